@@ -1,0 +1,28 @@
+#!/bin/sh
+# Checks what cargo does not see: the shell scripts and the service file. A checker that this machine lacks is named.
+set -eu
+cd "$(dirname "$0")/.."
+. setup/packages.sh
+
+for script in setup/*.sh bench/*.sh .ci/run; do
+    [ -e "$script" ] || continue
+    case $(head -n 1 "$script") in
+        *bash*) bash -n "$script" ;;
+        *) sh -n "$script" ;;
+    esac
+done
+if have shellcheck; then
+    shellcheck --external-sources setup/*.sh .ci/run
+else
+    say "not checked: the scripts with shellcheck, which is not installed"
+fi
+
+if have systemd-analyze; then
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    # The unit names a binary and a user that need not exist on the machine that checks it.
+    sed -e 's|/usr/bin/penstock|/bin/true|' -e '/^\(User\|Group\)=/d' packaging/penstock.service >"$scratch/penstock.service"
+    systemd-analyze verify --man=no --recursive-errors=no "$scratch/penstock.service" || die "packaging/penstock.service has faults"
+else
+    say "not checked: packaging/penstock.service, for want of systemd-analyze"
+fi

@@ -1,0 +1,48 @@
+#!/bin/sh
+# Makes sure that everything the tests and benchmarks need is there: the build's needs, real clients and servers
+# from Debian, and Python programs in environments of their own. Quick and silent when it is.
+set -eu
+cd "$(dirname "$0")/.."
+setup/build.sh
+. setup/packages.sh
+
+missing=
+need() { have "$1" || missing="$missing $2"; }
+need nginx nginx-light
+need wrk wrk
+need h2load nghttp2-client
+need slowhttptest slowhttptest
+need socat socat
+need nc netcat-openbsd
+need curl curl
+need openssl openssl
+need ps procps
+need shellcheck shellcheck
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3 python3-venv"
+# shellcheck disable=SC2086 # a list of names
+[ -z "$missing" ] || install_packages $missing
+
+for component in fmt clippy; do
+    cargo $component --version >/dev/null 2>&1 && continue
+    have rustup || die "cargo $component is missing: install it with your Rust"
+    # The component of `cargo fmt` is called rustfmt.
+    rustup component add "$(echo $component | sed 's/^fmt$/rustfmt/')"
+done
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/penstock
+mkdir -p "$cache"
+for requirements in setup/requirements-*.txt; do
+    name=$(basename "$requirements" .txt)
+    environment=$cache/venv-${name#requirements-}
+    # The stamp is written last, so an environment that was interrupted is made again. Its interpreter is a link
+    # that an update of the system's Python can break.
+    if cmp -s "$requirements" "$environment/.installed" && "$environment/bin/python3" -c '' 2>/dev/null; then
+        continue
+    fi
+    say "making the Python environment $environment"
+    rm -rf "$environment"
+    python3 -m venv "$environment"
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --requirement "$requirements" ||
+        die "pip could not install $requirements; is the network there?"
+    cp "$requirements" "$environment/.installed"
+done
