@@ -1,0 +1,140 @@
+//! Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4), with weights: a table from slot to backend.
+
+use super::{hash_bytes, mix};
+
+/// Slots of a table: a prime, large against the number of backends, so that shares are even to a fraction
+/// of a percent.
+pub const SLOTS: usize = 65_537;
+
+const EMPTY: u32 = u32::MAX;
+
+/// Which backend owns which slot. Equal for an equal set of names and weights, in whatever order they are
+/// listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Index of the backend; no slots at all if no backend has a weight.
+    slots: Box<[u32]>,
+}
+
+/// A backend while the table is filled: it wants the slots `offset + n * skip` in turn.
+struct Claimant {
+    index: u32,
+    weight: u64,
+    position: usize,
+    skip: usize,
+    taken: u64,
+}
+
+impl Table {
+    /// Fills the table for backends given by name and weight. Those with weight 0 get no slot.
+    pub fn new(backends: &[(&str, u32)]) -> Self {
+        let mut claimants = claimants(backends);
+        let Some(heaviest) = claimants.iter().map(|claimant| claimant.weight).max() else {
+            return Table { slots: Box::default() };
+        };
+        let mut slots = vec![EMPTY; SLOTS].into_boxed_slice();
+        let mut free = SLOTS;
+        // In round r each has had r * weight / heaviest slots: all fill up together, in proportion.
+        for round in 1.. {
+            for claimant in &mut claimants {
+                while claimant.taken * heaviest < round * claimant.weight {
+                    claimant.take_next(&mut slots);
+                    free -= 1;
+                    if free == 0 {
+                        return Table { slots };
+                    }
+                }
+            }
+        }
+        Table { slots }
+    }
+
+    /// The index of the backend that owns the slot of `key`.
+    pub fn lookup(&self, key: u64) -> Option<usize> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        Some(self.slots[(mix(key) % SLOTS as u64) as usize] as usize)
+    }
+}
+
+/// In an order that depends on names only: who comes first takes contested slots.
+fn claimants(backends: &[(&str, u32)]) -> Vec<Claimant> {
+    let mut order: Vec<usize> = (0..backends.len()).filter(|index| backends[*index].1 > 0).collect();
+    order.sort_by_key(|index| (mix(hash_bytes(0, backends[*index].0.as_bytes())), backends[*index].0));
+    let claimant = |index: usize| {
+        let (name, weight) = backends[index];
+        let slots = SLOTS as u64;
+        Claimant {
+            index: index as u32,
+            weight: u64::from(weight),
+            position: (hash_bytes(1, name.as_bytes()) % slots) as usize,
+            skip: (hash_bytes(2, name.as_bytes()) % (slots - 1) + 1) as usize,
+            taken: 0,
+        }
+    };
+    order.into_iter().map(claimant).collect()
+}
+
+impl Claimant {
+    /// Takes the first free slot of its own order. There is one: the number of slots is a prime, so the
+    /// order visits all of them, and the caller stops when none is free.
+    fn take_next(&mut self, slots: &mut [u32]) {
+        while slots[self.position] != EMPTY {
+            self.position = (self.position + self.skip) % SLOTS;
+        }
+        slots[self.position] = self.index;
+        self.taken += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(table: &Table, backends: usize) -> Vec<usize> {
+        let mut shares = vec![0; backends];
+        for slot in &table.slots {
+            shares[*slot as usize] += 1;
+        }
+        shares
+    }
+
+    #[test]
+    fn shares_follow_the_weights_to_a_slot_or_two() {
+        let weights = [1, 1, 2, 3, 10, 0, 7];
+        let names: Vec<_> = (0..weights.len()).map(|n| format!("10.0.0.{n}:80")).collect();
+        let backends: Vec<_> = names.iter().map(String::as_str).zip(weights).collect();
+        let table = Table::new(&backends);
+        for (share, weight) in shares(&table, weights.len()).into_iter().zip(weights) {
+            let fair = SLOTS as f64 * f64::from(weight) / 24.0;
+            assert!((share as f64 - fair).abs() <= 10.0, "weight {weight}: {share} slots instead of {fair}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_list_changes_nothing() {
+        let forwards = [("a:1", 3), ("b:1", 1), ("unix:/c", 2), ("d:1", 1)];
+        let mut backwards = forwards;
+        backwards.reverse();
+        let (one, other) = (Table::new(&forwards), Table::new(&backwards));
+        for (a, b) in one.slots.iter().zip(&other.slots) {
+            assert_eq!(forwards[*a as usize], backwards[*b as usize]);
+        }
+    }
+
+    #[test]
+    fn nobody_with_weight_means_no_owner() {
+        assert_eq!(Table::new(&[]).lookup(7), None);
+        assert_eq!(Table::new(&[("a", 0)]).lookup(7), None);
+        assert_eq!(Table::new(&[("a", 0), ("b", u32::MAX)]).lookup(7), Some(1));
+    }
+
+    #[test]
+    fn even_extreme_weights_fill_the_table() {
+        let table = Table::new(&[("a", u32::MAX), ("b", 1)]);
+        let shares = shares(&table, 2);
+        assert_eq!(shares[0] + shares[1], SLOTS);
+        assert!(shares[1] >= 1, "a backend with any weight owns at least one slot");
+    }
+}

@@ -1,0 +1,85 @@
+//! Weighted rendezvous hashing: every backend draws a lot for the key, the highest takes it.
+
+use super::mix;
+
+/// The index whose lot for `key` is the highest among `(index, seed, weight)`; equal lots go to the smaller
+/// seed.
+///
+/// A lot is `-weight / ln(u)` with `u` uniform in (0, 1) from key and seed. The chance to win is then in
+/// proportion to the weight, and a change of one backend's weight moves only keys that it gains or loses.
+pub fn highest(key: u64, backends: impl Iterator<Item = (usize, u64, u32)>) -> Option<usize> {
+    let mut best: Option<(f64, u64, usize)> = None;
+    for (index, seed, weight) in backends {
+        if weight == 0 {
+            continue;
+        }
+        let lot = f64::from(weight) / negative_ln(mix(mix(key) ^ seed));
+        let wins = best.is_none_or(|(highest, of, _)| lot > highest || (lot == highest && seed < of));
+        if wins {
+            best = Some((lot, seed, index));
+        }
+    }
+    best.map(|(_, _, index)| index)
+}
+
+/// `-ln(u)` for `u = (hash + 1/2) / 2^52` of the upper 52 bits: positive and finite.
+///
+/// Made of additions, multiplications and divisions only. IEEE 754 fixes their results to the last bit, so
+/// every node sees the same lots; a library's logarithm may differ between machines.
+fn negative_ln(hash: u64) -> f64 {
+    const LN_2: f64 = std::f64::consts::LN_2;
+    let u = ((hash >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
+    let bits = u.to_bits();
+    let exponent = (bits >> 52) as i32 - 1023;
+    // u = mantissa * 2^exponent with the mantissa in [1, 2), moved to [3/4, 3/2) where the series is short.
+    let mut mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | (1023 << 52));
+    let mut exponent = f64::from(exponent);
+    if mantissa >= 1.5 {
+        mantissa /= 2.0;
+        exponent += 1.0;
+    }
+    // ln(m) = 2 artanh((m - 1) / (m + 1))
+    let s = (mantissa - 1.0) / (mantissa + 1.0);
+    let square = s * s;
+    let mut sum = 0.0;
+    for odd in [17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
+        sum = sum * square + 1.0 / odd;
+    }
+    -(exponent * LN_2 + 2.0 * s * sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_logarithm_is_the_logarithm() {
+        let mut hash = 1_u64;
+        for step in 0..100_000_u64 {
+            hash = mix(hash ^ step);
+            let u = ((hash >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
+            let expected = -u.ln();
+            let got = negative_ln(hash);
+            assert!((got - expected).abs() <= 1e-12 + expected * 1e-12, "{hash:x}: {got} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn every_lot_is_finite_and_positive() {
+        for hash in [0, 1, 4095, 4096, u64::MAX, u64::MAX - 4096, 1 << 63, (1 << 63) - 1] {
+            let lot = 1.0 / negative_ln(hash);
+            assert!(lot.is_finite() && lot > 0.0, "{hash:x}");
+        }
+    }
+
+    #[test]
+    fn a_key_goes_to_the_same_seed_in_any_order_and_on_any_day() {
+        let backends = [(0, 11, 1), (1, 22, 2), (2, 33, 3)];
+        let chosen: Vec<_> = (0..12).map(|key| highest(key, backends.into_iter()).unwrap()).collect();
+        let backwards: Vec<_> =
+            (0..12).map(|key| highest(key, backends.into_iter().rev()).unwrap()).collect();
+        assert_eq!(chosen, backwards);
+        assert_eq!(highest(1, std::iter::empty()), None);
+        assert_eq!(highest(1, [(0, 11, 0)].into_iter()), None);
+    }
+}

@@ -1,0 +1,304 @@
+//! Which client was sent to which backend: a bounded table that forgets the client not seen for longest.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Whom a client is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StickyKey {
+    family: Family,
+    network: u128,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl StickyKey {
+    /// How much of an IPv6 address stands for one client, in bits: a site's devices change the rest at will.
+    pub const DEFAULT_V6_PREFIX: u8 = 64;
+
+    /// The whole IPv4 address (also of an IPv4-mapped one), or the first `v6_prefix` bits of an IPv6 address.
+    pub fn new(ip: IpAddr, v6_prefix: u8) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V4(v4) => StickyKey { family: Family::V4, network: u128::from(u32::from(v4)) },
+            IpAddr::V6(v6) => {
+                let host_bits = 128_u32.saturating_sub(u32::from(v6_prefix));
+                let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+                StickyKey { family: Family::V6, network: u128::from(v6) & mask }
+            }
+        }
+    }
+}
+
+impl From<IpAddr> for StickyKey {
+    fn from(ip: IpAddr) -> Self {
+        StickyKey::new(ip, StickyKey::DEFAULT_V6_PREFIX)
+    }
+}
+
+const NONE: u32 = u32::MAX;
+
+/// From client to backend identity ([`super::backend_identity`]). Every operation takes constant time; the
+/// table never holds more than its capacity.
+#[derive(Clone, Debug)]
+pub struct StickyTable {
+    capacity: usize,
+    ttl: Duration,
+    places: HashMap<StickyKey, u32>,
+    /// A list through the entries, from the client seen last to the one seen longest ago.
+    entries: Vec<Entry>,
+    newest: u32,
+    oldest: u32,
+    /// First of the unused entries, which are chained through `older`.
+    free: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    client: StickyKey,
+    backend: u64,
+    seen: Instant,
+    newer: u32,
+    older: u32,
+}
+
+impl StickyTable {
+    /// A table for at most `capacity` clients, each forgotten when not seen for `ttl`.
+    pub fn new(capacity: usize, ttl: Duration) -> Self {
+        StickyTable {
+            capacity: capacity.min(NONE as usize),
+            ttl,
+            places: HashMap::new(),
+            entries: Vec::new(),
+            newest: NONE,
+            oldest: NONE,
+            free: NONE,
+        }
+    }
+
+    /// The backend of a client, who thereby counts as seen now.
+    pub fn lookup(&mut self, client: StickyKey, now: Instant) -> Option<u64> {
+        let place = *self.places.get(&client)?;
+        if self.is_expired(place, now) {
+            self.remove(place);
+            return None;
+        }
+        self.touch(place, now);
+        Some(self.entries[place as usize].backend)
+    }
+
+    /// Notes the backend of a client. At capacity the client not seen for longest makes room.
+    pub fn remember(&mut self, client: StickyKey, backend: u64, now: Instant) {
+        if self.capacity == 0 {
+            return;
+        }
+        // Two at most per new one: the table shrinks when clients leave, and no call takes long.
+        for _ in 0..2 {
+            if self.oldest != NONE && self.is_expired(self.oldest, now) {
+                self.remove(self.oldest);
+            }
+        }
+        if let Some(place) = self.places.get(&client).copied() {
+            self.entries[place as usize].backend = backend;
+            self.touch(place, now);
+            return;
+        }
+        if self.places.len() >= self.capacity {
+            self.remove(self.oldest);
+        }
+        let entry = Entry { client, backend, seen: now, newer: NONE, older: NONE };
+        let place = self.store(entry);
+        self.places.insert(client, place);
+        self.link_newest(place);
+    }
+
+    /// How many clients are remembered, expired ones included until they are met.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether no client is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    fn is_expired(&self, place: u32, now: Instant) -> bool {
+        now.saturating_duration_since(self.entries[place as usize].seen) >= self.ttl
+    }
+
+    fn store(&mut self, entry: Entry) -> u32 {
+        if self.free == NONE {
+            self.entries.push(entry);
+            return (self.entries.len() - 1) as u32;
+        }
+        let place = self.free;
+        self.free = self.entries[place as usize].older;
+        self.entries[place as usize] = entry;
+        place
+    }
+
+    fn touch(&mut self, place: u32, now: Instant) {
+        self.entries[place as usize].seen = now;
+        if self.newest != place {
+            self.unlink(place);
+            self.link_newest(place);
+        }
+    }
+
+    fn remove(&mut self, place: u32) {
+        self.unlink(place);
+        self.places.remove(&self.entries[place as usize].client);
+        self.entries[place as usize].older = self.free;
+        self.free = place;
+    }
+
+    fn unlink(&mut self, place: u32) {
+        let Entry { newer, older, .. } = self.entries[place as usize];
+        match newer {
+            NONE => self.newest = older,
+            newer => self.entries[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.entries[older as usize].newer = newer,
+        }
+    }
+
+    fn link_newest(&mut self, place: u32) {
+        let previous = self.newest;
+        self.entries[place as usize].newer = NONE;
+        self.entries[place as usize].older = previous;
+        match previous {
+            NONE => self.oldest = place,
+            previous => self.entries[previous as usize].newer = place,
+        }
+        self.newest = place;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an Instant can only be made from the clock; tests count from here"
+    )]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    fn key(n: u32) -> StickyKey {
+        StickyKey::from(IpAddr::from(n.to_be_bytes()))
+    }
+
+    const TTL: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn clients_are_told_apart_by_address_and_ipv6_sites_by_prefix() {
+        let key = |text: &str, prefix| StickyKey::new(text.parse().unwrap(), prefix);
+        assert_eq!(key("192.0.2.1", 64), key("::ffff:192.0.2.1", 64));
+        assert_ne!(key("192.0.2.1", 64), key("192.0.2.2", 64));
+        assert_eq!(key("2001:db8::1", 64), key("2001:db8::ffff:2", 64));
+        assert_ne!(key("2001:db8::1", 64), key("2001:db8:0:1::1", 64));
+        assert_ne!(key("2001:db8::1", 128), key("2001:db8::2", 128));
+        assert_eq!(key("2001:db8::1", 0), key("fe80::2", 0));
+        assert_ne!(key("::c000:201", 255), key("192.0.2.1", 255), "the families do not meet");
+    }
+
+    #[test]
+    fn a_client_is_forgotten_when_not_seen_for_the_ttl_and_kept_by_being_seen() {
+        let (start, second) = (start(), Duration::from_secs(1));
+        let mut table = StickyTable::new(10, TTL);
+        table.remember(key(1), 7, start);
+        assert_eq!(table.lookup(key(1), start + TTL - second), Some(7));
+        assert_eq!(table.lookup(key(1), start + 2 * TTL - 2 * second), Some(7));
+        assert_eq!(table.lookup(key(1), start + 3 * TTL), None);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn at_capacity_the_client_not_seen_for_longest_goes() {
+        let start = start();
+        let mut table = StickyTable::new(3, TTL);
+        for n in 1..=3 {
+            table.remember(key(n), u64::from(n), start);
+        }
+        assert_eq!(table.lookup(key(1), start), Some(1));
+        table.remember(key(4), 4, start);
+        assert_eq!(table.len(), 3);
+        assert_eq!(table.lookup(key(2), start), None);
+        for n in [1, 3, 4] {
+            assert_eq!(table.lookup(key(n), start), Some(u64::from(n)));
+        }
+    }
+
+    #[test]
+    fn a_client_can_move_to_another_backend() {
+        let start = start();
+        let mut table = StickyTable::new(3, TTL);
+        table.remember(key(1), 1, start);
+        table.remember(key(1), 2, start);
+        assert_eq!((table.lookup(key(1), start), table.len()), (Some(2), 1));
+    }
+
+    #[test]
+    fn a_table_without_room_remembers_nothing() {
+        let mut table = StickyTable::new(0, TTL);
+        table.remember(key(1), 1, start());
+        assert_eq!((table.lookup(key(1), start()), table.len()), (None, 0));
+    }
+
+    #[test]
+    fn clients_that_left_make_room_before_the_table_is_full() {
+        let start = start();
+        let mut table = StickyTable::new(1000, TTL);
+        for n in 0..500 {
+            table.remember(key(n), 1, start);
+        }
+        for n in 1000..1500 {
+            table.remember(key(n), 1, start + TTL);
+        }
+        assert_eq!(table.len(), 500);
+        assert!(table.entries.len() <= 502, "entries are used again");
+    }
+
+    #[test]
+    fn the_table_agrees_with_a_simple_model_over_random_use() {
+        let start = start();
+        let capacity = 16;
+        let mut table = StickyTable::new(capacity, Duration::from_secs(20));
+        let mut model: Vec<(u32, u64, Instant)> = Vec::new(); // oldest first
+        let (mut random, mut now) = (1_u64, start);
+        for step in 0..20_000_u64 {
+            random = super::super::mix(random.wrapping_add(step));
+            now += Duration::from_secs((random >> 60) / 8);
+            let client = ((random >> 8) % 40) as u32;
+            let known = model.iter().position(|(c, ..)| *c == client);
+            if random & 1 == 0 {
+                let expected =
+                    known.map(|at| model.remove(at)).filter(|(_, _, seen)| (now - *seen).as_secs() < 20);
+                if let Some((_, backend, _)) = expected {
+                    model.push((client, backend, now));
+                }
+                assert_eq!(
+                    table.lookup(key(client), now),
+                    expected.map(|(_, backend, _)| backend),
+                    "step {step}"
+                );
+            } else {
+                known.map(|at| model.remove(at));
+                if known.is_none() && model.len() == capacity {
+                    model.remove(0);
+                }
+                model.push((client, step, now));
+                table.remember(key(client), step, now);
+            }
+            assert!(table.len() <= capacity);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The header names that mean something to a proxy, and the names that others could take for them.
+
+/// The header fields that a proxy treats in a special way; found once, when the head is parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// Passed on unless `Connection` lists it.
+    Other,
+    /// `Host`
+    Host,
+    /// `Content-Length`
+    ContentLength,
+    /// `Transfer-Encoding`
+    TransferEncoding,
+    /// `Connection`
+    Connection,
+    /// `Keep-Alive`
+    KeepAlive,
+    /// `TE`
+    Te,
+    /// `Trailer`
+    Trailer,
+    /// `Upgrade`
+    Upgrade,
+    /// `Expect`
+    Expect,
+    /// `Proxy-Connection`, `Proxy-Authorization`, `HTTP2-Settings`, and `Proxy`, which a CGI backend would read as the
+    /// environment variable HTTP_PROXY: never passed on.
+    Dropped,
+    /// `X-Forwarded-For`
+    ForwardedFor,
+    /// `X-Forwarded-Proto`
+    ForwardedProto,
+    /// `X-Forwarded-Host`
+    ForwardedHost,
+    /// `Forwarded` (RFC 7239)
+    Forwarded,
+    /// Other fields that tell about the client: `X-Forwarded-*`, `X-Real-IP`.
+    ForwardedOther,
+    /// Not one of the names above, but a gateway to CGI or WSGI would take it for one (`x_forwarded_for`): never passed on.
+    Imitation,
+}
+
+impl Field {
+    /// Finds the meaning of a name. `Err` holds a field that decides framing and that `name` merely resembles.
+    pub(super) fn of(name: &[u8]) -> Result<Self, Imitated> {
+        let candidates: &[(&[u8], Self)] = match name.len() {
+            2 => &[(b"te", Self::Te)],
+            4 => &[(b"host", Self::Host)],
+            5 => &[(b"proxy", Self::Dropped)],
+            6 => &[(b"expect", Self::Expect)],
+            7 => &[(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)],
+            9 => &[(b"forwarded", Self::Forwarded), (b"x-real-ip", Self::ForwardedOther)],
+            10 => &[(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)],
+            14 => &[(b"content-length", Self::ContentLength), (b"http2-settings", Self::Dropped)],
+            15 => &[(b"x-forwarded-for", Self::ForwardedFor)],
+            16 => &[(b"x-forwarded-host", Self::ForwardedHost), (b"proxy-connection", Self::Dropped)],
+            17 => &[
+                (b"transfer-encoding", Self::TransferEncoding),
+                (b"x-forwarded-proto", Self::ForwardedProto),
+            ],
+            19 => &[(b"proxy-authorization", Self::Dropped)],
+            _ => &[],
+        };
+        for &(canonical, field) in candidates {
+            match spelling(name, canonical) {
+                Spelling::Same => return Ok(field),
+                Spelling::Alike if matches!(field, Self::ContentLength | Self::TransferEncoding) => {
+                    return Err(Imitated);
+                }
+                Spelling::Alike => return Ok(Self::Imitation),
+                Spelling::Different => {}
+            }
+        }
+        const FAMILY: &[u8] = b"x-forwarded-";
+        match name.get(..FAMILY.len()).map(|front| spelling(front, FAMILY)) {
+            Some(Spelling::Same) => Ok(Self::ForwardedOther),
+            Some(Spelling::Alike) => Ok(Self::Imitation),
+            _ => Ok(Self::Other),
+        }
+    }
+}
+
+/// A name resembles one that decides framing.
+#[derive(Debug)]
+pub(super) struct Imitated;
+
+/// How a name relates to a canonical one in lower case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    Same,
+    /// Equal once every byte that is not a letter or digit counts as '-', as gateways to CGI and WSGI do.
+    Alike,
+    Different,
+}
+
+/// Compares a name as sent with a canonical one in lower case.
+pub(super) fn spelling(name: &[u8], canonical: &[u8]) -> Spelling {
+    if name.len() != canonical.len() {
+        Spelling::Different
+    } else if name.eq_ignore_ascii_case(canonical) {
+        Spelling::Same
+    } else if name.iter().zip(canonical).all(|(a, b)| fold(*a) == fold(*b)) {
+        Spelling::Alike
+    } else {
+        Spelling::Different
+    }
+}
+
+fn fold(byte: u8) -> u8 {
+    if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_any_case_and_imitations_are_seen() {
+        assert_eq!(Field::of(b"HOST").unwrap(), Field::Host);
+        assert_eq!(Field::of(b"Content-Length").unwrap(), Field::ContentLength);
+        assert_eq!(Field::of(b"x-Forwarded-PORT").unwrap(), Field::ForwardedOther);
+        assert_eq!(Field::of(b"X_Forwarded_For").unwrap(), Field::Imitation);
+        assert_eq!(Field::of(b"x-forwarded_port").unwrap(), Field::Imitation);
+        assert_eq!(Field::of(b"X_Real.IP").unwrap(), Field::Imitation);
+        assert_eq!(Field::of(b"Accept").unwrap(), Field::Other);
+        assert_eq!(Field::of(b"Te").unwrap(), Field::Te);
+        assert!(Field::of(b"content_length").is_err());
+        assert!(Field::of(b"Transfer.Encoding").is_err());
+        assert!(Field::of(b"transfer~encoding").is_err());
+    }
+}

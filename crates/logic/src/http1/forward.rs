@@ -1,0 +1,475 @@
+//! Writes messages anew: the request as the backend gets it, the response as the client gets it.
+//! Exactly one framing header and one Host come out, written here and never copied; hop-by-hop fields end here
+//! (RFC 9110 section 7.6.1).
+
+use super::field::{Field, Spelling, spelling};
+use super::head::Headers;
+use super::request::{BodyLength, Expectation, Persistence, RequestHead, Trailers, Version};
+use super::response::ResponseHead;
+use super::span::Span;
+use crate::peers::Peer;
+use crate::route::{HeaderEdit, HeaderEdits};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+
+/// What is known of the client's side, for the headers that tell the backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Via<'a> {
+    /// The client, after a PROXY header was believed.
+    pub peer: Peer,
+    /// Our own address; stands in for the Host that an HTTP/1.0 client may leave out.
+    pub local: Option<SocketAddr>,
+    /// How the client speaks to us.
+    pub scheme: Scheme,
+    /// Whether the client's word on other clients counts.
+    pub trust: Trust,
+    /// Id of this request.
+    pub request_id: &'a str,
+    /// Name of the header for it.
+    pub request_id_header: &'a str,
+}
+
+/// Scheme of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Plain.
+    Http,
+    /// Over TLS.
+    Https,
+}
+
+impl Scheme {
+    /// As in a URI.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
+/// Whether forwarding headers of a peer are believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// The peer is a listed proxy: its headers are kept and added to.
+    TrustedProxy,
+    /// Anyone: what it says of addresses, schemes and ids is dropped.
+    Stranger,
+}
+
+/// How the body of a response goes to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseFraming {
+    /// No body.
+    None,
+    /// `Content-Length`
+    Length(u64),
+    /// Chunked; a body that is not has to be cut into chunks.
+    Chunked,
+    /// The end of the connection is the end of the body; chunks have to be taken off.
+    UntilClose,
+}
+
+/// The client's side of a response.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    /// What becomes of the client's connection after this response.
+    pub persistence: Persistence,
+    /// Version of the request.
+    pub client: Version,
+    /// From [`response_framing`].
+    pub framing: ResponseFraming,
+    /// Value of `Strict-Transport-Security`, only over TLS. A backend that sends its own keeps it.
+    pub hsts: Option<&'a str>,
+    /// Name and value of the request id header.
+    pub request_id: Option<(&'a str, &'a str)>,
+}
+
+/// Appends the head for a backend. `edits` are applied in their order: those of the listener, then those of the route.
+pub fn write_request(
+    out: &mut Vec<u8>,
+    head: &[u8],
+    request: &RequestHead,
+    via: &Via<'_>,
+    edits: &[&HeaderEdits],
+) {
+    let changes = Changes { edits, side: |edits| &edits.request };
+    out.reserve(request.len + RESERVE);
+    write_request_line(out, head, request);
+    write_host(out, head, request, via, &changes);
+    for line in &request.headers {
+        let name = line.name.of(head);
+        let kept = match line.field {
+            Field::Other => spelling(name, via.request_id_header.as_bytes()) == Spelling::Different,
+            Field::Trailer => request.body == BodyLength::Chunked,
+            Field::ForwardedOther => via.trust == Trust::TrustedProxy,
+            _ => false,
+        };
+        if kept && !is_listed(head, &request.listed, name) && !changes.touch(name) {
+            push_line(out, name, line.value.of(head));
+        }
+    }
+    match request.body {
+        BodyLength::Length(length) => push_length(out, length),
+        BodyLength::Chunked => out.extend_from_slice(CHUNKED),
+        BodyLength::None | BodyLength::UntilClose => {}
+    }
+    if request.expectation == Expectation::Continue {
+        out.extend_from_slice(b"Expect: 100-continue\r\n");
+    }
+    write_connection_of_request(out, head, request);
+    write_forwarding(out, head, request, via, &changes);
+    if !changes.touch(via.request_id_header.as_bytes()) {
+        push_line(out, via.request_id_header.as_bytes(), via.request_id.as_bytes());
+    }
+    changes.write_set(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the head for the client. `edits` are applied in their order.
+pub fn write_response(
+    out: &mut Vec<u8>,
+    head: &[u8],
+    response: &ResponseHead,
+    answer: &Answer<'_>,
+    edits: &[&HeaderEdits],
+) {
+    let changes = Changes { edits, side: |edits| &edits.response };
+    out.reserve(response.len + RESERVE);
+    write_status_line(out, head, response);
+    let mut hsts = answer.hsts;
+    for line in &response.headers {
+        let name = line.name.of(head);
+        let kept = match line.field {
+            Field::Trailer => answer.framing == ResponseFraming::Chunked,
+            field => is_end_to_end(field),
+        };
+        let replaced = answer.request_id.is_some_and(|(id, _)| name.eq_ignore_ascii_case(id.as_bytes()));
+        if kept && !replaced && !is_listed(head, &response.listed, name) && !changes.touch(name) {
+            if name.eq_ignore_ascii_case(HSTS) {
+                hsts = None;
+            }
+            push_line(out, name, line.value.of(head));
+        }
+    }
+    let persistence = match answer.framing {
+        ResponseFraming::UntilClose => Persistence::Close,
+        _ => answer.persistence,
+    };
+    match (answer.framing, response.representation) {
+        (ResponseFraming::Length(length), _) | (ResponseFraming::None, Some(length)) => {
+            push_length(out, length)
+        }
+        (ResponseFraming::Chunked, _) => out.extend_from_slice(CHUNKED),
+        (ResponseFraming::None, None) | (ResponseFraming::UntilClose, _) => {}
+    }
+    write_connection_of_response(out, head, response, persistence, answer.client);
+    if let Some(policy) = hsts.filter(|_| !changes.touch(HSTS)) {
+        push_line(out, b"Strict-Transport-Security", policy.as_bytes());
+    }
+    if let Some((name, value)) = answer.request_id.filter(|(name, _)| !changes.touch(name.as_bytes())) {
+        push_line(out, name.as_bytes(), value.as_bytes());
+    }
+    changes.write_set(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// How a response reaches a client of this version. A client of HTTP/1.0 knows no chunks; one of HTTP/1.1 shall see whether a body
+/// that ends with the backend's connection was cut off.
+pub fn response_framing(response: &ResponseHead, client: Version) -> ResponseFraming {
+    match (response.body, client) {
+        (BodyLength::None, _) => ResponseFraming::None,
+        (BodyLength::Length(length), _) => ResponseFraming::Length(length),
+        (BodyLength::Chunked | BodyLength::UntilClose, Version::Http11) => ResponseFraming::Chunked,
+        (BodyLength::Chunked | BodyLength::UntilClose, Version::Http10) => ResponseFraming::UntilClose,
+    }
+}
+
+/// Appends an interim response (100, 102, 103) for a client of HTTP/1.1.
+pub fn write_interim(out: &mut Vec<u8>, head: &[u8], response: &ResponseHead) {
+    write_status_line(out, head, response);
+    for line in &response.headers {
+        let name = line.name.of(head);
+        if is_end_to_end(line.field) && !is_listed(head, &response.listed, name) {
+            push_line(out, name, line.value.of(head));
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The request id that a trusted proxy sent: one line of 1 to 128 letters, digits and `-_.:/+=@`. Anything else is as good as none.
+pub fn trusted_request_id<'h>(
+    head: &'h [u8],
+    request: &RequestHead,
+    trust: Trust,
+    lower_name: &str,
+) -> Option<&'h str> {
+    if trust != Trust::TrustedProxy {
+        return None;
+    }
+    let mut lines =
+        request.headers.iter().filter(|line| line.name.of(head).eq_ignore_ascii_case(lower_name.as_bytes()));
+    let value = lines.next()?.value.of(head);
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
+    if lines.next().is_some() || !(1..=128).contains(&value.len()) || !value.iter().all(plain) {
+        return None;
+    }
+    std::str::from_utf8(value).ok()
+}
+
+fn write_request_line(out: &mut Vec<u8>, head: &[u8], request: &RequestHead) {
+    out.extend_from_slice(request.method.of(head));
+    out.push(b' ');
+    match request.origin.of(head) {
+        [] => out.extend_from_slice(request.path(head).as_bytes()),
+        origin => {
+            if origin.starts_with(b"?") {
+                out.push(b'/');
+            }
+            out.extend_from_slice(origin);
+        }
+    }
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+}
+
+fn write_host(out: &mut Vec<u8>, head: &[u8], request: &RequestHead, via: &Via<'_>, changes: &Changes<'_>) {
+    if let Some(host) = changes.last_value("host") {
+        return push_line(out, b"Host", host.as_bytes());
+    }
+    match (request.authority.of(head), via.local) {
+        ([], Some(local)) => {
+            let _ = write!(out, "Host: {}\r\n", SocketAddr::new(local.ip().to_canonical(), local.port()));
+        }
+        (authority, _) => push_line(out, b"Host", authority),
+    }
+}
+
+fn write_connection_of_request(out: &mut Vec<u8>, head: &[u8], request: &RequestHead) {
+    let te = request.trailers == Trailers::Accepted;
+    match request.upgrade {
+        Some(protocols) => {
+            push_line(out, b"Upgrade", protocols.of(head));
+            out.extend_from_slice(if te {
+                b"Connection: upgrade, te\r\n"
+            } else {
+                b"Connection: upgrade\r\n"
+            });
+        }
+        None if te => out.extend_from_slice(b"Connection: te\r\n"),
+        None => {}
+    }
+    if te {
+        out.extend_from_slice(b"TE: trailers\r\n");
+    }
+}
+
+fn write_connection_of_response(
+    out: &mut Vec<u8>,
+    head: &[u8],
+    response: &ResponseHead,
+    persistence: Persistence,
+    client: Version,
+) {
+    match (response.upgrade, persistence, client) {
+        (Some(protocols), persistence, _) => {
+            push_line(out, b"Upgrade", protocols.of(head));
+            let closes = persistence == Persistence::Close && response.status != 101;
+            out.extend_from_slice(if closes {
+                b"Connection: upgrade, close\r\n"
+            } else {
+                b"Connection: upgrade\r\n"
+            });
+        }
+        (None, Persistence::Close, _) => out.extend_from_slice(b"Connection: close\r\n"),
+        (None, Persistence::KeepAlive, Version::Http10) => {
+            out.extend_from_slice(b"Connection: keep-alive\r\n")
+        }
+        (None, Persistence::KeepAlive, Version::Http11) => {}
+    }
+}
+
+/// X-Forwarded-For, -Proto, -Host, and Forwarded of RFC 7239.
+fn write_forwarding(
+    out: &mut Vec<u8>,
+    head: &[u8],
+    request: &RequestHead,
+    via: &Via<'_>,
+    changes: &Changes<'_>,
+) {
+    let told = Told { head, headers: &request.headers, listed: &request.listed, trust: via.trust };
+    let authority = request.authority.of(head);
+    let client = via.peer.ip();
+    if !changes.touch(b"x-forwarded-for") && (client.is_some() || told.any(Field::ForwardedFor)) {
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        told.write_all(out, Field::ForwardedFor);
+        match client {
+            Some(ip) => drop(write!(out, "{ip}")),
+            None => out.truncate(out.len() - SEPARATOR.len()),
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+    if !changes.touch(b"x-forwarded-proto") {
+        let scheme = via.scheme.as_str().as_bytes();
+        push_line(out, b"X-Forwarded-Proto", told.only(Field::ForwardedProto).unwrap_or(scheme));
+    }
+    let host = told.only(Field::ForwardedHost).unwrap_or(authority);
+    if !changes.touch(b"x-forwarded-host") && !host.is_empty() {
+        push_line(out, b"X-Forwarded-Host", host);
+    }
+    if !changes.touch(b"forwarded") {
+        out.extend_from_slice(b"Forwarded: ");
+        told.write_all(out, Field::Forwarded);
+        let _ = match client {
+            Some(IpAddr::V4(ip)) => write!(out, "for={ip}"),
+            Some(IpAddr::V6(ip)) => write!(out, "for=\"[{ip}]\""),
+            None => out.write_all(b"for=_unix"),
+        };
+        if !authority.is_empty() {
+            // Quoted always: a port or an IPv6 address is not a token. A checked authority needs no escapes.
+            for part in [b";host=\"", authority, b"\""] {
+                out.extend_from_slice(part);
+            }
+        }
+        let _ = write!(out, ";proto={}\r\n", via.scheme.as_str());
+    }
+}
+
+/// What the client itself tells of other clients; empty for strangers.
+struct Told<'a> {
+    head: &'a [u8],
+    headers: &'a Headers,
+    listed: &'a [Span],
+    trust: Trust,
+}
+
+impl<'a> Told<'a> {
+    fn values(&self, field: Field) -> impl Iterator<Item = &'a [u8]> {
+        let (head, listed, trust) = (self.head, self.listed, self.trust);
+        self.headers
+            .iter()
+            .filter(move |line| line.field == field && trust == Trust::TrustedProxy)
+            .filter(move |line| !is_listed(head, listed, line.name.of(head)))
+            .map(move |line| line.value.of(head))
+            .filter(|value| !value.is_empty())
+    }
+
+    fn any(&self, field: Field) -> bool {
+        self.values(field).next().is_some()
+    }
+
+    /// The value, if there is exactly one.
+    fn only(&self, field: Field) -> Option<&'a [u8]> {
+        let mut values = self.values(field);
+        let value = values.next()?;
+        values.next().is_none().then_some(value)
+    }
+
+    /// Each value with a separator behind it.
+    fn write_all(&self, out: &mut Vec<u8>, field: Field) {
+        for value in self.values(field) {
+            out.extend_from_slice(value);
+            out.extend_from_slice(SEPARATOR);
+        }
+    }
+}
+
+/// The header edits of one direction. Those of fields that frame a message have no effect.
+struct Changes<'a> {
+    edits: &'a [&'a HeaderEdits],
+    side: fn(&HeaderEdits) -> &[HeaderEdit],
+}
+
+impl<'a> Changes<'a> {
+    fn iter(&self) -> impl DoubleEndedIterator<Item = &'a HeaderEdit> {
+        self.edits.iter().copied().flat_map(self.side)
+    }
+
+    fn last(&self, name: &[u8]) -> Option<&'a HeaderEdit> {
+        self.iter().rfind(|edit| edit.name().as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    fn touch(&self, name: &[u8]) -> bool {
+        self.last(name).is_some()
+    }
+
+    fn last_value(&self, name: &str) -> Option<&'a str> {
+        match self.last(name.as_bytes())? {
+            HeaderEdit::Set { value, .. } => Some(value),
+            HeaderEdit::Remove { .. } => None,
+        }
+    }
+
+    fn write_set(&self, out: &mut Vec<u8>) {
+        for edit in self.iter() {
+            let HeaderEdit::Set { name, value } = edit else { continue };
+            let written_elsewhere = !matches!(
+                Field::of(name.as_bytes()),
+                Ok(Field::Other
+                    | Field::ForwardedFor
+                    | Field::ForwardedProto
+                    | Field::ForwardedHost
+                    | Field::Forwarded
+                    | Field::ForwardedOther
+                    | Field::Imitation)
+            );
+            // Of several for one name the last one counts.
+            if !written_elsewhere && self.last(name.as_bytes()).is_some_and(|last| std::ptr::eq(last, edit)) {
+                push_line(out, name.as_bytes(), value.as_bytes());
+            }
+        }
+    }
+}
+
+/// Whether a field of a response may pass through a proxy.
+fn is_end_to_end(field: Field) -> bool {
+    !matches!(
+        field,
+        Field::Connection
+            | Field::KeepAlive
+            | Field::ContentLength
+            | Field::TransferEncoding
+            | Field::Upgrade
+            | Field::Te
+            | Field::Trailer
+            | Field::Dropped
+            | Field::Imitation
+    )
+}
+
+fn is_listed(head: &[u8], listed: &[Span], name: &[u8]) -> bool {
+    listed.iter().any(|option| option.of(head).eq_ignore_ascii_case(name))
+}
+
+fn write_status_line(out: &mut Vec<u8>, head: &[u8], response: &ResponseHead) {
+    let _ = write!(out, "HTTP/1.1 {} ", response.status);
+    out.extend_from_slice(response.reason.of(head));
+    out.extend_from_slice(b"\r\n");
+}
+
+fn push_length(out: &mut Vec<u8>, length: u64) {
+    let _ = write!(out, "Content-Length: {length}\r\n");
+}
+
+/// Appends a header line. Control bytes, which only a value from elsewhere than a parsed head could hold, become spaces.
+pub(super) fn push_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    let start = out.len();
+    out.extend_from_slice(value);
+    for byte in &mut out[start..] {
+        if matches!(byte, b'\r' | b'\n' | 0) {
+            *byte = b' ';
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";
+const HSTS: &[u8] = b"strict-transport-security";
+const SEPARATOR: &[u8] = b", ";
+
+/// Room for the lines that are added to those of the message.
+const RESERVE: usize = 320;
+
+#[cfg(test)]
+mod tests;

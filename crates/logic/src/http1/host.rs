@@ -1,0 +1,121 @@
+//! The authority of a request: a name or an address, with an optional port (RFC 9110 section 4.2, RFC 3986 section 3.2).
+//! Narrower than the generic grammar: what no name server and no address can hold (`,`, `%`, `;`) is refused, because such hosts
+//! exist only to be read differently by two programs.
+
+use super::refusal::Refusal;
+use super::span::Span;
+use std::net::Ipv6Addr;
+
+/// Checks `authority` (a span of `head`) and gives the part that is the host: no port, no trailing dot, brackets kept.
+pub(super) fn parse(head: &[u8], authority: Span) -> Result<Span, Refusal> {
+    let bytes = authority.of(head);
+    if bytes.contains(&b'@') {
+        return Err(Refusal::UserInfo);
+    }
+    let host_len = match bytes {
+        [b'[', rest @ ..] => {
+            let close = memchr::memchr(b']', rest).ok_or(Refusal::HostSyntax)?;
+            let address = std::str::from_utf8(&rest[..close]).map_err(|_| Refusal::HostSyntax)?;
+            address.parse::<Ipv6Addr>().map_err(|_| Refusal::HostSyntax)?;
+            close + 2
+        }
+        _ => memchr::memchr(b':', bytes).unwrap_or(bytes.len()),
+    };
+    let (host, port) = bytes.split_at(host_len);
+    check_port(port)?;
+    let host = if host.starts_with(b"[") { host } else { check_name(host)? };
+    let start = authority.start as usize;
+    Ok(Span::new(start, start + host.len()))
+}
+
+fn check_port(port: &[u8]) -> Result<(), Refusal> {
+    let digits = match port {
+        [] => return Ok(()),
+        [b':', digits @ ..] => digits,
+        _ => return Err(Refusal::HostSyntax),
+    };
+    let value = digits.iter().try_fold(0u32, |value, byte| match byte {
+        b'0'..=b'9' => Some(value * 10 + u32::from(byte - b'0')).filter(|value| *value <= 65535),
+        _ => None,
+    });
+    value.map(|_| ()).ok_or(Refusal::HostSyntax)
+}
+
+/// Labels of letters, digits, '-' and '_', none empty; one trailing dot is cut off.
+fn check_name(host: &[u8]) -> Result<&[u8], Refusal> {
+    let name = host.strip_suffix(b".").unwrap_or(host);
+    let mut previous = b'.';
+    for &byte in name {
+        match byte {
+            b'.' if previous == b'.' => return Err(Refusal::HostSyntax),
+            b'.' | b'-' | b'_' => {}
+            _ if byte.is_ascii_alphanumeric() => {}
+            _ => return Err(Refusal::HostSyntax),
+        }
+        previous = byte;
+    }
+    // `previous` is still a dot when there is no name at all, or when two dots stood at the end.
+    if previous == b'.' || name.len() > LONGEST_NAME { Err(Refusal::HostSyntax) } else { Ok(name) }
+}
+
+/// RFC 1035 section 2.3.4, in its text form.
+const LONGEST_NAME: usize = 253;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host_of(text: &str) -> Result<&str, Refusal> {
+        let span = parse(text.as_bytes(), Span::new(0, text.len()))?;
+        Ok(std::str::from_utf8(span.of(text.as_bytes())).unwrap())
+    }
+
+    #[test]
+    fn port_and_trailing_dot_are_not_part_of_the_host() {
+        assert_eq!(host_of("example.com"), Ok("example.com"));
+        assert_eq!(host_of("Example.com:8080"), Ok("Example.com"));
+        assert_eq!(host_of("example.com:"), Ok("example.com"));
+        assert_eq!(host_of("example.com.:80"), Ok("example.com"));
+        assert_eq!(host_of("[2001:db8::1]:443"), Ok("[2001:db8::1]"));
+        assert_eq!(host_of("my_app"), Ok("my_app"));
+        assert_eq!(host_of("127.0.0.1:65535"), Ok("127.0.0.1"));
+    }
+
+    #[test]
+    fn hosts_that_two_programs_could_read_differently_are_refused() {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a..b",
+            ".a",
+            "a b",
+            "a,b",
+            "a/b",
+            "a%41",
+            "a:b",
+            "a:80:80",
+            "a:65536",
+            "a:+80",
+            "a: 80",
+            "[::1",
+            "[::1]x",
+            "[]",
+            "[1.2.3.4]",
+            "[fe80::1%eth0]",
+            "::1",
+            "a\\b",
+            "a?b",
+            "a#b",
+            "é",
+            "*",
+            "a;b",
+            ":80",
+            "a:99999999999999999999",
+        ] {
+            assert_eq!(host_of(bad), Err(Refusal::HostSyntax), "{bad:?}");
+        }
+        assert_eq!(host_of("user@a"), Err(Refusal::UserInfo));
+        assert_eq!(host_of(&"a".repeat(254)), Err(Refusal::HostSyntax));
+    }
+}

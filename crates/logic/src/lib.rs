@@ -1,0 +1,12 @@
+//! Every decision and protocol step of Penstock, without I/O.
+//! No sockets, no clock (time is passed in), no unsafe, no runtime: everything here can be simulated, fuzzed and explained.
+//! A decision and its I/O half share a file name: `health.rs` here decides, `serve/src/health.rs` acts.
+
+pub mod access_log;
+pub mod balance;
+pub mod health;
+pub mod http1;
+pub mod peers;
+pub mod proxy_header;
+pub mod retry;
+pub mod route;
