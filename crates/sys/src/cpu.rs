@@ -1,0 +1,48 @@
+//! The cores this process may use, and tying a worker to one of them.
+
+use std::num::NonZeroUsize;
+use std::{io, thread};
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// How many threads can run at once: the allowed cores, further limited by a cgroup's CPU quota. At least one.
+pub fn count() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// The numbers of the cores the calling thread may run on, ascending (sched_getaffinity(2)).
+pub fn usable() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(Pid::from_raw(0))?;
+    Ok((0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect())
+}
+
+/// Ties the calling thread to `core`, one of [`usable`]. Threads it starts later inherit that.
+pub fn pin_current_thread(core: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_may_use_its_core_only() {
+        let cores = usable().unwrap();
+        assert!(count() >= 1 && count() <= cores.len());
+        let last = *cores.last().unwrap();
+        let pinned = thread::spawn(move || {
+            pin_current_thread(last).unwrap();
+            usable().unwrap()
+        });
+        assert_eq!(pinned.join().unwrap(), [last]);
+        assert_eq!(usable().unwrap(), cores);
+    }
+
+    #[test]
+    fn a_core_that_cannot_exist_is_refused() {
+        assert!(pin_current_thread(1_000_000).is_err());
+    }
+}

@@ -1,0 +1,46 @@
+//! How many descriptors this process may have open, and how many it has.
+
+use std::{fs, io};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Raises the soft limit of open descriptors to the hard one and returns it.
+///
+/// Call it before privileges are dropped and before sessions arrive: every session needs up to four.
+pub fn raise_limit() -> io::Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(hard)
+}
+
+/// The number of descriptors open now.
+///
+/// Costs time in proportion to it: for a status page or a scrape, not for a session.
+pub fn open_count() -> io::Result<usize> {
+    // One of the entries is the directory that is being read.
+    Ok(fs::read_dir("/proc/self/fd")?.count().saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one() {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, hard.min(512), hard).unwrap();
+        assert_eq!(raise_limit().unwrap(), hard);
+        assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));
+    }
+
+    #[test]
+    fn descriptors_opened_are_counted() {
+        // Other tests open and close a few dozen meanwhile: far fewer than these.
+        let before = open_count().unwrap();
+        let files: Vec<_> = (0..200).map(|_| fs::File::open("/dev/null").unwrap()).collect();
+        let during = open_count().unwrap();
+        assert!(during >= before + 100, "{before} before, {during} with {} files", files.len());
+    }
+}

@@ -1,0 +1,156 @@
+//! Listeners as the workers need them, opened here or inherited, and the socket options that sessions set.
+//!
+//! Every worker has a listener of its own on the same address (`SO_REUSEPORT`): the kernel spreads connections
+//! over them. That option also lets a second program of the same user listen there unnoticed; [`probe_tcp`]
+//! is the question to ask before the first bind of an address.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+pub use crate::inherited::{Inherited, InheritedError, ListenAddress, inherited};
+pub use crate::unix_listener::{ListenUnixError, Removal, listen_unix, remove_stale_unix};
+
+/// What a listener on an IPv6 address does with IPv4 clients. Without effect on an IPv4 address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DualStack {
+    /// They arrive here too, as IPv4-mapped addresses (`::ffff:192.0.2.1`).
+    Both,
+    /// They do not: another listener can have the IPv4 address with the same port.
+    V6Only,
+}
+
+/// Listens on `addr`, nonblocking and closed on exec, together with every other listener made by this function.
+///
+/// `backlog` is the length of the queue of connections not yet accepted; the kernel caps it at
+/// `net.core.somaxconn`.
+pub fn listen_tcp(addr: SocketAddr, dual: DualStack, backlog: u32) -> io::Result<TcpListener> {
+    let socket = bind_tcp(addr, dual, PortSharing::WithOurWorkers)?;
+    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(socket.into())
+}
+
+/// Fails with [`io::ErrorKind::AddrInUse`] when anything listens on `addr`, even something that shares its port.
+///
+/// Connections that linger in TIME-WAIT do not count. Nothing can connect while the probe lasts.
+pub fn probe_tcp(addr: SocketAddr, dual: DualStack) -> io::Result<()> {
+    bind_tcp(addr, dual, PortSharing::No).map(drop)
+}
+
+/// Another handle on the same listening socket, closed on exec: how a Unix or inherited socket reaches each worker.
+///
+/// The handles share one queue and one set of flags; the socket ends when the last handle is closed.
+pub fn dup_listener<L: AsFd + From<OwnedFd>>(listener: &L) -> io::Result<L> {
+    Ok(L::from(listener.as_fd().try_clone_to_owned()?))
+}
+
+/// Sends small segments at once instead of waiting for an acknowledgement (`TCP_NODELAY`).
+pub fn set_nodelay(fd: BorrowedFd<'_>) -> io::Result<()> {
+    SockRef::from(&fd).set_tcp_nodelay(true)
+}
+
+/// Makes the close of a TCP connection a reset: unsent data is dropped and the peer sees an error, not an end.
+///
+/// For a relay whose other side broke off: a clean end would make a cut-short stream look complete.
+pub fn set_linger_zero(fd: BorrowedFd<'_>) -> io::Result<()> {
+    SockRef::from(&fd).set_linger(Some(Duration::ZERO))
+}
+
+#[derive(PartialEq, Eq)]
+enum PortSharing {
+    WithOurWorkers,
+    No,
+}
+
+fn bind_tcp(addr: SocketAddr, dual: DualStack, sharing: PortSharing) -> io::Result<Socket> {
+    // socket2 sets SOCK_CLOEXEC in the same system call.
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    // Without it a restart would have to wait until the connections in TIME-WAIT are gone.
+    socket.set_reuse_address(true)?;
+    if sharing == PortSharing::WithOurWorkers {
+        socket.set_reuse_port(true)?;
+    }
+    if addr.is_ipv6() {
+        // Always said: the default is a sysctl (net.ipv6.bindv6only).
+        socket.set_only_v6(dual == DualStack::V6Only)?;
+    }
+    socket.bind(&addr.into())?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::net::{Ipv4Addr, TcpStream};
+
+    use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+    use super::*;
+
+    const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+    #[test]
+    fn workers_share_one_address() {
+        let first = listen_tcp(LOOPBACK, DualStack::V6Only, 16).unwrap();
+        let addr = first.local_addr().unwrap();
+        let second = listen_tcp(addr, DualStack::V6Only, 16).unwrap();
+        assert_eq!(second.local_addr().unwrap(), addr);
+    }
+
+    #[test]
+    fn a_listener_is_nonblocking_and_closed_on_exec() {
+        let listener = listen_tcp(LOOPBACK, DualStack::V6Only, 16).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+        let flags = FdFlag::from_bits_retain(fcntl(&listener, FcntlArg::F_GETFD).unwrap());
+        assert!(flags.contains(FdFlag::FD_CLOEXEC));
+    }
+
+    #[test]
+    fn the_probe_sees_a_listener_that_shares_its_port() {
+        let listener = listen_tcp(LOOPBACK, DualStack::V6Only, 16).unwrap();
+        let addr = listener.local_addr().unwrap();
+        assert_eq!(probe_tcp(addr, DualStack::V6Only).unwrap_err().kind(), ErrorKind::AddrInUse);
+        drop(listener);
+        probe_tcp(addr, DualStack::V6Only).unwrap();
+    }
+
+    #[test]
+    fn only_a_dual_stack_listener_hears_ipv4_clients() {
+        // `::ffff:127.0.0.1`: an IPv6 socket that hears IPv4 clients of this machine only.
+        let mapped = SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 0));
+        let both = listen_tcp(mapped, DualStack::Both, 16).unwrap();
+        let port = both.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        // The same address is refused to a listener that may speak IPv6 only.
+        assert!(listen_tcp(mapped, DualStack::V6Only, 16).is_err());
+    }
+
+    #[test]
+    fn a_duplicate_accepts_from_the_same_queue() {
+        let listener = listen_tcp(LOOPBACK, DualStack::V6Only, 16).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let duplicate = dup_listener(&listener).unwrap();
+        drop(listener);
+        duplicate.set_nonblocking(false).unwrap();
+        let client = TcpStream::connect(addr).unwrap();
+        let (_session, peer) = duplicate.accept().unwrap();
+        assert_eq!(peer, client.local_addr().unwrap());
+    }
+
+    #[test]
+    fn linger_zero_makes_the_close_a_reset() {
+        let listener = listen_tcp(LOOPBACK, DualStack::V6Only, 16).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (session, _) = listener.accept().unwrap();
+        set_nodelay(session.as_fd()).unwrap();
+        assert!(session.nodelay().unwrap());
+        set_linger_zero(session.as_fd()).unwrap();
+        drop(session);
+        assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+}

@@ -1,0 +1,369 @@
+//! Unix-socket listeners that appear at their path complete: with their mode, listening, and never over a live one.
+//!
+//! A socket that is bound in place is reachable with the umask's mode until it is chmodded, and refuses clients
+//! until it listens. So it is made in a private directory beside its path and linked into place when it is ready.
+//! What lies at the path is taken away only after a connection to it was refused, and is looked at once more
+//! after it was taken. Programs that start at the same moment take turns by a lock on the directory, so that they
+//! do not remove each other's socket.
+
+use std::fs::{self, File, Permissions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// Why there is no listener at a path.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenUnixError {
+    /// A process answers there: replacing its socket would take its clients away.
+    #[error("{} is in use: a running process answers there", .path.display())]
+    InUse {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// Something that is not a socket has that name; it may be somebody's file, so it stays.
+    #[error("{} exists and is not a socket", .path.display())]
+    NotASocket {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// The kernel's address structure does not hold the path.
+    #[error("{} is too long for a socket: {LONGEST_DIRECTORY} bytes for the directory and {LONGEST_PATH} in all are possible", .path.display())]
+    TooLong {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// A step failed: the directory is missing or may not be written, for example.
+    #[error("{step} {} failed", .path.display())]
+    Io {
+        /// What was being done, as the start of a sentence that names the path.
+        step: &'static str,
+        /// The path it was done to.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+/// Listens at `path` with exactly the permission bits `mode` (0o600, for example), nonblocking and closed on exec.
+///
+/// A socket that nobody listens on is replaced. The listener's own `local_addr` names the private path it was
+/// made at: remember `path` instead. Remove it with [`remove_stale_unix`] after the listener is closed.
+pub fn listen_unix(path: &Path, mode: u32) -> Result<UnixListener, ListenUnixError> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if path.as_os_str().len() > LONGEST_PATH || directory.as_os_str().len() > LONGEST_DIRECTORY {
+        return Err(ListenUnixError::TooLong { path: path.to_owned() });
+    }
+    let cradle = Cradle::create_in(directory)?;
+    let listener = cradle.listen(mode)?;
+    let _turn = wait_for_turn(directory);
+    for _ in 0..PLACING_ATTEMPTS {
+        match fs::hard_link(cradle.socket(), path) {
+            Ok(()) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => cradle.take_away_stale(path)?,
+            Err(source) => {
+                return Err(ListenUnixError::Io { step: "placing", path: path.to_owned(), source });
+            }
+        }
+    }
+    // Whoever puts sockets there faster than we can look at them is alive.
+    Err(ListenUnixError::InUse { path: path.to_owned() })
+}
+
+/// What [`remove_stale_unix`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// A socket that nobody listened on is gone.
+    Removed,
+    /// Nothing was removed: the path is free, in use by a live process, or not a socket.
+    Kept,
+}
+
+/// Removes the socket at `path` if nobody listens on it: a successor that has taken the path over keeps it.
+pub fn remove_stale_unix(path: &Path) -> io::Result<Removal> {
+    match inspect(path)? {
+        Occupant::Stale => fs::remove_file(path).map(|()| Removal::Removed),
+        Occupant::Nothing | Occupant::Live | Occupant::NotASocket => Ok(Removal::Kept),
+    }
+}
+
+/// The private directory in which the socket grows up. Removed, with all that is left in it, on every way out.
+struct Cradle {
+    directory: PathBuf,
+}
+
+impl Cradle {
+    fn create_in(parent: &Path) -> Result<Self, ListenUnixError> {
+        // mkdtemp creates it with mode 0700 whatever the umask: only this user can reach what is in it.
+        nix::unistd::mkdtemp(&parent.join(CRADLE_TEMPLATE)).map(|directory| Self { directory }).map_err(
+            |errno| {
+                let path = parent.to_owned();
+                ListenUnixError::Io { step: "creating a directory in", path, source: errno.into() }
+            },
+        )
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.join("s")
+    }
+
+    fn replaced(&self) -> PathBuf {
+        self.directory.join("r")
+    }
+
+    fn listen(&self, mode: u32) -> Result<UnixListener, ListenUnixError> {
+        let path = self.socket();
+        let listen = || {
+            let listener = UnixListener::bind(&path)?;
+            fs::set_permissions(&path, Permissions::from_mode(mode))?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        listen().map_err(|source| ListenUnixError::Io { step: "binding", path: path.clone(), source })
+    }
+
+    fn take_away_stale(&self, path: &Path) -> Result<(), ListenUnixError> {
+        let io = |step| move |source| ListenUnixError::Io { step, path: path.to_owned(), source };
+        match inspect(path).map_err(io("inspecting"))? {
+            Occupant::Nothing => return Ok(()),
+            Occupant::Live => return Err(ListenUnixError::InUse { path: path.to_owned() }),
+            Occupant::NotASocket => return Err(ListenUnixError::NotASocket { path: path.to_owned() }),
+            Occupant::Stale => {}
+        }
+        match fs::rename(path, self.replaced()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(source) => return Err(io("replacing")(source)),
+        }
+        // Between the look and the rename another program may have put a live socket (or a file) there.
+        if matches!(inspect(&self.replaced()), Ok(Occupant::Stale)) {
+            return fs::remove_file(self.replaced()).map_err(io("replacing"));
+        }
+        fs::hard_link(self.replaced(), path).map_err(io("putting back"))?;
+        Err(ListenUnixError::InUse { path: path.to_owned() })
+    }
+}
+
+impl Drop for Cradle {
+    fn drop(&mut self) {
+        // Not remove_dir_all: these are the only names we put there.
+        let _ = fs::remove_file(self.socket());
+        let _ = fs::remove_file(self.replaced());
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// Locks the directory until the file is dropped.
+///
+/// Best effort: who cannot have the lock (anybody who may read the directory can hold it) goes on without, and is
+/// then protected by the second look only.
+fn wait_for_turn(directory: &Path) -> Option<File> {
+    let directory = File::open(directory).ok()?;
+    for _ in 0..TURN_ATTEMPTS {
+        match directory.try_lock() {
+            Ok(()) => return Some(directory),
+            Err(TryLockError::WouldBlock) => thread::sleep(TURN_PAUSE),
+            Err(TryLockError::Error(_)) => return None,
+        }
+    }
+    None
+}
+
+enum Occupant {
+    Nothing,
+    Stale,
+    Live,
+    NotASocket,
+}
+
+fn inspect(path: &Path) -> io::Result<Occupant> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => {}
+        Ok(_) => return Ok(Occupant::NotASocket),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Occupant::Nothing),
+        Err(error) => return Err(error),
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // A full queue must answer "try again" here, not make us wait for a process that may be stopped.
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Ok(()) => Ok(Occupant::Live),
+        Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ECONNREFUSED) => Ok(Occupant::Stale),
+            // Its queue is full, or it is of another type: somebody has it open.
+            Some(Errno::EAGAIN | Errno::EPROTOTYPE) => Ok(Occupant::Live),
+            Some(Errno::ENOENT) => Ok(Occupant::Nothing),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Bytes of `sockaddr_un.sun_path` without its final zero.
+const LONGEST_PATH: usize = 107;
+const CRADLE_TEMPLATE: &str = ".pXXXXXX";
+/// What `/.pXXXXXX/s` leaves for the directory.
+const LONGEST_DIRECTORY: usize = LONGEST_PATH - CRADLE_TEMPLATE.len() - 3;
+const PLACING_ATTEMPTS: usize = 8;
+const TURN_ATTEMPTS: usize = 50;
+const TURN_PAUSE: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+    use std::sync::Barrier;
+
+    use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+    use tempfile::{TempDir, tempdir};
+
+    use super::*;
+
+    fn names_in(directory: &TempDir) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(directory.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_listener_has_the_mode_asked_for_and_leaves_no_other_name() {
+        let directory = tempdir().unwrap();
+        for mode in [0o600, 0o660, 0o666] {
+            let path = directory.path().join(format!("{mode:o}.sock"));
+            let listener = listen_unix(&path, mode).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
+            assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+            let flags = FdFlag::from_bits_retain(fcntl(listener.as_fd(), FcntlArg::F_GETFD).unwrap());
+            assert!(flags.contains(FdFlag::FD_CLOEXEC));
+            UnixStream::connect(&path).unwrap();
+            listener.accept().unwrap();
+        }
+        assert_eq!(names_in(&directory), ["600.sock", "660.sock", "666.sock"]);
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("s.sock");
+        drop(listen_unix(&path, 0o600).unwrap());
+        let listener = listen_unix(&path, 0o600).unwrap();
+        UnixStream::connect(&path).unwrap();
+        listener.accept().unwrap();
+        assert_eq!(names_in(&directory), ["s.sock"]);
+    }
+
+    #[test]
+    fn a_live_socket_is_left_alone() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("s.sock");
+        let listener = listen_unix(&path, 0o600).unwrap();
+        let error = listen_unix(&path, 0o600).unwrap_err();
+        assert!(matches!(error, ListenUnixError::InUse { .. }), "{error}");
+        // The refused attempt has itself connected once.
+        listener.accept().unwrap();
+        UnixStream::connect(&path).unwrap();
+        listener.accept().unwrap();
+        assert_eq!(names_in(&directory), ["s.sock"]);
+    }
+
+    #[test]
+    fn a_live_socket_with_a_full_queue_is_left_alone() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("s.sock");
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        socket.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+        socket.listen(0).unwrap();
+        let _waiting = UnixStream::connect(&path).unwrap();
+        let error = listen_unix(&path, 0o600).unwrap_err();
+        assert!(matches!(error, ListenUnixError::InUse { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_datagram_socket_in_use_is_left_alone() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("s.sock");
+        let _datagrams = UnixDatagram::bind(&path).unwrap();
+        let error = listen_unix(&path, 0o600).unwrap_err();
+        assert!(matches!(error, ListenUnixError::InUse { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_a_socket_is_left_alone() {
+        let directory = tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "kept").unwrap();
+        let link = directory.path().join("link");
+        let live = directory.path().join("s.sock");
+        let _listener = listen_unix(&live, 0o600).unwrap();
+        std::os::unix::fs::symlink(&live, &link).unwrap();
+        for path in [&file, &link, &directory.path().to_owned()] {
+            let error = listen_unix(path, 0o600).unwrap_err();
+            assert!(matches!(error, ListenUnixError::NotASocket { .. }), "{error}");
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"kept");
+        assert_eq!(names_in(&directory), ["file", "link", "s.sock"]);
+    }
+
+    #[test]
+    fn of_many_that_start_at_once_on_a_stale_socket_exactly_one_listens_and_is_reachable() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("s.sock");
+        for _ in 0..50 {
+            drop(listen_unix(&path, 0o600));
+            let barrier = Barrier::new(4);
+            let start = || {
+                barrier.wait();
+                listen_unix(&path, 0o600)
+            };
+            let results: Vec<_> = thread::scope(|scope| {
+                let starters: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
+                starters.into_iter().map(|starter| starter.join().unwrap()).collect()
+            });
+            let listeners: Vec<_> = results.iter().flatten().collect();
+            assert_eq!(listeners.len(), 1, "{results:?}");
+            let client = UnixStream::connect(&path).unwrap();
+            drop(client);
+            listeners[0].accept().unwrap();
+            assert_eq!(names_in(&directory), ["s.sock"]);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_somebody_keeps_locked_delays_but_does_not_prevent() {
+        let directory = tempdir().unwrap();
+        let held = File::open(directory.path()).unwrap();
+        held.lock().unwrap();
+        listen_unix(&directory.path().join("s.sock"), 0o600).unwrap();
+    }
+
+    #[test]
+    fn a_missing_directory_and_a_path_that_is_too_long_are_named() {
+        let directory = tempdir().unwrap();
+        let error = listen_unix(&directory.path().join("missing/s.sock"), 0o600).unwrap_err();
+        assert!(error.to_string().contains("missing"), "{error}");
+        let error = listen_unix(&directory.path().join("x".repeat(120)), 0o600).unwrap_err();
+        assert!(matches!(error, ListenUnixError::TooLong { .. }), "{error}");
+    }
+
+    #[test]
+    fn only_a_socket_without_a_listener_is_removed() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("s.sock");
+        assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Kept);
+        let listener = listen_unix(&path, 0o600).unwrap();
+        assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Kept);
+        drop(listener);
+        assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Removed);
+        assert!(names_in(&directory).is_empty());
+    }
+}
