@@ -1,0 +1,343 @@
+//! The environment over the file: `${NAME}` inside texts, and `PENSTOCK_<PATH>` for single values.
+//! The environment is passed in; this never reads it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use crate::error::{Report, quote};
+use crate::schema::{branch, named, properties};
+use crate::shape::nearest;
+use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
+
+/// Variables that begin like a key and are none.
+pub const NOT_CONFIGURATION: [&str; 2] = ["PENSTOCK_CONFIG", "PENSTOCK_LOG"];
+
+const PREFIX: &str = "PENSTOCK_";
+
+/// Puts in the values of `PENSTOCK_<PATH>`: the path in capitals, with `_` for everything but letters and digits.
+pub(crate) fn lay_over(
+    root: &mut Table,
+    nodes: &mut Nodes,
+    schema: &Json,
+    env: &BTreeMap<String, String>,
+    report: &mut Report,
+) {
+    for (name, text) in env.range(PREFIX.to_owned()..) {
+        let Some(rest) = name.strip_prefix(PREFIX) else {
+            break;
+        };
+        if NOT_CONFIGURATION.contains(&name.as_str()) {
+            continue;
+        }
+        let mut targets = Vec::new();
+        find(rest, schema, Some(root), &mut Vec::new(), &mut targets);
+        match targets.as_slice() {
+            [] => {
+                let hint = suggestion(rest, schema, root);
+                drop(report.outside(format!("environment {name}"), "this variable names no key").hint(hint));
+            }
+            [(path, schema)] => {
+                if let Err(at) = set(root, nodes, path, name, text, schema) {
+                    let message = format!("{at} is not a table in the file, so nothing inside it can be set");
+                    drop(report.outside(format!("environment {name}"), message));
+                }
+            }
+            many => {
+                let paths: Vec<_> = many.iter().map(|(path, _)| path.join(".")).collect();
+                let message = format!("this variable could mean {}", paths.join(" or "));
+                let hint = "rename one of them in the file";
+                drop(report.outside(format!("environment {name}"), message).hint(hint));
+            }
+        }
+    }
+}
+
+/// Replaces `${NAME}` and `${NAME:-default}` in every text of the file; `$${` stands for `${`.
+pub(crate) fn substitute(
+    root: &mut Table,
+    nodes: &mut Nodes,
+    env: &BTreeMap<String, String>,
+    report: &mut Report,
+) {
+    Substitution { nodes, env, report }.table(root, Nodes::ROOT);
+}
+
+/// A text of the environment as the kind of value that the schema wants.
+pub(crate) fn convert(text: &str, schema: &Json) -> Value {
+    let trimmed = text.trim();
+    if branch(schema, "integer").is_some()
+        && let Ok(integer) = trimmed.parse()
+    {
+        return Value::Integer(integer);
+    }
+    if branch(schema, "boolean").is_some()
+        && let Ok(switch) = trimmed.parse()
+    {
+        return Value::Switch(switch);
+    }
+    Value::Text(text.to_owned())
+}
+
+/// The keys that the rest of a variable's name can mean.
+fn find<'s>(
+    rest: &str,
+    schema: &'s Json,
+    table: Option<&Table>,
+    path: &mut Vec<String>,
+    targets: &mut Vec<(Vec<String>, &'s Json)>,
+) {
+    let mut step = |key: &str, inner: &'s Json, targets: &mut Vec<_>| {
+        let Some(after) = rest.strip_prefix(capitals(key).as_str()) else {
+            return;
+        };
+        let node = table.and_then(|table| table.get(key));
+        path.push(key.to_owned());
+        if after.is_empty() && is_settable(inner) {
+            targets.push((path.clone(), inner));
+        } else if let Some(after) = after.strip_prefix('_')
+            && let Some(object) = branch(inner, "object")
+        {
+            let table = match node.map(|node| &node.value) {
+                Some(Value::Table(table)) => Some(table),
+                _ => None,
+            };
+            find(after, object, table, path, targets);
+        }
+        path.pop();
+    };
+    for (key, property) in properties(schema).into_iter().flatten() {
+        step(key, property, targets);
+    }
+    if let Some(inner) = named(schema) {
+        for (key, _) in table.map(|table| table.entries.as_slice()).unwrap_or_default() {
+            step(key, inner, targets);
+        }
+    }
+}
+
+/// Whether one text can give the whole value: it is no table, and no list of tables.
+fn is_settable(schema: &Json) -> bool {
+    ["string", "integer", "boolean"].iter().any(|kind| branch(schema, kind).is_some()) || takes_texts(schema)
+}
+
+/// Whether the value may be a list of texts.
+fn takes_texts(schema: &Json) -> bool {
+    let items = branch(schema, "array").and_then(|list| list.get("items"));
+    items.is_some_and(|items| branch(items, "string").is_some())
+}
+
+fn set(
+    root: &mut Table,
+    nodes: &mut Nodes,
+    path: &[String],
+    name: &str,
+    text: &str,
+    schema: &Json,
+) -> Result<(), String> {
+    let origin = || Origin::Environment(name.to_owned());
+    let mut table = root;
+    let mut parent = Nodes::ROOT;
+    let Some((last, tables)) = path.split_last() else {
+        return Ok(());
+    };
+    for key in tables {
+        if table.get(key).is_none() {
+            let id = nodes.add(Some(parent), Step::Key(key.clone()), Spans::default(), origin());
+            table.push(key.clone(), Node { id, value: Value::Table(Table::default()) });
+        }
+        match table.get_mut(key) {
+            Some(Node { id, value: Value::Table(inner) }) => {
+                parent = *id;
+                table = inner;
+            }
+            Some(Node { id, .. }) => return Err(nodes.path(*id)),
+            None => return Ok(()),
+        }
+    }
+    let id = nodes.add(Some(parent), Step::Key(last.clone()), Spans::default(), origin());
+    let mut value = convert(text, schema);
+    let has_list = takes_texts(schema) && (branch(schema, "string").is_none() || text.contains(','));
+    if has_list && matches!(value, Value::Text(_)) {
+        let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty()).enumerate();
+        let entries = entries.map(|(at, entry)| {
+            let id = nodes.add(Some(id), Step::Entry(at), Spans::default(), origin());
+            Node { id, value: Value::Text(entry.to_owned()) }
+        });
+        value = Value::List(entries.collect());
+    }
+    match table.get_mut(last) {
+        Some(node) => *node = Node { id, value },
+        None => table.push(last.clone(), Node { id, value }),
+    }
+    Ok(())
+}
+
+fn capitals(key: &str) -> String {
+    key.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+}
+
+/// The most similar variable that does name a key.
+fn suggestion(rest: &str, schema: &Json, root: &Table) -> String {
+    let mut names = Vec::new();
+    collect_names(schema, Some(root), &mut String::new(), &mut names);
+    match nearest(rest, names.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean {PREFIX}{near}?"),
+        None => "variables are named after keys and the names in the file: PENSTOCK_LISTENER_WEB_BIND".into(),
+    }
+}
+
+fn collect_names(schema: &Json, table: Option<&Table>, prefix: &mut String, names: &mut Vec<String>) {
+    const MOST: usize = 5000;
+    let mut step = |key: &str, inner: &Json, names: &mut Vec<String>| {
+        if names.len() >= MOST {
+            return;
+        }
+        let before = prefix.len();
+        prefix.push_str(&capitals(key));
+        if is_settable(inner) {
+            names.push(prefix.clone());
+        }
+        if let Some(object) = branch(inner, "object") {
+            let table = match table.and_then(|table| table.get(key)).map(|node| &node.value) {
+                Some(Value::Table(table)) => Some(table),
+                _ => None,
+            };
+            prefix.push('_');
+            collect_names(object, table, prefix, names);
+        }
+        prefix.truncate(before);
+    };
+    for (key, property) in properties(schema).into_iter().flatten() {
+        step(key, property, names);
+    }
+    if let Some(inner) = named(schema) {
+        for (key, _) in table.map(|table| table.entries.as_slice()).unwrap_or_default().iter().take(MOST) {
+            step(key, inner, names);
+        }
+    }
+}
+
+struct Substitution<'a> {
+    nodes: &'a mut Nodes,
+    env: &'a BTreeMap<String, String>,
+    report: &'a mut Report,
+}
+
+impl Substitution<'_> {
+    fn table(&mut self, table: &mut Table, id: NodeId) {
+        table.entries.retain_mut(|(key, node)| {
+            let keep = self.node(node);
+            if !keep {
+                self.nodes.mark_broken(id, key);
+            }
+            keep
+        });
+    }
+
+    /// Whether the value is whole.
+    fn node(&mut self, node: &mut Node) -> bool {
+        match &mut node.value {
+            Value::Table(table) => {
+                self.table(table, node.id);
+                true
+            }
+            Value::List(list) => {
+                list.retain_mut(|entry| self.node(entry));
+                true
+            }
+            Value::Text(text) if text.contains("${") && *self.nodes.origin(node.id) == Origin::File => {
+                match expand(text, self.env) {
+                    Ok(Expanded { text: expanded, variables }) => {
+                        if variables == Variables::Some {
+                            self.nodes.set_origin(node.id, Origin::Substituted(std::mem::take(text)));
+                        }
+                        *text = expanded;
+                        true
+                    }
+                    Err(unset) => {
+                        let (message, hint) = unset.explain();
+                        drop(self.report.at(self.nodes, node.id, message).hint(hint));
+                        false
+                    }
+                }
+            }
+            _ => true,
+        }
+    }
+}
+
+struct Expanded {
+    text: String,
+    variables: Variables,
+}
+
+#[derive(PartialEq, Eq)]
+enum Variables {
+    None,
+    Some,
+}
+
+enum Unusable {
+    Unset(String),
+    Unclosed,
+    Name(String),
+}
+
+impl Unusable {
+    fn explain(self) -> (String, String) {
+        match self {
+            Unusable::Unset(name) => (
+                format!("the environment variable {name} is not set"),
+                format!("set it, or give a default: ${{{name}:-...}}"),
+            ),
+            Unusable::Unclosed => {
+                ("the } of a variable is missing".into(), "write ${NAME}; for a plain ${ write $${".into())
+            }
+            Unusable::Name(name) => (
+                format!("{} is no name of a variable", quote(&name)),
+                "write ${NAME}; for a plain ${ write $${".into(),
+            ),
+        }
+    }
+}
+
+fn expand(text: &str, env: &BTreeMap<String, String>) -> Result<Expanded, Unusable> {
+    let mut out = String::with_capacity(text.len());
+    let mut variables = Variables::None;
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        if rest[..at].ends_with('$') {
+            out.push_str(&rest[..at - 1]);
+            out.push_str("${");
+            rest = &rest[at + 2..];
+            continue;
+        }
+        out.push_str(&rest[..at]);
+        let inside = &rest[at + 2..];
+        let end = inside.find('}').ok_or(Unusable::Unclosed)?;
+        let (name, default) = match inside[..end].split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (&inside[..end], None),
+        };
+        let valid = |name: &str| {
+            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+                && name.bytes().next().is_some_and(|byte| !byte.is_ascii_digit())
+        };
+        if !valid(name) {
+            return Err(Unusable::Name(name.to_owned()));
+        }
+        // As in a shell, the default of `:-` also stands in for an empty variable.
+        let value = match (env.get(name), default) {
+            (Some(value), Some(default)) if value.is_empty() => default,
+            (Some(value), _) => value,
+            (None, Some(default)) => default,
+            (None, None) => return Err(Unusable::Unset(name.to_owned())),
+        };
+        out.push_str(value);
+        variables = Variables::Some;
+        rest = &inside[end + 1..];
+    }
+    out.push_str(rest);
+    Ok(Expanded { text: out, variables })
+}

@@ -1,0 +1,155 @@
+//! Faults as people read them.
+
+use std::fmt::Write;
+
+use super::{Fault, Faults, Place, Severity, floor_char, is_plain};
+
+pub(super) fn render(faults: &Faults) -> String {
+    let mut out = String::new();
+    for fault in &faults.list {
+        head(&mut out, faults, fault);
+        if let Some(place) = fault.place {
+            excerpt(&mut out, faults, place);
+        }
+        if let Some(hint) = &fault.hint {
+            let _ = writeln!(out, "  hint: {hint}");
+        }
+    }
+    tail(&mut out, faults);
+    out
+}
+
+/// `error: FILE:LINE:COLUMN: KEY: MESSAGE`
+fn head(out: &mut String, faults: &Faults, fault: &Fault) {
+    out.push_str(match fault.severity {
+        Severity::Error => "error: ",
+        Severity::Warning => "warning: ",
+    });
+    match (fault.place, &fault.from) {
+        (Some(place), _) => {
+            let _ = write!(out, "{}:{}:{}: ", faults.file, place.line, place.column);
+        }
+        (None, Some(from)) => {
+            let _ = write!(out, "{from}: ");
+        }
+        (None, None) => {
+            let _ = write!(out, "{}: ", faults.file);
+        }
+    }
+    if !fault.path.is_empty() {
+        let _ = write!(out, "{}: ", fault.path);
+    }
+    out.push_str(&fault.message);
+    out.push('\n');
+}
+
+/// The line of the file, and what is meant underlined.
+fn excerpt(out: &mut String, faults: &Faults, place: Place) {
+    let first = faults.text[..place.start].rfind('\n').map_or(0, |at| at + 1);
+    let rest = &faults.text[first..];
+    let line = rest.split(['\n', '\r']).next().unwrap_or_default();
+    let visible = shown(faults, first, line);
+
+    // A window around the fault: a line may be as long as the file.
+    let at = place.column - 1;
+    let from = if at > WIDTH * 3 / 4 { at - WIDTH / 2 } else { 0 };
+    let marked_end = floor_char(line, place.end.saturating_sub(first).min(line.len()));
+    let marked_start = floor_char(line, (place.start - first).min(marked_end));
+    let marked = line[marked_start..marked_end].chars().count().max(1);
+
+    let mut source = String::new();
+    let mut marks = String::new();
+    if from > 0 {
+        source.push_str("...");
+        marks.push_str("   ");
+    }
+    let mut characters = visible.chars().skip(from);
+    for (column, character) in (from..).zip(characters.by_ref().take(WIDTH)) {
+        let width = if character == '\t' { 4 } else { 1 };
+        let mark = if column < at {
+            ' '
+        } else if column < at + marked {
+            '^'
+        } else {
+            '\0'
+        };
+        match character {
+            '\t' => source.push_str("    "),
+            plain => source.push(plain),
+        }
+        if mark != '\0' {
+            marks.extend(std::iter::repeat_n(mark, width));
+        }
+    }
+    if characters.next().is_some() {
+        source.push_str("...");
+    }
+    if !marks.contains('^') {
+        marks.push('^');
+    }
+    let number = place.line.to_string();
+    let _ = writeln!(out, "  {number} | {source}");
+    let _ = writeln!(out, "  {:width$} | {marks}", "", width = number.len());
+}
+
+/// The line with secrets and what a terminal would act on replaced, character by character.
+fn shown(faults: &Faults, first: usize, line: &str) -> String {
+    let last = first + line.len();
+    let masked = faults.masked.as_deref().unwrap_or_default();
+    let masked: Vec<_> = masked.iter().filter(|mask| mask.start < last && mask.end > first).collect();
+    let lower = line.to_ascii_lowercase();
+    // A line that could not be read into values has nothing to mask by: then its words decide.
+    let guessed = if faults.masked.is_none() && SECRET_WORDS.iter().any(|word| lower.contains(word)) {
+        line.find(['"', '\'']).map_or(line.len(), |at| at + 1)
+    } else {
+        line.len()
+    };
+    line.char_indices()
+        .map(|(at, character)| {
+            let offset = first + at;
+            if at >= guessed || masked.iter().any(|mask| mask.contains(&offset)) {
+                '*'
+            } else if character == '\t' || is_plain(character) {
+                character
+            } else {
+                '\u{fffd}'
+            }
+        })
+        .collect()
+}
+
+fn tail(out: &mut String, faults: &Faults) {
+    let errors = faults.count(Severity::Error);
+    let warnings = faults.count(Severity::Warning);
+    if faults.left_out > 0 {
+        let _ = writeln!(out, "... and {} more", faults.left_out);
+    }
+    let counted = |count: usize, noun: &str| match count {
+        1 => format!("1 {noun}"),
+        many => format!("{many} {noun}s"),
+    };
+    match (errors, warnings) {
+        (0, 0) => {}
+        (0, _) => {
+            let _ = writeln!(out, "{}", counted(warnings, "warning"));
+        }
+        (_, 0) => {
+            let _ = writeln!(out, "{}: nothing was changed", counted(errors, "error"));
+        }
+        _ => {
+            let _ = writeln!(
+                out,
+                "{}, {}: nothing was changed",
+                counted(errors, "error"),
+                counted(warnings, "warning")
+            );
+        }
+    }
+}
+
+/// Characters of a source line that are shown at most.
+const WIDTH: usize = 120;
+
+/// Words beside which a line of the file may hold a secret.
+const SECRET_WORDS: [&str; 7] =
+    ["authorization", "cookie", "token", "secret", "password", "passwd", "api-key"];

@@ -1,0 +1,122 @@
+//! The configuration: text and an environment map in, a [`Config`] that cannot be wrong out, or every fault at once.
+//! No sockets, no runtime, no side effects: `penstock check` only reads.
+//!
+//! The path of a configuration: `syntax.rs` reads the text into a `tree.rs`, `env.rs` lays the environment over it,
+//! `shape.rs` compares it with the schema and fills in defaults, `raw.rs` mirrors the file, `parse.rs` turns that into
+//! `types.rs`, where only valid values exist. `schema.rs` generates the JSON schema and the reference page from `raw.rs`.
+
+use std::collections::BTreeMap;
+
+mod de;
+mod env;
+pub mod error;
+mod parse;
+mod print;
+mod quick;
+mod raw;
+pub mod schema;
+mod shape;
+mod syntax;
+mod tree;
+pub mod types;
+
+pub use env::NOT_CONFIGURATION;
+pub use error::{Fault, Faults, Place, Severity};
+pub use quick::Quick;
+pub use types::Config;
+
+use error::Report;
+use tree::{Nodes, Table};
+
+/// Largest text of a configuration, in bytes.
+pub const MAX_TEXT: usize = 4 * 1024 * 1024;
+
+/// A configuration file as it was read.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Its path, as faults show it.
+    pub name: String,
+    /// Its text.
+    pub text: String,
+}
+
+impl Source {
+    /// The text of a file from its bytes: at most [`MAX_TEXT`] of UTF-8, with or without a byte order mark.
+    pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Self, Faults> {
+        let name = name.into();
+        if bytes.len() > MAX_TEXT {
+            return Err(syntax::too_long(&name, bytes.len()));
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Source { name, text }),
+            Err(error) => Err(syntax::not_utf8(&name, &error)),
+        }
+    }
+}
+
+/// A valid configuration, and where each of its values came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What is allowed, but hardly meant.
+    pub warnings: Faults,
+    root: Table,
+    nodes: Nodes,
+    text: String,
+}
+
+impl Loaded {
+    /// The effective configuration as TOML. Each line ends in a comment that tells where its value came from:
+    /// `# default`, `# line 12`, `# environment PENSTOCK_X`, `# line 12, ${APP_PORT}` or `# --backend`.
+    /// Loading the text again gives an equal configuration.
+    pub fn print(&self) -> String {
+        print::print(&self.root, &self.nodes, &self.text)
+    }
+}
+
+/// Loads a configuration file. `env` is the environment of the process: it is never read here.
+pub fn load(source: &Source, env: &BTreeMap<String, String>) -> Result<Loaded, Faults> {
+    let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
+    if text.len() > MAX_TEXT {
+        return Err(syntax::too_long(&source.name, text.len()));
+    }
+    let mut report = Report::new(&source.name, text);
+    let mut nodes = Nodes::default();
+    match syntax::read(text, &mut nodes, &mut report) {
+        Some(root) => finish(root, nodes, report, env),
+        None => Err(report.into_faults()),
+    }
+}
+
+/// Makes the configuration of the form without a file: one listener `main`, one pool `main`.
+/// Faults name the flag instead of a line.
+pub fn quick(quick: &Quick, env: &BTreeMap<String, String>) -> Result<Loaded, Faults> {
+    let mut report = Report::new("command line", "");
+    let mut nodes = Nodes::default();
+    let root = quick.document(&mut nodes, &mut report);
+    finish(root, nodes, report, env)
+}
+
+/// Everything after the text: environment, shape, defaults, meaning.
+fn finish(
+    mut root: Table,
+    mut nodes: Nodes,
+    mut report: Report,
+    env: &BTreeMap<String, String>,
+) -> Result<Loaded, Faults> {
+    let schema = schema::root();
+    env::lay_over(&mut root, &mut nodes, schema, env, &mut report);
+    env::substitute(&mut root, &mut nodes, env, &mut report);
+    shape::check(&mut root, &mut nodes, schema, &mut report);
+    shape::fill_defaults(&mut root, &mut nodes, schema);
+    report.mask(shape::secrets(&root, &nodes));
+    let raw = de::read(&root, &mut report);
+    let config = raw.and_then(|raw| parse::parse(&raw, &nodes, &mut report));
+    let text = report.text().to_owned();
+    let faults = report.into_faults();
+    match config {
+        Some(config) if !faults.has_errors() => Ok(Loaded { config, warnings: faults, root, nodes, text }),
+        _ => Err(faults),
+    }
+}

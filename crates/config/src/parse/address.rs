@@ -1,0 +1,282 @@
+//! Addresses to listen on, addresses of backends, and paths. Nothing is looked up here.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use super::Refused;
+use crate::types::{BackendAddress, BindAddress};
+
+/// Where a listener listens.
+pub(super) fn bind(text: &str) -> Result<BindAddress, Refused> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return unix_path(path).map(BindAddress::Unix);
+    }
+    if let Some(name) = text.strip_prefix("systemd:") {
+        let fits = |byte: u8| byte.is_ascii_graphic() && byte != b':';
+        return if (1..=255).contains(&name.len()) && name.bytes().all(fits) {
+            Ok(BindAddress::Systemd(name.to_owned()))
+        } else {
+            Err(Refused::new("names no socket unit")
+                .instead("write \"systemd:NAME\" with the FileDescriptorName="))
+        };
+    }
+    if text.starts_with('/') {
+        return Err(Refused::new("is no address").instead(format!("for a Unix socket write \"unix:{text}\"")));
+    }
+    if let Some(rest) = without_scheme(text) {
+        return Err(Refused::new("is a URL, not an address").instead(format!("write \"{rest}\"")));
+    }
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(
+            Refused::new("is no address").instead(format!("to listen on every address write \":{text}\""))
+        );
+    }
+    let (host, port) = host_and_port(text, "\":80\"")?;
+    let port = port_number(port)?;
+    if host.is_empty() || host == "*" {
+        return Ok(BindAddress::AnyIp(port));
+    }
+    match ip(host)? {
+        Some(ip) if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) => {
+            Err(Refused::new("is a multicast or broadcast address"))
+        }
+        Some(ip) => Ok(BindAddress::Ip(SocketAddr::new(ip, port))),
+        None => {
+            let instead = if host.eq_ignore_ascii_case("localhost") {
+                format!("write \"127.0.0.1:{port}\" or \"[::1]:{port}\"")
+            } else {
+                format!("write the address itself, or \":{port}\" for every address")
+            };
+            Err(Refused::new("is a name: listeners bind addresses").instead(instead))
+        }
+    }
+}
+
+/// Where a backend is.
+pub(super) fn backend(text: &str) -> Result<BackendAddress, Refused> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return unix_path(path).map(BackendAddress::Unix);
+    }
+    if text.starts_with('/') {
+        return Err(Refused::new("is no address").instead(format!("for a Unix socket write \"unix:{text}\"")));
+    }
+    if let Some(rest) = without_scheme(text) {
+        return Err(Refused::new("is a URL: a backend is an address").instead(format!("write \"{rest}\"")));
+    }
+    let (host, port) = host_and_port(text, "\"10.0.0.11:8000\"")?;
+    let port = port_number(port)?;
+    if port == 0 {
+        return Err(Refused::new("has port 0, where nothing can listen"));
+    }
+    if host.is_empty() || host == "*" {
+        return Err(
+            Refused::new("names no host").instead(format!("for this machine write \"127.0.0.1:{port}\""))
+        );
+    }
+    if let Some(ip) = ip(host)? {
+        return if ip.is_unspecified() {
+            Err(Refused::new("is no server: this address means every address of a machine")
+                .instead(format!("for this machine write \"127.0.0.1:{port}\"")))
+        } else if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+            Err(Refused::new("is a multicast or broadcast address"))
+        } else {
+            Ok(BackendAddress::Ip(SocketAddr::new(ip.to_canonical(), port)))
+        };
+    }
+    let host = host.strip_suffix('.').unwrap_or(host);
+    host_name(host)?;
+    Ok(BackendAddress::Name { host: host.to_ascii_lowercase(), port })
+}
+
+/// Path of a Unix socket.
+pub(super) fn unix_path(text: &str) -> Result<PathBuf, Refused> {
+    // sun_path of Linux holds 108 bytes, of which one ends the text (unix(7)).
+    const LONGEST: usize = 107;
+    let path = absolute_path(text)?;
+    if text.len() > LONGEST {
+        return Err(Refused::new(format!("is too long for a Unix socket: at most {LONGEST} bytes")));
+    }
+    if text.ends_with('/') {
+        return Err(Refused::new("is a directory, not a socket"));
+    }
+    Ok(path)
+}
+
+/// A path from the root.
+pub(super) fn absolute_path(text: &str) -> Result<PathBuf, Refused> {
+    const LONGEST: usize = 4095;
+    if text.is_empty() {
+        return Err(Refused::new("names no file"));
+    }
+    if !text.starts_with('/') {
+        return Err(Refused::new("is no absolute path: it must begin with /"));
+    }
+    if text.bytes().any(|byte| byte == 0) {
+        return Err(Refused::new("holds a zero byte"));
+    }
+    if text.len() > LONGEST {
+        return Err(Refused::new("is too long for a path"));
+    }
+    Ok(PathBuf::from(text))
+}
+
+/// Splits at the last colon, with brackets around IPv6.
+fn host_and_port<'t>(text: &'t str, example: &str) -> Result<(&'t str, &'t str), Refused> {
+    if text.trim() != text || text.is_empty() {
+        return Err(Refused::new(format!("is no address: write it as {example}, without blanks")));
+    }
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Err(
+            Refused::new("is an IPv6 address without a port").instead(format!("write \"[{text}]:80\""))
+        );
+    }
+    if let Some(rest) = text.strip_prefix('[') {
+        let Some((host, after)) = rest.split_once(']') else {
+            return Err(Refused::new("has no closing ]"));
+        };
+        return match after.strip_prefix(':') {
+            Some(port) => Ok((&text[..host.len() + 2], port)),
+            None => Err(Refused::new("has no port").instead(format!("write \"[{host}]:80\""))),
+        };
+    }
+    match text.rsplit_once(':') {
+        Some((host, _)) if host.contains(':') => {
+            Err(Refused::new("is ambiguous: an IPv6 address stands in [ ]")
+                .instead("write \"[2001:db8::1]:80\""))
+        }
+        Some(split) => Ok(split),
+        None => Err(Refused::new("has no port").instead(format!("write \"{text}:80\""))),
+    }
+}
+
+fn port_number(text: &str) -> Result<u16, Refused> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Refused::new("has no port number after the colon"));
+    }
+    text.parse().map_err(|_| Refused::new("has a port that is out of range: 65535 is the highest"))
+}
+
+/// The address in a host, if it is one; something that only looks like one is refused.
+fn ip(host: &str) -> Result<Option<IpAddr>, Refused> {
+    if let Some(inside) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        return match inside.parse::<Ipv6Addr>() {
+            Ok(ip) => Ok(Some(ip.into())),
+            Err(_) => Err(Refused::new("holds no IPv6 address between [ and ]")),
+        };
+    }
+    if let Ok(ip) = host.parse::<Ipv4Addr>() {
+        return Ok(Some(ip.into()));
+    }
+    let last = host.rsplit('.').find(|label| !label.is_empty()).unwrap_or_default();
+    if last.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Refused::new("is no IPv4 address: four numbers from 0 to 255"));
+    }
+    Ok(None)
+}
+
+fn host_name(host: &str) -> Result<(), Refused> {
+    if !host.is_ascii() {
+        return Err(Refused::new("is not ASCII: use the xn-- form of the name"));
+    }
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let labels = || host.split('.');
+    if labels().any(|label| label.is_empty() || !label.bytes().all(fits)) {
+        return Err(Refused::new("is neither an address nor a host name"));
+    }
+    if host.len() > 253 || labels().any(|label| label.len() > 63) {
+        return Err(Refused::new("is too long for a host name: 253 characters, 63 between two dots"));
+    }
+    if labels().any(|label| label.starts_with('-') || label.ends_with('-')) {
+        return Err(Refused::new("has a label that begins or ends with -"));
+    }
+    Ok(())
+}
+
+/// What follows `http://` and the like, up to the path.
+fn without_scheme(text: &str) -> Option<&str> {
+    let (scheme, rest) = text.split_once("://")?;
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    scheme.bytes().all(fits).then(|| rest.split('/').next().unwrap_or(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_bind_is_read() {
+        assert_eq!(bind(":80"), Ok(BindAddress::AnyIp(80)));
+        assert_eq!(bind("*:80"), Ok(BindAddress::AnyIp(80)));
+        assert_eq!(bind(":0"), Ok(BindAddress::AnyIp(0)));
+        assert_eq!(bind("1.2.3.4:80"), Ok(BindAddress::Ip(([1, 2, 3, 4], 80).into())));
+        assert_eq!(bind("[::1]:80"), Ok(BindAddress::Ip((Ipv6Addr::LOCALHOST, 80).into())));
+        assert_eq!(bind("unix:/run/x.sock"), Ok(BindAddress::Unix("/run/x.sock".into())));
+        assert_eq!(bind("systemd:web"), Ok(BindAddress::Systemd("web".into())));
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_bound_are_refused() {
+        for text in [
+            "",
+            " :80",
+            "80",
+            ":",
+            ":x",
+            ":65536",
+            "localhost:80",
+            "1.2.3:80",
+            "256.1.1.1:80",
+            "::1",
+            "::1:80",
+            "[::1]",
+            "[::1",
+            "[x]:80",
+            "/run/x",
+            "unix:",
+            "unix:run/x",
+            "systemd:",
+            "systemd:a b",
+            "http://1.2.3.4:80",
+            "224.0.0.1:80",
+            ":+80",
+            "1.2.3.4",
+            "unix:/x/",
+        ] {
+            assert!(bind(text).is_err(), "{text}");
+        }
+        assert!(bind(&format!("unix:/{}", "x".repeat(107))).is_err());
+        assert!(bind(&format!("unix:/{}", "x".repeat(106))).is_ok());
+    }
+
+    #[test]
+    fn a_backend_is_an_address_a_name_or_a_socket() {
+        assert_eq!(backend("10.0.0.1:80"), Ok(BackendAddress::Ip(([10, 0, 0, 1], 80).into())));
+        assert_eq!(
+            backend("App.Internal.:80"),
+            Ok(BackendAddress::Name { host: "app.internal".into(), port: 80 })
+        );
+        assert_eq!(backend("localhost:80"), Ok(BackendAddress::Name { host: "localhost".into(), port: 80 }));
+        assert_eq!(backend("unix:/run/app.sock"), Ok(BackendAddress::Unix("/run/app.sock".into())));
+        for text in [
+            "",
+            "app",
+            ":80",
+            "*:80",
+            "app:0",
+            "app:65536",
+            "0.0.0.0:80",
+            "[::]:80",
+            "a b:80",
+            "http://app:80",
+            "1.2.3:80",
+            "-a:80",
+            "a..b:80",
+            "/run/app.sock",
+            "unix:app.sock",
+            "ä:80",
+            "255.255.255.255:80",
+        ] {
+            assert!(backend(text).is_err(), "{text}");
+        }
+    }
+}

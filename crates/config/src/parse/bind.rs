@@ -1,0 +1,275 @@
+//! Addresses that get in each other's way: two listeners on one, or a backend that is one of our own listeners.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use logic::route::{Action, PoolId};
+
+use super::Parser;
+use crate::raw::{RawConfig, TextOr};
+use crate::tree::NodeId;
+use crate::types::{BackendAddress, BindAddress, Control, Listener, Pool, Protocol};
+
+/// An address, and where it is given.
+pub(super) struct Bound {
+    address: BindAddress,
+    id: NodeId,
+    owner: Owner,
+}
+
+/// Who binds an address.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Owner {
+    Listener(String),
+    Admin,
+    Control,
+}
+
+impl Owner {
+    fn name(&self) -> String {
+        match self {
+            Owner::Listener(name) => format!("listener.{name}"),
+            Owner::Admin => "admin".into(),
+            Owner::Control => "control".into(),
+        }
+    }
+}
+
+/// The addresses that one IP socket takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Everything,
+    AllIpv4,
+    AllIpv6,
+    One(IpAddr),
+}
+
+impl Reach {
+    fn of(address: &BindAddress) -> Option<(Reach, u16)> {
+        match address {
+            BindAddress::AnyIp(port) => Some((Reach::Everything, *port)),
+            BindAddress::Ip(address) => {
+                let reach = match address.ip().to_canonical() {
+                    IpAddr::V4(ip) if ip.is_unspecified() => Reach::AllIpv4,
+                    IpAddr::V6(ip) if ip.is_unspecified() => Reach::AllIpv6,
+                    one => Reach::One(one),
+                };
+                Some((reach, address.port()))
+            }
+            BindAddress::Unix(_) | BindAddress::Systemd(_) => None,
+        }
+    }
+
+    /// Whether both take the very same addresses of a family, so that neither is the more specific one.
+    fn is_as_wide(self, other: Reach) -> bool {
+        match (self, other) {
+            (Reach::One(a), Reach::One(b)) => a == b,
+            (Reach::One(_), _) | (_, Reach::One(_)) => false,
+            (Reach::AllIpv4, Reach::AllIpv6) | (Reach::AllIpv6, Reach::AllIpv4) => false,
+            _ => true,
+        }
+    }
+
+    fn takes(self, ip: IpAddr) -> bool {
+        match self {
+            Reach::Everything => ip.is_loopback(),
+            Reach::AllIpv4 => ip.is_ipv4() && ip.is_loopback(),
+            Reach::AllIpv6 => ip.is_ipv6() && ip.is_loopback(),
+            Reach::One(own) => own == ip,
+        }
+    }
+}
+
+impl Parser<'_> {
+    pub(super) fn note_bind(&mut self, address: &BindAddress, id: NodeId, owner: Owner) {
+        self.binds.push(Bound { address: address.clone(), id, owner });
+    }
+
+    /// Each address is bound once.
+    pub(super) fn collisions(&mut self, raw: &RawConfig, control: Option<&Control>) {
+        let socket = raw.control.as_ref().and_then(|control| control.value.socket.as_ref());
+        if let (Some(control), Some(socket)) = (control, socket) {
+            self.note_bind(&BindAddress::Unix(control.socket.clone()), socket.id, Owner::Control);
+        }
+        let binds = std::mem::take(&mut self.binds);
+        let mut paths: HashMap<&PathBuf, &Bound> = HashMap::new();
+        let mut units: HashMap<&str, &Bound> = HashMap::new();
+        let mut ones: HashMap<(IpAddr, u16), &Bound> = HashMap::new();
+        // Wildcards of one port: at most a few are kept, as each further one is a fault or of another family.
+        let mut wide: HashMap<u16, Vec<(Reach, &Bound)>> = HashMap::new();
+        for bound in &binds {
+            let first = match &bound.address {
+                BindAddress::Unix(path) => paths.insert(path, bound),
+                BindAddress::Systemd(name) => units.insert(name, bound),
+                BindAddress::AnyIp(0) => None,
+                BindAddress::Ip(address) if address.port() == 0 => None,
+                BindAddress::AnyIp(_) | BindAddress::Ip(_) => match Reach::of(&bound.address) {
+                    Some((Reach::One(ip), port)) => ones.insert((ip, port), bound),
+                    Some((reach, port)) => {
+                        let others = wide.entry(port).or_default();
+                        let first =
+                            others.iter().find(|(other, _)| other.is_as_wide(reach)).map(|(_, bound)| *bound);
+                        if first.is_none() {
+                            others.push((reach, bound));
+                        }
+                        first
+                    }
+                    None => None,
+                },
+            };
+            if let Some(first) = first {
+                self.collision(first, bound);
+            }
+        }
+        self.specific_beside_wide(&ones, &wide);
+        self.binds = binds;
+    }
+
+    fn collision(&mut self, first: &Bound, second: &Bound) {
+        let place = self.report.whereabouts(self.nodes, first.id);
+        let whose = if first.owner == second.owner {
+            "by the same section".to_owned()
+        } else {
+            format!("by {}", first.owner.name())
+        };
+        let message = format!("this address is already taken {whose}{place}");
+        drop(self.report.at(self.nodes, second.id, message));
+    }
+
+    /// `127.0.0.1:80` beside `:80`: allowed, as the more specific socket gets the connection.
+    fn specific_beside_wide(
+        &mut self,
+        ones: &HashMap<(IpAddr, u16), &Bound>,
+        wide: &HashMap<u16, Vec<(Reach, &Bound)>>,
+    ) {
+        for ((ip, port), bound) in ones {
+            let wider = wide.get(port).and_then(|wide| {
+                wide.iter().find(|(reach, _)| match reach {
+                    Reach::Everything => true,
+                    Reach::AllIpv4 => ip.is_ipv4(),
+                    Reach::AllIpv6 => ip.is_ipv6(),
+                    Reach::One(_) => false,
+                })
+            });
+            if let Some((_, wider)) = wider {
+                let place = self.report.whereabouts(self.nodes, wider.id);
+                let message = format!(
+                    "{} listens on every address of this port{place}: connections to this one come here",
+                    wider.owner.name()
+                );
+                drop(self.report.at(self.nodes, bound.id, message).warning());
+            }
+        }
+    }
+
+    /// A backend may be a listener of ours (tls in front of another listener), but no session may come back to where
+    /// it was: that would use up every connection there is.
+    pub(super) fn loops(&mut self, raw: &RawConfig, listeners: &[Listener], pools: &[Pool]) {
+        let uses: Vec<Vec<PoolId>> = listeners.iter().map(pools_of).collect();
+        let entries = raw.pool.as_ref().map(|pools| pools.value.0.as_slice()).unwrap_or_default();
+        let own = OwnAddresses::new(listeners);
+        // For each pool, the listeners that its backends are.
+        let targets: Vec<Vec<(usize, usize)>> = pools
+            .iter()
+            .map(|pool| {
+                let found = pool.backends.iter().enumerate();
+                found
+                    .filter_map(|(at, backend)| own.listener(&backend.address).map(|listener| (at, listener)))
+                    .collect()
+            })
+            .collect();
+        for (pool, targets_here) in targets.iter().enumerate() {
+            for (at, listener) in targets_here {
+                if !comes_back(*listener, PoolId(pool), &uses, &targets) {
+                    continue;
+                }
+                let list = entries.get(pool).and_then(|(_, pool)| pool.value.backends.as_ref());
+                let Some(entry) = list.and_then(|list| list.value.get(*at)) else {
+                    continue;
+                };
+                let id = match &entry.value {
+                    TextOr::Text(_) => entry.id,
+                    TextOr::Table(table) => table.address.as_ref().map_or(entry.id, |address| address.id),
+                };
+                let message = format!(
+                    "this backend is listener.{}, which sends sessions to this pool: they would go in a circle",
+                    listeners[*listener].name
+                );
+                drop(self.report.at(self.nodes, id, message));
+            }
+        }
+    }
+}
+
+/// Which listener a backend address is.
+struct OwnAddresses<'a> {
+    paths: HashMap<&'a PathBuf, usize>,
+    ports: HashMap<u16, Vec<(Reach, usize)>>,
+}
+
+impl<'a> OwnAddresses<'a> {
+    fn new(listeners: &'a [Listener]) -> Self {
+        let mut own = OwnAddresses { paths: HashMap::new(), ports: HashMap::new() };
+        for (at, listener) in listeners.iter().enumerate() {
+            for bind in &listener.binds {
+                match (bind, Reach::of(bind)) {
+                    (BindAddress::Unix(path), _) => drop(own.paths.insert(path, at)),
+                    (_, Some((reach, port))) => own.ports.entry(port).or_default().push((reach, at)),
+                    (_, None) => {}
+                }
+            }
+        }
+        own
+    }
+
+    fn listener(&self, address: &BackendAddress) -> Option<usize> {
+        match address {
+            BackendAddress::Unix(path) => self.paths.get(path).copied(),
+            BackendAddress::Ip(address) => self.at(address.ip(), address.port()),
+            BackendAddress::Name { host, port } if host == "localhost" => {
+                self.at(IpAddr::from([127, 0, 0, 1]), *port)
+            }
+            BackendAddress::Name { .. } => None,
+        }
+    }
+
+    fn at(&self, ip: IpAddr, port: u16) -> Option<usize> {
+        let here = self.ports.get(&port).map(Vec::as_slice).unwrap_or_default();
+        let exact = here.iter().find(|(reach, _)| *reach == Reach::One(ip));
+        exact.or_else(|| here.iter().find(|(reach, _)| reach.takes(ip))).map(|(_, listener)| *listener)
+    }
+}
+
+fn pools_of(listener: &Listener) -> Vec<PoolId> {
+    match &listener.protocol {
+        Protocol::Tcp(tcp) => vec![tcp.pool],
+        Protocol::Http(http) => {
+            let routed = http.routes.iter().filter_map(|route| match &route.action {
+                Action::Pool(pool) => Some(*pool),
+                Action::Redirect { .. } => None,
+            });
+            let pools: HashSet<_> = routed.chain(http.pool).collect();
+            pools.into_iter().collect()
+        }
+    }
+}
+
+/// Whether sessions of a listener can get to a pool, also through listeners that are backends.
+fn comes_back(listener: usize, pool: PoolId, uses: &[Vec<PoolId>], targets: &[Vec<(usize, usize)>]) -> bool {
+    let mut next = vec![listener];
+    let mut seen = HashSet::from([listener]);
+    while let Some(listener) = next.pop() {
+        for used in &uses[listener] {
+            if *used == pool {
+                return true;
+            }
+            for (_, target) in &targets[used.0] {
+                if seen.insert(*target) {
+                    next.push(*target);
+                }
+            }
+        }
+    }
+    false
+}

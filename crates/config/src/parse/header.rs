@@ -1,0 +1,171 @@
+//! Header fields: changes of requests and responses, and conditions of routes.
+
+use std::collections::HashMap;
+
+use logic::route::{HeaderEdit, HeaderEdits, HeaderMatch, HeaderValueMatch};
+
+use super::Parser;
+use crate::de::At;
+use crate::error::quote;
+use crate::raw::{Key, RawEdits, Scalar};
+use crate::tree::NodeId;
+
+/// Which messages a change is for.
+#[derive(Clone, Copy)]
+enum Direction {
+    Request,
+    Response,
+}
+
+impl Parser<'_> {
+    pub(super) fn edits(&mut self, request: &Key<RawEdits>, response: &Key<RawEdits>) -> Option<HeaderEdits> {
+        let request = self.changes(request, Direction::Request);
+        let response = self.changes(response, Direction::Response);
+        Some(HeaderEdits { request: request?, response: response? })
+    }
+
+    fn changes(&mut self, key: &Key<RawEdits>, direction: Direction) -> Option<Vec<HeaderEdit>> {
+        let Some(edits) = key else {
+            return Some(Vec::new());
+        };
+        let mut seen: HashMap<String, NodeId> = HashMap::new();
+        let mut changes = Vec::new();
+        let mut faults = 0;
+        let removed = edits.value.remove.as_ref().map(|list| list.value.as_slice()).unwrap_or_default();
+        for name in removed {
+            match HeaderEdit::remove(&name.value) {
+                Ok(change) => changes.push(self.only_once(&mut seen, &name.value, name.id).map(|()| change)),
+                Err(error) => {
+                    faults += 1;
+                    drop(self.refuse_with(name, &error));
+                }
+            }
+        }
+        let set = edits.value.set.as_ref().map(|set| set.value.0.as_slice()).unwrap_or_default();
+        for (name, value) in set {
+            // The value may be a secret: faults name the field alone.
+            match HeaderEdit::set(name, &value.value) {
+                Ok(change) => changes.push(self.only_once(&mut seen, name, value.id).map(|()| change)),
+                Err(error) => {
+                    faults += 1;
+                    drop(self.report.at_key(self.nodes, value.id, error.to_string()));
+                }
+            }
+            if matches!(direction, Direction::Response)
+                && name.eq_ignore_ascii_case("strict-transport-security")
+            {
+                faults += 1;
+                let message = "Strict-Transport-Security has a key of its own";
+                drop(
+                    self.report
+                        .at_key(self.nodes, value.id, message)
+                        .hint("use hsts = \"365d\" on the listener"),
+                );
+            }
+            if value.value.len() > LONGEST_VALUE {
+                faults += 1;
+                let message = format!("the value is too long: at most {LONGEST_VALUE} bytes");
+                drop(self.report.at_key(self.nodes, value.id, message));
+            }
+        }
+        if changes.len() > MOST_CHANGES {
+            let message = format!("more than {MOST_CHANGES} header fields");
+            drop(self.report.at_key(self.nodes, edits.id, message));
+            return None;
+        }
+        if faults > 0 {
+            return None;
+        }
+        changes.into_iter().collect()
+    }
+
+    /// Field names have no case: the same one twice would be decided by chance.
+    fn only_once(&mut self, seen: &mut HashMap<String, NodeId>, name: &str, id: NodeId) -> Option<()> {
+        match seen.insert(name.to_ascii_lowercase(), id) {
+            None => Some(()),
+            Some(first) => {
+                let place = self.report.whereabouts(self.nodes, first);
+                let message = format!("{} is changed twice{place}", quote(name));
+                drop(
+                    self.report
+                        .at_key(self.nodes, id, message)
+                        .hint("set replaces: remove is not needed beside it"),
+                );
+                None
+            }
+        }
+    }
+
+    /// Conditions of a route.
+    pub(super) fn header_conditions(&mut self, entries: &[(String, At<Scalar>)]) -> Option<Vec<HeaderMatch>> {
+        let mut seen: HashMap<String, NodeId> = HashMap::new();
+        let mut conditions = Vec::new();
+        for (name, value) in entries {
+            if !is_token(name) {
+                let message = format!("{} is no name of a header field", quote(name));
+                drop(self.report.at_key(self.nodes, value.id, message));
+                conditions.push(None);
+                continue;
+            }
+            if let Some(first) = seen.insert(name.to_ascii_lowercase(), value.id) {
+                let place = self.report.whereabouts(self.nodes, first);
+                let message =
+                    format!("{} is given twice{place}: names of header fields have no case", quote(name));
+                drop(self.report.at_key(self.nodes, value.id, message));
+                conditions.push(None);
+                continue;
+            }
+            let wanted = match &value.value {
+                Scalar::Text(text) => {
+                    let trimmed = text.trim_matches([' ', '\t']);
+                    if trimmed.len() != text.len()
+                        || text.bytes().any(|byte| byte < 0x20 && byte != b'\t' || byte == 0x7f)
+                    {
+                        let message =
+                            "no header field has such a value: blanks around it, or control characters";
+                        drop(self.report.at_key(self.nodes, value.id, message));
+                        conditions.push(None);
+                        continue;
+                    }
+                    HeaderValueMatch::Exact(text.as_str().into())
+                }
+                Scalar::Integer(_) | Scalar::Switch(_) => HeaderValueMatch::Present,
+            };
+            conditions.push(Some(HeaderMatch { name: name.to_ascii_lowercase().into(), value: wanted }));
+        }
+        conditions.into_iter().collect()
+    }
+
+    /// The header that carries the id of a request.
+    pub(super) fn request_id_header(&mut self, key: &Key<String>) -> Option<Box<str>> {
+        let name = key.as_ref()?;
+        // What may not be removed frames the message or names the host; what carries addresses is ours to write.
+        let ours = [
+            "forwarded",
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-forwarded-host",
+            "cookie",
+            "authorization",
+        ];
+        let text = &name.value;
+        if !is_token(text) || text.len() > 64 {
+            drop(self.refuse(name, "is no name of a header field"));
+            return None;
+        }
+        if HeaderEdit::remove(text).is_err() || ours.iter().any(|taken| text.eq_ignore_ascii_case(taken)) {
+            drop(self.refuse(name, "has a meaning of its own").hint("\"X-Request-Id\" is usual"));
+            return None;
+        }
+        Some(text.as_str().into())
+    }
+}
+
+/// RFC 9110 section 5.6.2
+pub(super) fn is_token(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(fits)
+}
+
+const LONGEST_VALUE: usize = 8192;
+const MOST_CHANGES: usize = 200;

@@ -1,0 +1,312 @@
+//! `[listener.NAME]`: where clients arrive and what they speak.
+
+use logic::http1::request::{Limits, MAX_HEAD};
+
+use super::bind::Owner;
+use super::duration::{self, DAY, YEAR};
+use super::route::Scheme;
+use super::{Parser, Zero, address, count};
+use crate::de::At;
+use crate::error::quote;
+use crate::raw::{
+    BindText, Key, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawTls, Scalar,
+};
+use crate::tree::NodeId;
+use crate::types::{
+    BindAddress, HttpSettings, HttpTimeouts, Listener, Protocol, RedirectToHttps, TcpSettings, TlsSettings,
+};
+
+impl Parser<'_> {
+    pub(super) fn listeners(&mut self, raw: &RawConfig) -> Option<Vec<Listener>> {
+        let entries = &raw.listener.as_ref()?.value.0;
+        if entries.is_empty() {
+            let hint = "add [listener.web] with bind = \":80\" and pool = \"NAME\"";
+            drop(self.report.whole("there is no listener: nothing would be served").hint(hint));
+            return None;
+        }
+        let listeners: Vec<_> =
+            entries.iter().map(|(name, listener)| self.listener(name, listener)).collect();
+        listeners.into_iter().collect()
+    }
+
+    fn listener(&mut self, name: &str, at: &At<RawListener>) -> Option<Listener> {
+        let raw = &at.value;
+        let valid = self.name(name, at.id);
+        let binds = self.bind_list(&raw.bind, name);
+        let unix_mode = self.unix_mode(&raw.unix_mode);
+        let tls = match &raw.tls {
+            Some(tls) => self.tls(&tls.value).map(Some),
+            None if self.nodes.is_broken(at.id, "tls") => None,
+            None => Some(None),
+        };
+        let proxy_protocol_from = self.peers(&raw.proxy_protocol_from);
+        let protocol = match raw.protocol.as_ref().map(|protocol| protocol.value.as_str()) {
+            Some("tcp") => self.tcp(at).map(Protocol::Tcp),
+            Some(_) => self.http(at, binds.as_deref()).map(|http| Protocol::Http(Box::new(http))),
+            None => None,
+        };
+        valid?;
+        Some(Listener {
+            name: name.into(),
+            binds: binds?,
+            unix_mode: unix_mode?,
+            tls: tls?,
+            proxy_protocol_from: proxy_protocol_from?,
+            max_connections: raw.max_connections.as_ref().map(|most| count(most.value)),
+            protocol: protocol?,
+        })
+    }
+
+    fn bind_list(&mut self, key: &Key<OneOrMany<BindText>>, name: &str) -> Option<Vec<BindAddress>> {
+        let key = key.as_ref()?;
+        let owner = || Owner::Listener(name.to_owned());
+        match &key.value {
+            OneOrMany::One(text) => {
+                let text = At { id: key.id, value: text.clone() };
+                self.bind_one(&text, owner()).map(|bind| vec![bind])
+            }
+            OneOrMany::Many(list) if list.is_empty() => {
+                drop(self.report.at(self.nodes, key.id, "this list is empty: nobody could connect"));
+                None
+            }
+            OneOrMany::Many(list) => {
+                let binds: Vec<_> = list.iter().map(|text| self.bind_one(text, owner())).collect();
+                binds.into_iter().collect()
+            }
+        }
+    }
+
+    fn bind_one(&mut self, text: &At<BindText>, owner: Owner) -> Option<BindAddress> {
+        let bind = self.read(text, address::bind)?;
+        self.note_bind(&bind, text.id, owner);
+        Some(bind)
+    }
+
+    /// The admin listener's address.
+    pub(super) fn admin(&mut self, text: &At<BindText>) -> Option<BindAddress> {
+        let bind = self.bind_one(text, Owner::Admin)?;
+        let is_open = match &bind {
+            BindAddress::AnyIp(_) => true,
+            BindAddress::Ip(address) => !address.ip().to_canonical().is_loopback(),
+            BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
+        };
+        if is_open {
+            let message = "metrics and status can be read by anyone who reaches this address";
+            drop(
+                self.report
+                    .at(self.nodes, text.id, message)
+                    .warning()
+                    .hint("\"127.0.0.1:9900\" is for this machine only"),
+            );
+        }
+        Some(bind)
+    }
+
+    fn unix_mode(&mut self, key: &Key<String>) -> Option<u32> {
+        let mode = key.as_ref()?;
+        let digits = mode.value.as_str();
+        let octal =
+            (3..=4).contains(&digits.len()) && digits.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+        match u32::from_str_radix(digits, 8) {
+            Ok(bits) if octal && bits <= 0o777 => {
+                if bits & 0o200 == 0 {
+                    drop(self.refuse(mode, "lets nobody connect: writing is what connecting needs"));
+                    return None;
+                }
+                Some(bits)
+            }
+            _ => {
+                drop(self.refuse(mode, "is no mode of a file").hint("three octal digits, such as \"0660\""));
+                None
+            }
+        }
+    }
+
+    fn tls(&mut self, raw: &RawTls) -> Option<TlsSettings> {
+        let certificates = raw.certificates.as_ref().and_then(|path| self.file(path));
+        let handshake_timeout = self.time(&raw.handshake_timeout, Zero::Refused, duration::DAY);
+        Some(TlsSettings { certificates: certificates?, handshake_timeout: handshake_timeout? })
+    }
+
+    fn tcp(&mut self, at: &At<RawListener>) -> Option<TcpSettings> {
+        let pool = match &at.value.pool {
+            Some(pool) => self.pool_id(pool),
+            None => {
+                if !self.nodes.is_broken(at.id, "pool") {
+                    let hint = self.pool_hint();
+                    drop(self.report.at_key(self.nodes, at.id, "pool is missing").hint(hint));
+                }
+                None
+            }
+        };
+        let idle_timeout = self.time(&at.value.idle_timeout, Zero::Refused, YEAR);
+        Some(TcpSettings { pool: pool?, idle_timeout: idle_timeout? })
+    }
+
+    fn http(&mut self, at: &At<RawListener>, binds: Option<&[BindAddress]>) -> Option<HttpSettings> {
+        let raw = &at.value;
+        let broken = |key| self.nodes.is_broken(at.id, key);
+        let scheme = if raw.tls.is_some() || broken("tls") { Scheme::Https } else { Scheme::Http };
+        let nothing_broken = !["pool", "route", "redirect-to-https"].into_iter().any(broken);
+        let pool = match &raw.pool {
+            Some(pool) => self.pool_id(pool).map(Some),
+            None => nothing_broken.then_some(None),
+        };
+        let routes = self.routes(&raw.route, scheme);
+        let redirect = self.redirect_to_https(&raw.redirect_to_https, raw, binds);
+        let has_routes = raw.route.as_ref().is_some_and(|routes| !routes.value.is_empty());
+        if redirect == Some(RedirectToHttps::Off) && raw.pool.is_none() && !has_routes && nothing_broken {
+            let message =
+                "this listener has no pool, no route and no redirect-to-https: every request would get 404";
+            let hint = self.pool_hint();
+            drop(self.report.at_key(self.nodes, at.id, message).hint(hint));
+            return None;
+        }
+        if let (Some(RedirectToHttps::Port(_)), Some(key)) = (redirect, &raw.redirect_to_https)
+            && (raw.pool.is_some() || has_routes)
+        {
+            let message =
+                "every request is redirected: the pool and the routes of this listener are never used";
+            drop(self.report.at_key(self.nodes, key.id, message).warning());
+        }
+        let hsts = self.hsts(at.id, raw);
+        let trusted_proxies = self.peers(&raw.trusted_proxies);
+        let request_id_header = self.request_id_header(&raw.request_id_header);
+        let edits = self.edits(&raw.request_headers, &raw.response_headers);
+        let limits = raw.limits.as_ref().and_then(|limits| self.limits(&limits.value));
+        let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.http_timeouts(&timeouts.value));
+        Some(HttpSettings {
+            routes: routes?,
+            pool: pool?,
+            redirect_to_https: redirect?,
+            hsts: hsts?,
+            trusted_proxies: trusted_proxies?,
+            request_id_header: request_id_header?,
+            edits: edits?,
+            limits: limits?,
+            max_requests: raw.max_requests.as_ref().and_then(|most| u64::try_from(most.value).ok()),
+            timeouts: timeouts?,
+        })
+    }
+
+    fn redirect_to_https(
+        &mut self,
+        key: &Key<Scalar>,
+        raw: &RawListener,
+        binds: Option<&[BindAddress]>,
+    ) -> Option<RedirectToHttps> {
+        let key = key.as_ref()?;
+        let port = match key.value {
+            Scalar::Switch(false) | Scalar::Text(_) => return Some(RedirectToHttps::Off),
+            Scalar::Switch(true) => 443,
+            Scalar::Integer(port) => u16::try_from(port).ok()?,
+        };
+        if let Some(tls) = &raw.tls {
+            let place = self.report.whereabouts(self.nodes, tls.id);
+            let message = format!("this listener speaks https itself{place}: clients would go in a circle");
+            let hint = "put redirect-to-https on a listener without tls";
+            drop(self.report.at_key(self.nodes, key.id, message).hint(hint));
+            return None;
+        }
+        let is_own = |bind: &BindAddress| match bind {
+            BindAddress::AnyIp(own) => *own == port,
+            BindAddress::Ip(address) => address.port() == port,
+            BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
+        };
+        if binds.unwrap_or_default().iter().any(is_own) {
+            let message = format!(
+                "port {port} is this listener itself, which has no tls: clients would go in a circle"
+            );
+            drop(self.report.at_key(self.nodes, key.id, message));
+            return None;
+        }
+        Some(RedirectToHttps::Port(port))
+    }
+
+    fn hsts(&mut self, listener: NodeId, raw: &RawListener) -> Option<Option<Box<str>>> {
+        let Some(hsts) = &raw.hsts else {
+            return (!self.nodes.is_broken(listener, "hsts"))
+                .then(|| raw.tls.as_ref().map(|_| DEFAULT_HSTS.into()));
+        };
+        let text = hsts.value.as_str();
+        if text == "off" {
+            return Some(None);
+        }
+        if raw.tls.is_none() && !self.nodes.is_broken(listener, "tls") {
+            let message = "hsts is for listeners with tls: over plain HTTP clients ignore it";
+            drop(self.report.at_key(self.nodes, hsts.id, message));
+            return None;
+        }
+        if text.to_ascii_lowercase().contains("max-age") {
+            if is_hsts_value(text) {
+                return Some(Some(text.into()));
+            }
+            drop(
+                self.refuse(hsts, "is no value of Strict-Transport-Security")
+                    .hint("such as \"max-age=31536000; includeSubDomains\""),
+            );
+            return None;
+        }
+        let age = match self.read(hsts, duration::parse) {
+            Some(age) if age <= YEAR * 10 => age,
+            Some(_) => {
+                drop(self.refuse(hsts, "is absurdly long here"));
+                return None;
+            }
+            None => return None,
+        };
+        Some(Some(format!("max-age={}", age.as_secs()).into()))
+    }
+
+    fn limits(&mut self, raw: &RawLimits) -> Option<Limits> {
+        let head = self.size(&raw.head, 256, MAX_HEAD as u64);
+        let target = self.size(&raw.target, 16, MAX_HEAD as u64);
+        if let (Some(head), Some(target), Some(key)) = (head, target, &raw.target)
+            && target >= head
+        {
+            let message = "the target is a part of the head: its limit must be smaller";
+            drop(self.report.at(self.nodes, key.id, message));
+            return None;
+        }
+        let body = match &raw.body {
+            Some(body) if body.value.as_ref() == "none" => Some(None),
+            body => self.size(body, 0, u64::MAX).map(Some),
+        };
+        Some(Limits {
+            head: usize::try_from(head?).ok()?,
+            headers: count(raw.headers.as_ref()?.value),
+            target: usize::try_from(target?).ok()?,
+            body: body?,
+        })
+    }
+
+    fn http_timeouts(&mut self, raw: &RawHttpTimeouts) -> Option<HttpTimeouts> {
+        let head = self.time(&raw.head, Zero::Refused, DAY);
+        let idle = self.time(&raw.idle, Zero::Refused, DAY);
+        let body = self.time(&raw.body, Zero::Refused, DAY);
+        let write = self.time(&raw.write, Zero::Refused, DAY);
+        Some(HttpTimeouts { head: head?, idle: idle?, body: body?, write: write? })
+    }
+
+    fn pool_hint(&self) -> String {
+        match self.pools.order.first() {
+            Some((name, _)) => format!("add pool = {}", quote(name)),
+            None => "add pool = \"app\", and a section [pool.app]".to_owned(),
+        }
+    }
+}
+
+/// RFC 6797 section 6.1: directives between semicolons, one of them `max-age` with a number.
+fn is_hsts_value(text: &str) -> bool {
+    let directives = || text.split(';').map(str::trim);
+    let ages = directives().filter_map(|directive| directive.split_once('=')).filter(|(name, age)| {
+        let number = !age.is_empty() && age.len() <= 12 && age.bytes().all(|byte| byte.is_ascii_digit());
+        name.eq_ignore_ascii_case("max-age") && number
+    });
+    ages.count() == 1
+        && directives()
+            .all(|directive| !directive.is_empty() && directive.bytes().all(|byte| byte.is_ascii_graphic()))
+}
+
+/// One year: what the preload lists of browsers ask for.
+const DEFAULT_HSTS: &str = "max-age=31536000";

@@ -1,0 +1,286 @@
+//! `[pool.NAME]`: backends that are equal, and how they are used.
+
+use std::collections::HashMap;
+
+use logic::balance::{HashKey, Policy};
+use logic::health::{Check, CheckMethod, PassiveRule, Rule, StatusRange};
+use logic::proxy_header;
+
+use super::duration::{DAY, YEAR};
+use super::{Parser, Zero, address, count, small};
+use crate::de::At;
+use crate::raw::{RawBackend, RawConfig, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky, TextOr};
+use crate::tree::NodeId;
+use crate::types::{
+    ActiveCheck, AllDown, Backend, BackendAddress, Listener, Pool, PoolTimeouts, Protocol, Sticky,
+};
+
+impl Parser<'_> {
+    pub(super) fn all_pools(&mut self, raw: &RawConfig) -> Option<Vec<Pool>> {
+        let entries = &raw.pool.as_ref()?.value.0;
+        let pools: Vec<_> = entries.iter().map(|(name, pool)| self.pool(name, pool)).collect();
+        pools.into_iter().collect()
+    }
+
+    fn pool(&mut self, name: &str, at: &At<RawPool>) -> Option<Pool> {
+        let raw = &at.value;
+        let valid = self.name(name, at.id);
+        let balance = raw.balance.as_ref().and_then(|balance| balance.value.parse::<Policy>().ok());
+        let hash_key = raw.hash_key.as_ref().and_then(|key| match key.value.parse::<HashKey>() {
+            Ok(parsed) => Some(parsed),
+            Err(error) => {
+                drop(self.refuse_with(key, &error));
+                None
+            }
+        });
+        let sticky = raw.sticky.as_ref().and_then(|sticky| self.sticky(&sticky.value));
+        let default_limit = raw.max_connections.as_ref().map(|most| small(most.value));
+        let backends = self.backends(raw, default_limit);
+        let health = raw.health.as_ref().and_then(|health| self.health(health));
+        let passive = raw.passive.as_ref().and_then(|passive| self.passive(&passive.value));
+        let all_down = raw.when_all_down.as_ref().map(|word| match word.value.as_str() {
+            "fail-open" => AllDown::FailOpen,
+            _ => AllDown::ErrorPage,
+        });
+        let slow_start = self.time(&raw.slow_start, Zero::Allowed, DAY);
+        let send_proxy = match &raw.send_proxy {
+            None if self.nodes.is_broken(at.id, "send-proxy") => None,
+            version => Some(version.as_ref().map(|version| match version.value.as_str() {
+                "v1" => proxy_header::Version::V1,
+                _ => proxy_header::Version::V2,
+            })),
+        };
+        let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.pool_timeouts(&timeouts.value));
+        let resolve_interval = self.time(&raw.resolve_interval, Zero::Refused, DAY);
+        valid?;
+        Some(Pool {
+            name: name.into(),
+            balance: balance?,
+            hash_key: hash_key?,
+            sticky: sticky?,
+            backends: backends?,
+            health: health?,
+            passive: passive?,
+            all_down: all_down?,
+            queue_length: count(raw.queue.as_ref()?.value),
+            slow_start: slow_start?,
+            send_proxy: send_proxy?,
+            retries: small(raw.retries.as_ref()?.value),
+            keep_alive: count(raw.keep_alive.as_ref()?.value),
+            timeouts: timeouts?,
+            resolve_interval: resolve_interval?,
+        })
+    }
+
+    fn backends(&mut self, raw: &RawPool, default_limit: Option<u32>) -> Option<Vec<Backend>> {
+        let list = raw.backends.as_ref()?;
+        if list.value.is_empty() {
+            let message = "this pool has no backends";
+            drop(self.report.at(self.nodes, list.id, message).hint("backends = [\"10.0.0.11:8000\"]"));
+            return None;
+        }
+        let mut seen: HashMap<BackendAddress, NodeId> = HashMap::new();
+        let mut faults = 0;
+        let mut backends = Vec::new();
+        for entry in &list.value {
+            let backend = match &entry.value {
+                TextOr::Text(text) => {
+                    let text = At { id: entry.id, value: text.clone() };
+                    let address = self.read(&text, address::backend);
+                    address.map(|address| {
+                        (Backend { address, weight: 1, max_connections: default_limit }, entry.id)
+                    })
+                }
+                TextOr::Table(table) => self.backend(table, default_limit),
+            };
+            let Some((backend, id)) = backend else {
+                faults += 1;
+                continue;
+            };
+            if let Some(first) = seen.insert(backend.address.clone(), id) {
+                faults += 1;
+                let place = self.report.whereabouts(self.nodes, first);
+                let message = format!("this backend is already in the pool{place}");
+                drop(self.report.at(self.nodes, id, message).hint("for a larger share give it a weight"));
+                continue;
+            }
+            backends.push(backend);
+        }
+        if faults > 0 {
+            return None;
+        }
+        if backends.iter().all(|backend| backend.weight == 0) {
+            let message = "every backend has weight 0: none would get a session";
+            drop(self.report.at_key(self.nodes, list.id, message));
+            return None;
+        }
+        Some(backends)
+    }
+
+    fn backend(&mut self, raw: &RawBackend, default_limit: Option<u32>) -> Option<(Backend, NodeId)> {
+        let at = raw.address.as_ref()?;
+        let address = self.read(at, address::backend)?;
+        let weight = small(raw.weight.as_ref()?.value);
+        let own_limit = raw.max_connections.as_ref().map(|most| small(most.value));
+        Some((Backend { address, weight, max_connections: own_limit.or(default_limit) }, at.id))
+    }
+
+    fn sticky(&mut self, raw: &RawSticky) -> Option<Sticky> {
+        let ttl = self.time(&raw.ttl, Zero::Refused, YEAR);
+        Some(Sticky {
+            entries: count(raw.entries.as_ref()?.value),
+            ttl: ttl?,
+            ipv6_prefix: u8::try_from(raw.ipv6_prefix.as_ref()?.value).ok()?,
+        })
+    }
+
+    fn health(&mut self, at: &At<TextOr<String, RawHealth>>) -> Option<Option<ActiveCheck>> {
+        let raw = match &at.value {
+            TextOr::Text(word) if word == "tcp" => {
+                return Some(Some(ActiveCheck { check: Check::Tcp, rule: Rule::DEFAULT }));
+            }
+            TextOr::Text(_) => return Some(None),
+            TextOr::Table(table) => table,
+        };
+        let check = self.check(at.id, raw);
+        let interval = self.time(&raw.interval, Zero::Refused, DAY);
+        let timeout = self.time(&raw.timeout, Zero::Refused, DAY);
+        if let (Some(interval), Some(timeout)) = (interval, timeout)
+            && timeout > interval
+        {
+            // The fault stands at what the file gives: the other one may be a default.
+            let given = [&raw.timeout, &raw.interval]
+                .into_iter()
+                .flatten()
+                .find(|key| *self.nodes.origin(key.id) != crate::tree::Origin::Default);
+            let id = given.map_or(at.id, |key| key.id);
+            let message = format!(
+                "a check may take {}, longer than the {} to the next one",
+                super::duration::write(timeout),
+                super::duration::write(interval)
+            );
+            drop(self.report.at(self.nodes, id, message).hint("timeout must not be longer than interval"));
+            return None;
+        }
+        let rule = Rule {
+            interval: interval?,
+            timeout: timeout?,
+            rise: small(raw.rise.as_ref()?.value),
+            fall: small(raw.fall.as_ref()?.value),
+        };
+        Some(Some(ActiveCheck { check: check?, rule }))
+    }
+
+    fn check(&mut self, at: NodeId, raw: &RawHealth) -> Option<Check> {
+        let tcp = raw.tcp.as_ref().filter(|tcp| tcp.value);
+        match (&raw.http, tcp) {
+            (Some(path), None) => {
+                let host = raw.host.as_ref().map(|host| self.check_host(host));
+                let expect = raw.expect.as_ref().map(|expect| match expect.value.parse::<StatusRange>() {
+                    Ok(range) => Some(range),
+                    Err(error) => {
+                        drop(self.refuse_with(expect, &error));
+                        None
+                    }
+                });
+                let is_target = path.value.starts_with('/')
+                    && path.value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+                if !is_target {
+                    let reason = "is no path to ask for: it begins with / and has no blanks";
+                    drop(self.refuse(path, reason).hint("http = \"/healthz\""));
+                    return None;
+                }
+                Some(Check::Http {
+                    path: path.value.as_str().into(),
+                    host: match host {
+                        Some(host) => Some(host?),
+                        None => None,
+                    },
+                    method: CheckMethod::Get,
+                    expect: match expect {
+                        Some(expect) => expect?,
+                        None => StatusRange::default(),
+                    },
+                })
+            }
+            (Some(_), Some(tcp)) => {
+                let message = "a check asks over http or opens a tcp connection, not both";
+                drop(self.report.at_key(self.nodes, tcp.id, message));
+                None
+            }
+            (None, tcp) => {
+                if tcp.is_none() {
+                    if !self.nodes.is_broken(at, "http") && !self.nodes.is_broken(at, "tcp") {
+                        let message = "this check does nothing";
+                        drop(
+                            self.report
+                                .at_key(self.nodes, at, message)
+                                .hint("add http = \"/healthz\" or tcp = true"),
+                        );
+                    }
+                    return None;
+                }
+                for key in [&raw.host, &raw.expect].into_iter().flatten() {
+                    drop(self.report.at_key(self.nodes, key.id, "only for checks with http"));
+                }
+                Some(Check::Tcp)
+            }
+        }
+    }
+
+    fn check_host(&mut self, host: &At<String>) -> Option<Box<str>> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+        let text = &host.value;
+        if text.is_empty() || text.len() > 259 || !text.bytes().all(fits) {
+            drop(self.refuse(host, "is no host"));
+            return None;
+        }
+        Some(text.as_str().into())
+    }
+
+    fn passive(&mut self, raw: &TextOr<String, RawPassive>) -> Option<PassiveRule> {
+        match raw {
+            TextOr::Text(_) => Some(PassiveRule { failures: 0, ..PassiveRule::DEFAULT }),
+            TextOr::Table(raw) => {
+                let ejection = self.time(&raw.ejection, Zero::Refused, DAY);
+                Some(PassiveRule { failures: small(raw.failures.as_ref()?.value), ejection: ejection? })
+            }
+        }
+    }
+
+    fn pool_timeouts(&mut self, raw: &RawPoolTimeouts) -> Option<PoolTimeouts> {
+        let connect = self.time(&raw.connect, Zero::Refused, DAY);
+        let response = self.time(&raw.response, Zero::Refused, DAY);
+        let body = self.time(&raw.body, Zero::Refused, DAY);
+        let queue = self.time(&raw.queue, Zero::Refused, DAY);
+        let keep_alive = self.time(&raw.keep_alive, Zero::Refused, DAY);
+        let tunnel = self.time(&raw.tunnel, Zero::Refused, YEAR);
+        Some(PoolTimeouts {
+            connect: connect?,
+            response: response?,
+            body: body?,
+            queue: queue?,
+            keep_alive: keep_alive?,
+            tunnel: tunnel?,
+        })
+    }
+
+    /// A tcp listener sees no requests, so a pool that hashes one gives every session the same backend.
+    pub(super) fn keys_of_tcp(&mut self, raw: &RawConfig, listeners: &[Listener], pools: &[Pool]) {
+        let entries = raw.listener.as_ref().map(|listeners| listeners.value.0.as_slice()).unwrap_or_default();
+        for (listener, (_, entry)) in listeners.iter().zip(entries) {
+            let Protocol::Tcp(tcp) = &listener.protocol else {
+                continue;
+            };
+            let pool = &pools[tcp.pool.0];
+            let hashes = matches!(pool.balance, Policy::Hash | Policy::Maglev);
+            if let (true, false, Some(key)) = (hashes, pool.hash_key == HashKey::Client, &entry.value.pool) {
+                let message = format!(
+                    "this pool balances by {}, but tcp has no requests: all sessions go to one backend",
+                    pool.hash_key
+                );
+                drop(self.report.at(self.nodes, key.id, message).warning().hint("use hash-key = \"client\""));
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Routes of a listener.
+
+use std::collections::HashMap;
+
+use logic::route::{Action, HeaderValueMatch, HostPattern, Location, PathPrefix, RedirectStatus, Route};
+
+use super::Parser;
+use super::header::is_token;
+use crate::de::At;
+use crate::error::quote;
+use crate::raw::{Key, OneOrMany, RawRoute};
+use crate::tree::NodeId;
+
+/// What routes must know of their listener.
+#[derive(Clone, Copy)]
+pub(super) enum Scheme {
+    Http,
+    Https,
+}
+
+impl Parser<'_> {
+    pub(super) fn routes(&mut self, key: &Key<Vec<At<RawRoute>>>, scheme: Scheme) -> Option<Vec<Route>> {
+        let mut routes = Vec::new();
+        let mut seen: HashMap<String, NodeId> = HashMap::new();
+        let mut faults = 0;
+        for raw in &key.as_ref()?.value {
+            match self.route(raw, scheme) {
+                Some(expanded) => {
+                    self.duplicates(&expanded, raw.id, &mut seen);
+                    routes.extend(expanded);
+                }
+                None => faults += 1,
+            }
+        }
+        (faults == 0).then_some(routes)
+    }
+
+    /// One entry of the file: a route for each of its hosts and paths.
+    fn route(&mut self, raw: &At<RawRoute>, scheme: Scheme) -> Option<Vec<Route>> {
+        let at = raw.id;
+        let raw = &raw.value;
+        let hosts = self.each(&raw.host, |parser, id, text| parser.parsed::<HostPattern>(id, text));
+        let paths = self.each(&raw.path, |parser, id, text| parser.parsed::<PathPrefix>(id, text));
+        let methods = match &raw.method {
+            Some(_) => self.each(&raw.method, Self::method),
+            None if self.nodes.is_broken(at, "method") => None,
+            None => Some(Vec::new()),
+        };
+        let headers = raw.header.as_ref().and_then(|header| self.header_conditions(&header.value.0));
+        let edits = self.edits(&raw.request_headers, &raw.response_headers);
+        let action = self.action(at, raw);
+        let (hosts, paths, action) = (hosts?, paths?, action?);
+        if let Action::Redirect { location, .. } = &action
+            && let Some(redirect) = &raw.redirect
+            && leads_back(location.as_str(), &hosts, scheme)
+        {
+            let message = "this redirect leads back to the same route: clients would go in a circle";
+            drop(self.report.at(self.nodes, redirect.id, message));
+            return None;
+        }
+        self.routes = self.routes.saturating_add(hosts.len().saturating_mul(paths.len()));
+        if self.routes > MOST_ROUTES {
+            let message = format!("hosts times paths: more than {MOST_ROUTES} routes in all");
+            drop(self.report.at_key(self.nodes, at, message));
+            return None;
+        }
+        let (methods, headers, edits) = (methods?, headers?, edits?);
+        let mut routes = Vec::with_capacity(hosts.len() * paths.len());
+        for host in &hosts {
+            for path in &paths {
+                routes.push(Route {
+                    host: host.clone(),
+                    path: path.clone(),
+                    methods: methods.clone(),
+                    headers: headers.clone(),
+                    action: action.clone(),
+                    edits: edits.clone(),
+                });
+            }
+        }
+        Some(routes)
+    }
+
+    fn action(&mut self, at: NodeId, raw: &RawRoute) -> Option<Action> {
+        if let Some(status) = &raw.status
+            && raw.redirect.is_none()
+            && !self.nodes.is_broken(at, "redirect")
+        {
+            drop(self.report.at_key(
+                self.nodes,
+                status.id,
+                "a status belongs to a redirect, and there is none",
+            ));
+        }
+        match (&raw.pool, &raw.redirect) {
+            (Some(pool), None) => self.pool_id(pool).map(Action::Pool),
+            (None, Some(redirect)) => {
+                let location = self.parsed::<Location>(redirect.id, &redirect.value);
+                let status = match &raw.status {
+                    None if self.nodes.is_broken(at, "status") => None,
+                    None => Some(RedirectStatus::PermanentRedirect),
+                    Some(status) => self.status(status),
+                };
+                Some(Action::Redirect { status: status?, location: location? })
+            }
+            (Some(_), Some(redirect)) => {
+                let message = "a route has a pool or a redirect, not both";
+                drop(self.report.at_key(self.nodes, redirect.id, message).hint("keep one of them"));
+                None
+            }
+            (None, None) => {
+                if !self.nodes.is_broken(at, "pool") && !self.nodes.is_broken(at, "redirect") {
+                    let message = "this route leads nowhere";
+                    drop(
+                        self.report
+                            .at_key(self.nodes, at, message)
+                            .hint("add pool = \"NAME\" or redirect = \"https://...\""),
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    fn status(&mut self, status: &At<i64>) -> Option<RedirectStatus> {
+        let code = u16::try_from(status.value).ok();
+        match code.map(RedirectStatus::try_from) {
+            Some(Ok(status)) => Some(status),
+            _ => {
+                let message = format!("{} is no redirect: use 301, 302, 303, 307 or 308", status.value);
+                drop(self.report.at(self.nodes, status.id, message));
+                None
+            }
+        }
+    }
+
+    fn method(&mut self, id: NodeId, text: &str) -> Option<Box<str>> {
+        const KNOWN: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"];
+        let shown = self.nodes.show(id, text);
+        if !is_token(text) || text.len() > 32 {
+            drop(self.report.at(self.nodes, id, format!("{shown} is no method")));
+            return None;
+        }
+        if text == "CONNECT" {
+            drop(self.report.at(self.nodes, id, "CONNECT is never forwarded"));
+            return None;
+        }
+        let upper = text.to_ascii_uppercase();
+        if upper != text && KNOWN.contains(&upper.as_str()) {
+            let message = format!("{shown} is no method: methods have a case");
+            drop(self.report.at(self.nodes, id, message).hint_from_value(format!("write {}", quote(&upper))));
+            return None;
+        }
+        Some(text.into())
+    }
+
+    /// Each text of a key that takes one or many.
+    fn each<T: AsRef<str>, V>(
+        &mut self,
+        key: &Key<OneOrMany<T>>,
+        mut read: impl FnMut(&mut Self, NodeId, &str) -> Option<V>,
+    ) -> Option<Vec<V>> {
+        let key = key.as_ref()?;
+        match &key.value {
+            OneOrMany::One(text) => Some(vec![read(self, key.id, text.as_ref())?]),
+            OneOrMany::Many(list) if list.is_empty() => {
+                drop(self.report.at(self.nodes, key.id, "this list is empty: nothing would ever match"));
+                None
+            }
+            OneOrMany::Many(list) => {
+                let values: Vec<_> =
+                    list.iter().map(|entry| read(self, entry.id, entry.value.as_ref())).collect();
+                values.into_iter().collect()
+            }
+        }
+    }
+
+    /// A text that `logic` reads.
+    fn parsed<V>(&mut self, id: NodeId, text: &str) -> Option<V>
+    where
+        V: std::str::FromStr<Err: std::fmt::Display>,
+    {
+        match text.parse() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let text = At { id, value: text };
+                drop(self.refuse_with(&text, &error));
+                None
+            }
+        }
+    }
+
+    /// A route whose conditions an earlier one has too is never reached.
+    fn duplicates(&mut self, routes: &[Route], id: NodeId, seen: &mut HashMap<String, NodeId>) {
+        for route in routes {
+            match seen.entry(conditions(route)) {
+                std::collections::hash_map::Entry::Vacant(entry) => drop(entry.insert(id)),
+                std::collections::hash_map::Entry::Occupied(entry) => {
+                    let first = *entry.get();
+                    if first == id {
+                        let message = format!("{} {} is listed twice in this route", route.host, route.path);
+                        drop(self.report.at_key(self.nodes, id, message).warning());
+                    } else {
+                        let place = self.report.whereabouts(self.nodes, first);
+                        let message =
+                            format!("never reached: an earlier route has the same conditions{place}");
+                        drop(self.report.at_key(self.nodes, id, message).warning());
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Everything that must hold for a route, as one text.
+fn conditions(route: &Route) -> String {
+    let mut methods = route.methods.clone();
+    methods.sort_unstable();
+    let mut headers: Vec<_> = route
+        .headers
+        .iter()
+        .map(|header| match &header.value {
+            HeaderValueMatch::Present => format!("{}:", header.name),
+            HeaderValueMatch::Exact(value) => format!("{}={value}", header.name),
+        })
+        .collect();
+    headers.sort_unstable();
+    format!("{}\n{}\n{}\n{}", route.host, route.path, methods.join(","), headers.join("\n"))
+}
+
+/// Whether a redirect leads to what the route itself takes.
+fn leads_back(location: &str, hosts: &[HostPattern], scheme: Scheme) -> bool {
+    let own = match scheme {
+        Scheme::Http => "http://",
+        Scheme::Https => "https://",
+    };
+    if location.starts_with("{path}") {
+        return true;
+    }
+    let Some((host, path)) = location.strip_prefix(own).and_then(|rest| rest.split_once("{path}")) else {
+        return false;
+    };
+    if !(path.is_empty() || path == "{query}") {
+        return false;
+    }
+    host == "{host}" || hosts.iter().any(|own| own.matches(&host.to_ascii_lowercase()))
+}
+
+const MOST_ROUTES: usize = 100_000;

@@ -1,0 +1,199 @@
+//! The effective configuration as TOML, each line with where its value came from.
+
+use std::fmt::Write;
+
+use serde_json::Value as Json;
+
+use crate::schema::{self, branch, named, properties};
+use crate::shape::{Applies, applies};
+use crate::tree::{Node, NodeId, Nodes, Origin, Table, Value, is_bare};
+
+pub(crate) fn print(root: &Table, nodes: &Nodes, text: &str) -> String {
+    let mut printer = Printer { nodes, lines: line_starts(text), out: String::new() };
+    printer.sections(root, schema::root(), "");
+    printer.out
+}
+
+struct Printer<'a> {
+    nodes: &'a Nodes,
+    lines: Vec<usize>,
+    out: String,
+}
+
+impl Printer<'_> {
+    /// Tables that stand under a header of their own: those of the root, under chosen names, and lists of tables.
+    fn sections(&mut self, table: &Table, schema: &Json, prefix: &str) {
+        for (key, node) in &table.entries {
+            let Some(property) = property(schema, key) else {
+                continue;
+            };
+            let header = format!("{prefix}{}", write_key(key));
+            match &node.value {
+                Value::Table(inner) => {
+                    let Some(object) = branch(property, "object") else {
+                        continue;
+                    };
+                    if named(object).is_some() {
+                        self.sections(inner, object, &format!("{header}."));
+                    } else {
+                        self.section(&format!("[{header}]"), &header, inner, object);
+                    }
+                }
+                _ => continue,
+            }
+        }
+    }
+
+    fn section(&mut self, line: &str, path: &str, table: &Table, schema: &Json) {
+        if !self.out.is_empty() {
+            self.out.push('\n');
+        }
+        let _ = writeln!(self.out, "{line}");
+        let mut lists = Vec::new();
+        for (key, node) in &table.entries {
+            let Some(property) = property(schema, key) else {
+                continue;
+            };
+            if *self.nodes.origin(node.id) == Origin::Default && !is_used(table, schema, property) {
+                continue;
+            }
+            if let (Value::List(list), Some(entries)) = (&node.value, tables_of(property)) {
+                lists.push((key, list, entries));
+                continue;
+            }
+            self.value(&write_key(key), node, property);
+        }
+        for (key, list, entries) in lists {
+            let header = format!("{path}.{}", write_key(key));
+            for entry in list {
+                if let Value::Table(inner) = &entry.value {
+                    self.section(&format!("[[{header}]]"), &header, inner, entries);
+                }
+            }
+        }
+    }
+
+    /// One value on its line. Tables are written as dotted keys, so that each of their values has a line as well.
+    fn value(&mut self, key: &str, node: &Node, schema: &Json) {
+        match &node.value {
+            Value::Table(table) if !table.entries.is_empty() => {
+                let object = branch(schema, "object");
+                for (inner, node) in &table.entries {
+                    let schema = object.and_then(|object| property(object, inner)).unwrap_or(&Json::Null);
+                    self.value(&format!("{key}.{}", write_key(inner)), node, schema);
+                }
+            }
+            Value::Table(_) if *self.nodes.origin(node.id) == Origin::Default => {}
+            Value::List(list)
+                if list.len() > 1 || list.iter().any(|entry| matches!(entry.value, Value::Table(_))) =>
+            {
+                let _ = writeln!(self.out, "{key} = [  # {}", self.origin(node.id));
+                for entry in list {
+                    let written = write_value(&entry.value);
+                    let _ = writeln!(self.out, "  {written},  # {}", self.origin(entry.id));
+                }
+                self.out.push_str("]\n");
+            }
+            Value::List(list) => {
+                let origin = list.first().map_or(node.id, |entry| entry.id);
+                let written = write_value(&node.value);
+                let _ = writeln!(self.out, "{key} = {written}  # {}", self.origin(origin));
+            }
+            value => {
+                let _ = writeln!(self.out, "{key} = {}  # {}", write_value(value), self.origin(node.id));
+            }
+        }
+    }
+
+    fn origin(&self, id: NodeId) -> String {
+        let line = || {
+            let at = self.nodes.value_span(id).map_or(0, |span| span.start);
+            format!("line {}", self.lines.partition_point(|start| *start <= at))
+        };
+        match self.nodes.origin(id) {
+            Origin::Default => "default".into(),
+            Origin::File => line(),
+            Origin::Substituted(written) => {
+                let written: String = written.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+                format!("{}, {written}", line())
+            }
+            Origin::Environment(name) => {
+                format!(
+                    "environment {}",
+                    name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>()
+                )
+            }
+            Origin::Flag(flag) => (*flag).to_owned(),
+        }
+    }
+}
+
+/// Whether a default does anything beside the other keys of its table.
+fn is_used(table: &Table, schema: &Json, property: &Json) -> bool {
+    ["x-only", "x-effect"]
+        .iter()
+        .all(|attribute| matches!(applies(table, schema, property, attribute), Applies::Yes))
+}
+
+fn property<'s>(schema: &'s Json, key: &str) -> Option<&'s Json> {
+    properties(schema).and_then(|known| known.get(key)).or_else(|| named(schema))
+}
+
+/// The schema of the entries, if they are written under headers of their own.
+fn tables_of(schema: &Json) -> Option<&Json> {
+    let items = branch(schema, "array")?.get("items")?;
+    if branch(items, "string").is_some() {
+        return None;
+    }
+    branch(items, "object")
+}
+
+fn write_key(key: &str) -> String {
+    if is_bare(key) { key.to_owned() } else { write_text(key) }
+}
+
+fn write_value(value: &Value) -> String {
+    match value {
+        // Loading replaces ${...}: here everything is replaced already.
+        Value::Text(text) => write_text(&text.replace("${", "$${")),
+        Value::Time(text) => text.clone(),
+        Value::Integer(integer) => integer.to_string(),
+        Value::Float(float) => float.to_string(),
+        Value::Switch(switch) => switch.to_string(),
+        Value::List(list) => {
+            let entries: Vec<_> = list.iter().map(|entry| write_value(&entry.value)).collect();
+            format!("[{}]", entries.join(", "))
+        }
+        Value::Table(table) => {
+            let entries: Vec<_> = table
+                .entries
+                .iter()
+                .map(|(key, node)| format!("{} = {}", write_key(key), write_value(&node.value)))
+                .collect();
+            if entries.is_empty() { "{}".into() } else { format!("{{ {} }}", entries.join(", ")) }
+        }
+    }
+}
+
+/// A basic string of TOML.
+fn write_text(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            control if control.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(control));
+            }
+            plain => out.push(plain),
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn line_starts(text: &str) -> Vec<usize> {
+    let starts = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
+    std::iter::once(0).chain(starts).collect()
+}

@@ -1,0 +1,468 @@
+//! The configuration as the file has it. The comments here are the reference page: `schema.rs` makes it from them.
+//!
+//! Attributes besides the comments: `default` is the value that is filled in when nobody gives one (text, so that it
+//! goes the same way as a value of the file), `x-required` marks keys that must be given, `x-words` the words that a
+//! text may be, `x-later` words that are known but not available yet, `x-only` and `x-effect` what else must be set
+//! for a key to be allowed or to do anything, `x-default` what the page says of a default that depends.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+mod forms;
+
+use crate::de::{At, Named};
+pub(crate) use forms::{
+    BackendText, BindText, DurationText, NetworkText, OneOrMany, PathText, Scalar, SizeText, TextOr,
+};
+
+/// A key that may be absent.
+pub(crate) type Key<T> = Option<At<T>>;
+
+/// A Penstock configuration.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawConfig {
+    /// The process itself: threads, user, limits.
+    #[schemars(extend("default" = json!({}), "x-example" = r#"[process]
+workers = "auto"
+user = "penstock"
+drain-timeout = "30s"
+"#))]
+    pub(crate) process: Key<RawProcess>,
+    /// Where a line about every finished session goes.
+    #[schemars(extend("default" = json!({}), "x-example" = r#"[access-log]
+target = "/var/log/penstock/access.log"
+format = "json"
+"#))]
+    pub(crate) access_log: Key<RawAccessLog>,
+    /// The socket on which `penstock ctl` reaches the running process. Without this section there is none.
+    #[schemars(extend("x-example" = r#"[control]
+socket = "/run/penstock/control.sock"
+"#))]
+    pub(crate) control: Key<RawControl>,
+    /// Metrics, health and status over HTTP. Without this section there is no such listener.
+    #[schemars(extend("x-example" = r#"[admin]
+bind = "127.0.0.1:9900"
+"#))]
+    pub(crate) admin: Key<RawAdmin>,
+    /// A place where clients arrive. NAME is up to 64 of `A-Z a-z 0-9 _ -`; at least one listener is needed.
+    #[schemars(extend("default" = json!({}), "x-example" = r#"[listener.web]
+bind = [":80", "unix:/run/penstock/web.sock"]
+redirect-to-https = true
+
+[listener.secure]
+bind = ":443"
+tls = { certificates = "/etc/penstock/certs" }
+pool = "app"
+
+[listener.database]
+bind = "10.0.0.1:5432"
+protocol = "tcp"
+pool = "app"
+"#))]
+    pub(crate) listener: Key<Named<RawListener>>,
+    /// A set of servers that are equal. NAME is up to 64 of `A-Z a-z 0-9 _ -`.
+    #[schemars(extend("default" = json!({}), "x-example" = r#"[pool.app]
+balance = "least-connections"
+backends = ["10.0.0.11:8000", { address = "unix:/run/app.sock", weight = 2 }]
+health = { http = "/healthz", interval = "2s", rise = 2, fall = 3 }
+"#))]
+    pub(crate) pool: Key<Named<RawPool>>,
+}
+
+/// `[process]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawProcess {
+    /// Worker threads; `"auto"` is one for each core that the process may use.
+    #[schemars(schema_with = "forms::word_or_integer")]
+    #[schemars(extend("default" = "auto", "x-words" = ["auto"], "minimum" = 1, "maximum" = 1024))]
+    pub(crate) workers: Key<Scalar>,
+    /// User to become once all sockets are bound. Without it the process stays who it is.
+    pub(crate) user: Key<String>,
+    /// Group to become; without it the user's own.
+    pub(crate) group: Key<String>,
+    /// How long sessions may go on after SIGTERM.
+    #[schemars(extend("default" = "30s"))]
+    pub(crate) drain_timeout: Key<DurationText>,
+    /// Client connections at once, over all listeners; `"auto"` is half of the descriptors that the process may
+    /// open beyond its own, as a session takes two.
+    #[schemars(schema_with = "forms::word_or_integer")]
+    #[schemars(extend("default" = "auto", "x-words" = ["auto"], "minimum" = 1, "maximum" = 100_000_000))]
+    pub(crate) max_connections: Key<Scalar>,
+}
+
+/// `[access-log]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawAccessLog {
+    /// `"stdout"`, `"stderr"`, `"off"`, or the absolute path of a file. A file is opened again on SIGHUP and SIGUSR1.
+    #[schemars(extend("default" = "stdout"))]
+    pub(crate) target: Key<String>,
+    /// `"text"` is `key=value` pairs for people, `"json"` one object a line for programs.
+    #[schemars(extend("default" = "text", "enum" = ["text", "json"]))]
+    pub(crate) format: Key<String>,
+}
+
+/// `[control]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawControl {
+    /// Absolute path of the Unix socket, made with mode 0600.
+    #[schemars(extend("x-required" = true, "examples" = ["/run/penstock/control.sock"]))]
+    pub(crate) socket: Key<PathText>,
+}
+
+/// `[admin]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawAdmin {
+    /// Address to listen on, in the forms of a listener's `bind`.
+    #[schemars(extend("x-required" = true, "examples" = ["127.0.0.1:9900"]))]
+    pub(crate) bind: Key<BindText>,
+}
+
+/// `[listener.NAME]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawListener {
+    /// Where to listen: `":80"` (every address, IPv6 and IPv4; `"*:80"` is the same), `"192.0.2.1:80"`,
+    /// `"[2001:db8::1]:80"`, `"unix:/path"`, or `"systemd:NAME"` for the sockets that systemd passes under that name.
+    #[schemars(extend("x-required" = true, "examples" = [":80"]))]
+    pub(crate) bind: Key<OneOrMany<BindText>>,
+    /// What clients speak. Later versions add `"udp"`, `"tls-passthrough"` and `"dsr"`.
+    #[schemars(extend(
+        "default" = "http", "enum" = ["http", "tcp"], "x-later" = ["udp", "tls-passthrough", "dsr"]
+    ))]
+    pub(crate) protocol: Key<String>,
+    /// Where sessions go. With HTTP: requests that no route takes; without a pool these get 404.
+    #[schemars(extend("x-default" = "none; needed with `tcp`"))]
+    pub(crate) pool: Key<String>,
+    /// Terminate TLS. Without it clients speak in the clear.
+    #[schemars(extend("x-example" = r#"[listener.secure]
+bind = ":443"
+tls = { certificates = "/etc/penstock/certs", handshake-timeout = "5s" }
+pool = "app"
+"#))]
+    pub(crate) tls: Key<RawTls>,
+    /// Permission bits of the Unix sockets that are made, in octal.
+    #[schemars(extend("default" = "0660"))]
+    pub(crate) unix_mode: Key<String>,
+    /// From whom a PROXY header (version 1 or 2) is expected, and then required: networks, addresses, or `"unix"`.
+    #[schemars(extend("default" = json!([])))]
+    pub(crate) proxy_protocol_from: Key<Vec<At<NetworkText>>>,
+    /// Client connections of this listener at once; without it only the limit of the process counts.
+    #[schemars(extend("minimum" = 1, "maximum" = 100_000_000))]
+    pub(crate) max_connections: Key<i64>,
+    /// A session in which no byte moves for so long is ended.
+    #[schemars(extend("default" = "1h", "x-only" = json!({ "protocol": ["tcp"] })))]
+    pub(crate) idle_timeout: Key<DurationText>,
+    /// Answer every request with a redirect to `https`; a number is the port to name there, `true` is 443.
+    #[schemars(schema_with = "forms::switch_or_integer")]
+    #[schemars(extend(
+        "default" = false, "minimum" = 1, "maximum" = 65535, "x-only" = json!({ "protocol": ["http"] })
+    ))]
+    pub(crate) redirect_to_https: Key<Scalar>,
+    /// Strict-Transport-Security on TLS connections: a duration, `"off"`, or a whole value with `max-age`.
+    #[schemars(extend(
+        "x-default" = "`\"365d\"` with `tls`", "x-only" = json!({ "protocol": ["http"] })
+    ))]
+    pub(crate) hsts: Key<String>,
+    /// Whose `X-Forwarded-*`, `Forwarded` and request id are believed: networks, addresses, or `"unix"`.
+    /// What anybody else sends of these is dropped.
+    #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["http"] })))]
+    pub(crate) trusted_proxies: Key<Vec<At<NetworkText>>>,
+    /// Header that carries the id of a request, to the backend and back to the client.
+    #[schemars(extend("default" = "X-Request-Id", "x-only" = json!({ "protocol": ["http"] })))]
+    pub(crate) request_id_header: Key<String>,
+    /// Requests on one connection before it is closed; without it any number.
+    #[schemars(extend("minimum" = 1, "x-only" = json!({ "protocol": ["http"] })))]
+    pub(crate) max_requests: Key<i64>,
+    /// Largest sizes of requests. What is larger is refused with 413, 414 or 431.
+    #[schemars(extend("default" = json!({}), "x-only" = json!({ "protocol": ["http"] })))]
+    pub(crate) limits: Key<RawLimits>,
+    /// Longest times of a client connection.
+    #[schemars(extend("default" = json!({}), "x-only" = json!({ "protocol": ["http"] })))]
+    pub(crate) timeouts: Key<RawHttpTimeouts>,
+    /// Changes of every request before it goes to a backend.
+    #[schemars(extend("x-only" = json!({ "protocol": ["http"] }), "x-example" = r#"[listener.web]
+bind = ":80"
+pool = "app"
+request-headers = { set = { "X-Site" = "north" }, remove = ["X-Debug"] }
+"#))]
+    pub(crate) request_headers: Key<RawEdits>,
+    /// Changes of every response before it goes to the client.
+    #[schemars(extend("x-only" = json!({ "protocol": ["http"] }), "x-example" = r#"[listener.web]
+bind = ":80"
+pool = "app"
+response-headers = { set = { "X-Frame-Options" = "DENY" }, remove = ["Server"] }
+"#))]
+    pub(crate) response_headers: Key<RawEdits>,
+    /// Where a request goes, by its host, path, method and headers. All conditions of a route must hold. The most
+    /// specific route decides: exact host before wildcard before any, then the longer path, then more conditions,
+    /// then the order of the file. Exactly one of `pool` and `redirect` is needed.
+    #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["http"] }), "x-example" = r#"[listener.web]
+bind = ":80"
+
+[[listener.web.route]]
+host = "app.example.com"
+path = "/api/"
+pool = "app"
+
+[[listener.web.route]]
+host = ["example.com", "www.example.com"]
+redirect = "https://app.example.com{path}{query}"
+status = 301
+"#))]
+    pub(crate) route: Key<Vec<At<RawRoute>>>,
+}
+
+/// `tls`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawTls {
+    /// Directory of certificates: `NAME.pem` with key and chain, or `NAME.crt` and `NAME.key`. Clients get the one
+    /// whose names hold the server name that they ask for.
+    #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/certs"]))]
+    pub(crate) certificates: Key<PathText>,
+    /// Longest time for a handshake.
+    #[schemars(extend("default" = "10s"))]
+    pub(crate) handshake_timeout: Key<DurationText>,
+}
+
+/// `limits`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawLimits {
+    /// Request line and header fields together; also for responses of backends.
+    #[schemars(extend("default" = "32KiB"))]
+    pub(crate) head: Key<SizeText>,
+    /// Number of header fields.
+    #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
+    pub(crate) headers: Key<i64>,
+    /// Request target (path and query).
+    #[schemars(extend("default" = "8KiB"))]
+    pub(crate) target: Key<SizeText>,
+    /// Request body; `"none"` is no limit: bodies are streamed, never held in memory.
+    #[schemars(extend("default" = "none"))]
+    pub(crate) body: Key<SizeText>,
+}
+
+/// `timeouts` of a listener
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawHttpTimeouts {
+    /// For a whole request head.
+    #[schemars(extend("default" = "10s"))]
+    pub(crate) head: Key<DurationText>,
+    /// Waiting for the next request on a connection.
+    #[schemars(extend("default" = "60s"))]
+    pub(crate) idle: Key<DurationText>,
+    /// Between two pieces of a request body.
+    #[schemars(extend("default" = "30s"))]
+    pub(crate) body: Key<DurationText>,
+    /// The client takes nothing of the response for so long.
+    #[schemars(extend("default" = "30s"))]
+    pub(crate) write: Key<DurationText>,
+}
+
+/// `request-headers` and `response-headers`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawEdits {
+    /// Header fields and their values; each replaces what was there under that name.
+    #[schemars(extend("default" = json!({})))]
+    pub(crate) set: Key<Named<String>>,
+    /// Header fields that are taken away.
+    #[schemars(extend("default" = json!([])))]
+    pub(crate) remove: Key<Vec<At<String>>>,
+}
+
+/// `[[listener.NAME.route]]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawRoute {
+    /// Host of the request: a name, `"*.example.com"` for every name below one, or `"*"`.
+    #[schemars(extend("default" = "*"))]
+    pub(crate) host: Key<OneOrMany<String>>,
+    /// Beginning of the path, in whole segments: `"/api"` holds `/api` and `/api/x`, not `/apix`; `"/api/"` only what
+    /// is below it.
+    #[schemars(extend("default" = "/"))]
+    pub(crate) path: Key<OneOrMany<String>>,
+    /// Methods, in capitals; without this any.
+    pub(crate) method: Key<OneOrMany<String>>,
+    /// Header fields that must have this value, or with `true` only be there.
+    #[schemars(schema_with = "forms::header_conditions")]
+    #[schemars(extend("default" = json!({})))]
+    pub(crate) header: Key<Named<Scalar>>,
+    /// Where such requests go.
+    pub(crate) pool: Key<String>,
+    /// Answer such requests with a redirect to this URL, in which `{host}`, `{path}` and `{query}` (with its `?`)
+    /// stand for those of the request.
+    pub(crate) redirect: Key<String>,
+    /// Status of the redirect: 301, 302, 303, 307 or 308.
+    #[schemars(extend("x-default" = "`308` with `redirect`"))]
+    pub(crate) status: Key<i64>,
+    /// Changes of such requests, after those of the listener.
+    pub(crate) request_headers: Key<RawEdits>,
+    /// Changes of the responses, after those of the listener.
+    pub(crate) response_headers: Key<RawEdits>,
+}
+
+/// `[pool.NAME]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawPool {
+    /// The servers: `"10.0.0.11:8000"`, `"[2001:db8::1]:8000"`, `"app.internal:8000"` (looked up again and again),
+    /// `"unix:/run/app.sock"`, or a table with more about it.
+    #[schemars(extend("x-required" = true, "x-list-example" = "[\"10.0.0.11:8000\"]", "x-example" = r#"[pool.app]
+backends = [
+  "10.0.0.11:8000",
+  { address = "10.0.0.12:8000", weight = 2, max-connections = 100 },
+]
+"#))]
+    pub(crate) backends: Key<Vec<At<TextOr<BackendText, RawBackend>>>>,
+    /// How a backend is chosen: in turn, the one with the fewest sessions, the better of two random ones, by hash of
+    /// `hash-key` (with little or, under `maglev`, equal spread on every node), or the one that a client had before.
+    #[schemars(extend("default" = "round-robin", "enum" = [
+        "round-robin", "least-connections", "two-choices", "hash", "maglev", "sticky"
+    ]))]
+    pub(crate) balance: Key<String>,
+    /// What is hashed: `"client"` (address), `"host"`, `"path"` or `"header:NAME"`.
+    #[schemars(extend("default" = "client", "x-effect" = json!({ "balance": ["hash", "maglev"] })))]
+    pub(crate) hash_key: Key<String>,
+    /// How clients are remembered.
+    #[schemars(extend("default" = json!({}), "x-effect" = json!({ "balance": ["sticky"] })))]
+    pub(crate) sticky: Key<RawSticky>,
+    /// Sessions at once for each backend that does not say otherwise; without it any number.
+    #[schemars(extend("minimum" = 1, "maximum" = 100_000_000))]
+    pub(crate) max_connections: Key<i64>,
+    /// Active checks: `"tcp"` (a connection opens), `"off"`, or a table.
+    #[schemars(extend("default" = "off", "x-words" = ["tcp", "off"], "x-example" = r#"[pool.app]
+backends = ["10.0.0.11:8000"]
+health = { http = "/healthz", host = "app.example.com", expect = "200", interval = "5s" }
+"#))]
+    pub(crate) health: Key<TextOr<String, RawHealth>>,
+    /// Ejection of backends on which real traffic fails: a table, or `"off"`.
+    #[schemars(extend("default" = json!({}), "x-words" = ["off"]))]
+    pub(crate) passive: Key<TextOr<String, RawPassive>>,
+    /// What happens when no backend is healthy: `"error-page"` answers 503 (TCP: closes), `"fail-open"` uses all of
+    /// them as if they were up.
+    #[schemars(extend("default" = "error-page", "enum" = ["error-page", "fail-open"]))]
+    pub(crate) when_all_down: Key<String>,
+    /// Sessions that may wait for a busy backend, in each worker; 0: none wait.
+    #[schemars(extend("default" = 100, "minimum" = 0, "maximum" = 1_000_000))]
+    pub(crate) queue: Key<i64>,
+    /// A backend that came back gets its full share only after so long; `"0s"`: at once.
+    #[schemars(extend("default" = "0s"))]
+    pub(crate) slow_start: Key<DurationText>,
+    /// Write a PROXY header of this version to backends; without this none.
+    #[schemars(extend("enum" = ["v1", "v2"]))]
+    pub(crate) send_proxy: Key<String>,
+    /// Further backends tried for a request that may safely be sent again.
+    #[schemars(extend("default" = 2, "minimum" = 0, "maximum" = 100))]
+    pub(crate) retries: Key<i64>,
+    /// Idle connections kept to each backend, in each worker.
+    #[schemars(extend("default" = 64, "minimum" = 0, "maximum" = 100_000))]
+    pub(crate) keep_alive: Key<i64>,
+    /// Longest times of a session with a backend.
+    #[schemars(extend("default" = json!({})))]
+    pub(crate) timeouts: Key<RawPoolTimeouts>,
+    /// How often names of backends are looked up again.
+    #[schemars(extend("default" = "30s"))]
+    pub(crate) resolve_interval: Key<DurationText>,
+}
+
+/// An entry of `backends`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawBackend {
+    /// Where it is.
+    #[schemars(extend("x-required" = true, "examples" = ["10.0.0.11:8000"]))]
+    pub(crate) address: Key<BackendText>,
+    /// Share relative to its neighbours; 0 takes no new sessions.
+    #[schemars(extend("default" = 1, "minimum" = 0, "maximum" = 1000))]
+    pub(crate) weight: Key<i64>,
+    /// Sessions at once; without it what the pool says.
+    #[schemars(extend("minimum" = 1, "maximum" = 100_000_000))]
+    pub(crate) max_connections: Key<i64>,
+}
+
+/// `health`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawHealth {
+    /// Ask for this path with GET. One of `http` and `tcp` is needed.
+    pub(crate) http: Key<String>,
+    /// Only open a connection.
+    pub(crate) tcp: Key<bool>,
+    /// Host of the question; without it the address of the backend.
+    pub(crate) host: Key<String>,
+    /// Status that passes, or a range of them.
+    #[schemars(extend("x-default" = "`\"200-399\"` with `http`"))]
+    pub(crate) expect: Key<String>,
+    /// Time between two checks; a tenth of it is random.
+    #[schemars(extend("default" = "2s"))]
+    pub(crate) interval: Key<DurationText>,
+    /// Longest time for a check; not longer than `interval`.
+    #[schemars(extend("default" = "1s"))]
+    pub(crate) timeout: Key<DurationText>,
+    /// Passes in a row after which a backend is up again.
+    #[schemars(extend("default" = 2, "minimum" = 1, "maximum" = 100))]
+    pub(crate) rise: Key<i64>,
+    /// Failures in a row after which a backend is down.
+    #[schemars(extend("default" = 3, "minimum" = 1, "maximum" = 100))]
+    pub(crate) fall: Key<i64>,
+}
+
+/// `passive`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawPassive {
+    /// Failures in a row after which a backend is ejected.
+    #[schemars(extend("default" = 5, "minimum" = 1, "maximum" = 10000))]
+    pub(crate) failures: Key<i64>,
+    /// For how long; doubled at each ejection that follows.
+    #[schemars(extend("default" = "10s"))]
+    pub(crate) ejection: Key<DurationText>,
+}
+
+/// `sticky`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawSticky {
+    /// Clients remembered at most; beyond that the one that came longest ago is forgotten.
+    #[schemars(extend("default" = 65536, "minimum" = 1, "maximum" = 100_000_000))]
+    pub(crate) entries: Key<i64>,
+    /// A client is forgotten after so long without a session.
+    #[schemars(extend("default" = "1h"))]
+    pub(crate) ttl: Key<DurationText>,
+    /// IPv6 clients whose addresses share so many bits count as one.
+    #[schemars(extend("default" = 64, "minimum" = 1, "maximum" = 128))]
+    pub(crate) ipv6_prefix: Key<i64>,
+}
+
+/// `timeouts` of a pool
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawPoolTimeouts {
+    /// To open a connection.
+    #[schemars(extend("default" = "2s"))]
+    pub(crate) connect: Key<DurationText>,
+    /// From the end of a request to the first byte of its response.
+    #[schemars(extend("default" = "60s"))]
+    pub(crate) response: Key<DurationText>,
+    /// Between two pieces of a response body, and for the backend to take a byte.
+    #[schemars(extend("default" = "60s"))]
+    pub(crate) body: Key<DurationText>,
+    /// Waiting for a busy backend.
+    #[schemars(extend("default" = "5s"))]
+    pub(crate) queue: Key<DurationText>,
+    /// For how long an idle connection is kept. Keep it below what the backends allow.
+    #[schemars(extend("default" = "4s"))]
+    pub(crate) keep_alive: Key<DurationText>,
+    /// An upgraded connection (WebSocket) in which no byte moves for so long is ended.
+    #[schemars(extend("default" = "1h"))]
+    pub(crate) tunnel: Key<DurationText>,
+}

@@ -1,0 +1,463 @@
+//! Compares the tree of values with the schema: every key is known, every value has the right type, nothing is missing.
+//! What does not fit is reported and taken out, so that the rest can be looked at all the same.
+
+use std::ops::Range;
+
+use serde_json::Value as Json;
+
+use crate::env;
+use crate::error::{Report, quote};
+use crate::schema::{branch, branches, named, properties, words};
+use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
+
+/// Reports what does not fit and takes it out.
+pub(crate) fn check(root: &mut Table, nodes: &mut Nodes, schema: &Json, report: &mut Report) {
+    let root_schema = schema;
+    Checker { nodes, report, root_schema }.table(root, Nodes::ROOT, schema);
+}
+
+/// Puts in what the schema has a default for and nobody gave.
+pub(crate) fn fill_defaults(root: &mut Table, nodes: &mut Nodes, schema: &Json) {
+    fill_table(root, Nodes::ROOT, nodes, schema);
+}
+
+/// The stretches of the text that may be secret: values of header fields.
+pub(crate) fn secrets(root: &Table, nodes: &Nodes) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    collect_secrets(root, "", nodes, &mut found);
+    found
+}
+
+/// Whether a key of a table does anything there: `x-only` and `x-effect` name the words that another key must have.
+pub(crate) fn applies(table: &Table, parent: &Json, property: &Json, attribute: &str) -> Applies {
+    let Some((governing, wanted)) =
+        property.get(attribute).and_then(Json::as_object).and_then(|only| only.iter().next())
+    else {
+        return Applies::Yes;
+    };
+    let default = || properties(parent)?.get(governing)?.get("default")?.as_str();
+    let actual = match table.get(governing).map(|node| &node.value) {
+        Some(Value::Text(text)) => text.as_str(),
+        Some(_) => return Applies::Yes,
+        None => match default() {
+            Some(text) => text,
+            None => return Applies::Yes,
+        },
+    };
+    let wanted: Vec<_> = wanted.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+    if wanted.contains(&actual) {
+        return Applies::Yes;
+    }
+    let words: Vec<_> = wanted.iter().map(|word| quote(word)).collect();
+    Applies::No { governing: governing.clone(), wanted: words.join(" or "), actual: actual.to_owned() }
+}
+
+/// What [`applies`] says.
+pub(crate) enum Applies {
+    Yes,
+    No { governing: String, wanted: String, actual: String },
+}
+
+/// The most similar of some names, if one is similar enough to be meant.
+pub(crate) fn nearest<'n>(written: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let most = (written.chars().count() / 3).clamp(1, 3);
+    let lower = written.to_ascii_lowercase();
+    names
+        .into_iter()
+        .filter(|name| name.len().abs_diff(written.len()) <= most && written.len() <= 80)
+        .map(|name| (distance(&lower, &name.to_ascii_lowercase()), name))
+        .filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+/// Edits that lead from one text to the other: insertions, deletions, changes, and swaps of neighbours.
+fn distance(a: &str, b: &str) -> usize {
+    let a: Vec<char> = a.chars().collect();
+    let b: Vec<char> = b.chars().collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let mut best = (above[j] + usize::from(x != y)).min(above[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                best = best.min(before[j - 1] + 1);
+            }
+            row.push(best);
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above[b.len()]
+}
+
+struct Checker<'a> {
+    nodes: &'a mut Nodes,
+    report: &'a mut Report,
+    root_schema: &'a Json,
+}
+
+impl Checker<'_> {
+    fn table(&mut self, table: &mut Table, id: NodeId, schema: &Json) {
+        if let Some(inner) = named(schema) {
+            table.entries.retain_mut(|(key, node)| self.keep(id, key, node, inner));
+            return;
+        }
+        let Some(known) = properties(schema) else {
+            return;
+        };
+        table.entries.retain_mut(|(key, node)| match known.get(key) {
+            Some(property) => self.keep(id, key, node, property),
+            None => {
+                self.unknown(node.id, key, known.keys().map(String::as_str));
+                false
+            }
+        });
+        for key in words(schema, "required") {
+            if table.get(key).is_none() && !self.nodes.is_broken(id, key) {
+                let example = known.get(key).and_then(example);
+                let hint = example.map(|example| format!("add {key} = {example}"));
+                drop(self.report.at_key(self.nodes, id, format!("{key} is missing")).maybe_hint(hint));
+            }
+        }
+        self.dependent(table, id, schema);
+    }
+
+    /// Keys that another key makes useless.
+    fn dependent(&mut self, table: &mut Table, id: NodeId, schema: &Json) {
+        let known = properties(schema);
+        let mut refused = Vec::new();
+        for (key, node) in &table.entries {
+            let Some(property) = known.and_then(|known| known.get(key)) else {
+                continue;
+            };
+            for attribute in ["x-only", "x-effect"] {
+                let Applies::No { governing, wanted, actual } = applies(table, schema, property, attribute)
+                else {
+                    continue;
+                };
+                if self.nodes.is_broken(id, &governing) {
+                    continue;
+                }
+                let given = format!("here it is {}", quote(&actual));
+                if attribute == "x-only" {
+                    let message = format!("only for {governing} = {wanted}, and {given}");
+                    drop(self.report.at_key(self.nodes, node.id, message));
+                    refused.push(key.clone());
+                } else {
+                    let message = format!("does nothing unless {governing} is {wanted}, and {given}");
+                    drop(self.report.at_key(self.nodes, node.id, message).warning());
+                }
+            }
+        }
+        for key in refused {
+            self.nodes.mark_broken(id, &key);
+            table.entries.retain(|(name, _)| *name != key);
+        }
+    }
+
+    /// Whether a value fits; what is inside it is looked at as well.
+    fn keep(&mut self, parent: NodeId, key: &str, node: &mut Node, schema: &Json) -> bool {
+        let keep = self.value(node, schema);
+        if !keep {
+            self.nodes.mark_broken(parent, key);
+        }
+        keep
+    }
+
+    fn value(&mut self, node: &mut Node, schema: &Json) -> bool {
+        if branch(schema, node.value.kind()).is_none()
+            && matches!(self.nodes.origin(node.id), Origin::Substituted(_))
+            && let Value::Text(text) = &node.value
+        {
+            node.value = env::convert(text, schema);
+        }
+        let Some(fitting) = branch(schema, node.value.kind()) else {
+            self.mismatch(node, schema);
+            return false;
+        };
+        match &mut node.value {
+            Value::Text(text) => {
+                let text = text.clone();
+                self.word(node.id, &text, schema, fitting)
+            }
+            Value::Integer(integer) => {
+                let integer = *integer;
+                self.range(node.id, integer, schema)
+            }
+            Value::Switch(switch) => {
+                let fits = fitting.get("const").is_none_or(|only| only.as_bool() == Some(*switch));
+                if !fits {
+                    let message = "only true has a meaning here";
+                    drop(self.report.at(self.nodes, node.id, message).hint("leave the key out instead"));
+                }
+                fits
+            }
+            Value::List(list) => {
+                if let Some(items) = fitting.get("items") {
+                    list.retain_mut(|entry| self.value(entry, items));
+                }
+                true
+            }
+            Value::Table(table) => {
+                self.table(table, node.id, fitting);
+                true
+            }
+            Value::Float(_) | Value::Time(_) => true,
+        }
+    }
+
+    fn word(&mut self, id: NodeId, text: &str, schema: &Json, fitting: &Json) -> bool {
+        let mut known = words(schema, "enum");
+        known.extend(words(schema, "x-words"));
+        known.extend(words(fitting, "enum"));
+        if known.is_empty() || known.contains(&text) {
+            return true;
+        }
+        let shown = self.nodes.show(id, text);
+        if words(schema, "x-later").contains(&text) {
+            let message = format!("{shown} is not available in this version");
+            drop(self.report.at(self.nodes, id, message).hint(format!("there is {}", listed(&known))));
+            return false;
+        }
+        let mut choices: Vec<_> = known.iter().map(|word| quote(word)).collect();
+        for other in branches(schema) {
+            match other.get("type").and_then(Json::as_str) {
+                Some("integer") => choices.push("a number".into()),
+                Some("object") => choices.push("a table".into()),
+                _ => {}
+            }
+        }
+        let message = format!("{shown} is not one of {}", choices.join(", "));
+        let near = nearest(text, known.iter().copied()).map(|near| format!("did you mean {}?", quote(near)));
+        let draft = self.report.at(self.nodes, id, message);
+        if let Some(near) = near {
+            drop(draft.hint_from_value(near));
+        }
+        false
+    }
+
+    fn range(&mut self, id: NodeId, integer: i64, schema: &Json) -> bool {
+        let least = schema.get("minimum").and_then(Json::as_i64);
+        let most = schema.get("maximum").and_then(Json::as_i64);
+        if least.is_none_or(|least| integer >= least) && most.is_none_or(|most| integer <= most) {
+            return true;
+        }
+        let wanted = match (least, most) {
+            (Some(least), Some(most)) => format!("from {least} to {most}"),
+            (Some(least), None) => format!("{least} or more"),
+            (None, Some(most)) => format!("{most} or less"),
+            (None, None) => return true,
+        };
+        let shown = if self.nodes.may_be_shown(id) { integer.to_string() } else { "this number".into() };
+        drop(self.report.at(self.nodes, id, format!("{shown} is out of range: {wanted}")));
+        false
+    }
+
+    fn mismatch(&mut self, node: &Node, schema: &Json) {
+        if self.report.is_full() {
+            drop(self.report.whole(""));
+            return;
+        }
+        let message = format!("{} is expected here, not {}", expected(schema), found(&node.value));
+        let hint = mismatch_hint(&node.value, schema);
+        let draft = self.report.at(self.nodes, node.id, message);
+        if let Some(hint) = hint {
+            drop(draft.hint_from_value(hint));
+        }
+    }
+
+    fn unknown<'n>(&mut self, id: NodeId, key: &str, known: impl Iterator<Item = &'n str> + Clone) {
+        if self.report.is_full() {
+            drop(self.report.whole(""));
+            return;
+        }
+        let hint = match nearest(key, known.clone()) {
+            Some(near) => format!("did you mean {}?", quote(near)),
+            None => match homes(key, self.root_schema).as_slice() {
+                [] => format!("known here: {}", known.collect::<Vec<_>>().join(", ")),
+                homes => format!("it belongs in {}", homes.join(" or ")),
+            },
+        };
+        let noun = if self.nodes.parent(id) == Some(Nodes::ROOT) { "section" } else { "key" };
+        drop(self.report.at_key(self.nodes, id, format!("unknown {noun} {}", quote(key))).hint(hint));
+    }
+}
+
+/// The sections in which a key of this name exists.
+fn homes(key: &str, root: &Json) -> Vec<String> {
+    let mut homes = Vec::new();
+    for (section, schema) in properties(root).into_iter().flatten() {
+        let (label, inner) = match named(schema) {
+            Some(inner) => (format!("[{section}.NAME]"), inner),
+            None => (format!("[{section}]"), schema),
+        };
+        for (name, property) in properties(inner).into_iter().flatten() {
+            if name == key {
+                homes.push(label.clone());
+            }
+            let table = branch(property, "object").filter(|table| properties(table).is_some());
+            if table.and_then(properties).is_some_and(|inside| inside.contains_key(key)) {
+                homes.push(format!("{name} of {label}"));
+            }
+            let entries = branch(property, "array").and_then(|list| list.get("items"));
+            if entries
+                .and_then(|items| branch(items, "object"))
+                .and_then(properties)
+                .is_some_and(|inside| inside.contains_key(key))
+            {
+                homes.push(format!("an entry of {name} of {label}"));
+            }
+        }
+    }
+    homes.truncate(3);
+    homes
+}
+
+/// How the value of a key that is missing may look.
+fn example(property: &Json) -> Option<String> {
+    if let Some(list) = property.get("x-list-example").and_then(Json::as_str) {
+        return Some(list.to_owned());
+    }
+    property.get("examples")?.get(0).map(Json::to_string)
+}
+
+fn expected(schema: &Json) -> String {
+    let mut kinds: Vec<String> = Vec::new();
+    for branch in branches(schema) {
+        let form = branch.get("x-form").and_then(Json::as_str);
+        let words = words(schema, "x-words");
+        kinds.push(match branch.get("type").and_then(Json::as_str) {
+            Some("string") if !words.is_empty() => listed(&words),
+            Some("string") => form.map_or_else(|| "a text".to_owned(), |form| format!("a {form}")),
+            Some("integer") => "a whole number".to_owned(),
+            Some("boolean") if branch.get("const").is_some() => "true".to_owned(),
+            Some("boolean") => "true or false".to_owned(),
+            Some("array") => "a list".to_owned(),
+            _ => "a table".to_owned(),
+        });
+    }
+    kinds.join(" or ")
+}
+
+fn found(value: &Value) -> &'static str {
+    match value {
+        Value::Text(_) => "a text",
+        Value::Integer(_) => "a number",
+        Value::Float(_) => "a fraction",
+        Value::Switch(true) => "true",
+        Value::Switch(false) => "false",
+        Value::Time(_) => "a date",
+        Value::List(_) => "a list",
+        Value::Table(_) => "a table",
+    }
+}
+
+fn mismatch_hint(value: &Value, schema: &Json) -> Option<String> {
+    let text = branch(schema, "string");
+    let form = text.and_then(|text| text.get("x-form")).and_then(Json::as_str);
+    Some(match value {
+        Value::Integer(number) => match form {
+            Some("duration") => format!("durations have a unit and stand in quotes: \"{number}s\""),
+            Some("size") => {
+                format!("sizes have a unit and stand in quotes: \"{number}B\" or \"{number}KiB\"")
+            }
+            Some("listen address") => format!("write \":{number}\" to listen on every address"),
+            Some(_) => return None,
+            None if text.is_some() => format!("put it in quotes: \"{number}\""),
+            None if branch(schema, "array").is_some() => "a list stands in [ ]".into(),
+            None => return None,
+        },
+        Value::Text(written) if branch(schema, "array").is_some() => {
+            format!("a list stands in [ ]: [{}]", quote(written))
+        }
+        Value::Text(written) if branch(schema, "integer").is_some() && written.parse::<i64>().is_ok() => {
+            format!("without quotes: {written}")
+        }
+        Value::Text(_) if branch(schema, "boolean").is_some() => "write true or false, without quotes".into(),
+        Value::Text(_) if branch(schema, "object").is_some() => {
+            "a table stands in { }: { key = value }".into()
+        }
+        Value::Switch(_) if text.is_some() => return None,
+        Value::List(_) if text.is_some() => "one value is enough here: leave out the [ ]".into(),
+        _ => return None,
+    })
+}
+
+fn listed(words: &[&str]) -> String {
+    let quoted: Vec<_> = words.iter().map(|word| quote(word)).collect();
+    match quoted.as_slice() {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+fn fill_table(table: &mut Table, id: NodeId, nodes: &mut Nodes, schema: &Json) {
+    if let Some(inner) = named(schema) {
+        for (_, node) in &mut table.entries {
+            fill_node(node, nodes, inner);
+        }
+    }
+    for (key, property) in properties(schema).into_iter().flatten() {
+        let default = property.get("default");
+        if let Some(default) = default
+            && table.get(key).is_none()
+            && !nodes.is_broken(id, key)
+        {
+            let child = nodes.add(Some(id), Step::Key(key.clone()), Spans::default(), Origin::Default);
+            table.push(key.clone(), Node { id: child, value: value_of(default) });
+        }
+        if let Some(node) = table.get_mut(key) {
+            fill_node(node, nodes, property);
+        }
+    }
+}
+
+fn fill_node(node: &mut Node, nodes: &mut Nodes, schema: &Json) {
+    match &mut node.value {
+        Value::Table(table) => {
+            if let Some(inner) = branch(schema, "object") {
+                fill_table(table, node.id, nodes, inner);
+            }
+        }
+        Value::List(list) => {
+            if let Some(items) = branch(schema, "array").and_then(|list| list.get("items")) {
+                for entry in list {
+                    fill_node(entry, nodes, items);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A default of the schema; lists and tables are empty there.
+fn value_of(default: &Json) -> Value {
+    match default {
+        Json::String(text) => Value::Text(text.clone()),
+        Json::Number(number) => Value::Integer(number.as_i64().unwrap_or_default()),
+        Json::Bool(switch) => Value::Switch(*switch),
+        Json::Array(_) => Value::List(Vec::new()),
+        Json::Object(_) | Json::Null => Value::Table(Table::default()),
+    }
+}
+
+fn collect_secrets(table: &Table, key: &str, nodes: &Nodes, found: &mut Vec<Range<usize>>) {
+    for (name, node) in &table.entries {
+        match &node.value {
+            Value::Table(inner) if name == "set" && key.ends_with("-headers") => {
+                found.extend(inner.entries.iter().filter_map(|(_, value)| nodes.value_span(value.id)));
+            }
+            Value::Table(inner) => collect_secrets(inner, name, nodes, found),
+            Value::List(list) => {
+                for entry in list {
+                    if let Value::Table(inner) = &entry.value {
+                        collect_secrets(inner, name, nodes, found);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}

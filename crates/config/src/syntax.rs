@@ -1,0 +1,226 @@
+//! TOML text to a tree of values. Faults of the language itself are worded here.
+
+use std::ops::Range;
+use std::string::FromUtf8Error;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::MAX_TEXT;
+use crate::error::{Faults, Report, quote};
+use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
+
+/// The text as a tree; `None` if it is no TOML, and the report says why.
+pub(crate) fn read(text: &str, nodes: &mut Nodes, report: &mut Report) -> Option<Table> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    let mut reader = Reader { text, nodes, report };
+    let root = reader.nodes.add(None, Step::Root, Spans::default(), Origin::File);
+    let faults_before = !errors.is_empty();
+    for error in &errors {
+        reader.syntax_fault(error, &document);
+    }
+    if faults_before {
+        return None;
+    }
+    Some(reader.table(document.get_ref(), root))
+}
+
+/// The fault of a file that is too long to be a configuration.
+pub(crate) fn too_long(name: &str, len: usize) -> Faults {
+    let mut report = Report::new(name, "");
+    drop(report.whole(format!("{len} bytes long: a configuration holds at most {} MiB", MAX_TEXT >> 20)));
+    report.into_faults()
+}
+
+/// The fault of a file that is no text.
+pub(crate) fn not_utf8(name: &str, error: &FromUtf8Error) -> Faults {
+    let mut report = Report::new(name, "");
+    let at = error.utf8_error().valid_up_to();
+    let bytes = error.as_bytes();
+    let line = bytes[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+    let message = format!("not UTF-8: byte 0x{:02x} at offset {at} (line {line})", bytes[at]);
+    let hint = if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        "this looks like UTF-16: save the file as UTF-8"
+    } else {
+        "save the file as UTF-8"
+    };
+    drop(report.whole(message).hint(hint));
+    report.into_faults()
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    nodes: &'a mut Nodes,
+    report: &'a mut Report,
+}
+
+impl Reader<'_> {
+    fn table(&mut self, from: &DeTable<'_>, id: NodeId) -> Table {
+        let mut keys: Vec<_> = from.iter().collect();
+        // Tables may be continued further down: the order is that of the first appearance.
+        keys.sort_by_key(|(key, _)| key.span().start);
+        let mut table = Table::default();
+        for (key, value) in keys {
+            let spans = Spans { key: Some(key.span()), value: self.span_of(value) };
+            let name = key.get_ref().to_string();
+            let child = self.nodes.add(Some(id), Step::Key(name.clone()), spans, Origin::File);
+            match self.value(value, child) {
+                Some(value) => table.push(name, Node { id: child, value }),
+                None => self.nodes.mark_broken(id, &name),
+            }
+        }
+        table
+    }
+
+    fn value(&mut self, from: &Spanned<DeValue<'_>>, id: NodeId) -> Option<Value> {
+        Some(match from.get_ref() {
+            DeValue::String(text) => Value::Text(text.to_string()),
+            DeValue::Integer(integer) => match i64::from_str_radix(integer.as_str(), integer.radix()) {
+                Ok(integer) => Value::Integer(integer),
+                Err(_) => {
+                    drop(self.report.at(self.nodes, id, "this number is too large"));
+                    return None;
+                }
+            },
+            DeValue::Float(float) => Value::Float(float.as_str().parse().unwrap_or(f64::NAN)),
+            DeValue::Boolean(switch) => Value::Switch(*switch),
+            DeValue::Datetime(time) => Value::Time(time.to_string()),
+            DeValue::Array(list) => {
+                let mut entries = Vec::with_capacity(list.len());
+                for (at, entry) in list.iter().enumerate() {
+                    let key =
+                        matches!(entry.get_ref(), DeValue::Table(_)).then(|| self.header_of(entry)).flatten();
+                    let spans = Spans { key, value: self.span_of(entry) };
+                    let child = self.nodes.add(Some(id), Step::Entry(at), spans, Origin::File);
+                    if let Some(value) = self.value(entry, child) {
+                        entries.push(Node { id: child, value });
+                    }
+                }
+                Value::List(entries)
+            }
+            DeValue::Table(table) => Value::Table(self.table(table, id)),
+        })
+    }
+
+    /// Where a value stands; nothing for a table under a header: its key stands for it.
+    fn span_of(&self, value: &Spanned<DeValue<'_>>) -> Option<Range<usize>> {
+        let span = value.span();
+        let is_table = matches!(value.get_ref(), DeValue::Table(_) | DeValue::Array(_));
+        let first = self.text.as_bytes().get(span.start).copied();
+        let second = self.text.as_bytes().get(span.start + 1).copied();
+        let is_written = match value.get_ref() {
+            DeValue::Table(_) => first == Some(b'{'),
+            DeValue::Array(list) => {
+                first == Some(b'[')
+                    && !(second == Some(b'[') && list.iter().all(|entry| is_header(self.text, entry)))
+            }
+            _ => true,
+        };
+        (!span.is_empty() && (is_written || !is_table)).then_some(span)
+    }
+
+    /// The header of an entry of a list of tables.
+    fn header_of(&self, entry: &Spanned<DeValue<'_>>) -> Option<Range<usize>> {
+        is_header(self.text, entry).then(|| entry.span())
+    }
+
+    fn syntax_fault(&mut self, error: &toml::de::Error, document: &Spanned<DeTable<'_>>) {
+        let span = error.span();
+        if self.report.is_full() {
+            drop(self.report.stretch(span, ""));
+            return;
+        }
+        let written = span.clone().and_then(|span| self.text.get(span)).unwrap_or_default();
+        let (message, hint) = if error.message().starts_with("duplicate key") {
+            let first =
+                span.as_ref().and_then(|span| first_key(self.text, document.get_ref(), written, span.start));
+            let place = first.map(|first| self.report.place(first).line);
+            (
+                format!("{} is given twice", quote(written)),
+                place.map(|line| format!("the first one is in line {line}: keep one of them")),
+            )
+        } else {
+            let line = span.as_ref().map_or("", |span| line_around(self.text, span.start));
+            (plain_words(error.message(), written), syntax_hint(line, written).map(str::to_owned))
+        };
+        drop(self.report.stretch(span, format!("not TOML: {message}")).maybe_hint(hint));
+    }
+}
+
+fn is_header(text: &str, entry: &Spanned<DeValue<'_>>) -> bool {
+    matches!(entry.get_ref(), DeValue::Table(_))
+        && text.get(entry.span().start..).is_some_and(|rest| rest.starts_with("[["))
+}
+
+/// The message of the parser, without what it quotes of the file: the excerpt below shows it.
+fn plain_words(message: &str, written: &str) -> String {
+    let message = message.trim();
+    if message.is_empty() {
+        return format!("{} is not expected here", quote(written));
+    }
+    message.replace('\n', " ")
+}
+
+fn line_around(text: &str, at: usize) -> &str {
+    let at = at.min(text.len());
+    let before = text.get(..at).unwrap_or_default();
+    let start = before.rfind('\n').map_or(0, |at| at + 1);
+    text[start..].lines().next().unwrap_or_default()
+}
+
+/// What people write who are used to other languages.
+fn syntax_hint(line: &str, written: &str) -> Option<&'static str> {
+    let line = line.trim();
+    let (key, value) = line.split_once('=').map_or((line, ""), |(key, value)| (key.trim(), value.trim()));
+    let unquoted = |value: &str| {
+        value.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric() || b":/*.$".contains(&byte))
+    };
+    if line.starts_with("//") || line.starts_with(';') {
+        Some("comments begin with #")
+    } else if line.starts_with('[') && !line.contains(']') {
+        Some("a section ends in ]")
+    } else if !line.contains('=') && line.contains(':') {
+        Some("keys and values are joined by =, as in bind = \":80\"")
+    } else if !line.contains('=') && line.ends_with('{') {
+        Some("sections are written as [listener.web]")
+    } else if line.contains('=') && value.is_empty() {
+        Some("a value is missing after =")
+    } else if value.matches('"').count() % 2 == 1 {
+        Some("a closing \" is missing")
+    } else if value.starts_with('[') && value.matches('[').count() > value.matches(']').count() {
+        Some("a list ends in ], and its entries are separated by commas")
+    } else if matches!(value, "yes" | "no" | "on" | "off" | "True" | "False") {
+        Some("switches are written as true and false; words stand in quotes")
+    } else if !key.starts_with('[') && (unquoted(value) || unquoted(written)) && !value.contains('"') {
+        Some("text stands in quotes, as in bind = \":80\"")
+    } else if !line.contains('=') && !line.starts_with('[') {
+        Some("keys and values are joined by =, as in bind = \":80\"")
+    } else {
+        None
+    }
+}
+
+/// The last place before `before` where the same key is written at the beginning of a line, or as a header.
+fn first_key(text: &str, table: &DeTable<'_>, written: &str, before: usize) -> Option<Range<usize>> {
+    let name = written.trim_matches(['"', '\'']);
+    let mut found: Option<Range<usize>> = None;
+    let mut tables = vec![table];
+    while let Some(table) = tables.pop() {
+        for (key, value) in table {
+            let span = key.span();
+            let later = found.as_ref().is_none_or(|found| found.start < span.start);
+            let begins_line = {
+                let line = text.get(..span.start).and_then(|text| text.rsplit('\n').next()).unwrap_or("x");
+                let line = line.trim_start();
+                line.is_empty() || line.starts_with('[')
+            };
+            if key.get_ref() == name && span.start < before && later && begins_line {
+                found = Some(span);
+            }
+            if let DeValue::Table(table) = value.get_ref() {
+                tables.push(table);
+            }
+        }
+    }
+    found
+}
