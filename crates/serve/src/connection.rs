@@ -1,0 +1,108 @@
+//! A client connection from its accept to its protocol: PROXY header, TLS, then `tcp.rs` or `http.rs`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::types::Protocol;
+use logic::access_log::Kind;
+use logic::peers::Peer;
+use logic::proxy_header::{self, Header, Parsed};
+
+use crate::accept::Admitted;
+use crate::http;
+use crate::outcome::{Ending, Outcome};
+use crate::snapshot::ListenerPlan;
+use crate::stream::{Plain, Stream};
+use crate::tcp;
+use crate::tls::{self, Handshake};
+use crate::worker::Worker;
+
+/// Time for a PROXY header: its sender is a proxy next to us, not a person.
+const PROXY_HEADER_LIMIT: Duration = Duration::from_secs(5);
+
+/// What is known of a client connection once it may speak.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The client: from the PROXY header, or the other end of the connection.
+    pub peer: Peer,
+    /// Where it wanted to go: from the PROXY header, or our end. `None` for Unix sockets.
+    pub local: Option<SocketAddr>,
+    /// TLS version, if any.
+    pub tls: Option<&'static str>,
+}
+
+/// Serves one client connection to its end.
+pub async fn serve(worker: Rc<Worker>, listener: Arc<str>, plain: Plain, peer: Peer, admitted: Admitted) {
+    let registration = worker.register();
+    let current = worker.current();
+    // A reload may have removed the listener since the client connected; it was promised service, by the socket's queue.
+    let Some(plan) = current.listeners.get(&listener).cloned() else { return };
+    let local = match &plain {
+        Plain::Tcp(tcp) => tcp.local_addr().ok(),
+        Plain::Unix(_) => None,
+    };
+    let mut arrival = Arrival { peer, local, tls: None };
+    let mut plain = plain;
+    let mut early = Vec::new();
+    if plan.settings.proxy_protocol_from.contains(&peer) {
+        match read_proxy_header(&mut plain, &mut arrival).await {
+            Ok(rest) => early = rest,
+            Err(ending) => return record(&worker, &plan, &arrival, ending),
+        }
+    }
+    let client = match &plan.tls {
+        None => Stream::plain(plain),
+        Some(terminator) => match tls::accept(terminator, plain, std::mem::take(&mut early)).await {
+            Ok(Handshake { stream, version }) => {
+                arrival.tls = Some(version);
+                stream
+            }
+            Err(ending) => return record(&worker, &plan, &arrival, ending),
+        },
+    };
+    match &plan.settings.protocol {
+        Protocol::Tcp(settings) => {
+            let mut outcome = Outcome::new(&worker, &plan.state, Kind::Tcp, arrival.peer, arrival.tls);
+            tcp::serve(&worker, &current, settings, &client, early, &arrival, &mut outcome).await;
+        }
+        Protocol::Http(_) => {
+            drop((plan, current));
+            http::serve(&worker, &listener, client, early, &arrival, &registration.control).await;
+        }
+    }
+    drop(admitted);
+}
+
+fn record(worker: &Rc<Worker>, plan: &ListenerPlan, arrival: &Arrival, ending: Ending) {
+    Outcome::new(worker, &plan.state, Kind::Tcp, arrival.peer, arrival.tls).end(ending);
+}
+
+async fn read_proxy_header(plain: &mut Plain, arrival: &mut Arrival) -> Result<Vec<u8>, Ending> {
+    let mut bytes = Vec::new();
+    let read = tokio::time::timeout(PROXY_HEADER_LIMIT, async {
+        loop {
+            match proxy_header::parse(&bytes) {
+                Ok(Parsed::Complete { header, len }) => break Ok((header, len)),
+                Ok(Parsed::Incomplete) => {}
+                Err(error) => break Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            }
+            let mut chunk = [0; 4096];
+            let count = tokio::io::AsyncReadExt::read(plain, &mut chunk).await?;
+            if count == 0 {
+                break Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            bytes.extend_from_slice(&chunk[..count]);
+        }
+    })
+    .await;
+    let (header, len) = read.map_err(|_| Ending::ProxyHeader)?.map_err(|_| Ending::ProxyHeader)?;
+    if let Header::Tcp { source, destination } = header {
+        arrival.peer = Peer::Ip(source);
+        arrival.local = Some(destination);
+    }
+    bytes.drain(..len);
+    Ok(bytes)
+}

@@ -1,0 +1,260 @@
+//! One check of one backend: connect, and for HTTP ask and look at the status. The whole of it has one time limit.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use config::types::{ActiveCheck, BackendAddress};
+use logic::health::{Cause, Check, CheckMethod, Source, StatusRange, Verdict, VerdictOutcome};
+use logic::http1::request::{Limits, MethodKind, Parse, RequestKind, UpgradeWish};
+use logic::http1::response::{self, Progress};
+use logic::peers::Peer;
+use logic::proxy_header;
+use nix::errno::Errno;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{sleep, timeout_at};
+
+use crate::state::BackendState;
+
+/// Bytes of an answer that are read at most.
+const ANSWER_LIMIT: usize = 16 * 1024;
+
+/// How long the rest of an answer is read after its head: closing at once would look like a broken client to the
+/// application.
+const TAIL_LIMIT: Duration = Duration::from_millis(250);
+
+/// Linux answers EAGAIN at once when the queue of a listening Unix socket is full (unix(7)); then it is tried again.
+const UNIX_RETRY: Duration = Duration::from_millis(20);
+
+/// What a check has shown.
+#[derive(Debug)]
+pub(super) enum Finding {
+    /// Something about the backend.
+    Verdict(Verdict),
+    /// Nothing: its name has no address yet.
+    NoAddress,
+    /// Nothing: we lack descriptors or memory, which is not the backend's fault.
+    OurOwnFault(io::Error),
+}
+
+/// Makes one check.
+pub(super) async fn run(
+    backend: &BackendState,
+    active: &ActiveCheck,
+    send_proxy: Option<proxy_header::Version>,
+) -> Finding {
+    let start = Instant::now();
+    let limits = Times { deadline: start + active.rule.timeout, whole: active.rule.timeout };
+    let result = match &backend.address {
+        BackendAddress::Unix(path) => check_unix(path, active, send_proxy, limits).await,
+        BackendAddress::Ip(_) | BackendAddress::Name { .. } => {
+            let addresses = backend.addresses.load_full();
+            if addresses.is_empty() {
+                return Finding::NoAddress;
+            }
+            check_tcp(&addresses, &host_of(&backend.address), active, send_proxy, limits).await
+        }
+    };
+    let (outcome, cause, took) = match result {
+        Ok(took) => (VerdictOutcome::Pass, Cause::Passed, took),
+        Err(Fault::Backend(cause)) => (VerdictOutcome::Fail, cause, start.elapsed()),
+        Err(Fault::Ours(error)) => return Finding::OurOwnFault(error),
+    };
+    Finding::Verdict(Verdict { at: SystemTime::now(), source: Source::Probe, outcome, cause, took })
+}
+
+#[derive(Clone, Copy)]
+struct Times {
+    deadline: Instant,
+    whole: Duration,
+}
+
+enum Fault {
+    Backend(Cause),
+    Ours(io::Error),
+}
+
+/// Time until the answer was known.
+type Passed = Duration;
+
+async fn check_tcp(
+    addresses: &[SocketAddr],
+    host: &str,
+    active: &ActiveCheck,
+    send_proxy: Option<proxy_header::Version>,
+    times: Times,
+) -> Result<Passed, Fault> {
+    let mut last = Fault::Backend(Cause::ConnectTimeout { after: times.whole });
+    for (at, address) in addresses.iter().enumerate() {
+        // Each address gets its share of what is left, so that a silent one does not hide those behind it.
+        let left = times.deadline.saturating_duration_since(Instant::now());
+        let share = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
+        last = match timeout_at((Instant::now() + share).into(), TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return exchange(stream, host, active, send_proxy, times).await,
+            Ok(Err(error)) => connect_fault(error, times),
+            Err(_) => Fault::Backend(Cause::ConnectTimeout { after: times.whole }),
+        };
+    }
+    Err(last)
+}
+
+async fn check_unix(
+    path: &Path,
+    active: &ActiveCheck,
+    send_proxy: Option<proxy_header::Version>,
+    times: Times,
+) -> Result<Passed, Fault> {
+    let connect = async {
+        loop {
+            match UnixStream::connect(path).await {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(UNIX_RETRY).await,
+                result => return result,
+            }
+        }
+    };
+    match timeout_at(times.deadline.into(), connect).await {
+        Ok(Ok(stream)) => exchange(stream, "localhost", active, send_proxy, times).await,
+        Ok(Err(error)) => Err(connect_fault(error, times)),
+        Err(_) => Err(Fault::Backend(Cause::ConnectTimeout { after: times.whole })),
+    }
+}
+
+fn connect_fault(error: io::Error, times: Times) -> Fault {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    Fault::Backend(match errno {
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => return Fault::Ours(error),
+        Some(Errno::ECONNREFUSED) => Cause::ConnectRefused,
+        Some(Errno::ENOENT) => Cause::SocketMissing,
+        Some(Errno::EACCES) => Cause::PermissionDenied,
+        Some(Errno::ETIMEDOUT) => Cause::ConnectTimeout { after: times.whole },
+        Some(errno) => Cause::ConnectFailed(errno.desc().to_owned()),
+        None => Cause::ConnectFailed(error.to_string()),
+    })
+}
+
+async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    own_host: &str,
+    active: &ActiveCheck,
+    send_proxy: Option<proxy_header::Version>,
+    times: Times,
+) -> Result<Passed, Fault> {
+    let mut question = Vec::new();
+    if let Some(version) = send_proxy {
+        // It is we who connect, on behalf of nobody.
+        proxy_header::write(version, &mut question, &Peer::Unix, &Peer::Unix);
+    }
+    let no_answer = || Fault::Backend(Cause::NoAnswer { after: times.whole });
+    match &active.check {
+        Check::Tcp => {
+            let took = times.elapsed();
+            if !question.is_empty() {
+                let sent = timeout_at(times.deadline.into(), stream.write_all(&question)).await;
+                sent.map_err(|_| no_answer())?.map_err(|_| Fault::Backend(Cause::ClosedEarly))?;
+            }
+            Ok(took)
+        }
+        Check::Http { path, host, method, expect } => {
+            write_request(&mut question, *method, path, host.as_deref().unwrap_or(own_host));
+            let answer = timeout_at(times.deadline.into(), ask(&mut stream, &question, *method)).await;
+            let status = answer.map_err(|_| no_answer())?.map_err(Fault::Backend)?;
+            let took = times.elapsed();
+            let tail_end = times.deadline.min(Instant::now() + TAIL_LIMIT);
+            let _ = timeout_at(tail_end.into(), discard(&mut stream)).await;
+            judge(status, *expect).map_err(Fault::Backend)?;
+            Ok(took)
+        }
+    }
+}
+
+impl Times {
+    fn elapsed(self) -> Duration {
+        self.whole.saturating_sub(self.deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+fn judge(status: u16, expect: StatusRange) -> Result<(), Cause> {
+    if expect.contains(status) { Ok(()) } else { Err(Cause::HttpStatus(status)) }
+}
+
+fn write_request(out: &mut Vec<u8>, method: CheckMethod, path: &str, host: &str) {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write!(
+        text,
+        "{} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: penstock-health/{}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
+        method.as_str(),
+        env!("CARGO_PKG_VERSION"),
+    );
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// The status of the final answer.
+async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    question: &[u8],
+    method: CheckMethod,
+) -> Result<u16, Cause> {
+    let kind = RequestKind {
+        method: if method == CheckMethod::Head { MethodKind::Head } else { MethodKind::Other },
+        upgrade: UpgradeWish::NotAsked,
+    };
+    let limits = Limits { head: ANSWER_LIMIT, ..Limits::default() };
+    // A backend may answer and close before it has read the question: what it said is then still there to be read.
+    let _ = stream.write_all(question).await;
+    let (mut answer, mut progress, mut total) = (Vec::with_capacity(1024), Progress::default(), 0);
+    loop {
+        let some = (&mut *stream).take((ANSWER_LIMIT - total) as u64).read_buf(&mut answer).await;
+        let some = some.map_err(|_| Cause::ClosedEarly)?;
+        total += some;
+        loop {
+            match response::resume(&answer, &mut progress, &limits, kind) {
+                Ok(Parse::Complete(head)) if head.is_interim() => {
+                    answer.drain(..head.len);
+                    progress = Progress::default();
+                }
+                Ok(Parse::Complete(head)) => return Ok(head.status),
+                Ok(Parse::Incomplete) => break,
+                Err(_) if answer.first() == Some(&TLS_ALERT) => {
+                    return Err(Cause::BadResponse("the backend expects TLS".to_owned()));
+                }
+                Err(fault) => return Err(Cause::BadResponse(fault.to_string())),
+            }
+        }
+        if total == ANSWER_LIMIT {
+            return Err(Cause::BadResponse("no final answer within 16 KiB".to_owned()));
+        }
+        if some == 0 {
+            return Err(Cause::ClosedEarly);
+        }
+    }
+}
+
+/// Content type of a TLS alert record (RFC 8446 section 5.1), what a TLS server answers to plain HTTP.
+const TLS_ALERT: u8 = 0x15;
+
+async fn discard<S: AsyncRead + Unpin>(stream: &mut S) {
+    let mut buffer = [0; 1024];
+    for _ in 0..ANSWER_LIMIT / buffer.len() {
+        if !matches!(stream.read(&mut buffer).await, Ok(some) if some > 0) {
+            return;
+        }
+    }
+}
+
+/// `Host` of a check when none is configured.
+fn host_of(address: &BackendAddress) -> String {
+    match address {
+        BackendAddress::Ip(address) if address.port() == 80 && address.is_ipv6() => format!("[{}]", address.ip()),
+        BackendAddress::Ip(address) if address.port() == 80 => address.ip().to_string(),
+        BackendAddress::Name { host, port: 80 } => host.clone(),
+        BackendAddress::Ip(_) | BackendAddress::Name { .. } => address.to_string(),
+        BackendAddress::Unix(_) => "localhost".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

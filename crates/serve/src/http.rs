@@ -1,0 +1,221 @@
+//! A client connection that speaks HTTP/1.1: reads one request after the other and has each answered.
+//! `http/exchange.rs` forwards a request, `http/body.rs` moves bodies, `http/answer.rs` writes our own answers.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::types::{HttpSettings, Protocol};
+use logic::access_log::Kind;
+use logic::http1::request::{self, Limits, Parse, Persistence, Progress};
+use logic::http1::refusal::Refusal;
+
+use crate::connection::Arrival;
+use crate::outcome::{Ending, Outcome, Received};
+use crate::snapshot::ListenerPlan;
+use crate::stream::Stream;
+use crate::worker::{Control, Current, Woken, Worker};
+
+mod answer;
+mod body;
+mod exchange;
+mod reply;
+
+/// After our last word we read on for so long and so much, so that the client gets it before a reset could destroy it.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 256 * 1024;
+
+/// The client's side of a connection.
+struct Client {
+    stream: Stream,
+    /// Read and not yet used: part of a head, or what came behind it.
+    buffer: Vec<u8>,
+}
+
+/// What becomes of the client's connection after an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// The next request may come.
+    KeepAlive,
+    /// It is closed, in order.
+    Close,
+    /// It is dropped: the client is gone, or must see a cut.
+    Drop,
+}
+
+/// A request about to be answered, and all that is known around it.
+struct Session<'a> {
+    worker: &'a Rc<Worker>,
+    current: &'a Current,
+    plan: &'a ListenerPlan,
+    settings: &'a HttpSettings,
+    arrival: &'a Arrival,
+    received: Rc<Received>,
+    /// Whether this is the last request that the connection may carry.
+    turn: Turn,
+}
+
+/// Whether more requests may follow on this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    More,
+    Last,
+}
+
+/// Serves a connection. `early` are bytes read behind a PROXY header.
+pub async fn serve(
+    worker: &Rc<Worker>,
+    listener: &Arc<str>,
+    stream: Stream,
+    early: Vec<u8>,
+    arrival: &Arrival,
+    control: &Control,
+) {
+    let mut client = Client { stream, buffer: early };
+    let mut served = 0u64;
+    let after = loop {
+        if client.buffer.is_empty() && wait_for_request(worker, listener, &mut client, control, served).await == Waited::Ended {
+            break After::Close;
+        }
+        // The configuration that is current when a request begins is the one that answers it.
+        let current = worker.current();
+        let Some(plan) = current.listeners.get(listener) else { break After::Close };
+        let Protocol::Http(settings) = &plan.settings.protocol else { break After::Close };
+        let mut outcome = Outcome::new(worker, &plan.state, Kind::Http, arrival.peer, arrival.tls);
+        let received = match read_head(&mut client, settings, &mut outcome).await {
+            Ok(received) => Rc::new(received),
+            Err(fault) => {
+                let hsts = plan.tls.as_ref().and(settings.hsts.as_deref());
+                break answer_fault(settings, hsts, &client, fault, &mut outcome).await;
+            }
+        };
+        outcome.bytes_in = received.head.len() as u64;
+        outcome.received = Some(received.clone());
+        served += 1;
+        let is_last = settings.max_requests.is_some_and(|most| served >= most) || worker.is_draining();
+        let turn = if is_last { Turn::Last } else { Turn::More };
+        let session = Session { worker, current: &current, plan, settings, arrival, received, turn };
+        match exchange::run(&session, &mut client, &mut outcome).await {
+            After::KeepAlive => {}
+            after => break after,
+        }
+    };
+    if after == After::Close {
+        linger(&client.stream).await;
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waited {
+    Arrived,
+    Ended,
+}
+
+/// Waits for the first byte of a request, holding no buffer. A connection that ends here has lost nothing.
+async fn wait_for_request(
+    worker: &Rc<Worker>,
+    listener: &Arc<str>,
+    client: &mut Client,
+    control: &Control,
+    served: u64,
+) -> Waited {
+    client.buffer = Vec::new();
+    if worker.is_draining() {
+        control.close_when_idle();
+    }
+    let limit = {
+        let current = worker.current();
+        match current.listeners.get(listener).map(|plan| &plan.settings.protocol) {
+            Some(Protocol::Http(settings)) if served == 0 => settings.timeouts.head,
+            Some(Protocol::Http(settings)) => settings.timeouts.idle,
+            _ => return Waited::Ended,
+        }
+    };
+    let Client { stream, buffer } = client;
+    let arriving = std::future::poll_fn(|cx| control.poll_idle(cx, |cx| stream.poll_fill(cx, buffer)));
+    match tokio::time::timeout(limit, arriving).await {
+        Ok(Woken::By(Ok(count))) if count > 0 => Waited::Arrived,
+        _ => Waited::Ended,
+    }
+}
+
+/// Why no request could be read.
+enum HeadFault {
+    Refused(Refusal),
+    Timeout,
+    Closed,
+}
+
+async fn read_head(client: &mut Client, settings: &HttpSettings, outcome: &mut Outcome) -> Result<Received, HeadFault> {
+    let deadline = Instant::now() + settings.timeouts.head;
+    let mut progress = Progress::default();
+    loop {
+        match request::resume(&client.buffer, &mut progress, &settings.limits) {
+            Ok(Parse::Complete(request)) => {
+                let mut head = std::mem::take(&mut client.buffer);
+                client.buffer = head.split_off(request.len);
+                return Ok(Received { head, request });
+            }
+            Ok(Parse::Incomplete) => {}
+            Err(refusal) => {
+                outcome.bytes_in = client.buffer.len() as u64;
+                return Err(HeadFault::Refused(refusal));
+            }
+        }
+        match tokio::time::timeout_at(deadline.into(), client.stream.fill(&mut client.buffer)).await {
+            Ok(Ok(count)) if count > 0 => {}
+            Ok(_) => return Err(HeadFault::Closed),
+            Err(_) => return Err(HeadFault::Timeout),
+        }
+    }
+}
+
+async fn answer_fault(
+    settings: &HttpSettings,
+    hsts: Option<&str>,
+    client: &Client,
+    fault: HeadFault,
+    outcome: &mut Outcome,
+) -> After {
+    let (status, detail, ending) = match fault {
+        HeadFault::Closed => {
+            outcome.end(Ending::ClientClosed);
+            return After::Drop;
+        }
+        HeadFault::Timeout => (408, "The request did not arrive in time.".to_owned(), Ending::ClientTimeout),
+        HeadFault::Refused(refusal) => (refusal.status(), format!("The request was refused: {refusal}."), Ending::Refused(refusal)),
+    };
+    outcome.end(ending);
+    let page = answer::Page { status, detail: &detail, ..answer::Page::closing() };
+    answer::write_page(client, &page, None, hsts, answer::new_request_id(), settings.timeouts.write, outcome).await
+}
+
+/// Ends our direction, then reads what the client still sends, within bounds: closing at once would reset the connection,
+/// and the reset would overtake our last answer.
+async fn linger(stream: &Stream) {
+    let read = Cell::new(0);
+    let _ = tokio::time::timeout(LINGER, async {
+        stream.shutdown().await?;
+        while read.get() < LINGER_BYTES {
+            let mut discarded = Vec::new();
+            match stream.fill(&mut discarded).await? {
+                0 => break,
+                count => read.set(read.get() + count),
+            }
+        }
+        std::io::Result::Ok(())
+    })
+    .await;
+}
+
+/// Limits for what a backend sends: its head may be larger than a client's, its target does not exist.
+const RESPONSE_LIMITS: Limits = Limits { head: 64 * 1024, headers: 256, target: 8 * 1024, body: None };
+
+/// Whether the client's connection may go on after an answer.
+fn persistence(session: &Session<'_>) -> Persistence {
+    match session.turn {
+        Turn::Last => Persistence::Close,
+        Turn::More => session.received.request.persistence,
+    }
+}

@@ -1,0 +1,126 @@
+//! Answers that we give ourselves: error pages and redirects.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use logic::http1::error_page;
+use logic::http1::request::{MethodKind, Persistence};
+
+use super::{After, Client, Session, body, persistence};
+use crate::outcome::Outcome;
+
+/// What an error page says.
+pub(super) struct Page<'a> {
+    pub(super) status: u16,
+    pub(super) detail: &'a str,
+    pub(super) persistence: Persistence,
+    pub(super) extra: &'a [(&'a str, &'a str)],
+}
+
+impl Page<'_> {
+    /// A page after which the connection is closed.
+    pub(super) fn closing() -> Self {
+        Page { status: 500, detail: "", persistence: Persistence::Close, extra: &[] }
+    }
+}
+
+/// 32 hexadecimal digits from the worker's random numbers: unique, not secret.
+pub(super) fn new_request_id() -> String {
+    format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
+}
+
+/// Answers a request with an error page.
+pub(super) async fn refuse(
+    session: &Session<'_>,
+    client: &Client,
+    outcome: &mut Outcome,
+    status: u16,
+    detail: &str,
+    extra: &[(&str, &str)],
+) -> After {
+    let persistence = own_persistence(session);
+    let page = Page { status, detail, persistence, extra };
+    let request_id = std::mem::take(&mut outcome.request_id);
+    let limit = session.settings.timeouts.write;
+    write_page(client, &page, Some(session), hsts(session), request_id, limit, outcome).await
+}
+
+/// Writes an error page; `session` is absent when the request could not be read.
+pub(super) async fn write_page(
+    client: &Client,
+    page: &Page<'_>,
+    session: Option<&Session<'_>>,
+    hsts: Option<&str>,
+    request_id: String,
+    limit: Duration,
+    outcome: &mut Outcome,
+) -> After {
+    let mut out = Vec::with_capacity(1024);
+    let received = session.map(|session| &session.received);
+    error_page::write(
+        &mut out,
+        &error_page::Page {
+            status: page.status,
+            detail: page.detail,
+            request_id: &request_id,
+            accept: received.and_then(|received| received.request.header(&received.head, "accept")),
+            persistence: page.persistence,
+            method: received.map_or(MethodKind::Other, |received| received.request.kind(&received.head).method),
+            extra: page.extra,
+            hsts,
+        },
+    );
+    outcome.request_id = request_id;
+    outcome.status = page.status;
+    send(client, &out, page.persistence, limit, outcome).await
+}
+
+/// Answers a request with a redirect.
+pub(super) async fn redirect(
+    session: &Session<'_>,
+    client: &Client,
+    outcome: &mut Outcome,
+    status: u16,
+    location: &str,
+) -> After {
+    let persistence = own_persistence(session);
+    let mut out = Vec::with_capacity(512);
+    let received = &session.received;
+    error_page::write_redirect(
+        &mut out,
+        &error_page::Redirect {
+            status,
+            location,
+            persistence,
+            method: received.request.kind(&received.head).method,
+            extra: &[(&session.settings.request_id_header, &outcome.request_id)],
+            hsts: hsts(session),
+        },
+    );
+    outcome.status = status;
+    send(client, &out, persistence, session.settings.timeouts.write, outcome).await
+}
+
+async fn send(client: &Client, out: &[u8], persistence: Persistence, limit: Duration, outcome: &mut Outcome) -> After {
+    let written = Cell::new(0);
+    let sent = body::write(&client.stream, out, &[], limit, &written).await;
+    outcome.bytes_out += written.get();
+    match (sent, persistence) {
+        (Err(_), _) => After::Drop,
+        (Ok(()), Persistence::KeepAlive) => After::KeepAlive,
+        (Ok(()), Persistence::Close) => After::Close,
+    }
+}
+
+/// Value of Strict-Transport-Security for this session.
+pub(super) fn hsts<'a>(session: &Session<'a>) -> Option<&'a str> {
+    session.plan.tls.as_ref().and(session.settings.hsts.as_deref())
+}
+
+/// The connection goes on after our own answer only if no body is left to be read.
+fn own_persistence(session: &Session<'_>) -> Persistence {
+    match body::Reader::new(session.received.request.body) {
+        None => persistence(session),
+        Some(_) => Persistence::Close,
+    }
+}

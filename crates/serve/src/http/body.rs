@@ -1,0 +1,227 @@
+//! Moves a message body from one side to the other, taking its framing off and putting ours on.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use logic::http1::chunked::{ChunkFault, ChunkLimits, Decoder, Step, write_chunk_header, write_end};
+use logic::http1::request::BodyLength;
+
+use crate::stream::Stream;
+
+/// How far a body has been read.
+pub(super) enum Reader {
+    /// So many bytes are missing.
+    Length(u64),
+    /// The decoder knows.
+    Chunked(Box<Decoder>),
+    /// Everything up to the end of the connection.
+    UntilClose,
+}
+
+impl Reader {
+    /// A reader for a body, `None` if there is nothing to read.
+    pub(super) fn new(length: BodyLength) -> Option<Self> {
+        match length {
+            BodyLength::None | BodyLength::Length(0) => None,
+            BodyLength::Length(length) => Some(Self::Length(length)),
+            BodyLength::Chunked => Some(Self::Chunked(Box::new(Decoder::new(ChunkLimits::default())))),
+            BodyLength::UntilClose => Some(Self::UntilClose),
+        }
+    }
+
+    fn step(&mut self, bytes: &[u8]) -> Result<Step, ChunkFault> {
+        match self {
+            Self::Length(0) => Ok(Step::End { consumed: 0 }),
+            Self::Length(_) | Self::UntilClose if bytes.is_empty() => Ok(Step::NeedMore { consumed: 0 }),
+            Self::Length(left) => {
+                let len = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                *left -= len as u64;
+                Ok(Step::Data { offset: 0, len })
+            }
+            Self::UntilClose => Ok(Step::Data { offset: 0, len: bytes.len() }),
+            Self::Chunked(decoder) => decoder.decode(bytes),
+        }
+    }
+
+    fn trailers(&self) -> &[(Vec<u8>, Vec<u8>)] {
+        match self {
+            Self::Chunked(decoder) => decoder.trailers(),
+            Self::Length(_) | Self::UntilClose => &[],
+        }
+    }
+
+    fn announced(&self) -> u64 {
+        match self {
+            Self::Chunked(decoder) => decoder.announced(),
+            Self::Length(_) | Self::UntilClose => 0,
+        }
+    }
+}
+
+/// How a body is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// As it is.
+    Raw,
+    /// In chunks, with trailers.
+    Chunked,
+}
+
+/// Why a body could not be moved to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// The sender closed too early, or its connection broke.
+    SourceClosed,
+    /// The sender was silent for too long.
+    SourceTimeout,
+    /// The sender broke the chunked coding.
+    SourceFault,
+    /// There is more of it than the limit allows.
+    TooLarge,
+    /// The receiver's connection broke.
+    DestinationClosed,
+    /// The receiver took nothing for too long.
+    DestinationTimeout,
+}
+
+/// One body on its way.
+pub(super) struct Transfer<'a> {
+    pub(super) from: &'a Stream,
+    /// Bytes of the sender that were read already; holds what comes behind the body afterwards.
+    pub(super) buffer: &'a mut Vec<u8>,
+    pub(super) reader: Reader,
+    pub(super) to: &'a Stream,
+    pub(super) framing: Framing,
+    /// Goes out with the first bytes: the message's head.
+    pub(super) prefix: Vec<u8>,
+    pub(super) limit: Option<u64>,
+    pub(super) read_timeout: Duration,
+    pub(super) write_timeout: Duration,
+    pub(super) read: &'a Cell<u64>,
+    pub(super) written: &'a Cell<u64>,
+}
+
+impl Transfer<'_> {
+    /// Moves the body to its end.
+    pub(super) async fn run(mut self) -> Result<(), Broken> {
+        loop {
+            let ended = match self.framing {
+                Framing::Raw if !matches!(self.reader, Reader::Chunked(_)) => self.forward_raw().await?,
+                framing => self.forward_coded(framing).await?,
+            };
+            if ended == Progress::Ended {
+                return Ok(());
+            }
+            // Nothing is held while we wait.
+            *self.buffer = Vec::new();
+            let filled = tokio::time::timeout(self.read_timeout, self.from.fill(self.buffer)).await;
+            match filled {
+                Err(_) => return Err(Broken::SourceTimeout),
+                Ok(Err(_)) => return Err(Broken::SourceClosed),
+                Ok(Ok(0)) if matches!(self.reader, Reader::UntilClose) => return self.finish_until_close().await,
+                Ok(Ok(0)) => return Err(Broken::SourceClosed),
+                Ok(Ok(count)) => self.read.set(self.read.get() + count as u64),
+            }
+        }
+    }
+
+    /// Bytes go out as they came in, without a copy.
+    async fn forward_raw(&mut self) -> Result<Progress, Broken> {
+        let (mut from, mut to) = (0, 0);
+        let ended = loop {
+            match self.reader.step(&self.buffer[to..]) {
+                Ok(Step::Data { offset, len }) => {
+                    from = from.min(to + offset);
+                    to += offset + len;
+                }
+                Ok(Step::NeedMore { .. }) => break Progress::More,
+                Ok(Step::End { .. }) => break Progress::Ended,
+                Err(_) => return Err(Broken::SourceFault),
+            }
+        };
+        let prefix = std::mem::take(&mut self.prefix);
+        write(self.to, &prefix, &self.buffer[from..to], self.write_timeout, self.written).await?;
+        self.buffer.drain(..to);
+        Ok(ended)
+    }
+
+    /// Bytes are taken out of their framing and put into ours.
+    async fn forward_coded(&mut self, framing: Framing) -> Result<Progress, Broken> {
+        let mut out = std::mem::take(&mut self.prefix);
+        let mut at = 0;
+        let ended = loop {
+            let step = self.reader.step(&self.buffer[at..]).map_err(|_| Broken::SourceFault)?;
+            if self.limit.is_some_and(|limit| self.reader.announced() > limit) {
+                return Err(Broken::TooLarge);
+            }
+            match step {
+                Step::Data { offset, len } => {
+                    let data = &self.buffer[at + offset..at + offset + len];
+                    push_data(&mut out, framing, data);
+                    at += offset + len;
+                }
+                Step::NeedMore { consumed } => {
+                    at += consumed;
+                    break Progress::More;
+                }
+                Step::End { consumed } => {
+                    at += consumed;
+                    if framing == Framing::Chunked {
+                        write_end(&mut out, self.reader.trailers());
+                    }
+                    break Progress::Ended;
+                }
+            }
+        };
+        self.buffer.drain(..at);
+        write(self.to, &out, &[], self.write_timeout, self.written).await?;
+        Ok(ended)
+    }
+
+    async fn finish_until_close(&mut self) -> Result<(), Broken> {
+        let mut out = std::mem::take(&mut self.prefix);
+        if self.framing == Framing::Chunked {
+            write_end(&mut out, &[]);
+        }
+        write(self.to, &out, &[], self.write_timeout, self.written).await
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    More,
+    Ended,
+}
+
+fn push_data(out: &mut Vec<u8>, framing: Framing, data: &[u8]) {
+    if framing == Framing::Chunked {
+        write_chunk_header(out, data.len());
+    }
+    out.extend_from_slice(data);
+    if framing == Framing::Chunked {
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Writes all of both parts within `limit` since the last byte that was taken.
+pub(super) async fn write(
+    to: &Stream,
+    first: &[u8],
+    second: &[u8],
+    limit: Duration,
+    written: &Cell<u64>,
+) -> Result<(), Broken> {
+    if first.is_empty() && second.is_empty() {
+        return Ok(());
+    }
+    let mut writing = std::pin::pin!(to.write_all(first, second, |count| written.set(written.get() + count as u64)));
+    loop {
+        let before = written.get();
+        match tokio::time::timeout(limit, writing.as_mut()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(_)) => return Err(Broken::DestinationClosed),
+            Err(_) if written.get() == before => return Err(Broken::DestinationTimeout),
+            Err(_) => {}
+        }
+    }
+}

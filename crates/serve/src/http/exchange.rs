@@ -1,0 +1,333 @@
+//! One request: decides where it goes, sends it there, tries again elsewhere where that is safe.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Instant;
+
+use config::types::RedirectToHttps;
+use logic::balance::{HashKey, Tried, client_key, hash_bytes};
+use logic::health::Cause;
+use logic::http1::forward::{self, Scheme, Trust, Via};
+use logic::http1::request::BodyLength;
+use logic::retry::{self, Idempotence, Progress};
+use logic::route::{Action, Decision, Facts, HeaderEdits, RedirectStatus};
+
+use super::reply::{Attempt, Failure, Finished};
+use super::{After, Client, Session, answer, body, reply};
+use crate::outcome::{Ending, Outcome};
+use crate::snapshot::PoolPlan;
+use crate::stream::Stream;
+use crate::tcp::{no_backend, proxy_header};
+use crate::upstream::{self, Chosen, Freshness, NoBackend, Wanted};
+
+/// Answers one request.
+pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mut Outcome) -> After {
+    let received = &session.received;
+    let (head, request) = (&received.head[..], &received.request);
+    let trust = match session.settings.trusted_proxies.contains(&session.arrival.peer) {
+        true => Trust::TrustedProxy,
+        false => Trust::Stranger,
+    };
+    let id_header = session.settings.request_id_header.to_ascii_lowercase();
+    outcome.request_id = match forward::trusted_request_id(head, request, trust, &id_header) {
+        Some(id) => id.to_owned(),
+        None => answer::new_request_id(),
+    };
+    let host = lower(text(request.host.of(head)));
+    if let RedirectToHttps::Port(port) = session.settings.redirect_to_https {
+        return redirect_to_https(session, client, outcome, &host, port).await;
+    }
+    let Some(routes) = &session.plan.routes else { return After::Drop };
+    let lookup = request.lookup(head);
+    let facts = Facts { host: &host, path: request.path(head), method: request.method(head), headers: &lookup };
+    let (pool, route_edits) = match routes.decide(&facts) {
+        Decision::Route(route) => match &route.action {
+            Action::Pool(pool) => (*pool, Some(&route.edits)),
+            Action::Redirect { status, location } => {
+                let query = (!request.query.is_empty()).then(|| text(request.query.of(head)));
+                let authority = text(request.authority.of(head));
+                let location = location.expand(authority, request.path(head), query);
+                outcome.end(Ending::Redirected);
+                return answer::redirect(session, client, outcome, status.code(), &location).await;
+            }
+        },
+        Decision::Fallback(pool) => (pool, None),
+        Decision::NoRoute => {
+            outcome.end(Ending::NoRoute);
+            return answer::refuse(session, client, outcome, 404, "Nothing is served under this address.", &[]).await;
+        }
+        Decision::Ambiguous(ambiguity) => {
+            outcome.end(Ending::AmbiguousPath);
+            let detail = format!("The request was refused: {ambiguity}.");
+            return answer::refuse(session, client, outcome, 400, &detail, &[]).await;
+        }
+    };
+    let pool = session.current.pool(pool).clone();
+    outcome.pool = Some(pool.clone());
+    let no_edits = HeaderEdits::default();
+    let edits = [&session.settings.edits, route_edits.unwrap_or(&no_edits)];
+    let scheme = if session.arrival.tls.is_some() { Scheme::Https } else { Scheme::Http };
+    let mut message = Vec::new();
+    let via = Via {
+        peer: session.arrival.peer,
+        local: session.arrival.local,
+        scheme,
+        trust,
+        request_id: &outcome.request_id,
+        request_id_header: &session.settings.request_id_header,
+    };
+    forward::write_request(&mut message, head, request, &via, &edits);
+    let key = match &pool.settings.hash_key {
+        HashKey::Client => session.arrival.peer.ip().map_or(0, client_key),
+        HashKey::Host => hash_bytes(0, host.as_bytes()),
+        HashKey::Path => hash_bytes(0, request.path(head).as_bytes()),
+        HashKey::Header(name) => request.header(head, name).map_or(0, |value| hash_bytes(0, value)),
+    };
+    let request_id = outcome.request_id.clone();
+    let forwarding = Forwarding { session, pool, edits, message, request_id, key };
+    forwarding.run(client, outcome).await
+}
+
+async fn redirect_to_https(
+    session: &Session<'_>,
+    client: &Client,
+    outcome: &mut Outcome,
+    host: &str,
+    port: u16,
+) -> After {
+    let received = &session.received;
+    let request = &received.request;
+    if host.is_empty() {
+        outcome.end(Ending::NoRoute);
+        let detail = "This address speaks https only, and the request names no host to redirect to.";
+        return answer::refuse(session, client, outcome, 400, detail, &[]).await;
+    }
+    let origin = text(request.origin.of(&received.head));
+    let origin = if origin.starts_with('/') { Cow::Borrowed(origin) } else { Cow::Owned(format!("/{origin}")) };
+    let location = match port {
+        443 => format!("https://{host}{origin}"),
+        port => format!("https://{host}:{port}{origin}"),
+    };
+    outcome.end(Ending::Redirected);
+    answer::redirect(session, client, outcome, RedirectStatus::PermanentRedirect.code(), &location).await
+}
+
+/// A request on its way to a pool.
+struct Forwarding<'a> {
+    session: &'a Session<'a>,
+    pool: Arc<PoolPlan>,
+    edits: [&'a HeaderEdits; 2],
+    /// The head as backends get it.
+    message: Vec<u8>,
+    request_id: String,
+    key: u64,
+}
+
+/// Whether idle connections may be used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reuse {
+    Allowed,
+    Forbidden,
+}
+
+impl Forwarding<'_> {
+    async fn run(&self, client: &mut Client, outcome: &mut Outcome) -> After {
+        let worker = self.session.worker;
+        let idempotence = Idempotence::of(self.session.received.request.method(&self.session.received.head));
+        let mut tried = Tried::default();
+        let mut reuse = match self.pool.settings.send_proxy {
+            // The header belongs to a connection: it must not tell one client's address for another's request.
+            Some(_) => Reuse::Forbidden,
+            None => Reuse::Allowed,
+        };
+        let mut last: Option<Failure> = None;
+        loop {
+            let wanted = Wanted { client: self.session.arrival.peer, key: self.key, tried: &tried };
+            let chosen = match upstream::choose(worker, self.session.current, &self.pool, wanted).await {
+                Ok(chosen) => chosen,
+                Err(none) => return self.answer_no_backend(client, outcome, none, last).await,
+            };
+            outcome.attempts += 1;
+            outcome.backend = Some(chosen.index);
+            outcome.queued = chosen.queued.or(outcome.queued);
+            let (failure, freshness) = match self.attempt(client, outcome, &chosen, reuse).await {
+                AttemptEnd::Done(after) => return after,
+                AttemptEnd::Failed(failure, freshness) => (failure, freshness),
+            };
+            if let Failure::Client(broken) = failure {
+                return self.answer_client_fault(client, outcome, broken).await;
+            }
+            let stale = freshness == Some(Freshness::Kept) && matches!(failure, Failure::Closed { answered: reply::Answered::Nothing, .. });
+            if !stale {
+                upstream::note_failure(worker, &self.pool, chosen.index, failure.cause());
+            }
+            let progress = failure.progress();
+            // A kept connection that the backend had closed is not a failed attempt at the backend.
+            let attempts = if stale { 0 } else { outcome.attempts };
+            let retries = self.pool.settings.retries;
+            if matches!(failure, Failure::Fault { .. })
+                || retry::decide(idempotence, progress, attempts, retries) == retry::Decision::GiveUp
+            {
+                return self.answer_failure(client, outcome, &failure).await;
+            }
+            chosen.backend.counters.of(worker.index).retries.add(1);
+            if stale {
+                reuse = Reuse::Forbidden;
+            } else {
+                tried.insert(chosen.index);
+            }
+            last = Some(failure);
+        }
+    }
+
+    async fn attempt(&self, client: &mut Client, outcome: &mut Outcome, chosen: &Chosen, reuse: Reuse) -> AttemptEnd {
+        let worker = self.session.worker;
+        let request = &self.session.received.request;
+        let counters = chosen.backend.counters.of(worker.index);
+        let has_body = !matches!(request.body, BodyLength::None | BodyLength::Length(0));
+        let idempotence = match has_body {
+            // A body cannot be sent twice: look twice at the connection.
+            true => Idempotence::NotIdempotent,
+            false => Idempotence::of(request.method(&self.session.received.head)),
+        };
+        let kept = match reuse {
+            Reuse::Allowed => upstream::reuse(worker, &chosen.backend, idempotence),
+            Reuse::Forbidden => None,
+        };
+        let (backend, freshness) = match kept {
+            Some(stream) => (stream, Freshness::Kept),
+            None => {
+                let started = Instant::now();
+                match self.connect(chosen).await {
+                    Ok(stream) => (stream, Freshness::Fresh(started.elapsed())),
+                    Err(cause) => return AttemptEnd::Failed(Failure::Connect(cause), None),
+                }
+            }
+        };
+        outcome.connect = match freshness {
+            Freshness::Fresh(took) => Some(took),
+            Freshness::Kept => None,
+        };
+        counters.sessions.add(1);
+        let attempt = Attempt {
+            session: self.session,
+            pool: &self.pool,
+            edits: &self.edits,
+            message: &self.message,
+            request_id: &self.request_id,
+            sent: Cell::new(0),
+        };
+        match attempt.run(client, &backend, outcome).await {
+            Err(failure) => AttemptEnd::Failed(failure, Some(freshness)),
+            Ok(finished) => {
+                upstream::note_success(&chosen.backend);
+                AttemptEnd::Done(self.finish(client, backend, chosen, outcome, finished).await)
+            }
+        }
+    }
+
+    async fn connect(&self, chosen: &Chosen) -> Result<Stream, Cause> {
+        let worker = self.session.worker;
+        let limit = self.pool.settings.timeouts.connect;
+        let stream = upstream::connect(worker, &chosen.backend, limit).await?;
+        if let Some(version) = self.pool.settings.send_proxy {
+            let header = proxy_header(version, self.session.arrival);
+            body::write(&stream, &header, &[], limit, &Cell::new(0)).await.map_err(|_| Cause::ClosedEarly)?;
+        }
+        Ok(stream)
+    }
+
+    /// The answer went out, whole or not.
+    async fn finish(
+        &self,
+        client: &mut Client,
+        backend: Stream,
+        chosen: &Chosen,
+        outcome: &mut Outcome,
+        finished: Finished,
+    ) -> After {
+        match finished {
+            Finished::Whole { after, keep } => {
+                outcome.end(Ending::Ok);
+                if let Some(keep) = keep {
+                    let limit = self.pool.settings.keep_alive;
+                    self.session.worker.idle.give(&chosen.backend, backend, Instant::now() + keep, limit);
+                }
+                after
+            }
+            Finished::Tunnel { rest } => reply::tunnel(client, &backend, rest, &self.pool, outcome).await,
+            Finished::Cut { ending, after } => {
+                if ending == Ending::BackendAborted {
+                    upstream::note_failure(self.session.worker, &self.pool, chosen.index, Cause::ClosedEarly);
+                }
+                outcome.end(ending);
+                after
+            }
+        }
+    }
+
+    async fn answer_no_backend(
+        &self,
+        client: &Client,
+        outcome: &mut Outcome,
+        none: NoBackend,
+        last: Option<Failure>,
+    ) -> After {
+        if let (NoBackend::AllTried | NoBackend::AllDown, Some(failure)) = (none, &last) {
+            return self.answer_failure(client, outcome, failure).await;
+        }
+        outcome.end(no_backend(none));
+        let detail = match none {
+            NoBackend::AllDown | NoBackend::AllTried => "No server is available for this request right now.",
+            NoBackend::QueueFull | NoBackend::QueueTimeout => "All servers are busy. Please try again shortly.",
+        };
+        answer::refuse(self.session, client, outcome, 503, detail, &[("Retry-After", "5")]).await
+    }
+
+    async fn answer_failure(&self, client: &Client, outcome: &mut Outcome, failure: &Failure) -> After {
+        let (status, detail, ending) = failure.answer();
+        outcome.end(ending);
+        if failure.progress() == Progress::ResponseStarted {
+            return After::Drop;
+        }
+        answer::refuse(self.session, client, outcome, status, detail, &[]).await
+    }
+
+    async fn answer_client_fault(&self, client: &Client, outcome: &mut Outcome, broken: reply::ClientFault) -> After {
+        let (status, detail, ending) = match broken.why {
+            body::Broken::TooLarge => (413, "The body of the request is larger than allowed.", Ending::BodyTooLarge),
+            body::Broken::SourceFault => (400, "The body of the request breaks the chunked coding.", Ending::BodyFault),
+            body::Broken::SourceTimeout => {
+                (408, "The body of the request did not arrive in time.", Ending::ClientTimeout)
+            }
+            _ => {
+                outcome.end(Ending::ClientClosed);
+                return After::Drop;
+            }
+        };
+        outcome.end(ending);
+        match broken.answered {
+            reply::Answered::Nothing => answer::refuse(self.session, client, outcome, status, detail, &[]).await,
+            reply::Answered::Started => After::Drop,
+        }
+    }
+}
+
+/// What came of one attempt at one backend.
+enum AttemptEnd {
+    Done(After),
+    Failed(Failure, Option<Freshness>),
+}
+
+/// Hosts and paths are visible ASCII once parsed.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+fn lower(host: &str) -> Cow<'_, str> {
+    match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(host.to_ascii_lowercase()),
+        false => Cow::Borrowed(host),
+    }
+}

@@ -1,0 +1,416 @@
+//! One attempt: the request to one backend, and the backend's answer to the client, both at once.
+//! A backend may answer before it has read the whole request; a client may go away while it waits.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use logic::health::Cause;
+use logic::http1::forward::{self, Answer, ResponseFraming};
+use logic::http1::request::{Parse, Persistence, Version};
+use logic::http1::response::{self, Progress as HeadProgress, ResponseFault, ResponseHead};
+use logic::retry::Progress;
+use logic::route::HeaderEdits;
+
+use super::body::{self, Broken, Framing, Reader, Transfer};
+use super::{After, Client, RESPONSE_LIMITS, Session, answer, persistence};
+use crate::outcome::{Ending, Outcome};
+use crate::relay::{self, Totals};
+use crate::snapshot::PoolPlan;
+use crate::stream::Stream;
+
+/// Interim responses (1xx) that one final response may have in front.
+const MOST_INTERIM: u32 = 32;
+
+/// Whether the client has seen bytes of the final response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    Nothing,
+    Started,
+}
+
+/// Why an attempt gave the client no answer.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// No connection.
+    Connect(Cause),
+    /// The backend closed before its answer was there.
+    Closed { answered: Answered, progress: Progress },
+    /// The backend did not answer in time.
+    TimedOut { after: Duration, progress: Progress },
+    /// The backend's answer is not HTTP as it must be.
+    Fault { fault: ResponseFault, progress: Progress },
+    /// The client's request body broke.
+    Client(ClientFault),
+}
+
+/// A request body that could not be read to its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClientFault {
+    pub(super) why: Broken,
+    pub(super) answered: Answered,
+}
+
+impl Failure {
+    /// How far the attempt had come.
+    pub(super) fn progress(&self) -> Progress {
+        match self {
+            Self::Connect(_) => Progress::NothingSent,
+            Self::Closed { progress, .. } | Self::TimedOut { progress, .. } | Self::Fault { progress, .. } => *progress,
+            Self::Client(_) => Progress::BodyConsumed,
+        }
+    }
+
+    /// What it says about the backend.
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Connect(cause) => cause.clone(),
+            Self::Closed { .. } | Self::Client(_) => Cause::ClosedEarly,
+            Self::TimedOut { after, .. } => Cause::NoAnswer { after: *after },
+            Self::Fault { fault, .. } => Cause::BadResponse(fault.to_string()),
+        }
+    }
+
+    /// Status, sentence and ending for the client.
+    pub(super) fn answer(&self) -> (u16, &'static str, Ending) {
+        match self {
+            Self::Connect(Cause::ConnectTimeout { .. }) => {
+                (504, "The server behind this address could not be reached in time.", Ending::ConnectFailed)
+            }
+            Self::Connect(_) => (502, "The server behind this address could not be reached.", Ending::ConnectFailed),
+            Self::Closed { .. } => {
+                (502, "The server behind this address closed the connection without an answer.", Ending::BackendClosed)
+            }
+            Self::TimedOut { .. } => {
+                (504, "The server behind this address did not answer in time.", Ending::BackendTimeout)
+            }
+            Self::Fault { .. } => {
+                (502, "The server behind this address gave an answer that cannot be passed on.", Ending::BackendBad)
+            }
+            Self::Client(_) => (400, "The request broke off.", Ending::ClientClosed),
+        }
+    }
+}
+
+/// An answer that went out.
+pub(super) enum Finished {
+    /// To its end. `keep`: for how long the backend's connection may be kept.
+    Whole { after: After, keep: Option<Duration> },
+    /// The backend switched protocols; `rest` is what it said already.
+    Tunnel { rest: Vec<u8> },
+    /// It broke off on the way.
+    Cut { ending: Ending, after: After },
+}
+
+/// A request for one backend.
+pub(super) struct Attempt<'a> {
+    pub(super) session: &'a Session<'a>,
+    pub(super) pool: &'a PoolPlan,
+    pub(super) edits: &'a [&'a HeaderEdits; 2],
+    pub(super) message: &'a [u8],
+    pub(super) request_id: &'a str,
+    /// Bytes that went to the backend.
+    pub(super) sent: Cell<u64>,
+}
+
+/// What the two directions of an attempt tell each other, and the outcome afterwards.
+#[derive(Default)]
+struct Shared {
+    /// The request's body has been sent whole, or there is none.
+    request_sent: Cell<bool>,
+    /// The backend no longer takes the request's body.
+    request_cut: Cell<bool>,
+    body_read: Cell<u64>,
+    status: Cell<u16>,
+    answered: Cell<bool>,
+    first_byte: Cell<Option<Duration>>,
+    to_client: Cell<u64>,
+}
+
+impl Attempt<'_> {
+    /// Sends the request and passes the answer on.
+    pub(super) async fn run(
+        &self,
+        client: &mut Client,
+        backend: &Stream,
+        outcome: &mut Outcome,
+    ) -> Result<Finished, Failure> {
+        let shared = Shared::default();
+        let started = outcome.elapsed();
+        let clock = std::time::Instant::now();
+        let since_start = || started + clock.elapsed();
+        let result = self.exchange(client, backend, &shared, &since_start).await;
+        outcome.bytes_in += shared.body_read.get();
+        outcome.bytes_out += shared.to_client.get();
+        outcome.first_byte = shared.first_byte.get().or(outcome.first_byte);
+        if shared.answered.get() {
+            outcome.status = shared.status.get();
+        }
+        result
+    }
+
+    async fn exchange(
+        &self,
+        client: &mut Client,
+        backend: &Stream,
+        shared: &Shared,
+        since_start: &impl Fn() -> Duration,
+    ) -> Result<Finished, Failure> {
+        let write_limit = self.pool.settings.timeouts.body;
+        if body::write(backend, self.message, &[], write_limit, &self.sent).await.is_err() {
+            // The backend may have said why before it closed; without a body there is nothing more to send anyway.
+            shared.request_cut.set(true);
+        }
+        let Some(reader) = Reader::new(self.session.received.request.body) else {
+            shared.request_sent.set(true);
+            return self.respond(&client.stream, &client.buffer, backend, shared, since_start).await;
+        };
+        let Client { stream, buffer } = client;
+        let stream = &*stream;
+        let chunked = matches!(reader, Reader::Chunked(_));
+        // What is read ahead of the body's end belongs to the next request; the response side only asks whether it exists.
+        let sending = Transfer {
+            from: stream,
+            buffer,
+            reader,
+            to: backend,
+            framing: if chunked { Framing::Chunked } else { Framing::Raw },
+            prefix: Vec::new(),
+            limit: self.session.settings.limits.body,
+            read_timeout: self.session.settings.timeouts.body,
+            write_timeout: write_limit,
+            read: &shared.body_read,
+            written: &self.sent,
+        };
+        let mut sending = std::pin::pin!(async {
+            if shared.request_cut.get() { Err(Broken::DestinationClosed) } else { sending.run().await }
+        });
+        let mut responding = std::pin::pin!(self.respond(stream, &[], backend, shared, since_start));
+        let mut is_sending = true;
+        loop {
+            tokio::select! {
+                biased;
+                sent = &mut sending, if is_sending => {
+                    is_sending = false;
+                    match sent {
+                        Ok(()) => shared.request_sent.set(true),
+                        // It may have answered early and closed its ear: the answer is on its way.
+                        Err(Broken::DestinationClosed | Broken::DestinationTimeout) => shared.request_cut.set(true),
+                        Err(why) => {
+                            let answered = if shared.answered.get() { Answered::Started } else { Answered::Nothing };
+                            return Err(Failure::Client(ClientFault { why, answered }));
+                        }
+                    }
+                }
+                responded = &mut responding => return responded,
+            }
+        }
+    }
+
+    /// Reads the backend's answer and passes it on. `behind` is what the client sent behind its request.
+    async fn respond(
+        &self,
+        client: &Stream,
+        behind: &[u8],
+        backend: &Stream,
+        shared: &Shared,
+        since_start: &impl Fn() -> Duration,
+    ) -> Result<Finished, Failure> {
+        let mut buffer = Vec::new();
+        let mut interim = 0;
+        loop {
+            let response = self.read_head(&mut buffer, backend, shared, since_start).await?;
+            let head: Vec<u8> = buffer.drain(..response.len).collect();
+            if response.is_interim() {
+                interim += 1;
+                if interim > MOST_INTERIM {
+                    return Err(self.fault(ResponseFault::Status, shared));
+                }
+                if self.session.received.request.version == Version::Http11 {
+                    let mut out = Vec::new();
+                    forward::write_interim(&mut out, &head, &response);
+                    if self.write_to_client(client, &out, shared).await.is_err() {
+                        return Ok(Finished::Cut { ending: Ending::ClientClosed, after: After::Drop });
+                    }
+                }
+                continue;
+            }
+            return self.pass_on(client, behind, backend, buffer, &head, &response, shared).await;
+        }
+    }
+
+    async fn read_head(
+        &self,
+        buffer: &mut Vec<u8>,
+        backend: &Stream,
+        shared: &Shared,
+        since_start: &impl Fn() -> Duration,
+    ) -> Result<ResponseHead, Failure> {
+        let received = &self.session.received;
+        let kind = received.request.kind(&received.head);
+        let mut progress = HeadProgress::default();
+        let limit = self.pool.settings.timeouts.response;
+        loop {
+            if !buffer.is_empty() {
+                match response::resume(buffer, &mut progress, &RESPONSE_LIMITS, kind) {
+                    Ok(Parse::Complete(response)) => return Ok(response),
+                    Ok(Parse::Incomplete) => {}
+                    Err(fault) => return Err(self.fault(fault, shared)),
+                }
+            }
+            let was_sent = shared.request_sent.get() || shared.request_cut.get();
+            match tokio::time::timeout(limit, backend.fill(buffer)).await {
+                Ok(Ok(count)) if count > 0 => {
+                    if shared.first_byte.get().is_none() {
+                        shared.first_byte.set(Some(since_start()));
+                    }
+                }
+                Ok(_) => {
+                    let answered = if buffer.is_empty() { Answered::Nothing } else { Answered::Started };
+                    return Err(Failure::Closed { answered, progress: self.progress(shared) });
+                }
+                // The time for an answer runs from the request's end; until then the client's own limits hold.
+                Err(_) if !was_sent => {}
+                Err(_) => return Err(Failure::TimedOut { after: limit, progress: self.progress(shared) }),
+            }
+        }
+    }
+
+    async fn pass_on(
+        &self,
+        client: &Stream,
+        behind: &[u8],
+        backend: &Stream,
+        mut buffer: Vec<u8>,
+        head: &[u8],
+        response: &ResponseHead,
+        shared: &Shared,
+    ) -> Result<Finished, Failure> {
+        let session = self.session;
+        let request = &session.received.request;
+        let switched = response.status == 101;
+        let framing = forward::response_framing(response, request.version);
+        let request_is_whole = shared.request_sent.get();
+        let refused_upgrade = request.upgrade.is_some() && !switched && !behind.is_empty();
+        let persistence = match (request_is_whole, refused_upgrade, framing) {
+            // What the client still sends of this request, or took for another protocol, must never be read as a request.
+            (false, _, _) | (_, true, _) | (_, _, ResponseFraming::UntilClose) => Persistence::Close,
+            _ if session.worker.is_draining() => Persistence::Close,
+            _ => persistence(session),
+        };
+        let mut out = Vec::new();
+        let written = Answer {
+            persistence,
+            client: request.version,
+            framing,
+            hsts: answer::hsts(session),
+            request_id: Some((&session.settings.request_id_header, self.request_id)),
+        };
+        forward::write_response(&mut out, head, response, &written, self.edits);
+        shared.status.set(response.status);
+        shared.answered.set(true);
+        if switched {
+            return Ok(match self.write_to_client(client, &out, shared).await {
+                Ok(()) => Finished::Tunnel { rest: buffer },
+                Err(_) => Finished::Cut { ending: Ending::ClientClosed, after: After::Drop },
+            });
+        }
+        let moved = match Reader::new(response.body) {
+            None => {
+                if framing == ResponseFraming::Chunked {
+                    logic::http1::chunked::write_end(&mut out, &[]);
+                }
+                self.write_to_client(client, &out, shared).await
+            }
+            Some(reader) => {
+                let from_backend = Cell::new(0);
+                Transfer {
+                    from: backend,
+                    buffer: &mut buffer,
+                    reader,
+                    to: client,
+                    framing: if framing == ResponseFraming::Chunked { Framing::Chunked } else { Framing::Raw },
+                    prefix: out,
+                    limit: None,
+                    read_timeout: self.pool.settings.timeouts.body,
+                    write_timeout: session.settings.timeouts.write,
+                    read: &from_backend,
+                    written: &shared.to_client,
+                }
+                .run()
+                .await
+            }
+        };
+        Ok(match moved {
+            Ok(()) => {
+                let after = if persistence == Persistence::KeepAlive { After::KeepAlive } else { After::Close };
+                // Bytes behind the answer belong to nobody: such a connection is never used again.
+                let reusable = response.persistence == Persistence::KeepAlive && buffer.is_empty() && request_is_whole;
+                Finished::Whole { after, keep: self.keep(response).filter(|_| reusable) }
+            }
+            Err(Broken::DestinationClosed) => Finished::Cut { ending: Ending::ClientClosed, after: After::Drop },
+            Err(Broken::DestinationTimeout) => {
+                client.reset_on_close();
+                Finished::Cut { ending: Ending::ClientTimeout, after: After::Drop }
+            }
+            Err(_) => {
+                // Where the end of the connection is the end of the body, only a reset tells that it was cut.
+                if framing == ResponseFraming::UntilClose {
+                    client.reset_on_close();
+                }
+                Finished::Cut { ending: Ending::BackendAborted, after: After::Drop }
+            }
+        })
+    }
+
+    /// For how long the backend's connection may be kept: ours, or a second less than the backend says it keeps it.
+    fn keep(&self, response: &ResponseHead) -> Option<Duration> {
+        if self.pool.settings.send_proxy.is_some() {
+            return None;
+        }
+        let ours = self.pool.settings.timeouts.keep_alive;
+        let theirs = response.keep_alive_timeout.map(|timeout| timeout.saturating_sub(Duration::from_secs(1)));
+        Some(theirs.map_or(ours, |theirs| theirs.min(ours))).filter(|keep| !keep.is_zero())
+    }
+
+    async fn write_to_client(&self, client: &Stream, out: &[u8], shared: &Shared) -> Result<(), Broken> {
+        body::write(client, out, &[], self.session.settings.timeouts.write, &shared.to_client).await
+    }
+
+    fn fault(&self, fault: ResponseFault, shared: &Shared) -> Failure {
+        Failure::Fault { fault, progress: self.progress(shared) }
+    }
+
+    fn progress(&self, shared: &Shared) -> Progress {
+        let has_body = Reader::new(self.session.received.request.body).is_some();
+        match (shared.answered.get(), has_body && self.sent.get() > 0, self.sent.get()) {
+            (true, _, _) => Progress::ResponseStarted,
+            (_, true, _) => Progress::BodyConsumed,
+            (_, _, 0) => Progress::NothingSent,
+            _ => Progress::RequestSent,
+        }
+    }
+}
+
+/// Carries the bytes of another protocol after a 101, until both sides have ended.
+pub(super) async fn tunnel(
+    client: &mut Client,
+    backend: &Stream,
+    rest: Vec<u8>,
+    pool: &PoolPlan,
+    outcome: &mut Outcome,
+) -> After {
+    let totals = Totals::default();
+    let early = std::mem::take(&mut client.buffer);
+    totals.up.set(early.len() as u64);
+    totals.down.set(rest.len() as u64);
+    let end = relay::run(&client.stream, backend, early, rest, pool.settings.timeouts.tunnel, &totals).await;
+    outcome.bytes_in += totals.up.get();
+    outcome.bytes_out += totals.down.get();
+    outcome.end(match end {
+        relay::End::Finished => Ending::Ok,
+        relay::End::Idle => Ending::Idle,
+        relay::End::ClientFailed => Ending::ClientClosed,
+        relay::End::BackendFailed => Ending::BackendAborted,
+    });
+    After::Drop
+}

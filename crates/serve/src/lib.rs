@@ -1,0 +1,33 @@
+//! The front door: the only listeners of the program, and everything between a client's byte and a backend.
+//!
+//! Workers (`worker.rs`) own traffic: one thread, one single-threaded runtime, own sockets and own idle backend
+//! connections per core. Everything slow (control socket, admin, health checks, name look-ups, reload) runs on the
+//! main runtime in `start.rs` and reaches workers only through a swapped [`snapshot::Snapshot`], atomics in
+//! [`state::State`] and one command channel per worker.
+
+pub mod access_log;
+pub mod accept;
+pub mod admin;
+pub mod connection;
+pub mod control;
+pub mod events;
+pub mod front;
+pub mod health;
+pub mod http;
+pub mod listen;
+pub mod metrics;
+pub mod outcome;
+pub mod relay;
+pub mod reload;
+pub mod report;
+pub mod resolve;
+pub mod snapshot;
+pub mod start;
+pub mod state;
+pub mod stream;
+pub mod tcp;
+pub mod tls;
+pub mod upstream;
+pub mod worker;
+
+pub use start::{Options, StartError, run};

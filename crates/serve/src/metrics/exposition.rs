@@ -1,0 +1,267 @@
+//! Everything that is counted, as OpenMetrics text for Prometheus. Made anew for each scrape from state and snapshot;
+//! nothing is kept here, so a scrape cannot disagree with `penstock ctl status`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use logic::balance::Availability;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::front::Front;
+use crate::metrics::{LATENCY_BOUNDS, LatencySum};
+use crate::report::{Statuses, health_word};
+use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan, Snapshot};
+use crate::state::{Admission, State, lock};
+
+/// Media type of [`render`]'s text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// One scrape.
+pub fn render(front: &Arc<Front>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("penstock");
+    registry.register_collector(Box::new(FrontCollector(front.clone())));
+    let mut out = String::new();
+    text::encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+struct FrontCollector(Arc<Front>);
+
+impl fmt::Debug for FrontCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FrontCollector")
+    }
+}
+
+impl Collector for FrontCollector {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (state, snapshot) = (&self.0.state, self.0.snapshot.load());
+        let mut out = Families(encoder);
+        process(&mut out, state, &snapshot)?;
+        // In configuration order, so that two scrapes can be compared line by line.
+        let listeners: Vec<_> =
+            snapshot.config.listeners.iter().filter_map(|listener| snapshot.listeners.get(&listener.name)).collect();
+        encode_listeners(&mut out, &listeners)?;
+        let backends: Vec<_> =
+            snapshot.pools.iter().flat_map(|pool| pool.backends.iter().map(move |backend| (&**pool, backend))).collect();
+        encode_pools(&mut out, &snapshot.pools, &backends)?;
+        backend_gauges(&mut out, &backends)?;
+        backend_counters(&mut out, &backends)
+    }
+}
+
+fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::Result {
+    let version = [([("version", env!("CARGO_PKG_VERSION"))], 1_u64)];
+    out.gauges("build", "Always 1, labelled with the version of the program", version)?;
+    let gauges = [
+        ("uptime_seconds", "Time since the start of the process", state.started.elapsed().as_secs()),
+        ("config_generation", "Number of the configuration that is served, counted from the start", snapshot.generation),
+        ("workers", "Worker threads", state.workers as u64),
+        ("draining", "1 when the process was told to stop and waits for its sessions", u64::from(state.draining.load(Relaxed))),
+        ("connections", "Client connections open now", state.connections.load(Relaxed) as u64),
+        ("connections_max", "Limit of client connections", state.max_connections.load(Relaxed) as u64),
+        ("degraded", "Things that do not work as configured", state.degraded().len() as u64),
+    ];
+    for (name, help, value) in gauges {
+        out.gauges(name, help, [(NO_LABELS, value)])?;
+    }
+    let counters = [
+        ("reloads_refused", "Reloads refused because the configuration was not valid", &state.reloads_refused),
+        ("evicted_connections", "Idle client connections closed to make room for new ones", &state.evicted),
+        ("accept_pauses", "Times that accepting paused because descriptors or connections ran out", &state.accept_pauses),
+        ("log_lines_dropped", "Access-log lines that the writer had no time for", &state.log_lines_dropped),
+        ("log_lines_failed", "Access-log lines that could not be written", &state.log_lines_failed),
+        ("session_panics", "Sessions that ended in a panic", &state.panics),
+    ];
+    for (name, help, value) in counters {
+        out.counters(name, help, [(NO_LABELS, value.load(Relaxed))])?;
+    }
+    Ok(())
+}
+
+fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) -> fmt::Result {
+    let each = |value: fn(&ListenerPlan) -> u64| listeners.iter().map(move |plan| (listener(plan), value(plan)));
+    out.gauges("listener_connections", "Client connections open now", each(|plan| plan.state.connections.load(Relaxed) as u64))?;
+    out.counters(
+        "listener_accepted",
+        "Client connections accepted",
+        each(|plan| plan.state.counters.sum(|block| &block.connections)),
+    )?;
+    out.counters(
+        "listener_sessions",
+        "Sessions ended: requests of HTTP, connections of TCP",
+        each(|plan| plan.state.counters.sum(|block| &block.sessions)),
+    )?;
+    let responses = listeners.iter().flat_map(|plan| {
+        let classes = Statuses::sum(&plan.state.counters, |block| &block.statuses).classes();
+        classes.map(|(class, count)| ([("listener", name_of(plan)), ("code", class)], count))
+    });
+    out.counters("listener_responses", "HTTP answers by class of their status", responses)?;
+    out.counters(
+        "listener_received_bytes",
+        "Bytes from clients, after TLS",
+        each(|plan| plan.state.counters.sum(|block| &block.bytes_in)),
+    )?;
+    out.counters(
+        "listener_sent_bytes",
+        "Bytes to clients, before TLS",
+        each(|plan| plan.state.counters.sum(|block| &block.bytes_out)),
+    )?;
+    let endings = listeners.iter().flat_map(|plan| {
+        let mut endings: Vec<_> = lock(&plan.state.endings).iter().map(|(reason, count)| (*reason, *count)).collect();
+        endings.sort_unstable();
+        endings.into_iter().map(|(reason, count)| ([("listener", name_of(plan)), ("reason", reason)], count))
+    });
+    out.counters("listener_endings", "Sessions that did not end well, by reason", endings)?;
+    let latencies =
+        listeners.iter().map(|plan| (listener(plan), plan.state.counters.sum_latency(|block| &block.latency)));
+    out.histograms("listener_session_seconds", "Time from a session's first byte to its end", latencies)
+}
+
+fn encode_pools(
+    out: &mut Families<'_>,
+    pools: &[Arc<PoolPlan>],
+    backends: &[(&PoolPlan, &BackendPlan)],
+) -> fmt::Result {
+    let name = |plan: &'_ Arc<PoolPlan>| [("pool", plan.settings.name.to_string())];
+    let waiting = pools.iter().map(|plan| (name(plan), plan.queue.waiting.load(Relaxed) as u64));
+    out.gauges("pool_waiting", "Sessions that wait for a busy backend", waiting)?;
+    let healthy = pools.iter().map(|plan| {
+        let is_healthy = |(pool, backend): &&(&PoolPlan, &BackendPlan)| {
+            pool.id == plan.id && backend.state.health_state().availability() == Availability::Available
+        };
+        (name(plan), backends.iter().filter(is_healthy).count() as u64)
+    });
+    out.gauges("pool_healthy_backends", "Backends that are not down or ejected", healthy)
+}
+
+fn backend_gauges(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan)]) -> fmt::Result {
+    let each = |value: fn(&BackendPlan) -> u64| {
+        backends.iter().map(move |(pool, backend)| (backend_labels(pool, backend), value(backend)))
+    };
+    let up = |backend: &BackendPlan| u64::from(backend.state.health_state().availability() == Availability::Available);
+    out.gauges("backend_up", "1 unless checks or traffic say that it does not work", each(up))?;
+    let states = backends.iter().map(|(pool, backend)| {
+        let [first, second] = backend_labels(pool, backend);
+        ([first, second, ("state", health_word(backend.state.health_state()).into())], 1_u64)
+    });
+    out.gauges("backend_state", "Always 1, labelled with the state of health", states)?;
+    out.gauges(
+        "backend_draining",
+        "1 when an operator drains it",
+        each(|backend| u64::from(backend.state.admission() == Admission::Draining)),
+    )?;
+    out.gauges(
+        "backend_weight",
+        "Share of sessions, relative to its neighbours",
+        each(|backend| u64::from(backend.state.weight_override().unwrap_or(backend.settings.weight))),
+    )?;
+    out.gauges("backend_in_flight", "Sessions now", each(|backend| u64::from(backend.state.in_flight.load(Relaxed))))?;
+    out.gauges(
+        "backend_addresses",
+        "Addresses that its name resolves to",
+        each(|backend| backend.state.addresses.load().len() as u64),
+    )
+}
+
+fn backend_counters(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan)]) -> fmt::Result {
+    let each = |value: fn(&BackendPlan) -> u64| {
+        backends.iter().map(move |(pool, backend)| (backend_labels(pool, backend), value(backend)))
+    };
+    let counters: [(&str, &str, fn(&BackendPlan) -> u64); 7] = [
+        ("backend_sessions", "Sessions given to it", |backend| backend.state.counters.sum(|block| &block.sessions)),
+        ("backend_connects", "Connections opened", |backend| backend.state.counters.sum(|block| &block.connects)),
+        ("backend_reused", "Idle connections used again", |backend| backend.state.counters.sum(|block| &block.reused)),
+        ("backend_failures", "Attempts that failed", |backend| backend.state.counters.sum(|block| &block.failures)),
+        ("backend_retries", "Attempts that failed and were made again elsewhere", |backend| {
+            backend.state.counters.sum(|block| &block.retries)
+        }),
+        ("backend_sent_bytes", "Bytes sent to it", |backend| backend.state.counters.sum(|block| &block.bytes_in)),
+        ("backend_received_bytes", "Bytes received from it", |backend| {
+            backend.state.counters.sum(|block| &block.bytes_out)
+        }),
+    ];
+    for (name, help, value) in counters {
+        out.counters(name, help, each(value))?;
+    }
+    let responses = backends.iter().flat_map(|(pool, backend)| {
+        let classes = Statuses::sum(&backend.state.counters, |block| &block.statuses).classes();
+        classes.map(|(class, count)| {
+            let [first, second] = backend_labels(pool, backend);
+            ([first, second, ("code", class.into())], count)
+        })
+    });
+    out.counters("backend_responses", "HTTP answers by class of their status", responses)?;
+    let latencies = backends.iter().map(|(pool, backend)| {
+        (backend_labels(pool, backend), backend.state.counters.sum_latency(|block| &block.latency))
+    });
+    out.histograms("backend_response_seconds", "Time to its first byte (HTTP) or of the connect (TCP)", latencies)
+}
+
+fn listener(plan: &ListenerPlan) -> [(&'static str, String); 1] {
+    [("listener", plan.state.name.to_string())]
+}
+
+fn name_of(plan: &ListenerPlan) -> &str {
+    &plan.state.name
+}
+
+fn backend_labels(pool: &PoolPlan, backend: &BackendPlan) -> [(&'static str, String); 2] {
+    [("pool", pool.settings.name.to_string()), ("backend", backend.state.name.to_string())]
+}
+
+const NO_LABELS: [(&str, &str); 0] = [];
+
+/// Writes families: a description, then one sample or histogram per label set. The encoder adds `_total` to counters.
+struct Families<'a>(DescriptorEncoder<'a>);
+
+impl Families<'_> {
+    fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    fn histograms<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (L, LatencySum)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, sum) in samples {
+            let bounds = LATENCY_BOUNDS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::INFINITY]);
+            let buckets: Vec<_> = bounds.zip(sum.buckets).collect();
+            let seconds = sum.total_micros as f64 / 1e6;
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(seconds, sum.count(), &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

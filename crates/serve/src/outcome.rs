@@ -1,0 +1,270 @@
+//! What happened to one session: filled in along its way, finished exactly once, on every way out, when it is dropped.
+//! The access log and the counters are two views of it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime};
+
+use logic::access_log::{Entry, Kind, Timings};
+use logic::http1::refusal::Refusal;
+use logic::http1::request::{RequestHead, Version};
+use logic::http1::span::Span;
+use logic::peers::Peer;
+
+use crate::snapshot::PoolPlan;
+use crate::state::{ListenerState, lock};
+use crate::worker::Worker;
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// As both sides wanted.
+    Ok,
+    /// We answered by configuration: a redirect.
+    Redirected,
+    /// The request was ambiguous, broken or over a limit.
+    Refused(Refusal),
+    /// The request's body broke its framing.
+    BodyFault,
+    /// The request's body is longer than the limit.
+    BodyTooLarge,
+    /// The client did not send its request in time.
+    ClientTimeout,
+    /// The client went away.
+    ClientClosed,
+    /// No route takes this request.
+    NoRoute,
+    /// Routes go by path, and this path can be read in two ways.
+    AmbiguousPath,
+    /// No backend of the pool is healthy.
+    AllDown,
+    /// Every backend is at its limit and so is the queue.
+    QueueFull,
+    /// No backend became free in time.
+    QueueTimeout,
+    /// No backend could be connected to.
+    ConnectFailed,
+    /// The backend closed before its answer.
+    BackendClosed,
+    /// The backend did not answer in time.
+    BackendTimeout,
+    /// The backend's answer was not HTTP as it must be.
+    BackendBad,
+    /// The backend broke off in the middle of its answer.
+    BackendAborted,
+    /// Nothing moved for the whole limit.
+    Idle,
+    /// TLS handshake failed.
+    TlsFailed,
+    /// TLS handshake took too long.
+    TlsTimeout,
+    /// A PROXY header was due and did not come right.
+    ProxyHeader,
+    /// The listener is at its limit.
+    ListenerFull,
+    /// The session panicked: our fault.
+    Panicked,
+}
+
+impl Ending {
+    /// One word for logs and metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Redirected => "redirected",
+            Self::Refused(refusal) => refusal.reason(),
+            Self::BodyFault => "body-fault",
+            Self::BodyTooLarge => "body-too-large",
+            Self::ClientTimeout => "client-timeout",
+            Self::ClientClosed => "client-closed",
+            Self::NoRoute => "no-route",
+            Self::AmbiguousPath => "ambiguous-path",
+            Self::AllDown => "all-down",
+            Self::QueueFull => "queue-full",
+            Self::QueueTimeout => "queue-timeout",
+            Self::ConnectFailed => "connect-failed",
+            Self::BackendClosed => "backend-closed",
+            Self::BackendTimeout => "backend-timeout",
+            Self::BackendBad => "backend-bad",
+            Self::BackendAborted => "backend-aborted",
+            Self::Idle => "idle",
+            Self::TlsFailed => "tls-failed",
+            Self::TlsTimeout => "tls-timeout",
+            Self::ProxyHeader => "proxy-header",
+            Self::ListenerFull => "listener-full",
+            Self::Panicked => "panicked",
+        }
+    }
+}
+
+/// A request head: its bytes, and the spans into them.
+pub struct Received {
+    /// The bytes, without those of the body.
+    pub head: Vec<u8>,
+    /// What they mean.
+    pub request: RequestHead,
+}
+
+/// The record of one session.
+pub struct Outcome {
+    worker: Rc<Worker>,
+    listener: Arc<ListenerState>,
+    kind: Kind,
+    client: Peer,
+    tls: Option<&'static str>,
+    started: Instant,
+    /// The request, once its head was read.
+    pub received: Option<Rc<Received>>,
+    /// Request id, if it has one.
+    pub request_id: String,
+    /// Status that the client saw; 0 for none.
+    pub status: u16,
+    /// Pool that the route chose.
+    pub pool: Option<Arc<PoolPlan>>,
+    /// Index of the backend in the pool, the last one tried.
+    pub backend: Option<usize>,
+    /// Backends tried.
+    pub attempts: u32,
+    /// Bytes from the client.
+    pub bytes_in: u64,
+    /// Bytes to the client.
+    pub bytes_out: u64,
+    /// Time spent waiting for a busy backend.
+    pub queued: Option<Duration>,
+    /// Time to open the connection; `None` if one was reused.
+    pub connect: Option<Duration>,
+    /// From the session's start to the first byte of the backend's answer.
+    pub first_byte: Option<Duration>,
+    ending: Option<Ending>,
+}
+
+impl Outcome {
+    /// A session that starts now.
+    pub fn new(
+        worker: &Rc<Worker>,
+        listener: &Arc<ListenerState>,
+        kind: Kind,
+        client: Peer,
+        tls: Option<&'static str>,
+    ) -> Self {
+        Self {
+            worker: worker.clone(),
+            listener: listener.clone(),
+            kind,
+            client,
+            tls,
+            started: Instant::now(),
+            received: None,
+            request_id: String::new(),
+            status: 0,
+            pool: None,
+            backend: None,
+            attempts: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            queued: None,
+            connect: None,
+            first_byte: None,
+            ending: None,
+        }
+    }
+
+    /// Says how it ended; the first word stands.
+    pub fn end(&mut self, ending: Ending) {
+        self.ending.get_or_insert(ending);
+    }
+
+    /// Time since the session's start.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        let ending = match self.ending {
+            _ if std::thread::panicking() => {
+                self.worker.front.state.panics.fetch_add(1, Relaxed);
+                Ending::Panicked
+            }
+            Some(ending) => ending,
+            // Dropped without a word: the task was cancelled because the client's side is being torn down.
+            None => Ending::ClientClosed,
+        };
+        let took = self.elapsed();
+        self.count(ending, took);
+        self.log(ending, took);
+    }
+}
+
+impl Outcome {
+    fn count(&self, ending: Ending, took: Duration) {
+        let counters = self.listener.counters.of(self.worker.index);
+        counters.sessions.add(1);
+        counters.bytes_in.add(self.bytes_in);
+        counters.bytes_out.add(self.bytes_out);
+        counters.latency.observe(took);
+        let class = usize::from(self.status / 100);
+        if (1..=5).contains(&class) {
+            counters.statuses[class - 1].add(1);
+        }
+        if !matches!(ending, Ending::Ok) {
+            *lock(&self.listener.endings).entry(ending.word()).or_insert(0) += 1;
+        }
+        if let (Some(pool), Some(backend)) = (&self.pool, self.backend) {
+            let counters = pool.backends[backend].state.counters.of(self.worker.index);
+            counters.bytes_in.add(self.bytes_in);
+            counters.bytes_out.add(self.bytes_out);
+            // Only what the backend itself answered counts as its answer.
+            if let Some(first_byte) = self.first_byte {
+                counters.latency.observe(first_byte);
+                if (1..=5).contains(&class) {
+                    counters.statuses[class - 1].add(1);
+                }
+            }
+        }
+    }
+
+    fn log(&self, ending: Ending, took: Duration) {
+        let Some(format) = self.worker.log_format() else { return };
+        let at = crate::events::timestamp(SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH));
+        let received = self.received.as_deref();
+        let part = |span: fn(&RequestHead) -> Span| received.map(|received| span(&received.request).of(&received.head));
+        let header = |name| received.and_then(|received| received.request.header(&received.head, name));
+        let entry = Entry {
+            at: &at,
+            listener: &self.listener.name,
+            client: self.client,
+            kind: self.kind,
+            request_id: (!self.request_id.is_empty()).then_some(&*self.request_id),
+            method: part(|request| request.method),
+            host: part(|request| request.authority),
+            target: part(|request| request.target),
+            version: received.map(|received| match received.request.version {
+                Version::Http10 => "HTTP/1.0",
+                Version::Http11 => "HTTP/1.1",
+            }),
+            status: (self.status != 0).then_some(self.status),
+            pool: self.pool.as_ref().map(|pool| &*pool.settings.name),
+            backend: self
+                .pool
+                .as_ref()
+                .zip(self.backend)
+                .map(|(pool, backend)| &*pool.backends[backend].state.name),
+            attempts: self.attempts,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            duration: took,
+            timings: Timings { queue: self.queued, connect: self.connect, first_byte: self.first_byte },
+            user_agent: header("user-agent"),
+            referer: header("referer"),
+            tls: self.tls,
+            outcome: ending.word(),
+        };
+        self.worker.log(|line| match format {
+            config::types::LogFormat::Text => logic::access_log::text(&entry, line),
+            config::types::LogFormat::Json => logic::access_log::json(&entry, line),
+        });
+    }
+}

@@ -1,0 +1,261 @@
+//! Moves bytes both ways between two connections until both directions have ended.
+//! Half-close is carried over: an end on one side shuts the other side's direction only, and what a peer wrote before it
+//! closed is always delivered first. Bulk on plain connections goes through splice(2).
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice};
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use sys::splice::Pipe;
+
+use crate::stream::{Carriage, Moved, Stream};
+
+/// Bytes after which one direction changes from copying to splicing. Splicing short transfers costs more than it saves
+/// (62.5 against 65.4 us for a short session); a pipe pays once a flow has moved a few hundred KiB.
+const SPLICE_AFTER: u64 = 256 * 1024;
+
+/// Bytes that one splice moves at most, and the size asked for its pipe.
+const PIPE_SIZE: usize = 256 * 1024;
+
+/// Moves per wake-up before other connections of the worker get their turn.
+const TURNS: usize = 16;
+
+/// Why a relay ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// Both sides closed in order.
+    Finished,
+    /// No byte in either direction for the whole limit.
+    Idle,
+    /// The client's connection broke.
+    ClientFailed,
+    /// The backend's connection broke.
+    BackendFailed,
+}
+
+/// What a relay moved.
+#[derive(Debug, Default)]
+pub struct Totals {
+    /// From the client.
+    pub up: Cell<u64>,
+    /// To the client.
+    pub down: Cell<u64>,
+}
+
+/// Relays between `client` and `backend`. `up` and `down` are bytes read before that go first.
+pub async fn run(
+    client: &Stream,
+    backend: &Stream,
+    up: Vec<u8>,
+    down: Vec<u8>,
+    idle: Duration,
+    totals: &Totals,
+) -> End {
+    let bulk = match (client.carriage(), backend.carriage()) {
+        (Carriage::Plain, Carriage::Plain) => Bulk::Splice,
+        _ => Bulk::Copy,
+    };
+    let mut upward = Direction::new(up, bulk);
+    let mut downward = Direction::new(down, bulk);
+    let moving = std::future::poll_fn(|cx| {
+        let up = upward.poll(cx, client, backend, &totals.up);
+        let down = downward.poll(cx, backend, client, &totals.down);
+        for (progress, from, to) in
+            [(&up, End::ClientFailed, End::BackendFailed), (&down, End::BackendFailed, End::ClientFailed)]
+        {
+            match progress {
+                Poll::Ready(Err(Broken::Source)) => return Poll::Ready(from),
+                Poll::Ready(Err(Broken::Destination)) => return Poll::Ready(to),
+                _ => {}
+            }
+        }
+        match (up, down) {
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(End::Finished),
+            _ => Poll::Pending,
+        }
+    });
+    let mut moving = pin!(moving);
+    let mut seen = (totals.up.get(), totals.down.get());
+    let mut deadline = Instant::now() + idle;
+    loop {
+        match tokio::time::timeout_at(deadline.into(), moving.as_mut()).await {
+            Ok(end) => return end,
+            Err(_) => {
+                let now = (totals.up.get(), totals.down.get());
+                if now == seen {
+                    return End::Idle;
+                }
+                seen = now;
+                deadline = Instant::now() + idle;
+            }
+        }
+    }
+}
+
+/// Whether bulk may be spliced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bulk {
+    Copy,
+    Splice,
+}
+
+/// Which side of a direction broke.
+enum Broken {
+    Source,
+    Destination,
+}
+
+struct Direction {
+    /// Read but not yet written.
+    rest: Vec<u8>,
+    written: usize,
+    phase: Phase,
+    bulk: Bulk,
+    pipe: Option<Pipe>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Moving,
+    Ending,
+    Ended,
+}
+
+impl Direction {
+    fn new(rest: Vec<u8>, bulk: Bulk) -> Self {
+        Self { rest, written: 0, phase: Phase::Moving, bulk, pipe: None }
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &Stream,
+        to: &Stream,
+        total: &Cell<u64>,
+    ) -> Poll<Result<(), Broken>> {
+        for _ in 0..TURNS {
+            ready!(self.poll_rest(cx, to))?;
+            match self.phase {
+                Phase::Ended => return Poll::Ready(Ok(())),
+                Phase::Ending => {
+                    // A peer that has already gone cannot be told; that is the same as told.
+                    let _ = ready!(to.poll_shutdown(cx));
+                    self.phase = Phase::Ended;
+                    return Poll::Ready(Ok(()));
+                }
+                Phase::Moving if self.bulk == Bulk::Splice && total.get() >= SPLICE_AFTER => {
+                    ready!(self.poll_splice(cx, from, to, total))?;
+                }
+                Phase::Moving => ready!(self.poll_copy(cx, from, to, total))?,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_rest(&mut self, cx: &mut Context<'_>, to: &Stream) -> Poll<Result<(), Broken>> {
+        while self.written < self.rest.len() {
+            match ready!(to.poll_write(cx, &[IoSlice::new(&self.rest[self.written..])])) {
+                Ok(count) => self.written += count,
+                Err(_) => return Poll::Ready(Err(Broken::Destination)),
+            }
+        }
+        if !self.rest.is_empty() {
+            // An idle connection holds no buffer.
+            self.rest = Vec::new();
+            self.written = 0;
+        }
+        to.poll_flush(cx).map_err(|_| Broken::Destination)
+    }
+
+    fn poll_copy(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &Stream,
+        to: &Stream,
+        total: &Cell<u64>,
+    ) -> Poll<Result<(), Broken>> {
+        match ready!(from.poll_move(cx, to, &mut self.rest)) {
+            Ok(Moved::Bytes(count)) => total.set(total.get() + count as u64),
+            Ok(Moved::End) => self.phase = Phase::Ending,
+            Ok(Moved::ReadFailed(_)) => return Poll::Ready(Err(Broken::Source)),
+            Err(_) => return Poll::Ready(Err(Broken::Destination)),
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_splice(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &Stream,
+        to: &Stream,
+        total: &Cell<u64>,
+    ) -> Poll<Result<(), Broken>> {
+        let pipe = match self.pipe.take() {
+            Some(pipe) => self.pipe.insert(pipe),
+            None => match take_pipe() {
+                Ok(pipe) => self.pipe.insert(pipe),
+                // No descriptors left for a pipe: copying works without.
+                Err(_) => {
+                    self.bulk = Bulk::Copy;
+                    return Poll::Ready(Ok(()));
+                }
+            },
+        };
+        while !pipe.is_empty() {
+            match ready!(to.poll_splice_to(cx, |fd| pipe.splice_out(fd, PIPE_SIZE))) {
+                Ok(0) => return Poll::Ready(Err(Broken::Destination)),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Poll::Ready(Err(Broken::Destination)),
+            }
+        }
+        let filled = match from.poll_splice_from(cx, |fd| pipe.splice_in(fd, PIPE_SIZE)) {
+            Poll::Pending => {
+                // Nothing to read and nothing held: the pipe goes back, so that an idle flow costs two descriptors, not four.
+                self.release_pipe();
+                return Poll::Pending;
+            }
+            Poll::Ready(filled) => filled,
+        };
+        match filled {
+            Ok(0) => {
+                self.release_pipe();
+                self.phase = Phase::Ending;
+            }
+            Ok(count) => total.set(total.get() + count as u64),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Some socket types cannot be spliced: copy instead, nothing is lost as nothing was taken.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.bulk = Bulk::Copy,
+            Err(_) => return Poll::Ready(Err(Broken::Source)),
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn release_pipe(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            give_pipe(pipe);
+        }
+    }
+}
+
+/// Empty pipes that a worker keeps for its next bulk flow.
+const SPARE_PIPES: usize = 8;
+
+thread_local! {
+    static PIPES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
+}
+
+fn take_pipe() -> io::Result<Pipe> {
+    PIPES.with_borrow_mut(Vec::pop).map_or_else(|| Pipe::new(PIPE_SIZE), Ok)
+}
+
+fn give_pipe(pipe: Pipe) {
+    PIPES.with_borrow_mut(|pipes| {
+        if pipe.is_empty() && pipes.len() < SPARE_PIPES {
+            pipes.push(pipe);
+        }
+    });
+}

@@ -1,0 +1,254 @@
+//! Keeps the addresses of backends that are configured by name: one task per backend looks its name up again and
+//! again.
+//!
+//! A name that does not resolve degrades that backend alone and never holds the start. Once it was resolved, the last
+//! good addresses stay in use whatever the resolver says later.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use config::types::BackendAddress;
+use logic::health::{Cause, Source, Verdict, VerdictOutcome};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::health::note_resolution;
+use crate::snapshot::Snapshot;
+use crate::state::{BackendState, State};
+
+/// A look-up may take so long.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long [`Resolver::first`] waits: a dead resolver must not hold the start.
+const FIRST_LIMIT: Duration = Duration::from_secs(2);
+
+/// Pause after the first failure; it doubles up to the interval of the pool.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Addresses used of one name.
+const MAX_ADDRESSES: usize = 32;
+
+/// Finds the addresses of a name.
+pub trait Lookup: Send + Sync + 'static {
+    /// All addresses of `host`, each with `port`, the best first.
+    fn lookup(&self, host: &str, port: u16) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+}
+
+/// The system's resolver: getaddrinfo(3), with everything that nsswitch.conf(5) names.
+pub struct SystemLookup;
+
+impl Lookup for SystemLookup {
+    fn lookup(&self, host: &str, port: u16) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>> {
+        let host = host.to_owned();
+        Box::pin(async move { Ok(tokio::net::lookup_host((host, port)).await?.collect()) })
+    }
+}
+
+/// Runs the look-ups of all backends. Dropping it ends them.
+pub struct Resolver {
+    state: Arc<State>,
+    lookup: Arc<dyn Lookup>,
+    tasks: HashMap<(Arc<str>, Arc<str>), Task>,
+}
+
+impl Resolver {
+    /// A resolver without names, which asks the system.
+    pub fn new(state: Arc<State>) -> Self {
+        Self::with_lookup(state, Arc::new(SystemLookup))
+    }
+
+    /// A resolver without names, which asks `lookup`.
+    pub fn with_lookup(state: Arc<State>, lookup: Arc<dyn Lookup>) -> Self {
+        Self { state, lookup, tasks: HashMap::new() }
+    }
+
+    /// Starts look-ups of new names, at once and side by side, and ends those of names that are gone.
+    /// Must be called on a tokio runtime: the tasks run there.
+    pub fn reconcile(&mut self, snapshot: &Snapshot) {
+        let mut gone = std::mem::take(&mut self.tasks);
+        for pool in &snapshot.pools {
+            for plan in &pool.backends {
+                let BackendAddress::Name { host, port } = &plan.state.address else { continue };
+                let key = (pool.settings.name.clone(), plan.state.name.clone());
+                let interval = pool.settings.resolve_interval;
+                let task = match gone.remove(&key) {
+                    Some(task) if Arc::ptr_eq(&task.backend, &plan.state) => {
+                        task.interval.send_if_modified(|before| std::mem::replace(before, interval) != interval);
+                        task
+                    }
+                    _ => self.start(&plan.state, host, *port, interval),
+                };
+                self.tasks.insert(key, task);
+            }
+        }
+        for task in gone.into_values() {
+            let subject = subject(&task.backend);
+            self.state.forget_degraded(|degraded| degraded == subject);
+        }
+    }
+
+    /// Waits until every name has been looked up once, well or badly, but at most 2 s.
+    pub async fn first(&self) {
+        let all = async {
+            for task in self.tasks.values() {
+                // An error means that the task is gone, and so is what it could still find.
+                let _ = task.looked_up.clone().wait_for(|done| *done == LookedUp::Once).await;
+            }
+        };
+        // What is not known by then comes later.
+        let _ = timeout(FIRST_LIMIT, all).await;
+    }
+
+    fn start(&self, backend: &Arc<BackendState>, host: &str, port: u16, interval: Duration) -> Task {
+        let (interval, intervals) = watch::channel(interval);
+        let (done, looked_up) = watch::channel(LookedUp::Never);
+        let name = Name {
+            state: self.state.clone(),
+            lookup: self.lookup.clone(),
+            backend: backend.clone(),
+            host: host.to_owned(),
+            port,
+            pending: None,
+        };
+        tokio::spawn(name.run(intervals, done));
+        Task { backend: backend.clone(), interval, looked_up }
+    }
+}
+
+struct Task {
+    backend: Arc<BackendState>,
+    /// The task ends when this is dropped.
+    interval: watch::Sender<Duration>,
+    looked_up: watch::Receiver<LookedUp>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LookedUp {
+    Never,
+    Once,
+}
+
+/// One name of one backend.
+struct Name {
+    state: Arc<State>,
+    lookup: Arc<dyn Lookup>,
+    backend: Arc<BackendState>,
+    host: String,
+    port: u16,
+    /// A look-up that took too long. getaddrinfo cannot be interrupted and holds a thread: there is never a second one
+    /// for the same backend.
+    pending: Option<JoinHandle<io::Result<Vec<SocketAddr>>>>,
+}
+
+impl Name {
+    async fn run(mut self, mut intervals: watch::Receiver<Duration>, done: watch::Sender<LookedUp>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let interval = *intervals.borrow_and_update();
+            let start = Instant::now();
+            let found = self.look_up().await;
+            if intervals.has_changed().is_err() {
+                // The backend is gone: nothing more is said about it.
+                return;
+            }
+            let next = match found {
+                Ok(addresses) => {
+                    self.store(addresses, start.elapsed());
+                    pause = FIRST_PAUSE;
+                    interval
+                }
+                Err(reason) => {
+                    self.fail(reason, start.elapsed());
+                    let next = pause.min(interval);
+                    pause = (pause * 2).min(interval);
+                    next
+                }
+            };
+            done.send_replace(LookedUp::Once);
+            tokio::select! {
+                // Names of many backends, configured together, would otherwise be asked for together for ever.
+                () = sleep(next.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}
+                changed = intervals.changed() => if changed.is_err() {
+                    return;
+                },
+            }
+        }
+    }
+
+    async fn look_up(&mut self) -> Result<Vec<SocketAddr>, String> {
+        let mut running =
+            self.pending.take().unwrap_or_else(|| tokio::spawn(self.lookup.lookup(&self.host, self.port)));
+        match timeout(LOOKUP_LIMIT, &mut running).await {
+            Ok(Ok(Ok(addresses))) if addresses.is_empty() => Err("no address".to_owned()),
+            Ok(Ok(Ok(addresses))) => Ok(addresses),
+            Ok(Ok(Err(error))) => Err(error.to_string()),
+            Ok(Err(_)) => Err("the look-up broke off".to_owned()),
+            Err(_) => {
+                self.pending = Some(running);
+                Err(format!("no answer within {} s", LOOKUP_LIMIT.as_secs()))
+            }
+        }
+    }
+
+    fn store(&self, found: Vec<SocketAddr>, took: Duration) {
+        let before = self.backend.addresses.load();
+        let addresses = merge(&before, &found);
+        if addresses != **before {
+            if !before.is_empty() {
+                let list: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+                let message = format!("its name now resolves to {}", list.join(", "));
+                self.state.events.record(crate::events::Level::Info, health_subject(&self.backend), message);
+            }
+            self.backend.addresses.store(Arc::new(addresses));
+        }
+        self.state.restore(&subject(&self.backend));
+        note_resolution(&self.state, &self.backend, verdict(VerdictOutcome::Pass, Cause::Resolved, took));
+    }
+
+    fn fail(&self, reason: String, took: Duration) {
+        let known = self.backend.addresses.load().len();
+        if known == 0 {
+            self.state.degrade(&subject(&self.backend), &format!("name does not resolve: {reason}"));
+            let verdict = verdict(VerdictOutcome::Fail, Cause::Unresolvable(reason), took);
+            note_resolution(&self.state, &self.backend, verdict);
+        } else {
+            let reason = format!("name does not resolve any more: {reason}; using the last good addresses");
+            self.state.degrade(&subject(&self.backend), &reason);
+        }
+    }
+}
+
+fn verdict(outcome: VerdictOutcome, cause: Cause, took: Duration) -> Verdict {
+    Verdict { at: SystemTime::now(), source: Source::Resolver, outcome, cause, took }
+}
+
+/// What was known stays in its order, what is new comes behind: resolvers rotate their answers, and a mere rotation
+/// is no change.
+fn merge(before: &[SocketAddr], found: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut merged: Vec<_> = before.iter().filter(|address| found.contains(address)).copied().collect();
+    for address in found {
+        if merged.len() < MAX_ADDRESSES && !merged.contains(address) {
+            merged.push(*address);
+        }
+    }
+    merged
+}
+
+/// Subject of what is degraded.
+fn subject(backend: &BackendState) -> String {
+    format!("pool.{}.backend {}", backend.pool, backend.name)
+}
+
+/// Subject of events.
+fn health_subject(backend: &BackendState) -> String {
+    format!("pool.{}.{}", backend.pool, backend.name)
+}
+
+#[cfg(test)]
+mod tests;

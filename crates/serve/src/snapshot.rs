@@ -1,0 +1,140 @@
+//! The compiled configuration: immutable, built whole or not at all, swapped in one store.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use config::Config;
+use config::types::{Backend, Listener, Pool, Protocol};
+use logic::balance::{Identities, Policy, StickyTable};
+use logic::health::Health;
+use logic::route::{PoolId, RouteTable};
+
+use crate::state::{BackendState, ListenerState, Queue, State};
+use crate::tls;
+
+/// What a worker needs to serve, under one pointer.
+pub struct Snapshot {
+    /// Counts snapshots of this process from 1.
+    pub generation: u64,
+    /// What it was built from.
+    pub config: Arc<Config>,
+    /// By listener name.
+    pub listeners: HashMap<Arc<str>, Arc<ListenerPlan>>,
+    /// By [`PoolId`].
+    pub pools: Vec<Arc<PoolPlan>>,
+}
+
+/// A listener, compiled.
+pub struct ListenerPlan {
+    /// As configured.
+    pub settings: Listener,
+    /// HTTP routes; `None` for TCP.
+    pub routes: Option<RouteTable>,
+    /// TLS, if it terminates it.
+    pub tls: Option<tls::Terminator>,
+    /// What survives reloads.
+    pub state: Arc<ListenerState>,
+}
+
+/// A pool, compiled.
+pub struct PoolPlan {
+    /// Its place in the snapshot.
+    pub id: PoolId,
+    /// As configured.
+    pub settings: Pool,
+    /// In configuration order.
+    pub backends: Vec<BackendPlan>,
+    /// What hash and maglev need; equal on every node with an equal configuration.
+    pub identities: Identities,
+    /// Who went where; only for `sticky`.
+    pub sticky: Option<Arc<Mutex<StickyTable>>>,
+    /// Who waits for a busy backend.
+    pub queue: Arc<Queue>,
+}
+
+/// A backend in a pool.
+pub struct BackendPlan {
+    /// As configured.
+    pub settings: Backend,
+    /// What survives reloads.
+    pub state: Arc<BackendState>,
+}
+
+impl Snapshot {
+    /// Compiles `config`. Never fails: what cannot work as configured is said through [`State::degrade`] and the rest serves.
+    /// `before` is what was served until now: a listener whose certificates have become unusable keeps those.
+    pub fn build(config: Arc<Config>, state: &State, tls: &tls::Shared, before: Option<&Snapshot>) -> Self {
+        let generation = state.generation.load(std::sync::atomic::Ordering::Relaxed) + 1;
+        let pools: Vec<_> =
+            config.pools.iter().enumerate().map(|(at, pool)| Arc::new(build_pool(PoolId(at), pool, state))).collect();
+        let listeners = config
+            .listeners
+            .iter()
+            .map(|listener| {
+                let before = before.and_then(|before| before.listeners.get(&listener.name)).map(|plan| &**plan);
+                (listener.name.clone(), Arc::new(build_listener(listener, state, tls, before)))
+            })
+            .collect();
+        Self { generation, config, listeners, pools }
+    }
+
+    /// A pool by its id.
+    pub fn pool(&self, id: PoolId) -> &Arc<PoolPlan> {
+        &self.pools[id.0]
+    }
+}
+
+fn build_pool(id: PoolId, pool: &Pool, state: &State) -> PoolPlan {
+    let now = Instant::now();
+    let rule = pool.health.as_ref().map(|check| check.rule);
+    let backends: Vec<_> = pool
+        .backends
+        .iter()
+        .map(|backend| {
+            let entry = state.backend(&pool.name, &backend.address, || {
+                Health::new(rule, pool.passive, now, fastrand::f64())
+            });
+            entry.lock_health().adopt(rule, pool.passive, now, fastrand::f64());
+            BackendPlan { settings: backend.clone(), state: entry }
+        })
+        .collect();
+    let names: Vec<(String, u32)> =
+        pool.backends.iter().map(|backend| (backend.address.to_string(), backend.weight)).collect();
+    let names: Vec<(&str, u32)> = names.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
+    PoolPlan {
+        id,
+        settings: pool.clone(),
+        backends,
+        identities: Identities::new(pool.balance, &names),
+        sticky: (pool.balance == Policy::Sticky).then(|| state.sticky(&pool.name, pool.sticky)),
+        queue: state.queue(&pool.name),
+    }
+}
+
+fn build_listener(
+    listener: &Listener,
+    state: &State,
+    shared: &tls::Shared,
+    before: Option<&ListenerPlan>,
+) -> ListenerPlan {
+    let routes = match &listener.protocol {
+        Protocol::Http(http) => Some(RouteTable::new(http.routes.clone(), http.pool)),
+        Protocol::Tcp(_) => None,
+    };
+    let tls = listener.tls.as_ref().map(|settings| {
+        let loaded = tls::load(&settings.certificates);
+        let subject = format!("listener.{}.tls", listener.name);
+        if loaded.faults.is_empty() {
+            state.restore(&subject);
+        } else {
+            let faults: Vec<_> = loaded.faults.iter().map(ToString::to_string).collect();
+            state.degrade(&subject, &faults.join("; "));
+        }
+        match before.and_then(|before| before.tls.as_ref()) {
+            Some(before) if loaded.certificates.is_empty() => before.clone(),
+            _ => tls::Terminator::new(loaded, settings.handshake_timeout, &listener.protocol, shared),
+        }
+    });
+    ListenerPlan { settings: listener.clone(), routes, tls, state: state.listener(&listener.name) }
+}

@@ -1,0 +1,444 @@
+//! Brings the front door up, keeps it up, takes it down: bind everything, drop privileges, start workers, then wait for
+//! signals and requests.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use config::types::{BindAddress, MaxConnections, Workers};
+use config::{Config, Loaded, Quick, Source};
+use sd_notify::NotifyState;
+use sys::privilege::Capability;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::access_log::AccessLog;
+use crate::events::Level;
+use crate::front::{Front, Request};
+use crate::health::Checker;
+use crate::listen::{BindError, Passed};
+use crate::reload::{self, Supervisor};
+use crate::resolve::Resolver;
+use crate::snapshot::Snapshot;
+use crate::state::State;
+use crate::worker::{self, Command};
+use crate::{admin, control, tls};
+
+/// Descriptors that are not for sessions: listeners, logs, control clients, health checks, the runtime.
+const RESERVED_DESCRIPTORS: u64 = 256;
+
+/// Where the configuration comes from, and comes from again at a reload.
+#[derive(Clone, Debug)]
+pub enum ConfigSource {
+    /// A file, read anew.
+    File(PathBuf),
+    /// The command line: always the same.
+    Quick(Quick),
+}
+
+/// Whether something degraded stops the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// It serves what works and says what does not.
+    Degrade,
+    /// It refuses to start.
+    Strict,
+}
+
+/// What to run.
+pub struct Options {
+    /// Where `config` came from.
+    pub source: ConfigSource,
+    /// The environment it was read with.
+    pub environment: BTreeMap<String, String>,
+    /// The configuration to start with.
+    pub config: Loaded,
+    /// Whether degraded things stop the start.
+    pub strict: Strictness,
+}
+
+/// Why the front door did not come up, or went down.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Addresses that could not be listened on.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Bind(Vec<BindError>),
+    /// Sockets from systemd that make no sense.
+    #[error("sockets passed by systemd cannot be used: {0}")]
+    Passed(#[from] sys::socket::InheritedError),
+    /// The control socket could not be made.
+    #[error("control.socket: {0}")]
+    Control(control::ControlError),
+    /// The admin listener could not be made.
+    #[error("admin.bind: {0}")]
+    Admin(#[from] admin::AdminError),
+    /// The access log could not be opened.
+    #[error("access-log.target: {0}")]
+    AccessLog(#[from] crate::access_log::AccessLogError),
+    /// Privileges could not be dropped.
+    #[error("process.user: {0}")]
+    Privilege(#[from] sys::privilege::PrivilegeError),
+    /// `--strict`, and something is degraded.
+    #[error("--strict: {}", .0.iter().map(|(subject, reason)| format!("{subject}: {reason}")).collect::<Vec<_>>().join("; "))]
+    Degraded(Vec<(String, String)>),
+    /// The system refused a thread, a runtime or a signal handler.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What we were doing.
+        doing: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A worker's thread ended although nobody asked it to.
+    #[error("worker {0} ended unexpectedly; ending the process so that its supervisor starts it anew")]
+    WorkerEnded(usize),
+}
+
+fn system(doing: &'static str) -> impl FnOnce(std::io::Error) -> StartError {
+    move |source| StartError::System { doing, source }
+}
+
+/// Runs the front door until SIGTERM, SIGINT or `penstock ctl stop`. Call it while the process has one thread.
+pub fn run(options: Options) -> Result<(), StartError> {
+    let config = Arc::new(options.config.config.clone());
+    let mut passed = Passed::take()?;
+    let descriptors = sys::descriptors::raise_limit().map_err(system("raise the limit of descriptors"))?;
+    let workers = match config.process.workers {
+        Workers::Auto => sys::cpu::count(),
+        Workers::Count(count) => count.get(),
+    };
+    let mut opened =
+        reload::open_new(&config, &HashMap::new(), workers, &mut passed).map_err(StartError::Bind)?;
+    let admin = config.admin.as_ref().map(|admin| admin::bind(&admin.bind)).transpose()?;
+    let control = config.control.as_ref().map(|control| control::bind(&control.socket)).transpose();
+    let control = control.map_err(StartError::Control)?;
+    drop_privileges(&config)?;
+
+    let state = Arc::new(State::new(workers));
+    state.max_connections.store(connection_limit(&config, descriptors), Relaxed);
+    let tls = tls::Shared::default();
+    let snapshot = Arc::new(Snapshot::build(config.clone(), &state, &tls, None));
+    let log = AccessLog::open(&config.access_log.target, state.clone())?;
+    let (requests, asked) = mpsc::channel(16);
+    let front = Arc::new(Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests });
+    let open: HashMap<_, _> = opened.addresses().collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("slow")
+        .enable_all()
+        .build()
+        .map_err(system("start the runtime"))?;
+
+    runtime.block_on(async {
+        let mut slow = Slow { checker: Checker::new(front.state.clone()), resolver: Resolver::new(front.state.clone()) };
+        slow.resolver.reconcile(&snapshot);
+        slow.resolver.first().await;
+        slow.checker.reconcile(&snapshot);
+        for name in passed.left() {
+            let message = "systemd passed this socket, but no listener names it";
+            front.state.events.record(Level::Warning, format!("systemd:{name}"), message);
+        }
+        if options.strict == Strictness::Strict && !front.state.degraded().is_empty() {
+            return Err(StartError::Degraded(front.state.degraded()));
+        }
+        let mut threads = Vec::new();
+        let mut senders = Vec::new();
+        for index in 0..workers {
+            let (commands, thread) = start_worker(index, &front, &snapshot, &log)?;
+            senders.push(commands);
+            threads.push(Some(thread));
+        }
+        let mut started = Vec::new();
+        for (index, commands) in senders.iter().enumerate() {
+            let (done, told) = oneshot::channel();
+            let open = opened.take_for_worker(index);
+            let command = Command::Apply { snapshot: snapshot.clone(), open, close: Vec::new(), done };
+            // A worker that is gone already is found by the supervisor.
+            let _ = commands.send(command);
+            started.push(told);
+        }
+        for told in started {
+            let _ = told.await;
+        }
+        front.state.generation.store(snapshot.generation, Relaxed);
+        reload::publish_addresses(&front.state, &snapshot, &open);
+        let supervisor = Supervisor { front: front.clone(), workers: senders, open, tls, passed };
+        say_where(&config, &supervisor, admin.as_ref().zip(config.admin.as_ref()).map(admin_address));
+        let control = match control {
+            Some(bound) => Some(bound.run(front.clone()).map_err(StartError::Control)?),
+            None => None,
+        };
+        let mut door = FrontDoor { supervisor, slow, asked, threads, log, options, stopping: Stopping::No };
+        let ended = tokio::select! {
+            ended = door.run() => ended,
+            never = serve_admin(admin, front.clone()) => never,
+        };
+        drop(control);
+        door.close();
+        ended
+    })
+}
+
+fn drop_privileges(config: &Config) -> Result<(), StartError> {
+    let Some(user) = &config.process.user else { return Ok(()) };
+    let below_1024 = |bind: &BindAddress| match bind {
+        BindAddress::AnyIp(port) => (1..1024).contains(port),
+        BindAddress::Ip(address) => (1..1024).contains(&address.port()),
+        BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
+    };
+    // A reload may open such a port again, or another one; nothing else needs a capability.
+    let keep: &[Capability] = match config.listeners.iter().flat_map(|listener| &listener.binds).any(below_1024) {
+        true => &[Capability::NetBindService],
+        false => &[],
+    };
+    sys::privilege::drop_to(user, config.process.group.as_deref(), keep)?;
+    Ok(())
+}
+
+/// Client connections that the descriptors allow: a session takes two.
+fn connection_limit(config: &Config, descriptors: u64) -> usize {
+    let possible = usize::try_from(descriptors.saturating_sub(RESERVED_DESCRIPTORS) / 2).unwrap_or(usize::MAX).max(16);
+    match config.process.max_connections {
+        MaxConnections::Auto => possible,
+        MaxConnections::Count(count) => count,
+    }
+}
+
+fn start_worker(
+    index: usize,
+    front: &Arc<Front>,
+    snapshot: &Arc<Snapshot>,
+    log: &AccessLog,
+) -> Result<(mpsc::UnboundedSender<Command>, JoinHandle<()>), StartError> {
+    let (commands, receiver) = mpsc::unbounded_channel();
+    let (front, snapshot, log) = (front.clone(), snapshot.clone(), log.clone());
+    let thread = std::thread::Builder::new()
+        .name(format!("worker-{index}"))
+        .spawn(move || {
+            if let Err(error) = worker::run(index, front, snapshot, log, receiver) {
+                tracing::error!(worker = index, "cannot start the runtime of a worker: {error}");
+            }
+        })
+        .map_err(system("start a worker thread"))?;
+    Ok((commands, thread))
+}
+
+/// Never ends: without its admin listener the front door serves on, and says so.
+async fn serve_admin(listener: Option<admin::AdminListener>, front: Arc<Front>) -> Result<(), StartError> {
+    if let Some(listener) = listener
+        && let Err(error) = admin::run(listener, front.clone()).await
+    {
+        front.state.degrade("admin", &error.to_string());
+    }
+    std::future::pending().await
+}
+
+fn admin_address((listener, settings): (&admin::AdminListener, &config::types::Admin)) -> String {
+    let bound = match listener {
+        admin::AdminListener::Tcp(tcp) => tcp.local_addr().ok(),
+        // A Unix socket's own name for itself is a temporary one: the configuration knows the path.
+        admin::AdminListener::Unix(_) => None,
+    };
+    bound.map_or_else(|| settings.bind.to_string(), |address| address.to_string())
+}
+
+fn say_where(config: &Config, supervisor: &Supervisor, admin: Option<String>) {
+    for listener in &config.listeners {
+        for bind in &listener.binds {
+            let key = crate::listen::BoundKey { listener: listener.name.clone(), bind: bind.clone() };
+            for address in supervisor.open.get(&key).map(|open| &open.addresses[..]).unwrap_or_default() {
+                tracing::info!(listener = %listener.name, address = %address, "listening");
+            }
+        }
+    }
+    if let Some(address) = admin {
+        tracing::info!(%address, "listening admin");
+    }
+    if let Some(control) = &config.control {
+        tracing::info!(socket = %control.socket.display(), "listening control");
+    }
+}
+
+/// The slow side's tasks that follow the snapshot.
+struct Slow {
+    checker: Checker,
+    resolver: Resolver,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stopping {
+    No,
+    Asked,
+}
+
+struct FrontDoor {
+    supervisor: Supervisor,
+    slow: Slow,
+    asked: mpsc::Receiver<Request>,
+    threads: Vec<Option<JoinHandle<()>>>,
+    log: AccessLog,
+    options: Options,
+    stopping: Stopping,
+}
+
+struct Signals {
+    reload: Signal,
+    reopen: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl FrontDoor {
+    async fn run(&mut self) -> Result<(), StartError> {
+        let catch = |kind| signal(kind).map_err(system("catch signals"));
+        let mut signals = Signals {
+            reload: catch(SignalKind::hangup())?,
+            reopen: catch(SignalKind::user_defined1())?,
+            terminate: catch(SignalKind::terminate())?,
+            interrupt: catch(SignalKind::interrupt())?,
+        };
+        tracing::info!(pid = std::process::id(), workers = self.threads.len(), "ready");
+        notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
+        let mut watch = tokio::time::interval(Duration::from_secs(1));
+        while self.stopping == Stopping::No {
+            tokio::select! {
+                _ = signals.reload.recv() => {
+                    self.log.reopen();
+                    // The faults are in the log and in the events already.
+                    let _ = self.reload().await;
+                }
+                _ = signals.reopen.recv() => self.log.reopen(),
+                _ = signals.terminate.recv() => self.stopping = Stopping::Asked,
+                _ = signals.interrupt.recv() => self.stopping = Stopping::Asked,
+                request = self.asked.recv() => match request {
+                    Some(Request::Reload(reply)) => {
+                        let result = self.reload().await;
+                        // Whoever asked may have gone.
+                        let _ = reply.send(result);
+                    }
+                    Some(Request::Stop) | None => self.stopping = Stopping::Asked,
+                },
+                _ = watch.tick() => self.check_workers()?,
+            }
+        }
+        self.drain(&mut signals).await;
+        Ok(())
+    }
+
+    async fn reload(&mut self) -> Result<String, String> {
+        notify(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Status("reloading"))]);
+        let result = self.try_reload().await;
+        let events = &self.supervisor.front.state.events;
+        match &result {
+            Ok(done) => events.record(Level::Info, "process", format!("reloaded: {done}")),
+            Err(faults) => {
+                self.supervisor.front.state.reloads_refused.fetch_add(1, Relaxed);
+                events.record(Level::Error, "process", format!("reload refused, the old configuration serves on:\n{faults}"));
+            }
+        }
+        notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
+        result
+    }
+
+    async fn try_reload(&mut self) -> Result<String, String> {
+        let environment = &self.options.environment;
+        let loaded = match &self.options.source {
+            ConfigSource::File(path) => {
+                let name = path.display().to_string();
+                let bytes = tokio::fs::read(path).await.map_err(|error| format!("error: {name}: cannot be read: {error}"))?;
+                let source = Source::from_bytes(name, bytes).map_err(|faults| faults.render())?;
+                config::load(&source, environment).map_err(|faults| faults.render())?
+            }
+            ConfigSource::Quick(quick) => config::quick(quick, environment).map_err(|faults| faults.render())?,
+        };
+        let before = self.supervisor.front.snapshot.load().config.clone();
+        self.supervisor.warn_of_fixed(&before, &loaded.config);
+        let done = self.supervisor.apply(loaded.config.clone()).await.map_err(|errors| {
+            errors.iter().map(|error| format!("error: {error}")).collect::<Vec<_>>().join("\n")
+        })?;
+        let snapshot = self.supervisor.front.snapshot.load_full();
+        self.slow.resolver.reconcile(&snapshot);
+        self.slow.checker.reconcile(&snapshot);
+        match loaded.warnings.is_empty() {
+            true => Ok(done),
+            false => Ok(format!("{done}\n{}", loaded.warnings.render())),
+        }
+    }
+
+    fn check_workers(&mut self) -> Result<(), StartError> {
+        match self.threads.iter().position(|thread| thread.as_ref().is_none_or(JoinHandle::is_finished)) {
+            Some(index) => Err(StartError::WorkerEnded(index)),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets sessions end, up to the limit. A second signal ends it at once.
+    async fn drain(&mut self, signals: &mut Signals) {
+        let front = self.supervisor.front.clone();
+        let limit = front.snapshot.load().config.process.drain_timeout;
+        front.state.draining.store(true, Relaxed);
+        notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
+        let open = front.state.connections.load(Relaxed);
+        let message = format!("stopping: no new connections; {open} open ones may go on for {} s", limit.as_secs_f32());
+        front.state.events.record(Level::Info, "process", message);
+        for worker in &self.supervisor.workers {
+            // A worker that is gone has nothing left to drain.
+            let _ = worker.send(Command::Drain);
+        }
+        let deadline = Instant::now() + limit;
+        let mut look = tokio::time::interval(Duration::from_millis(20));
+        while self.threads.iter().flatten().any(|thread| !thread.is_finished()) {
+            if Instant::now() >= deadline {
+                return self.say_what_is_left("the drain limit is reached");
+            }
+            tokio::select! {
+                _ = look.tick() => {}
+                _ = signals.terminate.recv() => return self.say_what_is_left("a second signal came"),
+                _ = signals.interrupt.recv() => return self.say_what_is_left("a second signal came"),
+            }
+        }
+        front.state.events.record(Level::Info, "process", "stopped: every connection has ended");
+    }
+
+    fn say_what_is_left(&self, why: &str) {
+        let front = &self.supervisor.front;
+        let left: Vec<_> = front
+            .snapshot
+            .load()
+            .listeners
+            .values()
+            .map(|plan| (plan.settings.name.clone(), plan.state.connections.load(Relaxed)))
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{count} on listener.{name}"))
+            .collect();
+        let left = if left.is_empty() { "none".to_owned() } else { left.join(", ") };
+        front.state.events.record(Level::Warning, "process", format!("{why}: connections cut off: {left}"));
+    }
+
+    /// Gives up what outlives the process: sockets in the file system, lines in the log's queue.
+    fn close(&mut self) {
+        for thread in self.threads.iter_mut().filter(|thread| thread.as_ref().is_some_and(JoinHandle::is_finished)) {
+            if let Some(thread) = thread.take() {
+                // A worker that panicked has said so.
+                let _ = thread.join();
+            }
+        }
+        for open in self.supervisor.open.values() {
+            if let Some(path) = &open.path {
+                let _ = sys::socket::remove_stale_unix(path);
+            }
+        }
+        self.log.close();
+    }
+}
+
+/// Tells systemd, if it listens.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!("systemd was not told: {error}");
+    }
+}

@@ -1,0 +1,335 @@
+//! One connection, whatever carries it: TCP, a Unix socket, or TLS over either.
+//! Reads go through one scratch buffer per worker thread, so a connection without bytes in flight holds no buffer.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+
+/// Size of the scratch buffer: what one read can bring. 64 KiB is the largest that stays in a core's second-level cache
+/// beside the rest, and what one TCP receive usually holds at most.
+const SCRATCH: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
+}
+
+/// A connection without TLS.
+#[derive(Debug)]
+pub enum Plain {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+/// A connection. One task reads and writes it, both directions at once, so the cell is never borrowed twice: each borrow
+/// ends before the poll returns.
+pub struct Stream(RefCell<Transport>);
+
+enum Transport {
+    Plain(Plain),
+    Tls(Box<TlsStream<Plain>>),
+}
+
+/// Whether a connection can be spliced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carriage {
+    /// Bytes on the wire are the bytes of the session.
+    Plain,
+    /// They are encrypted.
+    Encrypted,
+}
+
+/// What a look at an idle connection shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quiet {
+    /// Open and silent.
+    Yes,
+    /// Closed, broken, or it said something unasked.
+    No,
+}
+
+impl Stream {
+    /// Wraps a plain connection.
+    pub fn plain(plain: Plain) -> Self {
+        Self(RefCell::new(Transport::Plain(plain)))
+    }
+
+    /// Wraps a TLS connection after its handshake.
+    pub fn tls(tls: TlsStream<Plain>) -> Self {
+        Self(RefCell::new(Transport::Tls(Box::new(tls))))
+    }
+
+    /// Whether splice(2) can be used.
+    pub fn carriage(&self) -> Carriage {
+        match &*self.0.borrow() {
+            Transport::Plain(_) => Carriage::Plain,
+            Transport::Tls(_) => Carriage::Encrypted,
+        }
+    }
+
+    /// Reads into `into`; `Ok(0)` is the end.
+    pub fn poll_read(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(into);
+        let mut transport = self.0.borrow_mut();
+        let read = match &mut *transport {
+            Transport::Plain(plain) => Pin::new(plain).poll_read(cx, &mut buffer),
+            Transport::Tls(tls) => Pin::new(&mut **tls).poll_read(cx, &mut buffer),
+        };
+        match ready!(read) {
+            Ok(()) => Poll::Ready(Ok(buffer.filled().len())),
+            // A TLS peer that closes without close_notify: for what we carry (framed HTTP, or TCP whose own protocol must
+            // say its end) that is an end like any other; a truncated body is noticed by its framing.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(0)),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// Reads whatever is there, through the worker's scratch buffer, to the end of `onto`. `Ok(0)` is the end.
+    pub fn poll_fill(&self, cx: &mut Context<'_>, onto: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            let count = ready!(self.poll_read(cx, scratch))?;
+            onto.extend_from_slice(&scratch[..count]);
+            Poll::Ready(Ok(count))
+        })
+    }
+
+    /// Reads whatever is there and writes as much of it as `to` takes; the rest goes to `rest`. Gives the bytes read.
+    pub fn poll_move(&self, cx: &mut Context<'_>, to: &Stream, rest: &mut Vec<u8>) -> Poll<io::Result<Moved>> {
+        SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            let count = match ready!(self.poll_read(cx, scratch)) {
+                Ok(count) => count,
+                Err(error) => return Poll::Ready(Ok(Moved::ReadFailed(error))),
+            };
+            if count == 0 {
+                return Poll::Ready(Ok(Moved::End));
+            }
+            let mut sent = 0;
+            while sent < count {
+                match to.poll_write(cx, &[IoSlice::new(&scratch[sent..count])]) {
+                    Poll::Ready(written) => sent += written?,
+                    Poll::Pending => break,
+                }
+            }
+            rest.extend_from_slice(&scratch[sent..count]);
+            Poll::Ready(Ok(Moved::Bytes(count)))
+        })
+    }
+
+    /// Reads to the end of `onto`.
+    pub async fn fill(&self, onto: &mut Vec<u8>) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_fill(cx, onto)).await
+    }
+
+    /// Writes from `parts`; `Ok(n)` is never zero for non-empty parts.
+    pub fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let mut transport = self.0.borrow_mut();
+        let written = match &mut *transport {
+            Transport::Plain(plain) => Pin::new(plain).poll_write_vectored(cx, parts),
+            Transport::Tls(tls) => Pin::new(&mut **tls).poll_write_vectored(cx, parts),
+        };
+        match ready!(written) {
+            Ok(0) if parts.iter().any(|part| !part.is_empty()) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            other => Poll::Ready(other),
+        }
+    }
+
+    /// Pushes out what TLS still holds; nothing to do for plain connections.
+    pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self.0.borrow_mut() {
+            Transport::Plain(_) => Poll::Ready(Ok(())),
+            Transport::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
+        }
+    }
+
+    /// Writes all of `first`, then all of `second`, and flushes. `progress` is called with every count that was taken.
+    pub async fn write_all(&self, first: &[u8], second: &[u8], mut progress: impl FnMut(usize)) -> io::Result<()> {
+        let (mut first, mut second) = (first, second);
+        std::future::poll_fn(|cx| {
+            while !first.is_empty() || !second.is_empty() {
+                let count = if first.is_empty() {
+                    ready!(self.poll_write(cx, &[IoSlice::new(second)]))?
+                } else if second.is_empty() {
+                    ready!(self.poll_write(cx, &[IoSlice::new(first)]))?
+                } else {
+                    ready!(self.poll_write(cx, &[IoSlice::new(first), IoSlice::new(second)]))?
+                };
+                let from_first = count.min(first.len());
+                first = &first[from_first..];
+                second = &second[count - from_first..];
+                progress(count);
+            }
+            self.poll_flush(cx)
+        })
+        .await
+    }
+
+    /// Ends our direction: FIN, or close_notify and FIN.
+    pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self.0.borrow_mut() {
+            Transport::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
+            Transport::Tls(tls) => Pin::new(&mut **tls).poll_shutdown(cx),
+        }
+    }
+
+    /// Ends our direction.
+    pub async fn shutdown(&self) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_shutdown(cx)).await
+    }
+
+    /// Looks at an idle connection through the readiness that the runtime already knows: no system call while it is silent.
+    pub fn is_quiet(&self) -> Quiet {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut byte = [0; 1];
+        match self.poll_read(&mut context, &mut byte) {
+            Poll::Pending => Quiet::Yes,
+            Poll::Ready(_) => Quiet::No,
+        }
+    }
+
+    /// Asks the kernel whether an idle connection is silent and open. For requests that could not be sent again.
+    pub fn is_quiet_now(&self) -> Quiet {
+        let transport = self.0.borrow();
+        let Transport::Plain(plain) = &*transport else { return Quiet::No };
+        let mut byte = [std::mem::MaybeUninit::uninit(); 1];
+        match socket2::SockRef::from(plain).peek(&mut byte) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Quiet::Yes,
+            _ => Quiet::No,
+        }
+    }
+
+    /// Makes the coming close a reset: the peer must not take a cut-off answer for a whole one.
+    pub fn reset_on_close(&self) {
+        let transport = self.0.borrow();
+        let plain = match &*transport {
+            Transport::Plain(plain) => plain,
+            Transport::Tls(tls) => tls.get_ref().0,
+        };
+        if let Plain::Tcp(tcp) = plain {
+            // Failing means that the connection is gone already.
+            let _ = sys::socket::set_linger_zero(tcp.as_fd());
+        }
+    }
+
+    /// Runs `io` on the descriptor when the socket is ready to read. Only for plain connections.
+    pub fn poll_splice_from<T>(
+        &self,
+        cx: &mut Context<'_>,
+        mut io: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        let transport = self.0.borrow();
+        let Transport::Plain(plain) = &*transport else { return Poll::Ready(Err(io::ErrorKind::Unsupported.into())) };
+        loop {
+            let tried = match plain {
+                Plain::Tcp(tcp) => {
+                    ready!(tcp.poll_read_ready(cx))?;
+                    tcp.try_io(tokio::io::Interest::READABLE, || io(tcp.as_fd()))
+                }
+                Plain::Unix(unix) => {
+                    ready!(unix.poll_read_ready(cx))?;
+                    unix.try_io(tokio::io::Interest::READABLE, || io(unix.as_fd()))
+                }
+            };
+            match tried {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+
+    /// Runs `io` on the descriptor when the socket is ready to write. Only for plain connections.
+    pub fn poll_splice_to<T>(
+        &self,
+        cx: &mut Context<'_>,
+        mut io: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        let transport = self.0.borrow();
+        let Transport::Plain(plain) = &*transport else { return Poll::Ready(Err(io::ErrorKind::Unsupported.into())) };
+        loop {
+            let tried = match plain {
+                Plain::Tcp(tcp) => {
+                    ready!(tcp.poll_write_ready(cx))?;
+                    tcp.try_io(tokio::io::Interest::WRITABLE, || io(tcp.as_fd()))
+                }
+                Plain::Unix(unix) => {
+                    ready!(unix.poll_write_ready(cx))?;
+                    unix.try_io(tokio::io::Interest::WRITABLE, || io(unix.as_fd()))
+                }
+            };
+            match tried {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+}
+
+/// What [`Stream::poll_move`] did.
+#[derive(Debug)]
+pub enum Moved {
+    /// So many bytes were read; all were written or kept.
+    Bytes(usize),
+    /// The source has ended.
+    End,
+    /// The source failed; a failure of the destination is the error of the call itself.
+    ReadFailed(io::Error),
+}
+
+impl AsFd for Plain {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Unix(unix) => unix.as_fd(),
+        }
+    }
+}
+
+impl AsyncRead for Plain {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_read(cx, into),
+            Self::Unix(unix) => Pin::new(unix).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Plain {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_write(cx, from),
+            Self::Unix(unix) => Pin::new(unix).poll_write(cx, from),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_write_vectored(cx, from),
+            Self::Unix(unix) => Pin::new(unix).poll_write_vectored(cx, from),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Unix(unix) => Pin::new(unix).poll_shutdown(cx),
+        }
+    }
+}

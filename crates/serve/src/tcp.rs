@@ -1,0 +1,128 @@
+//! A `protocol = "tcp"` session: a backend, a relay, an outcome.
+
+use std::rc::Rc;
+
+use config::types::TcpSettings;
+use logic::balance::{HashKey, Tried, client_key};
+use logic::peers::Peer;
+use logic::retry::{self, Idempotence, Progress};
+
+use crate::connection::Arrival;
+use crate::outcome::{Ending, Outcome};
+use crate::relay::{self, Totals};
+use crate::snapshot::Snapshot;
+use crate::stream::Stream;
+use crate::upstream::{self, Chosen, NoBackend, Wanted};
+use crate::worker::Worker;
+
+/// Serves one client connection. `early` are bytes read after a PROXY header.
+pub async fn serve(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    settings: &TcpSettings,
+    client: &Stream,
+    early: Vec<u8>,
+    arrival: &Arrival,
+    outcome: &mut Outcome,
+) {
+    let pool = snapshot.pool(settings.pool).clone();
+    outcome.pool = Some(pool.clone());
+    let key = match &pool.settings.hash_key {
+        HashKey::Client => arrival.peer.ip().map_or(0, client_key),
+        // Without HTTP there is nothing else to go by; the configuration refuses it.
+        _ => 0,
+    };
+    let mut tried = Tried::default();
+    let (backend, chosen) = loop {
+        let wanted = Wanted { client: arrival.peer, key, tried: &tried };
+        let chosen = match upstream::choose(worker, snapshot, &pool, wanted).await {
+            Ok(chosen) => chosen,
+            Err(none) => return outcome.end(no_backend(none)),
+        };
+        outcome.attempts += 1;
+        outcome.backend = Some(chosen.index);
+        outcome.queued = chosen.queued.or(outcome.queued);
+        match connect(worker, &pool, &chosen, arrival, outcome).await {
+            Ok(backend) => break (backend, chosen),
+            Err(()) => {
+                tried.insert(chosen.index);
+                let retries = pool.settings.retries;
+                let decision =
+                    retry::decide(Idempotence::NotIdempotent, Progress::NothingSent, outcome.attempts, retries);
+                if decision == retry::Decision::GiveUp {
+                    return outcome.end(Ending::ConnectFailed);
+                }
+                chosen.backend.counters.of(worker.index).retries.add(1);
+            }
+        }
+    };
+    let totals = Totals::default();
+    totals.up.set(early.len() as u64);
+    let end = relay::run(client, &backend, early, Vec::new(), settings.idle_timeout, &totals).await;
+    outcome.bytes_in = totals.up.get();
+    outcome.bytes_out = totals.down.get();
+    match end {
+        relay::End::Finished => outcome.end(Ending::Ok),
+        relay::End::Idle => outcome.end(Ending::Idle),
+        // A reset on one side is a reset on the other: neither may take a torn stream for a whole one.
+        relay::End::ClientFailed => {
+            backend.reset_on_close();
+            outcome.end(Ending::ClientClosed);
+        }
+        relay::End::BackendFailed => {
+            client.reset_on_close();
+            outcome.end(Ending::BackendAborted);
+        }
+    }
+    drop(chosen.slot);
+}
+
+async fn connect(
+    worker: &Rc<Worker>,
+    pool: &crate::snapshot::PoolPlan,
+    chosen: &Chosen,
+    arrival: &Arrival,
+    outcome: &mut Outcome,
+) -> Result<Stream, ()> {
+    let started = std::time::Instant::now();
+    let counters = chosen.backend.counters.of(worker.index);
+    match upstream::connect(worker, &chosen.backend, pool.settings.timeouts.connect).await {
+        Ok(stream) => {
+            let took = started.elapsed();
+            if let Some(version) = pool.settings.send_proxy {
+                let header = proxy_header(version, arrival);
+                if stream.write_all(&header, &[], |_| {}).await.is_err() {
+                    upstream::note_failure(worker, pool, chosen.index, logic::health::Cause::ClosedEarly);
+                    return Err(());
+                }
+            }
+            counters.sessions.add(1);
+            counters.latency.observe(took);
+            outcome.connect = Some(took);
+            upstream::note_success(&chosen.backend);
+            Ok(stream)
+        }
+        Err(cause) => {
+            upstream::note_failure(worker, pool, chosen.index, cause);
+            Err(())
+        }
+    }
+}
+
+/// The PROXY header that tells a backend who the client is.
+pub fn proxy_header(version: logic::proxy_header::Version, arrival: &Arrival) -> Vec<u8> {
+    let mut header = Vec::new();
+    let local = arrival.local.map_or(Peer::Unix, Peer::Ip);
+    logic::proxy_header::write(version, &mut header, &arrival.peer, &local);
+    header
+}
+
+/// How a session ends that got no backend.
+pub fn no_backend(none: NoBackend) -> Ending {
+    match none {
+        NoBackend::AllDown => Ending::AllDown,
+        NoBackend::AllTried => Ending::ConnectFailed,
+        NoBackend::QueueFull => Ending::QueueFull,
+        NoBackend::QueueTimeout => Ending::QueueTimeout,
+    }
+}

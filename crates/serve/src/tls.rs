@@ -1,0 +1,299 @@
+//! TLS of a listener: a directory of certificates, chosen by name, on rustls and aws-lc-rs.
+//! `NAME.pem` holds certificate chain and key; or `NAME.crt` the chain and `NAME.key` the key. A broken pair never stops
+//! the others. Everything about depth (client certificates, OCSP, tickets shared by machines) starts here.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::types::Protocol;
+use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::outcome::Ending;
+use crate::stream::{Plain, Stream};
+
+mod names;
+mod replay;
+
+/// A certificate file larger than this is not one.
+const FILE_LIMIT: u64 = 1024 * 1024;
+
+/// What all TLS listeners share over reloads: tickets given out before stay good.
+pub struct Shared {
+    provider: Arc<CryptoProvider>,
+    tickets: Option<Arc<dyn ProducesTickets>>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        // Without randomness for ticket keys, sessions are not resumed; everything else works.
+        Self { provider: Arc::new(aws_lc_rs::default_provider()), tickets: aws_lc_rs::Ticketer::new().ok() }
+    }
+}
+
+/// One listener's TLS.
+#[derive(Clone)]
+pub struct Terminator {
+    config: Arc<ServerConfig>,
+    handshake_timeout: Duration,
+}
+
+impl Terminator {
+    /// TLS with what was loaded.
+    pub fn new(loaded: Loaded, handshake_timeout: Duration, protocol: &Protocol, shared: &Shared) -> Self {
+        let builder = ServerConfig::builder_with_provider(shared.provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("the provider has the suites of TLS 1.2 and 1.3");
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(loaded.certificates));
+        if let Some(tickets) = &shared.tickets {
+            config.ticketer = tickets.clone();
+        }
+        if matches!(protocol, Protocol::Http(_)) {
+            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        }
+        Self { config: Arc::new(config), handshake_timeout }
+    }
+}
+
+/// A finished handshake.
+pub struct Handshake {
+    /// The encrypted connection.
+    pub stream: Stream,
+    /// `TLSv1.3` or `TLSv1.2`.
+    pub version: &'static str,
+}
+
+/// Makes the handshake. `early` are bytes of it that were read with a PROXY header.
+pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Result<Handshake, Ending> {
+    let acceptor = tokio_rustls::TlsAcceptor::from(terminator.config.clone());
+    let accepting = acceptor.accept_with(plain, |connection| replay::feed(connection, &early));
+    match tokio::time::timeout(terminator.handshake_timeout, accepting).await {
+        Ok(Ok(tls)) => {
+            let version = match tls.get_ref().1.protocol_version() {
+                Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",
+                _ => "TLSv1.3",
+            };
+            Ok(Handshake { stream: Stream::tls(tls), version })
+        }
+        Ok(Err(_)) => Err(Ending::TlsFailed),
+        Err(_) => Err(Ending::TlsTimeout),
+    }
+}
+
+/// What a certificate directory holds.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// The good pairs.
+    pub certificates: Certificates,
+    /// What is wrong with the others.
+    pub faults: Vec<CertificateFault>,
+}
+
+/// Certificates by the names they are for.
+#[derive(Debug, Default)]
+pub struct Certificates {
+    exact: HashMap<String, Arc<CertifiedKey>>,
+    /// `*.example.com` under `example.com`.
+    wildcard: HashMap<String, Arc<CertifiedKey>>,
+    /// For clients that name no host: `default.pem`, or the only certificate there is.
+    nameless: Option<Arc<CertifiedKey>>,
+    /// For clients that name a host we do not have: `default.pem`.
+    default: Option<Arc<CertifiedKey>>,
+}
+
+impl Certificates {
+    /// Whether no client at all could be served.
+    pub fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.wildcard.is_empty() && self.nameless.is_none()
+    }
+
+    /// How many names are served, wildcards counted once.
+    pub fn names(&self) -> usize {
+        self.exact.len() + self.wildcard.len()
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let Some(name) = hello.server_name() else { return self.nameless.clone() };
+        let name = name.to_ascii_lowercase();
+        let name = name.strip_suffix('.').unwrap_or(&name);
+        let by_wildcard = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        self.exact.get(name).or_else(by_wildcard).or(self.default.as_ref()).cloned()
+    }
+}
+
+/// One file that cannot be used, and what to do about it.
+#[derive(Debug)]
+pub struct CertificateFault {
+    /// The file, or the directory.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub kind: CertificateFaultKind,
+}
+
+/// What is wrong with a certificate file.
+#[derive(Debug)]
+pub enum CertificateFaultKind {
+    /// It cannot be read.
+    Unreadable(io::Error),
+    /// It is far too large.
+    TooLarge(u64),
+    /// Others than owner and group can read the key.
+    KeyReadableByOthers(u32),
+    /// `NAME.crt` without `NAME.key`.
+    NoKey,
+    /// `NAME.key` without `NAME.crt`.
+    NoCertificate,
+    /// No certificate in it.
+    HoldsNoCertificate,
+    /// No private key in it.
+    HoldsNoKey,
+    /// It is not what its name says.
+    Malformed(String),
+    /// Key and certificate do not belong together.
+    Mismatch,
+    /// The certificate is for no name.
+    NoNames,
+    /// The directory holds nothing usable: no client can connect.
+    Empty,
+}
+
+impl fmt::Display for CertificateFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.kind {
+            CertificateFaultKind::Unreadable(error) => {
+                write!(f, "{path}: cannot be read: {error}; the user that penstock runs as must be able to read it")
+            }
+            CertificateFaultKind::TooLarge(size) => write!(f, "{path}: {size} bytes are too many for a certificate"),
+            CertificateFaultKind::KeyReadableByOthers(mode) => write!(
+                f,
+                "{path}: others can read this private key (mode {mode:04o}); it is refused until `chmod o= {path}`"
+            ),
+            CertificateFaultKind::NoKey => write!(f, "{path}: its key is missing; put it beside it as .key"),
+            CertificateFaultKind::NoCertificate => {
+                write!(f, "{path}: its certificate is missing; put it beside it as .crt")
+            }
+            CertificateFaultKind::HoldsNoCertificate => write!(f, "{path}: holds no certificate (BEGIN CERTIFICATE)"),
+            CertificateFaultKind::HoldsNoKey => write!(f, "{path}: holds no private key (BEGIN PRIVATE KEY)"),
+            CertificateFaultKind::Malformed(why) => write!(f, "{path}: cannot be understood: {why}"),
+            CertificateFaultKind::Mismatch => write!(f, "{path}: key and certificate do not belong together"),
+            CertificateFaultKind::NoNames => write!(f, "{path}: the certificate names no DNS host (subjectAltName)"),
+            CertificateFaultKind::Empty => {
+                write!(f, "{path}: no usable certificate: put NAME.pem, or NAME.crt and NAME.key, there")
+            }
+        }
+    }
+}
+
+/// Loads every certificate of a directory. Reads files, changes nothing.
+pub fn load(directory: &Path) -> Loaded {
+    let mut loaded = Loaded::default();
+    let fault = |path: &Path, kind| CertificateFault { path: path.to_owned(), kind };
+    let entries = match std::fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+        Ok(entries) => entries,
+        Err(error) => {
+            loaded.faults.push(fault(directory, CertificateFaultKind::Unreadable(error)));
+            return loaded;
+        }
+    };
+    let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+    paths.sort();
+    let mut usable = Vec::new();
+    for path in &paths {
+        let pair = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("pem") => load_pair(path, path),
+            Some("crt") => load_pair(path, &path.with_extension("key")),
+            Some("key") if !path.with_extension("crt").exists() => {
+                Err(fault(path, CertificateFaultKind::NoCertificate))
+            }
+            _ => continue,
+        };
+        match pair {
+            Ok(pair) => usable.push((path, pair)),
+            Err(fault) => loaded.faults.push(fault),
+        }
+    }
+    for (path, pair) in &usable {
+        let is_default = path.file_stem().is_some_and(|stem| stem == "default");
+        if is_default {
+            loaded.certificates.default = Some(pair.clone());
+        }
+        match names::of(&pair.cert[0]) {
+            Ok(names) if names.is_empty() && !is_default => {
+                loaded.faults.push(fault(path, CertificateFaultKind::NoNames));
+            }
+            Ok(names) => names.into_iter().for_each(|name| add(&mut loaded.certificates, name, pair)),
+            Err(why) => loaded.faults.push(fault(path, CertificateFaultKind::Malformed(why))),
+        }
+    }
+    loaded.certificates.nameless = match (&loaded.certificates.default, &usable[..]) {
+        (Some(default), _) => Some(default.clone()),
+        (None, [(_, only)]) => Some(only.clone()),
+        _ => None,
+    };
+    if usable.is_empty() {
+        loaded.faults.push(fault(directory, CertificateFaultKind::Empty));
+    }
+    loaded
+}
+
+fn add(certificates: &mut Certificates, name: String, pair: &Arc<CertifiedKey>) {
+    match name.strip_prefix("*.") {
+        Some(parent) => certificates.wildcard.entry(parent.to_owned()).or_insert_with(|| pair.clone()),
+        None => certificates.exact.entry(name).or_insert_with(|| pair.clone()),
+    };
+}
+
+fn load_pair(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, CertificateFault> {
+    let fault = |path: &Path, kind| CertificateFault { path: path.to_owned(), kind };
+    if !key.exists() {
+        return Err(fault(certificate, CertificateFaultKind::NoKey));
+    }
+    let mode = std::fs::metadata(key)
+        .map_err(|error| fault(key, CertificateFaultKind::Unreadable(error)))?
+        .permissions()
+        .mode();
+    if mode & 0o007 != 0 {
+        return Err(fault(key, CertificateFaultKind::KeyReadableByOthers(mode & 0o7777)));
+    }
+    let chain_text = read(certificate)?;
+    let key_text = if key == certificate { chain_text.clone() } else { read(key)? };
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&chain_text)
+        .collect::<Result<_, _>>()
+        .map_err(|error| fault(certificate, CertificateFaultKind::Malformed(error.to_string())))?;
+    if chain.is_empty() {
+        return Err(fault(certificate, CertificateFaultKind::HoldsNoCertificate));
+    }
+    let private = PrivateKeyDer::from_pem_slice(&key_text).map_err(|error| match error {
+        rustls_pki_types::pem::Error::NoItemsFound => fault(key, CertificateFaultKind::HoldsNoKey),
+        error => fault(key, CertificateFaultKind::Malformed(error.to_string())),
+    })?;
+    let signing = aws_lc_rs::sign::any_supported_type(&private)
+        .map_err(|error| fault(key, CertificateFaultKind::Malformed(error.to_string())))?;
+    let pair = CertifiedKey::new(chain, signing);
+    match pair.keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(Arc::new(pair)),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(fault(key, CertificateFaultKind::Mismatch)),
+        Err(error) => Err(fault(certificate, CertificateFaultKind::Malformed(error.to_string()))),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
+    let fault = |kind| CertificateFault { path: path.to_owned(), kind };
+    let size = std::fs::metadata(path).map_err(|error| fault(CertificateFaultKind::Unreadable(error)))?.len();
+    if size > FILE_LIMIT {
+        return Err(fault(CertificateFaultKind::TooLarge(size)));
+    }
+    std::fs::read(path).map_err(|error| fault(CertificateFaultKind::Unreadable(error)))
+}

@@ -1,0 +1,392 @@
+//! Gets a session a connection to a backend: chooses one, waits for a busy one, reuses an idle connection or opens one.
+//! Whether a failed attempt is made again is decided by `logic/retry.rs`; the health of a backend by `logic/health.rs`.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use config::types::{AllDown, BackendAddress};
+use logic::balance::{Availability, Candidate, Choice, StickyKey, Tried, WEIGHT_UNIT, slow_start_weight};
+use logic::health::{Cause, State as HealthState};
+use logic::peers::Peer;
+use logic::retry::Idempotence;
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::snapshot::{PoolPlan, Snapshot};
+use crate::state::{Admission, BackendState, Queue, lock};
+use crate::stream::{Plain, Quiet, Stream};
+use crate::worker::Worker;
+
+/// First wait before a Unix socket whose queue is full is tried again; doubles up to a sixteenth of a second.
+const UNIX_BACK_OFF: Duration = Duration::from_millis(1);
+
+/// Why a session got no backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoBackend {
+    /// None is healthy.
+    AllDown,
+    /// All that are healthy were tried.
+    AllTried,
+    /// All are busy and the queue is full.
+    QueueFull,
+    /// All stayed busy.
+    QueueTimeout,
+}
+
+/// A place at a backend, held until dropped.
+pub struct Slot {
+    backend: Arc<BackendState>,
+    queue: Arc<Queue>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.backend.in_flight.fetch_sub(1, Relaxed);
+        if self.queue.waiting.load(Relaxed) > 0 {
+            self.queue.freed.notify_one();
+        }
+    }
+}
+
+/// A chosen backend.
+pub struct Chosen {
+    /// Its place in the pool.
+    pub index: usize,
+    /// Its live state.
+    pub backend: Arc<BackendState>,
+    /// Our place there.
+    pub slot: Slot,
+    /// How long we waited for it; `None` if we did not.
+    pub queued: Option<Duration>,
+}
+
+/// What a choice is made from.
+pub struct Wanted<'a> {
+    /// Who asks; what `sticky` goes by.
+    pub client: Peer,
+    /// Hash of what the pool's hash key names.
+    pub key: u64,
+    /// Backends that failed this session.
+    pub tried: &'a Tried,
+}
+
+/// Chooses a backend, waiting in the pool's queue if all are at their limit.
+pub async fn choose(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    wanted: Wanted<'_>,
+) -> Result<Chosen, NoBackend> {
+    // Those who wait already come first.
+    if pool.queue.waiting.load(Relaxed) == 0
+        && let Some(outcome) = choose_now(worker, snapshot, pool, &wanted)
+    {
+        return outcome;
+    }
+    let started = Instant::now();
+    let Some(_place) = QueuePlace::take(pool, worker.front.state.workers) else { return Err(NoBackend::QueueFull) };
+    let waited = tokio::time::timeout(pool.settings.timeouts.queue, async {
+        loop {
+            let freed = pool.queue.freed.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            if let Some(outcome) = choose_now(worker, snapshot, pool, &wanted) {
+                break outcome;
+            }
+            // Health and weights change without a word to the queue: look again now and then.
+            let _ = tokio::time::timeout(Duration::from_millis(250), freed).await;
+        }
+    })
+    .await;
+    match waited {
+        Ok(Ok(chosen)) => Ok(Chosen { queued: Some(started.elapsed()), ..chosen }),
+        Ok(Err(none)) => Err(none),
+        Err(_) => Err(NoBackend::QueueTimeout),
+    }
+}
+
+/// A place in a pool's queue, given back when dropped.
+struct QueuePlace<'a>(&'a Queue);
+
+impl<'a> QueuePlace<'a> {
+    fn take(pool: &'a PoolPlan, workers: usize) -> Option<Self> {
+        let limit = pool.settings.queue_length.saturating_mul(workers);
+        let queue = &*pool.queue;
+        queue
+            .waiting
+            .fetch_update(Relaxed, Relaxed, |waiting| (waiting < limit).then_some(waiting + 1))
+            .ok()
+            .map(|_| Self(queue))
+    }
+}
+
+impl Drop for QueuePlace<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Relaxed);
+    }
+}
+
+/// `None`: every backend that could take it is at its limit.
+fn choose_now(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    wanted: &Wanted<'_>,
+) -> Option<Result<Chosen, NoBackend>> {
+    let now = Instant::now();
+    let mut candidates = candidates(pool, now, Mercy::None);
+    if !any_available(&candidates) && pool.settings.all_down == AllDown::FailOpen {
+        candidates = self::candidates(pool, now, Mercy::Everyone);
+    }
+    if !any_available(&candidates) {
+        return Some(Err(NoBackend::AllDown));
+    }
+    let sticky = pool.sticky.as_ref().zip(wanted.client.ip());
+    let sticky = sticky.map(|(table, ip)| (table, StickyKey::new(ip, pool.settings.sticky.ipv6_prefix)));
+    if let Some((table, key)) = &sticky {
+        let remembered = lock(table).lookup(*key, now).and_then(|identity| pool.identities.find(identity));
+        if let Some(index) = remembered.filter(|index| takes(&candidates[*index]) && !wanted.tried.contains(*index)) {
+            return Some(take(pool, index).ok_or(NoBackend::AllTried)).filter(Result::is_ok);
+        }
+    }
+    let choice = worker.with_balancer(snapshot, pool.id, |balancer| {
+        balancer.pick(&candidates, &pool.identities, wanted.key, wanted.tried, fastrand::u64(..))
+    });
+    match choice {
+        Choice::Backend(index) => {
+            // Another worker may have taken the last place since we looked: that is "busy".
+            let chosen = take(pool, index)?;
+            if let Some((table, key)) = sticky {
+                lock(table).remember(key, chosen.backend.identity, now);
+            }
+            Some(Ok(chosen))
+        }
+        Choice::AllBusy => None,
+        Choice::NoneAvailable => Some(Err(NoBackend::AllTried)),
+    }
+}
+
+/// Whether backends that are down may be chosen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mercy {
+    None,
+    Everyone,
+}
+
+fn candidates(pool: &PoolPlan, now: Instant, mercy: Mercy) -> smallvec::SmallVec<[Candidate; 16]> {
+    let window = pool.settings.slow_start;
+    pool.backends
+        .iter()
+        .map(|backend| {
+            let state = &backend.state;
+            let configured = state.weight_override().unwrap_or(backend.settings.weight);
+            let weight = match state.up_for(now) {
+                Some(up_for) if !window.is_zero() => slow_start_weight(configured, up_for, window),
+                _ => configured * WEIGHT_UNIT,
+            };
+            let healthy = matches!(state.health_state(), HealthState::Up | HealthState::Unchecked);
+            let admitted = state.admission() == Admission::Ready;
+            let available = match admitted && (healthy || mercy == Mercy::Everyone) {
+                true => Availability::Available,
+                false => Availability::Unavailable,
+            };
+            Candidate {
+                weight,
+                in_flight: state.in_flight.load(Relaxed),
+                limit: backend.settings.max_connections,
+                available,
+            }
+        })
+        .collect()
+}
+
+fn any_available(candidates: &[Candidate]) -> bool {
+    candidates.iter().any(|candidate| candidate.available == Availability::Available && candidate.weight > 0)
+}
+
+fn takes(candidate: &Candidate) -> bool {
+    candidate.available == Availability::Available
+        && candidate.weight > 0
+        && candidate.limit.is_none_or(|limit| candidate.in_flight < limit)
+}
+
+/// Takes a place at a backend; `None` if the last one is gone.
+fn take(pool: &PoolPlan, index: usize) -> Option<Chosen> {
+    let plan = &pool.backends[index];
+    let limit = plan.settings.max_connections.unwrap_or(u32::MAX);
+    plan.state
+        .in_flight
+        .fetch_update(Relaxed, Relaxed, |in_flight| (in_flight < limit).then_some(in_flight + 1))
+        .ok()?;
+    let slot = Slot { backend: plan.state.clone(), queue: pool.queue.clone() };
+    Some(Chosen { index, backend: plan.state.clone(), slot, queued: None })
+}
+
+/// Whether a connection has carried a request before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// Just opened, and how long that took.
+    Fresh(Duration),
+    /// Kept from an earlier request: the backend may have closed it meanwhile, which is not its fault.
+    Kept,
+}
+
+/// An idle connection of the right backend, if there is one that still lives.
+pub fn reuse(worker: &Worker, backend: &Arc<BackendState>, idempotence: Idempotence) -> Option<Stream> {
+    let now = Instant::now();
+    while let Some(stream) = worker.idle.take(backend, now) {
+        let quiet = match idempotence {
+            Idempotence::Idempotent => stream.is_quiet(),
+            // It could not be sent again: ask the kernel, not what the runtime knows.
+            Idempotence::NotIdempotent => stream.is_quiet_now(),
+        };
+        if quiet == Quiet::Yes {
+            backend.counters.of(worker.index).reused.add(1);
+            return Some(stream);
+        }
+    }
+    None
+}
+
+/// Opens a connection to a backend within `limit`.
+pub async fn connect(worker: &Worker, backend: &BackendState, limit: Duration) -> Result<Stream, Cause> {
+    let opened = tokio::time::timeout(limit, open(backend)).await;
+    match opened {
+        Ok(Ok(plain)) => {
+            backend.counters.of(worker.index).connects.add(1);
+            Ok(Stream::plain(plain))
+        }
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Cause::ConnectRefused),
+        Ok(Err(error)) => Err(Cause::ConnectFailed(error.to_string())),
+        Err(_) => Err(Cause::ConnectTimeout { after: limit }),
+    }
+}
+
+/// Opens a connection: to the path, the address, or the addresses of a name one after the other.
+pub(crate) async fn open(backend: &BackendState) -> io::Result<Plain> {
+    if let BackendAddress::Unix(path) = &backend.address {
+        let mut wait = UNIX_BACK_OFF;
+        return loop {
+            match UnixStream::connect(path).await {
+                Ok(unix) => break Ok(Plain::Unix(unix)),
+                // A Unix socket whose queue is full says so at once, where TCP would wait.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(Duration::from_millis(62));
+                }
+                Err(error) => break Err(error),
+            }
+        };
+    }
+    let addresses: Vec<SocketAddr> = backend.addresses.load().to_vec();
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "name not resolved");
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(tcp) => {
+                // Failing means that the connection is gone already.
+                let _ = tcp.set_nodelay(true);
+                return Ok(Plain::Tcp(tcp));
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// Whether a failure says something about the backend.
+pub fn is_our_own_want(cause: &Cause) -> bool {
+    // Our descriptors or ports have run out: the backend is not to blame.
+    matches!(cause, Cause::ConnectFailed(text) if text.contains("Too many open files") || text.contains("Cannot assign requested address"))
+}
+
+/// Notes that real traffic failed at a backend; ejects it when that has happened too often in a row.
+pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause) {
+    let backend = &pool.backends[index].state;
+    backend.counters.of(worker.index).failures.add(1);
+    if is_our_own_want(&cause) {
+        return;
+    }
+    let failures = backend.failures.fetch_add(1, Relaxed) + 1;
+    let limit = pool.settings.passive.failures;
+    if limit == 0 || failures < limit || !is_up(backend) {
+        return;
+    }
+    // The last one standing stays: a bad answer is better than none, and its errors say what is wrong.
+    if !pool.backends.iter().any(|other| !Arc::ptr_eq(&other.state, backend) && is_up(&other.state)) {
+        return;
+    }
+    *lock(&backend.last_failure) = Some(cause);
+    backend.publish_health(HealthState::Ejected, Instant::now());
+    backend.wake_health.notify_one();
+}
+
+/// Notes that real traffic went well.
+pub fn note_success(backend: &BackendState) {
+    if backend.failures.load(Relaxed) != 0 {
+        backend.failures.store(0, Relaxed);
+    }
+}
+
+fn is_up(backend: &BackendState) -> bool {
+    matches!(backend.health_state(), HealthState::Up | HealthState::Unchecked)
+}
+
+/// Idle connections to backends, of one worker.
+#[derive(Default)]
+pub struct IdlePool(RefCell<HashMap<usize, Kept>>);
+
+struct Kept {
+    backend: Arc<BackendState>,
+    /// Oldest first; the newest is used first, so that the rest can age.
+    streams: Vec<(Stream, Instant)>,
+}
+
+impl IdlePool {
+    /// Keeps a connection until `until`, unless `limit` are kept already.
+    pub fn give(&self, backend: &Arc<BackendState>, stream: Stream, until: Instant, limit: usize) {
+        let mut kept = self.0.borrow_mut();
+        let entry = kept
+            .entry(Arc::as_ptr(backend) as usize)
+            .or_insert_with(|| Kept { backend: backend.clone(), streams: Vec::new() });
+        if entry.streams.len() < limit {
+            entry.streams.push((stream, until));
+        }
+    }
+
+    fn take(&self, backend: &Arc<BackendState>, now: Instant) -> Option<Stream> {
+        let mut kept = self.0.borrow_mut();
+        let entry = kept.get_mut(&(Arc::as_ptr(backend) as usize))?;
+        while let Some((stream, until)) = entry.streams.pop() {
+            if now < until {
+                return Some(stream);
+            }
+        }
+        None
+    }
+
+    /// Closes connections that are too old, were closed by the backend, or whose backend is down or gone.
+    pub fn sweep(&self, now: Instant, snapshot: &Snapshot) {
+        self.0.borrow_mut().retain(|_, kept| {
+            let served = is_up(&kept.backend)
+                && snapshot.pools.iter().any(|pool| {
+                    *pool.settings.name == *kept.backend.pool
+                        && pool.backends.iter().any(|backend| Arc::ptr_eq(&backend.state, &kept.backend))
+                });
+            if !served {
+                return false;
+            }
+            kept.streams.retain(|(stream, until)| now < *until && stream.is_quiet() == Quiet::Yes);
+            !kept.streams.is_empty()
+        });
+    }
+
+    /// Closes all of them: descriptors are short, or the process ends.
+    pub fn clear(&self) {
+        self.0.borrow_mut().clear();
+    }
+}
