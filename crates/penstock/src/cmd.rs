@@ -1,0 +1,7 @@
+//! The commands: each parses its arguments, calls one function, prints.
+
+pub mod check;
+pub mod ctl;
+pub mod demo;
+pub mod documents;
+pub mod serve;

@@ -1,0 +1,185 @@
+//! `penstock check`: every fault of a configuration at once. Reads files, touches nothing else.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use config::Loaded;
+use serde_json::json;
+
+use crate::load;
+use crate::output::{Failure, complain, plain, print};
+
+/// Find every mistake in a configuration without touching anything
+///
+/// Reads the file, the PENSTOCK_* variables and the certificates that the file names. Opens no socket, resolves no
+/// name, changes nothing: safe beside a running server.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The configuration file; - reads standard input
+    file: PathBuf,
+    /// Print the configuration as it would be used, each value with where it came from
+    #[arg(long)]
+    print: bool,
+    /// How faults are printed: text for people, json for programs
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
+    format: Format,
+    /// Warnings are errors too
+    #[arg(long)]
+    strict: bool,
+}
+
+/// How faults are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock check /etc/penstock/penstock.toml
+  penstock check --print penstock.toml           what is used, and where each value came from
+  penstock check --strict --format json - < penstock.toml
+
+Exit codes: 0 the file is good; 2 it is not, or --strict and there is a warning.";
+
+/// A certificate that a listener could not use.
+struct CertificateFault {
+    /// Key of the directory, such as `listener.web.tls.certificates`.
+    path: String,
+    message: String,
+}
+
+/// Checks the file and prints what was found.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let source = load::source(&arguments.file)?;
+    match config::load(&source, &load::environment()) {
+        Ok(loaded) => {
+            let certificates = certificate_faults(&loaded.config);
+            let warned = !loaded.warnings.is_empty() || !certificates.is_empty();
+            match arguments.format {
+                Format::Text => say(arguments, &source.name, &loaded, &certificates)?,
+                Format::Json => print(&format!("{:#}\n", json(arguments, &loaded, &certificates)))?,
+            }
+            if arguments.strict && warned { Err(Failure::Refused) } else { Ok(()) }
+        }
+        Err(faults) if arguments.format == Format::Json => {
+            print(&format!("{:#}\n", faults.to_json()))?;
+            Err(Failure::Refused)
+        }
+        Err(faults) => Err(Failure::Usage(faults.render())),
+    }
+}
+
+fn say(
+    arguments: &Arguments,
+    name: &str,
+    loaded: &Loaded,
+    certificates: &[CertificateFault],
+) -> Result<(), Failure> {
+    if !loaded.warnings.is_empty() {
+        complain(&loaded.warnings.render());
+    }
+    let word = severity(arguments);
+    for fault in certificates {
+        complain(&format!("{word}: {}: {}: {}\n", plain(name), fault.path, plain(&fault.message)));
+    }
+    if arguments.print {
+        return print(&loaded.print());
+    }
+    let refused = arguments.strict && !(loaded.warnings.is_empty() && certificates.is_empty());
+    let verdict = if refused { "refused, because --strict makes warnings errors" } else { "ok" };
+    print(&format!("{}: {verdict}: {}\n", plain(name), summary(&loaded.config)))
+}
+
+fn json(arguments: &Arguments, loaded: &Loaded, certificates: &[CertificateFault]) -> serde_json::Value {
+    let mut report = loaded.warnings.to_json();
+    let faults = certificates.iter().map(|fault| {
+        json!({
+            "severity": severity(arguments), "line": null, "column": null, "start": null, "end": null, "from": null,
+            "path": fault.path, "message": fault.message, "hint": null,
+        })
+    });
+    if let Some(list) = report["faults"].as_array_mut() {
+        list.extend(faults);
+    }
+    let counted = if arguments.strict { "errors" } else { "warnings" };
+    report[counted] = json!(report[counted].as_u64().unwrap_or(0) + certificates.len() as u64);
+    let warned = !loaded.warnings.is_empty() || !certificates.is_empty();
+    report["ok"] = json!(!(arguments.strict && warned));
+    report["listeners"] = json!(loaded.config.listeners.len());
+    report["pools"] = json!(loaded.config.pools.len());
+    report["backends"] = json!(backends(&loaded.config));
+    if arguments.print {
+        report["effective"] = json!(loaded.print());
+    }
+    report
+}
+
+fn severity(arguments: &Arguments) -> &'static str {
+    if arguments.strict { "error" } else { "warning" }
+}
+
+/// What is wrong with the certificates on disk, per listener.
+fn certificate_faults(config: &config::Config) -> Vec<CertificateFault> {
+    let with_tls = config.listeners.iter().filter_map(|listener| Some((&listener.name, listener.tls.as_ref()?)));
+    with_tls
+        .flat_map(|(name, tls)| {
+            let faults = serve::tls::load(&tls.certificates).faults;
+            let path = format!("listener.{name}.tls.certificates");
+            faults.into_iter().map(move |fault| CertificateFault { path: path.clone(), message: fault.to_string() })
+        })
+        .collect()
+}
+
+/// `2 listeners, 3 pools, 7 backends`
+fn summary(config: &config::Config) -> String {
+    let counts = [
+        (config.listeners.len(), "listener"),
+        (config.pools.len(), "pool"),
+        (backends(config), "backend"),
+    ];
+    counts.map(|(count, noun)| if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }).join(", ")
+}
+
+fn backends(config: &config::Config) -> usize {
+    config.pools.iter().map(|pool| pool.backends.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(strict: bool) -> Arguments {
+        Arguments { file: "-".into(), print: false, format: Format::Json, strict }
+    }
+
+    fn loaded(certificates: &str) -> Loaded {
+        let text = format!(
+            "[listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
+             tls = {{ certificates = \"{certificates}\" }}\n\
+             [pool.app]\nbackends = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n"
+        );
+        let source = config::Source { name: "test.toml".into(), text };
+        config::load(&source, &Default::default()).unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    #[test]
+    fn summary_counts_with_the_right_plural() {
+        assert_eq!(summary(&loaded("/nowhere").config), "1 listener, 1 pool, 2 backends");
+    }
+
+    #[test]
+    fn missing_certificates_are_a_warning_with_the_listeners_key_and_an_error_when_strict() {
+        let directory = tempfile::tempdir().unwrap();
+        let loaded = loaded(&directory.path().join("none").display().to_string());
+        let certificates = certificate_faults(&loaded.config);
+        assert!(certificates.iter().all(|fault| fault.path == "listener.web.tls.certificates"));
+        let relaxed = json(&arguments(false), &loaded, &certificates);
+        assert_eq!((&relaxed["ok"], &relaxed["errors"], &relaxed["warnings"]), (&json!(true), &json!(0), &json!(1)));
+        let strict = json(&arguments(true), &loaded, &certificates);
+        assert_eq!((&strict["ok"], &strict["errors"]), (&json!(false), &json!(1)));
+        assert_eq!(strict["faults"][0]["severity"], "error");
+    }
+}

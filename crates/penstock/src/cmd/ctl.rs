@@ -1,0 +1,254 @@
+//! `penstock ctl`: see and change a running front door through its control socket.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::ctl::client::{Client, ClientError};
+use crate::load;
+use crate::output::{Failure, plain, print};
+
+/// See and change a running server: status, drain, weights, reload
+///
+/// Talks to the server's control socket. The kernel tells the server who is asking: root and the user that the
+/// server runs as are let in.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Control socket of the server; the variable PENSTOCK_CONTROL_SOCKET names it too
+    /// [default: /run/penstock/control.sock]
+    #[arg(long, value_name = "PATH", global = true, conflicts_with = "config")]
+    socket: Option<PathBuf>,
+    /// Take the path of the control socket from this configuration file
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// Answer as JSON, for programs
+    #[arg(long, global = true)]
+    json: bool,
+    /// Wait at most so many seconds for an answer
+    #[arg(long, value_name = "SECONDS", default_value = "10", global = true,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What is served, what is degraded (first), and how much traffic there is
+    Status,
+    /// Every backend with its health, its last verdicts and its share of the traffic
+    Backends,
+    /// What happened to the server: health changes, reloads, degraded things
+    Events {
+        /// Go on and show each event as it happens, until Ctrl-C
+        #[arg(long, short)]
+        follow: bool,
+        /// How many of the last events to show
+        #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
+              conflicts_with = "follow")]
+        count: Option<u32>,
+    },
+    /// Give a backend no new sessions; those it has go on to their end
+    Drain(Target),
+    /// Give a drained backend its share of new sessions again
+    Ready(Target),
+    /// Change the share of a backend until the server is restarted
+    Weight {
+        #[command(flatten)]
+        target: Target,
+        /// New weight, relative to the other backends of the pool; "default" goes back to the configuration
+        #[arg(value_parser = parse_weight)]
+        weight: String,
+    },
+    /// Read the configuration file again; a file with a mistake changes nothing
+    Reload,
+    /// End the server: no new connections, established ones have the drain time to end
+    Stop,
+}
+
+#[derive(Debug, Args)]
+struct Target {
+    /// Name of the pool: NAME of [pool.NAME]
+    #[arg(value_parser = parse_word)]
+    pool: String,
+    /// The backend as the configuration writes it: 10.0.0.11:8000, app.internal:8000 or unix:/run/app.sock
+    #[arg(value_parser = parse_word)]
+    backend: String,
+}
+
+/// Where a server listens for commands unless it is told otherwise.
+const DEFAULT_SOCKET: &str = "/run/penstock/control.sock";
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock ctl status
+  penstock ctl backends --json
+  penstock ctl events --follow
+  penstock ctl drain app 10.0.0.11:8000        before an update of that server
+  penstock ctl ready app 10.0.0.11:8000        after it
+  penstock ctl weight app unix:/run/app.sock 5
+  penstock ctl --config /etc/penstock/penstock.toml reload";
+
+/// Asks the server and prints its answer.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let named_by_environment = std::env::var_os("PENSTOCK_CONTROL_SOCKET").filter(|path| !path.is_empty());
+    let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
+    let mut client = Client::connect(&socket, Duration::from_secs(arguments.timeout)).map_err(failed)?;
+    let line = arguments.command.line(if arguments.json { Format::Json } else { Format::Text });
+    if let Command::Events { follow: true, .. } = arguments.command {
+        return client.follow(&line, |line| print(&format!("{}\n", plain(line))));
+    }
+    let answer = client.ask(&line).map_err(failed)?;
+    let mut text = String::new();
+    for line in [answer.note].iter().filter(|note| !note.is_empty()).chain(&answer.lines) {
+        text.push_str(&plain(line));
+        text.push('\n');
+    }
+    print(&text)
+}
+
+enum Format {
+    Text,
+    Json,
+}
+
+impl Command {
+    /// The line that the server understands.
+    fn line(&self, format: Format) -> String {
+        let mut line = match self {
+            Command::Status => "status".to_owned(),
+            Command::Backends => "backends".to_owned(),
+            Command::Events { follow: true, .. } => "events follow".to_owned(),
+            Command::Events { count: Some(count), .. } => format!("events {count}"),
+            Command::Events { .. } => "events".to_owned(),
+            Command::Drain(target) => format!("drain {} {}", target.pool, target.backend),
+            Command::Ready(target) => format!("ready {} {}", target.pool, target.backend),
+            Command::Weight { target, weight } => format!("weight {} {} {weight}", target.pool, target.backend),
+            Command::Reload => "reload".to_owned(),
+            Command::Stop => "stop".to_owned(),
+        };
+        if let Format::Json = format {
+            line.push_str(" json");
+        }
+        line
+    }
+}
+
+fn socket_path(arguments: &Arguments, named_by_environment: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    match (&arguments.config, &arguments.socket) {
+        (Some(file), _) => socket_of(file),
+        (None, Some(socket)) => Ok(socket.clone()),
+        (None, None) => Ok(named_by_environment.unwrap_or_else(|| PathBuf::from(DEFAULT_SOCKET))),
+    }
+}
+
+fn socket_of(file: &Path) -> Result<PathBuf, Failure> {
+    match load::file(file, &load::environment())?.config.control {
+        Some(control) => Ok(control.socket),
+        None => Err(Failure::usage(format_args!(
+            "{}: this configuration has no control socket\n  hint: add\n    [control]\n    socket = \"{DEFAULT_SOCKET}\"",
+            file.display()
+        ))),
+    }
+}
+
+fn failed(error: ClientError) -> Failure {
+    match error {
+        ClientError::BadCommand(_) | ClientError::BadPath(_) => Failure::usage(error),
+        // Its lines are the server's words, shown on a terminal.
+        ClientError::Refused(message) => {
+            let lines: Vec<_> = message.lines().map(plain).collect();
+            Failure::runtime(lines.join("\n"))
+        }
+        other => Failure::Runtime(other.into()),
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        failed(error)
+    }
+}
+
+/// One word of a command line: the protocol separates words by spaces.
+fn parse_word(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err("it must be one word without spaces".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn parse_weight(text: &str) -> Result<String, String> {
+    match text.parse::<u32>() {
+        _ if text == "default" => Ok(text.to_owned()),
+        Ok(weight) => Ok(weight.to_string()),
+        Err(_) => Err("it must be a number from 0, or \"default\"".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Alone {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(words: &[&str]) -> Result<Arguments, clap::Error> {
+        Alone::try_parse_from([&["ctl"], words].concat()).map(|alone| alone.arguments)
+    }
+
+    fn line(words: &[&str]) -> String {
+        let arguments = parse(words).unwrap();
+        arguments.command.line(if arguments.json { Format::Json } else { Format::Text })
+    }
+
+    #[test]
+    fn each_command_becomes_the_line_that_the_server_reads() {
+        assert_eq!(line(&["status"]), "status");
+        assert_eq!(line(&["backends", "--json"]), "backends json");
+        assert_eq!(line(&["--json", "events", "-n", "5"]), "events 5 json");
+        assert_eq!(line(&["events", "--follow"]), "events follow");
+        assert_eq!(line(&["drain", "app", "unix:/run/a.sock"]), "drain app unix:/run/a.sock");
+        assert_eq!(line(&["ready", "app", "[::1]:80"]), "ready app [::1]:80");
+        assert_eq!(line(&["weight", "app", "10.0.0.1:80", "007"]), "weight app 10.0.0.1:80 7");
+        assert_eq!(line(&["weight", "app", "10.0.0.1:80", "default"]), "weight app 10.0.0.1:80 default");
+        assert_eq!(line(&["reload"]), "reload");
+        assert_eq!(line(&["stop"]), "stop");
+    }
+
+    #[test]
+    fn words_that_would_change_the_command_are_refused() {
+        for bad in ["", "a b", "a\nstop", "a\u{1b}"] {
+            assert!(parse(&["drain", "app", bad]).is_err(), "{bad:?}");
+        }
+        for bad in ["-1", "many", "4294967296", ""] {
+            assert!(parse(&["weight", "app", "b:1", "--", bad]).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn socket_is_taken_from_the_flag_then_the_environment_then_the_default() {
+        let path = |words: &[&str], environment: Option<&str>| {
+            socket_path(&parse(words).unwrap(), environment.map(PathBuf::from)).unwrap()
+        };
+        assert_eq!(path(&["--socket", "/a", "status"], Some("/b")), PathBuf::from("/a"));
+        assert_eq!(path(&["status"], Some("/b")), PathBuf::from("/b"));
+        assert_eq!(path(&["status"], None), PathBuf::from(DEFAULT_SOCKET));
+        assert!(parse(&["--socket", "/a", "--config", "/b", "status"]).is_err());
+    }
+
+    #[test]
+    fn refusal_of_the_server_is_shown_without_control_characters() {
+        let Failure::Runtime(error) = failed(ClientError::Refused("no\u{1b}[2J\nsuch pool".into())) else {
+            panic!("a refusal is a failure at run time")
+        };
+        assert_eq!(error.to_string(), "no\u{fffd}[2J\nsuch pool");
+    }
+}

@@ -1,0 +1,154 @@
+//! `penstock serve`: the front door. Reads the configuration, sets up the log, hands over to `serve::run`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use clap::Args;
+use config::{Loaded, Quick};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use serve::start::{ConfigSource, Options, Strictness};
+use tracing_subscriber::EnvFilter;
+
+use crate::load;
+use crate::output::{Failure, complain};
+
+/// Run the front door: take in traffic and give it to backends
+///
+/// Either from a file (--config), or without one: --listen and --backend are enough. SIGHUP reads the file again
+/// without ending a connection; SIGTERM takes no new connections and lets the others end. Standard error has a line
+/// "ready" once everything listens; PENSTOCK_LOG (such as "debug" or "serve=debug") says how much else.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The configuration file; the variable PENSTOCK_CONFIG names it too
+    #[arg(long, short, value_name = "FILE", conflicts_with = "listen")]
+    config: Option<PathBuf>,
+    /// Refuse to start when something does not work as configured: a name that does not resolve, a bad certificate.
+    /// Without this, that part is degraded and everything else serves
+    #[arg(long)]
+    strict: bool,
+    /// Address to listen on, such as :8080, 127.0.0.1:8080 or unix:/run/web.sock; may be repeated
+    #[arg(long, short, value_name = "ADDRESS", requires = "backend", help_heading = QUICK)]
+    listen: Vec<String>,
+    /// Backend, such as 10.0.0.11:8000, app.internal:8000 or unix:/run/app.sock; may be repeated
+    #[arg(long, short, value_name = "ADDRESS", requires = "listen", help_heading = QUICK)]
+    backend: Vec<String>,
+    /// What is spoken: http or tcp
+    #[arg(long, value_name = "PROTOCOL", requires = "listen", help_heading = QUICK)]
+    protocol: Option<String>,
+    /// How a backend is chosen: round-robin, least-connections, two-choices, hash, maglev or sticky
+    #[arg(long, value_name = "POLICY", requires = "listen", help_heading = QUICK)]
+    balance: Option<String>,
+    /// How backends are checked: tcp, off, or the path of an HTTP check such as /healthz
+    #[arg(long, value_name = "CHECK", requires = "listen", help_heading = QUICK)]
+    health: Option<String>,
+    /// Serve TLS with the certificates in this directory: NAME.pem, or NAME.crt and NAME.key
+    #[arg(long, value_name = "DIR", requires = "listen", help_heading = QUICK)]
+    certificates: Option<String>,
+    /// Make a control socket here, for `penstock ctl --socket PATH`
+    #[arg(long, value_name = "PATH", requires = "listen", help_heading = QUICK)]
+    control: Option<String>,
+    /// Serve metrics, health and status here, such as 127.0.0.1:9900
+    #[arg(long, value_name = "ADDRESS", requires = "listen", help_heading = QUICK)]
+    admin: Option<String>,
+    /// Where the access log goes: stdout, stderr, off or a path
+    #[arg(long, value_name = "TARGET", requires = "listen", help_heading = QUICK)]
+    access_log: Option<String>,
+    /// End when the process that started this one ends; for programs that run a server as their part
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
+}
+
+const QUICK: &str = "Without a file";
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock serve --config /etc/penstock/penstock.toml
+  penstock serve --listen :8080 --backend 10.0.0.11:8000 --backend unix:/run/app.sock
+  penstock serve --listen :8080 --backend 10.0.0.11:8000 --health /healthz --admin 127.0.0.1:9900
+  penstock serve --listen :5432 --protocol tcp --backend 10.0.0.21:5432 --balance least-connections";
+
+/// Serves until it is told to stop.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.end_with_parent {
+        prctl::set_pdeathsig(Signal::SIGTERM).map_err(io::Error::from)?;
+    }
+    let environment = load::environment();
+    let (source, config) = configuration(arguments, std::env::var_os("PENSTOCK_CONFIG"), &environment)?;
+    start_log()?;
+    if !config.warnings.is_empty() {
+        complain(&config.warnings.render());
+    }
+    let strict = if arguments.strict { Strictness::Strict } else { Strictness::Degrade };
+    serve::run(Options { source, environment, config, strict }).map_err(|error| Failure::Runtime(error.into()))
+}
+
+/// The configuration that the arguments mean, and how to read it again.
+fn configuration(
+    arguments: &Arguments,
+    named_by_environment: Option<OsString>,
+    environment: &BTreeMap<String, String>,
+) -> Result<(ConfigSource, Loaded), Failure> {
+    if !arguments.listen.is_empty() {
+        let quick = quick(arguments);
+        let loaded = config::quick(&quick, environment).map_err(|faults| Failure::Usage(faults.render()))?;
+        return Ok((ConfigSource::Quick(quick), loaded));
+    }
+    let named_by_environment = named_by_environment.filter(|name| !name.is_empty()).map(PathBuf::from);
+    match arguments.config.clone().or(named_by_environment) {
+        Some(file) if file.as_os_str() == "-" => Err(Failure::usage(
+            "serve needs a file that it can read again at a reload\n  hint: write standard input to a file first; \
+             `penstock check -` reads it as it is",
+        )),
+        Some(file) => {
+            let loaded = load::file(&file, environment)?;
+            Ok((ConfigSource::File(file), loaded))
+        }
+        None => Err(Failure::usage(NOTHING_TO_SERVE)),
+    }
+}
+
+fn quick(arguments: &Arguments) -> Quick {
+    Quick {
+        listen: arguments.listen.clone(),
+        backends: arguments.backend.clone(),
+        protocol: arguments.protocol.clone(),
+        balance: arguments.balance.clone(),
+        health: arguments.health.clone(),
+        certificates: arguments.certificates.clone(),
+        control: arguments.control.clone(),
+        admin: arguments.admin.clone(),
+        access_log: arguments.access_log.clone(),
+        workers: None,
+    }
+}
+
+/// The log of the process, on standard error: colours only where somebody looks at them.
+fn start_log() -> Result<(), Failure> {
+    let filter = match std::env::var("PENSTOCK_LOG") {
+        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).map_err(|error| {
+            Failure::usage(format_args!(
+                "PENSTOCK_LOG: {error}\n  hint: use error, warn, info, debug or trace, or MODULE=LEVEL with commas"
+            ))
+        })?,
+        _ => EnvFilter::new("info"),
+    };
+    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal() && !no_colour)
+        .with_target(false)
+        .try_init()
+        .map_err(|error| Failure::runtime(format_args!("cannot start the log: {error}")))
+}
+
+const NOTHING_TO_SERVE: &str = "there is nothing to serve
+  hint: name a configuration file:
+    penstock serve --config /etc/penstock/penstock.toml
+  or say it here:
+    penstock serve --listen :8080 --backend 10.0.0.11:8000
+  to try it without either: penstock demo";

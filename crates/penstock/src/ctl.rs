@@ -1,0 +1,3 @@
+//! The control protocol, as a client speaks it.
+
+pub mod client;

@@ -1,0 +1,313 @@
+//! A client of the control socket: one command a line; the answer is `ok` or `error MESSAGE`, text lines, and a line
+//! with a single dot. A text line that starts with a dot is sent with a second one.
+//! Used by `cmd/ctl.rs` and by the demo's table. Every wait has an end and every answer a limit.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+/// An open connection to a control socket.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    path: PathBuf,
+    timeout: Duration,
+    /// Bytes read from the socket; those before `used` have been handed out.
+    buffer: Vec<u8>,
+    used: usize,
+}
+
+/// What the server said to a command that it carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What followed `ok` on the first line; usually nothing.
+    pub note: String,
+    /// The text lines, without their line ends.
+    pub lines: Vec<String>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum ClientError {
+    /// There is no file at the path.
+    NoSocket(PathBuf),
+    /// The file is there, but no server behind it.
+    NobodyListens(PathBuf),
+    /// We may not open it.
+    Forbidden(PathBuf),
+    /// The path is longer than a socket address can hold, or holds a zero byte.
+    BadPath(PathBuf),
+    /// The command cannot be sent as one line.
+    BadCommand(String),
+    /// Nothing came within the time allowed.
+    Timeout(PathBuf, Duration),
+    /// The server closed the connection before the end of its answer.
+    ClosedEarly(PathBuf),
+    /// What came back is not this protocol.
+    NotUnderstood(PathBuf, String),
+    /// The answer is longer than any that a server gives.
+    TooLong(PathBuf),
+    /// The server understood and refused; its own words.
+    Refused(String),
+    /// Anything else that the kernel reports.
+    Io(PathBuf, io::Error),
+}
+
+impl Client {
+    /// Connects. `timeout` limits this and every later answer, each as a whole.
+    pub fn connect(path: &Path, timeout: Duration) -> Result<Self, ClientError> {
+        let address = UnixAddr::new(path).map_err(|_| ClientError::BadPath(path.to_owned()))?;
+        let stream = connect(&address, timeout).map_err(|error| connect_error(path, timeout, error))?;
+        Ok(Client { stream, path: path.to_owned(), timeout, buffer: Vec::new(), used: 0 })
+    }
+
+    /// Sends one command and waits for its whole answer.
+    pub fn ask(&mut self, command: &str) -> Result<Answer, ClientError> {
+        let deadline = Some(Instant::now() + self.timeout);
+        self.send(command, deadline)?;
+        let note = self.read_status(deadline)?;
+        let mut lines = Vec::new();
+        let mut bytes = 0;
+        while let Some(line) = self.read_text_line(deadline)? {
+            bytes += line.len() + 1;
+            if bytes > MAX_ANSWER {
+                return Err(ClientError::TooLong(self.path.clone()));
+            }
+            lines.push(line);
+        }
+        Ok(Answer { note, lines })
+    }
+
+    /// Sends a command whose answer goes on until one side ends it, and hands each line to `each`.
+    /// Only the first line has to come in time.
+    pub fn follow<E: From<ClientError>>(
+        &mut self,
+        command: &str,
+        mut each: impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let deadline = Some(Instant::now() + self.timeout);
+        self.send(command, deadline)?;
+        self.read_status(deadline)?;
+        loop {
+            match self.read_text_line(None) {
+                Ok(Some(line)) => each(&line)?,
+                Ok(None) | Err(ClientError::ClosedEarly(_)) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn send(&mut self, command: &str, deadline: Option<Instant>) -> Result<(), ClientError> {
+        if command.is_empty() || command.chars().any(char::is_control) {
+            return Err(ClientError::BadCommand(command.to_owned()));
+        }
+        let left = self.time_left(deadline)?;
+        self.stream.set_write_timeout(left).map_err(|error| self.io_error(error))?;
+        let line = format!("{command}\n");
+        match self.stream.write_all(line.as_bytes()) {
+            Ok(()) => Ok(()),
+            // The server said why before it closed: that is worth more than the broken pipe.
+            Err(error) if is_closed(&error) => Ok(()),
+            Err(error) => Err(self.io_error(error)),
+        }
+    }
+
+    /// The first line: the note after `ok`, or the server's refusal.
+    fn read_status(&mut self, deadline: Option<Instant>) -> Result<String, ClientError> {
+        let line = self.read_line(deadline)?;
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match word {
+            "ok" => Ok(rest.to_owned()),
+            "error" => Err(ClientError::Refused(self.whole_refusal(rest, deadline))),
+            _ => Err(ClientError::NotUnderstood(self.path.clone(), line)),
+        }
+    }
+
+    /// The message of a refusal with the text lines below it (the faults of a configuration, for one).
+    fn whole_refusal(&mut self, message: &str, deadline: Option<Instant>) -> String {
+        let mut text = message.to_owned();
+        // A server that refuses may close at once: what has come is the message.
+        while let Ok(Some(line)) = self.read_text_line(deadline) {
+            if text.len() > MAX_LINE {
+                break;
+            }
+            text.push('\n');
+            text.push_str(&line);
+        }
+        text
+    }
+
+    /// The next text line; `None` at the dot that ends the answer.
+    fn read_text_line(&mut self, deadline: Option<Instant>) -> Result<Option<String>, ClientError> {
+        let line = self.read_line(deadline)?;
+        match line.strip_prefix('.') {
+            Some("") => Ok(None),
+            Some(stuffed) => Ok(Some(stuffed.to_owned())),
+            None => Ok(Some(line)),
+        }
+    }
+
+    fn read_line(&mut self, deadline: Option<Instant>) -> Result<String, ClientError> {
+        let mut searched = self.used;
+        loop {
+            if let Some(at) = self.buffer[searched..].iter().position(|byte| *byte == b'\n') {
+                let end = searched + at;
+                let line = &self.buffer[self.used..end];
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                let line = String::from_utf8_lossy(line).into_owned();
+                self.used = end + 1;
+                return Ok(line);
+            }
+            if self.buffer.len() - self.used > MAX_LINE {
+                return Err(ClientError::TooLong(self.path.clone()));
+            }
+            self.buffer.drain(..self.used);
+            self.used = 0;
+            searched = self.buffer.len();
+            self.fill(deadline)?;
+        }
+    }
+
+    /// Reads once; at least one byte has come when it returns.
+    fn fill(&mut self, deadline: Option<Instant>) -> Result<(), ClientError> {
+        let mut chunk = [0; 16 * 1024];
+        loop {
+            let left = self.time_left(deadline)?;
+            self.stream.set_read_timeout(left).map_err(|error| self.io_error(error))?;
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(ClientError::ClosedEarly(self.path.clone())),
+                Ok(count) => {
+                    self.buffer.extend_from_slice(&chunk[..count]);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_closed(&error) => return Err(ClientError::ClosedEarly(self.path.clone())),
+                Err(error) => return Err(self.io_error(error)),
+            }
+        }
+    }
+
+    fn time_left(&self, deadline: Option<Instant>) -> Result<Option<Duration>, ClientError> {
+        let Some(deadline) = deadline else { return Ok(None) };
+        match deadline.checked_duration_since(Instant::now()) {
+            Some(left) if !left.is_zero() => Ok(Some(left)),
+            _ => Err(ClientError::Timeout(self.path.clone(), self.timeout)),
+        }
+    }
+
+    fn io_error(&self, error: io::Error) -> ClientError {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => ClientError::Timeout(self.path.clone(), self.timeout),
+            _ => ClientError::Io(self.path.clone(), error),
+        }
+    }
+}
+
+/// Connects with a limit: the kernel lets a connect wait for as long as the server's queue is full.
+fn connect(address: &UnixAddr, timeout: Duration) -> nix::Result<UnixStream> {
+    let fd = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let millis = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX).max(1);
+    socket::setsockopt(&fd, sockopt::SendTimeout, &TimeVal::milliseconds(millis))?;
+    loop {
+        match socket::connect(fd.as_raw_fd(), address) {
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+            Ok(()) => return Ok(UnixStream::from(fd)),
+        }
+    }
+}
+
+fn connect_error(path: &Path, timeout: Duration, error: Errno) -> ClientError {
+    let path = path.to_owned();
+    match error {
+        Errno::ENOENT | Errno::ENOTDIR => ClientError::NoSocket(path),
+        Errno::ECONNREFUSED => ClientError::NobodyListens(path),
+        Errno::EACCES | Errno::EPERM => ClientError::Forbidden(path),
+        Errno::EAGAIN => ClientError::Timeout(path, timeout),
+        other => ClientError::Io(path, other.into()),
+    }
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSocket(path) => write!(
+                f,
+                "no control socket at {}\n  hint: is the server running, and does its configuration have [control] \
+                 socket = \"{0}\"? another path: --socket PATH, or --config FILE to take it from there",
+                path.display()
+            ),
+            Self::NobodyListens(path) => write!(
+                f,
+                "nobody listens on {}\n  hint: the server has ended and left the socket behind; start it again",
+                path.display()
+            ),
+            Self::Forbidden(path) => write!(
+                f,
+                "no permission to open {}\n  hint: run this as root or as the user that the server runs as",
+                path.display()
+            ),
+            Self::BadPath(path) => write!(
+                f,
+                "{} cannot be the path of a socket\n  hint: at most 107 bytes fit, none of them zero",
+                path.display()
+            ),
+            Self::BadCommand(command) => {
+                write!(f, "{command:?} cannot be sent\n  hint: a command is one line without control characters")
+            }
+            Self::Timeout(path, after) => write!(
+                f,
+                "no answer on {} within {} s\n  hint: the server may be stopped or overloaded; --timeout waits longer",
+                path.display(),
+                after.as_secs_f32()
+            ),
+            Self::ClosedEarly(path) => write!(
+                f,
+                "the server closed {} before the end of its answer\n  hint: it may have ended just now; its log says why",
+                path.display()
+            ),
+            Self::NotUnderstood(path, line) => {
+                let shown: String = line.chars().take(60).collect();
+                write!(
+                    f,
+                    "what answers on {} is not a penstock control socket: it said {shown:?}\n  hint: check the path",
+                    path.display()
+                )
+            }
+            Self::TooLong(path) => {
+                write!(f, "the answer on {} has no end\n  hint: check that the path is right", path.display())
+            }
+            Self::Refused(message) => f.write_str(message),
+            Self::Io(path, _) => write!(f, "cannot talk to {}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(_, source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Longest line that is read, in bytes: JSON comes as one line.
+const MAX_LINE: usize = 16 * 1024 * 1024;
+
+/// Longest answer that is read, in bytes.
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! Reads what `config` needs and never reads itself: the file, standard input, the environment.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+use config::{Loaded, Source};
+
+use crate::output::Failure;
+
+/// The environment of this process. A value that is no UTF-8 is made so, and then refused where it is used.
+pub fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+        .collect()
+}
+
+/// The text of a configuration file; `-` is standard input.
+pub fn source(path: &Path) -> Result<Source, Failure> {
+    let (name, bytes) = if path.as_os_str() == "-" {
+        ("standard input".to_owned(), read(io::stdin().lock()))
+    } else {
+        (path.display().to_string(), File::open(path).and_then(read))
+    };
+    let bytes = bytes.map_err(|error| unreadable(&name, &error))?;
+    Source::from_bytes(name, bytes).map_err(|faults| Failure::Usage(faults.render()))
+}
+
+/// A configuration file, read and understood. Faults come back as they are shown.
+pub fn file(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loaded, Failure> {
+    config::load(&source(path)?, environment).map_err(|faults| Failure::Usage(faults.render()))
+}
+
+/// One byte more than is allowed is enough for `config` to refuse it.
+fn read(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(config::MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn unreadable(name: &str, error: &io::Error) -> Failure {
+    let hint = match error.kind() {
+        ErrorKind::NotFound => "check the path; `penstock demo` prints a file to start from",
+        ErrorKind::PermissionDenied => "run this as a user who may read it",
+        ErrorKind::IsADirectory => "name a file in it",
+        _ => "check the path and the disk",
+    };
+    Failure::Usage(format!("error: {name}: cannot read the configuration: {error}\n  hint: {hint}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_file_and_directory_are_wrong_usage_and_name_the_path() {
+        let directory = tempfile::tempdir().unwrap();
+        for path in [directory.path().join("none.toml"), directory.path().to_owned()] {
+            let Err(Failure::Usage(text)) = source(&path) else { panic!("{} was read", path.display()) };
+            assert!(text.contains(&path.display().to_string()) && text.contains("hint: "), "{text}");
+        }
+    }
+}

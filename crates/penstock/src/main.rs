@@ -1,0 +1,104 @@
+//! `penstock`: the binary. Parses arguments, calls one function of another crate, prints what comes back.
+//! Nothing here decides anything about traffic.
+//!
+//! - `cmd/serve.rs` runs the front door, `cmd/check.rs` validates a configuration without touching anything
+//! - `cmd/ctl.rs` talks to a running front door; `ctl/client.rs` is the protocol
+//! - `cmd/demo.rs` shows all of it in one command; `demo/` holds its backends, certificates, traffic and table
+//! - `cmd/documents.rs` prints what packages ship: man pages, completions, the schema and the reference page
+//!
+//! Exit codes: 0 well, 1 a failure at run time, 2 bad usage or a bad configuration.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+mod cmd;
+mod ctl;
+mod demo;
+mod load;
+mod output;
+
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Serve(arguments) => cmd::serve::run(&arguments),
+        Command::Check(arguments) => cmd::check::run(&arguments),
+        Command::Ctl(arguments) => cmd::ctl::run(&arguments),
+        Command::Demo(arguments) => cmd::demo::run(&arguments),
+        Command::Config(arguments) => cmd::documents::config(&arguments),
+        Command::Man(arguments) => cmd::documents::man(Cli::command(), &arguments),
+        Command::Completions(arguments) => cmd::documents::completions(Cli::command(), &arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// One program for the path between clients and a fleet of Linux servers.
+#[derive(Debug, Parser)]
+#[command(name = "penstock", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(cmd::serve::Arguments),
+    Check(cmd::check::Arguments),
+    Ctl(cmd::ctl::Arguments),
+    Demo(cmd::demo::Arguments),
+    Config(cmd::documents::ConfigArguments),
+    #[command(hide = true)]
+    Man(cmd::documents::ManArguments),
+    #[command(hide = true)]
+    Completions(cmd::documents::CompletionsArguments),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock demo                                   see it work, with nothing to configure
+  penstock serve --listen :8080 --backend 10.0.0.11:8000 --backend unix:/run/app.sock
+  penstock check /etc/penstock/penstock.toml      find every mistake in a file before it runs
+  penstock serve --config /etc/penstock/penstock.toml
+  penstock ctl status                             what a running server is doing
+
+Exit codes: 0 well; 1 it failed while running; 2 wrong usage or a wrong configuration.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_argument_has_help_text() {
+        fn walk(command: &clap::Command, bare: &mut Vec<String>) {
+            for argument in command.get_arguments() {
+                if argument.get_help().is_none() && !argument.is_hide_set() {
+                    bare.push(format!("{} {}", command.get_name(), argument.get_id()));
+                }
+            }
+            command.get_subcommands().for_each(|inner| walk(inner, bare));
+        }
+        let mut bare = Vec::new();
+        walk(&Cli::command(), &mut bare);
+        assert!(bare.is_empty(), "without help: {bare:?}");
+    }
+
+    #[test]
+    fn every_shown_command_ends_its_help_with_an_example() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains("  penstock "), "{} has no example", command.get_name());
+        }
+    }
+}

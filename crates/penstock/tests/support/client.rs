@@ -1,0 +1,425 @@
+//! A client that sends exactly the bytes it is given and never waits without a limit.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use super::{secs, show};
+
+/// Every wait ends after so long, unless a call says otherwise.
+pub const LIMIT: Duration = secs(20);
+
+/// A connected byte stream.
+pub enum Stream {
+    /// TCP.
+    Tcp(TcpStream),
+    /// Unix.
+    Unix(UnixStream),
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The peer closed in order.
+    Closed,
+    /// Reset.
+    Reset,
+    /// It did not end within the limit.
+    Open,
+}
+
+/// One connection with what was read and not yet used.
+pub struct Client {
+    /// The socket.
+    pub stream: Stream,
+    buffer: Vec<u8>,
+}
+
+/// A parsed response (leniently: these tests look at what comes).
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// Status code.
+    pub status: u16,
+    /// Head as it came, with its empty line.
+    pub head: Vec<u8>,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// Body without its framing.
+    pub body: Vec<u8>,
+    /// Trailers of a chunked body.
+    pub trailers: Vec<(String, String)>,
+    /// Whether the body came to its end as its framing says.
+    pub complete: Complete,
+}
+
+/// Whether a body is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Complete {
+    /// By its framing, or by an orderly close if that is its framing.
+    Yes,
+    /// The connection ended inside it.
+    Truncated,
+}
+
+impl Response {
+    /// First value of a header; `name` in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// All values of a header.
+    pub fn header_lines(&self, name: &str) -> Vec<&str> {
+        self.headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect()
+    }
+
+    /// Body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+impl Stream {
+    /// Connects to `127.0.0.1:80`, `unix:/path` or `/path`.
+    pub fn connect(address: &str) -> io::Result<Self> {
+        match address.strip_prefix("unix:").or(address.starts_with('/').then_some(address)) {
+            Some(path) => UnixStream::connect(path).map(Self::Unix),
+            None => {
+                // A listener on every address is reached over loopback.
+                let address = address.replace("[::]:", "127.0.0.1:").replace("0.0.0.0:", "127.0.0.1:");
+                let stream = TcpStream::connect_timeout(&address.parse().map_err(io::Error::other)?, LIMIT)?;
+                stream.set_nodelay(true)?;
+                Ok(Self::Tcp(stream))
+            }
+        }
+    }
+
+    /// Limit of one read; `None` is no limit.
+    pub fn set_read_timeout(&self, limit: Option<Duration>) {
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(limit),
+            Self::Unix(stream) => stream.set_read_timeout(limit),
+        }
+        .unwrap();
+    }
+
+    /// Limit of one write.
+    pub fn set_write_timeout(&self, limit: Option<Duration>) {
+        match self {
+            Self::Tcp(stream) => stream.set_write_timeout(limit),
+            Self::Unix(stream) => stream.set_write_timeout(limit),
+        }
+        .unwrap();
+    }
+
+    /// Ends one direction.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown(how),
+            Self::Unix(stream) => stream.shutdown(how),
+        }
+    }
+
+    /// A second handle of the same socket.
+    pub fn again(&self) -> Self {
+        match self {
+            Self::Tcp(stream) => Self::Tcp(stream.try_clone().unwrap()),
+            Self::Unix(stream) => Self::Unix(stream.try_clone().unwrap()),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Client {
+    /// Connects or panics.
+    #[track_caller]
+    pub fn connect(address: &str) -> Self {
+        Self::try_connect(address).unwrap_or_else(|error| panic!("connect to {address}: {error}"))
+    }
+
+    /// Connects.
+    pub fn try_connect(address: &str) -> io::Result<Self> {
+        Stream::connect(address).map(Self::over)
+    }
+
+    /// A client over a connected stream.
+    pub fn over(stream: Stream) -> Self {
+        stream.set_write_timeout(Some(LIMIT));
+        Self { stream, buffer: Vec::new() }
+    }
+
+    /// Sends bytes or panics.
+    #[track_caller]
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).unwrap_or_else(|error| panic!("send: {error}"));
+    }
+
+    /// Sends bytes; the peer may have closed already.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.stream.write_all(bytes.as_ref())
+    }
+
+    /// Ends our direction.
+    pub fn finish_sending(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// GET on this connection.
+    #[track_caller]
+    pub fn get(&mut self, target: &str, headers: &[(&str, &str)]) -> Response {
+        self.send(request("GET", target, headers, b""));
+        self.response()
+    }
+
+    /// Any request with a body (`Content-Length` is added when there is one).
+    #[track_caller]
+    pub fn request(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+        self.send(request(method, target, headers, body));
+        if method == "HEAD" { self.response_to_head() } else { self.response() }
+    }
+
+    /// The next response, or a panic. Interim responses are returned like others.
+    #[track_caller]
+    pub fn response(&mut self) -> Response {
+        self.try_response(LIMIT).unwrap_or_else(|why| panic!("no response: {why}"))
+    }
+
+    /// The next response to a HEAD request: its head is all there is.
+    #[track_caller]
+    pub fn response_to_head(&mut self) -> Response {
+        self.read_response(Instant::now() + LIMIT, Body::Never)
+            .unwrap_or_else(|why| panic!("no response: {why}"))
+    }
+
+    /// The next response; `Err` says what came instead.
+    pub fn try_response(&mut self, limit: Duration) -> Result<Response, String> {
+        self.read_response(Instant::now() + limit, Body::AsFramed)
+    }
+
+    fn read_response(&mut self, deadline: Instant, expected: Body) -> Result<Response, String> {
+        let head = self.take_until(b"\r\n\r\n", deadline)?;
+        let (status, headers) = parse_head(&head)?;
+        let mut response = Response {
+            status,
+            head,
+            headers,
+            body: Vec::new(),
+            trailers: Vec::new(),
+            complete: Complete::Yes,
+        };
+        if matches!(expected, Body::Never) || status < 200 || status == 204 || status == 304 {
+            return Ok(response);
+        }
+        if response.header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
+            if self.read_chunks(&mut response, deadline)?.is_none() {
+                response.complete = Complete::Truncated;
+            }
+        } else if let Some(length) = response.header("content-length") {
+            let length: usize = length.parse().map_err(|_| format!("content-length {length:?}"))?;
+            while self.buffer.len() < length {
+                if self.fill(deadline)? == 0 {
+                    response.complete = Complete::Truncated;
+                    break;
+                }
+            }
+            response.body = self.buffer.drain(..length.min(self.buffer.len())).collect();
+        } else {
+            while self.fill(deadline)? > 0 {}
+            response.body = std::mem::take(&mut self.buffer);
+        }
+        Ok(response)
+    }
+
+    fn read_chunks(&mut self, response: &mut Response, deadline: Instant) -> Result<Option<()>, String> {
+        loop {
+            let Ok(line) = self.take_until(b"\r\n", deadline) else { return Ok(None) };
+            let text = String::from_utf8_lossy(&line[..line.len() - 2]).into_owned();
+            let size = usize::from_str_radix(&text, 16).map_err(|_| format!("chunk size {text:?}"))?;
+            if size == 0 {
+                break;
+            }
+            while self.buffer.len() < size + 2 {
+                if self.fill(deadline)? == 0 {
+                    let left = self.buffer.len().min(size);
+                    response.body.extend(self.buffer.drain(..left));
+                    return Ok(None);
+                }
+            }
+            response.body.extend(self.buffer.drain(..size));
+            let end: Vec<u8> = self.buffer.drain(..2).collect();
+            if end != b"\r\n" {
+                return Err(format!("chunk ends with {}", show(&end)));
+            }
+        }
+        loop {
+            let Ok(line) = self.take_until(b"\r\n", deadline) else { return Ok(None) };
+            if line == b"\r\n" {
+                return Ok(Some(()));
+            }
+            let text = String::from_utf8_lossy(&line).trim().to_owned();
+            let (name, value) = text.split_once(':').ok_or_else(|| format!("trailer {text:?}"))?;
+            response.trailers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+    }
+
+    /// Reads up to and including `needle`.
+    pub fn take_until(&mut self, needle: &[u8], deadline: Instant) -> Result<Vec<u8>, String> {
+        let mut searched = 0;
+        loop {
+            let from = searched;
+            if let Some(at) = self.buffer[from..].windows(needle.len()).position(|window| window == needle) {
+                return Ok(self.buffer.drain(..from + at + needle.len()).collect());
+            }
+            searched = (self.buffer.len() + 1).saturating_sub(needle.len());
+            match self.fill(deadline) {
+                Ok(0) => return Err(format!("closed after {}", show(&self.buffer))),
+                Ok(_) => {}
+                Err(why) => return Err(format!("{why} after {}", show(&self.buffer))),
+            }
+        }
+    }
+
+    /// Reads up to and including `needle`, or panics.
+    #[track_caller]
+    pub fn read_until(&mut self, needle: &[u8]) -> Vec<u8> {
+        self.take_until(needle, Instant::now() + LIMIT)
+            .unwrap_or_else(|why| panic!("{} did not come: {why}", show(needle)))
+    }
+
+    /// Reads exactly so many bytes, or panics.
+    #[track_caller]
+    pub fn read_exactly(&mut self, length: usize) -> Vec<u8> {
+        let deadline = Instant::now() + LIMIT;
+        while self.buffer.len() < length {
+            match self.fill(deadline) {
+                Ok(0) => {
+                    panic!("closed after {} of {length} bytes: {}", self.buffer.len(), show(&self.buffer))
+                }
+                Ok(_) => {}
+                Err(why) => panic!("{why} after {} of {length} bytes", self.buffer.len()),
+            }
+        }
+        self.buffer.drain(..length).collect()
+    }
+
+    /// Everything up to the end of the connection, and how it ended.
+    pub fn read_to_end(&mut self) -> (Vec<u8>, End) {
+        self.read_to_end_within(LIMIT)
+    }
+
+    /// As [`Self::read_to_end`], with a limit.
+    pub fn read_to_end_within(&mut self, limit: Duration) -> (Vec<u8>, End) {
+        let deadline = Instant::now() + limit;
+        let end = loop {
+            match self.fill(deadline) {
+                Ok(0) => break End::Closed,
+                Ok(_) => {}
+                Err(why) if why == "time" => break End::Open,
+                Err(_) => break End::Reset,
+            }
+        };
+        (std::mem::take(&mut self.buffer), end)
+    }
+
+    /// Bytes read and not used.
+    pub fn unused(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// Throws away what was read and not used.
+    pub fn forget(&mut self) {
+        self.buffer.clear();
+    }
+
+    /// Reads once; 0 is the end. `Err("time")` when the deadline has passed.
+    pub fn fill(&mut self, deadline: Instant) -> Result<usize, String> {
+        let mut chunk = [0; 65_536];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err("time".to_owned());
+            }
+            self.stream.set_read_timeout(Some(left));
+            match self.stream.read(&mut chunk) {
+                Ok(read) => {
+                    self.buffer.extend_from_slice(&chunk[..read]);
+                    return Ok(read);
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Body {
+    AsFramed,
+    Never,
+}
+
+/// The bytes of a plain request. `Host: test` is added unless `headers` has one.
+pub fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut bytes = format!("{method} {target} HTTP/1.1\r\n");
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        bytes.push_str("Host: test\r\n");
+    }
+    for (name, value) in headers {
+        bytes.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if !body.is_empty() {
+        bytes.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    bytes.push_str("\r\n");
+    let mut bytes = bytes.into_bytes();
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// One GET on a connection of its own.
+#[track_caller]
+pub fn get(address: &str, target: &str) -> Response {
+    Client::connect(address).get(target, &[("Connection", "close")])
+}
+
+fn parse_head(head: &[u8]) -> Result<(u16, Vec<(String, String)>), String> {
+    let text = String::from_utf8_lossy(head);
+    let mut lines = text.split("\r\n");
+    let first = lines.next().unwrap_or_default();
+    let status = first
+        .strip_prefix("HTTP/1.")
+        .and_then(|rest| rest.get(2..5))
+        .and_then(|code| code.parse().ok())
+        .ok_or_else(|| format!("status line {first:?}"))?;
+    let headers = lines
+        .take_while(|line| !line.is_empty())
+        .map(|line| match line.split_once(':') {
+            Some((name, value)) => (name.to_ascii_lowercase(), value.trim().to_owned()),
+            None => (line.to_owned(), String::new()),
+        })
+        .collect();
+    Ok((status, headers))
+}

@@ -1,0 +1,98 @@
+//! Programs that the tests use. A missing one fails the test and says how to get it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use super::server::run_to_end;
+
+/// Finds a program in `PATH` or where Debian puts daemons.
+#[track_caller]
+pub fn program(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let daemons = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .chain(daemons)
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
+        .unwrap_or_else(|| panic!("{name} is missing: run `make setup`"))
+}
+
+/// The interpreter of one of our Python environments (`gunicorn`, `websockets`).
+#[track_caller]
+pub fn python(environment: &str) -> PathBuf {
+    let found = venv(environment).join("bin/python3");
+    assert!(found.exists(), "the Python environment {environment} is missing: run `make setup`");
+    found
+}
+
+/// A script of one of our Python environments.
+#[track_caller]
+pub fn python_script(environment: &str, name: &str) -> PathBuf {
+    let found = venv(environment).join("bin").join(name);
+    assert!(found.exists(), "{name} of the Python environment {environment} is missing: run `make setup`");
+    found
+}
+
+fn venv(environment: &str) -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
+        .unwrap_or_else(std::env::temp_dir);
+    cache.join("penstock").join(format!("venv-{environment}"))
+}
+
+/// Runs a program to its end within a limit.
+#[track_caller]
+pub fn run(name: &str, arguments: &[&str], limit: Duration) -> Output {
+    run_to_end(Command::new(program(name)).args(arguments).stdin(Stdio::null()), limit)
+}
+
+/// Runs curl and gives what it wrote.
+#[track_caller]
+pub fn curl(arguments: &[&str]) -> Output {
+    let mut all = vec!["--silent", "--show-error", "--max-time", "60", "--noproxy", "*"];
+    all.extend(arguments);
+    run("curl", &all, Duration::from_secs(70))
+}
+
+/// Runs curl, which must succeed, and gives its standard output as text.
+#[track_caller]
+pub fn curl_text(arguments: &[&str]) -> String {
+    let output = curl(arguments);
+    assert!(output.status.success(), "curl {arguments:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What h2load counted.
+#[derive(Clone, Copy, Debug)]
+pub struct H2load {
+    /// Requests with a 2xx answer.
+    pub succeeded: u64,
+    /// Failed, errored or timed out, or with another status.
+    pub failed: u64,
+}
+
+/// Reads h2load's summary.
+#[track_caller]
+pub fn parse_h2load(text: &str) -> H2load {
+    let number_before = |line: &str, word: &str| -> u64 {
+        line.split(&[',', ':'])
+            .find_map(|part| part.trim().strip_suffix(word).and_then(|number| number.trim().parse().ok()))
+            .unwrap_or_else(|| panic!("no {word:?} in {line:?}"))
+    };
+    let requests = text
+        .lines()
+        .find(|line| line.starts_with("requests:"))
+        .unwrap_or_else(|| panic!("h2load said: {text}"));
+    let statuses = text.lines().find(|line| line.starts_with("status codes:")).unwrap();
+    H2load {
+        succeeded: number_before(statuses, "2xx"),
+        failed: number_before(requests, "failed")
+            + number_before(requests, "errored")
+            + number_before(requests, "timeout")
+            + number_before(statuses, "3xx")
+            + number_before(statuses, "4xx")
+            + number_before(statuses, "5xx"),
+    }
+}
