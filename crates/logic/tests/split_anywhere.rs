@@ -1,4 +1,5 @@
-//! However a message is cut into pieces, it means the same; and no input makes the parsers panic or work without a bound.
+//! However a message is cut into pieces, it means the same; and no input makes the parsers panic or work
+//! without a bound.
 
 #[path = "vectors/requests.rs"]
 mod requests;
@@ -94,7 +95,8 @@ fn chunked_body() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     )
 }
 
-/// Feeds `pieces` one after the other. Gives data, trailers, and the bytes of the message; `None` if it did not end.
+/// Feeds `pieces` one after the other. Gives data, trailers, and the bytes of the message; `None` if it did
+/// not end.
 type Decoded = Option<(Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>, usize)>;
 
 fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Decoded, ChunkFault> {
@@ -134,7 +136,9 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) })]
 
     #[test]
-    fn a_request_head_means_the_same_split_at_every_byte(head in request_head(), behind in "[ -~]{0,9}", places in prop::collection::vec(any::<usize>(), 0..6)) {
+    fn a_request_head_means_the_same_split_at_every_byte(head in request_head(),
+        behind in "[ -~]{0,9}",
+        places in prop::collection::vec(any::<usize>(), 0..6)) {
         let limits = Limits::default();
         let bytes = format!("{head}{behind}").into_bytes();
         let whole = request::parse(&bytes, &limits);
@@ -160,7 +164,8 @@ proptest! {
     }
 
     #[test]
-    fn a_response_head_means_the_same_split_at_every_byte(head in response_head(), behind in "[ -~]{0,9}") {
+    fn a_response_head_means_the_same_split_at_every_byte(head in response_head(),
+        behind in "[ -~]{0,9}") {
         let limits = Limits::default();
         let bytes = format!("{head}{behind}").into_bytes();
         let whole = response::parse(&bytes, &limits, KIND);
@@ -177,7 +182,8 @@ proptest! {
     }
 
     #[test]
-    fn a_chunked_body_decodes_to_the_same_however_it_is_cut((wire, data) in chunked_body(), places in prop::collection::vec(any::<usize>(), 0..8)) {
+    fn a_chunked_body_decodes_to_the_same_however_it_is_cut((wire, data) in chunked_body(),
+        places in prop::collection::vec(any::<usize>(), 0..8)) {
         let mut bytes = wire.clone();
         bytes.extend_from_slice(b"NEXT");
         let whole = decode(std::iter::once(&bytes[..]));
@@ -192,7 +198,10 @@ proptest! {
     }
 
     #[test]
-    fn broken_bodies_fail_alike_however_they_are_cut((mut wire, _) in chunked_body(), at in any::<prop::sample::Index>(), byte in any::<u8>(), places in prop::collection::vec(any::<usize>(), 0..8)) {
+    fn broken_bodies_fail_alike_however_they_are_cut((mut wire, _) in chunked_body(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+        places in prop::collection::vec(any::<usize>(), 0..8)) {
         let at = at.index(wire.len());
         wire[at] = byte;
         let whole = decode(std::iter::once(&wire[..]));
@@ -201,7 +210,9 @@ proptest! {
     }
 
     #[test]
-    fn damaged_heads_get_one_verdict_in_pieces_and_whole(head in request_head(), at in any::<prop::sample::Index>(), byte in prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b' '), Just(b':')]) {
+    fn damaged_heads_get_one_verdict_in_pieces_and_whole(head in request_head(),
+        at in any::<prop::sample::Index>(),
+        byte in prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b' '), Just(b':')]) {
         let limits = Limits { head: 600, headers: 10, target: 50, body: Some(1000) };
         let mut bytes = head.into_bytes();
         let at = at.index(bytes.len());
@@ -215,7 +226,8 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_a_parser_panic(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b' '), Just(b':')], 0..400), skip in 0usize..3) {
+    fn no_bytes_make_a_parser_panic(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b' '), Just(b':')], 0..400),
+        skip in 0usize..3) {
         let limits = Limits { head: 300, headers: 10, target: 100, body: None };
         let front: &[u8] = [&b""[..], b"GET / HTTP/1.1\r\n", b"HTTP/1.1 200 \r\n"][skip];
         let bytes = [front, &bytes].concat();

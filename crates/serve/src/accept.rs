@@ -19,7 +19,7 @@ use crate::listen::{BoundKey, Socket};
 use crate::outcome::{Ending, Outcome};
 use crate::state::{ListenerState, State};
 use crate::stream::Plain;
-use crate::worker::Worker;
+use crate::worker::{Current, Worker};
 
 /// Pause when descriptors or connections have run out: long enough not to spin, short enough that nobody notices.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -106,6 +106,8 @@ pub async fn run(worker: Rc<Worker>, key: BoundKey, socket: Socket, gate: Rc<Gat
 }
 
 async fn accept_all(worker: &Rc<Worker>, key: &BoundKey, acceptor: &Acceptor, gate: &Gate) {
+    // The last snapshot that knows this listener: a reload that removes it does not turn away who waits in its queue.
+    let mut known = worker.current();
     let mut complained: Option<Instant> = None;
     while !gate.closing.get() {
         make_room(worker, gate).await;
@@ -115,7 +117,13 @@ async fn accept_all(worker: &Rc<Worker>, key: &BoundKey, acceptor: &Acceptor, ga
             accepted = std::future::poll_fn(|cx| acceptor.poll_accept(cx)) => accepted,
         };
         match accepted {
-            Ok((plain, peer)) => admit(worker, key, plain, peer),
+            Ok((plain, peer)) => {
+                let current = worker.current();
+                if current.listeners.contains_key(&key.listener) {
+                    known = current;
+                }
+                admit(worker, &known, key, plain, peer);
+            }
             Err(error) if is_exhaustion(&error) => {
                 pause(worker, key, &error, &mut complained).await;
             }
@@ -126,12 +134,11 @@ async fn accept_all(worker: &Rc<Worker>, key: &BoundKey, acceptor: &Acceptor, ga
     // What waits in the queue was promised an answer: it is served, then the socket goes.
     let mut context = Context::from_waker(Waker::noop());
     while let Poll::Ready(Ok((plain, peer))) = acceptor.poll_accept(&mut context) {
-        admit(worker, key, plain, peer);
+        admit(worker, &known, key, plain, peer);
     }
 }
 
-fn admit(worker: &Rc<Worker>, key: &BoundKey, plain: Plain, peer: Peer) {
-    let current = worker.current();
+fn admit(worker: &Rc<Worker>, current: &Current, key: &BoundKey, plain: Plain, peer: Peer) {
     let Some(plan) = current.listeners.get(&key.listener) else { return };
     let admitted = Admitted::new(worker, &plan.state);
     let over = |limit: usize| plan.state.connections.load(Relaxed) > limit;
@@ -140,7 +147,7 @@ fn admit(worker: &Rc<Worker>, key: &BoundKey, plain: Plain, peer: Peer) {
         outcome.end(Ending::ListenerFull);
         return;
     }
-    tokio::task::spawn_local(connection::serve(worker.clone(), key.listener.clone(), plain, peer, admitted));
+    tokio::task::spawn_local(connection::serve(worker.clone(), current.clone(), plan.clone(), plain, peer, admitted));
 }
 
 /// Waits while the process is at its limit of client connections; idle ones are closed to make room.

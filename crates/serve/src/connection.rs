@@ -18,7 +18,7 @@ use crate::snapshot::ListenerPlan;
 use crate::stream::{Plain, Stream};
 use crate::tcp;
 use crate::tls::{self, Handshake};
-use crate::worker::Worker;
+use crate::worker::{Current, Worker};
 
 /// Time for a PROXY header: its sender is a proxy next to us, not a person.
 const PROXY_HEADER_LIMIT: Duration = Duration::from_secs(5);
@@ -35,11 +35,15 @@ pub struct Arrival {
 }
 
 /// Serves one client connection to its end.
-pub async fn serve(worker: Rc<Worker>, listener: Arc<str>, plain: Plain, peer: Peer, admitted: Admitted) {
+pub async fn serve(
+    worker: Rc<Worker>,
+    current: Current,
+    plan: Arc<ListenerPlan>,
+    plain: Plain,
+    peer: Peer,
+    admitted: Admitted,
+) {
     let registration = worker.register();
-    let current = worker.current();
-    // A reload may have removed the listener since the client connected; it was promised service, by the socket's queue.
-    let Some(plan) = current.listeners.get(&listener).cloned() else { return };
     let local = match &plain {
         Plain::Tcp(tcp) => tcp.local_addr().ok(),
         Plain::Unix(_) => None,
@@ -69,8 +73,9 @@ pub async fn serve(worker: Rc<Worker>, listener: Arc<str>, plain: Plain, peer: P
             tcp::serve(&worker, &current, settings, &client, early, &arrival, &mut outcome).await;
         }
         Protocol::Http(_) => {
-            drop((plan, current));
-            http::serve(&worker, &listener, client, early, &arrival, &registration.control).await;
+            let listener = plan.settings.name.clone();
+            drop(plan);
+            http::serve(&worker, current, &listener, client, early, &arrival, &registration.control).await;
         }
     }
     drop(admitted);

@@ -63,9 +63,10 @@ enum Turn {
     Last,
 }
 
-/// Serves a connection. `early` are bytes read behind a PROXY header.
+/// Serves a connection, beginning with the snapshot that accepted it. `early` are bytes read behind a PROXY header.
 pub async fn serve(
     worker: &Rc<Worker>,
+    mut current: Current,
     listener: &Arc<str>,
     stream: Stream,
     early: Vec<u8>,
@@ -75,11 +76,21 @@ pub async fn serve(
     let mut client = Client { stream, buffer: early };
     let mut served = 0u64;
     let after = loop {
-        if client.buffer.is_empty() && wait_for_request(worker, listener, &mut client, control, served).await == Waited::Ended {
+        let Some(Protocol::Http(settings)) = current.listeners.get(listener).map(|plan| &plan.settings.protocol) else {
+            break After::Close;
+        };
+        let patience = if served == 0 { settings.timeouts.head } else { settings.timeouts.idle };
+        if client.buffer.is_empty() && wait_for_request(worker, &mut client, control, patience).await == Waited::Ended {
             break After::Close;
         }
-        // The configuration that is current when a request begins is the one that answers it.
-        let current = worker.current();
+        // The configuration that is current when a request begins is the one that answers it. A reload that removed the
+        // listener does not fail the request that was on its way: it gets its answer, and is the last.
+        let newest = worker.current();
+        let mut is_last = worker.is_draining();
+        match newest.listeners.get(listener).map(|plan| &plan.settings.protocol) {
+            Some(Protocol::Http(_)) => current = newest,
+            _ => is_last = true,
+        }
         let Some(plan) = current.listeners.get(listener) else { break After::Close };
         let Protocol::Http(settings) = &plan.settings.protocol else { break After::Close };
         let mut outcome = Outcome::new(worker, &plan.state, Kind::Http, arrival.peer, arrival.tls);
@@ -93,7 +104,7 @@ pub async fn serve(
         outcome.bytes_in = received.head.len() as u64;
         outcome.received = Some(received.clone());
         served += 1;
-        let is_last = settings.max_requests.is_some_and(|most| served >= most) || worker.is_draining();
+        is_last |= settings.max_requests.is_some_and(|most| served >= most);
         let turn = if is_last { Turn::Last } else { Turn::More };
         let session = Session { worker, current: &current, plan, settings, arrival, received, turn };
         match exchange::run(&session, &mut client, &mut outcome).await {
@@ -113,28 +124,14 @@ enum Waited {
 }
 
 /// Waits for the first byte of a request, holding no buffer. A connection that ends here has lost nothing.
-async fn wait_for_request(
-    worker: &Rc<Worker>,
-    listener: &Arc<str>,
-    client: &mut Client,
-    control: &Control,
-    served: u64,
-) -> Waited {
+async fn wait_for_request(worker: &Worker, client: &mut Client, control: &Control, patience: Duration) -> Waited {
     client.buffer = Vec::new();
     if worker.is_draining() {
         control.close_when_idle();
     }
-    let limit = {
-        let current = worker.current();
-        match current.listeners.get(listener).map(|plan| &plan.settings.protocol) {
-            Some(Protocol::Http(settings)) if served == 0 => settings.timeouts.head,
-            Some(Protocol::Http(settings)) => settings.timeouts.idle,
-            _ => return Waited::Ended,
-        }
-    };
     let Client { stream, buffer } = client;
     let arriving = std::future::poll_fn(|cx| control.poll_idle(cx, |cx| stream.poll_fill(cx, buffer)));
-    match tokio::time::timeout(limit, arriving).await {
+    match tokio::time::timeout(patience, arriving).await {
         Ok(Woken::By(Ok(count))) if count > 0 => Waited::Arrived,
         _ => Waited::Ended,
     }

@@ -33,6 +33,8 @@ pub enum End {
     ClientFailed,
     /// The backend's connection broke.
     BackendFailed,
+    /// The backend closed before it had taken all that the client sent; what it said was delivered.
+    BackendDeaf,
 }
 
 /// What a relay moved.
@@ -62,17 +64,15 @@ pub async fn run(
     let moving = std::future::poll_fn(|cx| {
         let up = upward.poll(cx, client, backend, &totals.up);
         let down = downward.poll(cx, backend, client, &totals.down);
-        for (progress, from, to) in
-            [(&up, End::ClientFailed, End::BackendFailed), (&down, End::BackendFailed, End::ClientFailed)]
-        {
-            match progress {
-                Poll::Ready(Err(Broken::Source)) => return Poll::Ready(from),
-                Poll::Ready(Err(Broken::Destination)) => return Poll::Ready(to),
-                _ => {}
-            }
-        }
         match (up, down) {
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(End::Finished),
+            (Poll::Ready(Way::SourceFailed), _) => Poll::Ready(End::ClientFailed),
+            (_, Poll::Ready(Way::SourceFailed)) => Poll::Ready(End::BackendFailed),
+            // A side that takes no more may have said its last word already: that is delivered first.
+            (Poll::Ready(up), Poll::Ready(down)) => Poll::Ready(match (up, down) {
+                (Way::Delivered, Way::Delivered) => End::Finished,
+                (_, Way::Delivered) => End::BackendDeaf,
+                _ => End::ClientFailed,
+            }),
             _ => Poll::Pending,
         }
     });
@@ -101,10 +101,15 @@ enum Bulk {
     Splice,
 }
 
-/// Which side of a direction broke.
-enum Broken {
-    Source,
-    Destination,
+/// How a direction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The source ended, and the destination has everything.
+    Delivered,
+    /// The source broke.
+    SourceFailed,
+    /// The destination broke.
+    DestinationFailed,
 }
 
 struct Direction {
@@ -120,7 +125,7 @@ struct Direction {
 enum Phase {
     Moving,
     Ending,
-    Ended,
+    Ended(Way),
 }
 
 impl Direction {
@@ -128,38 +133,47 @@ impl Direction {
         Self { rest, written: 0, phase: Phase::Moving, bulk, pipe: None }
     }
 
-    fn poll(
+    fn poll(&mut self, cx: &mut Context<'_>, from: &Stream, to: &Stream, total: &Cell<u64>) -> Poll<Way> {
+        if let Phase::Ended(way) = self.phase {
+            return Poll::Ready(way);
+        }
+        let way = ready!(self.poll_moving(cx, from, to, total)).map_or_else(|broken| broken, |()| Way::Delivered);
+        self.rest = Vec::new();
+        self.pipe = None;
+        self.phase = Phase::Ended(way);
+        Poll::Ready(way)
+    }
+
+    fn poll_moving(
         &mut self,
         cx: &mut Context<'_>,
         from: &Stream,
         to: &Stream,
         total: &Cell<u64>,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), Way>> {
         for _ in 0..TURNS {
             ready!(self.poll_rest(cx, to))?;
             match self.phase {
-                Phase::Ended => return Poll::Ready(Ok(())),
-                Phase::Ending => {
-                    // A peer that has already gone cannot be told; that is the same as told.
-                    let _ = ready!(to.poll_shutdown(cx));
-                    self.phase = Phase::Ended;
-                    return Poll::Ready(Ok(()));
-                }
                 Phase::Moving if self.bulk == Bulk::Splice && total.get() >= SPLICE_AFTER => {
                     ready!(self.poll_splice(cx, from, to, total))?;
                 }
                 Phase::Moving => ready!(self.poll_copy(cx, from, to, total))?,
+                Phase::Ending | Phase::Ended(_) => {
+                    // A peer that has already gone cannot be told; that is the same as told.
+                    let _ = ready!(to.poll_shutdown(cx));
+                    return Poll::Ready(Ok(()));
+                }
             }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    fn poll_rest(&mut self, cx: &mut Context<'_>, to: &Stream) -> Poll<Result<(), Broken>> {
+    fn poll_rest(&mut self, cx: &mut Context<'_>, to: &Stream) -> Poll<Result<(), Way>> {
         while self.written < self.rest.len() {
             match ready!(to.poll_write(cx, &[IoSlice::new(&self.rest[self.written..])])) {
                 Ok(count) => self.written += count,
-                Err(_) => return Poll::Ready(Err(Broken::Destination)),
+                Err(_) => return Poll::Ready(Err(Way::DestinationFailed)),
             }
         }
         if !self.rest.is_empty() {
@@ -167,7 +181,7 @@ impl Direction {
             self.rest = Vec::new();
             self.written = 0;
         }
-        to.poll_flush(cx).map_err(|_| Broken::Destination)
+        to.poll_flush(cx).map_err(|_| Way::DestinationFailed)
     }
 
     fn poll_copy(
@@ -176,12 +190,12 @@ impl Direction {
         from: &Stream,
         to: &Stream,
         total: &Cell<u64>,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), Way>> {
         match ready!(from.poll_move(cx, to, &mut self.rest)) {
             Ok(Moved::Bytes(count)) => total.set(total.get() + count as u64),
             Ok(Moved::End) => self.phase = Phase::Ending,
-            Ok(Moved::ReadFailed(_)) => return Poll::Ready(Err(Broken::Source)),
-            Err(_) => return Poll::Ready(Err(Broken::Destination)),
+            Ok(Moved::ReadFailed(_)) => return Poll::Ready(Err(Way::SourceFailed)),
+            Err(_) => return Poll::Ready(Err(Way::DestinationFailed)),
         }
         Poll::Ready(Ok(()))
     }
@@ -192,7 +206,7 @@ impl Direction {
         from: &Stream,
         to: &Stream,
         total: &Cell<u64>,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), Way>> {
         let pipe = match self.pipe.take() {
             Some(pipe) => self.pipe.insert(pipe),
             None => match take_pipe() {
@@ -206,10 +220,10 @@ impl Direction {
         };
         while !pipe.is_empty() {
             match ready!(to.poll_splice_to(cx, |fd| pipe.splice_out(fd, PIPE_SIZE))) {
-                Ok(0) => return Poll::Ready(Err(Broken::Destination)),
+                Ok(0) => return Poll::Ready(Err(Way::DestinationFailed)),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Poll::Ready(Err(Broken::Destination)),
+                Err(_) => return Poll::Ready(Err(Way::DestinationFailed)),
             }
         }
         let filled = match from.poll_splice_from(cx, |fd| pipe.splice_in(fd, PIPE_SIZE)) {
@@ -229,7 +243,7 @@ impl Direction {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             // Some socket types cannot be spliced: copy instead, nothing is lost as nothing was taken.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.bulk = Bulk::Copy,
-            Err(_) => return Poll::Ready(Err(Broken::Source)),
+            Err(_) => return Poll::Ready(Err(Way::SourceFailed)),
         }
         Poll::Ready(Ok(()))
     }

@@ -63,6 +63,7 @@ pub async fn serve(
     outcome.bytes_out = totals.down.get();
     match end {
         relay::End::Finished => outcome.end(Ending::Ok),
+        relay::End::BackendDeaf => outcome.end(Ending::BackendClosed),
         relay::End::Idle => outcome.end(Ending::Idle),
         // A reset on one side is a reset on the other: neither may take a torn stream for a whole one.
         relay::End::ClientFailed => {

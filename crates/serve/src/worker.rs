@@ -21,8 +21,11 @@ use crate::listen::{BoundKey, Socket};
 use crate::snapshot::Snapshot;
 use crate::upstream::IdlePool;
 
-/// How often a worker sweeps its idle backend connections and hands its log lines on.
+/// How often a worker hands its log lines on.
 const TICK: Duration = Duration::from_millis(100);
+
+/// How often a worker looks at its idle backend connections.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// What the supervisor tells a worker.
 pub enum Command {
@@ -61,6 +64,7 @@ pub struct Worker {
     pub(crate) accepting: Cell<usize>,
     emptied: Notify,
     batch: RefCell<Batch>,
+    swept: Cell<Instant>,
     /// Accept loops by address; systemd may pass several sockets for one.
     sockets: RefCell<HashMap<BoundKey, Vec<Rc<accept::Gate>>>>,
 }
@@ -235,8 +239,11 @@ impl Worker {
     }
 
     fn tick(&self, now: Instant) {
-        self.idle.sweep(now, &self.current.borrow());
         self.batch.borrow_mut().flush();
+        if now.duration_since(self.swept.get()) >= SWEEP {
+            self.swept.set(now);
+            self.idle.sweep(now, &self.current.borrow());
+        }
     }
 }
 
@@ -261,6 +268,7 @@ pub fn run(
         accepting: Cell::new(0),
         emptied: Notify::new(),
         batch: RefCell::new(Batch::new(log)),
+        swept: Cell::new(Instant::now()),
         sockets: RefCell::default(),
     });
     runtime.block_on(async {

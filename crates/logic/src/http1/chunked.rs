@@ -1,5 +1,7 @@
-//! The chunked coding (RFC 9112 section 7.1): a strict incremental decoder that works on any split, and the encoder's small parts.
-//! The decoder never copies data: it says which bytes of its input are data. Extensions are checked and dropped.
+//! The chunked coding (RFC 9112 section 7.1): a strict incremental decoder that works on any split, and the
+//! encoder's small parts.
+//! The decoder never copies data: it says which bytes of its input are data. Extensions are checked and
+//! dropped.
 
 use super::field::Field;
 use super::grammar::{is_token, is_token_byte, trim};
@@ -121,7 +123,8 @@ enum State {
     Failed(ChunkFault),
 }
 
-/// Inside `;name=value`. Blanks around ';' and '=' ("bad whitespace") are refused: no current sender writes them.
+/// Inside `;name=value`. Blanks around ';' and '=' ("bad whitespace") are refused: no current sender writes
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extension {
     NameStart,
@@ -148,7 +151,8 @@ impl Decoder {
         }
     }
 
-    /// Consumes from `input` and says what the consumed bytes were. Call again with the rest. After a fault it stays with it.
+    /// Consumes from `input` and says what the consumed bytes were. Call again with the rest. After a fault
+    /// it stays with it.
     pub fn decode(&mut self, input: &[u8]) -> Result<Step, ChunkFault> {
         for (at, &byte) in input.iter().enumerate() {
             match self.state {
@@ -187,7 +191,8 @@ impl Decoder {
         &self.trailers
     }
 
-    /// Bytes that the chunks announced so far, the present one included: to be held against a limit for bodies.
+    /// Bytes that the chunks announced so far, the present one included: to be held against a limit for
+    /// bodies.
     pub fn announced(&self) -> u64 {
         self.total
     }
@@ -296,8 +301,8 @@ impl Extension {
     }
 }
 
-/// Fields that a recipient may merge into the head, where they would change what was decided before the body (RFC 9110
-/// section 6.5.1). Spellings that a gateway could take for them count as well.
+/// Fields that a recipient may merge into the head, where they would change what was decided before the
+/// body (RFC 9110 section 6.5.1). Spellings that a gateway could take for them count as well.
 fn is_forbidden(name: &[u8]) -> bool {
     match Field::of(name) {
         Err(_) => true,

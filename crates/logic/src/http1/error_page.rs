@@ -116,7 +116,8 @@ enum Format {
     Json,
 }
 
-/// JSON only for those who prefer it: browsers send long lists, and most programs say `*/*`, where HTML reads well too.
+/// JSON only for those who prefer it: browsers send long lists, and most programs say `*/*`, where HTML
+/// reads well too.
 fn wanted_format(accept: Option<&[u8]>) -> Format {
     let (mut html, mut json) = (0u16, 0u16);
     for range in elements(accept.unwrap_or_default()).take(32) {

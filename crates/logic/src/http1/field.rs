@@ -23,8 +23,8 @@ pub enum Field {
     Upgrade,
     /// `Expect`
     Expect,
-    /// `Proxy-Connection`, `Proxy-Authorization`, `HTTP2-Settings`, and `Proxy`, which a CGI backend would read as the
-    /// environment variable HTTP_PROXY: never passed on.
+    /// `Proxy-Connection`, `Proxy-Authorization`, `HTTP2-Settings`, and `Proxy`, which a CGI backend would
+    /// read as the environment variable HTTP_PROXY: never passed on.
     Dropped,
     /// `X-Forwarded-For`
     ForwardedFor,
@@ -36,12 +36,14 @@ pub enum Field {
     Forwarded,
     /// Other fields that tell about the client: `X-Forwarded-*`, `X-Real-IP`.
     ForwardedOther,
-    /// Not one of the names above, but a gateway to CGI or WSGI would take it for one (`x_forwarded_for`): never passed on.
+    /// Not one of the names above, but a gateway to CGI or WSGI would take it for one (`x_forwarded_for`):
+    /// never passed on.
     Imitation,
 }
 
 impl Field {
-    /// Finds the meaning of a name. `Err` holds a field that decides framing and that `name` merely resembles.
+    /// Finds the meaning of a name. `Err` holds a field that decides framing and that `name` merely
+    /// resembles.
     pub(super) fn of(name: &[u8]) -> Result<Self, Imitated> {
         let candidates: &[(&[u8], Self)] = match name.len() {
             2 => &[(b"te", Self::Te)],

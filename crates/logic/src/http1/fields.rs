@@ -1,4 +1,5 @@
-//! What the header lines of one message say about its framing and its connection (RFC 9112 sections 6 and 9).
+//! What the header lines of one message say about its framing and its connection (RFC 9112 sections 6 and
+//! 9).
 //! Used for requests and for responses; never looks at the first line.
 
 use super::field::{Field, Spelling, spelling};

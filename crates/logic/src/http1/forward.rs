@@ -1,6 +1,6 @@
 //! Writes messages anew: the request as the backend gets it, the response as the client gets it.
-//! Exactly one framing header and one Host come out, written here and never copied; hop-by-hop fields end here
-//! (RFC 9110 section 7.6.1).
+//! Exactly one framing header and one Host come out, written here and never copied; hop-by-hop fields end
+//! here (RFC 9110 section 7.6.1).
 
 use super::field::{Field, Spelling, spelling};
 use super::head::Headers;
@@ -85,7 +85,8 @@ pub struct Answer<'a> {
     pub request_id: Option<(&'a str, &'a str)>,
 }
 
-/// Appends the head for a backend. `edits` are applied in their order: those of the listener, then those of the route.
+/// Appends the head for a backend. `edits` are applied in their order: those of the listener, then those of
+/// the route.
 pub fn write_request(
     out: &mut Vec<u8>,
     head: &[u8],
@@ -174,8 +175,8 @@ pub fn write_response(
     out.extend_from_slice(b"\r\n");
 }
 
-/// How a response reaches a client of this version. A client of HTTP/1.0 knows no chunks; one of HTTP/1.1 shall see whether a body
-/// that ends with the backend's connection was cut off.
+/// How a response reaches a client of this version. A client of HTTP/1.0 knows no chunks; one of HTTP/1.1
+/// shall see whether a body that ends with the backend's connection was cut off.
 pub fn response_framing(response: &ResponseHead, client: Version) -> ResponseFraming {
     match (response.body, client) {
         (BodyLength::None, _) => ResponseFraming::None,
@@ -197,7 +198,8 @@ pub fn write_interim(out: &mut Vec<u8>, head: &[u8], response: &ResponseHead) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The request id that a trusted proxy sent: one line of 1 to 128 letters, digits and `-_.:/+=@`. Anything else is as good as none.
+/// The request id that a trusted proxy sent: one line of 1 to 128 letters, digits and `-_.:/+=@`. Anything
+/// else is as good as none.
 pub fn trusted_request_id<'h>(
     head: &'h [u8],
     request: &RequestHead,
@@ -325,7 +327,8 @@ fn write_forwarding(
             None => out.write_all(b"for=_unix"),
         };
         if !authority.is_empty() {
-            // Quoted always: a port or an IPv6 address is not a token. A checked authority needs no escapes.
+            // Quoted always: a port or an IPv6 address is not a token. A checked authority needs no
+            // escapes.
             for part in [b";host=\"", authority, b"\""] {
                 out.extend_from_slice(part);
             }
@@ -450,7 +453,8 @@ fn push_length(out: &mut Vec<u8>, length: u64) {
     let _ = write!(out, "Content-Length: {length}\r\n");
 }
 
-/// Appends a header line. Control bytes, which only a value from elsewhere than a parsed head could hold, become spaces.
+/// Appends a header line. Control bytes, which only a value from elsewhere than a parsed head could hold,
+/// become spaces.
 pub(super) fn push_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");

@@ -22,7 +22,8 @@ pub(super) fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The elements of a comma-separated list (RFC 9110 section 5.6.1) without blanks; empty elements are left out.
+/// The elements of a comma-separated list (RFC 9110 section 5.6.1) without blanks; empty elements are left
+/// out.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(trim).filter(|element| !element.is_empty())
 }

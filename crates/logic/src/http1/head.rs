@@ -1,5 +1,6 @@
 //! Finds the end of a head and cuts it into header lines; the same for requests and responses.
-//! Every rule on line ends and control bytes is checked here on the raw bytes; httparse only cuts names from values.
+//! Every rule on line ends and control bytes is checked here on the raw bytes; httparse only cuts names
+//! from values.
 
 use super::field::Field;
 use super::grammar::is_token;
@@ -12,7 +13,8 @@ use smallvec::{SmallVec, smallvec};
 /// Header lines of a head.
 pub type Headers = SmallVec<[HeaderSpan; 24]>;
 
-/// How far a head that arrives in pieces was looked at; keeps the work linear in its size however small the pieces are.
+/// How far a head that arrives in pieces was looked at; keeps the work linear in its size however small the
+/// pieces are.
 /// Start with the default for every message. Between two calls bytes may only be appended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
@@ -49,7 +51,8 @@ pub(super) enum LeadingLine {
 }
 
 impl Progress {
-    /// Finds the first line. `longest` is the most that it may have; what is longer is refused as `TargetTooLong`.
+    /// Finds the first line. `longest` is the most that it may have; what is longer is refused as
+    /// `TargetTooLong`.
     pub(super) fn find_first_line(
         &mut self,
         bytes: &[u8],
@@ -151,8 +154,9 @@ impl Block {
     }
 }
 
-/// Refuses every control byte but HTAB, apart from `line_ends` pairs of CR and LF. The caller has seen that each LF stands behind
-/// a CR; so if the count fits, no other control byte is there. Counting has no branches and is done many bytes at a time.
+/// Refuses every control byte but HTAB, apart from `line_ends` pairs of CR and LF. The caller has seen that
+/// each LF stands behind a CR; so if the count fits, no other control byte is there. Counting has no
+/// branches and is done many bytes at a time.
 fn check_bytes(bytes: &[u8], line_ends: usize) -> Result<(), Refusal> {
     let controls: usize = bytes
         .chunks(240)

@@ -1,12 +1,14 @@
-//! The authority of a request: a name or an address, with an optional port (RFC 9110 section 4.2, RFC 3986 section 3.2).
-//! Narrower than the generic grammar: what no name server and no address can hold (`,`, `%`, `;`) is refused, because such hosts
-//! exist only to be read differently by two programs.
+//! The authority of a request: a name or an address, with an optional port (RFC 9110 section 4.2, RFC 3986
+//! section 3.2).
+//! Narrower than the generic grammar: what no name server and no address can hold (`,`, `%`, `;`) is
+//! refused, because such hosts exist only to be read differently by two programs.
 
 use super::refusal::Refusal;
 use super::span::Span;
 use std::net::Ipv6Addr;
 
-/// Checks `authority` (a span of `head`) and gives the part that is the host: no port, no trailing dot, brackets kept.
+/// Checks `authority` (a span of `head`) and gives the part that is the host: no port, no trailing dot,
+/// brackets kept.
 pub(super) fn parse(head: &[u8], authority: Span) -> Result<Span, Refusal> {
     let bytes = authority.of(head);
     if bytes.contains(&b'@') {

@@ -1,7 +1,9 @@
-//! HTTP/1.1 as RFC 9110 and RFC 9112 want it: strict parsing, framing, rewriting. What is ambiguous is refused, never forwarded.
+//! HTTP/1.1 as RFC 9110 and RFC 9112 want it: strict parsing, framing, rewriting. What is ambiguous is
+//! refused, never forwarded.
 //!
-//! Bytes go in, decisions and bytes come out: no sockets, no clock. `serve` reads a head with [`request::resume`], sends what
-//! [`forward::write_request`] wrote, reads the answer with [`response::resume`] and decodes bodies with [`chunked::Decoder`].
+//! Bytes go in, decisions and bytes come out: no sockets, no clock. `serve` reads a head with
+//! [`request::resume`], sends what [`forward::write_request`] wrote, reads the answer with
+//! [`response::resume`] and decodes bodies with [`chunked::Decoder`].
 //! Nothing of a message is passed on as it came: every line is written anew from what was understood of it.
 
 pub mod chunked;

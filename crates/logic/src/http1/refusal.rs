@@ -1,4 +1,5 @@
-//! Why a message is not forwarded: one variant per reason, each with a status, a word for metrics and logs, and a sentence.
+//! Why a message is not forwarded: one variant per reason, each with a status, a word for metrics and logs,
+//! and a sentence.
 
 use std::fmt;
 

@@ -122,7 +122,8 @@ pub enum UpgradeWish {
     NotAsked,
 }
 
-/// A parsed request head: spans into the bytes it was parsed from, plus what they mean. Owned, so it can live across awaits.
+/// A parsed request head: spans into the bytes it was parsed from, plus what they mean. Owned, so it can
+/// live across awaits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
     /// Bytes up to the body, with an empty line that was skipped in front.
@@ -137,7 +138,8 @@ pub struct RequestHead {
     pub path: Span,
     /// The raw query without its '?'.
     pub query: Span,
-    /// `host[:port]` that counts: that of an absolute target wins over `Host` (RFC 9112 section 3.2.2). Empty only in HTTP/1.0.
+    /// `host[:port]` that counts: that of an absolute target wins over `Host` (RFC 9112 section 3.2.2).
+    /// Empty only in HTTP/1.0.
     pub authority: Span,
     /// The host in `authority`, case as sent, without port and trailing dot; IPv6 in brackets.
     pub host: Span,
@@ -151,7 +153,8 @@ pub struct RequestHead {
     pub persistence: Persistence,
     /// Whether the client waits before it sends a body.
     pub expectation: Expectation,
-    /// Value of `Upgrade`, if `Connection` lists it, the method is GET, there is no body and it is not `h2c`.
+    /// Value of `Upgrade`, if `Connection` lists it, the method is GET, there is no body and it is not
+    /// `h2c`.
     pub upgrade: Option<Span>,
     /// Whether the client takes trailers in the response.
     pub trailers: Trailers,
@@ -202,7 +205,8 @@ impl RequestHead {
     }
 }
 
-/// Parses a head. `bytes` is everything read and not yet consumed; one empty line in front is skipped (RFC 9112 section 2.2).
+/// Parses a head. `bytes` is everything read and not yet consumed; one empty line in front is skipped (RFC
+/// 9112 section 2.2).
 /// For heads that arrive in many pieces use [`resume`].
 pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Parse<RequestHead>, Refusal> {
     resume(bytes, &mut Progress::default(), limits)
@@ -263,7 +267,8 @@ fn understand(
         version: line.version,
         body,
         persistence: fields.persistence(line.version),
-        // RFC 9110 section 10.1.1: to be ignored in HTTP/1.0, and there is nothing to wait for without a body.
+        // RFC 9110 section 10.1.1: to be ignored in HTTP/1.0, and there is nothing to wait for without a
+        // body.
         expectation: match fields.expect {
             Expect::Continue if has_body && line.version == Version::Http11 => Expectation::Continue,
             _ => Expectation::None,

@@ -31,7 +31,8 @@ pub struct ResponseHead {
     pub body: BodyLength,
     /// Length of the body that HEAD and 304 do not send, if the backend told it.
     pub representation: Option<u64>,
-    /// Whether the connection to the backend may be used again once the body is read. Any byte behind the body forbids it too.
+    /// Whether the connection to the backend may be used again once the body is read. Any byte behind the
+    /// body forbids it too.
     pub persistence: Persistence,
     /// How long the backend keeps an idle connection (`Keep-Alive: timeout=N`).
     pub keep_alive_timeout: Option<Duration>,
@@ -153,7 +154,8 @@ pub fn resume(
     }))
 }
 
-/// `HTTP/1.1 200 OK`. The reason may be missing, even with the space before it: that changes nothing (RFC 9112 section 4).
+/// `HTTP/1.1 200 OK`. The reason may be missing, even with the space before it: that changes nothing (RFC
+/// 9112 section 4).
 fn parse_status_line(bytes: &[u8], end: usize) -> Result<(Version, u16, Span), ResponseFault> {
     let line = &bytes[..end];
     let version = line.get(..8).ok_or(ResponseFault::StatusLine)?;
@@ -207,7 +209,8 @@ fn framing(
     }
     let persistence = fields.persistence(version);
     match (status, method, fields.coding, fields.length) {
-        // These never have a body; a backend that announces one may well send it, so nothing more is read from it.
+        // These never have a body; a backend that announces one may well send it, so nothing more is read
+        // from it.
         (100..200 | NO_CONTENT, _, None, None | Some(0)) => Ok((BodyLength::None, persistence)),
         (100..200 | NO_CONTENT, ..) => Ok((BodyLength::None, Persistence::Close)),
         (NOT_MODIFIED, ..) | (_, MethodKind::Head, ..) => Ok((BodyLength::None, persistence)),

@@ -12,7 +12,8 @@ pub struct Span {
 }
 
 impl Span {
-    /// The bytes this span names; `head` is the buffer it was parsed from. Empty when the span does not fit into `head`.
+    /// The bytes this span names; `head` is the buffer it was parsed from. Empty when the span does not fit
+    /// into `head`.
     pub fn of<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         head.get(self.start as usize..self.end as usize).unwrap_or_default()
     }

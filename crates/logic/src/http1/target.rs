@@ -77,8 +77,9 @@ pub(super) fn parse_version(version: &[u8]) -> Result<Version, Refusal> {
     }
 }
 
-/// Methods are case-sensitive. A backend that takes `head` for HEAD would leave out a body that we wait for, and the next response
-/// on that connection would be read as this body: so no standard method may come in another case.
+/// Methods are case-sensitive. A backend that takes `head` for HEAD would leave out a body that we wait
+/// for, and the next response on that connection would be read as this body: so no standard method may come
+/// in another case.
 fn check_method(method: &[u8]) -> Result<(), Refusal> {
     const STANDARD: [&[u8]; 9] =
         [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];
@@ -94,7 +95,8 @@ fn check_method(method: &[u8]) -> Result<(), Refusal> {
 
 fn split(bytes: &[u8], method: &[u8], target: Span) -> Result<TargetParts, Refusal> {
     let text = target.of(bytes);
-    // Only visible ASCII; '#' would start a fragment, which never belongs into a request (RFC 9112 section 3.2).
+    // Only visible ASCII; '#' would start a fragment, which never belongs into a request (RFC 9112 section
+    // 3.2).
     if text.iter().any(|&byte| !byte.is_ascii_graphic() || byte == b'#') {
         return Err(Refusal::TargetSyntax);
     }

@@ -127,21 +127,18 @@ impl Transfer<'_> {
 
     /// Bytes go out as they came in, without a copy.
     async fn forward_raw(&mut self) -> Result<Progress, Broken> {
-        let (mut from, mut to) = (0, 0);
+        let mut taken = 0;
         let ended = loop {
-            match self.reader.step(&self.buffer[to..]) {
-                Ok(Step::Data { offset, len }) => {
-                    from = from.min(to + offset);
-                    to += offset + len;
-                }
+            match self.reader.step(&self.buffer[taken..]) {
+                Ok(Step::Data { len, .. }) => taken += len,
                 Ok(Step::NeedMore { .. }) => break Progress::More,
                 Ok(Step::End { .. }) => break Progress::Ended,
                 Err(_) => return Err(Broken::SourceFault),
             }
         };
         let prefix = std::mem::take(&mut self.prefix);
-        write(self.to, &prefix, &self.buffer[from..to], self.write_timeout, self.written).await?;
-        self.buffer.drain(..to);
+        write(self.to, &prefix, &self.buffer[..taken], self.write_timeout, self.written).await?;
+        self.buffer.drain(..taken);
         Ok(ended)
     }
 

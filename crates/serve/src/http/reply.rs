@@ -315,12 +315,7 @@ impl Attempt<'_> {
             });
         }
         let moved = match Reader::new(response.body) {
-            None => {
-                if framing == ResponseFraming::Chunked {
-                    logic::http1::chunked::write_end(&mut out, &[]);
-                }
-                self.write_to_client(client, &out, shared).await
-            }
+            None => self.write_to_client(client, &out, shared).await,
             Some(reader) => {
                 let from_backend = Cell::new(0);
                 Transfer {
@@ -411,6 +406,7 @@ pub(super) async fn tunnel(
         relay::End::Idle => Ending::Idle,
         relay::End::ClientFailed => Ending::ClientClosed,
         relay::End::BackendFailed => Ending::BackendAborted,
+        relay::End::BackendDeaf => Ending::BackendClosed,
     });
     After::Drop
 }
