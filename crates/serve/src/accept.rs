@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -80,7 +81,7 @@ impl Acceptor {
                 Ok((stream, peer)) => {
                     // A connection that is gone already fails at its first read.
                     let _ = stream.set_nodelay(true);
-                    Ok((Plain::Tcp(stream), Peer::Ip(peer)))
+                    Ok((Plain::Tcp(stream), Peer::Ip(canonical(peer))))
                 }
                 Err(error) => Err(error),
             },
@@ -184,6 +185,11 @@ async fn pause(worker: &Rc<Worker>, key: &BoundKey, error: &io::Error, complaine
     worker.evict_idle();
     worker.idle.clear();
     tokio::time::sleep(PAUSE).await;
+}
+
+/// An IPv4 client of a socket that takes both families is an IPv4 client.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 fn is_exhaustion(error: &io::Error) -> bool {

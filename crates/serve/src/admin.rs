@@ -19,7 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use sys::socket::{DualStack, ListenUnixError, listen_tcp, listen_unix, probe_tcp};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use crate::metrics::exposition;
@@ -106,18 +106,29 @@ pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
 
 /// Serves until the future is dropped. Must be called on a tokio runtime with timers.
 pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), AdminError> {
-    let router = router(front);
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let hall = Hall { router: router(front), places: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
     match listener {
         AdminListener::Tcp(listener) => {
             listener.set_nonblocking(true).map_err(AdminError::Register)?;
             let listener = tokio::net::TcpListener::from_std(listener).map_err(AdminError::Register)?;
-            accept(&router, &places, async || Ok(listener.accept().await?.0)).await
+            loop {
+                let place = hall.free_place().await;
+                match listener.accept().await {
+                    Ok((stream, _)) => hall.serve(stream, place),
+                    Err(_) => sleep(ACCEPT_PAUSE).await,
+                }
+            }
         }
         AdminListener::Unix(listener) => {
             listener.set_nonblocking(true).map_err(AdminError::Register)?;
             let listener = tokio::net::UnixListener::from_std(listener).map_err(AdminError::Register)?;
-            accept(&router, &places, async || Ok(listener.accept().await?.0)).await
+            loop {
+                let place = hall.free_place().await;
+                match listener.accept().await {
+                    Ok((stream, _)) => hall.serve(stream, place),
+                    Err(_) => sleep(ACCEPT_PAUSE).await,
+                }
+            }
         }
     }
 }
@@ -133,28 +144,32 @@ pub fn router(front: Arc<Front>) -> Router {
         .with_state(front)
 }
 
-async fn accept<S>(router: &Router, places: &Arc<Semaphore>, mut accept: impl AsyncFnMut() -> io::Result<S>) -> !
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    loop {
-        let place = places.clone().acquire_owned().await;
-        match accept().await {
-            Ok(stream) => {
-                let service = TowerToHyperService::new(router.clone());
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_LIMIT)
-                    .max_buf_size(64 * 1024)
-                    .serve_connection(TokioIo::new(stream), service);
-                tokio::spawn(async move {
-                    // Whatever a client did wrong is its own loss: there is nothing to undo here.
-                    let _ = timeout(CONNECTION_LIMIT, connection).await;
-                    drop(place);
-                });
-            }
-            Err(_) => sleep(ACCEPT_PAUSE).await,
-        }
+/// Where connections are served, so many at a time.
+struct Hall {
+    router: Router,
+    places: Arc<Semaphore>,
+}
+
+impl Hall {
+    async fn free_place(&self) -> Option<OwnedSemaphorePermit> {
+        // Only a closed semaphore gives none, and this one is never closed.
+        self.places.clone().acquire_owned().await.ok()
+    }
+
+    fn serve<S>(&self, stream: S, place: Option<OwnedSemaphorePermit>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_LIMIT)
+            .max_buf_size(64 * 1024)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.router.clone()));
+        tokio::spawn(async move {
+            // Whatever a client did wrong is its own loss: there is nothing to undo here.
+            let _ = timeout(CONNECTION_LIMIT, connection).await;
+            drop(place);
+        });
     }
 }
 

@@ -11,7 +11,7 @@ use logic::access_log::Kind;
 use logic::peers::Peer;
 use logic::proxy_header::{self, Header, Parsed};
 
-use crate::accept::Admitted;
+use crate::accept::{Admitted, canonical};
 use crate::http;
 use crate::outcome::{Ending, Outcome};
 use crate::snapshot::ListenerPlan;
@@ -45,7 +45,7 @@ pub async fn serve(
 ) {
     let registration = worker.register();
     let local = match &plain {
-        Plain::Tcp(tcp) => tcp.local_addr().ok(),
+        Plain::Tcp(tcp) => tcp.local_addr().ok().map(canonical),
         Plain::Unix(_) => None,
     };
     let mut arrival = Arrival { peer, local, tls: None };

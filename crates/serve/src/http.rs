@@ -185,7 +185,7 @@ async fn answer_fault(
     };
     outcome.end(ending);
     let page = answer::Page { status, detail: &detail, ..answer::Page::closing() };
-    answer::write_page(client, &page, None, hsts, answer::new_request_id(), settings.timeouts.write, outcome).await
+    answer::write_page(settings, client, &page, None, hsts, outcome).await
 }
 
 /// Ends our direction, then reads what the client still sends, within bounds: closing at once would reset the connection,

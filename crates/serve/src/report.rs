@@ -17,6 +17,8 @@ use crate::metrics::{Counter, LatencySum, PerWorker};
 use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use crate::state::{Admission, lock};
 
+#[cfg(test)]
+pub(crate) mod fixture;
 pub mod text;
 
 /// How the whole front door is.
@@ -431,4 +433,44 @@ impl VerdictReport {
 
 fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fixture;
+
+    #[test]
+    fn degraded_things_and_backends_that_are_down_come_first() {
+        let front = fixture::front("backends = ['127.0.0.1:1', '127.0.0.1:2']\nbalance = 'maglev'");
+        front.state.degrade("pool.app", "no \x1b[31mbackend");
+        let snapshot = front.snapshot.load();
+        snapshot.pools[0].backends[1].state.publish_health(HealthState::Down, Instant::now());
+        let text = text::status(&Status::read(&front));
+        let position = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in:\n{text}"));
+        assert!(position("DEGRADED") < position("LISTENERS"));
+        assert!(position("no \\u{1b}[31mbackend") < position("LISTENERS"));
+        assert!(position("127.0.0.1:2") < position("127.0.0.1:1 "), "{text}");
+        assert!(position("POOL app (maglev): 1 of 2 backends available") > 0);
+    }
+
+    #[test]
+    fn programs_get_the_same_facts() {
+        let front = fixture::front("backends = ['127.0.0.1:1']");
+        let snapshot = front.snapshot.load();
+        let backend = &snapshot.pools[0].backends[0].state;
+        backend.counters.of(0).sessions.add(7);
+        backend.counters.of(1).sessions.add(5);
+        backend.set_weight_override(Some(3));
+        backend.set_admission(Admission::Draining);
+        front.state.reloads_refused.store(2, Relaxed);
+        let json = serde_json::to_value(Status::read(&front)).unwrap();
+        let backend = &json["pools"][0]["backends"][0];
+        assert_eq!(backend["sessions"], 12);
+        assert_eq!((&backend["weight"], &backend["weight_override"]), (&1.into(), &3.into()));
+        assert_eq!((&backend["admission"], &backend["state"]), (&"draining".into(), &"unchecked".into()));
+        assert_eq!(json["pools"][0]["available"], 0);
+        assert_eq!(json["counters"]["reloads_refused"], 2);
+        assert_eq!(json["connections"]["max"], serde_json::Value::Null);
+    }
 }

@@ -58,7 +58,7 @@ fn what_a_full_disk_did_not_take_is_bounded() {
     let (log, state) = open(Path::new("/dev/full"));
     let mut sent = 0;
     while state.log_lines_failed.load(Relaxed) == 0 {
-        log.try_send([b"0123456789abcde\n"; 2048].concat());
+        log.try_send(b"0123456789abcde\n".repeat(2048));
         sent += 2048;
         assert!(sent < 100_000_000, "nothing was given up");
         thread::yield_now();
@@ -77,7 +77,7 @@ fn a_writer_that_is_stuck_drops_lines_and_counts_them() {
     let _reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let (log, state) = open(&path);
     let start = Instant::now();
-    let batch = [b"0123456789abcde\n"; 2048].concat();
+    let batch = b"0123456789abcde\n".repeat(2048);
     for _ in 0..CHANNEL_BATCHES + 50 {
         log.try_send(batch.clone());
     }

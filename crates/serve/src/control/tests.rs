@@ -1,0 +1,304 @@
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream as StdStream;
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::front::Request;
+use crate::report::fixture;
+use crate::state::Admission;
+
+const POOL: &str = "backends = ['10.0.0.1:80', '10.0.0.2:80', 'unix:/run/app.sock']";
+
+struct Server {
+    front: Arc<Front>,
+    requests: tokio::sync::mpsc::Receiver<Request>,
+    thread: ControlThread,
+    _dir: TempDir,
+}
+
+fn server() -> Server {
+    let dir = tempfile::tempdir().unwrap();
+    let (front, requests) = fixture::with_requests(POOL);
+    let thread = bind(&dir.path().join("control.sock")).unwrap().run(front.clone()).unwrap();
+    Server { front, requests, thread, _dir: dir }
+}
+
+struct Client(BufReader<StdStream>);
+
+impl Client {
+    fn connect(server: &Server) -> Self {
+        let stream = StdStream::connect(server.thread.path()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.get_mut().write_all(bytes)
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// First line and text of an answer.
+    fn answer(&mut self) -> (String, String) {
+        let first = self.line();
+        let mut text = String::new();
+        loop {
+            let line = self.line();
+            assert!(!line.is_empty(), "closed inside an answer: {first}{text}");
+            if line == ".\n" {
+                return (first.trim_end().to_owned(), text);
+            }
+            text.push_str(line.strip_prefix('.').unwrap_or(&line));
+        }
+    }
+
+    fn ask(&mut self, command: &str) -> (String, String) {
+        self.send(format!("{command}\n").as_bytes()).unwrap();
+        self.answer()
+    }
+}
+
+#[test]
+fn the_socket_belongs_to_its_owner_alone_and_goes_away_with_the_thread() {
+    let server = server();
+    let path = server.thread.path().to_owned();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    drop(server.thread);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_second_process_does_not_take_the_socket_over() {
+    let server = server();
+    assert!(matches!(bind(server.thread.path()), Err(ControlError::Bind { .. })));
+    assert_eq!(Client::connect(&server).ask("help").0, "ok");
+}
+
+#[test]
+fn several_commands_are_answered_in_order_as_text_and_json() {
+    let server = server();
+    let mut client = Client::connect(&server);
+    client.send(b"status\nhelp\nstatus json\njson backends app\n").unwrap();
+    assert!(client.answer().1.starts_with("penstock "));
+    let help = client.answer().1;
+    assert!(help.contains("weight [POOL] BACKEND N|default"), "{help}");
+    let status: serde_json::Value = serde_json::from_str(&client.answer().1).unwrap();
+    assert_eq!(status["pools"][0]["name"], "app");
+    let backends: serde_json::Value = serde_json::from_str(&client.answer().1).unwrap();
+    assert_eq!(backends[0]["backends"][2]["name"], "unix:/run/app.sock");
+}
+
+#[test]
+fn operators_change_a_backend_and_the_events_say_who() {
+    let server = server();
+    let mut client = Client::connect(&server);
+    let snapshot = server.front.snapshot.load();
+    let backends = &snapshot.pools[0].backends;
+    assert_eq!(client.ask("drain app 10.0.0.1:80").0, "ok");
+    assert_eq!(backends[0].state.admission(), Admission::Draining);
+    assert_eq!(client.ask("ready 10.0.0.1:80").0, "ok");
+    assert_eq!(backends[0].state.admission(), Admission::Ready);
+    assert_eq!(client.ask("weight app.sock 7").0, "ok");
+    assert_eq!(backends[2].state.weight_override(), Some(7));
+    let (_, json) = client.ask("weight app unix:/run/app.sock default json");
+    assert_eq!(json, "{\"backend\":\"unix:/run/app.sock\",\"pool\":\"app\",\"weight\":null}\n");
+    assert_eq!(backends[2].state.weight_override(), None);
+    let (_, events) = client.ask("events");
+    let who = format!("uid {} (pid {})", nix::unistd::getuid(), std::process::id());
+    assert!(events.contains(&format!("pool.app.unix:/run/app.sock: weight 7 by {who}")), "{events}");
+    assert_eq!(events.lines().count(), 4);
+}
+
+#[test]
+fn what_is_not_clear_is_refused_with_a_hint_and_changes_nothing() {
+    let server = server();
+    let mut client = Client::connect(&server);
+    let cases = [
+        ("stats", "error unknown command \"stats\", did you mean \"status\"?; `help` lists all"),
+        ("drain ap 10.0.0.1:80", "error no pool \"ap\", did you mean \"app\"?"),
+        ("drain 10.0.0.3:80", "error no backend \"10.0.0.3:80\", did you mean \"10.0.0.1:80\"?"),
+        ("drain 10.0.0", "error \"10.0.0\" could be any of these"),
+        ("drain \"\"", "error no backend \"\""),
+        ("drain", "error usage: drain [POOL] BACKEND"),
+        ("drain a b c", "error usage: drain [POOL] BACKEND"),
+        ("weight app 10.0.0.1:80 -1", "error a weight is a number from 0 to 65535, or `default`"),
+        ("weight app 10.0.0.1:80 99999", "error a weight is a number from 0 to 65535, or `default`"),
+        ("status now", "error usage: status"),
+        ("events x", "error usage: events [N] [follow]"),
+        ("backends x", "error no pool \"x\""),
+        ("drain \"app", "error a quote is not closed"),
+        ("json", "error unknown command \"json\"; `help` lists all"),
+    ];
+    for (command, refusal) in cases {
+        assert_eq!(client.ask(command).0, refusal, "{command}");
+    }
+    assert_eq!(client.ask("drain 10.0.0").1, "app 10.0.0.1:80\napp 10.0.0.2:80\n");
+    let snapshot = server.front.snapshot.load();
+    assert!(snapshot.pools[0].backends.iter().all(|backend| backend.state.admission() == Admission::Ready));
+}
+
+#[test]
+fn garbage_and_half_lines_are_answered_or_closed() {
+    let server = server();
+    let mut client = Client::connect(&server);
+    client.send(b"\xff\xfe\x00\n").unwrap();
+    assert_eq!(client.answer().0, "error a command is UTF-8 text");
+    client.send(b"\x1b[31m\n\n \n\r\n").unwrap();
+    let (refusal, _) = client.answer();
+    assert!(refusal.starts_with("error unknown command") && !refusal.contains('\x1b'), "{refusal:?}");
+    client.send(b"sta").unwrap();
+    client.send(b"tus\r\n").unwrap();
+    assert_eq!(client.answer().0, "ok");
+    client.send(b"half a line").unwrap();
+    client.0.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(client.line(), "");
+    assert_eq!(Client::connect(&server).ask("help").0, "ok");
+}
+
+#[test]
+fn a_line_of_10_megabytes_is_refused_at_its_limit() {
+    let server = server();
+    let mut client = Client::connect(&server);
+    // The server closes long before the end.
+    let _ = client.send(&vec![b'x'; 10 * 1024 * 1024]);
+    assert_eq!(client.line(), "error a command has at most 4096 bytes\n");
+    assert_eq!(Client::connect(&server).ask("help").0, "ok");
+    let mut client = Client::connect(&server);
+    let longest = format!("{:<4096}", "help");
+    assert_eq!(client.ask(&longest).0, "ok");
+}
+
+#[test]
+fn idle_clients_beyond_the_limit_are_told_and_the_others_stay_served() {
+    let server = server();
+    let mut clients: Vec<_> = (0..MAX_CLIENTS).map(|_| Client::connect(&server)).collect();
+    for client in &mut clients {
+        assert_eq!(client.ask("help").0, "ok");
+    }
+    let start = Instant::now();
+    for _ in 0..30 {
+        let mut extra = Client::connect(&server);
+        assert_eq!(extra.answer().0, "error too many control clients");
+        assert_eq!(extra.line(), "");
+    }
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(clients[0].ask("help").0, "ok");
+    clients.pop();
+    // The place becomes free as soon as the server has seen the end.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Client::connect(&server).ask_if_open("help").is_none() {
+        assert!(Instant::now() < deadline, "the place never became free");
+    }
+}
+
+impl Client {
+    fn ask_if_open(&mut self, command: &str) -> Option<(String, String)> {
+        self.send(format!("{command}\n").as_bytes()).ok()?;
+        let answer = self.answer();
+        (answer.0 == "ok").then_some(answer)
+    }
+}
+
+#[test]
+fn a_thousand_clients_do_not_take_the_place_of_those_that_are_there() {
+    let server = server();
+    let mut first = Client::connect(&server);
+    assert_eq!(first.ask("help").0, "ok");
+    let path = server.thread.path().to_owned();
+    let crowd = std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for _ in 0..1000 {
+            // The queue of the socket may be full: then connecting waits.
+            if let Ok(stream) = StdStream::connect(&path) {
+                open.push(stream);
+            }
+        }
+        open.len()
+    });
+    for _ in 0..20 {
+        assert_eq!(first.ask("help").0, "ok");
+    }
+    drop(server.thread);
+    assert!(crowd.join().unwrap() > 0);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_closed_and_holds_up_nobody() {
+    let server = server();
+    let mut deaf = Client::connect(&server);
+    let mut other = Client::connect(&server);
+    let start = Instant::now();
+    // Far more answers than the socket holds.
+    let commands = b"help\n".repeat(2000);
+    let writer = std::thread::spawn(move || {
+        let _ = deaf.send(&commands);
+        deaf
+    });
+    while other.ask("help").0 == "ok" && start.elapsed() < Duration::from_secs(1) {}
+    let mut deaf = writer.join().unwrap();
+    std::thread::sleep(Duration::from_secs(12).saturating_sub(start.elapsed()));
+    let mut rest = Vec::new();
+    // A reset says the same as an end.
+    let _ = deaf.0.read_to_end(&mut rest);
+    let answers = String::from_utf8_lossy(&rest).lines().filter(|line| *line == ".").count();
+    assert!(answers < 2000, "it was served to its end");
+    assert_eq!(other.ask("help").0, "ok");
+}
+
+#[test]
+fn events_are_followed_without_gap_until_the_client_speaks() {
+    let server = server();
+    let events = &server.front.state.events;
+    events.record(Level::Info, "test", "one");
+    let mut client = Client::connect(&server);
+    client.send(b"events follow\n").unwrap();
+    assert_eq!(client.line(), "ok\n");
+    assert!(client.line().ends_with("test: one\n"));
+    events.record(Level::Error, "test", ".\n.two");
+    let line = client.line();
+    assert!(line.contains(" error ") && line.ends_with("test: .\\n.two\n"), "{line}");
+    client.send(b"help\n").unwrap();
+    assert_eq!(client.line(), ".\n");
+    assert_eq!(client.answer().0, "ok");
+    client.send(b"events 1 follow json\n").unwrap();
+    assert_eq!(client.line(), "ok\n");
+    let event: serde_json::Value = serde_json::from_str(&client.line()).unwrap();
+    assert_eq!((&event["number"], &event["message"]), (&2.into(), &".\n.two".into()));
+}
+
+#[test]
+fn a_refused_reload_shows_its_faults_and_a_good_one_its_answer() {
+    let mut server = server();
+    let path = server.thread.path().to_owned();
+    let asker = std::thread::spawn(move || {
+        let mut client = Client(BufReader::new(StdStream::connect(path).unwrap()));
+        [client.ask("reload"), client.ask("reload"), client.ask("stop json")]
+    });
+    for answer in [Err("x.toml:1:2: bad\n  hint: good".to_owned()), Ok("generation 2".to_owned())] {
+        match server.requests.blocking_recv() {
+            Some(Request::Reload(reply)) => reply.send(answer).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(matches!(server.requests.blocking_recv(), Some(Request::Stop)));
+    let [refused, good, stop] = asker.join().unwrap();
+    assert_eq!(refused.0, "error reload refused, nothing changed");
+    assert_eq!(refused.1, "x.toml:1:2: bad\n  hint: good\n");
+    assert_eq!(good, ("ok".to_owned(), "generation 2\n".to_owned()));
+    assert!(stop.1.starts_with("{\"stop\":"), "{stop:?}");
+}
+
+#[test]
+fn a_reload_that_nobody_answers_is_said() {
+    let server = server();
+    drop(server.requests);
+    let mut client = Client(BufReader::new(StdStream::connect(server.thread.path()).unwrap()));
+    assert_eq!(client.ask("reload").0, "error the process is ending");
+}

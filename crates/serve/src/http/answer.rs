@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use config::types::HttpSettings;
 use logic::http1::error_page;
 use logic::http1::request::{MethodKind, Persistence};
 
 use super::{After, Client, Session, body, persistence};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Received};
 
 /// What an error page says.
 pub(super) struct Page<'a> {
@@ -40,39 +41,40 @@ pub(super) async fn refuse(
 ) -> After {
     let persistence = own_persistence(session);
     let page = Page { status, detail, persistence, extra };
-    let request_id = std::mem::take(&mut outcome.request_id);
-    let limit = session.settings.timeouts.write;
-    write_page(client, &page, Some(session), hsts(session), request_id, limit, outcome).await
+    let received = Some(&*session.received);
+    write_page(session.settings, client, &page, received, hsts(session), outcome).await
 }
 
-/// Writes an error page; `session` is absent when the request could not be read.
+/// Writes an error page; `received` is absent when the request could not be read.
 pub(super) async fn write_page(
+    settings: &HttpSettings,
     client: &Client,
     page: &Page<'_>,
-    session: Option<&Session<'_>>,
+    received: Option<&Received>,
     hsts: Option<&str>,
-    request_id: String,
-    limit: Duration,
     outcome: &mut Outcome,
 ) -> After {
+    if outcome.request_id.is_empty() {
+        outcome.request_id = new_request_id();
+    }
+    let mut extra = vec![(&*settings.request_id_header, &*outcome.request_id)];
+    extra.extend_from_slice(page.extra);
     let mut out = Vec::with_capacity(1024);
-    let received = session.map(|session| &session.received);
     error_page::write(
         &mut out,
         &error_page::Page {
             status: page.status,
             detail: page.detail,
-            request_id: &request_id,
+            request_id: &outcome.request_id,
             accept: received.and_then(|received| received.request.header(&received.head, "accept")),
             persistence: page.persistence,
             method: received.map_or(MethodKind::Other, |received| received.request.kind(&received.head).method),
-            extra: page.extra,
+            extra: &extra,
             hsts,
         },
     );
-    outcome.request_id = request_id;
     outcome.status = page.status;
-    send(client, &out, page.persistence, limit, outcome).await
+    send(client, &out, page.persistence, settings.timeouts.write, outcome).await
 }
 
 /// Answers a request with a redirect.

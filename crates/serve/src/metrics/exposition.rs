@@ -67,7 +67,7 @@ fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::R
         ("degraded", "Things that do not work as configured", state.degraded().len() as u64),
     ];
     for (name, help, value) in gauges {
-        out.gauges(name, help, [(NO_LABELS, value)])?;
+        out.gauge(name, help, value)?;
     }
     let counters = [
         ("reloads_refused", "Reloads refused because the configuration was not valid", &state.reloads_refused),
@@ -78,7 +78,7 @@ fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::R
         ("session_panics", "Sessions that ended in a panic", &state.panics),
     ];
     for (name, help, value) in counters {
-        out.counters(name, help, [(NO_LABELS, value.load(Relaxed))])?;
+        out.counter(name, help, value.load(Relaxed))?;
     }
     Ok(())
 }
@@ -214,12 +214,19 @@ fn backend_labels(pool: &PoolPlan, backend: &BackendPlan) -> [(&'static str, Str
     [("pool", pool.settings.name.to_string()), ("backend", backend.state.name.to_string())]
 }
 
-const NO_LABELS: [(&str, &str); 0] = [];
-
 /// Writes families: a description, then one sample or histogram per label set. The encoder adds `_total` to counters.
 struct Families<'a>(DescriptorEncoder<'a>);
 
 impl Families<'_> {
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut sample = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        sample.encode_counter::<NoLabelSet, u64, u64>(&value, None)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
     fn counters<L: EncodeLabelSet>(
         &mut self,
         name: &str,
