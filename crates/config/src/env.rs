@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 
 use crate::error::{Report, quote};
+use crate::nearest::nearest;
 use crate::schema::{branch, named, properties};
-use crate::shape::nearest;
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
 
 /// Variables that begin like a key and are none.
@@ -243,7 +243,11 @@ impl Substitution<'_> {
                 true
             }
             Value::List(list) => {
+                let given = list.len();
                 list.retain_mut(|entry| self.node(entry));
+                if list.len() < given {
+                    self.nodes.mark_incomplete(node.id);
+                }
                 true
             }
             Value::Text(text) if text.contains("${") && *self.nodes.origin(node.id) == Origin::File => {

@@ -177,6 +177,10 @@ impl Report {
         self.faults.masked = Some(stretches);
     }
 
+    pub(crate) fn has_errors(&self) -> bool {
+        self.faults.has_errors()
+    }
+
     pub(crate) fn push(&mut self, fault: Fault) {
         if self.is_full() {
             self.faults.left_out += 1;
@@ -225,14 +229,23 @@ impl Report {
         let start = floor_char(text, span.start);
         let end = floor_char(text, span.end.max(start));
         let line = self.lines.partition_point(|first| *first <= start);
-        let first = self.lines[line - 1];
-        let column = text[first..start].bytes().filter(|byte| byte & 0xc0 != 0x80).count() + 1;
-        Place { line, column, start, end }
+        // Columns are counted once all faults are in order: a line may be as long as the file.
+        Place { line, column: 0, start, end }
     }
 
     pub(crate) fn into_faults(mut self) -> Faults {
         // Those without a place come last, in the order in which they were found.
         self.faults.list.sort_by_key(|fault| (fault.place.is_none(), fault.place.map(|place| place.start)));
+        let (mut at, mut column) = (0, 1);
+        for place in self.faults.list.iter_mut().filter_map(|fault| fault.place.as_mut()) {
+            let first = self.lines[place.line - 1];
+            if at < first {
+                (at, column) = (first, 1);
+            }
+            column += self.faults.text[at..place.start].bytes().filter(|byte| byte & 0xc0 != 0x80).count();
+            at = place.start;
+            place.column = column;
+        }
         self.faults
     }
 
@@ -354,4 +367,4 @@ fn floor_char(text: &str, at: usize) -> usize {
 }
 
 /// More faults than anyone reads are only counted.
-const MAX_FAULTS: usize = 500;
+const MAX_FAULTS: usize = 200;

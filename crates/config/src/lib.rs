@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 mod de;
 mod env;
 pub mod error;
+mod nearest;
 mod parse;
 mod print;
 mod quick;

@@ -22,8 +22,8 @@ mod size;
 
 use crate::de::At;
 use crate::error::{Draft, Report, quote};
+use crate::nearest::nearest;
 use crate::raw::{DurationText, Key, NetworkText, RawAccessLog, RawConfig, RawProcess, Scalar, SizeText};
-use crate::shape::nearest;
 use crate::tree::{NodeId, Nodes};
 use crate::types::{
     AccessLog, Admin, Config, Control, LogFormat, LogTarget, MaxConnections, Process, Workers,
@@ -51,7 +51,9 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
         parser.loops(raw, listeners, pools);
         parser.keys_of_tcp(raw, listeners, pools);
     }
-    parser.unused_pools();
+    if !parser.report.has_errors() {
+        parser.unused_pools();
+    }
     Some(Config {
         process: process?,
         access_log: access_log?,
@@ -157,11 +159,11 @@ impl Parser<'_> {
 
     fn access_log(&mut self, raw: &RawAccessLog) -> Option<AccessLog> {
         let target = raw.target.as_ref().and_then(|target| {
-            Some(match target.value.as_str() {
+            Some(match target.value.as_ref() {
                 "stdout" => LogTarget::Stdout,
                 "stderr" => LogTarget::Stderr,
                 "off" => LogTarget::Off,
-                path if path.starts_with('/') => LogTarget::File(PathBuf::from(self.file(target)?)),
+                path if path.starts_with('/') => LogTarget::File(self.file(target)?),
                 other => {
                     let near = nearest(other, ["stdout", "stderr", "off"]);
                     let draft =

@@ -13,6 +13,7 @@ use crate::raw::RawConfig;
 pub fn json() -> String {
     let mut schema = root().clone();
     publish(&mut schema);
+    let schema = sorted(schema);
     let mut text = serde_json::to_string_pretty(&schema).expect("a JSON value always serialises");
     text.push('\n');
     text
@@ -23,17 +24,13 @@ pub fn reference() -> String {
     reference::page(root())
 }
 
-/// The examples of the reference page: the key they stand at, and their text.
-pub fn examples() -> Vec<(String, String)> {
-    reference::examples(root())
-}
-
 /// The schema with everything inlined, without `null`, and with what the attributes in `raw.rs` add.
 pub(crate) fn root() -> &'static Value {
     static ROOT: LazyLock<Value> = LazyLock::new(|| {
         let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
         let mut schema = settings.into_generator().into_root_schema_for::<RawConfig>().to_value();
         normalise(&mut schema);
+        let mut schema = sorted(schema);
         if let Some(root) = schema.as_object_mut() {
             root.insert("title".into(), json!("Penstock configuration"));
         }
@@ -69,6 +66,19 @@ pub(crate) fn named(schema: &Value) -> Option<&Value> {
 pub(crate) fn words<'s>(schema: &'s Value, attribute: &str) -> Vec<&'s str> {
     let list = schema.get(attribute).and_then(Value::as_array);
     list.into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// In the order of the alphabet, whether or not this build of `serde_json` keeps another one.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let mut entries: Vec<_> = object.into_iter().map(|(key, inner)| (key, sorted(inner))).collect();
+            entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Value::Object(entries.into_iter().collect())
+        }
+        Value::Array(list) => Value::Array(list.into_iter().map(sorted).collect()),
+        single => single,
+    }
 }
 
 fn normalise(schema: &mut Value) {

@@ -5,10 +5,14 @@ use std::ops::Range;
 
 use serde_json::Value as Json;
 
+mod wording;
+
 use crate::env;
 use crate::error::{Report, quote};
+use crate::nearest::nearest;
 use crate::schema::{branch, branches, named, properties, words};
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
+use wording::{alternatives, example, expected, found, homes, listed, mismatch_hint};
 
 /// Reports what does not fit and takes it out.
 pub(crate) fn check(root: &mut Table, nodes: &mut Nodes, schema: &Json, report: &mut Report) {
@@ -58,39 +62,6 @@ pub(crate) enum Applies {
     No { governing: String, wanted: String, actual: String },
 }
 
-/// The most similar of some names, if one is similar enough to be meant.
-pub(crate) fn nearest<'n>(written: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    let most = (written.chars().count() / 3).clamp(1, 3);
-    let lower = written.to_ascii_lowercase();
-    names
-        .into_iter()
-        .filter(|name| name.len().abs_diff(written.len()) <= most && written.len() <= 80)
-        .map(|name| (distance(&lower, &name.to_ascii_lowercase()), name))
-        .filter(|(distance, _)| *distance <= most)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| name)
-}
-
-/// Edits that lead from one text to the other: insertions, deletions, changes, and swaps of neighbours.
-fn distance(a: &str, b: &str) -> usize {
-    let a: Vec<char> = a.chars().collect();
-    let b: Vec<char> = b.chars().collect();
-    let mut before: Vec<usize> = Vec::new();
-    let mut above: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, y) in b.iter().enumerate() {
-            let mut best = (above[j] + usize::from(x != y)).min(above[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
-                best = best.min(before[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above[b.len()]
-}
-
 struct Checker<'a> {
     nodes: &'a mut Nodes,
     report: &'a mut Report,
@@ -109,7 +80,10 @@ impl Checker<'_> {
         table.entries.retain_mut(|(key, node)| match known.get(key) {
             Some(property) => self.keep(id, key, node, property),
             None => {
-                self.unknown(node.id, key, known.keys().map(String::as_str));
+                if let Some(meant) = self.unknown(node.id, key, known.keys().map(String::as_str)) {
+                    // It would only be said to be missing.
+                    self.nodes.mark_broken(id, &meant);
+                }
                 false
             }
         });
@@ -195,7 +169,11 @@ impl Checker<'_> {
             }
             Value::List(list) => {
                 if let Some(items) = fitting.get("items") {
+                    let given = list.len();
                     list.retain_mut(|entry| self.value(entry, items));
+                    if list.len() < given {
+                        self.nodes.mark_incomplete(node.id);
+                    }
                 }
                 true
             }
@@ -208,8 +186,7 @@ impl Checker<'_> {
     }
 
     fn word(&mut self, id: NodeId, text: &str, schema: &Json, fitting: &Json) -> bool {
-        let mut known = words(schema, "enum");
-        known.extend(words(schema, "x-words"));
+        let mut known = words(schema, "x-words");
         known.extend(words(fitting, "enum"));
         if known.is_empty() || known.contains(&text) {
             return true;
@@ -228,7 +205,7 @@ impl Checker<'_> {
                 _ => {}
             }
         }
-        let message = format!("{shown} is not one of {}", choices.join(", "));
+        let message = format!("{shown} is not {}", alternatives(&choices));
         let near = nearest(text, known.iter().copied()).map(|near| format!("did you mean {}?", quote(near)));
         let draft = self.report.at(self.nodes, id, message);
         if let Some(near) = near {
@@ -267,12 +244,19 @@ impl Checker<'_> {
         }
     }
 
-    fn unknown<'n>(&mut self, id: NodeId, key: &str, known: impl Iterator<Item = &'n str> + Clone) {
+    /// Says that a key is unknown; gives the key that was meant.
+    fn unknown<'n>(
+        &mut self,
+        id: NodeId,
+        key: &str,
+        known: impl Iterator<Item = &'n str> + Clone,
+    ) -> Option<String> {
         if self.report.is_full() {
             drop(self.report.whole(""));
-            return;
+            return None;
         }
-        let hint = match nearest(key, known.clone()) {
+        let near = nearest(key, known.clone());
+        let hint = match near {
             Some(near) => format!("did you mean {}?", quote(near)),
             None => match homes(key, self.root_schema).as_slice() {
                 [] => format!("known here: {}", known.collect::<Vec<_>>().join(", ")),
@@ -281,115 +265,7 @@ impl Checker<'_> {
         };
         let noun = if self.nodes.parent(id) == Some(Nodes::ROOT) { "section" } else { "key" };
         drop(self.report.at_key(self.nodes, id, format!("unknown {noun} {}", quote(key))).hint(hint));
-    }
-}
-
-/// The sections in which a key of this name exists.
-fn homes(key: &str, root: &Json) -> Vec<String> {
-    let mut homes = Vec::new();
-    for (section, schema) in properties(root).into_iter().flatten() {
-        let (label, inner) = match named(schema) {
-            Some(inner) => (format!("[{section}.NAME]"), inner),
-            None => (format!("[{section}]"), schema),
-        };
-        for (name, property) in properties(inner).into_iter().flatten() {
-            if name == key {
-                homes.push(label.clone());
-            }
-            let table = branch(property, "object").filter(|table| properties(table).is_some());
-            if table.and_then(properties).is_some_and(|inside| inside.contains_key(key)) {
-                homes.push(format!("{name} of {label}"));
-            }
-            let entries = branch(property, "array").and_then(|list| list.get("items"));
-            if entries
-                .and_then(|items| branch(items, "object"))
-                .and_then(properties)
-                .is_some_and(|inside| inside.contains_key(key))
-            {
-                homes.push(format!("an entry of {name} of {label}"));
-            }
-        }
-    }
-    homes.truncate(3);
-    homes
-}
-
-/// How the value of a key that is missing may look.
-fn example(property: &Json) -> Option<String> {
-    if let Some(list) = property.get("x-list-example").and_then(Json::as_str) {
-        return Some(list.to_owned());
-    }
-    property.get("examples")?.get(0).map(Json::to_string)
-}
-
-fn expected(schema: &Json) -> String {
-    let mut kinds: Vec<String> = Vec::new();
-    for branch in branches(schema) {
-        let form = branch.get("x-form").and_then(Json::as_str);
-        let words = words(schema, "x-words");
-        kinds.push(match branch.get("type").and_then(Json::as_str) {
-            Some("string") if !words.is_empty() => listed(&words),
-            Some("string") => form.map_or_else(|| "a text".to_owned(), |form| format!("a {form}")),
-            Some("integer") => "a whole number".to_owned(),
-            Some("boolean") if branch.get("const").is_some() => "true".to_owned(),
-            Some("boolean") => "true or false".to_owned(),
-            Some("array") => "a list".to_owned(),
-            _ => "a table".to_owned(),
-        });
-    }
-    kinds.join(" or ")
-}
-
-fn found(value: &Value) -> &'static str {
-    match value {
-        Value::Text(_) => "a text",
-        Value::Integer(_) => "a number",
-        Value::Float(_) => "a fraction",
-        Value::Switch(true) => "true",
-        Value::Switch(false) => "false",
-        Value::Time(_) => "a date",
-        Value::List(_) => "a list",
-        Value::Table(_) => "a table",
-    }
-}
-
-fn mismatch_hint(value: &Value, schema: &Json) -> Option<String> {
-    let text = branch(schema, "string");
-    let form = text.and_then(|text| text.get("x-form")).and_then(Json::as_str);
-    Some(match value {
-        Value::Integer(number) => match form {
-            Some("duration") => format!("durations have a unit and stand in quotes: \"{number}s\""),
-            Some("size") => {
-                format!("sizes have a unit and stand in quotes: \"{number}B\" or \"{number}KiB\"")
-            }
-            Some("listen address") => format!("write \":{number}\" to listen on every address"),
-            Some(_) => return None,
-            None if text.is_some() => format!("put it in quotes: \"{number}\""),
-            None if branch(schema, "array").is_some() => "a list stands in [ ]".into(),
-            None => return None,
-        },
-        Value::Text(written) if branch(schema, "array").is_some() => {
-            format!("a list stands in [ ]: [{}]", quote(written))
-        }
-        Value::Text(written) if branch(schema, "integer").is_some() && written.parse::<i64>().is_ok() => {
-            format!("without quotes: {written}")
-        }
-        Value::Text(_) if branch(schema, "boolean").is_some() => "write true or false, without quotes".into(),
-        Value::Text(_) if branch(schema, "object").is_some() => {
-            "a table stands in { }: { key = value }".into()
-        }
-        Value::Switch(_) if text.is_some() => return None,
-        Value::List(_) if text.is_some() => "one value is enough here: leave out the [ ]".into(),
-        _ => return None,
-    })
-}
-
-fn listed(words: &[&str]) -> String {
-    let quoted: Vec<_> = words.iter().map(|word| quote(word)).collect();
-    match quoted.as_slice() {
-        [] => String::new(),
-        [only] => only.clone(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+        near.map(str::to_owned)
     }
 }
 

@@ -15,14 +15,11 @@ pub(crate) fn read(text: &str, nodes: &mut Nodes, report: &mut Report) -> Option
     let (document, errors) = DeTable::parse_recoverable(text);
     let mut reader = Reader { text, nodes, report };
     let root = reader.nodes.add(None, Step::Root, Spans::default(), Origin::File);
-    let faults_before = !errors.is_empty();
-    for error in &errors {
-        reader.syntax_fault(error, &document);
+    if errors.is_empty() {
+        return Some(reader.table(document.get_ref(), root));
     }
-    if faults_before {
-        return None;
-    }
-    Some(reader.table(document.get_ref(), root))
+    reader.syntax_faults(&errors, document.get_ref());
+    None
 }
 
 /// The fault of a file that is too long to be a configuration.
@@ -92,8 +89,9 @@ impl Reader<'_> {
                         matches!(entry.get_ref(), DeValue::Table(_)).then(|| self.header_of(entry)).flatten();
                     let spans = Spans { key, value: self.span_of(entry) };
                     let child = self.nodes.add(Some(id), Step::Entry(at), spans, Origin::File);
-                    if let Some(value) = self.value(entry, child) {
-                        entries.push(Node { id: child, value });
+                    match self.value(entry, child) {
+                        Some(value) => entries.push(Node { id: child, value }),
+                        None => self.nodes.mark_incomplete(id),
                     }
                 }
                 Value::List(entries)
@@ -124,26 +122,53 @@ impl Reader<'_> {
         is_header(self.text, entry).then(|| entry.span())
     }
 
-    fn syntax_fault(&mut self, error: &toml::de::Error, document: &Spanned<DeTable<'_>>) {
-        let span = error.span();
-        if self.report.is_full() {
-            drop(self.report.stretch(span, ""));
-            return;
+    /// The first fault of each line: what follows in it comes from the first one.
+    fn syntax_faults(&mut self, errors: &[toml::de::Error], document: &DeTable<'_>) {
+        // The parser reports faults of single tokens before those of lines.
+        let mut errors: Vec<_> = errors.iter().collect();
+        errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));
+        let mut last_line = None;
+        // Behind a section that is given twice each of its keys would be given twice as well.
+        let mut twice_until = 0;
+        for error in errors {
+            let start = error.span().map_or(0, |span| span.start);
+            let line = line_start(self.text, start);
+            let is_duplicate = error.message().starts_with("duplicate key");
+            if last_line == Some(line) || (is_duplicate && start < twice_until) {
+                continue;
+            }
+            last_line = Some(line);
+            if self.report.is_full() {
+                drop(self.report.whole(""));
+            } else if is_duplicate {
+                if self.text[line..].trim_start().starts_with('[') {
+                    twice_until = self.text[start..].find("\n[").map_or(self.text.len(), |at| start + at);
+                }
+                self.duplicate(error.span(), line, document);
+            } else {
+                let written = error.span().and_then(|span| self.text.get(span)).unwrap_or_default();
+                let hint = syntax_hint(error.message(), first_line(&self.text[line..]), written);
+                let message = format!("not TOML: {}", plain_words(error.message(), written));
+                drop(self.report.stretch(error.span(), message).maybe_hint(hint.map(str::to_owned)));
+            }
         }
-        let written = span.clone().and_then(|span| self.text.get(span)).unwrap_or_default();
-        let (message, hint) = if error.message().starts_with("duplicate key") {
-            let first =
-                span.as_ref().and_then(|span| first_key(self.text, document.get_ref(), written, span.start));
-            let place = first.map(|first| self.report.place(first).line);
-            (
-                format!("{} is given twice", quote(written)),
-                place.map(|line| format!("the first one is in line {line}: keep one of them")),
-            )
+    }
+
+    fn duplicate(&mut self, span: Option<Range<usize>>, line: usize, document: &DeTable<'_>) {
+        let key = span.clone().and_then(|span| self.text.get(span)).unwrap_or_default();
+        let header = first_line(&self.text[line..]).split('#').next().unwrap_or_default().trim();
+        let (written, first) = if header.starts_with('[') {
+            let same = |line: &&str| line.split('#').next().is_some_and(|line| line.trim() == header);
+            let above = self.text[..line].lines();
+            (header, above.enumerate().filter(|(_, line)| same(line)).map(|(at, _)| at + 1).last())
         } else {
-            let line = span.as_ref().map_or("", |span| line_around(self.text, span.start));
-            (plain_words(error.message(), written), syntax_hint(line, written).map(str::to_owned))
+            let before = span.as_ref().map_or(0, |span| span.start);
+            let first = first_key(self.text, document, key, before);
+            (key, first.map(|first| self.report.place(first).line))
         };
-        drop(self.report.stretch(span, format!("not TOML: {message}")).maybe_hint(hint));
+        let hint = first.map(|first| format!("the first one is in line {first}: keep one of them"));
+        let message = format!("{} is given twice", quote(written));
+        drop(self.report.stretch(span, message).maybe_hint(hint));
     }
 }
 
@@ -161,15 +186,17 @@ fn plain_words(message: &str, written: &str) -> String {
     message.replace('\n', " ")
 }
 
-fn line_around(text: &str, at: usize) -> &str {
-    let at = at.min(text.len());
-    let before = text.get(..at).unwrap_or_default();
-    let start = before.rfind('\n').map_or(0, |at| at + 1);
-    text[start..].lines().next().unwrap_or_default()
+fn line_start(text: &str, at: usize) -> usize {
+    let before = text.get(..at).unwrap_or(text);
+    before.rfind('\n').map_or(0, |at| at + 1)
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 /// What people write who are used to other languages.
-fn syntax_hint(line: &str, written: &str) -> Option<&'static str> {
+fn syntax_hint(message: &str, line: &str, written: &str) -> Option<&'static str> {
     let line = line.trim();
     let (key, value) = line.split_once('=').map_or((line, ""), |(key, value)| (key.trim(), value.trim()));
     let unquoted = |value: &str| {
@@ -189,6 +216,8 @@ fn syntax_hint(line: &str, written: &str) -> Option<&'static str> {
         Some("a closing \" is missing")
     } else if value.starts_with('[') && value.matches('[').count() > value.matches(']').count() {
         Some("a list ends in ], and its entries are separated by commas")
+    } else if message.contains("array") {
+        Some("a list ends in ], and its entries are separated by commas: is the one before this closed?")
     } else if matches!(value, "yes" | "no" | "on" | "off" | "True" | "False") {
         Some("switches are written as true and false; words stand in quotes")
     } else if !key.starts_with('[') && (unquoted(value) || unquoted(written)) && !value.contains('"') {

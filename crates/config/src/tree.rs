@@ -97,6 +97,8 @@ pub(crate) struct Nodes {
     infos: Vec<Info>,
     /// Keys whose value was refused: what depends on them is not worth a further fault.
     broken: HashSet<(NodeId, String)>,
+    /// Lists of which an entry was refused.
+    incomplete: HashSet<NodeId>,
 }
 
 #[derive(Clone, Debug)]
@@ -194,6 +196,15 @@ impl Nodes {
 
     pub(crate) fn is_broken(&self, table: NodeId, key: &str) -> bool {
         self.broken.contains(&(table, key.to_owned()))
+    }
+
+    pub(crate) fn mark_incomplete(&mut self, list: NodeId) {
+        self.incomplete.insert(list);
+    }
+
+    /// Whether entries of the list were refused, so that nothing can be said of it as a whole.
+    pub(crate) fn is_incomplete(&self, list: NodeId) -> bool {
+        self.incomplete.contains(&list)
     }
 
     /// A text value as faults show it: in quotes, and never one that came from the environment.

@@ -1,6 +1,8 @@
 //! Every class of fault has a file and the message that it gets, compared exactly. Lines `# env NAME=value` at the top
 //! of a file are its environment. `UPDATE_GOLDEN=1` writes the messages anew: read them in the diff.
 
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "this test reads and writes its files")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -43,7 +45,8 @@ fn message(text: &str) -> String {
 
 fn cases_in(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    let mut cases: Vec<_> = entries.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
+    let mut cases: Vec<_> =
+        entries.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
     cases.sort();
     cases
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Fault, Faults, Place, Severity, floor_char, is_plain};
+use super::{Fault, Faults, Place, Severity, is_plain};
 
 pub(super) fn render(faults: &Faults) -> String {
     let mut out = String::new();
@@ -45,17 +45,17 @@ fn head(out: &mut String, faults: &Faults, fault: &Fault) {
 
 /// The line of the file, and what is meant underlined.
 fn excerpt(out: &mut String, faults: &Faults, place: Place) {
-    let first = faults.text[..place.start].rfind('\n').map_or(0, |at| at + 1);
-    let rest = &faults.text[first..];
-    let line = rest.split(['\n', '\r']).next().unwrap_or_default();
-    let visible = shown(faults, first, line);
-
     // A window around the fault: a line may be as long as the file.
     let at = place.column - 1;
     let from = if at > WIDTH * 3 / 4 { at - WIDTH / 2 } else { 0 };
-    let marked_end = floor_char(line, place.end.saturating_sub(first).min(line.len()));
-    let marked_start = floor_char(line, (place.start - first).min(marked_end));
-    let marked = line[marked_start..marked_end].chars().count().max(1);
+    let before = faults.text[..place.start].char_indices().rev().take(at - from);
+    let first = before.last().map_or(place.start, |(first, _)| first);
+    let end =
+        faults.text[first..].char_indices().nth(WIDTH + 1).map_or(faults.text.len(), |(end, _)| first + end);
+    let line = faults.text[first..end].split(['\n', '\r']).next().unwrap_or_default();
+    let visible = shown(faults, first, line);
+    let marked = &faults.text[place.start..place.end.min(first + line.len()).max(place.start)];
+    let marked = marked.chars().count().max(1);
 
     let mut source = String::new();
     let mut marks = String::new();
@@ -63,7 +63,7 @@ fn excerpt(out: &mut String, faults: &Faults, place: Place) {
         source.push_str("...");
         marks.push_str("   ");
     }
-    let mut characters = visible.chars().skip(from);
+    let mut characters = visible.chars();
     for (column, character) in (from..).zip(characters.by_ref().take(WIDTH)) {
         let width = if character == '\t' { 4 } else { 1 };
         let mark = if column < at {

@@ -125,6 +125,13 @@ fn host_and_port<'t>(text: &'t str, example: &str) -> Result<(&'t str, &'t str),
     if text.trim() != text || text.is_empty() {
         return Err(Refused::new(format!("is no address: write it as {example}, without blanks")));
     }
+    if let Some((host, port)) = text.rsplit_once(':')
+        && host.parse::<Ipv6Addr>().is_ok()
+        && port.parse::<u16>().is_ok()
+    {
+        let reason = "is ambiguous: an IPv6 address stands in [ ], and the port behind it";
+        return Err(Refused::new(reason).instead(format!("write \"[{host}]:{port}\"")));
+    }
     if text.parse::<Ipv6Addr>().is_ok() {
         return Err(
             Refused::new("is an IPv6 address without a port").instead(format!("write \"[{text}]:80\""))

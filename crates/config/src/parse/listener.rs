@@ -9,7 +9,7 @@ use super::{Parser, Zero, address, count};
 use crate::de::At;
 use crate::error::quote;
 use crate::raw::{
-    BindText, Key, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawTls, Scalar,
+    BindText, Key, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawTls, Scalar,
 };
 use crate::tree::NodeId;
 use crate::types::{
@@ -66,7 +66,9 @@ impl Parser<'_> {
                 self.bind_one(&text, owner()).map(|bind| vec![bind])
             }
             OneOrMany::Many(list) if list.is_empty() => {
-                drop(self.report.at(self.nodes, key.id, "this list is empty: nobody could connect"));
+                if !self.nodes.is_incomplete(key.id) {
+                    drop(self.report.at(self.nodes, key.id, "this list is empty: nobody could connect"));
+                }
                 None
             }
             OneOrMany::Many(list) => {
@@ -102,9 +104,9 @@ impl Parser<'_> {
         Some(bind)
     }
 
-    fn unix_mode(&mut self, key: &Key<String>) -> Option<u32> {
+    fn unix_mode(&mut self, key: &Key<ModeText>) -> Option<u32> {
         let mode = key.as_ref()?;
-        let digits = mode.value.as_str();
+        let digits = mode.value.as_ref();
         let octal =
             (3..=4).contains(&digits.len()) && digits.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
         match u32::from_str_radix(digits, 8) {

@@ -74,6 +74,9 @@ impl Parser<'_> {
 
     fn backends(&mut self, raw: &RawPool, default_limit: Option<u32>) -> Option<Vec<Backend>> {
         let list = raw.backends.as_ref()?;
+        if self.nodes.is_incomplete(list.id) && list.value.is_empty() {
+            return None;
+        }
         if list.value.is_empty() {
             let message = "this pool has no backends";
             drop(self.report.at(self.nodes, list.id, message).hint("backends = [\"10.0.0.11:8000\"]"));
@@ -106,7 +109,7 @@ impl Parser<'_> {
             }
             backends.push(backend);
         }
-        if faults > 0 {
+        if faults > 0 || self.nodes.is_incomplete(list.id) {
             return None;
         }
         if backends.iter().all(|backend| backend.weight == 0) {

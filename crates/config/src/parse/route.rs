@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use logic::route::{Action, HeaderValueMatch, HostPattern, Location, PathPrefix, RedirectStatus, Route};
+use logic::route::{
+    Action, HeaderEdit, HeaderMatch, HeaderValueMatch, HostPattern, Location, PathPrefix, RedirectStatus,
+    Route,
+};
 
 use super::Parser;
 use super::header::is_token;
@@ -52,6 +55,8 @@ impl Parser<'_> {
         let (hosts, paths, action) = (hosts?, paths?, action?);
         if let Action::Redirect { location, .. } = &action
             && let Some(redirect) = &raw.redirect
+            // A redirect may change the method, and so lead elsewhere.
+            && raw.method.is_none()
             && leads_back(location.as_str(), &hosts, scheme)
         {
             let message = "this redirect leads back to the same route: clients would go in a circle";
@@ -65,6 +70,14 @@ impl Parser<'_> {
             return None;
         }
         let (methods, headers, edits) = (methods?, headers?, edits?);
+        let texts =
+            headers.iter().map(header_size).chain(edits.request.iter().chain(&edits.response).map(edit_size));
+        let size = texts.sum::<usize>().saturating_mul(hosts.len() * paths.len());
+        if size > LARGEST_ROUTE {
+            let message = "hosts times paths times header fields: this route would take too much memory";
+            drop(self.report.at_key(self.nodes, at, message).hint("put the header fields on the listener"));
+            return None;
+        }
         let mut routes = Vec::with_capacity(hosts.len() * paths.len());
         for host in &hosts {
             for path in &paths {
@@ -164,7 +177,9 @@ impl Parser<'_> {
         match &key.value {
             OneOrMany::One(text) => Some(vec![read(self, key.id, text.as_ref())?]),
             OneOrMany::Many(list) if list.is_empty() => {
-                drop(self.report.at(self.nodes, key.id, "this list is empty: nothing would ever match"));
+                if !self.nodes.is_incomplete(key.id) {
+                    drop(self.report.at(self.nodes, key.id, "this list is empty: nothing would ever match"));
+                }
                 None
             }
             OneOrMany::Many(list) => {
@@ -244,7 +259,26 @@ fn leads_back(location: &str, hosts: &[HostPattern], scheme: Scheme) -> bool {
     if !(path.is_empty() || path == "{query}") {
         return false;
     }
-    host == "{host}" || hosts.iter().any(|own| own.matches(&host.to_ascii_lowercase()))
+    // Other patterns than a whole name may leave this host to a more specific route.
+    let host = host.to_ascii_lowercase();
+    host == "{host}" || hosts.iter().any(|own| matches!(own, HostPattern::Exact(name) if **name == *host))
+}
+
+fn header_size(header: &HeaderMatch) -> usize {
+    match &header.value {
+        HeaderValueMatch::Present => header.name.len(),
+        HeaderValueMatch::Exact(value) => header.name.len() + value.len(),
+    }
+}
+
+fn edit_size(edit: &HeaderEdit) -> usize {
+    match edit {
+        HeaderEdit::Set { name, value } => name.len() + value.len(),
+        HeaderEdit::Remove { name } => name.len(),
+    }
 }
 
 const MOST_ROUTES: usize = 100_000;
+
+/// Bytes of header fields in the routes that one entry of the file becomes.
+const LARGEST_ROUTE: usize = 16 * 1024 * 1024;

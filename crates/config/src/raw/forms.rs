@@ -63,6 +63,10 @@ text_form!(
     BackendText, "backend address"
 );
 text_form!(
+    /// Permission bits.
+    ModeText, "file mode"
+);
+text_form!(
     /// Whom to believe.
     NetworkText, "network"
 );

@@ -12,8 +12,11 @@ pub(super) fn page(root: &Value) -> String {
         let _ = writeln!(out, "\n{} `{}`\n", "#".repeat(section.depth), section.title);
         let _ = writeln!(out, "{}\n", section.meaning);
         out.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
-        for (key, property) in properties(section.table).into_iter().flatten() {
-            let required = words(section.table, "required").contains(&key.as_str());
+        let needed = words(section.table, "required");
+        let mut known: Vec<_> = properties(section.table).into_iter().flatten().collect();
+        known.sort_by_key(|(key, _)| !needed.contains(&key.as_str()));
+        for (key, property) in known {
+            let required = needed.contains(&key.as_str());
             let _ = writeln!(
                 out,
                 "| `{key}` | {} | {} | {} |",
@@ -29,13 +32,6 @@ pub(super) fn page(root: &Value) -> String {
     out
 }
 
-pub(super) fn examples(root: &Value) -> Vec<(String, String)> {
-    sections(root)
-        .into_iter()
-        .filter_map(|section| Some((section.title, section.example?.to_owned())))
-        .collect()
-}
-
 /// One table of the page.
 struct Section<'s> {
     title: String,
@@ -47,7 +43,10 @@ struct Section<'s> {
 
 fn sections(root: &Value) -> Vec<Section<'_>> {
     let mut found = Vec::new();
-    for (key, property) in properties(root).into_iter().flatten() {
+    let mut known: Vec<_> = properties(root).into_iter().flatten().collect();
+    let rank = |key: &str| ORDER.iter().position(|section| *section == key).unwrap_or(ORDER.len());
+    known.sort_by_key(|(key, _)| rank(key));
+    for (key, property) in known {
         collect(key, property, 2, Form::Header, &mut found);
     }
     found
@@ -117,9 +116,10 @@ fn types(property: &Value) -> String {
     if !closed.is_empty() {
         return quoted(&closed);
     }
-    let kinds: Vec<_> = branches(property)
-        .into_iter()
-        .map(|branch| match branch.get("type").and_then(Value::as_str) {
+    let also = words(property, "x-also");
+    let also = (!also.is_empty()).then(|| quoted(&also));
+    let kinds =
+        branches(property).into_iter().map(|branch| match branch.get("type").and_then(Value::as_str) {
             Some("string") if !known.is_empty() => quoted(&known),
             Some("string") => branch.get("x-form").and_then(Value::as_str).unwrap_or("text").to_owned(),
             Some("integer") => range(property),
@@ -134,9 +134,8 @@ fn types(property: &Value) -> String {
                 Some(inner) if properties(inner).is_none() => format!("table of {}", types(inner)),
                 _ => "table".into(),
             },
-        })
-        .collect();
-    kinds.join(" or ")
+        });
+    also.into_iter().chain(kinds).collect::<Vec<_>>().join(" or ")
 }
 
 fn range(property: &Value) -> String {
@@ -156,6 +155,11 @@ fn default(property: &Value, required: bool) -> String {
     }
     match property.get("default") {
         None => "none".into(),
+        Some(Value::Object(_))
+            if branch(property, "object").is_some_and(|table| properties(table).is_none()) =>
+        {
+            "`{}`".into()
+        }
         Some(Value::Object(_)) => "see below".into(),
         Some(value) if value.as_array().is_some_and(Vec::is_empty) => "`[]`".into(),
         Some(value) => format!("`{value}`"),
@@ -170,6 +174,9 @@ fn quoted(words: &[&str]) -> String {
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
+
+/// Sections of the page; others follow in the order of the alphabet.
+const ORDER: [&str; 6] = ["process", "access-log", "control", "admin", "listener", "pool"];
 
 const PREFACE: &str = r#"# Configuration
 

@@ -1,0 +1,120 @@
+//! Words for what does not fit the schema.
+
+use serde_json::Value as Json;
+
+use crate::error::quote;
+use crate::schema::{branch, branches, named, properties, words};
+use crate::tree::Value;
+
+/// The sections in which a key of this name exists.
+pub(super) fn homes(key: &str, root: &Json) -> Vec<String> {
+    let mut homes = Vec::new();
+    for (section, schema) in properties(root).into_iter().flatten() {
+        let (label, inner) = match named(schema) {
+            Some(inner) => (format!("[{section}.NAME]"), inner),
+            None => (format!("[{section}]"), schema),
+        };
+        for (name, property) in properties(inner).into_iter().flatten() {
+            if name == key {
+                homes.push(label.clone());
+            }
+            let table = branch(property, "object").filter(|table| properties(table).is_some());
+            if table.and_then(properties).is_some_and(|inside| inside.contains_key(key)) {
+                homes.push(format!("{name} of {label}"));
+            }
+            let entries = branch(property, "array").and_then(|list| list.get("items"));
+            if entries
+                .and_then(|items| branch(items, "object"))
+                .and_then(properties)
+                .is_some_and(|inside| inside.contains_key(key))
+            {
+                homes.push(format!("an entry of {name} of {label}"));
+            }
+        }
+    }
+    homes.truncate(3);
+    homes
+}
+
+/// How the value of a key that is missing may look.
+pub(super) fn example(property: &Json) -> Option<String> {
+    if let Some(list) = property.get("x-list-example").and_then(Json::as_str) {
+        return Some(list.to_owned());
+    }
+    property.get("examples")?.get(0).map(Json::to_string)
+}
+
+pub(super) fn expected(schema: &Json) -> String {
+    let mut kinds: Vec<String> = Vec::new();
+    for branch in branches(schema) {
+        let form = branch.get("x-form").and_then(Json::as_str);
+        let words = words(schema, "x-words");
+        kinds.push(match branch.get("type").and_then(Json::as_str) {
+            Some("string") if !words.is_empty() => listed(&words),
+            Some("string") => form.map_or_else(|| "a text".to_owned(), |form| format!("a {form}")),
+            Some("integer") => "a whole number".to_owned(),
+            Some("boolean") if branch.get("const").is_some() => "true".to_owned(),
+            Some("boolean") => "true or false".to_owned(),
+            Some("array") => "a list".to_owned(),
+            _ => "a table".to_owned(),
+        });
+    }
+    kinds.join(" or ")
+}
+
+pub(super) fn found(value: &Value) -> &'static str {
+    match value {
+        Value::Text(_) => "a text",
+        Value::Integer(_) => "a number",
+        Value::Float(_) => "a fraction",
+        Value::Switch(true) => "true",
+        Value::Switch(false) => "false",
+        Value::Time(_) => "a date",
+        Value::List(_) => "a list",
+        Value::Table(_) => "a table",
+    }
+}
+
+pub(super) fn mismatch_hint(value: &Value, schema: &Json) -> Option<String> {
+    let text = branch(schema, "string");
+    let form = text.and_then(|text| text.get("x-form")).and_then(Json::as_str);
+    Some(match value {
+        Value::Integer(number) => match form {
+            Some("duration") => format!("durations have a unit and stand in quotes: \"{number}s\""),
+            Some("size") => {
+                format!("sizes have a unit and stand in quotes: \"{number}B\" or \"{number}KiB\"")
+            }
+            Some("file mode") => "octal digits stand in quotes: \"0660\"".into(),
+            Some("listen address") => format!("write \":{number}\" to listen on every address"),
+            Some(_) => return None,
+            None if text.is_some() => format!("put it in quotes: \"{number}\""),
+            None if branch(schema, "array").is_some() => "a list stands in [ ]".into(),
+            None => return None,
+        },
+        Value::Text(written) if branch(schema, "array").is_some() => {
+            format!("a list stands in [ ]: [{}]", quote(written))
+        }
+        Value::Text(written) if branch(schema, "integer").is_some() && written.parse::<i64>().is_ok() => {
+            format!("without quotes: {written}")
+        }
+        Value::Text(_) if branch(schema, "boolean").is_some() => "write true or false, without quotes".into(),
+        Value::Text(_) if branch(schema, "object").is_some() => {
+            "a table stands in { }: { key = value }".into()
+        }
+        Value::Switch(_) if text.is_some() => return None,
+        Value::List(_) if text.is_some() => "one value is enough here: leave out the [ ]".into(),
+        _ => return None,
+    })
+}
+
+pub(super) fn listed(words: &[&str]) -> String {
+    alternatives(&words.iter().map(|word| quote(word)).collect::<Vec<_>>())
+}
+
+pub(super) fn alternatives(choices: &[String]) -> String {
+    match choices {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
