@@ -85,9 +85,8 @@ impl Acceptor {
                 }
                 Err(error) => Err(error),
             },
-            Self::Unix(listener) => {
-                std::task::ready!(listener.poll_accept(cx)).map(|(stream, _)| (Plain::Unix(stream), Peer::Unix))
-            }
+            Self::Unix(listener) => std::task::ready!(listener.poll_accept(cx))
+                .map(|(stream, _)| (Plain::Unix(stream), Peer::Unix)),
         })
     }
 }
@@ -148,7 +147,14 @@ fn admit(worker: &Rc<Worker>, current: &Current, key: &BoundKey, plain: Plain, p
         outcome.end(Ending::ListenerFull);
         return;
     }
-    tokio::task::spawn_local(connection::serve(worker.clone(), current.clone(), plan.clone(), plain, peer, admitted));
+    tokio::task::spawn_local(connection::serve(
+        worker.clone(),
+        current.clone(),
+        plan.clone(),
+        plain,
+        peer,
+        admitted,
+    ));
 }
 
 /// Waits while the process is at its limit of client connections; idle ones are closed to make room.

@@ -92,8 +92,9 @@ impl AccessLog {
         if lines.is_empty() || !self.is_on() {
             return;
         }
-        if let Err(TrySendError::Full(Message::Lines(lost)) | TrySendError::Disconnected(Message::Lines(lost))) =
-            self.sender.try_send(Message::Lines(lines))
+        if let Err(
+            TrySendError::Full(Message::Lines(lost)) | TrySendError::Disconnected(Message::Lines(lost)),
+        ) = self.sender.try_send(Message::Lines(lines))
         {
             self.shared.state.log_lines_dropped.fetch_add(count_lines(&lost), Relaxed);
         }

@@ -22,8 +22,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
-use crate::metrics::exposition;
 use crate::front::Front;
+use crate::metrics::exposition;
 use crate::report::Status;
 
 /// Connections at once; more of them wait in the kernel's queue.
@@ -175,8 +175,11 @@ impl Hall {
 
 async fn metrics(Shared(front): Shared<Arc<Front>>) -> Response {
     match exposition::render(&front) {
-        Ok(text) => ([(CONTENT_TYPE, exposition::CONTENT_TYPE), (CACHE_CONTROL, "no-store")], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {error}\n")).into_response(),
+        Ok(text) => {
+            ([(CONTENT_TYPE, exposition::CONTENT_TYPE), (CACHE_CONTROL, "no-store")], text).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {error}\n"))
+            .into_response(),
     }
 }
 

@@ -34,6 +34,16 @@ pub struct Arrival {
     pub tls: Option<&'static str>,
 }
 
+/// A client that may speak now.
+pub struct Guest {
+    /// Its connection, TLS taken off.
+    pub stream: Stream,
+    /// Bytes that were read behind a PROXY header.
+    pub early: Vec<u8>,
+    /// What is known of it.
+    pub arrival: Arrival,
+}
+
 /// Serves one client connection to its end.
 pub async fn serve(
     worker: Rc<Worker>,
@@ -57,7 +67,7 @@ pub async fn serve(
             Err(ending) => return record(&worker, &plan, &arrival, ending),
         }
     }
-    let client = match &plan.tls {
+    let stream = match &plan.tls {
         None => Stream::plain(plain),
         Some(terminator) => match tls::accept(terminator, plain, std::mem::take(&mut early)).await {
             Ok(Handshake { stream, version }) => {
@@ -67,15 +77,16 @@ pub async fn serve(
             Err(ending) => return record(&worker, &plan, &arrival, ending),
         },
     };
+    let guest = Guest { stream, early, arrival };
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => {
-            let mut outcome = Outcome::new(&worker, &plan.state, Kind::Tcp, arrival.peer, arrival.tls);
-            tcp::serve(&worker, &current, settings, &client, early, &arrival, &mut outcome).await;
+            let mut outcome = Outcome::new(&worker, &plan.state, Kind::Tcp, guest.arrival.peer, guest.arrival.tls);
+            tcp::serve(&worker, &current, settings, guest, &mut outcome).await;
         }
         Protocol::Http(_) => {
             let listener = plan.settings.name.clone();
             drop(plan);
-            http::serve(&worker, current, &listener, client, early, &arrival, &registration.control).await;
+            http::serve(&worker, current, &listener, guest, &registration.control).await;
         }
     }
     drop(admitted);

@@ -82,8 +82,10 @@ impl ControlSocket {
     /// Starts the thread that serves it.
     pub fn run(self, front: Arc<Front>) -> Result<ControlThread, ControlError> {
         let Self { listener, owner, file } = self;
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ControlError::Start)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ControlError::Start)?;
         listener.set_nonblocking(true).map_err(ControlError::Start)?;
         let listener = {
             let _in_runtime = runtime.enter();
@@ -98,8 +100,10 @@ impl ControlSocket {
                 }
             });
         };
-        let thread =
-            std::thread::Builder::new().name("control".to_owned()).spawn(serve).map_err(ControlError::Start)?;
+        let thread = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(serve)
+            .map_err(ControlError::Start)?;
         Ok(ControlThread { stop: Some(stop), thread: Some(thread), file })
     }
 

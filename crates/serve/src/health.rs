@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::types::{ActiveCheck, AllDown};
 use logic::balance::Availability;
-use logic::health::{Cause, Event, PassiveRule, Source, Spoken, State as HealthState, Verdict, VerdictOutcome};
+use logic::health::{Event, PassiveRule, Source, Spoken, State as HealthState, Verdict, VerdictOutcome};
 use logic::proxy_header;
 use tokio::sync::watch;
 
@@ -45,7 +45,11 @@ impl Checker {
                 subject: format!("pool.{}", pool.settings.name),
                 all_down: pool.settings.all_down,
                 state: self.state.clone(),
-                members: pool.backends.iter().map(|plan| (plan.state.clone(), plan.settings.weight)).collect(),
+                members: pool
+                    .backends
+                    .iter()
+                    .map(|plan| (plan.state.clone(), plan.settings.weight))
+                    .collect(),
                 turn: Mutex::new(()),
             });
             for plan in &pool.backends {
@@ -90,7 +94,9 @@ pub(crate) fn note_resolution(state: &State, backend: &BackendState, verdict: Ve
         backend.publish_health(health, now);
     }
     match event {
-        Some(Event::WentDown) => state.events.record(Level::Warning, subject(backend), format!("down: {cause}")),
+        Some(Event::WentDown) => {
+            state.events.record(Level::Warning, subject(backend), format!("down: {cause}"))
+        }
         Some(_) => state.events.record(Level::Info, subject(backend), "its name resolves again"),
         None => {}
     }
@@ -151,7 +157,8 @@ async fn watch_backend(mut targets: watch::Receiver<Arc<Target>>) {
                 new.settle();
                 continue;
             }
-            () = target.backend.wake_health.notified() => {}
+            // Before a finding: a check that passed must not hide that traffic fails.
+            () = target.backend.wake_health.notified() => target.handle_traffic(),
             finding = finished(&mut probe) => {
                 probe = None;
                 target.handle_finding(finding);
@@ -237,9 +244,8 @@ impl Target {
         }
     }
 
-    /// Takes over an ejection that a worker has made, publishes the state and looks at the whole pool.
+    /// Publishes the state and looks at the whole pool.
     fn settle(&self) {
-        self.handle_traffic();
         let state = self.backend.lock_health().state();
         if self.backend.health_state() != state {
             self.backend.publish_health(state, Instant::now());
@@ -247,12 +253,11 @@ impl Target {
         self.watch.judge();
     }
 
+    /// Takes over an ejection that a worker has made. Its mark is the cause: the published state may have been
+    /// overwritten since, and the count may have been reset with it.
     fn handle_traffic(&self) {
-        let failures = self.backend.failures.load(Relaxed);
-        if self.passive.failures == 0 || failures < self.passive.failures {
-            return;
-        }
-        let cause = lock(&self.backend.last_failure).take().unwrap_or(Cause::Traffic { failures });
+        let Some(cause) = lock(&self.backend.last_failure).take() else { return };
+        let failures = self.backend.failures.load(Relaxed).max(self.passive.failures);
         let said = cause.to_string();
         let verdict = Verdict {
             at: SystemTime::now(),

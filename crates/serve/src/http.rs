@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use config::types::{HttpSettings, Protocol};
 use logic::access_log::Kind;
-use logic::http1::request::{self, Limits, Parse, Persistence, Progress};
 use logic::http1::refusal::Refusal;
+use logic::http1::request::{self, Limits, Parse, Persistence, Progress};
 
-use crate::connection::Arrival;
+use crate::connection::{Arrival, Guest};
 use crate::outcome::{Ending, Outcome, Received};
 use crate::snapshot::ListenerPlan;
 use crate::stream::Stream;
@@ -63,24 +63,21 @@ enum Turn {
     Last,
 }
 
-/// Serves a connection, beginning with the snapshot that accepted it. `early` are bytes read behind a PROXY header.
-pub async fn serve(
-    worker: &Rc<Worker>,
-    mut current: Current,
-    listener: &Arc<str>,
-    stream: Stream,
-    early: Vec<u8>,
-    arrival: &Arrival,
-    control: &Control,
-) {
+/// Serves a connection, beginning with the snapshot that accepted it.
+pub async fn serve(worker: &Rc<Worker>, mut current: Current, listener: &Arc<str>, guest: Guest, control: &Control) {
+    let Guest { stream, early, arrival } = guest;
     let mut client = Client { stream, buffer: early };
     let mut served = 0u64;
     let after = loop {
-        let Some(Protocol::Http(settings)) = current.listeners.get(listener).map(|plan| &plan.settings.protocol) else {
+        let Some(Protocol::Http(settings)) =
+            current.listeners.get(listener).map(|plan| &plan.settings.protocol)
+        else {
             break After::Close;
         };
         let patience = if served == 0 { settings.timeouts.head } else { settings.timeouts.idle };
-        if client.buffer.is_empty() && wait_for_request(worker, &mut client, control, patience).await == Waited::Ended {
+        if client.buffer.is_empty()
+            && wait_for_request(worker, &mut client, control, patience).await == Waited::Ended
+        {
             break After::Close;
         }
         // The configuration that is current when a request begins is the one that answers it. A reload that removed the
@@ -106,7 +103,7 @@ pub async fn serve(
         served += 1;
         is_last |= settings.max_requests.is_some_and(|most| served >= most);
         let turn = if is_last { Turn::Last } else { Turn::More };
-        let session = Session { worker, current: &current, plan, settings, arrival, received, turn };
+        let session = Session { worker, current: &current, plan, settings, arrival: &arrival, received, turn };
         match exchange::run(&session, &mut client, &mut outcome).await {
             After::KeepAlive => {}
             after => break after,
@@ -124,7 +121,12 @@ enum Waited {
 }
 
 /// Waits for the first byte of a request, holding no buffer. A connection that ends here has lost nothing.
-async fn wait_for_request(worker: &Worker, client: &mut Client, control: &Control, patience: Duration) -> Waited {
+async fn wait_for_request(
+    worker: &Worker,
+    client: &mut Client,
+    control: &Control,
+    patience: Duration,
+) -> Waited {
     client.buffer = Vec::new();
     if worker.is_draining() {
         control.close_when_idle();
@@ -144,7 +146,11 @@ enum HeadFault {
     Closed,
 }
 
-async fn read_head(client: &mut Client, settings: &HttpSettings, outcome: &mut Outcome) -> Result<Received, HeadFault> {
+async fn read_head(
+    client: &mut Client,
+    settings: &HttpSettings,
+    outcome: &mut Outcome,
+) -> Result<Received, HeadFault> {
     let deadline = Instant::now() + settings.timeouts.head;
     let mut progress = Progress::default();
     loop {
@@ -181,7 +187,9 @@ async fn answer_fault(
             return After::Drop;
         }
         HeadFault::Timeout => (408, "The request did not arrive in time.".to_owned(), Ending::ClientTimeout),
-        HeadFault::Refused(refusal) => (refusal.status(), format!("The request was refused: {refusal}."), Ending::Refused(refusal)),
+        HeadFault::Refused(refusal) => {
+            (refusal.status(), format!("The request was refused: {refusal}."), Ending::Refused(refusal))
+        }
     };
     outcome.end(ending);
     let page = answer::Page { status, detail: &detail, ..answer::Page::closing() };

@@ -143,14 +143,23 @@ pub fn open(
         return share(key, vec![socket], workers).map_err(|error| fail(error.to_string()));
     }
     match bind {
-        BindAddress::AnyIp(port) => open_any(key, *port, holder, workers).map_err(|error| fail(explain(&error))),
+        BindAddress::AnyIp(port) => {
+            open_any(key, *port, holder, workers).map_err(|error| fail(explain(&error)))
+        }
         BindAddress::Ip(address) => {
             open_tcp(key, *address, DualStack::V6Only, holder, workers).map_err(|error| fail(explain(&error)))
         }
         BindAddress::Unix(path) => {
-            let socket = sys::socket::listen_unix(path, listener.unix_mode).map_err(|error| fail(error.to_string()))?;
-            share_one(key, Socket::Unix(socket), format!("unix:{}", path.display()), workers, Some(path.clone()))
-                .map_err(|error| fail(error.to_string()))
+            let socket = sys::socket::listen_unix(path, listener.unix_mode)
+                .map_err(|error| fail(error.to_string()))?;
+            share_one(
+                key,
+                Socket::Unix(socket),
+                format!("unix:{}", path.display()),
+                workers,
+                Some(path.clone()),
+            )
+            .map_err(|error| fail(error.to_string()))
         }
         BindAddress::Systemd(_) => Err(fail("not reached: handled above".to_owned())),
     }
@@ -159,7 +168,9 @@ pub fn open(
 fn open_any(key: BoundKey, port: u16, holder: Holder, workers: usize) -> io::Result<Bound> {
     let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     match open_tcp(key.clone(), both, DualStack::Both, holder, workers) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc_codes::EAFNOSUPPORT | libc_codes::EADDRNOTAVAIL)) => {
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc_codes::EAFNOSUPPORT | libc_codes::EADDRNOTAVAIL)) =>
+        {
             open_tcp(key, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), DualStack::V6Only, holder, workers)
         }
         other => other,
@@ -193,7 +204,9 @@ fn share(key: BoundKey, passed: Vec<Inherited>, workers: usize) -> io::Result<Bo
     for socket in passed {
         let (socket, address) = match socket.address {
             ListenAddress::Tcp(address) => (Socket::Tcp(socket.socket.into()), address.to_string()),
-            ListenAddress::Unix(path) => (Socket::Unix(socket.socket.into()), format!("unix:{}", path.display())),
+            ListenAddress::Unix(path) => {
+                (Socket::Unix(socket.socket.into()), format!("unix:{}", path.display()))
+            }
         };
         let bound = share_one(key.clone(), socket, address, workers, None)?;
         for (mine, theirs) in all.sockets.iter_mut().zip(bound.sockets) {
@@ -225,7 +238,9 @@ fn explain(error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => format!(
             "{error}; ports below 1024 need root or the capability CAP_NET_BIND_SERVICE (packaging/penstock.service grants it)"
         ),
-        io::ErrorKind::AddrNotAvailable => format!("{error}; `ip address` shows the addresses of this machine"),
+        io::ErrorKind::AddrNotAvailable => {
+            format!("{error}; `ip address` shows the addresses of this machine")
+        }
         _ => error.to_string(),
     }
 }

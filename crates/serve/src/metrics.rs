@@ -6,8 +6,10 @@ use std::time::Duration;
 pub mod exposition;
 
 /// Upper bounds of the latency buckets, in microseconds; one more bucket takes the rest.
-pub const LATENCY_BOUNDS: [u64; 14] =
-    [250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 5_000_000, 30_000_000];
+pub const LATENCY_BOUNDS: [u64; 14] = [
+    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 5_000_000,
+    30_000_000,
+];
 
 /// One block of `T` per worker.
 #[derive(Debug)]

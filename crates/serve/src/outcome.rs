@@ -228,9 +228,12 @@ impl Outcome {
 
     fn log(&self, ending: Ending, took: Duration) {
         let Some(format) = self.worker.log_format() else { return };
-        let at = crate::events::timestamp(SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH));
+        let at =
+            crate::events::timestamp(SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH));
         let received = self.received.as_deref();
-        let part = |span: fn(&RequestHead) -> Span| received.map(|received| span(&received.request).of(&received.head));
+        let part = |span: fn(&RequestHead) -> Span| {
+            received.map(|received| span(&received.request).of(&received.head))
+        };
         let header = |name| received.and_then(|received| received.request.header(&received.head, name));
         let entry = Entry {
             at: &at,

@@ -137,7 +137,8 @@ impl Direction {
         if let Phase::Ended(way) = self.phase {
             return Poll::Ready(way);
         }
-        let way = ready!(self.poll_moving(cx, from, to, total)).map_or_else(|broken| broken, |()| Way::Delivered);
+        let way =
+            ready!(self.poll_moving(cx, from, to, total)).map_or_else(|broken| broken, |()| Way::Delivered);
         self.rest = Vec::new();
         self.pipe = None;
         self.phase = Phase::Ended(way);

@@ -97,7 +97,8 @@ impl Supervisor {
         let wanted: HashSet<BoundKey> = keys(&config).collect();
         let close: Vec<BoundKey> = self.open.keys().filter(|key| !wanted.contains(key)).cloned().collect();
         let state = &self.front.state;
-        let snapshot = Arc::new(Snapshot::build(config.clone(), state, &self.tls, Some(&self.front.snapshot.load())));
+        let snapshot =
+            Arc::new(Snapshot::build(config.clone(), state, &self.tls, Some(&self.front.snapshot.load())));
         state.generation.store(snapshot.generation, Relaxed);
         self.front.snapshot.store(snapshot.clone());
         let opened_count = opened.0.len();
@@ -185,7 +186,8 @@ fn forget_unused(state: &State, config: &Config) {
     state.retain(
         |name| pool(name).is_some(),
         |name, backend| {
-            pool(name).is_some_and(|pool| pool.backends.iter().any(|known| known.address.to_string() == backend))
+            pool(name)
+                .is_some_and(|pool| pool.backends.iter().any(|known| known.address.to_string() == backend))
         },
     );
     state.forget_degraded(|subject| {

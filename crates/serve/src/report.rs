@@ -279,7 +279,10 @@ impl Status {
             uptime_seconds: state.started.elapsed().as_secs(),
             generation: snapshot.generation,
             workers: state.workers,
-            connections: Connections { now: state.connections.load(Relaxed), max: (max != usize::MAX).then_some(max) },
+            connections: Connections {
+                now: state.connections.load(Relaxed),
+                max: (max != usize::MAX).then_some(max),
+            },
             degraded: state
                 .degraded()
                 .into_iter()
@@ -354,7 +357,8 @@ impl ListenerReport {
 
 impl PoolReport {
     fn read(plan: &PoolPlan, now: Instant) -> Self {
-        let backends: Vec<_> = plan.backends.iter().map(|backend| BackendReport::read(backend, now)).collect();
+        let backends: Vec<_> =
+            plan.backends.iter().map(|backend| BackendReport::read(backend, now)).collect();
         Self {
             name: plan.settings.name.to_string(),
             balance: plan.settings.balance.to_string(),
@@ -396,7 +400,9 @@ impl BackendReport {
             bytes_out: counters.sum(|block| &block.bytes_out),
             latency: counters.sum_latency(|block| &block.latency).into(),
             addresses: match &state.address {
-                BackendAddress::Name { .. } => state.addresses.load().iter().map(ToString::to_string).collect(),
+                BackendAddress::Name { .. } => {
+                    state.addresses.load().iter().map(ToString::to_string).collect()
+                }
                 BackendAddress::Ip(_) | BackendAddress::Unix(_) => Vec::new(),
             },
             last_verdicts,

@@ -37,14 +37,22 @@ const MAX_ADDRESSES: usize = 32;
 /// Finds the addresses of a name.
 pub trait Lookup: Send + Sync + 'static {
     /// All addresses of `host`, each with `port`, the best first.
-    fn lookup(&self, host: &str, port: u16) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+    fn lookup(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 }
 
 /// The system's resolver: getaddrinfo(3), with everything that nsswitch.conf(5) names.
 pub struct SystemLookup;
 
 impl Lookup for SystemLookup {
-    fn lookup(&self, host: &str, port: u16) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>> {
+    fn lookup(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>> {
         let host = host.to_owned();
         Box::pin(async move { Ok(tokio::net::lookup_host((host, port)).await?.collect()) })
     }
@@ -79,7 +87,8 @@ impl Resolver {
                 let interval = pool.settings.resolve_interval;
                 let task = match gone.remove(&key) {
                     Some(task) if Arc::ptr_eq(&task.backend, &plan.state) => {
-                        task.interval.send_if_modified(|before| std::mem::replace(before, interval) != interval);
+                        task.interval
+                            .send_if_modified(|before| std::mem::replace(before, interval) != interval);
                         task
                     }
                     _ => self.start(&plan.state, host, *port, interval),

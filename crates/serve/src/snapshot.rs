@@ -66,13 +66,18 @@ impl Snapshot {
     /// `before` is what was served until now: a listener whose certificates have become unusable keeps those.
     pub fn build(config: Arc<Config>, state: &State, tls: &tls::Shared, before: Option<&Snapshot>) -> Self {
         let generation = state.generation.load(std::sync::atomic::Ordering::Relaxed) + 1;
-        let pools: Vec<_> =
-            config.pools.iter().enumerate().map(|(at, pool)| Arc::new(build_pool(PoolId(at), pool, state))).collect();
+        let pools: Vec<_> = config
+            .pools
+            .iter()
+            .enumerate()
+            .map(|(at, pool)| Arc::new(build_pool(PoolId(at), pool, state)))
+            .collect();
         let listeners = config
             .listeners
             .iter()
             .map(|listener| {
-                let before = before.and_then(|before| before.listeners.get(&listener.name)).map(|plan| &**plan);
+                let before =
+                    before.and_then(|before| before.listeners.get(&listener.name)).map(|plan| &**plan);
                 (listener.name.clone(), Arc::new(build_listener(listener, state, tls, before)))
             })
             .collect();

@@ -33,6 +33,7 @@ const RESERVED_DESCRIPTORS: u64 = 256;
 
 /// Where the configuration comes from, and comes from again at a reload.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it in a process")]
 pub enum ConfigSource {
     /// A file, read anew.
     File(PathBuf),
@@ -134,7 +135,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
         .map_err(system("start the runtime"))?;
 
     runtime.block_on(async {
-        let mut slow = Slow { checker: Checker::new(front.state.clone()), resolver: Resolver::new(front.state.clone()) };
+        let mut slow =
+            Slow { checker: Checker::new(front.state.clone()), resolver: Resolver::new(front.state.clone()) };
         slow.resolver.reconcile(&snapshot);
         slow.resolver.first().await;
         slow.checker.reconcile(&snapshot);
@@ -191,17 +193,19 @@ fn drop_privileges(config: &Config) -> Result<(), StartError> {
         BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
     };
     // A reload may open such a port again, or another one; nothing else needs a capability.
-    let keep: &[Capability] = match config.listeners.iter().flat_map(|listener| &listener.binds).any(below_1024) {
-        true => &[Capability::NetBindService],
-        false => &[],
-    };
+    let keep: &[Capability] =
+        match config.listeners.iter().flat_map(|listener| &listener.binds).any(below_1024) {
+            true => &[Capability::NetBindService],
+            false => &[],
+        };
     sys::privilege::drop_to(user, config.process.group.as_deref(), keep)?;
     Ok(())
 }
 
 /// Client connections that the descriptors allow: a session takes two.
 fn connection_limit(config: &Config, descriptors: u64) -> usize {
-    let possible = usize::try_from(descriptors.saturating_sub(RESERVED_DESCRIPTORS) / 2).unwrap_or(usize::MAX).max(16);
+    let possible =
+        usize::try_from(descriptors.saturating_sub(RESERVED_DESCRIPTORS) / 2).unwrap_or(usize::MAX).max(16);
     match config.process.max_connections {
         MaxConnections::Auto => possible,
         MaxConnections::Count(count) => count,
@@ -330,14 +334,21 @@ impl FrontDoor {
     }
 
     async fn reload(&mut self) -> Result<String, String> {
-        notify(&[NotifyState::Reloading, NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Status("reloading"))]);
+        notify(&[
+            NotifyState::Reloading,
+            NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Status("reloading")),
+        ]);
         let result = self.try_reload().await;
         let events = &self.supervisor.front.state.events;
         match &result {
             Ok(done) => events.record(Level::Info, "process", format!("reloaded: {done}")),
             Err(faults) => {
                 self.supervisor.front.state.reloads_refused.fetch_add(1, Relaxed);
-                events.record(Level::Error, "process", format!("reload refused, the old configuration serves on:\n{faults}"));
+                events.record(
+                    Level::Error,
+                    "process",
+                    format!("reload refused, the old configuration serves on:\n{faults}"),
+                );
             }
         }
         notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
@@ -349,11 +360,15 @@ impl FrontDoor {
         let loaded = match &self.options.source {
             ConfigSource::File(path) => {
                 let name = path.display().to_string();
-                let bytes = tokio::fs::read(path).await.map_err(|error| format!("error: {name}: cannot be read: {error}"))?;
+                let bytes = tokio::fs::read(path)
+                    .await
+                    .map_err(|error| format!("error: {name}: cannot be read: {error}"))?;
                 let source = Source::from_bytes(name, bytes).map_err(|faults| faults.render())?;
                 config::load(&source, environment).map_err(|faults| faults.render())?
             }
-            ConfigSource::Quick(quick) => config::quick(quick, environment).map_err(|faults| faults.render())?,
+            ConfigSource::Quick(quick) => {
+                config::quick(quick, environment).map_err(|faults| faults.render())?
+            }
         };
         let before = self.supervisor.front.snapshot.load().config.clone();
         self.supervisor.warn_of_fixed(&before, &loaded.config);
@@ -383,7 +398,8 @@ impl FrontDoor {
         front.state.draining.store(true, Relaxed);
         notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
         let open = front.state.connections.load(Relaxed);
-        let message = format!("stopping: no new connections; {open} open ones may go on for {} s", limit.as_secs_f32());
+        let message =
+            format!("stopping: no new connections; {open} open ones may go on for {} s", limit.as_secs_f32());
         front.state.events.record(Level::Info, "process", message);
         for worker in &self.supervisor.workers {
             // A worker that is gone has nothing left to drain.
@@ -421,7 +437,9 @@ impl FrontDoor {
 
     /// Gives up what outlives the process: sockets in the file system, lines in the log's queue.
     fn close(&mut self) {
-        for thread in self.threads.iter_mut().filter(|thread| thread.as_ref().is_some_and(JoinHandle::is_finished)) {
+        for thread in
+            self.threads.iter_mut().filter(|thread| thread.as_ref().is_some_and(JoinHandle::is_finished))
+        {
             if let Some(thread) = thread.take() {
                 // A worker that panicked has said so.
                 let _ = thread.join();

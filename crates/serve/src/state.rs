@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use config::types::BackendAddress;
+use config::types::{BackendAddress, Sticky};
 use logic::balance::StickyTable;
 use logic::health::{Health, State as HealthState};
 use tokio::sync::Notify;
@@ -48,11 +48,17 @@ pub struct State {
     pub events: Events,
     /// Things that do not work as configured, by subject; shown first by `status`.
     degraded: Mutex<HashMap<String, String>>,
-    backends: Mutex<HashMap<(Arc<str>, String), Arc<BackendState>>>,
+    backends: Mutex<HashMap<BackendKey, Arc<BackendState>>>,
     listeners: Mutex<HashMap<Arc<str>, Arc<ListenerState>>>,
-    sticky: Mutex<HashMap<Arc<str>, (config::types::Sticky, Arc<Mutex<StickyTable>>)>>,
+    sticky: Mutex<HashMap<Arc<str>, (Sticky, SharedTable)>>,
     queues: Mutex<HashMap<Arc<str>, Arc<Queue>>>,
 }
+
+/// Pool and address text of a backend.
+type BackendKey = (Arc<str>, String);
+
+/// A sticky table that all workers use.
+type SharedTable = Arc<Mutex<StickyTable>>;
 
 /// A listener's counters and addresses.
 pub struct ListenerState {
@@ -112,7 +118,13 @@ pub struct BackendState {
 const NO_OVERRIDE: u32 = u32::MAX;
 
 impl BackendState {
-    fn new(pool: &Arc<str>, address: &BackendAddress, workers: usize, started: Instant, health: Health) -> Self {
+    fn new(
+        pool: &Arc<str>,
+        address: &BackendAddress,
+        workers: usize,
+        started: Instant,
+        health: Health,
+    ) -> Self {
         let name: Arc<str> = address.to_string().into();
         let addresses = match address {
             BackendAddress::Ip(address) => vec![*address],
@@ -270,7 +282,7 @@ impl State {
     }
 
     /// The sticky table of a pool; a new one if its size or times changed.
-    pub fn sticky(&self, pool: &Arc<str>, settings: config::types::Sticky) -> Arc<Mutex<StickyTable>> {
+    pub fn sticky(&self, pool: &Arc<str>, settings: Sticky) -> SharedTable {
         let mut tables = lock(&self.sticky);
         match tables.get(pool) {
             Some((before, table)) if *before == settings => table.clone(),

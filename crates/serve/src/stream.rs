@@ -101,7 +101,12 @@ impl Stream {
     }
 
     /// Reads whatever is there and writes as much of it as `to` takes; the rest goes to `rest`. Gives the bytes read.
-    pub fn poll_move(&self, cx: &mut Context<'_>, to: &Stream, rest: &mut Vec<u8>) -> Poll<io::Result<Moved>> {
+    pub fn poll_move(
+        &self,
+        cx: &mut Context<'_>,
+        to: &Stream,
+        rest: &mut Vec<u8>,
+    ) -> Poll<io::Result<Moved>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
             let count = match ready!(self.poll_read(cx, scratch)) {
                 Ok(count) => count,
@@ -135,7 +140,9 @@ impl Stream {
             Transport::Tls(tls) => Pin::new(&mut **tls).poll_write_vectored(cx, parts),
         };
         match ready!(written) {
-            Ok(0) if parts.iter().any(|part| !part.is_empty()) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Ok(0) if parts.iter().any(|part| !part.is_empty()) => {
+                Poll::Ready(Err(io::ErrorKind::WriteZero.into()))
+            }
             other => Poll::Ready(other),
         }
     }
@@ -149,7 +156,12 @@ impl Stream {
     }
 
     /// Writes all of `first`, then all of `second`, and flushes. `progress` is called with every count that was taken.
-    pub async fn write_all(&self, first: &[u8], second: &[u8], mut progress: impl FnMut(usize)) -> io::Result<()> {
+    pub async fn write_all(
+        &self,
+        first: &[u8],
+        second: &[u8],
+        mut progress: impl FnMut(usize),
+    ) -> io::Result<()> {
         let (mut first, mut second) = (first, second);
         std::future::poll_fn(|cx| {
             while !first.is_empty() || !second.is_empty() {
@@ -224,7 +236,9 @@ impl Stream {
         mut io: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         let transport = self.0.borrow();
-        let Transport::Plain(plain) = &*transport else { return Poll::Ready(Err(io::ErrorKind::Unsupported.into())) };
+        let Transport::Plain(plain) = &*transport else {
+            return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
+        };
         loop {
             let tried = match plain {
                 Plain::Tcp(tcp) => {
@@ -250,7 +264,9 @@ impl Stream {
         mut io: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         let transport = self.0.borrow();
-        let Transport::Plain(plain) = &*transport else { return Poll::Ready(Err(io::ErrorKind::Unsupported.into())) };
+        let Transport::Plain(plain) = &*transport else {
+            return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
+        };
         loop {
             let tried = match plain {
                 Plain::Tcp(tcp) => {

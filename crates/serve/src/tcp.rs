@@ -7,7 +7,7 @@ use logic::balance::{HashKey, Tried, client_key};
 use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress};
 
-use crate::connection::Arrival;
+use crate::connection::{Arrival, Guest};
 use crate::outcome::{Ending, Outcome};
 use crate::relay::{self, Totals};
 use crate::snapshot::Snapshot;
@@ -15,16 +15,15 @@ use crate::stream::Stream;
 use crate::upstream::{self, Chosen, NoBackend, Wanted};
 use crate::worker::Worker;
 
-/// Serves one client connection. `early` are bytes read after a PROXY header.
+/// Serves one client connection.
 pub async fn serve(
     worker: &Rc<Worker>,
     snapshot: &Snapshot,
     settings: &TcpSettings,
-    client: &Stream,
-    early: Vec<u8>,
-    arrival: &Arrival,
+    guest: Guest,
     outcome: &mut Outcome,
 ) {
+    let Guest { stream: client, early, arrival } = guest;
     let pool = snapshot.pool(settings.pool).clone();
     outcome.pool = Some(pool.clone());
     let key = match &pool.settings.hash_key {
@@ -42,13 +41,17 @@ pub async fn serve(
         outcome.attempts += 1;
         outcome.backend = Some(chosen.index);
         outcome.queued = chosen.queued.or(outcome.queued);
-        match connect(worker, &pool, &chosen, arrival, outcome).await {
+        match connect(worker, &pool, &chosen, &arrival, outcome).await {
             Ok(backend) => break (backend, chosen),
             Err(()) => {
                 tried.insert(chosen.index);
                 let retries = pool.settings.retries;
-                let decision =
-                    retry::decide(Idempotence::NotIdempotent, Progress::NothingSent, outcome.attempts, retries);
+                let decision = retry::decide(
+                    Idempotence::NotIdempotent,
+                    Progress::NothingSent,
+                    outcome.attempts,
+                    retries,
+                );
                 if decision == retry::Decision::GiveUp {
                     return outcome.end(Ending::ConnectFailed);
                 }
@@ -58,7 +61,7 @@ pub async fn serve(
     };
     let totals = Totals::default();
     totals.up.set(early.len() as u64);
-    let end = relay::run(client, &backend, early, Vec::new(), settings.idle_timeout, &totals).await;
+    let end = relay::run(&client, &backend, early, Vec::new(), settings.idle_timeout, &totals).await;
     outcome.bytes_in = totals.up.get();
     outcome.bytes_out = totals.down.get();
     match end {

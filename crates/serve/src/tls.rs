@@ -173,9 +173,14 @@ impl fmt::Display for CertificateFault {
         let path = self.path.display();
         match &self.kind {
             CertificateFaultKind::Unreadable(error) => {
-                write!(f, "{path}: cannot be read: {error}; the user that penstock runs as must be able to read it")
+                write!(
+                    f,
+                    "{path}: cannot be read: {error}; the user that penstock runs as must be able to read it"
+                )
             }
-            CertificateFaultKind::TooLarge(size) => write!(f, "{path}: {size} bytes are too many for a certificate"),
+            CertificateFaultKind::TooLarge(size) => {
+                write!(f, "{path}: {size} bytes are too many for a certificate")
+            }
             CertificateFaultKind::KeyReadableByOthers(mode) => write!(
                 f,
                 "{path}: others can read this private key (mode {mode:04o}); it is refused until `chmod o= {path}`"
@@ -184,11 +189,15 @@ impl fmt::Display for CertificateFault {
             CertificateFaultKind::NoCertificate => {
                 write!(f, "{path}: its certificate is missing; put it beside it as .crt")
             }
-            CertificateFaultKind::HoldsNoCertificate => write!(f, "{path}: holds no certificate (BEGIN CERTIFICATE)"),
+            CertificateFaultKind::HoldsNoCertificate => {
+                write!(f, "{path}: holds no certificate (BEGIN CERTIFICATE)")
+            }
             CertificateFaultKind::HoldsNoKey => write!(f, "{path}: holds no private key (BEGIN PRIVATE KEY)"),
             CertificateFaultKind::Malformed(why) => write!(f, "{path}: cannot be understood: {why}"),
             CertificateFaultKind::Mismatch => write!(f, "{path}: key and certificate do not belong together"),
-            CertificateFaultKind::NoNames => write!(f, "{path}: the certificate names no DNS host (subjectAltName)"),
+            CertificateFaultKind::NoNames => {
+                write!(f, "{path}: the certificate names no DNS host (subjectAltName)")
+            }
             CertificateFaultKind::Empty => {
                 write!(f, "{path}: no usable certificate: put NAME.pem, or NAME.crt and NAME.key, there")
             }
@@ -283,7 +292,9 @@ fn load_pair(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Certif
         .map_err(|error| fault(key, CertificateFaultKind::Malformed(error.to_string())))?;
     let pair = CertifiedKey::new(chain, signing);
     match pair.keys_match() {
-        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(Arc::new(pair)),
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+            Ok(Arc::new(pair))
+        }
         Err(rustls::Error::InconsistentKeys(_)) => Err(fault(key, CertificateFaultKind::Mismatch)),
         Err(error) => Err(fault(certificate, CertificateFaultKind::Malformed(error.to_string()))),
     }

@@ -89,7 +89,9 @@ pub async fn choose(
         return outcome;
     }
     let started = Instant::now();
-    let Some(_place) = QueuePlace::take(pool, worker.front.state.workers) else { return Err(NoBackend::QueueFull) };
+    let Some(_place) = QueuePlace::take(pool, worker.front.state.workers) else {
+        return Err(NoBackend::QueueFull);
+    };
     let waited = tokio::time::timeout(pool.settings.timeouts.queue, async {
         loop {
             let freed = pool.queue.freed.notified();
@@ -150,7 +152,9 @@ fn choose_now(
     let sticky = sticky.map(|(table, ip)| (table, StickyKey::new(ip, pool.settings.sticky.ipv6_prefix)));
     if let Some((table, key)) = &sticky {
         let remembered = lock(table).lookup(*key, now).and_then(|identity| pool.identities.find(identity));
-        if let Some(index) = remembered.filter(|index| takes(&candidates[*index]) && !wanted.tried.contains(*index)) {
+        if let Some(index) =
+            remembered.filter(|index| takes(&candidates[*index]) && !wanted.tried.contains(*index))
+        {
             return Some(take(pool, index).ok_or(NoBackend::AllTried)).filter(Result::is_ok);
         }
     }

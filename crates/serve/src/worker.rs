@@ -14,8 +14,8 @@ use logic::balance::Balancer;
 use logic::route::PoolId;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::access_log::{AccessLog, Batch};
 use crate::accept;
+use crate::access_log::{AccessLog, Batch};
 use crate::front::Front;
 use crate::listen::{BoundKey, Socket};
 use crate::snapshot::Snapshot;
@@ -98,7 +98,11 @@ pub enum Woken<T> {
 
 impl Control {
     /// Waits with `poll` for the next request; ends early when the worker wants the connection closed.
-    pub fn poll_idle<T>(&self, cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<Woken<T>> {
+    pub fn poll_idle<T>(
+        &self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<Woken<T>> {
         match poll(cx) {
             Poll::Ready(value) => {
                 self.phase.set(Phase::Busy);
@@ -182,7 +186,8 @@ impl Worker {
 
     /// Closes one idle client connection to make room. Tells whether there was one.
     pub fn evict_idle(&self) -> bool {
-        let evicted = self.connections.borrow().values().any(|control| control.close_if_idle() == Closed::Yes);
+        let evicted =
+            self.connections.borrow().values().any(|control| control.close_if_idle() == Closed::Yes);
         if evicted {
             self.front.state.evicted.fetch_add(1, Relaxed);
         }
@@ -190,7 +195,12 @@ impl Worker {
     }
 
     /// Runs `choose` with the balancer of a pool, which starts afresh with every snapshot.
-    pub fn with_balancer<T>(&self, snapshot: &Snapshot, pool: PoolId, choose: impl FnOnce(&mut Balancer) -> T) -> T {
+    pub fn with_balancer<T>(
+        &self,
+        snapshot: &Snapshot,
+        pool: PoolId,
+        choose: impl FnOnce(&mut Balancer) -> T,
+    ) -> T {
         let mut balancers = self.balancers.borrow_mut();
         let plan = snapshot.pool(pool);
         let fresh = || (snapshot.generation, Balancer::new(plan.settings.balance, plan.backends.len()));
@@ -255,7 +265,8 @@ pub fn run(
     log: AccessLog,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
     let worker = Rc::new(Worker {
         index,
         front,

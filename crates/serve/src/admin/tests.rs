@@ -50,7 +50,8 @@ async fn only_reading_is_allowed() {
 #[tokio::test]
 async fn garbage_is_answered_or_closed_and_harms_nobody() {
     let address = serve(fixture::front("backends = ['127.0.0.1:1']"));
-    for garbage in [&b"\0\0\0\0\r\n\r\n"[..], b"\x16\x03\x01\x02\x00\x01", &[b'a'; 200_000], b"GET /\r\n\r\n"] {
+    for garbage in [&b"\0\0\0\0\r\n\r\n"[..], b"\x16\x03\x01\x02\x00\x01", &[b'a'; 200_000], b"GET /\r\n\r\n"]
+    {
         let mut stream = TcpStream::connect(address).await.unwrap();
         // It may be closed before all of it is written.
         let _ = stream.write_all(garbage).await;
@@ -91,5 +92,7 @@ async fn a_unix_socket_is_for_owner_and_group() {
 fn an_address_in_use_is_refused_though_the_option_would_share_it() {
     let holder = listen_tcp((Ipv4Addr::LOCALHOST, 0).into(), DualStack::V6Only, 1).unwrap();
     let result = bind(&BindAddress::Ip(holder.local_addr().unwrap()));
-    assert!(matches!(result, Err(AdminError::Tcp { source, .. }) if source.kind() == io::ErrorKind::AddrInUse));
+    assert!(
+        matches!(result, Err(AdminError::Tcp { source, .. }) if source.kind() == io::ErrorKind::AddrInUse)
+    );
 }

@@ -109,7 +109,12 @@ const COMMANDS: &[Command] = &[
             Ok(call.answer(|| text::status(&status), || to_json(&status)))
         },
     },
-    Command { name: "backends", arguments: "[POOL]", help: "backends with health and share of traffic", run: backends },
+    Command {
+        name: "backends",
+        arguments: "[POOL]",
+        help: "backends with health and share of traffic",
+        run: backends,
+    },
     Command {
         name: "events",
         arguments: "[N] [follow]",
@@ -224,7 +229,13 @@ impl Call<'_> {
         let subject = format!("pool.{}.{}", backend.pool, backend.name);
         self.front.state.events.record(Level::Info, subject, format!("{change} by {}", self.who));
         self.answer(
-            || format!("{} of pool {}: {change}", text::printable(&backend.name), text::printable(&backend.pool)),
+            || {
+                format!(
+                    "{} of pool {}: {change}",
+                    text::printable(&backend.name),
+                    text::printable(&backend.pool)
+                )
+            },
             || json!({ "pool": &*backend.pool, "backend": &*backend.name, fact.0: fact.1 }).to_string(),
         )
     }
@@ -334,7 +345,9 @@ fn did_you_mean<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Strin
     }
     let near = names.map(|name| (distance(wanted, name), name)).min();
     match near {
-        Some((distance, name)) if distance <= 1 + wanted.chars().count() / 4 => format!(", did you mean \"{name}\"?"),
+        Some((distance, name)) if distance <= 1 + wanted.chars().count() / 4 => {
+            format!(", did you mean \"{name}\"?")
+        }
         _ => String::new(),
     }
 }

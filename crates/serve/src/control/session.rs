@@ -78,7 +78,8 @@ impl Session {
     }
 
     async fn read_line(&mut self) -> Result<Vec<u8>, Over> {
-        let mut deadline = tokio::time::Instant::now() + if self.input.is_empty() { IDLE_TIME } else { LINE_TIME };
+        let mut deadline =
+            tokio::time::Instant::now() + if self.input.is_empty() { IDLE_TIME } else { LINE_TIME };
         loop {
             if let Some(end) = memchr::memchr(b'\n', &self.input).filter(|end| *end <= LINE_LIMIT) {
                 let mut line: Vec<u8> = self.input.drain(..=end).collect();
@@ -135,7 +136,12 @@ impl Session {
     async fn reload(&self, format: Format) -> Vec<u8> {
         let (answer, answered) = oneshot::channel();
         let asked = async {
-            self.shared.front.requests.send(Request::Reload(answer)).await.map_err(|_| "the process is ending")?;
+            self.shared
+                .front
+                .requests
+                .send(Request::Reload(answer))
+                .await
+                .map_err(|_| "the process is ending")?;
             answered.await.map_err(|_| "the process is ending")
         };
         let message = format!("reload asked for by {}", self.who);
@@ -152,9 +158,11 @@ impl Session {
         let message = format!("stop asked for by {}", self.who);
         self.shared.front.state.events.record(Level::Info, "control", message);
         match timeout(WRITE_TIME, self.shared.front.requests.send(Request::Stop)).await {
-            Ok(Ok(())) => {
-                framing::answer(&command::said(format, "stop", "stopping: no new sessions, established ones drain"))
-            }
+            Ok(Ok(())) => framing::answer(&command::said(
+                format,
+                "stop",
+                "stopping: no new sessions, established ones drain",
+            )),
             _ => framing::refusal("the process is ending already", ""),
         }
     }
@@ -203,7 +211,9 @@ impl Session {
 impl Following {
     fn lost(&self, count: u64) -> String {
         match self.format {
-            Format::Text => text::printable(&format!("({count} events lost: they came faster than they were read)")),
+            Format::Text => {
+                text::printable(&format!("({count} events lost: they came faster than they were read)"))
+            }
             Format::Json => serde_json::json!({ "lost": count }).to_string(),
         }
     }

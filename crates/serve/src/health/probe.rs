@@ -248,7 +248,9 @@ async fn discard<S: AsyncRead + Unpin>(stream: &mut S) {
 /// `Host` of a check when none is configured.
 fn host_of(address: &BackendAddress) -> String {
     match address {
-        BackendAddress::Ip(address) if address.port() == 80 && address.is_ipv6() => format!("[{}]", address.ip()),
+        BackendAddress::Ip(address) if address.port() == 80 && address.is_ipv6() => {
+            format!("[{}]", address.ip())
+        }
         BackendAddress::Ip(address) if address.port() == 80 => address.ip().to_string(),
         BackendAddress::Name { host, port: 80 } => host.clone(),
         BackendAddress::Ip(_) | BackendAddress::Name { .. } => address.to_string(),

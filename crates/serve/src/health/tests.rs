@@ -1,10 +1,11 @@
+use logic::health::Cause;
 use tokio::net::TcpListener;
 
 use super::*;
 use crate::front::Front;
 use crate::report::fixture;
 
-const CHECKED: &str = "health = { tcp = true, interval = '30ms', timeout = '5s', rise = 2, fall = 3 }";
+const CHECKED: &str = "health = { tcp = true, interval = '200ms', timeout = '200ms', rise = 2, fall = 3 }";
 
 struct Bench {
     front: Arc<Front>,
@@ -64,7 +65,8 @@ async fn a_backend_goes_down_and_comes_back_and_both_are_said() {
     eventually("down", || backend.health_state() == HealthState::Down).await;
     assert!(bench.said("down: connect refused (3 checks in a row)"));
     eventually("said loudly", || !bench.front.state.degraded().is_empty()).await;
-    let expected = ("pool.app".to_owned(), "no healthy backend: answering 503, closing TCP sessions".to_owned());
+    let expected =
+        ("pool.app".to_owned(), "no healthy backend: answering 503, closing TCP sessions".to_owned());
     assert_eq!(bench.front.state.degraded(), [expected]);
     let _listener = TcpListener::bind(address).await.unwrap();
     eventually("up again", || backend.health_state() == HealthState::Up).await;
@@ -77,10 +79,17 @@ async fn a_backend_goes_down_and_comes_back_and_both_are_said() {
 async fn one_that_hangs_does_not_delay_the_others() {
     let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap().into_std().unwrap();
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let bench = start(&format!(
-        "backends = ['{}', '{free}']\nhealth = {{ http = '/', interval = '30ms', timeout = '60s' }}",
+    let mut bench = start("backends = ['127.0.0.1:1']");
+    let pool = format!(
+        "backends = ['{}', '{free}']\nhealth = {{ http = '/', interval = '30ms', timeout = '30ms' }}",
         hanging.local_addr().unwrap()
-    ));
+    );
+    let mut snapshot = fixture::snapshot(&bench.front.state, &pool);
+    // Longer than any file may say: the check is still running when the test ends.
+    let plan = Arc::get_mut(&mut snapshot.pools[0]).expect("nobody else has the new snapshot");
+    plan.settings.health.as_mut().expect("as configured").rule.timeout = Duration::from_secs(3600);
+    bench.checker.reconcile(&snapshot);
+    bench.front.snapshot.store(Arc::new(snapshot));
     let (first, second) = (bench.backend(0), bench.backend(1));
     eventually("the second is down", || second.health_state() == HealthState::Down).await;
     eventually("checked again and again", || second.lock_health().verdicts().count() > 5).await;
@@ -89,7 +98,8 @@ async fn one_that_hangs_does_not_delay_the_others() {
 
 #[tokio::test]
 async fn an_ejection_by_traffic_is_recorded_and_ends_after_its_time() {
-    let bench = start("backends = ['127.0.0.1:1', '127.0.0.1:2']\npassive = { failures = 5, ejection = '200ms' }");
+    let bench =
+        start("backends = ['127.0.0.1:1', '127.0.0.1:2']\npassive = { failures = 5, ejection = '200ms' }");
     let backend = bench.backend(0);
     bench.fail_traffic(0, 5);
     eventually("recorded", || backend.lock_health().state() == HealthState::Ejected).await;
@@ -105,9 +115,8 @@ async fn an_ejection_by_traffic_is_recorded_and_ends_after_its_time() {
 async fn an_ejection_is_not_undone_by_a_check_that_was_running() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let bench = start(&format!(
-        "backends = ['{address}']\npassive = {{ failures = 5, ejection = '1h' }}\n{CHECKED}"
-    ));
+    let bench =
+        start(&format!("backends = ['{address}']\npassive = {{ failures = 5, ejection = '1h' }}\n{CHECKED}"));
     let backend = bench.backend(0);
     eventually("up", || backend.health_state() == HealthState::Up).await;
     bench.fail_traffic(0, 5);
@@ -117,11 +126,24 @@ async fn an_ejection_is_not_undone_by_a_check_that_was_running() {
 }
 
 #[tokio::test]
-async fn a_worker_that_ejects_below_the_limit_is_put_right() {
-    let bench = start("backends = ['127.0.0.1:1']\npassive = { failures = 5, ejection = '1h' }");
+async fn a_worker_that_ejects_by_an_old_rule_is_put_right() {
+    let bench = start("backends = ['127.0.0.1:1']\npassive = 'off'");
     let backend = bench.backend(0);
-    bench.fail_traffic(0, 4);
+    bench.fail_traffic(0, 5);
     eventually("put right", || backend.health_state() == HealthState::Unchecked).await;
+}
+
+#[tokio::test]
+async fn the_last_one_that_a_worker_left_in_place_stays_whoever_wakes_its_task() {
+    let bench =
+        start("backends = ['127.0.0.1:1', '127.0.0.1:2']\npassive = { failures = 5, ejection = '1h' }");
+    let (last, other) = (bench.backend(0), bench.backend(1));
+    last.failures.store(50, Relaxed);
+    last.wake_health.notify_one();
+    bench.fail_traffic(1, 5);
+    eventually("the other is ejected", || other.lock_health().state() == HealthState::Ejected).await;
+    assert_eq!(last.lock_health().state(), HealthState::Unchecked);
+    assert_eq!(last.health_state(), HealthState::Unchecked);
 }
 
 #[tokio::test]
@@ -129,7 +151,8 @@ async fn a_pool_says_whether_it_fails_open_or_is_merely_drained() {
     let bench = start(
         "backends = ['127.0.0.1:1', '127.0.0.1:2']\nwhen-all-down = 'fail-open'\npassive = { failures = 1, ejection = '1h' }",
     );
-    let reason = || bench.front.state.degraded().first().map(|(_, reason)| reason.clone()).unwrap_or_default();
+    let reason =
+        || bench.front.state.degraded().first().map(|(_, reason)| reason.clone()).unwrap_or_default();
     for at in [0, 1] {
         bench.backend(at).set_admission(Admission::Draining);
         bench.backend(at).wake_health.notify_one();

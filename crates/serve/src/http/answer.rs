@@ -68,7 +68,8 @@ pub(super) async fn write_page(
             request_id: &outcome.request_id,
             accept: received.and_then(|received| received.request.header(&received.head, "accept")),
             persistence: page.persistence,
-            method: received.map_or(MethodKind::Other, |received| received.request.kind(&received.head).method),
+            method: received
+                .map_or(MethodKind::Other, |received| received.request.kind(&received.head).method),
             extra: &extra,
             hsts,
         },
@@ -103,7 +104,13 @@ pub(super) async fn redirect(
     send(client, &out, persistence, session.settings.timeouts.write, outcome).await
 }
 
-async fn send(client: &Client, out: &[u8], persistence: Persistence, limit: Duration, outcome: &mut Outcome) -> After {
+async fn send(
+    client: &Client,
+    out: &[u8],
+    persistence: Persistence,
+    limit: Duration,
+    outcome: &mut Outcome,
+) -> After {
     let written = Cell::new(0);
     let sent = body::write(&client.stream, out, &[], limit, &written).await;
     outcome.bytes_out += written.get();

@@ -118,7 +118,9 @@ impl Transfer<'_> {
             match filled {
                 Err(_) => return Err(Broken::SourceTimeout),
                 Ok(Err(_)) => return Err(Broken::SourceClosed),
-                Ok(Ok(0)) if matches!(self.reader, Reader::UntilClose) => return self.finish_until_close().await,
+                Ok(Ok(0)) if matches!(self.reader, Reader::UntilClose) => {
+                    return self.finish_until_close().await;
+                }
                 Ok(Ok(0)) => return Err(Broken::SourceClosed),
                 Ok(Ok(count)) => self.read.set(self.read.get() + count as u64),
             }
@@ -211,7 +213,8 @@ pub(super) async fn write(
     if first.is_empty() && second.is_empty() {
         return Ok(());
     }
-    let mut writing = std::pin::pin!(to.write_all(first, second, |count| written.set(written.get() + count as u64)));
+    let mut writing =
+        std::pin::pin!(to.write_all(first, second, |count| written.set(written.get() + count as u64)));
     loop {
         let before = written.get();
         match tokio::time::timeout(limit, writing.as_mut()).await {

@@ -40,7 +40,8 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
     }
     let Some(routes) = &session.plan.routes else { return After::Drop };
     let lookup = request.lookup(head);
-    let facts = Facts { host: &host, path: request.path(head), method: request.method(head), headers: &lookup };
+    let facts =
+        Facts { host: &host, path: request.path(head), method: request.method(head), headers: &lookup };
     let (pool, route_edits) = match routes.decide(&facts) {
         Decision::Route(route) => match &route.action {
             Action::Pool(pool) => (*pool, Some(&route.edits)),
@@ -55,7 +56,15 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
         Decision::Fallback(pool) => (pool, None),
         Decision::NoRoute => {
             outcome.end(Ending::NoRoute);
-            return answer::refuse(session, client, outcome, 404, "Nothing is served under this address.", &[]).await;
+            return answer::refuse(
+                session,
+                client,
+                outcome,
+                404,
+                "Nothing is served under this address.",
+                &[],
+            )
+            .await;
         }
         Decision::Ambiguous(ambiguity) => {
             outcome.end(Ending::AmbiguousPath);
@@ -104,7 +113,8 @@ async fn redirect_to_https(
         return answer::refuse(session, client, outcome, 400, detail, &[]).await;
     }
     let origin = text(request.origin.of(&received.head));
-    let origin = if origin.starts_with('/') { Cow::Borrowed(origin) } else { Cow::Owned(format!("/{origin}")) };
+    let origin =
+        if origin.starts_with('/') { Cow::Borrowed(origin) } else { Cow::Owned(format!("/{origin}")) };
     let location = match port {
         443 => format!("https://{host}{origin}"),
         port => format!("https://{host}:{port}{origin}"),
@@ -158,7 +168,8 @@ impl Forwarding<'_> {
             if let Failure::Client(broken) = failure {
                 return self.answer_client_fault(client, outcome, broken).await;
             }
-            let stale = freshness == Some(Freshness::Kept) && matches!(failure, Failure::Closed { answered: reply::Answered::Nothing, .. });
+            let stale = freshness == Some(Freshness::Kept)
+                && matches!(failure, Failure::Closed { answered: reply::Answered::Nothing, .. });
             if !stale {
                 upstream::note_failure(worker, &self.pool, chosen.index, failure.cause());
             }
@@ -181,7 +192,13 @@ impl Forwarding<'_> {
         }
     }
 
-    async fn attempt(&self, client: &mut Client, outcome: &mut Outcome, chosen: &Chosen, reuse: Reuse) -> AttemptEnd {
+    async fn attempt(
+        &self,
+        client: &mut Client,
+        outcome: &mut Outcome,
+        chosen: &Chosen,
+        reuse: Reuse,
+    ) -> AttemptEnd {
         let worker = self.session.worker;
         let request = &self.session.received.request;
         let counters = chosen.backend.counters.of(worker.index);
@@ -280,7 +297,9 @@ impl Forwarding<'_> {
         outcome.end(no_backend(none));
         let detail = match none {
             NoBackend::AllDown | NoBackend::AllTried => "No server is available for this request right now.",
-            NoBackend::QueueFull | NoBackend::QueueTimeout => "All servers are busy. Please try again shortly.",
+            NoBackend::QueueFull | NoBackend::QueueTimeout => {
+                "All servers are busy. Please try again shortly."
+            }
         };
         answer::refuse(self.session, client, outcome, 503, detail, &[("Retry-After", "5")]).await
     }
@@ -294,10 +313,19 @@ impl Forwarding<'_> {
         answer::refuse(self.session, client, outcome, status, detail, &[]).await
     }
 
-    async fn answer_client_fault(&self, client: &Client, outcome: &mut Outcome, broken: reply::ClientFault) -> After {
+    async fn answer_client_fault(
+        &self,
+        client: &Client,
+        outcome: &mut Outcome,
+        broken: reply::ClientFault,
+    ) -> After {
         let (status, detail, ending) = match broken.why {
-            body::Broken::TooLarge => (413, "The body of the request is larger than allowed.", Ending::BodyTooLarge),
-            body::Broken::SourceFault => (400, "The body of the request breaks the chunked coding.", Ending::BodyFault),
+            body::Broken::TooLarge => {
+                (413, "The body of the request is larger than allowed.", Ending::BodyTooLarge)
+            }
+            body::Broken::SourceFault => {
+                (400, "The body of the request breaks the chunked coding.", Ending::BodyFault)
+            }
             body::Broken::SourceTimeout => {
                 (408, "The body of the request did not arrive in time.", Ending::ClientTimeout)
             }
@@ -308,7 +336,9 @@ impl Forwarding<'_> {
         };
         outcome.end(ending);
         match broken.answered {
-            reply::Answered::Nothing => answer::refuse(self.session, client, outcome, status, detail, &[]).await,
+            reply::Answered::Nothing => {
+                answer::refuse(self.session, client, outcome, status, detail, &[]).await
+            }
             reply::Answered::Started => After::Drop,
         }
     }

@@ -55,7 +55,9 @@ impl Failure {
     pub(super) fn progress(&self) -> Progress {
         match self {
             Self::Connect(_) => Progress::NothingSent,
-            Self::Closed { progress, .. } | Self::TimedOut { progress, .. } | Self::Fault { progress, .. } => *progress,
+            Self::Closed { progress, .. }
+            | Self::TimedOut { progress, .. }
+            | Self::Fault { progress, .. } => *progress,
             Self::Client(_) => Progress::BodyConsumed,
         }
     }
@@ -76,16 +78,22 @@ impl Failure {
             Self::Connect(Cause::ConnectTimeout { .. }) => {
                 (504, "The server behind this address could not be reached in time.", Ending::ConnectFailed)
             }
-            Self::Connect(_) => (502, "The server behind this address could not be reached.", Ending::ConnectFailed),
-            Self::Closed { .. } => {
-                (502, "The server behind this address closed the connection without an answer.", Ending::BackendClosed)
+            Self::Connect(_) => {
+                (502, "The server behind this address could not be reached.", Ending::ConnectFailed)
             }
+            Self::Closed { .. } => (
+                502,
+                "The server behind this address closed the connection without an answer.",
+                Ending::BackendClosed,
+            ),
             Self::TimedOut { .. } => {
                 (504, "The server behind this address did not answer in time.", Ending::BackendTimeout)
             }
-            Self::Fault { .. } => {
-                (502, "The server behind this address gave an answer that cannot be passed on.", Ending::BackendBad)
-            }
+            Self::Fault { .. } => (
+                502,
+                "The server behind this address gave an answer that cannot be passed on.",
+                Ending::BackendBad,
+            ),
             Self::Client(_) => (400, "The request broke off.", Ending::ClientClosed),
         }
     }
@@ -110,6 +118,13 @@ pub(super) struct Attempt<'a> {
     pub(super) request_id: &'a str,
     /// Bytes that went to the backend.
     pub(super) sent: Cell<u64>,
+}
+
+/// A backend's answer: its head, what that means, and what was read behind it.
+struct Message {
+    head: Vec<u8>,
+    response: ResponseHead,
+    behind: Vec<u8>,
 }
 
 /// What the two directions of an attempt tell each other, and the outcome afterwards.
@@ -234,7 +249,8 @@ impl Attempt<'_> {
                 }
                 continue;
             }
-            return self.pass_on(client, behind, backend, buffer, &head, &response, shared).await;
+            let message = Message { head, response, behind: buffer };
+            return self.pass_on(client, behind, backend, message, shared).await;
         }
     }
 
@@ -280,11 +296,11 @@ impl Attempt<'_> {
         client: &Stream,
         behind: &[u8],
         backend: &Stream,
-        mut buffer: Vec<u8>,
-        head: &[u8],
-        response: &ResponseHead,
+        message: Message,
         shared: &Shared,
     ) -> Result<Finished, Failure> {
+        let Message { head, response, behind: mut buffer } = message;
+        let response = &response;
         let session = self.session;
         let request = &session.received.request;
         let switched = response.status == 101;
@@ -305,7 +321,7 @@ impl Attempt<'_> {
             hsts: answer::hsts(session),
             request_id: Some((&session.settings.request_id_header, self.request_id)),
         };
-        forward::write_response(&mut out, head, response, &written, self.edits);
+        forward::write_response(&mut out, &head, response, &written, self.edits);
         shared.status.set(response.status);
         shared.answered.set(true);
         if switched {
@@ -323,7 +339,11 @@ impl Attempt<'_> {
                     buffer: &mut buffer,
                     reader,
                     to: client,
-                    framing: if framing == ResponseFraming::Chunked { Framing::Chunked } else { Framing::Raw },
+                    framing: if framing == ResponseFraming::Chunked {
+                        Framing::Chunked
+                    } else {
+                        Framing::Raw
+                    },
                     prefix: out,
                     limit: None,
                     read_timeout: self.pool.settings.timeouts.body,
@@ -337,12 +357,16 @@ impl Attempt<'_> {
         };
         Ok(match moved {
             Ok(()) => {
-                let after = if persistence == Persistence::KeepAlive { After::KeepAlive } else { After::Close };
+                let after =
+                    if persistence == Persistence::KeepAlive { After::KeepAlive } else { After::Close };
                 // Bytes behind the answer belong to nobody: such a connection is never used again.
-                let reusable = response.persistence == Persistence::KeepAlive && buffer.is_empty() && request_is_whole;
+                let reusable =
+                    response.persistence == Persistence::KeepAlive && buffer.is_empty() && request_is_whole;
                 Finished::Whole { after, keep: self.keep(response).filter(|_| reusable) }
             }
-            Err(Broken::DestinationClosed) => Finished::Cut { ending: Ending::ClientClosed, after: After::Drop },
+            Err(Broken::DestinationClosed) => {
+                Finished::Cut { ending: Ending::ClientClosed, after: After::Drop }
+            }
             Err(Broken::DestinationTimeout) => {
                 client.reset_on_close();
                 Finished::Cut { ending: Ending::ClientTimeout, after: After::Drop }
@@ -363,7 +387,8 @@ impl Attempt<'_> {
             return None;
         }
         let ours = self.pool.settings.timeouts.keep_alive;
-        let theirs = response.keep_alive_timeout.map(|timeout| timeout.saturating_sub(Duration::from_secs(1)));
+        let theirs =
+            response.keep_alive_timeout.map(|timeout| timeout.saturating_sub(Duration::from_secs(1)));
         Some(theirs.map_or(ours, |theirs| theirs.min(ours))).filter(|keep| !keep.is_zero())
     }
 

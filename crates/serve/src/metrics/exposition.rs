@@ -43,11 +43,18 @@ impl Collector for FrontCollector {
         let mut out = Families(encoder);
         process(&mut out, state, &snapshot)?;
         // In configuration order, so that two scrapes can be compared line by line.
-        let listeners: Vec<_> =
-            snapshot.config.listeners.iter().filter_map(|listener| snapshot.listeners.get(&listener.name)).collect();
+        let listeners: Vec<_> = snapshot
+            .config
+            .listeners
+            .iter()
+            .filter_map(|listener| snapshot.listeners.get(&listener.name))
+            .collect();
         encode_listeners(&mut out, &listeners)?;
-        let backends: Vec<_> =
-            snapshot.pools.iter().flat_map(|pool| pool.backends.iter().map(move |backend| (&**pool, backend))).collect();
+        let backends: Vec<_> = snapshot
+            .pools
+            .iter()
+            .flat_map(|pool| pool.backends.iter().map(move |backend| (&**pool, backend)))
+            .collect();
         encode_pools(&mut out, &snapshot.pools, &backends)?;
         backend_gauges(&mut out, &backends)?;
         backend_counters(&mut out, &backends)
@@ -59,9 +66,17 @@ fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::R
     out.gauges("build", "Always 1, labelled with the version of the program", version)?;
     let gauges = [
         ("uptime_seconds", "Time since the start of the process", state.started.elapsed().as_secs()),
-        ("config_generation", "Number of the configuration that is served, counted from the start", snapshot.generation),
+        (
+            "config_generation",
+            "Number of the configuration that is served, counted from the start",
+            snapshot.generation,
+        ),
         ("workers", "Worker threads", state.workers as u64),
-        ("draining", "1 when the process was told to stop and waits for its sessions", u64::from(state.draining.load(Relaxed))),
+        (
+            "draining",
+            "1 when the process was told to stop and waits for its sessions",
+            u64::from(state.draining.load(Relaxed)),
+        ),
         ("connections", "Client connections open now", state.connections.load(Relaxed) as u64),
         ("connections_max", "Limit of client connections", state.max_connections.load(Relaxed) as u64),
         ("degraded", "Things that do not work as configured", state.degraded().len() as u64),
@@ -70,9 +85,17 @@ fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::R
         out.gauge(name, help, value)?;
     }
     let counters = [
-        ("reloads_refused", "Reloads refused because the configuration was not valid", &state.reloads_refused),
+        (
+            "reloads_refused",
+            "Reloads refused because the configuration was not valid",
+            &state.reloads_refused,
+        ),
         ("evicted_connections", "Idle client connections closed to make room for new ones", &state.evicted),
-        ("accept_pauses", "Times that accepting paused because descriptors or connections ran out", &state.accept_pauses),
+        (
+            "accept_pauses",
+            "Times that accepting paused because descriptors or connections ran out",
+            &state.accept_pauses,
+        ),
         ("log_lines_dropped", "Access-log lines that the writer had no time for", &state.log_lines_dropped),
         ("log_lines_failed", "Access-log lines that could not be written", &state.log_lines_failed),
         ("session_panics", "Sessions that ended in a panic", &state.panics),
@@ -84,8 +107,13 @@ fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::R
 }
 
 fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) -> fmt::Result {
-    let each = |value: fn(&ListenerPlan) -> u64| listeners.iter().map(move |plan| (listener(plan), value(plan)));
-    out.gauges("listener_connections", "Client connections open now", each(|plan| plan.state.connections.load(Relaxed) as u64))?;
+    let each =
+        |value: fn(&ListenerPlan) -> u64| listeners.iter().map(move |plan| (listener(plan), value(plan)));
+    out.gauges(
+        "listener_connections",
+        "Client connections open now",
+        each(|plan| plan.state.connections.load(Relaxed) as u64),
+    )?;
     out.counters(
         "listener_accepted",
         "Client connections accepted",
@@ -112,13 +140,15 @@ fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) ->
         each(|plan| plan.state.counters.sum(|block| &block.bytes_out)),
     )?;
     let endings = listeners.iter().flat_map(|plan| {
-        let mut endings: Vec<_> = lock(&plan.state.endings).iter().map(|(reason, count)| (*reason, *count)).collect();
+        let mut endings: Vec<_> =
+            lock(&plan.state.endings).iter().map(|(reason, count)| (*reason, *count)).collect();
         endings.sort_unstable();
         endings.into_iter().map(|(reason, count)| ([("listener", name_of(plan)), ("reason", reason)], count))
     });
     out.counters("listener_endings", "Sessions that did not end well, by reason", endings)?;
-    let latencies =
-        listeners.iter().map(|plan| (listener(plan), plan.state.counters.sum_latency(|block| &block.latency)));
+    let latencies = listeners
+        .iter()
+        .map(|plan| (listener(plan), plan.state.counters.sum_latency(|block| &block.latency)));
     out.histograms("listener_session_seconds", "Time from a session's first byte to its end", latencies)
 }
 
@@ -143,7 +173,9 @@ fn backend_gauges(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan)]
     let each = |value: fn(&BackendPlan) -> u64| {
         backends.iter().map(move |(pool, backend)| (backend_labels(pool, backend), value(backend)))
     };
-    let up = |backend: &BackendPlan| u64::from(backend.state.health_state().availability() == Availability::Available);
+    let up = |backend: &BackendPlan| {
+        u64::from(backend.state.health_state().availability() == Availability::Available)
+    };
     out.gauges("backend_up", "1 unless checks or traffic say that it does not work", each(up))?;
     let states = backends.iter().map(|(pool, backend)| {
         let [first, second] = backend_labels(pool, backend);
@@ -160,7 +192,11 @@ fn backend_gauges(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan)]
         "Share of sessions, relative to its neighbours",
         each(|backend| u64::from(backend.state.weight_override().unwrap_or(backend.settings.weight))),
     )?;
-    out.gauges("backend_in_flight", "Sessions now", each(|backend| u64::from(backend.state.in_flight.load(Relaxed))))?;
+    out.gauges(
+        "backend_in_flight",
+        "Sessions now",
+        each(|backend| u64::from(backend.state.in_flight.load(Relaxed))),
+    )?;
     out.gauges(
         "backend_addresses",
         "Addresses that its name resolves to",
@@ -172,15 +208,25 @@ fn backend_counters(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan
     let each = |value: fn(&BackendPlan) -> u64| {
         backends.iter().map(move |(pool, backend)| (backend_labels(pool, backend), value(backend)))
     };
-    let counters: [(&str, &str, fn(&BackendPlan) -> u64); 7] = [
-        ("backend_sessions", "Sessions given to it", |backend| backend.state.counters.sum(|block| &block.sessions)),
-        ("backend_connects", "Connections opened", |backend| backend.state.counters.sum(|block| &block.connects)),
-        ("backend_reused", "Idle connections used again", |backend| backend.state.counters.sum(|block| &block.reused)),
-        ("backend_failures", "Attempts that failed", |backend| backend.state.counters.sum(|block| &block.failures)),
+    let counters: [BackendCounter; 7] = [
+        ("backend_sessions", "Sessions given to it", |backend| {
+            backend.state.counters.sum(|block| &block.sessions)
+        }),
+        ("backend_connects", "Connections opened", |backend| {
+            backend.state.counters.sum(|block| &block.connects)
+        }),
+        ("backend_reused", "Idle connections used again", |backend| {
+            backend.state.counters.sum(|block| &block.reused)
+        }),
+        ("backend_failures", "Attempts that failed", |backend| {
+            backend.state.counters.sum(|block| &block.failures)
+        }),
         ("backend_retries", "Attempts that failed and were made again elsewhere", |backend| {
             backend.state.counters.sum(|block| &block.retries)
         }),
-        ("backend_sent_bytes", "Bytes sent to it", |backend| backend.state.counters.sum(|block| &block.bytes_in)),
+        ("backend_sent_bytes", "Bytes sent to it", |backend| {
+            backend.state.counters.sum(|block| &block.bytes_in)
+        }),
         ("backend_received_bytes", "Bytes received from it", |backend| {
             backend.state.counters.sum(|block| &block.bytes_out)
         }),
@@ -199,8 +245,15 @@ fn backend_counters(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan
     let latencies = backends.iter().map(|(pool, backend)| {
         (backend_labels(pool, backend), backend.state.counters.sum_latency(|block| &block.latency))
     });
-    out.histograms("backend_response_seconds", "Time to its first byte (HTTP) or of the connect (TCP)", latencies)
+    out.histograms(
+        "backend_response_seconds",
+        "Time to its first byte (HTTP) or of the connect (TCP)",
+        latencies,
+    )
 }
+
+/// Name, help and value.
+type BackendCounter = (&'static str, &'static str, fn(&BackendPlan) -> u64);
 
 fn listener(plan: &ListenerPlan) -> [(&'static str, String); 1] {
     [("listener", plan.state.name.to_string())]
@@ -264,7 +317,12 @@ impl Families<'_> {
             let bounds = LATENCY_BOUNDS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::INFINITY]);
             let buckets: Vec<_> = bounds.zip(sum.buckets).collect();
             let seconds = sum.total_micros as f64 / 1e6;
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(seconds, sum.count(), &buckets, None)?;
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                seconds,
+                sum.count(),
+                &buckets,
+                None,
+            )?;
         }
         Ok(())
     }

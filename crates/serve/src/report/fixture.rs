@@ -27,7 +27,9 @@ pub(crate) fn with_requests(pool: &str) -> (Arc<Front>, mpsc::Receiver<Request>)
 
 /// What a reload with these keys of the pool would bring.
 pub(crate) fn snapshot(state: &State, pool: &str) -> Snapshot {
-    let text = format!("[listener.web]\nbind = '127.0.0.1:0'\nprotocol = 'http'\npool = 'app'\n[pool.app]\n{pool}\n");
+    let text = format!(
+        "[listener.web]\nbind = '127.0.0.1:0'\nprotocol = 'http'\npool = 'app'\n[pool.app]\n{pool}\n"
+    );
     let source = config::Source { name: "test".to_owned(), text };
     let loaded = config::load(&source, &BTreeMap::new()).unwrap_or_else(|faults| panic!("{faults:?}"));
     let snapshot = Snapshot::build(Arc::new(loaded.config), state, &tls::Shared::default(), None);

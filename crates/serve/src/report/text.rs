@@ -103,7 +103,21 @@ pub fn bytes(count: u64) -> String {
 
 fn listeners(out: &mut String, listeners: &[ListenerReport]) {
     let mut table = Table::default();
-    table.header(["name", "protocol", "bound", ">now", ">sessions", ">2xx", ">3xx", ">4xx", ">5xx", ">in", ">out", ">p50", ">p99"]);
+    table.header([
+        "name",
+        "protocol",
+        "bound",
+        ">now",
+        ">sessions",
+        ">2xx",
+        ">3xx",
+        ">4xx",
+        ">5xx",
+        ">in",
+        ">out",
+        ">p50",
+        ">p99",
+    ]);
     for listener in listeners {
         let bound = if listener.bound.is_empty() { "-".to_owned() } else { listener.bound.join(" ") };
         let statuses = &listener.statuses;
@@ -125,8 +139,12 @@ fn listeners(out: &mut String, listeners: &[ListenerReport]) {
     }
     table.render(out);
     for listener in listeners.iter().filter(|listener| !listener.endings.is_empty()) {
-        let endings: Vec<_> = listener.endings.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-        push_line(out, &format!("  {}: not ended well: {}", printable(&listener.name), printable(&endings.join(", "))));
+        let endings: Vec<_> =
+            listener.endings.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        push_line(
+            out,
+            &format!("  {}: not ended well: {}", printable(&listener.name), printable(&endings.join(", "))),
+        );
     }
 }
 
@@ -147,7 +165,17 @@ fn pools_into(out: &mut String, pools: &[PoolReport]) {
         backends.sort_by_key(|backend| rank(backend));
         let mut table = Table::default();
         table.header([
-            "backend", "state", "for", ">weight", ">now", ">sessions", ">failed", ">retried", ">p50", ">p99", "last verdict",
+            "backend",
+            "state",
+            "for",
+            ">weight",
+            ">now",
+            ">sessions",
+            ">failed",
+            ">retried",
+            ">p50",
+            ">p99",
+            "last verdict",
         ]);
         for backend in backends {
             table.row(backend_row(backend));

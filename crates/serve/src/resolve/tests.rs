@@ -20,7 +20,11 @@ enum Answer {
 }
 
 impl Lookup for Script {
-    fn lookup(&self, _: &str, port: u16) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>> {
+    fn lookup(
+        &self,
+        _: &str,
+        port: u16,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>> {
         let mut script = lock(&self.0);
         let answer = if script.len() > 1 { script.pop_front() } else { script.front().cloned() };
         Box::pin(async move {
@@ -97,7 +101,8 @@ async fn a_failure_later_keeps_the_last_good_addresses() {
 
 #[tokio::test]
 async fn a_mere_rotation_stores_nothing() {
-    let rotations: [&[&str]; 3] = [&["127.0.0.1", "127.0.0.2"], &["127.0.0.2", "127.0.0.1"], &["127.0.0.2", "127.0.0.3"]];
+    let rotations: [&[&str]; 3] =
+        [&["127.0.0.1", "127.0.0.2"], &["127.0.0.2", "127.0.0.1"], &["127.0.0.2", "127.0.0.3"]];
     let bench = start(rotations.map(Answer::Addresses));
     bench.resolver.first().await;
     let first = bench.backend.addresses.load_full();

@@ -7,7 +7,8 @@ use super::*;
 use crate::state::State;
 
 fn backend(address: &BackendAddress) -> Arc<BackendState> {
-    State::new(1).backend(&"app".into(), address, || Health::new(None, PassiveRule::DEFAULT, Instant::now(), 0.5))
+    State::new(1)
+        .backend(&"app".into(), address, || Health::new(None, PassiveRule::DEFAULT, Instant::now(), 0.5))
 }
 
 fn http(timeout: Duration) -> ActiveCheck {
@@ -57,7 +58,9 @@ async fn verdict(address: &BackendAddress, active: &ActiveCheck) -> (VerdictOutc
 #[tokio::test]
 async fn every_kind_of_answer_has_its_verdict() {
     use VerdictOutcome::{Fail, Pass};
-    let long_head: &'static [u8] = Box::leak(format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(20_000)).into_boxed_str().into_boxed_bytes());
+    let long_head: &'static [u8] = Box::leak(
+        format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(20_000)).into_boxed_str().into_boxed_bytes(),
+    );
     let endless: &'static [u8] = Box::leak(b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1000).into_boxed_slice());
     let broken = |why: &str| Cause::BadResponse(why.to_owned());
     let cases: Vec<(&'static [u8], Then, VerdictOutcome, Cause)> = vec![
@@ -67,7 +70,12 @@ async fn every_kind_of_answer_has_its_verdict() {
         (b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", Then::Close, Pass, Cause::Passed),
         (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", Then::Close, Fail, Cause::HttpStatus(403)),
         (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", Then::Close, Fail, Cause::HttpStatus(503)),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", Then::Close, Fail, broken("backend sent something that is not an HTTP/1 response")),
+        (
+            b"SSH-2.0-OpenSSH_9.2\r\n",
+            Then::Close,
+            Fail,
+            broken("backend sent something that is not an HTTP/1 response"),
+        ),
         (b"\x15\x03\x01\x00\x02\x02\x46", Then::Close, Fail, broken("the backend expects TLS")),
         (b"", Then::Close, Fail, Cause::ClosedEarly),
         (b"HTTP/1.1 200 OK\r\nConte", Then::Close, Fail, Cause::ClosedEarly),
@@ -101,7 +109,10 @@ async fn the_question_is_a_plain_request_that_says_who_asks() {
 async fn a_backend_that_hangs_fails_at_the_limit() {
     let (address, _) = server(b"HTTP/1.1 200", Then::Hang).await;
     let start = Instant::now();
-    assert_eq!(verdict(&address, &http(SHORT)).await, (VerdictOutcome::Fail, Cause::NoAnswer { after: SHORT }));
+    assert_eq!(
+        verdict(&address, &http(SHORT)).await,
+        (VerdictOutcome::Fail, Cause::NoAnswer { after: SHORT })
+    );
     assert!(start.elapsed() >= SHORT && start.elapsed() < LONG / 2);
 }
 
@@ -150,7 +161,10 @@ async fn a_name_is_checked_at_the_first_address_that_connects() {
     assert!(matches!(run(&backend, &http(LONG), None).await, Finding::NoAddress));
     backend.addresses.store(Arc::new(vec![free, good]));
     let finding = run(&backend, &http(LONG), None).await;
-    assert!(matches!(&finding, Finding::Verdict(verdict) if verdict.outcome == VerdictOutcome::Pass), "{finding:?}");
+    assert!(
+        matches!(&finding, Finding::Verdict(verdict) if verdict.outcome == VerdictOutcome::Pass),
+        "{finding:?}"
+    );
     assert_eq!(backend.health_state(), HealthState::Unchecked);
 }
 

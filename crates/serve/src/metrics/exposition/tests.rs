@@ -29,11 +29,13 @@ fn samples(text: &str) -> HashMap<String, f64> {
         let name = sample.split('{').next().unwrap();
         assert!(name.starts_with("penstock_"), "{line}");
         let known = ["", "_total", "_bucket", "_sum", "_count"].iter().any(|suffix| {
-            name.strip_suffix(suffix).and_then(|family| families.get(family)).is_some_and(|kind| match *suffix {
-                "" => kind == "gauge",
-                "_total" => kind == "counter",
-                _ => kind == "histogram",
-            })
+            name.strip_suffix(suffix).and_then(|family| families.get(family)).is_some_and(
+                |kind| match *suffix {
+                    "" => kind == "gauge",
+                    "_total" => kind == "counter",
+                    _ => kind == "histogram",
+                },
+            )
         });
         assert!(known, "no family for {line}");
         let value = value.parse().unwrap_or_else(|_| panic!("no number: {line}"));
