@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 
 /// One program for the path between clients and a fleet of Linux servers.
 #[derive(Debug, Parser)]
-#[command(name = "penstock", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "penstock", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

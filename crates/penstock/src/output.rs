@@ -92,7 +92,8 @@ mod tests {
     #[test]
     fn causes_follow_their_error_on_one_line_and_are_not_said_twice() {
         let cause = io::Error::other("no route to host");
-        let error = anyhow::Error::new(cause).context("cannot reach it: no route to host").context("start failed");
+        let error =
+            anyhow::Error::new(cause).context("cannot reach it: no route to host").context("start failed");
         assert_eq!(describe(&error), "error: start failed: cannot reach it: no route to host\n");
     }
 

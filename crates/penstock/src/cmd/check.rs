@@ -123,24 +123,26 @@ fn severity(arguments: &Arguments) -> &'static str {
 
 /// What is wrong with the certificates on disk, per listener.
 fn certificate_faults(config: &config::Config) -> Vec<CertificateFault> {
-    let with_tls = config.listeners.iter().filter_map(|listener| Some((&listener.name, listener.tls.as_ref()?)));
+    let with_tls =
+        config.listeners.iter().filter_map(|listener| Some((&listener.name, listener.tls.as_ref()?)));
     with_tls
         .flat_map(|(name, tls)| {
             let faults = serve::tls::load(&tls.certificates).faults;
             let path = format!("listener.{name}.tls.certificates");
-            faults.into_iter().map(move |fault| CertificateFault { path: path.clone(), message: fault.to_string() })
+            faults
+                .into_iter()
+                .map(move |fault| CertificateFault { path: path.clone(), message: fault.to_string() })
         })
         .collect()
 }
 
 /// `2 listeners, 3 pools, 7 backends`
 fn summary(config: &config::Config) -> String {
-    let counts = [
-        (config.listeners.len(), "listener"),
-        (config.pools.len(), "pool"),
-        (backends(config), "backend"),
-    ];
-    counts.map(|(count, noun)| if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }).join(", ")
+    let counts =
+        [(config.listeners.len(), "listener"), (config.pools.len(), "pool"), (backends(config), "backend")];
+    counts
+        .map(|(count, noun)| if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") })
+        .join(", ")
 }
 
 fn backends(config: &config::Config) -> usize {
@@ -177,7 +179,10 @@ mod tests {
         let certificates = certificate_faults(&loaded.config);
         assert!(certificates.iter().all(|fault| fault.path == "listener.web.tls.certificates"));
         let relaxed = json(&arguments(false), &loaded, &certificates);
-        assert_eq!((&relaxed["ok"], &relaxed["errors"], &relaxed["warnings"]), (&json!(true), &json!(0), &json!(1)));
+        assert_eq!(
+            (&relaxed["ok"], &relaxed["errors"], &relaxed["warnings"]),
+            (&json!(true), &json!(0), &json!(1))
+        );
         let strict = json(&arguments(true), &loaded, &certificates);
         assert_eq!((&strict["ok"], &strict["errors"]), (&json!(false), &json!(1)));
         assert_eq!(strict["faults"][0]["severity"], "error");

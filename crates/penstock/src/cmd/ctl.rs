@@ -1,5 +1,6 @@
 //! `penstock ctl`: see and change a running front door through its control socket.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,29 +39,34 @@ pub struct Arguments {
 enum Command {
     /// What is served, what is degraded (first), and how much traffic there is
     Status,
-    /// Every backend with its health, its last verdicts and its share of the traffic
-    Backends,
+    /// Every backend with its health, its last verdict and its share of the traffic
+    Backends {
+        /// Only those of this pool: NAME of [pool.NAME]
+        #[arg(value_parser = parse_word)]
+        pool: Option<String>,
+    },
     /// What happened to the server: health changes, reloads, degraded things
     Events {
         /// Go on and show each event as it happens, until Ctrl-C
         #[arg(long, short)]
         follow: bool,
-        /// How many of the last events to show
-        #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
-              conflicts_with = "follow")]
+        /// How many of the last events to show [default: 50]
+        #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
         count: Option<u32>,
     },
     /// Give a backend no new sessions; those it has go on to their end
+    #[command(override_usage = "penstock ctl drain [OPTIONS] [POOL] BACKEND")]
     Drain(Target),
     /// Give a drained backend its share of new sessions again
+    #[command(override_usage = "penstock ctl ready [OPTIONS] [POOL] BACKEND")]
     Ready(Target),
     /// Change the share of a backend until the server is restarted
+    #[command(override_usage = "penstock ctl weight [OPTIONS] [POOL] BACKEND WEIGHT|default")]
     Weight {
-        #[command(flatten)]
-        target: Target,
-        /// New weight, relative to the other backends of the pool; "default" goes back to the configuration
-        #[arg(value_parser = parse_weight)]
-        weight: String,
+        /// The backend as for `drain`, then its new weight: a number, relative to the other backends of the pool
+        /// (0 takes no new sessions), or "default" for what the configuration says
+        #[arg(value_name = "[POOL] BACKEND WEIGHT", num_args = 2..=3, required = true, value_parser = parse_word)]
+        words: Vec<String>,
     },
     /// Read the configuration file again; a file with a mistake changes nothing
     Reload,
@@ -70,12 +76,10 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Target {
-    /// Name of the pool: NAME of [pool.NAME]
-    #[arg(value_parser = parse_word)]
-    pool: String,
-    /// The backend as the configuration writes it: 10.0.0.11:8000, app.internal:8000 or unix:/run/app.sock
-    #[arg(value_parser = parse_word)]
-    backend: String,
+    /// The backend as the configuration writes it (10.0.0.11:8000, app.internal:8000, unix:/run/app.sock) or a part
+    /// that only one has; the name of its pool before it if several pools have such a backend
+    #[arg(value_name = "[POOL] BACKEND", num_args = 1..=2, required = true, value_parser = parse_word)]
+    words: Vec<String>,
 }
 
 /// Where a server listens for commands unless it is told otherwise.
@@ -86,8 +90,8 @@ Examples:
   penstock ctl status
   penstock ctl backends --json
   penstock ctl events --follow
-  penstock ctl drain app 10.0.0.11:8000        before an update of that server
-  penstock ctl ready app 10.0.0.11:8000        after it
+  penstock ctl drain 10.0.0.11:8000            before an update of that server
+  penstock ctl ready 10.0.0.11:8000            after it
   penstock ctl weight app unix:/run/app.sock 5
   penstock ctl --config /etc/penstock/penstock.toml reload";
 
@@ -117,20 +121,24 @@ enum Format {
 impl Command {
     /// The line that the server understands.
     fn line(&self, format: Format) -> String {
-        let mut line = match self {
-            Command::Status => "status".to_owned(),
-            Command::Backends => "backends".to_owned(),
-            Command::Events { follow: true, .. } => "events follow".to_owned(),
-            Command::Events { count: Some(count), .. } => format!("events {count}"),
-            Command::Events { .. } => "events".to_owned(),
-            Command::Drain(target) => format!("drain {} {}", target.pool, target.backend),
-            Command::Ready(target) => format!("ready {} {}", target.pool, target.backend),
-            Command::Weight { target, weight } => format!("weight {} {} {weight}", target.pool, target.backend),
-            Command::Reload => "reload".to_owned(),
-            Command::Stop => "stop".to_owned(),
+        let count;
+        let (name, arguments): (_, Vec<&str>) = match self {
+            Command::Status => ("status", Vec::new()),
+            Command::Backends { pool } => ("backends", pool.iter().map(String::as_str).collect()),
+            Command::Events { follow, count: wanted } => {
+                count = wanted.map(|count| count.to_string());
+                ("events", count.as_deref().into_iter().chain(follow.then_some("follow")).collect())
+            }
+            Command::Drain(target) => ("drain", words(&target.words)),
+            Command::Ready(target) => ("ready", words(&target.words)),
+            Command::Weight { words: all } => ("weight", words(all)),
+            Command::Reload => ("reload", Vec::new()),
+            Command::Stop => ("stop", Vec::new()),
         };
-        if let Format::Json = format {
-            line.push_str(" json");
+        let mut line = name.to_owned();
+        for word in arguments.into_iter().chain(matches!(format, Format::Json).then_some("json")) {
+            line.push(' ');
+            line.push_str(&quoted(word));
         }
         line
     }
@@ -172,20 +180,24 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// One word of a command line: the protocol separates words by spaces.
+/// A word that fits on a line.
 fn parse_word(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err("it must be one word without spaces".to_owned());
+    if text.is_empty() || text.chars().any(char::is_control) {
+        return Err("it must not be empty or hold control characters".to_owned());
     }
     Ok(text.to_owned())
 }
 
-fn parse_weight(text: &str) -> Result<String, String> {
-    match text.parse::<u32>() {
-        _ if text == "default" => Ok(text.to_owned()),
-        Ok(weight) => Ok(weight.to_string()),
-        Err(_) => Err("it must be a number from 0, or \"default\"".to_owned()),
+fn words(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+/// A word as the protocol takes it: quotes keep blanks together.
+fn quoted(word: &str) -> Cow<'_, str> {
+    if !word.starts_with('"') && !word.contains(char::is_whitespace) {
+        return Cow::Borrowed(word);
     }
+    Cow::Owned(format!("\"{}\"", word.replace('\\', r"\\").replace('"', "\\\"")))
 }
 
 #[cfg(test)]
@@ -215,9 +227,12 @@ mod tests {
         assert_eq!(line(&["backends", "--json"]), "backends json");
         assert_eq!(line(&["--json", "events", "-n", "5"]), "events 5 json");
         assert_eq!(line(&["events", "--follow"]), "events follow");
+        assert_eq!(line(&["events", "-f", "-n", "0"]), "events 0 follow");
+        assert_eq!(line(&["backends", "app"]), "backends app");
         assert_eq!(line(&["drain", "app", "unix:/run/a.sock"]), "drain app unix:/run/a.sock");
         assert_eq!(line(&["ready", "app", "[::1]:80"]), "ready app [::1]:80");
-        assert_eq!(line(&["weight", "app", "10.0.0.1:80", "007"]), "weight app 10.0.0.1:80 7");
+        assert_eq!(line(&["drain", "10.0.0.1:80"]), "drain 10.0.0.1:80");
+        assert_eq!(line(&["weight", "10.0.0.1:80", "7"]), "weight 10.0.0.1:80 7");
         assert_eq!(line(&["weight", "app", "10.0.0.1:80", "default"]), "weight app 10.0.0.1:80 default");
         assert_eq!(line(&["reload"]), "reload");
         assert_eq!(line(&["stop"]), "stop");
@@ -225,12 +240,15 @@ mod tests {
 
     #[test]
     fn words_that_would_change_the_command_are_refused() {
-        for bad in ["", "a b", "a\nstop", "a\u{1b}"] {
+        for bad in ["", "a\nstop", "a\u{1b}"] {
             assert!(parse(&["drain", "app", bad]).is_err(), "{bad:?}");
         }
-        for bad in ["-1", "many", "4294967296", ""] {
-            assert!(parse(&["weight", "app", "b:1", "--", bad]).is_err(), "{bad:?}");
-        }
+    }
+
+    #[test]
+    fn blanks_and_quotes_in_a_name_stay_in_one_word() {
+        assert_eq!(line(&["drain", "unix:/run/my app.sock"]), r#"drain "unix:/run/my app.sock""#);
+        assert_eq!(line(&["drain", r#""a \b"#]), r#"drain "\"a \\b""#);
     }
 
     #[test]

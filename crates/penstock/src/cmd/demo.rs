@@ -66,7 +66,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Failure::runtime(format_args!("cannot make a directory in {}: {error}", env::temp_dir().display()))
     })?;
     let stage = Stage::build(arguments, &directory).map_err(Failure::Runtime)?;
-    let result = print(&stage.introduction()).and_then(|()| runtime.block_on(stage.show(arguments, &mut signals)));
+    let result =
+        print(&stage.introduction()).and_then(|()| runtime.block_on(stage.show(arguments, &mut signals)));
     stage.server.stop();
     let path = directory.path().display().to_string();
     drop(directory);
@@ -111,7 +112,8 @@ impl Stage {
         let server = Server::start(&program, &files.configuration, &files.log)?;
         let http = server.bound.listener("web")?;
         let https = server.bound.listener("secure")?;
-        let admin = server.bound.admin.clone().context("the front door did not say where its admin listener is")?;
+        let admin =
+            server.bound.admin.clone().context("the front door did not say where its admin listener is")?;
         Ok(Stage { backends, server, files, http, https, admin })
     }
 
@@ -209,8 +211,10 @@ fn configuration(
     backends: &[Backend],
 ) -> anyhow::Result<String> {
     let Arguments { http_port, https_port, .. } = arguments;
-    let backends: Vec<_> =
-        backends.iter().map(|backend| format!("    {}, # {}\n", string(&backend.address), backend.name)).collect();
+    let backends: Vec<_> = backends
+        .iter()
+        .map(|backend| format!("    {}, # {}\n", string(&backend.address), backend.name))
+        .collect();
     let backends = backends.concat();
     let [access_log, control, certificates] =
         [files.access_log.as_path(), &files.control, certificates].map(path_string);
@@ -269,7 +273,9 @@ fn path_string(path: &Path) -> anyhow::Result<String> {
 fn program() -> String {
     let Ok(path) = env::current_exe() else { return "penstock".to_owned() };
     let found = env::var_os("PATH").is_some_and(|directories| {
-        let first = env::split_paths(&directories).map(|directory| directory.join("penstock")).find(|file| file.is_file());
+        let first = env::split_paths(&directories)
+            .map(|directory| directory.join("penstock"))
+            .find(|file| file.is_file());
         first.and_then(|file| file.canonicalize().ok()).is_some_and(|file| file == path)
     });
     if found { "penstock".to_owned() } else { quote(&path) }
@@ -285,7 +291,11 @@ fn quote(path: &Path) -> String {
 fn last_lines(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(20)..].iter().map(|line| format!("  {}", plain(line))).collect::<Vec<_>>().join("\n")
+    lines[lines.len().saturating_sub(20)..]
+        .iter()
+        .map(|line| format!("  {}", plain(line)))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Where the table goes.

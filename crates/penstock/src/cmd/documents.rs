@@ -58,9 +58,9 @@ pub fn config(arguments: &ConfigArguments) -> Result<(), Failure> {
 /// Prints a man page, or writes all of them.
 pub fn man(program: Command, arguments: &ManArguments) -> Result<(), Failure> {
     if let Some(directory) = &arguments.directory {
-        fs::create_dir_all(directory)
-            .and_then(|()| clap_mangen::generate_to(program, directory))
-            .map_err(|error| Failure::runtime(format_args!("cannot write into {}: {error}", directory.display())))?;
+        fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(program, directory)).map_err(
+            |error| Failure::runtime(format_args!("cannot write into {}: {error}", directory.display())),
+        )?;
         return Ok(());
     }
     let command = match &arguments.command {

@@ -33,7 +33,8 @@ pub struct Arguments {
     /// Address to listen on, such as :8080, 127.0.0.1:8080 or unix:/run/web.sock; may be repeated
     #[arg(long, short, value_name = "ADDRESS", requires = "backend", help_heading = QUICK)]
     listen: Vec<String>,
-    /// Backend, such as 10.0.0.11:8000, app.internal:8000 or unix:/run/app.sock; may be repeated
+    /// Backend, such as 10.0.0.11:8000, app.internal:8000 or unix:/run/app.sock; may be repeated, and followed by
+    /// its own settings: 10.0.0.11:8000,weight=2,max-connections=100
     #[arg(long, short, value_name = "ADDRESS", requires = "listen", help_heading = QUICK)]
     backend: Vec<String>,
     /// What is spoken: http or tcp
@@ -42,6 +43,9 @@ pub struct Arguments {
     /// How a backend is chosen: round-robin, least-connections, two-choices, hash, maglev or sticky
     #[arg(long, value_name = "POLICY", requires = "listen", help_heading = QUICK)]
     balance: Option<String>,
+    /// Worker threads: a number, or auto for one per core
+    #[arg(long, value_name = "N", requires = "listen", help_heading = QUICK)]
+    workers: Option<String>,
     /// How backends are checked: tcp, off, or the path of an HTTP check such as /healthz
     #[arg(long, value_name = "CHECK", requires = "listen", help_heading = QUICK)]
     health: Option<String>,
@@ -83,7 +87,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         complain(&config.warnings.render());
     }
     let strict = if arguments.strict { Strictness::Strict } else { Strictness::Degrade };
-    serve::run(Options { source, environment, config, strict }).map_err(|error| Failure::Runtime(error.into()))
+    serve::run(Options { source, environment, config, strict })
+        .map_err(|error| Failure::Runtime(error.into()))
 }
 
 /// The configuration that the arguments mean, and how to read it again.
@@ -122,7 +127,7 @@ fn quick(arguments: &Arguments) -> Quick {
         control: arguments.control.clone(),
         admin: arguments.admin.clone(),
         access_log: arguments.access_log.clone(),
-        workers: None,
+        workers: arguments.workers.clone(),
     }
 }
 

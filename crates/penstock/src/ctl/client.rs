@@ -204,7 +204,9 @@ impl Client {
 
     fn io_error(&self, error: io::Error) -> ClientError {
         match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => ClientError::Timeout(self.path.clone(), self.timeout),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                ClientError::Timeout(self.path.clone(), self.timeout)
+            }
             _ => ClientError::Io(self.path.clone(), error),
         }
     }
@@ -264,7 +266,10 @@ impl fmt::Display for ClientError {
                 path.display()
             ),
             Self::BadCommand(command) => {
-                write!(f, "{command:?} cannot be sent\n  hint: a command is one line without control characters")
+                write!(
+                    f,
+                    "{command:?} cannot be sent\n  hint: a command is one line without control characters"
+                )
             }
             Self::Timeout(path, after) => write!(
                 f,

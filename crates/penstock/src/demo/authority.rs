@@ -7,7 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 
 /// The files that were made.
@@ -34,7 +35,8 @@ pub fn create(directory: &Path) -> anyhow::Result<Files> {
     server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     server.use_authority_key_identifier_extension = true;
-    let server_certificate = server.signed_by(&server_key, &Issuer::from_params(&authority, &authority_key))?;
+    let server_certificate =
+        server.signed_by(&server_key, &Issuer::from_params(&authority, &authority_key))?;
 
     let files = Files { authority: directory.join("ca.pem"), certificates: directory.join("certificates") };
     DirBuilder::new().mode(0o700).create(&files.certificates)?;

@@ -234,7 +234,9 @@ fn slow_millis(query: Option<&str>) -> Result<u64, String> {
     match value.map(str::parse) {
         None => Ok(1000),
         Some(Ok(millis)) if millis <= MAX_SLOW_MILLIS => Ok(millis),
-        Some(_) => Err(format!("ms must be a number of milliseconds, at most {MAX_SLOW_MILLIS}: /slow?ms=300\n")),
+        Some(_) => {
+            Err(format!("ms must be a number of milliseconds, at most {MAX_SLOW_MILLIS}: /slow?ms=300\n"))
+        }
     }
 }
 
@@ -313,7 +315,9 @@ mod tests {
             backend.switch(Power::Off);
             wait_until(|| get(backend, "/").is_err());
             backend.switch(Power::On);
-            wait_until(|| get(backend, "/").is_ok_and(|answer| answer.ends_with(&format!("from {}\n", backend.name))));
+            wait_until(|| {
+                get(backend, "/").is_ok_and(|answer| answer.ends_with(&format!("from {}\n", backend.name)))
+            });
         }
     }
 

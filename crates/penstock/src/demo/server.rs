@@ -63,7 +63,9 @@ impl Server {
         let stderr = child.stderr.take().context("the front door has no standard error")?;
         let mut server = Server { child, bound: Bound::default() };
         let (sender, lines) = mpsc::channel();
-        thread::Builder::new().name("demo-server-log".to_owned()).spawn(move || copy(stderr, &mut log, &sender))?;
+        thread::Builder::new()
+            .name("demo-server-log".to_owned())
+            .spawn(move || copy(stderr, &mut log, &sender))?;
         server.wait_until_ready(&lines)?;
         Ok(server)
     }
@@ -93,7 +95,9 @@ impl Server {
                 Err(RecvTimeoutError::Timeout) => {
                     bail!("the front door was not ready after {} s:\n{}", START_LIMIT.as_secs(), join(&last))
                 }
-                Err(RecvTimeoutError::Disconnected) => bail!("the front door did not start:\n{}", join(&last)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("the front door did not start:\n{}", join(&last))
+                }
             };
             match understand(&line) {
                 Said::Listener(name, address) => self.bound.listeners.push((name, address)),
@@ -126,7 +130,8 @@ impl Bound {
     /// The address of a listener by its name.
     pub fn listener(&self, name: &str) -> anyhow::Result<SocketAddr> {
         let found = self.listeners.iter().find(|(listener, _)| listener == name);
-        let (_, address) = found.with_context(|| format!("the front door did not say where {name} listens"))?;
+        let (_, address) =
+            found.with_context(|| format!("the front door did not say where {name} listens"))?;
         address.parse().with_context(|| format!("{address:?} is no address"))
     }
 }
@@ -191,7 +196,8 @@ mod tests {
         let time = "2026-01-01T00:00:00.000000Z";
         let web = Said::Listener("web".into(), "127.0.0.1:43211".into());
         assert_eq!(understand(&format!("{time}  INFO listening listener=web address=127.0.0.1:43211")), web);
-        let line = format!("{time}  INFO serve::start: listening listener=\"web\" address=\"127.0.0.1:43211\"");
+        let line =
+            format!("{time}  INFO serve::start: listening listener=\"web\" address=\"127.0.0.1:43211\"");
         assert_eq!(understand(&line), web);
         let admin = Said::Admin("127.0.0.1:9900".into());
         assert_eq!(understand(&format!("{time}  INFO listening admin address=127.0.0.1:9900")), admin);
@@ -201,7 +207,9 @@ mod tests {
     #[test]
     fn other_lines_with_the_same_words_are_not_taken_for_the_start() {
         let time = "2026-01-01T00:00:00.000000Z";
-        for line in ["INFO backend is ready", "INFO listening control socket=/run/x", "WARN not ready", "", "ready"] {
+        for line in
+            ["INFO backend is ready", "INFO listening control socket=/run/x", "WARN not ready", "", "ready"]
+        {
             assert_eq!(understand(&format!("{time} {line}")), Said::Other, "{line}");
         }
         assert_eq!(understand("ready"), Said::Other);

@@ -100,7 +100,8 @@ pub fn watch(socket: PathBuf, interval: Duration) -> std::io::Result<mpsc::Recei
 fn ask(socket: &std::path::Path) -> Result<Status, String> {
     let mut client = Client::connect(socket, ANSWER_LIMIT).map_err(first_line)?;
     let answer = client.ask("status json").map_err(first_line)?;
-    serde_json::from_str(&answer.lines.join("\n")).map_err(|error| format!("status is not understood: {error}"))
+    serde_json::from_str(&answer.lines.join("\n"))
+        .map_err(|error| format!("status is not understood: {error}"))
 }
 
 /// The table has no room for hints.

@@ -109,7 +109,13 @@ impl Table {
         };
         if let Some(clients) = &view.clients {
             let Latency { p50_ms, p99_ms } = clients.latency;
-            let _ = write!(line, ", {} failed, p50 {} ms, p99 {} ms", clients.failed, millis(p50_ms), millis(p99_ms));
+            let _ = write!(
+                line,
+                ", {} failed, p50 {} ms, p99 {} ms",
+                clients.failed,
+                millis(p50_ms),
+                millis(p99_ms)
+            );
         }
         for row in &view.backends {
             let _ = write!(line, " | {} {} {}/s", row.name, row.health, rate(row.rate));

@@ -70,7 +70,9 @@ fn stuffed_dots_are_taken_away_and_do_not_end_the_answer() {
 fn refusal_keeps_the_servers_words_and_the_lines_below() {
     let server = scripted(b"error configuration refused\nfile.toml:1:1: bad\n.\n", 7, End::Hold);
     let error = ask(&server, "reload").unwrap_err();
-    assert!(matches!(&error, ClientError::Refused(text) if text == "configuration refused\nfile.toml:1:1: bad"));
+    assert!(
+        matches!(&error, ClientError::Refused(text) if text == "configuration refused\nfile.toml:1:1: bad")
+    );
 }
 
 #[test]
@@ -89,7 +91,10 @@ fn answer_that_is_cut_off_is_an_error() {
 fn foreign_protocol_is_named_as_such() {
     let server = scripted(b"HTTP/1.1 400 Bad Request\r\n\r\n", 4096, End::Close);
     let error = ask(&server, "status").unwrap_err();
-    assert!(error.to_string().contains("not a penstock control socket: it said \"HTTP/1.1 400 Bad Request\""), "{error}");
+    assert!(
+        error.to_string().contains("not a penstock control socket: it said \"HTTP/1.1 400 Bad Request\""),
+        "{error}"
+    );
 }
 
 #[test]
