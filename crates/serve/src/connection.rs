@@ -44,7 +44,8 @@ pub struct Guest {
     pub arrival: Arrival,
 }
 
-/// Serves one client connection to its end.
+/// Serves one client connection to its end. The steps that a connection spends little time in are boxed: otherwise their
+/// state would be part of the task, and an idle connection would pay for all of them.
 pub async fn serve(
     worker: Rc<Worker>,
     current: Current,
@@ -62,26 +63,29 @@ pub async fn serve(
     let mut plain = plain;
     let mut early = Vec::new();
     if plan.settings.proxy_protocol_from.contains(&peer) {
-        match read_proxy_header(&mut plain, &mut arrival).await {
+        match Box::pin(read_proxy_header(&mut plain, &mut arrival)).await {
             Ok(rest) => early = rest,
             Err(ending) => return record(&worker, &plan, &arrival, ending),
         }
     }
     let stream = match &plan.tls {
         None => Stream::plain(plain),
-        Some(terminator) => match tls::accept(terminator, plain, std::mem::take(&mut early)).await {
-            Ok(Handshake { stream, version }) => {
-                arrival.tls = Some(version);
-                stream
+        Some(terminator) => {
+            match Box::pin(tls::accept(terminator, plain, std::mem::take(&mut early))).await {
+                Ok(Handshake { stream, version }) => {
+                    arrival.tls = Some(version);
+                    stream
+                }
+                Err(ending) => return record(&worker, &plan, &arrival, ending),
             }
-            Err(ending) => return record(&worker, &plan, &arrival, ending),
-        },
+        }
     };
     let guest = Guest { stream, early, arrival };
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => {
-            let mut outcome = Outcome::new(&worker, &plan.state, Kind::Tcp, guest.arrival.peer, guest.arrival.tls);
-            tcp::serve(&worker, &current, settings, guest, &mut outcome).await;
+            let mut outcome =
+                Outcome::new(&worker, &plan.state, Kind::Tcp, guest.arrival.peer, guest.arrival.tls);
+            Box::pin(tcp::serve(&worker, &current, settings, guest, &mut outcome)).await;
         }
         Protocol::Http(_) => {
             let listener = plan.settings.name.clone();

@@ -64,53 +64,100 @@ enum Turn {
 }
 
 /// Serves a connection, beginning with the snapshot that accepted it.
-pub async fn serve(worker: &Rc<Worker>, mut current: Current, listener: &Arc<str>, guest: Guest, control: &Control) {
+pub async fn serve(
+    worker: &Rc<Worker>,
+    current: Current,
+    listener: &Arc<str>,
+    guest: Guest,
+    control: &Control,
+) {
     let Guest { stream, early, arrival } = guest;
-    let mut client = Client { stream, buffer: early };
-    let mut served = 0u64;
+    let client = Client { stream, buffer: early };
+    let mut visit = Visit { worker, current, listener, arrival, client, served: 0 };
     let after = loop {
-        let Some(Protocol::Http(settings)) =
-            current.listeners.get(listener).map(|plan| &plan.settings.protocol)
-        else {
-            break After::Close;
-        };
-        let patience = if served == 0 { settings.timeouts.head } else { settings.timeouts.idle };
-        if client.buffer.is_empty()
-            && wait_for_request(worker, &mut client, control, patience).await == Waited::Ended
-        {
+        if visit.wait_for_request(control).await == Waited::Ended {
             break After::Close;
         }
-        // The configuration that is current when a request begins is the one that answers it. A reload that removed the
-        // listener does not fail the request that was on its way: it gets its answer, and is the last.
-        let newest = worker.current();
-        let mut is_last = worker.is_draining();
-        match newest.listeners.get(listener).map(|plan| &plan.settings.protocol) {
-            Some(Protocol::Http(_)) => current = newest,
-            _ => is_last = true,
-        }
-        let Some(plan) = current.listeners.get(listener) else { break After::Close };
-        let Protocol::Http(settings) = &plan.settings.protocol else { break After::Close };
-        let mut outcome = Outcome::new(worker, &plan.state, Kind::Http, arrival.peer, arrival.tls);
-        let received = match read_head(&mut client, settings, &mut outcome).await {
-            Ok(received) => Rc::new(received),
-            Err(fault) => {
-                let hsts = plan.tls.as_ref().and(settings.hsts.as_deref());
-                break answer_fault(settings, hsts, &client, fault, &mut outcome).await;
-            }
-        };
-        outcome.bytes_in = received.head.len() as u64;
-        outcome.received = Some(received.clone());
-        served += 1;
-        is_last |= settings.max_requests.is_some_and(|most| served >= most);
-        let turn = if is_last { Turn::Last } else { Turn::More };
-        let session = Session { worker, current: &current, plan, settings, arrival: &arrival, received, turn };
-        match exchange::run(&session, &mut client, &mut outcome).await {
+        // Boxed, so that a connection between two requests does not hold the state of an exchange.
+        match Box::pin(visit.answer_request()).await {
             After::KeepAlive => {}
             after => break after,
         }
     };
     if after == After::Close {
-        linger(&client.stream).await;
+        Box::pin(linger(&visit.client.stream)).await;
+    }
+}
+
+/// What a connection holds between two requests.
+struct Visit<'a> {
+    worker: &'a Rc<Worker>,
+    /// The newest snapshot that knows the listener.
+    current: Current,
+    listener: &'a Arc<str>,
+    arrival: Arrival,
+    client: Client,
+    /// Requests so far.
+    served: u64,
+}
+
+impl Visit<'_> {
+    /// Waits for the first byte of a request, holding no buffer. A connection that ends here has lost nothing.
+    async fn wait_for_request(&mut self, control: &Control) -> Waited {
+        if !self.client.buffer.is_empty() {
+            return Waited::Arrived;
+        }
+        self.client.buffer = Vec::new();
+        if self.worker.is_draining() {
+            control.close_when_idle();
+        }
+        let Some((_, settings)) = find(&self.current, self.listener) else { return Waited::Ended };
+        let patience = if self.served == 0 { settings.timeouts.head } else { settings.timeouts.idle };
+        let Client { stream, buffer } = &mut self.client;
+        let arriving = std::future::poll_fn(|cx| control.poll_idle(cx, |cx| stream.poll_fill(cx, buffer)));
+        match tokio::time::timeout(patience, arriving).await {
+            Ok(Woken::By(Ok(count))) if count > 0 => Waited::Arrived,
+            _ => Waited::Ended,
+        }
+    }
+
+    async fn answer_request(&mut self) -> After {
+        // The configuration that is current when a request begins is the one that answers it. A reload that removed the
+        // listener does not fail the request that was on its way: it gets its answer, and is the last.
+        let newest = self.worker.current();
+        let mut is_last = self.worker.is_draining();
+        if find(&newest, self.listener).is_some() {
+            self.current = newest;
+        } else {
+            is_last = true;
+        }
+        let Some((plan, settings)) = find(&self.current, self.listener) else { return After::Close };
+        let mut outcome =
+            Outcome::new(self.worker, &plan.state, Kind::Http, self.arrival.peer, self.arrival.tls);
+        let received = match read_head(&mut self.client, settings, &mut outcome).await {
+            Ok(received) => Rc::new(received),
+            Err(fault) => {
+                let hsts = plan.tls.as_ref().and(settings.hsts.as_deref());
+                return answer_fault(settings, hsts, &self.client, fault, &mut outcome).await;
+            }
+        };
+        outcome.bytes_in = received.head.len() as u64;
+        outcome.received = Some(received.clone());
+        self.served += 1;
+        is_last |= settings.max_requests.is_some_and(|most| self.served >= most);
+        let turn = if is_last { Turn::Last } else { Turn::More };
+        let (worker, arrival) = (self.worker, &self.arrival);
+        let session = Session { worker, current: &self.current, plan, settings, arrival, received, turn };
+        exchange::run(&session, &mut self.client, &mut outcome).await
+    }
+}
+
+/// The plan of an HTTP listener in a snapshot.
+fn find<'s>(current: &'s Current, listener: &str) -> Option<(&'s ListenerPlan, &'s HttpSettings)> {
+    let plan = current.listeners.get(listener)?;
+    match &plan.settings.protocol {
+        Protocol::Http(settings) => Some((plan, settings)),
+        Protocol::Tcp(_) => None,
     }
 }
 
@@ -118,25 +165,6 @@ pub async fn serve(worker: &Rc<Worker>, mut current: Current, listener: &Arc<str
 enum Waited {
     Arrived,
     Ended,
-}
-
-/// Waits for the first byte of a request, holding no buffer. A connection that ends here has lost nothing.
-async fn wait_for_request(
-    worker: &Worker,
-    client: &mut Client,
-    control: &Control,
-    patience: Duration,
-) -> Waited {
-    client.buffer = Vec::new();
-    if worker.is_draining() {
-        control.close_when_idle();
-    }
-    let Client { stream, buffer } = client;
-    let arriving = std::future::poll_fn(|cx| control.poll_idle(cx, |cx| stream.poll_fill(cx, buffer)));
-    match tokio::time::timeout(patience, arriving).await {
-        Ok(Woken::By(Ok(count))) if count > 0 => Waited::Arrived,
-        _ => Waited::Ended,
-    }
 }
 
 /// Why no request could be read.
