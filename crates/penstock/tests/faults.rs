@@ -71,7 +71,11 @@ fn garbage_is_a_400_and_the_backend_never_hears_of_it() {
         let mut client = server.client("web");
         let _ = client.try_send(&garbage);
         let (bytes, end) = client.read_to_end();
-        assert!(bytes.starts_with(b"HTTP/1.1 4") || (bytes.is_empty() && end == End::Reset), "{} {end:?}", show(&bytes));
+        assert!(
+            bytes.starts_with(b"HTTP/1.1 4") || (bytes.is_empty() && end == End::Reset),
+            "{} {end:?}",
+            show(&bytes)
+        );
     }
     assert!(recorder.records().is_empty());
 }
@@ -81,7 +85,8 @@ fn tls_on_the_plain_port_is_refused_at_once_and_says_so() {
     let recorder = Recorder::start();
     let server = front(recorder.address(), "", "");
     let mut client = server.client("web");
-    client.send([&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03][..], &[7; 506]].concat());
+    client
+        .send([&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03][..], &[7; 506]].concat());
     let answer = client.response();
     assert_eq!(answer.status, 400);
     assert!(answer.text().contains("TLS"), "{}", answer.text());
@@ -94,7 +99,8 @@ fn tls_on_the_plain_port_is_refused_at_once_and_says_so() {
 #[test]
 fn oversized_heads_and_targets_have_their_own_status_and_reach_no_backend() {
     let recorder = Recorder::start();
-    let server = front(recorder.address(), "limits = { head = \"16KiB\", headers = 50, target = \"4KiB\" }", "");
+    let server =
+        front(recorder.address(), "limits = { head = \"16KiB\", headers = 50, target = \"4KiB\" }", "");
     let send = |bytes: &[u8]| {
         let mut client = server.client("web");
         let _ = client.try_send(bytes);
@@ -106,7 +112,10 @@ fn oversized_heads_and_targets_have_their_own_status_and_reach_no_backend() {
     refused(&mut send(&head(&"X-A: b\r\n".repeat(10_000))), 431);
     refused(&mut send(&head(&"X-A: b\r\n".repeat(60))), 431);
     refused(&mut send(format!("GET /{} HTTP/1.1\r\nHost: test\r\n\r\n", "a".repeat(5_000)).as_bytes()), 414);
-    refused(&mut send(format!("GET /{} HTTP/1.1\r\nHost: test\r\n\r\n", "a".repeat(100 << 10)).as_bytes()), 414);
+    refused(
+        &mut send(format!("GET /{} HTTP/1.1\r\nHost: test\r\n\r\n", "a".repeat(100 << 10)).as_bytes()),
+        414,
+    );
     assert!(recorder.records().is_empty());
     assert_eq!(send(&head(&format!("X-A: {}\r\n", "a".repeat(15 << 10)))).response().status, 200);
 }
@@ -362,7 +371,8 @@ fn a_post_goes_elsewhere_when_nothing_of_it_was_sent() {
     let server = Server::start(&format!(
         "[listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
          [pool.app]\nbackends = [\"{}\", \"{}\"]\npassive = \"off\"\n",
-        nobody(), good.address
+        nobody(),
+        good.address
     ));
     for _ in 0..20 {
         assert_eq!(server.client("web").request("POST", "/", &[], b"x").text(), "good");
@@ -379,10 +389,13 @@ fn a_kept_backend_connection_that_was_closed_meanwhile_costs_no_request() {
     let server = front(&backend.address, "", "");
     let mut client = server.client("web");
     for number in 0..200 {
-        let answer = if number % 2 == 0 { client.get("/", &[]) } else { client.request("POST", "/", &[], b"x") };
+        let answer =
+            if number % 2 == 0 { client.get("/", &[]) } else { client.request("POST", "/", &[], b"x") };
         // Sends the next request when the backend's close has surely arrived: its thread has ended.
         assert_eq!(answer.text(), "once", "request {number}");
-        eventually("the backend closes", secs(5), || (backend.open.load(std::sync::atomic::Ordering::SeqCst) == 0).then_some(()));
+        eventually("the backend closes", secs(5), || {
+            (backend.open.load(std::sync::atomic::Ordering::SeqCst) == 0).then_some(())
+        });
     }
 }
 
@@ -421,7 +434,9 @@ fn a_request_waits_no_longer_than_the_queue_time() {
     ));
     let mut first = server.client("web");
     first.send(request("GET", "/", &[], b""));
-    eventually("the first is with the backend", secs(5), || (backend.open.load(std::sync::atomic::Ordering::SeqCst) == 1).then_some(()));
+    eventually("the first is with the backend", secs(5), || {
+        (backend.open.load(std::sync::atomic::Ordering::SeqCst) == 1).then_some(())
+    });
     let answer = server.client("web").get("/", &[]);
     assert_eq!(answer.status, 503, "{answer:?}");
     assert!(answer.header("retry-after").is_some() || !answer.text().is_empty());
@@ -435,7 +450,8 @@ fn with_all_backends_down_there_is_a_page_or_the_pool_fails_open_as_configured()
             let _ = talk.answer(status, &[], b"served");
         }
     });
-    let health = "health = { http = \"/healthz\", interval = \"100ms\", timeout = \"1s\", rise = 1, fall = 1 }";
+    let health =
+        "health = { http = \"/healthz\", interval = \"300ms\", timeout = \"300ms\", rise = 1, fall = 1 }";
     let config = |policy: &str| {
         format!(
             "[control]\nsocket = \"@DIR@/control.sock\"\n\
@@ -452,7 +468,10 @@ fn with_all_backends_down_there_is_a_page_or_the_pool_fails_open_as_configured()
     eventually("the backend is down", secs(10), || (open.health(&backend.address) == "down").then_some(()));
     assert_eq!(open.client("web").get("/", &[]).text(), "served");
     let said = open.stderr.all().join("\n").to_lowercase();
-    assert!(said.contains("fail") && said.contains("open") || said.contains("down"), "it is said loudly: {said}");
+    assert!(
+        said.contains("fail") && said.contains("open") || said.contains("down"),
+        "it is said loudly: {said}"
+    );
 }
 
 #[test]
@@ -627,14 +646,20 @@ fn slow_clients_of_three_kinds_fail_no_request_beside_them() {
     for kind in ["-H", "-B", "-X"] {
         let target = if kind == "-X" { "/big" } else { "/" };
         let url = format!("http://{address}{target}");
-        let arguments =
-            [kind, "-c", "200", "-i", "1", "-r", "200", "-l", "6", "-p", "2", "-u", &url, "-x", "10", "-w", "1", "-y", "8", "-z", "1"];
+        let arguments = [
+            kind, "-c", "200", "-i", "1", "-r", "200", "-l", "6", "-p", "2", "-u", &url, "-x", "10", "-w",
+            "1", "-y", "8", "-z", "1",
+        ];
         let mut command = Command::new(tools::program("slowhttptest"));
         let output = run_to_end(command.args(arguments).stdin(Stdio::null()), secs(60));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(text.contains("service available:") && !text.contains("service available:   NO"), "{kind}: {text}");
+        assert!(
+            text.contains("service available:") && !text.contains("service available:   NO"),
+            "{kind}: {text}"
+        );
     }
-    let h2load = tools::run("h2load", &["--h1", "-n", "3000", "-c", "10", &format!("http://{address}/")], secs(60));
+    let h2load =
+        tools::run("h2load", &["--h1", "-n", "3000", "-c", "10", &format!("http://{address}/")], secs(60));
     let counted = tools::parse_h2load(&String::from_utf8_lossy(&h2load.stdout));
     assert_eq!((counted.succeeded, counted.failed), (3000, 0));
     let totals = good.stop();

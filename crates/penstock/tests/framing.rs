@@ -2,9 +2,9 @@
 //! behind it keeps every byte that arrives and reads it strictly.
 #![allow(clippy::unwrap_used)]
 
-mod support;
 #[path = "../../logic/tests/vectors/requests.rs"]
 mod codec;
+mod support;
 #[path = "vectors/framing.rs"]
 mod vectors;
 
@@ -68,9 +68,13 @@ fn kept_backend_connections_carry_only_whole_requests_whatever_clients_send() {
     let records = recorders[0].records();
     let faults: Vec<_> = records.iter().filter_map(|record| record.fault.as_ref()).collect();
     assert!(faults.is_empty(), "{faults:#?}");
-    let sentinels = records.iter().flat_map(|record| &record.requests).filter(|seen| seen.target.starts_with("/sentinel/"));
+    let sentinels = records
+        .iter()
+        .flat_map(|record| &record.requests)
+        .filter(|seen| seen.target.starts_with("/sentinel/"));
     assert_eq!(sentinels.count(), vectors.len());
-    let smuggled = records.iter().flat_map(|record| &record.requests).any(|seen| seen.target.contains("smuggled"));
+    let smuggled =
+        records.iter().flat_map(|record| &record.requests).any(|seen| seen.target.contains("smuggled"));
     assert!(!smuggled);
 }
 
@@ -115,7 +119,10 @@ fn bytes_after_an_early_answer_are_never_taken_for_a_request() {
     for _ in 0..20 {
         let inner = "GET /smuggled HTTP/1.1\r\nHost: test\r\n\r\n";
         let mut client = server.client("web");
-        client.send(format!("POST /early HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", inner.len() * 2));
+        client.send(format!(
+            "POST /early HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n",
+            inner.len() * 2
+        ));
         let early = client.response();
         assert_eq!(early.status, 200);
         let _ = client.try_send(inner);
@@ -148,7 +155,10 @@ fn an_upgrade_without_101_is_never_a_tunnel() {
 
 #[test]
 fn a_101_that_nobody_asked_for_is_a_502() {
-    refused_as_502("unasked 101", b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nraw");
+    refused_as_502(
+        "unasked 101",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nraw",
+    );
 }
 
 #[test]
@@ -185,7 +195,10 @@ fn a_second_response_that_nobody_asked_for_reaches_no_client() {
 fn the_audit_finds_no_fault_in_what_nginx_forwards_of_valid_requests() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::start();
-    let proxy = format!("location / {{ proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_pass http://{}; }}", recorder.address());
+    let proxy = format!(
+        "location / {{ proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_pass http://{}; }}",
+        recorder.address()
+    );
     let nginx = peers::nginx(dir.path(), &proxy);
     let valid: Vec<Vector> = vectors::all()
         .into_iter()
@@ -200,7 +213,10 @@ fn the_audit_finds_no_fault_in_what_nginx_forwards_of_valid_requests() {
 
 fn illegal_responses() -> Vec<(&'static str, Vec<u8>)> {
     let mut all: Vec<(&'static str, Vec<u8>)> = [
-        ("length and chunked", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (
+            "length and chunked",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        ),
         ("two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!"),
         ("length with a sign", "HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\nhello"),
         ("empty length", "HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\n"),
@@ -234,8 +250,14 @@ fn illegal_responses() -> Vec<(&'static str, Vec<u8>)> {
     .into_iter()
     .map(|(name, text)| (name, text.as_bytes().to_vec()))
     .collect();
-    all.push(("a head of 1 MiB", [b"HTTP/1.1 200 OK\r\nX-A: ", vec![b'a'; 1 << 20].as_slice(), b"\r\n\r\n"].concat()));
-    all.push(("10,000 header lines", format!("HTTP/1.1 200 OK\r\n{}\r\n", "X-A: b\r\n".repeat(10_000)).into_bytes()));
+    all.push((
+        "a head of 1 MiB",
+        [b"HTTP/1.1 200 OK\r\nX-A: ", vec![b'a'; 1 << 20].as_slice(), b"\r\n\r\n"].concat(),
+    ));
+    all.push((
+        "10,000 header lines",
+        format!("HTTP/1.1 200 OK\r\n{}\r\n", "X-A: b\r\n".repeat(10_000)).into_bytes(),
+    ));
     all
 }
 
@@ -293,7 +315,13 @@ fn run_all(vectors: &[Vector], fronts: &[String], recorders: &[Recorder]) -> Vec
     faults.into_inner().unwrap()
 }
 
-fn judge(vector: &Vector, answers: &[Response], rest: &[u8], end: End, records: &[peers::Record]) -> Result<(), String> {
+fn judge(
+    vector: &Vector,
+    answers: &[Response],
+    rest: &[u8],
+    end: End,
+    records: &[peers::Record],
+) -> Result<(), String> {
     if let Some(fault) = records.iter().find_map(|record| record.fault.as_ref()) {
         return Err(format!("AMBIGUOUS at the backend: {fault}"));
     }
@@ -359,7 +387,12 @@ fn exchange(front: &str, bytes: &[u8]) -> (Vec<Response>, Vec<u8>, End) {
         match answer {
             Ok(answer) if answer.status < 200 => {}
             Ok(answer) => answers.push(answer),
-            Err(why) if why.starts_with("time") && client.unused().is_empty() && !finished && started.elapsed() < secs(10) => {
+            Err(why)
+                if why.starts_with("time")
+                    && client.unused().is_empty()
+                    && !finished
+                    && started.elapsed() < secs(10) =>
+            {
                 finished = true;
                 let _ = client.stream.shutdown(Shutdown::Write);
             }

@@ -30,7 +30,11 @@ fn requests_on_one_connection_are_answered_one_after_the_other() {
         let answer = client.get(&format!("/{number}"), &[]);
         assert_eq!((answer.status, answer.text()), (200, format!("GET /{number}")));
     }
-    assert!(recorder.records().len() < 5, "the backend's connection is kept: {} of them", recorder.records().len());
+    assert!(
+        recorder.records().len() < 5,
+        "the backend's connection is kept: {} of them",
+        recorder.records().len()
+    );
 }
 
 #[test]
@@ -88,7 +92,9 @@ fn head_204_and_304_have_no_body_and_keep_the_connection() {
         while let Some(request) = talk.request() {
             match request.target.as_str() {
                 "/204" => talk.send("HTTP/1.1 204 No Content\r\nX-A: 204\r\n\r\n"),
-                "/304" => talk.send("HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\nContent-Length: 1234\r\n\r\n"),
+                "/304" => {
+                    talk.send("HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\nContent-Length: 1234\r\n\r\n")
+                }
                 "/chunked" => talk.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
                 _ if request.method == "HEAD" => talk.send("HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n"),
                 _ => talk.answer(200, &[], b"body").is_ok(),
@@ -154,7 +160,8 @@ fn a_body_that_ends_with_its_connection_reaches_old_and_new_clients() {
 
 #[test]
 fn a_chunked_body_is_unwrapped_for_an_http_1_0_client() {
-    let backend = Scripted::saying(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+    let backend =
+        Scripted::saying(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
     let server = front(&backend.address, "", "");
     let mut old = server.client("web");
     old.send("GET / HTTP/1.0\r\nHost: test\r\nConnection: keep-alive\r\n\r\n");
@@ -198,8 +205,15 @@ fn curl_uploads_with_expect_through_the_proxy() {
     let url = format!("http://{}/echo", server.address("web"));
     let back = dir.path().join("back");
     curl_text(&[
-        "-H", "Expect: 100-continue", "-H", "Content-Type: application/octet-stream", "--data-binary",
-        &format!("@{}", file.display()), "-o", back.to_str().unwrap(), &url,
+        "-H",
+        "Expect: 100-continue",
+        "-H",
+        "Content-Type: application/octet-stream",
+        "--data-binary",
+        &format!("@{}", file.display()),
+        "-o",
+        back.to_str().unwrap(),
+        &url,
     ]);
     assert!(fs::read(&file).unwrap() == fs::read(&back).unwrap(), "the upload came back changed");
 }
@@ -217,10 +231,10 @@ fn early_hints_come_before_the_answer_and_never_to_http_1_0() {
     let mut client = server.client("web");
     client.send(request("GET", "/", &[], b""));
     let hints = [client.response(), client.response()];
-    assert_eq!(hints.map(|hint| (hint.status, hint.header("link").map(str::to_owned))), [
-        (103, Some("</a.css>; rel=preload".to_owned())),
-        (103, Some("</b.css>; rel=preload".to_owned()))
-    ]);
+    assert_eq!(
+        hints.map(|hint| (hint.status, hint.header("link").map(str::to_owned))),
+        [(103, Some("</a.css>; rel=preload".to_owned())), (103, Some("</b.css>; rel=preload".to_owned()))]
+    );
     assert_eq!(client.response().text(), "page");
 
     let mut old = server.client("web");
@@ -239,13 +253,13 @@ fn large_bodies_arrive_byte_for_byte_in_both_directions() {
             let _ = pattern.write_to(&mut talk.client.stream, SIZE);
         } else {
             let mut at = 0;
-            while at < SIZE {
-                if talk.client.fill(std::time::Instant::now() + secs(20)).unwrap() == 0 {
-                    break;
-                }
+            loop {
                 assert!(pattern.is_at(at, talk.client.unused()), "the upload differs after {at}");
                 at += talk.client.unused().len() as u64;
                 talk.client.forget();
+                if at >= SIZE || talk.client.fill(std::time::Instant::now() + secs(20)).unwrap() == 0 {
+                    break;
+                }
             }
             let _ = talk.answer(200, &[], at.to_string().as_bytes());
         }
@@ -301,7 +315,10 @@ fn http_1_0_clients_get_a_close_and_keep_alive_if_they_ask() {
         client.send("GET /old HTTP/1.0\r\nHost: test\r\nConnection: keep-alive\r\n\r\n");
         let answer = client.response();
         assert_eq!(answer.status, 200);
-        assert!(answer.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("keep-alive")), "{answer:?}");
+        assert!(
+            answer.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("keep-alive")),
+            "{answer:?}"
+        );
     }
 }
 
@@ -309,7 +326,8 @@ fn http_1_0_clients_get_a_close_and_keep_alive_if_they_ask() {
 fn hop_by_hop_headers_end_here() {
     let backend = Scripted::start(|talk| {
         while let Some(request) = talk.request() {
-            for name in ["keep-alive", "proxy-connection", "x-secret", "proxy-authorization", "te", "upgrade"] {
+            for name in ["keep-alive", "proxy-connection", "x-secret", "proxy-authorization", "te", "upgrade"]
+            {
                 assert!(!request.has(name), "{name} arrived: {request:?}");
             }
             talk.send(
@@ -320,8 +338,12 @@ fn hop_by_hop_headers_end_here() {
     });
     let server = front(&backend.address, "", "");
     let headers = [
-        ("Connection", "keep-alive, X-Secret"), ("X-Secret", "1"), ("Keep-Alive", "timeout=9"),
-        ("Proxy-Connection", "keep-alive"), ("Proxy-Authorization", "Basic eA=="), ("TE", "gzip"),
+        ("Connection", "keep-alive, X-Secret"),
+        ("X-Secret", "1"),
+        ("Keep-Alive", "timeout=9"),
+        ("Proxy-Connection", "keep-alive"),
+        ("Proxy-Authorization", "Basic eA=="),
+        ("TE", "gzip"),
     ];
     let answer = server.client("web").get("/", &headers);
     assert_eq!((answer.status, answer.header("x-outer")), (200, Some("2")), "{answer:?}");
@@ -369,7 +391,9 @@ fn a_websocket_outlives_the_idle_time_of_requests_and_ends_at_the_tunnel_time() 
 fn bytes_that_follow_a_101_at_once_are_not_lost() {
     let backend = Scripted::start(|talk| {
         talk.request();
-        talk.send("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nfirst words");
+        talk.send(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nfirst words",
+        );
         let got = talk.client.read_exactly(5);
         talk.send(got);
     });
@@ -387,9 +411,15 @@ fn a_stranger_cannot_say_where_it_comes_from() {
     let recorder = Recorder::start();
     let server = front(recorder.address(), "", "");
     let lies = [
-        ("X-Forwarded-For", "6.6.6.6"), ("X-Forwarded-Proto", "https"), ("X-Forwarded-Host", "evil"),
-        ("X-Forwarded-Port", "666"), ("X-Real-IP", "6.6.6.6"), ("Forwarded", "for=6.6.6.6;proto=https"),
-        ("X_Forwarded_For", "6.6.6.6"), ("X-Request-Id", "forged"), ("x-forwarded-for", "7.7.7.7"),
+        ("X-Forwarded-For", "6.6.6.6"),
+        ("X-Forwarded-Proto", "https"),
+        ("X-Forwarded-Host", "evil"),
+        ("X-Forwarded-Port", "666"),
+        ("X-Real-IP", "6.6.6.6"),
+        ("Forwarded", "for=6.6.6.6;proto=https"),
+        ("X_Forwarded_For", "6.6.6.6"),
+        ("X-Request-Id", "forged"),
+        ("x-forwarded-for", "7.7.7.7"),
     ];
     assert_eq!(server.client("web").get("/", &lies).status, 200);
     let seen = recorder.last();
@@ -399,7 +429,10 @@ fn a_stranger_cannot_say_where_it_comes_from() {
     let forwarded = seen.lines("forwarded");
     assert_eq!(forwarded.len(), 1);
     assert!(forwarded[0].contains("for=127.0.0.1") && forwarded[0].contains("proto=http"), "{forwarded:?}");
-    let all = format!("{:?}", seen.headers.iter().map(|(_, value)| String::from_utf8_lossy(value)).collect::<Vec<_>>());
+    let all = format!(
+        "{:?}",
+        seen.headers.iter().map(|(_, value)| String::from_utf8_lossy(value)).collect::<Vec<_>>()
+    );
     assert!(!all.contains("6.6.6.6") && !all.contains("evil") && !all.contains("forged"), "{all}");
     assert!(!seen.has("x_forwarded_for"), "it reads as X-Forwarded-For behind a CGI mapping");
 }
@@ -409,8 +442,11 @@ fn a_trusted_proxy_is_believed_and_extended() {
     let recorder = Recorder::start();
     let server = front(recorder.address(), "trusted-proxies = [\"127.0.0.0/8\"]", "");
     let headers = [
-        ("X-Forwarded-For", "192.0.2.7"), ("X-Forwarded-Proto", "https"), ("X-Forwarded-Host", "app.example"),
-        ("Forwarded", "for=192.0.2.7;proto=https"), ("X-Request-Id", "abc-123"),
+        ("X-Forwarded-For", "192.0.2.7"),
+        ("X-Forwarded-Proto", "https"),
+        ("X-Forwarded-Host", "app.example"),
+        ("Forwarded", "for=192.0.2.7;proto=https"),
+        ("X-Request-Id", "abc-123"),
     ];
     let answer = server.client("web").get("/", &headers);
     assert_eq!(answer.status, 200);
@@ -420,7 +456,10 @@ fn a_trusted_proxy_is_believed_and_extended() {
     assert_eq!(seen.lines("x-forwarded-proto"), ["https"]);
     assert_eq!(seen.lines("x-forwarded-host"), ["app.example"]);
     let forwarded = seen.lines("forwarded").join(", ");
-    assert!(forwarded.starts_with("for=192.0.2.7;proto=https") && forwarded.contains("for=127.0.0.1"), "{forwarded}");
+    assert!(
+        forwarded.starts_with("for=192.0.2.7;proto=https") && forwarded.contains("for=127.0.0.1"),
+        "{forwarded}"
+    );
     assert_eq!(seen.lines("x-request-id"), ["abc-123"]);
 }
 
@@ -456,8 +495,13 @@ fn every_request_has_an_id_of_its_own_that_the_client_sees_too() {
 fn headers_are_set_and_removed_by_listener_and_route() {
     let backend = Scripted::start(|talk| {
         while let Some(request) = talk.request() {
-            let seen = format!("{:?} {:?} {:?}", request.lines("x-a"), request.lines("x-b"), request.lines("x-c"));
-            let _ = talk.answer(200, &[("Server", "inner"), ("X-Powered-By", "magic"), ("X-Keep", "1")], seen.as_bytes());
+            let seen =
+                format!("{:?} {:?} {:?}", request.lines("x-a"), request.lines("x-b"), request.lines("x-c"));
+            let _ = talk.answer(
+                200,
+                &[("Server", "inner"), ("X-Powered-By", "magic"), ("X-Keep", "1")],
+                seen.as_bytes(),
+            );
         }
     });
     let server = front(
@@ -471,7 +515,10 @@ fn headers_are_set_and_removed_by_listener_and_route() {
     let sent = [("X-A", "client"), ("X-a", "again"), ("X-B", "client"), ("X-C", "client")];
     let answer = server.client("web").get("/r/x", &sent);
     assert_eq!(answer.text(), r#"["listener"] [] ["route"]"#);
-    assert_eq!((answer.header("server"), answer.header("x-route"), answer.header("x-keep")), (Some("front"), Some("yes"), Some("1")));
+    assert_eq!(
+        (answer.header("server"), answer.header("x-route"), answer.header("x-keep")),
+        (Some("front"), Some("yes"), Some("1"))
+    );
     assert_eq!(answer.header("x-powered-by"), None);
     let answer = server.client("web").get("/other", &sent);
     assert_eq!(answer.text(), r#"["listener"] [] ["client"]"#);
@@ -537,7 +584,10 @@ status = 301
     assert_eq!(ask("GET", "x", "/%61pi", &[]), "api");
     assert_eq!(ask("GET", "x", "//api", &[]), "api");
     let answer = server.client("web").get("/a/b?c=d", &[("Host", "old.example.org")]);
-    assert_eq!((answer.status, answer.header("location").map(|at| at.starts_with("https://new.example.org/a/b"))), (301, Some(true)));
+    assert_eq!(
+        (answer.status, answer.header("location").map(|at| at.starts_with("https://new.example.org/a/b"))),
+        (301, Some(true))
+    );
 }
 
 #[test]
@@ -548,11 +598,26 @@ fn a_path_that_two_readers_could_read_differently_is_refused() {
         "[listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"open\"\n\
          [[listener.web.route]]\npath = \"/admin\"\npool = \"closed\"\n\
          [pool.open]\nbackends = [\"{}\"]\n[pool.closed]\nbackends = [\"{}\"]\n",
-        open.address(), closed.address()
+        open.address(),
+        closed.address()
     ));
     for target in [
-        "/x/../admin", "/./admin", "/x/%2e%2e/admin", "/%2E%2E/admin", "/x%2fadmin", "/x/..%2fadmin", "/x\\admin",
-        "/x%5cadmin", "/x%00admin", "/%0aadmin", "/%zz", "/%", "/%1", "/x/..;/admin", "/.%2e/admin", "/admin/../x",
+        "/x/../admin",
+        "/./admin",
+        "/x/%2e%2e/admin",
+        "/%2E%2E/admin",
+        "/x%2fadmin",
+        "/x/..%2fadmin",
+        "/x\\admin",
+        "/x%5cadmin",
+        "/x%00admin",
+        "/%0aadmin",
+        "/%zz",
+        "/%",
+        "/%1",
+        "/x/..;/admin",
+        "/.%2e/admin",
+        "/admin/../x",
     ] {
         let answer = server.client("web").get(target, &[]);
         // A matrix parameter is not a dot segment by RFC 3986; it may pass, but only unchanged.
@@ -613,12 +678,21 @@ fn error_pages_are_html_or_json_as_the_client_prefers_and_carry_the_request_id()
         assert!(answer.header("cache-control").is_some_and(|value| value.contains("no-store")), "{answer:?}");
         (answer.header("content-type").unwrap().to_owned(), text)
     };
-    for accept in [None, Some("text/html,application/xhtml+xml,*/*;q=0.8"), Some("*/*"), Some("application/json;q=0.1, text/html")] {
+    for accept in [
+        None,
+        Some("text/html,application/xhtml+xml,*/*;q=0.8"),
+        Some("*/*"),
+        Some("application/json;q=0.1, text/html"),
+    ] {
         let (kind, text) = page(accept);
         assert!(kind.starts_with("text/html"), "{accept:?}: {kind}");
         assert!(text.contains("<html") || text.contains("<!doctype html>"), "{text}");
     }
-    for accept in ["application/json", "text/html;q=0.5, application/json", "application/problem+json, application/json"] {
+    for accept in [
+        "application/json",
+        "text/html;q=0.5, application/json",
+        "application/problem+json, application/json",
+    ] {
         let (kind, text) = page(Some(accept));
         assert!(kind.contains("json"), "{accept}: {kind}");
         let parsed: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -628,7 +702,9 @@ fn error_pages_are_html_or_json_as_the_client_prefers_and_carry_the_request_id()
 
 #[test]
 fn an_answer_to_head_that_we_make_ourselves_has_no_body() {
-    let server = Server::start("[listener.a]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\nredirect-to-https = true\n");
+    let server = Server::start(
+        "[listener.a]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\nredirect-to-https = true\n",
+    );
     let mut client = server.client("a");
     client.send("HEAD / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     let (bytes, _) = client.read_to_end();

@@ -22,7 +22,10 @@ const RELOADS: u32 = 100;
 fn a_hundred_reloads_under_load_fail_nothing_and_end_no_connection() {
     let dir = tempfile::tempdir().unwrap();
     // The load goes to nginx, the download to a backend of our own that makes its bytes, the WebSocket to Python.
-    let nginx = peers::nginx(dir.path(), "location = /small { return 200 'small answer'; } keepalive_requests 1000000;");
+    let nginx = peers::nginx(
+        dir.path(),
+        "location = /small { return 200 'small answer'; } keepalive_requests 1000000;",
+    );
     let bulk = Scripted::start(|talk| {
         talk.request();
         talk.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {GIGABYTE}\r\n\r\n"));
@@ -31,7 +34,8 @@ fn a_hundred_reloads_under_load_fail_nothing_and_end_no_connection() {
     });
     let echo = peers::websocket_echo();
     let file = |version: u32| {
-        let extra = if version == 0 { "" } else { "[[listener.web.route]]\npath = \"/new\"\npool = \"app\"\n" };
+        let extra =
+            if version == 0 { "" } else { "[[listener.web.route]]\npath = \"/new\"\npool = \"app\"\n" };
         format!(
             "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
              [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
@@ -39,7 +43,10 @@ fn a_hundred_reloads_under_load_fail_nothing_and_end_no_connection() {
              [[listener.web.route]]\npath = \"/bulk\"\npool = \"bulk\"\n[[listener.web.route]]\npath = \"/ws\"\npool = \"echo\"\n\
              [pool.app]\nbackends = [\"{}\"]\nbalance = \"{}\"\n\
              [pool.bulk]\nbackends = [\"{}\"]\ntimeouts = {{ body = \"120s\" }}\n[pool.echo]\nbackends = [\"{}\"]\n",
-            nginx.address, ["round-robin", "least-connections"][version as usize], bulk.address, echo.address
+            nginx.address,
+            ["round-robin", "least-connections"][version as usize],
+            bulk.address,
+            echo.address
         )
     };
     let server = Arc::new(Server::start(&file(0)));
@@ -57,13 +64,18 @@ fn a_hundred_reloads_under_load_fail_nothing_and_end_no_connection() {
     let mut refused = 0;
     for number in 1..=RELOADS {
         let valid = number % 5 != 0;
-        server.write_config(&if valid { file(number % 2) } else { file(number % 2).replace("protocol =", "protokoll =") });
+        server.write_config(&if valid {
+            file(number % 2)
+        } else {
+            file(number % 2).replace("protocol =", "protokoll =")
+        });
         if number % 2 == 0 {
             let output = server.ctl(&["reload"]);
             assert_eq!(output.status.success(), valid, "reload {number}: {output:?}");
             if !valid {
                 refused += 1;
-                let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+                let text = String::from_utf8_lossy(&output.stderr).into_owned()
+                    + &String::from_utf8_lossy(&output.stdout);
                 assert!(text.contains("protokoll") && text.contains("penstock.toml:"), "{text}");
             }
         } else if valid {
@@ -115,7 +127,9 @@ fn start_download(address: &str, done: Arc<AtomicU32>) -> std::thread::JoinHandl
             }
             let allowed = || GIGABYTE / u64::from(RELOADS) * u64::from(done.load(SeqCst) + 1);
             if at >= allowed() && done.load(SeqCst) < RELOADS {
-                eventually("the next reload", secs(120), || (at < allowed() || done.load(SeqCst) >= RELOADS).then_some(()));
+                eventually("the next reload", secs(120), || {
+                    (at < allowed() || done.load(SeqCst) >= RELOADS).then_some(())
+                });
             }
             assert!(client.fill(Instant::now() + secs(60)).unwrap() > 0, "the download ends after {at}");
         }
@@ -130,13 +144,24 @@ fn start_tools(url: &str, done: Arc<AtomicU32>) -> std::thread::JoinHandle<u64> 
         while done.load(SeqCst) < RELOADS || requests < 200_000 {
             let output = tools::run("h2load", &["--h1", "-n", "20000", "-c", "20", &url], secs(120));
             let counted = tools::parse_h2load(&String::from_utf8_lossy(&output.stdout));
-            assert_eq!((counted.succeeded, counted.failed), (20_000, 0), "{}", String::from_utf8_lossy(&output.stdout));
+            assert_eq!(
+                (counted.succeeded, counted.failed),
+                (20_000, 0),
+                "{}",
+                String::from_utf8_lossy(&output.stdout)
+            );
             requests += counted.succeeded;
             let mut command = Command::new(tools::program("wrk"));
-            let output = run_to_end(command.args(["-t", "1", "-c", "10", "-d", "2s", &url]).stdin(Stdio::null()), secs(60));
+            let output = run_to_end(
+                command.args(["-t", "1", "-c", "10", "-d", "2s", &url]).stdin(Stdio::null()),
+                secs(60),
+            );
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(!text.contains("Non-2xx") && !text.contains("Socket errors"), "{text}");
-            let line = text.lines().find(|line| line.contains(" requests in ")).unwrap_or_else(|| panic!("wrk: {text}"));
+            let line = text
+                .lines()
+                .find(|line| line.contains(" requests in "))
+                .unwrap_or_else(|| panic!("wrk: {text}"));
             requests += line.split_whitespace().next().unwrap().parse::<u64>().unwrap();
         }
         requests
@@ -166,7 +191,11 @@ fn a_listener_is_added_and_removed_by_reload_and_its_sessions_end_in_peace() {
     assert!(server.ctl(&["reload"]).status.success());
     eventually("nobody listens any more", secs(5), || Client::try_connect(&more).is_err().then_some(()));
     let answer = kept.get("/", &[]);
-    assert_eq!((answer.status, answer.text().as_str()), (200, "here"), "an established connection is not ended");
+    assert_eq!(
+        (answer.status, answer.text().as_str()),
+        (200, "here"),
+        "an established connection is not ended"
+    );
     assert_eq!(server.client("web").get("/", &[]).text(), "here");
 }
 
@@ -181,7 +210,8 @@ fn an_invalid_file_changes_nothing_and_the_answer_names_line_and_column() {
     ] {
         server.write_config(bad);
         let output = server.ctl(&["reload"]);
-        let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        let text =
+            String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
         assert!(!output.status.success() && text.contains("penstock.toml"), "{bad:?}: {text}");
         assert_eq!(server.client("web").get("/", &[]).text(), "old");
     }
@@ -223,7 +253,7 @@ fn health_weights_and_drains_survive_a_reload() {
         format!(
             "# {comment}\n[control]\nsocket = \"@DIR@/control.sock\"\n\
              [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
-             [pool.app]\nbackends = [\"{}\", \"{}\"]\nhealth = {{ tcp = true, interval = \"200ms\" }}\n",
+             [pool.app]\nbackends = [\"{}\", \"{}\"]\nhealth = {{ tcp = true, interval = \"200ms\", timeout = \"200ms\" }}\n",
             a.address, b.address
         )
     };

@@ -347,6 +347,12 @@ impl Client {
         &self.buffer
     }
 
+    /// Puts bytes before those that were read and not used.
+    pub fn put_back(&mut self, mut bytes: Vec<u8>) {
+        bytes.append(&mut self.buffer);
+        self.buffer = bytes;
+    }
+
     /// Throws away what was read and not used.
     pub fn forget(&mut self) {
         self.buffer.clear();

@@ -130,6 +130,8 @@ impl Conversation {
     /// The next request, read strictly; `None` when the peer closed or sent something else.
     pub fn request(&mut self) -> Option<Audited> {
         let deadline = Instant::now() + secs(120);
+        self.pending.extend_from_slice(self.client.unused());
+        self.client.forget();
         loop {
             match audit::read(&self.pending) {
                 Reading::Request(request, length) => {
@@ -150,9 +152,13 @@ impl Conversation {
     /// Only the head of the next request (to and including the empty line), its body left unread.
     pub fn head(&mut self) -> Option<String> {
         let deadline = Instant::now() + secs(120);
+        self.pending.extend_from_slice(self.client.unused());
+        self.client.forget();
         loop {
             if let Some(at) = self.pending.windows(4).position(|window| window == b"\r\n\r\n") {
                 let head: Vec<u8> = self.pending.drain(..at + 4).collect();
+                // The body's beginning is where a script reads on.
+                self.client.put_back(std::mem::take(&mut self.pending));
                 return Some(String::from_utf8_lossy(&head).into_owned());
             }
             if self.client.fill(deadline).unwrap_or(0) == 0 {
@@ -195,6 +201,8 @@ impl Conversation {
 pub struct Recorder {
     scripted: Scripted,
     records: Arc<Mutex<Vec<Record>>>,
+    /// Whole requests in the order of their arrival, over all connections.
+    order: Arc<Mutex<Vec<Audited>>>,
 }
 
 /// What one connection brought.
@@ -214,7 +222,8 @@ impl Recorder {
     /// Starts on a free port.
     pub fn start() -> Self {
         let records: Arc<Mutex<Vec<Record>>> = Arc::default();
-        let kept = records.clone();
+        let order: Arc<Mutex<Vec<Audited>>> = Arc::default();
+        let (kept, arrived) = (records.clone(), order.clone());
         let scripted = Scripted::start(move |talk| {
             let mut record = Record::default();
             let mut at = 0;
@@ -231,6 +240,7 @@ impl Recorder {
                             at += length;
                             let body = format!("{} {}", request.method, request.target);
                             let body = if request.method == "HEAD" { "" } else { &body };
+                            arrived.lock().unwrap().push((*request).clone());
                             record.requests.push(*request);
                             record.unfinished = 0;
                             if let Some(place) = kept.lock().unwrap().get_mut(slot) {
@@ -253,7 +263,7 @@ impl Recorder {
                 talk.client.forget();
             }
         });
-        Self { scripted, records }
+        Self { scripted, records, order }
     }
 
     /// Where it listens.
@@ -275,9 +285,9 @@ impl Recorder {
         std::mem::take(&mut *self.records.lock().unwrap())
     }
 
-    /// All whole requests so far, over all connections.
+    /// All whole requests so far, in the order of their arrival.
     pub fn requests(&self) -> Vec<Audited> {
-        self.records().into_iter().flat_map(|record| record.requests).collect()
+        self.order.lock().unwrap().clone()
     }
 
     /// The last whole request.

@@ -197,7 +197,7 @@ impl Server {
     /// Address of the admin listener.
     #[track_caller]
     pub fn admin(&self) -> String {
-        let line = self.stderr.wait_for("admin listening", secs(5));
+        let line = self.stderr.wait_for("listening admin", secs(5));
         field(&line, "address").expect("the line names an address")
     }
 

@@ -82,7 +82,9 @@ fn lengths(list: &mut Vec<Vector>) {
         (b"4294967301000000000000005", Refused(0)),
     ];
     for (value, fate) in cases {
-        let bytes = [b"POST /length HTTP/1.1\r\nHost: test\r\nContent-Length:", &b" "[..], value, b"\r\n\r\nhello"].concat();
+        let bytes =
+            [b"POST /length HTTP/1.1\r\nHost: test\r\nContent-Length:", &b" "[..], value, b"\r\n\r\nhello"]
+                .concat();
         add(list, format!("content-length {:?}", show(value)), bytes, *fate);
     }
     for (name, lines) in [
@@ -97,14 +99,22 @@ fn lengths(list: &mut Vec<Vector>) {
         ("folded length", "Content-Length:\r\n 5\r\n"),
         ("length in a folded line", "X-A: b\r\n Content-Length: 5\r\n"),
         ("length named in Connection", "Content-Length: 5\r\nConnection: content-length\r\n"),
-        ("length named in Connection among others", "Content-Length: 5\r\nConnection: close, Content-Length\r\n"),
+        (
+            "length named in Connection among others",
+            "Content-Length: 5\r\nConnection: close, Content-Length\r\n",
+        ),
         ("NUL in the name of the length", "Content-Length\0: 5\r\n"),
         ("length after a bare LF", "X-A: b\nContent-Length: 5\r\n"),
         ("length after a bare CR", "X-A: b\rContent-Length: 5\r\n"),
     ] {
         add(list, name, format!("POST /length HTTP/1.1\r\nHost: test\r\n{lines}\r\nhello"), Refused(0));
     }
-    add(list, "GET with a body", "GET /g HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello", Either(1));
+    add(
+        list,
+        "GET with a body",
+        "GET /g HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello",
+        Either(1),
+    );
     add(list, "length 0", "POST /zero HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n", Passes(1));
     add(list, "POST without framing", "POST /none HTTP/1.1\r\nHost: test\r\n\r\n", Passes(1));
 }
@@ -145,8 +155,14 @@ fn codings(list: &mut Vec<Vector>) {
     }
     for (name, lines) in [
         ("two codings, both chunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"),
-        ("two codings, chunked then identity", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n"),
-        ("two codings, identity then chunked", "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n"),
+        (
+            "two codings, chunked then identity",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+        ),
+        (
+            "two codings, identity then chunked",
+            "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
+        ),
         ("coding with a blank before the colon", "Transfer-Encoding : chunked\r\n"),
         ("coding with a tab before the colon", "Transfer-Encoding\t: chunked\r\n"),
         ("coding with an underscore", "Transfer_Encoding: chunked\r\n"),
@@ -157,7 +173,12 @@ fn codings(list: &mut Vec<Vector>) {
         ("coding with a NUL in its name", "Transfer-Encoding\0: chunked\r\n"),
         ("coding named in Connection", "Transfer-Encoding: chunked\r\nConnection: transfer-encoding\r\n"),
     ] {
-        add(list, name, format!("POST /coding HTTP/1.1\r\nHost: test\r\n{lines}\r\n5\r\nhello\r\n0\r\n\r\n"), Refused(0));
+        add(
+            list,
+            name,
+            format!("POST /coding HTTP/1.1\r\nHost: test\r\n{lines}\r\n5\r\nhello\r\n0\r\n\r\n"),
+            Refused(0),
+        );
     }
     let old = "POST /old HTTP/1.0\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     add(list, "chunked in HTTP/1.0", old, Refused(0));
@@ -171,17 +192,49 @@ fn length_with_coding(list: &mut Vec<Vector>) {
     for (name, lines, body) in [
         ("length then chunked", "Content-Length: 6\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\nG"),
         ("chunked then length", "Transfer-Encoding: chunked\r\nContent-Length: 6\r\n", "0\r\n\r\nG"),
-        ("length 4 with a request in the chunk", "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "5c\r\nGET /smuggled HTTP/1.1\r\n\r\n"),
-        ("length 0 with chunked", "Content-Length: 0\r\nTransfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n"),
+        (
+            "length 4 with a request in the chunk",
+            "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+            "5c\r\nGET /smuggled HTTP/1.1\r\n\r\n",
+        ),
+        (
+            "length 0 with chunked",
+            "Content-Length: 0\r\nTransfer-Encoding: chunked\r\n",
+            "5\r\nhello\r\n0\r\n\r\n",
+        ),
         ("length with an odd coding", "Content-Length: 5\r\nTransfer-Encoding: xchunked\r\n", "hello"),
         ("length with an empty coding", "Content-Length: 5\r\nTransfer-Encoding:\r\n", "hello"),
         ("length with identity", "Content-Length: 5\r\nTransfer-Encoding: identity\r\n", "hello"),
-        ("length with a coding that has a blank before its colon", "Content-Length: 5\r\nTransfer-Encoding : chunked\r\n", "hello"),
-        ("length with a coding that has an underscore", "Content-Length: 5\r\nTransfer_Encoding: chunked\r\n", "hello"),
-        ("length with a folded coding", "Content-Length: 5\r\nX-A: b\r\n Transfer-Encoding: chunked\r\n", "hello"),
-        ("length with a coding after a bare LF", "Content-Length: 5\r\nX-A: b\nTransfer-Encoding: chunked\r\n", "hello"),
-        ("empty name that hides a coding", "Content-Length: 5\r\n: b\r\nTransfer-Encoding: chunked\r\n", "hello"),
-        ("coding hidden by a name with a blank", "Content-Length: 5\r\nFoo Transfer-Encoding: chunked\r\n", "hello"),
+        (
+            "length with a coding that has a blank before its colon",
+            "Content-Length: 5\r\nTransfer-Encoding : chunked\r\n",
+            "hello",
+        ),
+        (
+            "length with a coding that has an underscore",
+            "Content-Length: 5\r\nTransfer_Encoding: chunked\r\n",
+            "hello",
+        ),
+        (
+            "length with a folded coding",
+            "Content-Length: 5\r\nX-A: b\r\n Transfer-Encoding: chunked\r\n",
+            "hello",
+        ),
+        (
+            "length with a coding after a bare LF",
+            "Content-Length: 5\r\nX-A: b\nTransfer-Encoding: chunked\r\n",
+            "hello",
+        ),
+        (
+            "empty name that hides a coding",
+            "Content-Length: 5\r\n: b\r\nTransfer-Encoding: chunked\r\n",
+            "hello",
+        ),
+        (
+            "coding hidden by a name with a blank",
+            "Content-Length: 5\r\nFoo Transfer-Encoding: chunked\r\n",
+            "hello",
+        ),
     ] {
         add(list, name, format!("POST /both HTTP/1.1\r\nHost: test\r\n{lines}\r\n{body}"), Refused(0));
     }
@@ -252,7 +305,12 @@ fn chunks(list: &mut Vec<Vector>) {
     let long = [&head[..], b"5;", &[b'a'; 70_000], b"\r\nhello\r\n0\r\n\r\n"].concat();
     add(list, "chunk extension of 70,000 bytes", long, Refused(0));
     add(list, "last chunk 000", [&head[..], b"5\r\nhello\r\n000\r\n\r\n"].concat(), Passes(1));
-    add(list, "last chunk with an extension", [&head[..], b"5\r\nhello\r\n0;a=b\r\n\r\n"].concat(), Passes(1));
+    add(
+        list,
+        "last chunk with an extension",
+        [&head[..], b"5\r\nhello\r\n0;a=b\r\n\r\n"].concat(),
+        Passes(1),
+    );
     let mut many = head.to_vec();
     for byte in b'a'..=b'z' {
         many.extend([b'1', b'\r', b'\n', byte, b'\r', b'\n']);
@@ -262,7 +320,8 @@ fn chunks(list: &mut Vec<Vector>) {
 }
 
 fn trailers(list: &mut Vec<Vector>) {
-    let head = "POST /trailer HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n";
+    let head =
+        "POST /trailer HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n";
     for (name, lines, fate) in [
         ("ordinary trailer", "X-Sum: 1\r\n", Passes(1)),
         ("Content-Length as a trailer", "Content-Length: 5\r\n", Either(1)),
@@ -278,7 +337,12 @@ fn trailers(list: &mut Vec<Vector>) {
     ] {
         add(list, name, format!("{head}{lines}\r\n"), fate);
     }
-    add(list, "trailers of 100,000 bytes", format!("{head}X-Sum: {}\r\n\r\n", "1".repeat(100_000)), Refused(0));
+    add(
+        list,
+        "trailers of 100,000 bytes",
+        format!("{head}X-Sum: {}\r\n\r\n", "1".repeat(100_000)),
+        Refused(0),
+    );
 }
 
 fn request_lines(list: &mut Vec<Vector>) {
@@ -341,7 +405,12 @@ fn request_lines(list: &mut Vec<Vector>) {
         (b"GET / HTTP/1.1\x00", Refused(0)),
     ];
     for (line, fate) in lines {
-        add(list, format!("request line {:?}", show(line)), [line, &b"\r\nHost: test\r\n\r\n"[..]].concat(), *fate);
+        add(
+            list,
+            format!("request line {:?}", show(line)),
+            [line, &b"\r\nHost: test\r\n\r\n"[..]].concat(),
+            *fate,
+        );
     }
     add(list, "only LF everywhere", "GET / HTTP/1.1\nHost: test\n\n", Refused(0));
     add(list, "LF after the request line", "GET / HTTP/1.1\nHost: test\r\n\r\n", Refused(0));
@@ -349,7 +418,12 @@ fn request_lines(list: &mut Vec<Vector>) {
     add(list, "LF CR as line ends", "GET / HTTP/1.1\n\rHost: test\n\r\n\r", Refused(0));
     add(list, "HTTP/0.9", "GET /\r\n", Refused(0));
     add(list, "an empty line first", "\r\nGET / HTTP/1.1\r\nHost: test\r\n\r\n", Either(1));
-    add(list, "twenty empty lines first", format!("{}GET / HTTP/1.1\r\nHost: test\r\n\r\n", "\r\n".repeat(20)), Either(1));
+    add(
+        list,
+        "twenty empty lines first",
+        format!("{}GET / HTTP/1.1\r\nHost: test\r\n\r\n", "\r\n".repeat(20)),
+        Either(1),
+    );
     add(list, "a bare LF first", "\nGET / HTTP/1.1\r\nHost: test\r\n\r\n", Refused(0));
     add(list, "HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Refused(0));
 }
@@ -395,10 +469,20 @@ fn hosts(list: &mut Vec<Vector>) {
     add(list, "two hosts", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", Refused(0));
     add(list, "two equal hosts", "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", Refused(0));
     add(list, "two hosts in different case", "GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", Refused(0));
-    add(list, "host with a blank before its colon", "GET / HTTP/1.1\r\nHost: a\r\nHost : b\r\n\r\n", Refused(0));
+    add(
+        list,
+        "host with a blank before its colon",
+        "GET / HTTP/1.1\r\nHost: a\r\nHost : b\r\n\r\n",
+        Refused(0),
+    );
     add(list, "host in a folded line", "GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n", Refused(0));
     add(list, "folded first line", "GET / HTTP/1.1\r\n Host: a\r\nHost: b\r\n\r\n", Refused(0));
-    add(list, "host named in Connection", "GET / HTTP/1.1\r\nHost: a\r\nConnection: host\r\n\r\n", Refused(0));
+    add(
+        list,
+        "host named in Connection",
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: host\r\n\r\n",
+        Refused(0),
+    );
     add(list, "absolute target with another host", "GET http://b/x HTTP/1.1\r\nHost: a\r\n\r\n", Either(1));
     add(list, "absolute target without a host", "GET http://b/x HTTP/1.1\r\n\r\n", Refused(0));
     add(list, "HTTP/1.0 without a host", "GET / HTTP/1.0\r\n\r\n", Either(1));
@@ -457,35 +541,135 @@ fn state(list: &mut Vec<Vector>) {
     add(list, "request then garbage", format!("{get}garbage\r\n\r\n"), Refused(1));
     add(list, "request then NULs", [get.as_bytes(), &[0; 64]].concat(), Refused(1));
     add(list, "body then garbage", format!("{post}garbage\r\n\r\n"), Refused(1));
-    add(list, "request then an ambiguous one", format!("{get}POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), Refused(1));
+    add(
+        list,
+        "request then an ambiguous one",
+        format!(
+            "{get}POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        ),
+        Refused(1),
+    );
     add(list, "body longer than its length", format!("{post}!\r\nX: y\r\n\r\n"), Refused(1));
-    add(list, "body shorter than its length", "POST /one HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\nhello", Either(0));
+    add(
+        list,
+        "body shorter than its length",
+        "POST /one HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\nhello",
+        Either(0),
+    );
     add(list, "head without its end", "GET /one HTTP/1.1\r\nHost: test\r\nX-A: b", Either(0));
-    add(list, "chunks without their end", "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", Either(0));
-    add(list, "refused request then a good one", format!("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n{get}"), Refused(0));
-    add(list, "ambiguous body that holds a request", format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{get}"), Refused(0));
-    add(list, "bad chunk then a request", format!("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{get}"), Refused(0));
-    add(list, "close then a request", format!("GET /last HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n{get}"), Passes(1));
+    add(
+        list,
+        "chunks without their end",
+        "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        Either(0),
+    );
+    add(
+        list,
+        "refused request then a good one",
+        format!("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n{get}"),
+        Refused(0),
+    );
+    add(
+        list,
+        "ambiguous body that holds a request",
+        format!(
+            "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{get}"
+        ),
+        Refused(0),
+    );
+    add(
+        list,
+        "bad chunk then a request",
+        format!("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{get}"),
+        Refused(0),
+    );
+    add(
+        list,
+        "close then a request",
+        format!("GET /last HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n{get}"),
+        Passes(1),
+    );
     add(list, "HTTP/1.0 then a request", format!("GET /last HTTP/1.0\r\nHost: test\r\n\r\n{get}"), Passes(1));
     add(list, "HEAD then a request", format!("{}{get}", get.replace("GET", "HEAD")), Passes(2));
     add(list, "HEAD with a body then a request", format!("{}{get}", post.replace("POST", "HEAD")), Either(2));
-    add(list, "upgrade that is not granted, then a request", format!("GET /ws HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n{get}"), Either(2));
-    add(list, "upgrade to h2c", "GET /h2c HTTP/1.1\r\nHost: test\r\nConnection: upgrade, http2-settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", Either(1));
-    add(list, "upgrade with a body that holds a request", format!("POST /up HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: foo\r\nContent-Length: {}\r\n\r\n{get}", get.len()), Either(1));
-    add(list, "expectation that nobody knows", post.replace("Content", "Expect: 200-ok\r\nContent"), Refused(0));
-    add(list, "expectation without its body", "POST /e HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n", Either(0));
-    add(list, "expectation with its body at once", post.replace("Content", "Expect: 100-continue\r\nContent"), Passes(1));
-    add(list, "expectation without any body, then a request", format!("GET /e HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\n\r\n{get}"), Either(2));
-    add(list, "two expectations", post.replace("Content", "Expect: 100-continue\r\nExpect: 100-continue\r\nContent"), Either(1));
-    add(list, "hop-by-hop headers", "GET /hop HTTP/1.1\r\nHost: test\r\nConnection: close, X-Secret\r\nX-Secret: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nTE: trailers\r\n\r\n", Passes(1));
-    add(list, "Connection that names nothing", "GET /hop HTTP/1.1\r\nHost: test\r\nConnection: ,\r\n\r\n", Either(1));
+    add(
+        list,
+        "upgrade that is not granted, then a request",
+        format!(
+            "GET /ws HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n{get}"
+        ),
+        Either(2),
+    );
+    add(
+        list,
+        "upgrade to h2c",
+        "GET /h2c HTTP/1.1\r\nHost: test\r\nConnection: upgrade, http2-settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n",
+        Either(1),
+    );
+    add(
+        list,
+        "upgrade with a body that holds a request",
+        format!(
+            "POST /up HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: foo\r\nContent-Length: {}\r\n\r\n{get}",
+            get.len()
+        ),
+        Either(1),
+    );
+    add(
+        list,
+        "expectation that nobody knows",
+        post.replace("Content", "Expect: 200-ok\r\nContent"),
+        Refused(0),
+    );
+    add(
+        list,
+        "expectation without its body",
+        "POST /e HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+        Either(0),
+    );
+    add(
+        list,
+        "expectation with its body at once",
+        post.replace("Content", "Expect: 100-continue\r\nContent"),
+        Passes(1),
+    );
+    add(
+        list,
+        "expectation without any body, then a request",
+        format!("GET /e HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\n\r\n{get}"),
+        Either(2),
+    );
+    add(
+        list,
+        "two expectations",
+        post.replace("Content", "Expect: 100-continue\r\nExpect: 100-continue\r\nContent"),
+        Either(1),
+    );
+    add(
+        list,
+        "hop-by-hop headers",
+        "GET /hop HTTP/1.1\r\nHost: test\r\nConnection: close, X-Secret\r\nX-Secret: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nTE: trailers\r\n\r\n",
+        Passes(1),
+    );
+    add(
+        list,
+        "Connection that names nothing",
+        "GET /hop HTTP/1.1\r\nHost: test\r\nConnection: ,\r\n\r\n",
+        Either(1),
+    );
 }
 
 fn not_http(list: &mut Vec<Vector>) {
-    let hello = [&[0x16, 0x03, 0x01, 0x00, 0x30, 0x01, 0x00, 0x00, 0x2c, 0x03, 0x03][..], &[0x5a; 40]].concat();
+    let hello =
+        [&[0x16, 0x03, 0x01, 0x00, 0x30, 0x01, 0x00, 0x00, 0x2c, 0x03, 0x03][..], &[0x5a; 40]].concat();
     add(list, "TLS ClientHello", hello, Refused(0));
     add(list, "SSH banner", "SSH-2.0-OpenSSH_9.2\r\n", Refused(0));
-    add(list, "PROXY v1 header from a stranger", "PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\nGET / HTTP/1.1\r\nHost: test\r\n\r\n", Refused(0));
+    add(
+        list,
+        "PROXY v1 header from a stranger",
+        "PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\nGET / HTTP/1.1\r\nHost: test\r\n\r\n",
+        Refused(0),
+    );
     add(list, "PROXY v2 signature from a stranger", b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x01\x02\x03\x04\x05\x06\x07\x08\x00\x01\x00\x02GET / HTTP/1.1\r\nHost: test\r\n\r\n", Refused(0));
     add(list, "NULs", [0; 300], Refused(0));
     add(list, "high bytes", [0xff; 300], Refused(0));

@@ -1,0 +1,144 @@
+//! The claims of the documents about the tree: what they name exists, and files stay small.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Files below a directory with one of these endings; build products and hidden directories left out.
+fn files(dir: &Path, endings: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                found.extend(files(&path, endings));
+            }
+        } else if endings.iter().any(|ending| name.ends_with(ending)) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Words in backticks that look like paths of this repository.
+fn named_paths(text: &str) -> Vec<String> {
+    let mut fenced = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced {
+            continue;
+        }
+        for (at, word) in line.split('`').enumerate() {
+            let ours = ["crates/", "setup/", "bench/", "packaging/", "docs/", ".ci/"]
+                .iter()
+                .any(|start| word.starts_with(start));
+            let file = [".rs", ".md", ".toml", ".sh", ".py", ".json", ".service"]
+                .iter()
+                .any(|end| word.ends_with(end));
+            let plain =
+                !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+            let system = word.starts_with('/') || word.starts_with('.') && !word.starts_with(".ci/");
+            if at % 2 == 1 && plain && !system && (ours || file) {
+                found.push(word.to_owned());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_path_that_the_documents_name_exists() {
+    let root = root();
+    let mut missing = Vec::new();
+    let mut seen = 0;
+    let sources = files(&root.join("crates"), &[".rs"]);
+    for document in ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"] {
+        let text =
+            fs::read_to_string(root.join(document)).unwrap_or_else(|error| panic!("{document}: {error}"));
+        for word in named_paths(&text) {
+            seen += 1;
+            // A whole path, or the end of one (`serve/src/health.rs`, `health.rs`) where the text gives the place.
+            let whole = root.join(&word).exists() || root.join("crates").join(&word).exists();
+            let end = Path::new(&word);
+            if !whole && !sources.iter().any(|source| source.ends_with(end)) {
+                missing.push(format!("{document}: {word}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(seen > 30, "the documents name {seen} paths: is the way they write them still understood?");
+}
+
+#[test]
+fn no_source_file_has_more_than_800_lines() {
+    let mut long = Vec::new();
+    for file in files(&root().join("crates"), &[".rs"]) {
+        let path = file.to_string_lossy().into_owned();
+        if path.contains("/tests/") || path.ends_with("/tests.rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count();
+        if lines > 800 {
+            long.push(format!("{path}: {lines}"));
+        }
+    }
+    assert!(long.is_empty(), "{long:#?}");
+}
+
+#[test]
+fn every_ignored_test_says_why() {
+    let bare = ["#[ign", "ore]"].concat();
+    let without: Vec<PathBuf> = files(&root().join("crates"), &[".rs"])
+        .into_iter()
+        .filter(|file| {
+            fs::read_to_string(file).unwrap().lines().any(|line| line.trim_start().starts_with(&bare))
+        })
+        .collect();
+    assert!(without.is_empty(), "{without:#?}");
+}
+
+#[test]
+fn crates_keep_their_claims() {
+    let root = root();
+    let dependencies = |name: &str| {
+        let text = fs::read_to_string(root.join("crates").join(name).join("Cargo.toml")).unwrap();
+        let table = text.split("[dependencies]").nth(1).unwrap_or_default();
+        let table = table.split("\n[").next().unwrap_or_default().to_owned();
+        table
+            .lines()
+            .filter_map(|line| line.split(['.', '=', ' ']).next().map(str::to_owned))
+            .filter(|name| !name.is_empty() && !name.starts_with('#'))
+            .collect::<Vec<_>>()
+    };
+    for (name, forbidden) in [
+        ("logic", &["tokio", "mio", "socket2", "nix", "hyper", "config", "serve", "sys", "tracing"][..]),
+        ("config", &["tokio", "mio", "socket2", "nix", "hyper", "serve", "sys"]),
+        ("sys", &["tokio", "config", "logic", "serve"]),
+    ] {
+        let has = dependencies(name);
+        assert!(!has.is_empty(), "{name} has dependencies");
+        let wrong: Vec<_> =
+            has.iter().filter(|dependency| forbidden.contains(&dependency.as_str())).collect();
+        assert!(wrong.is_empty(), "{name} must not depend on {wrong:?}");
+    }
+    for file in files(&root.join("crates"), &[".rs"]) {
+        let path = file.to_string_lossy().into_owned();
+        if path.contains("/crates/sys/") {
+            continue;
+        }
+        let word = ["uns", "afe {"].concat();
+        assert!(
+            !fs::read_to_string(&file).unwrap().contains(&word),
+            "{path} has a block that belongs into crates/sys"
+        );
+    }
+}

@@ -1,0 +1,299 @@
+//! TLS on listeners: certificates by name, reload, bad handshakes, HSTS; checked with curl and openssl.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use support::client::get;
+use support::server::{Setup, penstock, run_to_end};
+use support::{Client, Scripted, Server, eventually, secs, tools};
+
+/// A self-signed certificate for `names` as `stem.crt` and `stem.key`; the key only for its owner.
+fn certificate(dir: &Path, stem: &str, names: &[&str]) {
+    let alt: Vec<String> = names.iter().map(|name| format!("DNS:{name}")).collect();
+    let (key, crt) = (dir.join(format!("{stem}.key")), dir.join(format!("{stem}.crt")));
+    let mut command = Command::new(tools::program("openssl"));
+    command.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "30",
+    ]);
+    command.args([
+        "-subj",
+        &format!("/CN={}", names[0]),
+        "-addext",
+        &format!("subjectAltName={}", alt.join(",")),
+    ]);
+    let output =
+        run_to_end(command.arg("-keyout").arg(&key).arg("-out").arg(&crt).stdin(Stdio::null()), secs(30));
+    assert!(output.status.success(), "{output:?}");
+    set_mode(&key, 0o600);
+}
+
+fn set_mode(file: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn config(certs: &Path, backend: &str, extra: &str) -> String {
+    format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n\
+         [listener.secure]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\ntls = {{ certificates = \"{}\", handshake-timeout = \"2s\" }}\n{extra}\n\
+         [pool.app]\nbackends = [\"{backend}\"]\n",
+        certs.display()
+    )
+}
+
+fn port(server: &Server) -> String {
+    server.address("secure").rsplit(':').next().unwrap().to_owned()
+}
+
+/// GET with curl, verified against one certificate; the body or curl's complaint.
+fn fetch(server: &Server, name: &str, authority: &Path, more: &[&str]) -> Result<String, String> {
+    let port = port(server);
+    let resolve = format!("{name}:{port}:127.0.0.1");
+    let url = format!("https://{name}:{port}/");
+    let mut arguments = vec!["--resolve", &resolve, "--cacert", authority.to_str().unwrap()];
+    arguments.extend(more);
+    arguments.push(&url);
+    let output = tools::curl(&arguments);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+#[test]
+fn the_certificate_is_chosen_by_name_exact_before_wildcard() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    certificate(dir.path(), "wild", &["*.b.example"]);
+    certificate(dir.path(), "exact", &["x.b.example"]);
+    let backend = Scripted::answering("served");
+    let server = Server::start(&config(dir.path(), &backend.address, ""));
+    for (name, stem) in
+        [("a.example", "a"), ("y.b.example", "wild"), ("x.b.example", "exact"), ("A.EXAMPLE", "a")]
+    {
+        assert_eq!(
+            fetch(&server, name, &dir.path().join(format!("{stem}.crt")), &[]).as_deref(),
+            Ok("served"),
+            "{name}"
+        );
+    }
+    assert!(
+        fetch(&server, "a.example", &dir.path().join("exact.crt"), &[]).is_err(),
+        "another's certificate does not verify"
+    );
+}
+
+#[test]
+fn combined_pem_files_and_both_versions_of_tls_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let certs = dir.path().join("certs");
+    fs::create_dir(&certs).unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    let both =
+        [fs::read(dir.path().join("a.crt")).unwrap(), fs::read(dir.path().join("a.key")).unwrap()].concat();
+    fs::write(certs.join("a.pem"), both).unwrap();
+    set_mode(&certs.join("a.pem"), 0o600);
+    let backend = Scripted::answering("served");
+    let server = Server::start(&config(&certs, &backend.address, ""));
+    let authority = dir.path().join("a.crt");
+    for versions in [["--tlsv1.2", "--tls-max", "1.2"], ["--tlsv1.3", "--tls-max", "1.3"]] {
+        assert_eq!(
+            fetch(&server, "a.example", &authority, &versions).as_deref(),
+            Ok("served"),
+            "{versions:?}"
+        );
+    }
+    let old = fetch(
+        &server,
+        "a.example",
+        &authority,
+        &["--tlsv1.0", "--tls-max", "1.1", "--ciphers", "DEFAULT@SECLEVEL=0"],
+    );
+    assert!(old.is_err(), "TLS 1.1 is not spoken");
+}
+
+#[test]
+fn openssl_sees_a_whole_chain_and_http_1_1() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    let backend = Scripted::answering("served");
+    let server = Server::start(&config(dir.path(), &backend.address, ""));
+    let connect = format!("127.0.0.1:{}", port(&server));
+    let authority = dir.path().join("a.crt");
+    let arguments = [
+        "s_client",
+        "-connect",
+        &connect,
+        "-servername",
+        "a.example",
+        "-CAfile",
+        authority.to_str().unwrap(),
+        "-alpn",
+        "h2,http/1.1",
+        "-verify_return_error",
+    ];
+    let output = tools::run("openssl", &arguments, secs(20));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("Verify return code: 0 (ok)") || text.contains("Verification: OK"), "{text}");
+    assert!(text.contains("ALPN protocol: http/1.1"), "{text}");
+}
+
+#[test]
+fn hsts_is_sent_over_tls_and_only_there() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    let backend = Scripted::answering("served");
+    let authority = dir.path().join("a.crt");
+    let plain = "[listener.plain]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"";
+    let server = Server::start(&config(dir.path(), &backend.address, plain));
+    let headers = fetch(&server, "a.example", &authority, &["-D", "-", "-o", "/dev/null"])
+        .unwrap()
+        .to_ascii_lowercase();
+    let line = headers
+        .lines()
+        .find(|line| line.starts_with("strict-transport-security:"))
+        .unwrap_or_else(|| panic!("{headers}"));
+    let age: u64 = line
+        .split("max-age=")
+        .nth(1)
+        .unwrap()
+        .split(|c: char| !c.is_ascii_digit())
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(age >= 180 * 86_400, "{line}");
+    assert_eq!(get(&server.address("plain"), "/").header("strict-transport-security"), None);
+    let off = Server::start(&config(dir.path(), &backend.address, "hsts = \"off\""));
+    let headers =
+        fetch(&off, "a.example", &authority, &["-D", "-", "-o", "/dev/null"]).unwrap().to_ascii_lowercase();
+    assert!(!headers.contains("strict-transport-security"), "{headers}");
+}
+
+#[test]
+fn the_backend_is_told_that_the_client_came_over_https() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    let recorder = support::Recorder::start();
+    let server = Server::start(&config(dir.path(), recorder.address(), ""));
+    fetch(&server, "a.example", &dir.path().join("a.crt"), &["-H", "X-Forwarded-Proto: http"]).unwrap();
+    assert_eq!(recorder.last().lines("x-forwarded-proto"), ["https"]);
+}
+
+#[test]
+fn a_new_certificate_is_served_after_a_reload_and_a_broken_one_never_takes_the_others_along() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    let backend = Scripted::answering("served");
+    let server = Server::start(&config(dir.path(), &backend.address, ""));
+    let authority = dir.path().join("a.crt");
+    assert!(fetch(&server, "a.example", &authority, &[]).is_ok());
+    certificate(dir.path(), "a", &["a.example"]);
+    certificate(dir.path(), "late", &["late.example"]);
+    assert!(fetch(&server, "a.example", &authority, &[]).is_err(), "still the old one");
+    assert!(server.ctl(&["reload"]).status.success());
+    eventually("the new certificate is served", secs(10), || {
+        fetch(&server, "a.example", &authority, &[]).ok()
+    });
+    assert!(fetch(&server, "late.example", &dir.path().join("late.crt"), &[]).is_ok());
+
+    fs::write(dir.path().join("late.crt"), "no certificate").unwrap();
+    let _ = server.ctl(&["reload"]);
+    assert!(
+        fetch(&server, "a.example", &authority, &[]).is_ok(),
+        "one bad certificate degrades nothing else"
+    );
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    certificate(dir.path(), "open", &["open.example"]);
+    set_mode(&dir.path().join("open.key"), 0o644);
+    let backend = Scripted::answering("served");
+    let server = Server::start(&config(dir.path(), &backend.address, ""));
+    assert!(fetch(&server, "a.example", &dir.path().join("a.crt"), &[]).is_ok());
+    assert!(fetch(&server, "open.example", &dir.path().join("open.crt"), &[]).is_err());
+    let status = server.ctl_json(&["status"]);
+    assert!(status["degraded"].to_string().contains("open"), "{status:#}");
+    let file = server.dir.path().join("penstock.toml");
+    let output = penstock(&["check", "--strict", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = config(dir.path(), &backend.address, "");
+    let strict = Setup::new(&text);
+    let path = strict.dir().join("penstock.toml");
+    let output = strict.arguments(&["serve", "--strict", "--config", path.to_str().unwrap()]).output();
+    assert!(!output.status.success(), "--strict refuses to start");
+}
+
+#[test]
+fn an_unknown_name_and_plain_http_end_the_handshake_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    certificate(dir.path(), "b", &["b.example"]);
+    let backend = Scripted::answering("served");
+    let mut server = Server::start(&config(dir.path(), &backend.address, ""));
+    assert!(fetch(&server, "unknown.example", &dir.path().join("a.crt"), &[]).is_err());
+    for bytes in [
+        &b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..],
+        &[0; 100],
+        &[0xff; 5000],
+        &[0x16, 3, 1, 0xff, 0xff],
+        b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00",
+    ] {
+        let mut client = server.client("secure");
+        let _ = client.try_send(bytes);
+        client.finish_sending();
+        let (answer, end) = client.read_to_end_within(secs(10));
+        assert_ne!(end, support::End::Open, "{answer:?}");
+        assert!(!answer.starts_with(b"HTTP/1.1 200"));
+    }
+    assert!(fetch(&server, "a.example", &dir.path().join("a.crt"), &[]).is_ok());
+    server.assert_running();
+    assert_eq!(backend.accepted.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_stalled_handshake_ends_at_its_time() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    let backend = Scripted::answering("served");
+    let server = Server::start(&config(dir.path(), &backend.address, ""));
+    let mut stalled: Vec<Client> = (0..20).map(|_| server.client("secure")).collect();
+    for client in &mut stalled {
+        client.send([0x16, 0x03, 0x01]);
+    }
+    assert!(fetch(&server, "a.example", &dir.path().join("a.crt"), &[]).is_ok());
+    for client in &mut stalled {
+        assert_ne!(client.read_to_end_within(secs(8)).1, support::End::Open);
+    }
+}
+
+#[test]
+fn tls_in_front_of_a_relay_passes_bytes_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    let data: Vec<u8> = support::peers::Pattern::new().slice(0, 1_000_000).to_vec();
+    let answer = [
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", data.len()).as_bytes(),
+        &data,
+    ]
+    .concat();
+    let backend = Scripted::saying(&answer);
+    let text = config(dir.path(), &backend.address, "").replace("protocol = \"http\"", "protocol = \"tcp\"");
+    let server = Server::start(&text);
+    let file = dir.path().join("out");
+    fetch(&server, "a.example", &dir.path().join("a.crt"), &["-o", file.to_str().unwrap()]).unwrap();
+    assert!(fs::read(&file).unwrap() == data, "the bytes came back changed");
+}
