@@ -43,7 +43,11 @@ impl Parser<'_> {
         let protocol = match raw.protocol.as_ref().map(|protocol| protocol.value.as_str()) {
             Some("tcp") => self.tcp(at).map(Protocol::Tcp),
             Some(_) => self.http(at, binds.as_deref()).map(|http| Protocol::Http(Box::new(http))),
-            None => None,
+            None => {
+                // What it speaks is unknown, but a name of a pool can be looked up all the same.
+                raw.pool.as_ref().and_then(|pool| self.pool_id(pool));
+                None
+            }
         };
         valid?;
         Some(Listener {

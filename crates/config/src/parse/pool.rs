@@ -147,23 +147,23 @@ impl Parser<'_> {
         };
         let check = self.check(at.id, raw);
         let interval = self.time(&raw.interval, Zero::Refused, DAY);
-        let timeout = self.time(&raw.timeout, Zero::Refused, DAY);
-        if let (Some(interval), Some(timeout)) = (interval, timeout)
-            && timeout > interval
+        let mut timeout = self.time(&raw.timeout, Zero::Refused, DAY);
+        if let (Some(interval), Some(longest)) = (interval, timeout)
+            && longest > interval
         {
-            // The fault stands at what the file gives: the other one may be a default.
-            let given = [&raw.timeout, &raw.interval]
-                .into_iter()
-                .flatten()
-                .find(|key| *self.nodes.origin(key.id) != crate::tree::Origin::Default);
-            let id = given.map_or(at.id, |key| key.id);
-            let message = format!(
-                "a check may take {}, longer than the {} to the next one",
-                super::duration::write(timeout),
-                super::duration::write(interval)
-            );
-            drop(self.report.at(self.nodes, id, message).hint("timeout must not be longer than interval"));
-            return None;
+            // One check at a time: the next one cuts it off.
+            timeout = Some(interval);
+            let given =
+                raw.timeout.as_ref().filter(|key| *self.nodes.origin(key.id) != crate::tree::Origin::Default);
+            if let Some(given) = given {
+                let message = format!(
+                    "a check may take {}, longer than the {} to the next one: it is cut off there",
+                    super::duration::write(longest),
+                    super::duration::write(interval)
+                );
+                let draft = self.report.at(self.nodes, given.id, message).warning();
+                drop(draft.hint("timeout is best shorter than interval"));
+            }
         }
         let rule = Rule {
             interval: interval?,

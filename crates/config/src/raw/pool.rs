@@ -102,7 +102,7 @@ pub(crate) struct RawHealth {
     /// Time between two checks; a tenth of it is random.
     #[schemars(extend("default" = "2s"))]
     pub(crate) interval: Key<DurationText>,
-    /// Longest time for a check; not longer than `interval`.
+    /// Longest time for a check; cut off at `interval`.
     #[schemars(extend("default" = "1s"))]
     pub(crate) timeout: Key<DurationText>,
     /// Passes in a row after which a backend is up again.
