@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use config::types::{HttpSettings, Protocol};
 use logic::access_log::Kind;
 use logic::http1::refusal::Refusal;
-use logic::http1::request::{self, Limits, Parse, Persistence, Progress};
+use logic::http1::request::{self, Parse, Persistence, Progress};
 
 use crate::connection::{Arrival, Guest};
 use crate::outcome::{Ending, Outcome, Received};
@@ -242,13 +242,14 @@ async fn linger(stream: &Stream) {
     .await;
 }
 
-/// Limits for what a backend sends: its head may be larger than a client's, its target does not exist.
-const RESPONSE_LIMITS: Limits = Limits { head: 64 * 1024, headers: 256, target: 8 * 1024, body: None };
-
-/// Whether the client's connection may go on after an answer.
-fn persistence(session: &Session<'_>) -> Persistence {
+/// Whether the client's connection may go on after an answer. `behind` is what the client sent behind its request.
+fn persistence(session: &Session<'_>, behind: &[u8]) -> Persistence {
+    let request = &session.received.request;
+    // What follows a refused upgrade was meant for another protocol: it must never be read as a request.
+    let is_upgrade_data = request.upgrade.is_some() && !behind.is_empty();
     match session.turn {
+        _ if is_upgrade_data || session.worker.is_draining() => Persistence::Close,
         Turn::Last => Persistence::Close,
-        Turn::More => session.received.request.persistence,
+        Turn::More => request.persistence,
     }
 }

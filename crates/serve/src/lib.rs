@@ -8,6 +8,7 @@
 pub mod access_log;
 pub mod accept;
 pub mod admin;
+pub mod connect;
 pub mod connection;
 pub mod control;
 pub mod events;

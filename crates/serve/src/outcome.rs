@@ -124,6 +124,8 @@ pub struct Outcome {
     pub pool: Option<Arc<PoolPlan>>,
     /// Index of the backend in the pool, the last one tried.
     pub backend: Option<usize>,
+    /// Index of the backend whose answer the client saw; `None` while there is none, or when it was our own.
+    pub answered_by: Option<usize>,
     /// Backends tried.
     pub attempts: u32,
     /// Bytes from the client.
@@ -160,6 +162,7 @@ impl Outcome {
             status: 0,
             pool: None,
             backend: None,
+            answered_by: None,
             attempts: 0,
             bytes_in: 0,
             bytes_out: 0,
@@ -217,7 +220,7 @@ impl Outcome {
             counters.bytes_in.add(self.bytes_in);
             counters.bytes_out.add(self.bytes_out);
             // Only what the backend itself answered counts as its answer.
-            if let Some(first_byte) = self.first_byte {
+            if let Some(first_byte) = self.first_byte.filter(|_| self.answered_by == Some(backend)) {
                 counters.latency.observe(first_byte);
                 if (1..=5).contains(&class) {
                     counters.statuses[class - 1].add(1);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use sys::splice::Pipe;
 
+use crate::outcome::Ending;
 use crate::stream::{Carriage, Moved, Stream};
 
 /// Bytes after which one direction changes from copying to splicing. Splicing short transfers costs more than it saves
@@ -35,6 +36,26 @@ pub enum End {
     BackendFailed,
     /// The backend closed before it had taken all that the client sent; what it said was delivered.
     BackendDeaf,
+}
+
+impl End {
+    /// The session's ending. A reset on one side becomes a reset on the other when it is dropped: neither may take a torn
+    /// stream for a whole one.
+    pub fn settle(self, client: &Stream, backend: &Stream) -> Ending {
+        match self {
+            Self::Finished => Ending::Ok,
+            Self::Idle => Ending::Idle,
+            Self::ClientFailed => {
+                backend.reset_on_close();
+                Ending::ClientClosed
+            }
+            Self::BackendFailed => {
+                client.reset_on_close();
+                Ending::BackendAborted
+            }
+            Self::BackendDeaf => Ending::BackendClosed,
+        }
+    }
 }
 
 /// What a relay moved.

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
@@ -195,13 +195,18 @@ impl Stream {
         std::future::poll_fn(|cx| self.poll_shutdown(cx)).await
     }
 
-    /// Looks at an idle connection through the readiness that the runtime already knows: no system call while it is silent.
+    /// Looks at an idle connection through the readiness that the runtime already knows: no system call while it is
+    /// silent, and no part of the task's budget, so that a sweep sees every connection.
     pub fn is_quiet(&self) -> Quiet {
-        let mut context = Context::from_waker(Waker::noop());
         let mut byte = [0; 1];
-        match self.poll_read(&mut context, &mut byte) {
-            Poll::Pending => Quiet::Yes,
-            Poll::Ready(_) => Quiet::No,
+        let read = match &*self.0.borrow() {
+            Transport::Plain(Plain::Tcp(tcp)) => tcp.try_read(&mut byte),
+            Transport::Plain(Plain::Unix(unix)) => unix.try_read(&mut byte),
+            Transport::Tls(_) => return Quiet::No,
+        };
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Quiet::Yes,
+            _ => Quiet::No,
         }
     }
 
@@ -233,34 +238,24 @@ impl Stream {
     pub fn poll_splice_from<T>(
         &self,
         cx: &mut Context<'_>,
-        mut io: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
+        io: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
-        let transport = self.0.borrow();
-        let Transport::Plain(plain) = &*transport else {
-            return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
-        };
-        loop {
-            let tried = match plain {
-                Plain::Tcp(tcp) => {
-                    ready!(tcp.poll_read_ready(cx))?;
-                    tcp.try_io(tokio::io::Interest::READABLE, || io(tcp.as_fd()))
-                }
-                Plain::Unix(unix) => {
-                    ready!(unix.poll_read_ready(cx))?;
-                    unix.try_io(tokio::io::Interest::READABLE, || io(unix.as_fd()))
-                }
-            };
-            match tried {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                other => return Poll::Ready(other),
-            }
-        }
+        self.poll_descriptor(cx, Way::Read, io)
     }
 
     /// Runs `io` on the descriptor when the socket is ready to write. Only for plain connections.
     pub fn poll_splice_to<T>(
         &self,
         cx: &mut Context<'_>,
+        io: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        self.poll_descriptor(cx, Way::Write, io)
+    }
+
+    fn poll_descriptor<T>(
+        &self,
+        cx: &mut Context<'_>,
+        way: Way,
         mut io: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         let transport = self.0.borrow();
@@ -268,15 +263,19 @@ impl Stream {
             return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
         };
         loop {
+            ready!(match (plain, way) {
+                (Plain::Tcp(tcp), Way::Read) => tcp.poll_read_ready(cx),
+                (Plain::Tcp(tcp), Way::Write) => tcp.poll_write_ready(cx),
+                (Plain::Unix(unix), Way::Read) => unix.poll_read_ready(cx),
+                (Plain::Unix(unix), Way::Write) => unix.poll_write_ready(cx),
+            })?;
+            let interest = match way {
+                Way::Read => Interest::READABLE,
+                Way::Write => Interest::WRITABLE,
+            };
             let tried = match plain {
-                Plain::Tcp(tcp) => {
-                    ready!(tcp.poll_write_ready(cx))?;
-                    tcp.try_io(tokio::io::Interest::WRITABLE, || io(tcp.as_fd()))
-                }
-                Plain::Unix(unix) => {
-                    ready!(unix.poll_write_ready(cx))?;
-                    unix.try_io(tokio::io::Interest::WRITABLE, || io(unix.as_fd()))
-                }
+                Plain::Tcp(tcp) => tcp.try_io(interest, || io(tcp.as_fd())),
+                Plain::Unix(unix) => unix.try_io(interest, || io(unix.as_fd())),
             };
             match tried {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -284,6 +283,12 @@ impl Stream {
             }
         }
     }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write,
 }
 
 /// What [`Stream::poll_move`] did.

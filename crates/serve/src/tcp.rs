@@ -7,6 +7,7 @@ use logic::balance::{HashKey, Tried, client_key};
 use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress};
 
+use crate::connect::ConnectFault;
 use crate::connection::{Arrival, Guest};
 use crate::outcome::{Ending, Outcome};
 use crate::relay::{self, Totals};
@@ -64,20 +65,7 @@ pub async fn serve(
     let end = relay::run(&client, &backend, early, Vec::new(), settings.idle_timeout, &totals).await;
     outcome.bytes_in = totals.up.get();
     outcome.bytes_out = totals.down.get();
-    match end {
-        relay::End::Finished => outcome.end(Ending::Ok),
-        relay::End::BackendDeaf => outcome.end(Ending::BackendClosed),
-        relay::End::Idle => outcome.end(Ending::Idle),
-        // A reset on one side is a reset on the other: neither may take a torn stream for a whole one.
-        relay::End::ClientFailed => {
-            backend.reset_on_close();
-            outcome.end(Ending::ClientClosed);
-        }
-        relay::End::BackendFailed => {
-            client.reset_on_close();
-            outcome.end(Ending::BackendAborted);
-        }
-    }
+    outcome.end(end.settle(&client, &backend));
     drop(chosen.slot);
 }
 
@@ -106,8 +94,12 @@ async fn connect(
             upstream::note_success(&chosen.backend);
             Ok(stream)
         }
-        Err(cause) => {
+        Err(ConnectFault::Backend(cause)) => {
             upstream::note_failure(worker, pool, chosen.index, cause);
+            Err(())
+        }
+        Err(ConnectFault::Ours(error)) => {
+            tracing::debug!(backend = %chosen.backend.name, "cannot connect: {error}");
             Err(())
         }
     }

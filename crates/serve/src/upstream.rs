@@ -3,27 +3,28 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use config::types::{AllDown, BackendAddress};
+use config::types::AllDown;
 use logic::balance::{Availability, Candidate, Choice, StickyKey, Tried, WEIGHT_UNIT, slow_start_weight};
 use logic::health::{Cause, State as HealthState};
 use logic::peers::Peer;
 use logic::retry::Idempotence;
-use tokio::net::{TcpStream, UnixStream};
 
-use crate::snapshot::{PoolPlan, Snapshot};
+use crate::connect::{self, ConnectFault};
+use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
 use crate::state::{Admission, BackendState, Queue, lock};
-use crate::stream::{Plain, Quiet, Stream};
+use crate::stream::{Quiet, Stream};
 use crate::worker::Worker;
 
-/// First wait before a Unix socket whose queue is full is tried again; doubles up to a sixteenth of a second.
-const UNIX_BACK_OFF: Duration = Duration::from_millis(1);
+/// Health and weights change without a word to those who wait for a busy backend: they look again this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Two workers must not eject the last two backends of a pool at once. Taken only when a backend is about to be ejected.
+static EJECTING: Mutex<()> = Mutex::new(());
 
 /// Why a session got no backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ pub struct Wanted<'a> {
     pub tried: &'a Tried,
 }
 
-/// Chooses a backend, waiting in the pool's queue if all are at their limit.
+/// Chooses a backend, waiting in the pool's queue if all are at their limit. Who waits is woken first come, first served.
 pub async fn choose(
     worker: &Rc<Worker>,
     snapshot: &Snapshot,
@@ -89,23 +90,26 @@ pub async fn choose(
         return outcome;
     }
     let started = Instant::now();
-    let Some(_place) = QueuePlace::take(pool, worker.front.state.workers) else {
+    let Some(place) = QueuePlace::take(pool, worker.front.state.workers) else {
         return Err(NoBackend::QueueFull);
     };
-    let waited = tokio::time::timeout(pool.settings.timeouts.queue, async {
+    let waiting = async {
+        let mut freed = std::pin::pin!(pool.queue.freed.notified());
+        freed.as_mut().enable();
+        // A place may have become free before we stood in the queue to be told of it.
+        let mut is_our_turn = place.ahead == 0;
         loop {
-            let freed = pool.queue.freed.notified();
-            tokio::pin!(freed);
-            freed.as_mut().enable();
-            if let Some(outcome) = choose_now(worker, snapshot, pool, &wanted) {
+            if is_our_turn && let Some(outcome) = choose_now(worker, snapshot, pool, &wanted) {
                 break outcome;
             }
-            // Health and weights change without a word to the queue: look again now and then.
-            let _ = tokio::time::timeout(Duration::from_millis(250), freed).await;
+            if tokio::time::timeout(LOOK_AGAIN, freed.as_mut()).await.is_ok() {
+                freed.set(pool.queue.freed.notified());
+                freed.as_mut().enable();
+            }
+            is_our_turn = true;
         }
-    })
-    .await;
-    match waited {
+    };
+    match tokio::time::timeout(pool.settings.timeouts.queue, waiting).await {
         Ok(Ok(chosen)) => Ok(Chosen { queued: Some(started.elapsed()), ..chosen }),
         Ok(Err(none)) => Err(none),
         Err(_) => Err(NoBackend::QueueTimeout),
@@ -113,23 +117,25 @@ pub async fn choose(
 }
 
 /// A place in a pool's queue, given back when dropped.
-struct QueuePlace<'a>(&'a Queue);
+struct QueuePlace<'a> {
+    queue: &'a Queue,
+    /// How many stood there already.
+    ahead: usize,
+}
 
 impl<'a> QueuePlace<'a> {
     fn take(pool: &'a PoolPlan, workers: usize) -> Option<Self> {
         let limit = pool.settings.queue_length.saturating_mul(workers);
         let queue = &*pool.queue;
-        queue
-            .waiting
-            .fetch_update(Relaxed, Relaxed, |waiting| (waiting < limit).then_some(waiting + 1))
-            .ok()
-            .map(|_| Self(queue))
+        let one_more = |waiting| (waiting < limit).then_some(waiting + 1);
+        let ahead = queue.waiting.fetch_update(Relaxed, Relaxed, one_more).ok()?;
+        Some(Self { queue, ahead })
     }
 }
 
 impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Relaxed);
+        self.queue.waiting.fetch_sub(1, Relaxed);
     }
 }
 
@@ -155,23 +161,28 @@ fn choose_now(
         if let Some(index) =
             remembered.filter(|index| takes(&candidates[*index]) && !wanted.tried.contains(*index))
         {
-            return Some(take(pool, index).ok_or(NoBackend::AllTried)).filter(Result::is_ok);
+            return take(pool, index).map(Ok);
         }
     }
-    let choice = worker.with_balancer(snapshot, pool.id, |balancer| {
-        balancer.pick(&candidates, &pool.identities, wanted.key, wanted.tried, fastrand::u64(..))
-    });
-    match choice {
-        Choice::Backend(index) => {
-            // Another worker may have taken the last place since we looked: that is "busy".
-            let chosen = take(pool, index)?;
-            if let Some((table, key)) = sticky {
-                lock(table).remember(key, chosen.backend.identity, now);
+    loop {
+        let choice = worker.with_balancer(snapshot, pool.id, |balancer| {
+            balancer.pick(&candidates, &pool.identities, wanted.key, wanted.tried, fastrand::u64(..))
+        });
+        let index = match choice {
+            Choice::Backend(index) => index,
+            Choice::AllBusy => return None,
+            Choice::NoneAvailable => return Some(Err(NoBackend::AllTried)),
+        };
+        match take(pool, index) {
+            Some(chosen) => {
+                if let Some((table, key)) = sticky {
+                    lock(table).remember(key, chosen.backend.identity, now);
+                }
+                return Some(Ok(chosen));
             }
-            Some(Ok(chosen))
+            // Another worker has taken the last place since we looked: this one is full, the others may not be.
+            None => candidates[index].limit = Some(0),
         }
-        Choice::AllBusy => None,
-        Choice::NoneAvailable => Some(Err(NoBackend::AllTried)),
     }
 }
 
@@ -207,6 +218,12 @@ fn candidates(pool: &PoolPlan, now: Instant, mercy: Mercy) -> smallvec::SmallVec
             }
         })
         .collect()
+}
+
+/// Whether a backend takes new sessions: healthy, not drained, with a weight.
+fn serves(backend: &BackendPlan) -> bool {
+    let weight = backend.state.weight_override().unwrap_or(backend.settings.weight);
+    is_up(&backend.state) && backend.state.admission() == Admission::Ready && weight > 0
 }
 
 fn any_available(candidates: &[Candidate]) -> bool {
@@ -258,70 +275,28 @@ pub fn reuse(worker: &Worker, backend: &Arc<BackendState>, idempotence: Idempote
 }
 
 /// Opens a connection to a backend within `limit`.
-pub async fn connect(worker: &Worker, backend: &BackendState, limit: Duration) -> Result<Stream, Cause> {
-    let opened = tokio::time::timeout(limit, open(backend)).await;
-    match opened {
-        Ok(Ok(plain)) => {
-            backend.counters.of(worker.index).connects.add(1);
-            Ok(Stream::plain(plain))
-        }
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Cause::ConnectRefused),
-        Ok(Err(error)) => Err(Cause::ConnectFailed(error.to_string())),
-        Err(_) => Err(Cause::ConnectTimeout { after: limit }),
-    }
-}
-
-/// Opens a connection: to the path, the address, or the addresses of a name one after the other.
-pub(crate) async fn open(backend: &BackendState) -> io::Result<Plain> {
-    if let BackendAddress::Unix(path) = &backend.address {
-        let mut wait = UNIX_BACK_OFF;
-        return loop {
-            match UnixStream::connect(path).await {
-                Ok(unix) => break Ok(Plain::Unix(unix)),
-                // A Unix socket whose queue is full says so at once, where TCP would wait.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(Duration::from_millis(62));
-                }
-                Err(error) => break Err(error),
-            }
-        };
-    }
-    let addresses: Vec<SocketAddr> = backend.addresses.load().to_vec();
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "name not resolved");
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(tcp) => {
-                // Failing means that the connection is gone already.
-                let _ = tcp.set_nodelay(true);
-                return Ok(Plain::Tcp(tcp));
-            }
-            Err(error) => failure = error,
-        }
-    }
-    Err(failure)
-}
-
-/// Whether a failure says something about the backend.
-pub fn is_our_own_want(cause: &Cause) -> bool {
-    // Our descriptors or ports have run out: the backend is not to blame.
-    matches!(cause, Cause::ConnectFailed(text) if text.contains("Too many open files") || text.contains("Cannot assign requested address"))
+pub async fn connect(
+    worker: &Worker,
+    backend: &BackendState,
+    limit: Duration,
+) -> Result<Stream, ConnectFault> {
+    let plain = connect::open(backend, limit).await?;
+    backend.counters.of(worker.index).connects.add(1);
+    Ok(Stream::plain(plain))
 }
 
 /// Notes that real traffic failed at a backend; ejects it when that has happened too often in a row.
 pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause) {
     let backend = &pool.backends[index].state;
     backend.counters.of(worker.index).failures.add(1);
-    if is_our_own_want(&cause) {
-        return;
-    }
     let failures = backend.failures.fetch_add(1, Relaxed) + 1;
     let limit = pool.settings.passive.failures;
     if limit == 0 || failures < limit || !is_up(backend) {
         return;
     }
-    // The last one standing stays: a bad answer is better than none, and its errors say what is wrong.
-    if !pool.backends.iter().any(|other| !Arc::ptr_eq(&other.state, backend) && is_up(&other.state)) {
+    let _one_at_a_time = lock(&EJECTING);
+    // The last one that serves stays: a bad answer is better than none, and its errors say what is wrong.
+    if !pool.backends.iter().any(|other| !Arc::ptr_eq(&other.state, backend) && serves(other)) {
         return;
     }
     *lock(&backend.last_failure) = Some(cause);

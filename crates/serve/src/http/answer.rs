@@ -39,7 +39,7 @@ pub(super) async fn refuse(
     detail: &str,
     extra: &[(&str, &str)],
 ) -> After {
-    let persistence = own_persistence(session);
+    let persistence = own_persistence(session, client);
     let page = Page { status, detail, persistence, extra };
     let received = Some(&*session.received);
     write_page(session.settings, client, &page, received, hsts(session), outcome).await
@@ -86,7 +86,7 @@ pub(super) async fn redirect(
     status: u16,
     location: &str,
 ) -> After {
-    let persistence = own_persistence(session);
+    let persistence = own_persistence(session, client);
     let mut out = Vec::with_capacity(512);
     let received = &session.received;
     error_page::write_redirect(
@@ -127,9 +127,9 @@ pub(super) fn hsts<'a>(session: &Session<'a>) -> Option<&'a str> {
 }
 
 /// The connection goes on after our own answer only if no body is left to be read.
-fn own_persistence(session: &Session<'_>) -> Persistence {
+fn own_persistence(session: &Session<'_>, client: &Client) -> Persistence {
     match body::Reader::new(session.received.request.body) {
-        None => persistence(session),
+        None => persistence(session, &client.buffer),
         Some(_) => Persistence::Close,
     }
 }

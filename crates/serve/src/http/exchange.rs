@@ -15,6 +15,7 @@ use logic::route::{Action, Decision, Facts, HeaderEdits, RedirectStatus};
 
 use super::reply::{Attempt, Failure, Finished};
 use super::{After, Client, Session, answer, body, reply};
+use crate::connect::ConnectFault;
 use crate::outcome::{Ending, Outcome};
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
@@ -151,6 +152,7 @@ impl Forwarding<'_> {
             Some(_) => Reuse::Forbidden,
             None => Reuse::Allowed,
         };
+        let mut failed = 0;
         let mut last: Option<Failure> = None;
         loop {
             let wanted = Wanted { client: self.session.arrival.peer, key: self.key, tried: &tried };
@@ -168,27 +170,38 @@ impl Forwarding<'_> {
             if let Failure::Client(broken) = failure {
                 return self.answer_client_fault(client, outcome, broken).await;
             }
-            let stale = freshness == Some(Freshness::Kept)
+            // A kept connection that the backend had closed meanwhile says nothing about the backend, and is no attempt:
+            // it is made again there, on a fresh connection.
+            let is_stale = freshness == Some(Freshness::Kept)
                 && matches!(failure, Failure::Closed { answered: reply::Answered::Nothing, .. });
-            if !stale {
-                upstream::note_failure(worker, &self.pool, chosen.index, failure.cause());
+            if !is_stale {
+                failed += 1;
+                self.blame(chosen.index, &failure);
             }
-            let progress = failure.progress();
-            // A kept connection that the backend had closed is not a failed attempt at the backend.
-            let attempts = if stale { 0 } else { outcome.attempts };
             let retries = self.pool.settings.retries;
+            let attempts = if is_stale { 0 } else { failed };
             if matches!(failure, Failure::Fault { .. })
-                || retry::decide(idempotence, progress, attempts, retries) == retry::Decision::GiveUp
+                || retry::decide(idempotence, failure.progress(), attempts, retries)
+                    == retry::Decision::GiveUp
             {
                 return self.answer_failure(client, outcome, &failure).await;
             }
-            chosen.backend.counters.of(worker.index).retries.add(1);
-            if stale {
+            if is_stale {
                 reuse = Reuse::Forbidden;
             } else {
                 tried.insert(chosen.index);
+                chosen.backend.counters.of(worker.index).retries.add(1);
             }
             last = Some(failure);
+        }
+    }
+
+    fn blame(&self, backend: usize, failure: &Failure) {
+        match failure.blame() {
+            Some(cause) => upstream::note_failure(self.session.worker, &self.pool, backend, cause),
+            None => {
+                tracing::debug!(backend = %self.pool.backends[backend].state.name, "cannot connect: {failure:?}")
+            }
         }
     }
 
@@ -226,7 +239,6 @@ impl Forwarding<'_> {
             Freshness::Fresh(took) => Some(took),
             Freshness::Kept => None,
         };
-        counters.sessions.add(1);
         let attempt = Attempt {
             session: self.session,
             pool: &self.pool,
@@ -235,22 +247,25 @@ impl Forwarding<'_> {
             request_id: &self.request_id,
             sent: Cell::new(0),
         };
-        match attempt.run(client, &backend, outcome).await {
+        let result = attempt.run(client, &backend, outcome).await;
+        if result.is_ok() || freshness != Freshness::Kept {
+            counters.sessions.add(1);
+        }
+        match result {
             Err(failure) => AttemptEnd::Failed(failure, Some(freshness)),
-            Ok(finished) => {
-                upstream::note_success(&chosen.backend);
-                AttemptEnd::Done(self.finish(client, backend, chosen, outcome, finished).await)
-            }
+            Ok(finished) => AttemptEnd::Done(self.finish(client, backend, chosen, outcome, finished).await),
         }
     }
 
-    async fn connect(&self, chosen: &Chosen) -> Result<Stream, Cause> {
+    async fn connect(&self, chosen: &Chosen) -> Result<Stream, ConnectFault> {
         let worker = self.session.worker;
         let limit = self.pool.settings.timeouts.connect;
         let stream = upstream::connect(worker, &chosen.backend, limit).await?;
         if let Some(version) = self.pool.settings.send_proxy {
             let header = proxy_header(version, self.session.arrival);
-            body::write(&stream, &header, &[], limit, &Cell::new(0)).await.map_err(|_| Cause::ClosedEarly)?;
+            body::write(&stream, &header, &[], limit, &Cell::new(0))
+                .await
+                .map_err(|_| ConnectFault::Backend(Cause::ClosedEarly))?;
         }
         Ok(stream)
     }
@@ -265,6 +280,12 @@ impl Forwarding<'_> {
         finished: Finished,
     ) -> After {
         match finished {
+            Finished::Cut { ending: Ending::BackendAborted, .. } => {
+                upstream::note_failure(self.session.worker, &self.pool, chosen.index, Cause::ClosedEarly);
+            }
+            _ => upstream::note_success(&chosen.backend),
+        }
+        match finished {
             Finished::Whole { after, keep } => {
                 outcome.end(Ending::Ok);
                 if let Some(keep) = keep {
@@ -275,9 +296,6 @@ impl Forwarding<'_> {
             }
             Finished::Tunnel { rest } => reply::tunnel(client, &backend, rest, &self.pool, outcome).await,
             Finished::Cut { ending, after } => {
-                if ending == Ending::BackendAborted {
-                    upstream::note_failure(self.session.worker, &self.pool, chosen.index, Cause::ClosedEarly);
-                }
                 outcome.end(ending);
                 after
             }
@@ -317,9 +335,9 @@ impl Forwarding<'_> {
         &self,
         client: &Client,
         outcome: &mut Outcome,
-        broken: reply::ClientFault,
+        broken: body::Broken,
     ) -> After {
-        let (status, detail, ending) = match broken.why {
+        let (status, detail, ending) = match broken {
             body::Broken::TooLarge => {
                 (413, "The body of the request is larger than allowed.", Ending::BodyTooLarge)
             }
@@ -335,12 +353,7 @@ impl Forwarding<'_> {
             }
         };
         outcome.end(ending);
-        match broken.answered {
-            reply::Answered::Nothing => {
-                answer::refuse(self.session, client, outcome, status, detail, &[]).await
-            }
-            reply::Answered::Started => After::Drop,
-        }
+        answer::refuse(self.session, client, outcome, status, detail, &[]).await
     }
 }
 

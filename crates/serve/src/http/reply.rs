@@ -1,5 +1,6 @@
 //! One attempt: the request to one backend, and the backend's answer to the client, both at once.
-//! A backend may answer before it has read the whole request; a client may go away while it waits.
+//! A backend may answer before it has read the whole request. A client that only ends its direction still gets its answer;
+//! one that is gone altogether looks the same until the answer is written, or `timeouts.response` ends the wait.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use logic::retry::Progress;
 use logic::route::HeaderEdits;
 
 use super::body::{self, Broken, Framing, Reader, Transfer};
-use super::{After, Client, RESPONSE_LIMITS, Session, answer, persistence};
+use super::{After, Client, Session, answer, persistence};
+use crate::connect::ConnectFault;
 use crate::outcome::{Ending, Outcome};
 use crate::relay::{self, Totals};
 use crate::snapshot::PoolPlan;
@@ -32,22 +34,15 @@ pub(super) enum Answered {
 #[derive(Debug)]
 pub(super) enum Failure {
     /// No connection.
-    Connect(Cause),
+    Connect(ConnectFault),
     /// The backend closed before its answer was there.
     Closed { answered: Answered, progress: Progress },
     /// The backend did not answer in time.
     TimedOut { after: Duration, progress: Progress },
     /// The backend's answer is not HTTP as it must be.
     Fault { fault: ResponseFault, progress: Progress },
-    /// The client's request body broke.
-    Client(ClientFault),
-}
-
-/// A request body that could not be read to its end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClientFault {
-    pub(super) why: Broken,
-    pub(super) answered: Answered,
+    /// The client's request body could not be read to its end, and there is no answer yet.
+    Client(Broken),
 }
 
 impl Failure {
@@ -62,20 +57,21 @@ impl Failure {
         }
     }
 
-    /// What it says about the backend.
-    pub(super) fn cause(&self) -> Cause {
+    /// What it says about the backend; `None` if it says nothing.
+    pub(super) fn blame(&self) -> Option<Cause> {
         match self {
-            Self::Connect(cause) => cause.clone(),
-            Self::Closed { .. } | Self::Client(_) => Cause::ClosedEarly,
-            Self::TimedOut { after, .. } => Cause::NoAnswer { after: *after },
-            Self::Fault { fault, .. } => Cause::BadResponse(fault.to_string()),
+            Self::Connect(ConnectFault::Backend(cause)) => Some(cause.clone()),
+            Self::Connect(ConnectFault::Ours(_)) | Self::Client(_) => None,
+            Self::Closed { .. } => Some(Cause::ClosedEarly),
+            Self::TimedOut { after, .. } => Some(Cause::NoAnswer { after: *after }),
+            Self::Fault { fault, .. } => Some(Cause::BadResponse(fault.to_string())),
         }
     }
 
     /// Status, sentence and ending for the client.
     pub(super) fn answer(&self) -> (u16, &'static str, Ending) {
         match self {
-            Self::Connect(Cause::ConnectTimeout { .. }) => {
+            Self::Connect(ConnectFault::Backend(Cause::ConnectTimeout { .. })) => {
                 (504, "The server behind this address could not be reached in time.", Ending::ConnectFailed)
             }
             Self::Connect(_) => {
@@ -156,9 +152,10 @@ impl Attempt<'_> {
         let result = self.exchange(client, backend, &shared, &since_start).await;
         outcome.bytes_in += shared.body_read.get();
         outcome.bytes_out += shared.to_client.get();
-        outcome.first_byte = shared.first_byte.get().or(outcome.first_byte);
+        outcome.first_byte = shared.first_byte.get();
         if shared.answered.get() {
             outcome.status = shared.status.get();
+            outcome.answered_by = outcome.backend;
         }
         result
     }
@@ -210,10 +207,9 @@ impl Attempt<'_> {
                         Ok(()) => shared.request_sent.set(true),
                         // It may have answered early and closed its ear: the answer is on its way.
                         Err(Broken::DestinationClosed | Broken::DestinationTimeout) => shared.request_cut.set(true),
-                        Err(why) => {
-                            let answered = if shared.answered.get() { Answered::Started } else { Answered::Nothing };
-                            return Err(Failure::Client(ClientFault { why, answered }));
-                        }
+                        // The client has its answer already, or a part of it: it need not send the rest.
+                        Err(_) if shared.answered.get() => shared.request_cut.set(true),
+                        Err(why) => return Err(Failure::Client(why)),
                     }
                 }
                 responded = &mut responding => return responded,
@@ -267,7 +263,7 @@ impl Attempt<'_> {
         let limit = self.pool.settings.timeouts.response;
         loop {
             if !buffer.is_empty() {
-                match response::resume(buffer, &mut progress, &RESPONSE_LIMITS, kind) {
+                match response::resume(buffer, &mut progress, &self.session.settings.limits, kind) {
                     Ok(Parse::Complete(response)) => return Ok(response),
                     Ok(Parse::Incomplete) => {}
                     Err(fault) => return Err(self.fault(fault, shared)),
@@ -306,12 +302,11 @@ impl Attempt<'_> {
         let switched = response.status == 101;
         let framing = forward::response_framing(response, request.version);
         let request_is_whole = shared.request_sent.get();
-        let refused_upgrade = request.upgrade.is_some() && !switched && !behind.is_empty();
-        let persistence = match (request_is_whole, refused_upgrade, framing) {
-            // What the client still sends of this request, or took for another protocol, must never be read as a request.
-            (false, _, _) | (_, true, _) | (_, _, ResponseFraming::UntilClose) => Persistence::Close,
-            _ if session.worker.is_draining() => Persistence::Close,
-            _ => persistence(session),
+        let persistence = match framing {
+            ResponseFraming::UntilClose => Persistence::Close,
+            // What the client still sends of this request must never be read as another one.
+            _ if !request_is_whole => Persistence::Close,
+            _ => persistence(session, behind),
         };
         let mut out = Vec::new();
         let written = Answer {
@@ -426,12 +421,6 @@ pub(super) async fn tunnel(
     let end = relay::run(&client.stream, backend, early, rest, pool.settings.timeouts.tunnel, &totals).await;
     outcome.bytes_in += totals.up.get();
     outcome.bytes_out += totals.down.get();
-    outcome.end(match end {
-        relay::End::Finished => Ending::Ok,
-        relay::End::Idle => Ending::Idle,
-        relay::End::ClientFailed => Ending::ClientClosed,
-        relay::End::BackendFailed => Ending::BackendAborted,
-        relay::End::BackendDeaf => Ending::BackendClosed,
-    });
+    outcome.end(end.settle(&client.stream, backend));
     After::Drop
 }

@@ -1,0 +1,100 @@
+//! Opens a connection to a backend: to its path, its address, or the addresses of its name one after the other.
+//! Traffic (`upstream.rs`) and checks (`health/probe.rs`) connect in the same way and name failures in the same words.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use config::types::BackendAddress;
+use logic::health::Cause;
+use nix::errno::Errno;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout_at;
+
+use crate::state::BackendState;
+use crate::stream::Plain;
+
+/// First wait before a Unix socket whose queue is full is tried again; it doubles up to [`UNIX_BACK_OFF_MAX`].
+const UNIX_BACK_OFF: Duration = Duration::from_millis(1);
+const UNIX_BACK_OFF_MAX: Duration = Duration::from_millis(50);
+
+/// Why there is no connection, and whose fault that is.
+#[derive(Debug)]
+pub enum ConnectFault {
+    /// The backend's, or the way's to it.
+    Backend(Cause),
+    /// Ours: descriptors, memory or ports have run out. It says nothing about the backend.
+    Ours(io::Error),
+}
+
+impl ConnectFault {
+    /// In the words of a verdict.
+    pub fn cause(self) -> Cause {
+        match self {
+            Self::Backend(cause) => cause,
+            Self::Ours(error) => Cause::ConnectFailed(error.to_string()),
+        }
+    }
+}
+
+/// Connects within `limit`. Of several addresses each gets its share of the time that is left, so that a silent one does
+/// not hide those behind it.
+pub async fn open(backend: &BackendState, limit: Duration) -> Result<Plain, ConnectFault> {
+    let deadline = Instant::now() + limit;
+    if let BackendAddress::Unix(path) = &backend.address {
+        return match timeout_at(deadline.into(), open_unix(path)).await {
+            Ok(Ok(unix)) => Ok(Plain::Unix(unix)),
+            Ok(Err(error)) => Err(fault(error, limit)),
+            Err(_) => Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
+        };
+    }
+    let addresses = backend.addresses.load_full();
+    let unresolved = || Cause::Unresolvable("its name has no address yet".to_owned());
+    let mut last = ConnectFault::Backend(unresolved());
+    for (at, address) in addresses.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let share = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
+        last = match timeout_at((Instant::now() + share).into(), open_tcp(*address)).await {
+            Ok(Ok(tcp)) => return Ok(Plain::Tcp(tcp)),
+            Ok(Err(error)) => fault(error, limit),
+            Err(_) => ConnectFault::Backend(Cause::ConnectTimeout { after: limit }),
+        };
+    }
+    Err(last)
+}
+
+async fn open_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let tcp = TcpStream::connect(address).await?;
+    // Failing means that the connection is gone already.
+    let _ = tcp.set_nodelay(true);
+    Ok(tcp)
+}
+
+/// Linux answers EAGAIN at once when the queue of a listening Unix socket is full (unix(7)), where TCP would wait.
+async fn open_unix(path: &Path) -> io::Result<UnixStream> {
+    let mut wait = UNIX_BACK_OFF;
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(UNIX_BACK_OFF_MAX);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn fault(error: io::Error, limit: Duration) -> ConnectFault {
+    ConnectFault::Backend(match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
+            return ConnectFault::Ours(error);
+        }
+        Some(Errno::ECONNREFUSED) => Cause::ConnectRefused,
+        Some(Errno::ENOENT) => Cause::SocketMissing,
+        Some(Errno::EACCES) => Cause::PermissionDenied,
+        Some(Errno::ETIMEDOUT) => Cause::ConnectTimeout { after: limit },
+        Some(errno) => Cause::ConnectFailed(errno.desc().to_owned()),
+        None => Cause::ConnectFailed(error.to_string()),
+    })
+}
