@@ -42,7 +42,7 @@ fn verdict(source: Source, outcome: VerdictOutcome) -> Verdict {
         (Source::Probe, VerdictOutcome::Fail) => Cause::ConnectRefused,
         (Source::Resolver, VerdictOutcome::Pass) => Cause::Resolved,
         (Source::Resolver, VerdictOutcome::Fail) => Cause::Unresolvable("no such host".into()),
-        _ => Cause::Traffic { failures: 5 },
+        (Source::Traffic, _) => Cause::ClosedEarly,
     };
     Verdict { at: SystemTime::UNIX_EPOCH, source, outcome, cause, took: Duration::from_millis(2) }
 }

@@ -29,7 +29,12 @@ pub fn source(path: &Path) -> Result<Source, Failure> {
 
 /// A configuration file, read and understood. Faults come back as they are shown.
 pub fn file(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loaded, Failure> {
-    config::load(&source(path)?, environment).map_err(|faults| Failure::Usage(faults.render()))
+    let name = path.display().to_string();
+    // Unlike `check`, which reads a pipe once and is done, what comes here is read again at a reload.
+    let bytes =
+        serve::file::read(path, config::MAX_TEXT as u64).map_err(|error| unreadable(&name, &error))?;
+    let source = Source::from_bytes(name, bytes).map_err(|faults| Failure::Usage(faults.render()))?;
+    config::load(&source, environment).map_err(|faults| Failure::Usage(faults.render()))
 }
 
 /// One byte more than is allowed is enough for `config` to refuse it.
@@ -41,7 +46,9 @@ fn read(from: impl Read) -> io::Result<Vec<u8>> {
 
 fn unreadable(name: &str, error: &io::Error) -> Failure {
     let hint = match error.kind() {
-        ErrorKind::NotFound => "check the path; `penstock demo` writes a file to start from and prints its path",
+        ErrorKind::NotFound => {
+            "check the path; `penstock demo` writes a file to start from and prints its path"
+        }
         ErrorKind::PermissionDenied => "run this as a user who may read it",
         ErrorKind::IsADirectory => "name a file in it",
         _ => "check the path and the disk",

@@ -16,6 +16,7 @@ mod cmd;
 mod ctl;
 mod demo;
 mod load;
+mod log;
 mod output;
 
 #[cfg(feature = "mimalloc")]

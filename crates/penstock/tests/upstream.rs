@@ -157,3 +157,78 @@ fn what_stands_behind_a_refused_upgrade_is_never_a_request() {
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.matches("HTTP/1.1").count() == 1, "{answer}");
     assert!(recorder.requests().is_empty());
 }
+
+/// Closes a connection with a reset, as a client does that is killed with data on its way.
+fn reset(client: support::Client) {
+    let support::client::Stream::Tcp(stream) = &client.stream else { panic!("only TCP can be reset") };
+    socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+}
+
+#[test]
+fn a_client_that_breaks_off_gives_its_backend_free_at_once_waiting_or_served() {
+    let (release, held) = mpsc::channel::<()>();
+    let held = Mutex::new(held);
+    let backend = Scripted::start(move |talk| {
+        talk.head();
+        let _ = held.lock().unwrap().recv();
+    });
+    let server =
+        front(&[&backend.address], "max-connections = 1\ntimeouts = { response = \"60s\", queue = \"60s\" }");
+    let counts = || {
+        let status = server.ctl_json(&["status"]);
+        let pool = &status["pools"][0];
+        (pool["backends"][0]["in_flight"].as_u64().unwrap(), pool["waiting"].as_u64().unwrap())
+    };
+    let ask = || {
+        let mut client = server.client("web");
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+        client
+    };
+    let served = ask();
+    eventually("one is served", secs(10), || (counts() == (1, 0)).then_some(()));
+    let waiting = ask();
+    eventually("one waits", secs(10), || (counts() == (1, 1)).then_some(()));
+    reset(waiting);
+    eventually("nobody waits", secs(10), || (counts() == (1, 0)).then_some(()));
+    reset(served);
+    eventually("the backend is free", secs(10), || (counts() == (0, 0)).then_some(()));
+    drop(release);
+}
+
+#[test]
+fn a_backend_that_drips_its_head_has_a_time_limit() {
+    let backend = Scripted::start(|talk| {
+        talk.head();
+        talk.send("HTTP/1.1 200 OK\r\n");
+        while talk.send("X-Drip: 1\r\n") {
+            std::thread::park_timeout(std::time::Duration::from_millis(100));
+        }
+    });
+    let server = front(&[&backend.address], "timeouts = { response = \"1s\" }\nretries = 0");
+    assert_eq!(server.client("web").get("/", &[]).status, 504);
+}
+
+#[test]
+fn a_body_that_is_broken_from_its_beginning_is_a_502_and_not_an_empty_answer() {
+    let backend = Scripted::saying(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
+    let server = front(&[&backend.address], "");
+    assert_eq!(server.client("web").get("/", &[]).status, 502);
+}
+
+#[test]
+fn the_request_id_cannot_come_as_a_trailer() {
+    let recorder = support::Recorder::start();
+    let server = front(&[recorder.address()], "");
+    let mut client = server.client("web");
+    client.send(
+        "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n\
+         0\r\nX-Request_Id: forged\r\nX-Sum: kept\r\n\r\n",
+    );
+    assert_eq!(client.response().status, 200);
+    let raw = recorder
+        .records()
+        .iter()
+        .map(|record| String::from_utf8_lossy(&record.bytes).into_owned())
+        .collect::<String>();
+    assert!(raw.contains("X-Sum: kept") && !raw.contains("forged"), "{raw}");
+}

@@ -6,24 +6,30 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use logic::access_log::Kind;
 use logic::peers::Peer;
-use tokio::net::{TcpListener, UnixListener};
+use nix::errno::Errno;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
 use crate::connection;
 use crate::events::Level;
-use crate::listen::{BoundKey, Socket};
+use crate::listen::{BACKLOG, BoundKey, Socket};
 use crate::outcome::{Ending, Outcome};
-use crate::state::{ListenerState, State};
+use crate::state::ListenerState;
 use crate::stream::Plain;
-use crate::worker::{Current, Worker};
+use crate::worker::{Control, Current, Registration, Worker};
 
 /// Pause when descriptors or connections have run out: long enough not to spin, short enough that nobody notices.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// A socket that is given up waits so long for descriptors, if it needs any to accept what is in its queue.
+const REST_LIMIT: Duration = Duration::from_secs(5);
+
+/// A loop says at most so often that it cannot accept.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// Closes one accept loop.
 #[derive(Debug, Default)]
@@ -40,25 +46,65 @@ impl Gate {
     }
 }
 
-/// A client that counts against the limits until it is dropped.
+/// A client that counts against the limits, and that its worker waits for when it ends, until this is dropped.
 pub struct Admitted {
-    state: Arc<State>,
-    listener: Arc<ListenerState>,
+    registration: Registration,
+    _place: Place,
+    _seat: Seat,
 }
 
 impl Admitted {
-    fn new(worker: &Worker, listener: &Arc<ListenerState>) -> Self {
-        worker.front.state.connections.fetch_add(1, Relaxed);
-        listener.connections.fetch_add(1, Relaxed);
-        listener.counters.of(worker.index).connections.add(1);
-        Self { state: worker.front.state.clone(), listener: listener.clone() }
+    /// What the worker can ask of the connection.
+    pub fn control(&self) -> &Control {
+        &self.registration.control
     }
 }
 
-impl Drop for Admitted {
+/// One of the connections that the process may have.
+struct Place(Rc<Worker>);
+
+impl Place {
+    /// Takes one if there is one: in one step, so that the limit holds over all workers.
+    fn take(worker: &Rc<Worker>) -> Option<Self> {
+        let state = &worker.front.state;
+        let most = state.max_connections.load(Relaxed);
+        state
+            .connections
+            .fetch_update(Relaxed, Relaxed, |open| (open < most).then_some(open + 1))
+            .ok()
+            .map(|_| Self(worker.clone()))
+    }
+
+    /// For a client whose socket is given up: nobody else can have it later.
+    fn beyond_limit(worker: &Rc<Worker>) -> Self {
+        worker.front.state.connections.fetch_add(1, Relaxed);
+        Self(worker.clone())
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        self.state.connections.fetch_sub(1, Relaxed);
-        self.listener.connections.fetch_sub(1, Relaxed);
+        self.0.front.state.connections.fetch_sub(1, Relaxed);
+        self.0.place_freed.notify_one();
+    }
+}
+
+/// One of the connections that a listener may have.
+struct Seat(Arc<ListenerState>);
+
+impl Seat {
+    fn take(listener: &Arc<ListenerState>, most: Option<usize>) -> Option<Self> {
+        listener
+            .connections
+            .fetch_update(Relaxed, Relaxed, |open| most.is_none_or(|most| open < most).then_some(open + 1))
+            .ok()
+            .map(|_| Self(listener.clone()))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
     }
 }
 
@@ -75,27 +121,56 @@ impl Acceptor {
         })
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Plain, Peer)>> {
-        Poll::Ready(match self {
-            Self::Tcp(listener) => match std::task::ready!(listener.poll_accept(cx)) {
-                Ok((stream, peer)) => {
-                    // A connection that is gone already fails at its first read.
-                    let _ = stream.set_nodelay(true);
-                    Ok((Plain::Tcp(stream), Peer::Ip(canonical(peer))))
-                }
-                Err(error) => Err(error),
-            },
-            Self::Unix(listener) => std::task::ready!(listener.poll_accept(cx))
-                .map(|(stream, _)| (Plain::Unix(stream), Peer::Unix)),
-        })
+    async fn accept(&self) -> io::Result<(Plain, Peer)> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, peer)| tcp(stream, peer)),
+            Self::Unix(listener) => {
+                listener.accept().await.map(|(stream, _)| (Plain::Unix(stream), Peer::Unix))
+            }
+        }
+    }
+
+    /// The socket without the runtime, whose readiness may lag behind the queue and whose budget ends a long loop.
+    fn into_socket(self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(listener) => listener.into_std().map(Socket::Tcp),
+            Self::Unix(listener) => listener.into_std().map(Socket::Unix),
+        }
     }
 }
 
-/// The accept loop of one socket.
+/// The next of the queue, or `WouldBlock`.
+fn accept_now(socket: &Socket) -> io::Result<(Plain, Peer)> {
+    match socket {
+        Socket::Tcp(listener) => {
+            let (stream, peer) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            Ok(tcp(TcpStream::from_std(stream)?, peer))
+        }
+        Socket::Unix(listener) => {
+            let (stream, _) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            Ok((Plain::Unix(UnixStream::from_std(stream)?), Peer::Unix))
+        }
+    }
+}
+
+fn tcp(stream: TcpStream, peer: SocketAddr) -> (Plain, Peer) {
+    // A connection that is gone already fails at its first read.
+    let _ = stream.set_nodelay(true);
+    (Plain::Tcp(stream), Peer::Ip(canonical(peer)))
+}
+
+/// The accept loop of one socket. Its end means that the socket is closed.
 pub async fn run(worker: Rc<Worker>, key: BoundKey, socket: Socket, gate: Rc<Gate>) {
     worker.accepting.set(worker.accepting.get() + 1);
     match Acceptor::new(socket) {
-        Ok(acceptor) => accept_all(&worker, &key, &acceptor, &gate).await,
+        Ok(acceptor) => {
+            // The last snapshot that knows this listener: a reload that removes it does not turn away who waits in its
+            // queue.
+            let known = worker.current();
+            Loop { worker: &worker, key: &key, gate: &gate, known, complained: None }.run(acceptor).await;
+        }
         Err(error) => worker.front.state.events.record(
             Level::Error,
             format!("listener.{}", key.listener),
@@ -105,92 +180,138 @@ pub async fn run(worker: Rc<Worker>, key: BoundKey, socket: Socket, gate: Rc<Gat
     worker.accepting.set(worker.accepting.get() - 1);
 }
 
-async fn accept_all(worker: &Rc<Worker>, key: &BoundKey, acceptor: &Acceptor, gate: &Gate) {
-    // The last snapshot that knows this listener: a reload that removes it does not turn away who waits in its queue.
-    let mut known = worker.current();
-    let mut complained: Option<Instant> = None;
-    while !gate.closing.get() {
-        make_room(worker, gate).await;
-        let accepted = tokio::select! {
-            biased;
-            () = gate.notify.notified() => break,
-            accepted = std::future::poll_fn(|cx| acceptor.poll_accept(cx)) => accepted,
+struct Loop<'a> {
+    worker: &'a Rc<Worker>,
+    key: &'a BoundKey,
+    gate: &'a Gate,
+    known: Current,
+    complained: Option<Instant>,
+}
+
+impl Loop<'_> {
+    async fn run(&mut self, acceptor: Acceptor) {
+        while !self.gate.closing.get() {
+            let accepted = tokio::select! {
+                biased;
+                () = self.gate.notify.notified() => break,
+                accepted = acceptor.accept() => accepted,
+            };
+            match accepted {
+                Ok((plain, peer)) => self.receive(plain, peer).await,
+                Err(error) => match Fault::of(&error) {
+                    Fault::OfThatClient => tokio::task::yield_now().await,
+                    fault => self.pause(&error, fault).await,
+                },
+            }
+        }
+        match acceptor.into_socket() {
+            Ok(socket) => self.receive_rest(&socket).await,
+            Err(error) => self.complain(&error, Fault::OfTheSocket),
+        }
+    }
+
+    /// What waits in the queue was promised an answer: it is served, then the socket goes.
+    async fn receive_rest(&mut self, socket: &Socket) {
+        let deadline = Instant::now() + REST_LIMIT;
+        // A socket that others share, or that clients keep filling, is not waited for.
+        let mut left = 2 * BACKLOG;
+        while left > 0 {
+            left -= 1;
+            match accept_now(socket) {
+                Ok((plain, peer)) => self.receive(plain, peer).await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => match Fault::of(&error) {
+                    Fault::OfThatClient => {}
+                    Fault::Exhaustion if Instant::now() < deadline => {
+                        self.pause(&error, Fault::Exhaustion).await;
+                    }
+                    fault => return self.complain(&error, fault),
+                },
+            }
+        }
+    }
+
+    /// Starts the session of a client, as soon as the limits allow it.
+    async fn receive(&mut self, plain: Plain, peer: Peer) {
+        let worker = self.worker;
+        self.look_up();
+        let Some(plan) = self.known.listeners.get(&self.key.listener).cloned() else { return };
+        plan.state.counters.of(worker.index).connections.add(1);
+        let Some(seat) = Seat::take(&plan.state, plan.settings.max_connections) else {
+            Outcome::new(worker, &plan.state, Kind::Tcp, peer, None).end(Ending::ListenerFull);
+            return;
         };
-        match accepted {
-            Ok((plain, peer)) => {
-                let current = worker.current();
-                if current.listeners.contains_key(&key.listener) {
-                    known = current;
-                }
-                admit(worker, &known, key, plain, peer);
+        let (current, plan, place) = match Place::take(worker) {
+            Some(place) => (self.known.clone(), plan, place),
+            None => {
+                let place = self.wait_for_place().await;
+                // A reload may have come meanwhile.
+                self.look_up();
+                let newest = self.known.listeners.get(&self.key.listener).cloned();
+                (self.known.clone(), newest.unwrap_or(plan), place)
             }
-            Err(error) if is_exhaustion(&error) => {
-                pause(worker, key, &error, &mut complained).await;
+        };
+        let admitted = Admitted { registration: worker.register(), _place: place, _seat: seat };
+        tokio::task::spawn_local(connection::serve(worker.clone(), current, plan, plain, peer, admitted));
+    }
+
+    fn look_up(&mut self) {
+        let current = self.worker.current();
+        if current.listeners.contains_key(&self.key.listener) {
+            self.known = current;
+        }
+    }
+
+    /// Waits while the process is at its limit of client connections: one idle client is closed to make room for the one
+    /// that came.
+    async fn wait_for_place(&self) -> Place {
+        let worker = self.worker;
+        worker.front.state.accept_pauses.fetch_add(1, Relaxed);
+        let mut leaving: Option<Rc<Control>> = None;
+        loop {
+            if let Some(place) = Place::take(worker) {
+                return place;
             }
-            // The client left between its handshake and our accept.
-            Err(_) => tokio::task::yield_now().await,
+            if self.gate.closing.get() {
+                return Place::beyond_limit(worker);
+            }
+            // Another one only when the place of the first was taken by somebody else.
+            if leaving.as_ref().is_none_or(|control| control.is_gone()) {
+                leaving = worker.evict_idle();
+            }
+            // Other workers free places too, and say so to nobody here.
+            let _ = tokio::time::timeout(PAUSE, worker.place_freed.notified()).await;
         }
     }
-    // What waits in the queue was promised an answer: it is served, then the socket goes.
-    let mut context = Context::from_waker(Waker::noop());
-    while let Poll::Ready(Ok((plain, peer))) = acceptor.poll_accept(&mut context) {
-        admit(worker, &known, key, plain, peer);
-    }
-}
 
-fn admit(worker: &Rc<Worker>, current: &Current, key: &BoundKey, plain: Plain, peer: Peer) {
-    let Some(plan) = current.listeners.get(&key.listener) else { return };
-    let admitted = Admitted::new(worker, &plan.state);
-    let over = |limit: usize| plan.state.connections.load(Relaxed) > limit;
-    if plan.settings.max_connections.is_some_and(over) {
-        let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, peer, None);
-        outcome.end(Ending::ListenerFull);
-        return;
-    }
-    tokio::task::spawn_local(connection::serve(
-        worker.clone(),
-        current.clone(),
-        plan.clone(),
-        plain,
-        peer,
-        admitted,
-    ));
-}
-
-/// Waits while the process is at its limit of client connections; idle ones are closed to make room.
-async fn make_room(worker: &Rc<Worker>, gate: &Gate) {
-    let state = &worker.front.state;
-    let mut counted = false;
-    while state.connections.load(Relaxed) >= state.max_connections.load(Relaxed) && !gate.closing.get() {
-        if !counted {
-            state.accept_pauses.fetch_add(1, Relaxed);
-            counted = true;
+    async fn pause(&mut self, error: &io::Error, fault: Fault) {
+        self.worker.front.state.accept_pauses.fetch_add(1, Relaxed);
+        self.complain(error, fault);
+        if fault == Fault::Exhaustion {
+            self.worker.evict_idle();
+            self.worker.idle.clear();
         }
-        if worker.evict_idle() {
-            // Its task closes it when it runs.
-            tokio::task::yield_now().await;
-        } else {
-            tokio::time::sleep(PAUSE).await;
-        }
+        tokio::time::sleep(PAUSE).await;
     }
-}
 
-async fn pause(worker: &Rc<Worker>, key: &BoundKey, error: &io::Error, complained: &mut Option<Instant>) {
-    let state = &worker.front.state;
-    state.accept_pauses.fetch_add(1, Relaxed);
-    let now = Instant::now();
-    if complained.is_none_or(|last| now.duration_since(last) > Duration::from_secs(10)) {
-        *complained = Some(now);
-        state.events.record(
-            Level::Error,
-            format!("listener.{}", key.listener),
-            format!("cannot accept: {error}; {} clients are connected; raise LimitNOFILE or lower max-connections",
-                state.connections.load(Relaxed)),
-        );
+    fn complain(&mut self, error: &io::Error, fault: Fault) {
+        let now = Instant::now();
+        if self.complained.is_some_and(|last| now.duration_since(last) < COMPLAIN_EVERY) {
+            return;
+        }
+        self.complained = Some(now);
+        let state = &self.worker.front.state;
+        let message = match fault {
+            Fault::Exhaustion => format!(
+                "cannot accept: {error}; {} clients are connected; raise LimitNOFILE or lower max-connections",
+                state.connections.load(Relaxed)
+            ),
+            Fault::OfThatClient | Fault::OfTheSocket => {
+                format!("worker {} cannot accept on {}: {error}", self.worker.index, self.key.bind)
+            }
+        };
+        state.events.record(Level::Error, format!("listener.{}", self.key.listener), message);
     }
-    worker.evict_idle();
-    worker.idle.clear();
-    tokio::time::sleep(PAUSE).await;
 }
 
 /// An IPv4 client of a socket that takes both families is an IPv4 client.
@@ -198,10 +319,37 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-fn is_exhaustion(error: &io::Error) -> bool {
-    use nix::errno::Errno;
-    matches!(
-        error.raw_os_error().map(Errno::from_raw),
-        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM)
-    )
+/// What a failed accept means for the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The client left between its handshake and our accept, or the network between us failed (accept(2): such errors of
+    /// the new connection come out of the call). The next one may do.
+    OfThatClient,
+    /// No descriptors or memory.
+    Exhaustion,
+    /// It will fail again.
+    OfTheSocket,
+}
+
+impl Fault {
+    fn of(error: &io::Error) -> Self {
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => Self::Exhaustion,
+            Some(
+                Errno::ECONNABORTED
+                | Errno::EINTR
+                | Errno::EPERM
+                | Errno::EPROTO
+                | Errno::ENOPROTOOPT
+                | Errno::ENETDOWN
+                | Errno::ENETUNREACH
+                | Errno::EHOSTDOWN
+                | Errno::EHOSTUNREACH
+                | Errno::ENONET
+                | Errno::ETIMEDOUT
+                | Errno::ECONNRESET,
+            ) => Self::OfThatClient,
+            _ => Self::OfTheSocket,
+        }
+    }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use config::types::LogTarget;
 
@@ -26,9 +26,6 @@ const CHANNEL_BATCHES: usize = 256;
 
 /// A batch of this size is handed over at once.
 pub const BATCH_BYTES: usize = 32 * 1024;
-
-/// A batch is handed over so long after the first tick that saw it.
-pub const BATCH_AGE: Duration = Duration::from_millis(100);
 
 /// How long [`AccessLog::close`] waits for what is still to be written.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -131,13 +128,12 @@ impl AccessLog {
 pub struct Batch {
     log: AccessLog,
     lines: Vec<u8>,
-    oldest: Option<Instant>,
 }
 
 impl Batch {
     /// An empty batch.
     pub fn new(log: AccessLog) -> Self {
-        Self { log, lines: Vec::new(), oldest: None }
+        Self { log, lines: Vec::new() }
     }
 
     /// Adds what `write` appends: whole lines, each with its `\n`. `write` is not called while the log is off.
@@ -151,20 +147,8 @@ impl Batch {
         }
     }
 
-    /// Hands over the lines that are older than [`BATCH_AGE`]; the worker's tick calls it.
-    pub fn flush_if_due(&mut self, now: Instant) {
-        if self.lines.is_empty() {
-            return;
-        }
-        let oldest = *self.oldest.get_or_insert(now);
-        if now.saturating_duration_since(oldest) >= BATCH_AGE {
-            self.flush();
-        }
-    }
-
     /// Hands over all lines.
     pub fn flush(&mut self) {
-        self.oldest = None;
         if !self.lines.is_empty() {
             self.log.try_send(std::mem::take(&mut self.lines));
         }

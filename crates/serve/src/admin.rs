@@ -23,6 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use crate::front::Front;
+use crate::listen::SocketFile;
 use crate::metrics::exposition;
 use crate::report::Status;
 
@@ -48,8 +49,8 @@ const UNIX_MODE: u32 = 0o660;
 pub enum AdminListener {
     /// On an address.
     Tcp(std::net::TcpListener),
-    /// On a path.
-    Unix(std::os::unix::net::UnixListener),
+    /// On a path, which goes away with the listener.
+    Unix(std::os::unix::net::UnixListener, SocketFile),
 }
 
 /// Why there is no admin listener.
@@ -71,15 +72,15 @@ pub enum AdminError {
         /// What is in the way.
         source: ListenUnixError,
     },
-    /// Sockets of systemd are handed over, not bound.
-    #[error("admin: no socket named \"{0}\" was passed by systemd")]
+    /// The configuration refuses sockets of systemd here.
+    #[error("listen on systemd:{0} for admin: a socket of systemd can only be a listener's")]
     Systemd(String),
     /// The socket cannot be used by the runtime.
     #[error("register the admin listener")]
     Register(#[source] io::Error),
 }
 
-/// Binds the admin listener. One that systemd passed is an [`AdminListener`] already and needs no bind.
+/// Binds the admin listener.
 pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
     let tcp = |socket: SocketAddr, dual: DualStack| {
         // The port is shared with nobody, so somebody who has it is an error and not a companion.
@@ -98,7 +99,7 @@ pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
             result => result,
         },
         BindAddress::Unix(path) => listen_unix(path, UNIX_MODE)
-            .map(AdminListener::Unix)
+            .map(|listener| AdminListener::Unix(listener, SocketFile::new(path.clone())))
             .map_err(|source| AdminError::Unix { path: path.clone(), source }),
         BindAddress::Systemd(name) => Err(AdminError::Systemd(name.clone())),
     }
@@ -119,7 +120,8 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
                 }
             }
         }
-        AdminListener::Unix(listener) => {
+        // `_file` is dropped after everything made below, the socket included.
+        AdminListener::Unix(listener, _file) => {
             listener.set_nonblocking(true).map_err(AdminError::Register)?;
             let listener = tokio::net::UnixListener::from_std(listener).map_err(AdminError::Register)?;
             loop {

@@ -54,7 +54,6 @@ pub async fn serve(
     peer: Peer,
     admitted: Admitted,
 ) {
-    let registration = worker.register();
     let local = match &plain {
         Plain::Tcp(tcp) => tcp.local_addr().ok().map(canonical),
         Plain::Unix(_) => None,
@@ -90,7 +89,7 @@ pub async fn serve(
         Protocol::Http(_) => {
             let listener = plan.settings.name.clone();
             drop(plan);
-            http::serve(&worker, current, &listener, guest, &registration.control).await;
+            http::serve(&worker, current, &listener, guest, admitted.control()).await;
         }
     }
     drop(admitted);

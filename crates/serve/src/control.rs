@@ -16,6 +16,7 @@ use tokio::time::sleep;
 
 use crate::events::Level;
 use crate::front::Front;
+use crate::listen::SocketFile;
 
 mod command;
 mod framing;
@@ -75,7 +76,11 @@ pub struct ControlThread {
 pub fn bind(path: &Path) -> Result<ControlSocket, ControlError> {
     let listener =
         listen_unix(path, MODE).map_err(|source| ControlError::Bind { path: path.to_owned(), source })?;
-    Ok(ControlSocket { listener, owner: nix::unistd::geteuid().as_raw(), file: SocketFile(path.to_owned()) })
+    Ok(ControlSocket {
+        listener,
+        owner: nix::unistd::geteuid().as_raw(),
+        file: SocketFile::new(path.to_owned()),
+    })
 }
 
 impl ControlSocket {
@@ -109,14 +114,14 @@ impl ControlSocket {
 
     /// Where it listens.
     pub fn path(&self) -> &Path {
-        &self.file.0
+        self.file.path()
     }
 }
 
 impl ControlThread {
     /// Where it listens.
     pub fn path(&self) -> &Path {
-        &self.file.0
+        self.file.path()
     }
 }
 
@@ -127,17 +132,6 @@ impl Drop for ControlThread {
             // A panic of that thread has already been printed; there is nobody left to tell.
             let _ = thread.join();
         }
-    }
-}
-
-/// Removes the file unless a successor listens there by now.
-#[derive(Debug)]
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // The directory may not be ours to write any more; the next start replaces a dead socket.
-        let _ = sys::socket::remove_stale_unix(&self.0);
     }
 }
 

@@ -95,9 +95,9 @@ pub(crate) fn note_resolution(state: &State, backend: &BackendState, verdict: Ve
     }
     match event {
         Some(Event::WentDown) => {
-            state.events.record(Level::Warning, subject(backend), format!("down: {cause}"))
+            state.events.record(Level::Warning, backend.subject(), format!("down: {cause}"))
         }
-        Some(_) => state.events.record(Level::Info, subject(backend), "its name resolves again"),
+        Some(_) => state.events.record(Level::Info, backend.subject(), "its name resolves again"),
         None => {}
     }
     backend.wake_health.notify_one();
@@ -283,12 +283,8 @@ impl Target {
     }
 
     fn record(&self, level: Level, message: String) {
-        self.watch.state.events.record(level, subject(&self.backend), message);
+        self.watch.state.events.record(level, self.backend.subject(), message);
     }
-}
-
-fn subject(backend: &BackendState) -> String {
-    format!("pool.{}.{}", backend.pool, backend.name)
 }
 
 /// Says it loudly when a pool has nobody left.

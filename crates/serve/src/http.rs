@@ -26,6 +26,9 @@ mod reply;
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 256 * 1024;
 
+/// While the process ends, who was let in and has not asked anything yet (a TLS handshake went on) may do so for so long.
+const FIRST_REQUEST_OF_DRAIN: Duration = Duration::from_secs(1);
+
 /// The client's side of a connection.
 struct Client {
     stream: Stream,
@@ -75,8 +78,10 @@ pub async fn serve(
     let client = Client { stream, buffer: early };
     let mut visit = Visit { worker, current, listener, arrival, client, served: 0 };
     let after = loop {
-        if visit.wait_for_request(control).await == Waited::Ended {
-            break After::Close;
+        match visit.wait_for_request(control).await {
+            Waited::Arrived => {}
+            Waited::Ended => break After::Close,
+            Waited::Evicted => break After::Drop,
         }
         // Boxed, so that a connection between two requests does not hold the state of an exchange.
         match Box::pin(visit.answer_request()).await {
@@ -108,16 +113,22 @@ impl Visit<'_> {
             return Waited::Arrived;
         }
         self.client.buffer = Vec::new();
-        if self.worker.is_draining() {
-            control.close_when_idle();
-        }
         let Some((_, settings)) = find(&self.current, self.listener) else { return Waited::Ended };
-        let patience = if self.served == 0 { settings.timeouts.head } else { settings.timeouts.idle };
+        let mut patience = if self.served == 0 { settings.timeouts.head } else { settings.timeouts.idle };
+        match (self.worker.is_draining(), self.served) {
+            (false, _) => {}
+            (true, 0) => patience = patience.min(FIRST_REQUEST_OF_DRAIN),
+            (true, _) => control.close_when_idle(),
+        }
         let Client { stream, buffer } = &mut self.client;
         let arriving = std::future::poll_fn(|cx| control.poll_idle(cx, |cx| stream.poll_fill(cx, buffer)));
         match tokio::time::timeout(patience, arriving).await {
             Ok(Woken::By(Ok(count))) if count > 0 => Waited::Arrived,
-            _ => Waited::Ended,
+            Ok(Woken::Closing) if !self.worker.is_draining() => Waited::Evicted,
+            _ => {
+                control.stop_waiting();
+                Waited::Ended
+            }
         }
     }
 
@@ -165,6 +176,8 @@ fn find<'s>(current: &'s Current, listener: &str) -> Option<(&'s ListenerPlan, &
 enum Waited {
     Arrived,
     Ended,
+    /// Its place is wanted: somebody waits for it.
+    Evicted,
 }
 
 /// Why no request could be read.

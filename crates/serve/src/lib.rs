@@ -5,13 +5,14 @@
 //! main runtime in `start.rs` and reaches workers only through a swapped [`snapshot::Snapshot`], atomics in
 //! [`state::State`] and one command channel per worker.
 
-pub mod access_log;
 pub mod accept;
+pub mod access_log;
 pub mod admin;
 pub mod connect;
 pub mod connection;
 pub mod control;
 pub mod events;
+pub mod file;
 pub mod front;
 pub mod health;
 pub mod http;

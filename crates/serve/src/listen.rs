@@ -1,18 +1,20 @@
 //! Sockets to accept from: made by the supervisor before privileges drop or at a reload, one per worker for TCP
 //! (SO_REUSEPORT), one shared by all workers for Unix sockets and those that systemd passes.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use config::types::{BindAddress, Listener};
 use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
 
 /// Waiting connections per socket; the kernel cuts it to net.core.somaxconn.
-const BACKLOG: u32 = 4096;
+pub const BACKLOG: u32 = 4096;
 
 /// Names a bound address across reloads: the same listener on the same address keeps its socket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -60,43 +62,147 @@ pub struct Bound {
     pub key: BoundKey,
     /// For each worker its own.
     pub sockets: Vec<Vec<Socket>>,
-    /// The addresses really bound, as text.
-    pub addresses: Vec<String>,
-    /// Path to unlink when it is given up.
-    pub path: Option<PathBuf>,
+    // Behind `sockets`: fields are dropped in this order, and only a socket that nobody has open is unlinked.
+    /// What is remembered of it while it is open.
+    pub open: OpenAddress,
 }
 
-/// Sockets that systemd passed and that no listener has taken.
+/// What is remembered of an address that workers accept from.
+#[derive(Debug)]
+pub struct OpenAddress {
+    /// The addresses really bound.
+    pub addresses: Vec<ListenAddress>,
+    /// Another handle on a Unix socket of ours, for a listener that takes its path over.
+    shared: Option<UnixListener>,
+    // Last: the handle above must be closed before.
+    /// The name of a Unix socket of ours.
+    pub file: Option<Arc<SocketFile>>,
+}
+
+impl OpenAddress {
+    /// The addresses really bound, as text.
+    pub fn texts(&self) -> impl Iterator<Item = String> + '_ {
+        self.addresses.iter().map(|address| match address {
+            ListenAddress::Tcp(address) => address.to_string(),
+            ListenAddress::Unix(path) => format!("unix:{}", path.display()),
+        })
+    }
+
+    /// Whether `bind` means something that is bound here.
+    fn overlaps(&self, bind: &BindAddress) -> bool {
+        let (ip, port) = match bind {
+            BindAddress::AnyIp(port) => (IpAddr::from(Ipv6Addr::UNSPECIFIED), *port),
+            BindAddress::Ip(address) => (address.ip(), address.port()),
+            BindAddress::Unix(path) => {
+                return self
+                    .addresses
+                    .iter()
+                    .any(|own| matches!(own, ListenAddress::Unix(own) if own == path));
+            }
+            BindAddress::Systemd(_) => return false,
+        };
+        self.addresses.iter().any(|own| match own {
+            ListenAddress::Tcp(own) => {
+                own.port() == port && (own.ip() == ip || own.ip().is_unspecified() || ip.is_unspecified())
+            }
+            ListenAddress::Unix(_) => false,
+        })
+    }
+}
+
+/// The name of a Unix socket of ours in the file system. Removed with the last of those who hold it, unless a process
+/// listens there: close the socket first.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
+
+impl SocketFile {
+    /// Of a socket that was just made.
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Gives it these permission bits, if it has others.
+    pub fn set_mode(&self, mode: u32) -> io::Result<Changed> {
+        let found = fs::symlink_metadata(&self.0)?;
+        if found.permissions().mode() & 0o7777 == mode {
+            return Ok(Changed::No);
+        }
+        if !found.file_type().is_socket() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a socket any more"));
+        }
+        fs::set_permissions(&self.0, Permissions::from_mode(mode)).map(|()| Changed::Yes)
+    }
+}
+
+/// Whether there was anything to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// There was.
+    Yes,
+    /// It was so already.
+    No,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // The directory may not be ours to write any more; the next start replaces a dead socket.
+        let _ = sys::socket::remove_stale_unix(&self.0);
+    }
+}
+
+/// Sockets that systemd passed. They stay open, whoever listens on them: systemd keeps them open too, and a listener that
+/// a reload takes away may come back with the next.
 #[derive(Debug, Default)]
-pub struct Passed(HashMap<String, Vec<Inherited>>);
+pub struct Passed(Vec<PassedSocket>);
+
+#[derive(Debug)]
+struct PassedSocket {
+    socket: Inherited,
+    asked_for: AskedFor,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AskedFor {
+    NotYet,
+    Yes,
+}
 
 impl Passed {
     /// Takes over what systemd passed to this process, once.
     pub fn take() -> Result<Self, InheritedError> {
-        let mut by_name: HashMap<String, Vec<Inherited>> = HashMap::new();
-        for socket in sys::socket::inherited()? {
-            by_name.entry(socket.name.clone()).or_default().push(socket);
+        let all = sys::socket::inherited()?;
+        Ok(Self(all.into_iter().map(|socket| PassedSocket { socket, asked_for: AskedFor::NotYet }).collect()))
+    }
+
+    /// Handles on the passed sockets that `bind` means: all of a name, or one that listens on the address already.
+    fn handles(&mut self, bind: &BindAddress) -> io::Result<Vec<(Socket, ListenAddress)>> {
+        let wanted = |socket: &Inherited| match bind {
+            BindAddress::Systemd(name) => socket.name == *name,
+            _ => listens_on(socket, bind),
+        };
+        let most = if matches!(bind, BindAddress::Systemd(_)) { usize::MAX } else { 1 };
+        let mut handles = Vec::new();
+        for passed in self.0.iter_mut().filter(|passed| wanted(&passed.socket)).take(most) {
+            passed.asked_for = AskedFor::Yes;
+            let socket = passed.socket.socket.try_clone()?;
+            let socket = match passed.socket.address {
+                ListenAddress::Tcp(_) => Socket::Tcp(socket.into()),
+                ListenAddress::Unix(_) => Socket::Unix(socket.into()),
+            };
+            handles.push((socket, passed.socket.address.clone()));
         }
-        Ok(Self(by_name))
+        Ok(handles)
     }
 
-    fn named(&mut self, name: &str) -> Vec<Inherited> {
-        self.0.remove(name).unwrap_or_default()
-    }
-
-    /// A passed socket that already listens on this address, if any.
-    fn at(&mut self, bind: &BindAddress) -> Option<Inherited> {
-        for sockets in self.0.values_mut() {
-            if let Some(at) = sockets.iter().position(|socket| listens_on(socket, bind)) {
-                return Some(sockets.remove(at));
-            }
-        }
-        None
-    }
-
-    /// Names of sockets that nobody took.
-    pub fn left(&self) -> Vec<String> {
-        self.0.iter().filter(|(_, sockets)| !sockets.is_empty()).map(|(name, _)| name.clone()).collect()
+    /// Names of sockets that no listener has asked for.
+    pub fn left(&self) -> BTreeSet<String> {
+        let left = self.0.iter().filter(|passed| passed.asked_for == AskedFor::NotYet);
+        left.map(|passed| passed.socket.name.clone()).collect()
     }
 }
 
@@ -112,60 +218,60 @@ fn listens_on(socket: &Inherited, bind: &BindAddress) -> bool {
 }
 
 /// Who may hold an address at the moment when it is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
+#[derive(Clone, Copy, Debug)]
+pub enum Holder<'a> {
     /// Nobody: anything that listens there is an error.
     Nobody,
-    /// Another listener of this process, which a reload is about to replace.
-    Ourselves,
+    /// This process, for a listener which a reload is about to replace.
+    Ourselves(&'a OpenAddress),
+}
+
+impl<'a> Holder<'a> {
+    /// Who of those that are open holds what `bind` means.
+    pub fn of(bind: &BindAddress, mut open: impl Iterator<Item = &'a OpenAddress>) -> Self {
+        open.find(|open| open.overlaps(bind)).map_or(Self::Nobody, Self::Ourselves)
+    }
 }
 
 /// Listens on one address of a listener, for `workers` workers.
 pub fn open(
     listener: &Listener,
     bind: &BindAddress,
-    holder: Holder,
+    holder: Holder<'_>,
     workers: usize,
     passed: &mut Passed,
 ) -> Result<Bound, BindError> {
     let fail = |reason: String| BindError { listener: listener.name.clone(), bind: bind.clone(), reason };
     let key = BoundKey { listener: listener.name.clone(), bind: bind.clone() };
-    if let BindAddress::Systemd(name) = bind {
-        let sockets = passed.named(name);
-        if sockets.is_empty() {
-            return Err(fail(format!(
-                "systemd passed no socket named \"{name}\"; the socket unit needs FileDescriptorName={name}"
-            )));
-        }
-        return share(key, sockets, workers).map_err(|error| fail(error.to_string()));
-    }
-    if let Some(socket) = passed.at(bind) {
-        return share(key, vec![socket], workers).map_err(|error| fail(error.to_string()));
+    let handles = passed.handles(bind).map_err(|error| fail(error.to_string()))?;
+    if !handles.is_empty() {
+        return share_passed(key, handles, workers).map_err(|error| fail(error.to_string()));
     }
     match bind {
+        BindAddress::Systemd(name) => Err(fail(format!(
+            "systemd passed no socket named \"{name}\"; the socket unit needs FileDescriptorName={name}"
+        ))),
         BindAddress::AnyIp(port) => {
-            open_any(key, *port, holder, workers).map_err(|error| fail(explain(&error)))
+            open_any(key, *port, holder, workers).map_err(|error| fail(explain(&error, holder)))
         }
-        BindAddress::Ip(address) => {
-            open_tcp(key, *address, DualStack::V6Only, holder, workers).map_err(|error| fail(explain(&error)))
-        }
-        BindAddress::Unix(path) => {
-            let socket = sys::socket::listen_unix(path, listener.unix_mode)
-                .map_err(|error| fail(error.to_string()))?;
-            share_one(
-                key,
-                Socket::Unix(socket),
-                format!("unix:{}", path.display()),
-                workers,
-                Some(path.clone()),
-            )
-            .map_err(|error| fail(error.to_string()))
-        }
-        BindAddress::Systemd(_) => Err(fail("not reached: handled above".to_owned())),
+        BindAddress::Ip(address) => open_tcp(key, *address, DualStack::V6Only, holder, workers)
+            .map_err(|error| fail(explain(&error, holder))),
+        BindAddress::Unix(path) => match holder {
+            Holder::Ourselves(OpenAddress { shared: Some(socket), file: Some(file), .. }) => {
+                let handle = socket.try_clone().map_err(|error| fail(error.to_string()))?;
+                share_unix(key, handle, file.clone(), workers).map_err(|error| fail(error.to_string()))
+            }
+            _ => {
+                let socket = sys::socket::listen_unix(path, listener.unix_mode)
+                    .map_err(|error| fail(error.to_string()))?;
+                let file = Arc::new(SocketFile::new(path.clone()));
+                share_unix(key, socket, file, workers).map_err(|error| fail(error.to_string()))
+            }
+        },
     }
 }
 
-fn open_any(key: BoundKey, port: u16, holder: Holder, workers: usize) -> io::Result<Bound> {
+fn open_any(key: BoundKey, port: u16, holder: Holder<'_>, workers: usize) -> io::Result<Bound> {
     let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     match open_tcp(key.clone(), both, DualStack::Both, holder, workers) {
         Err(error)
@@ -181,10 +287,10 @@ fn open_tcp(
     key: BoundKey,
     address: SocketAddr,
     dual: DualStack,
-    holder: Holder,
+    holder: Holder<'_>,
     workers: usize,
 ) -> io::Result<Bound> {
-    if holder == Holder::Nobody {
+    if matches!(holder, Holder::Nobody) {
         // Our sockets share their port among the workers, so another process of ours would silently share it too.
         sys::socket::probe_tcp(address, dual)?;
     }
@@ -195,50 +301,58 @@ fn open_tcp(
     while sockets.len() < workers {
         sockets.push(vec![Socket::Tcp(sys::socket::listen_tcp(address, dual, BACKLOG)?)]);
     }
-    Ok(Bound { key, sockets, addresses: vec![address.to_string()], path: None })
+    let open = OpenAddress { addresses: vec![ListenAddress::Tcp(address)], shared: None, file: None };
+    Ok(Bound { key, sockets, open })
 }
 
-fn share(key: BoundKey, passed: Vec<Inherited>, workers: usize) -> io::Result<Bound> {
-    let mut all = Bound { key: key.clone(), sockets: Vec::new(), addresses: Vec::new(), path: None };
-    all.sockets.resize_with(workers, Vec::new);
-    for socket in passed {
-        let (socket, address) = match socket.address {
-            ListenAddress::Tcp(address) => (Socket::Tcp(socket.socket.into()), address.to_string()),
-            ListenAddress::Unix(path) => {
-                (Socket::Unix(socket.socket.into()), format!("unix:{}", path.display()))
-            }
-        };
-        let bound = share_one(key.clone(), socket, address, workers, None)?;
-        for (mine, theirs) in all.sockets.iter_mut().zip(bound.sockets) {
-            mine.extend(theirs);
-        }
-        all.addresses.extend(bound.addresses);
+fn share_passed(key: BoundKey, passed: Vec<(Socket, ListenAddress)>, workers: usize) -> io::Result<Bound> {
+    let mut sockets = Vec::new();
+    sockets.resize_with(workers, Vec::new);
+    let mut addresses = Vec::new();
+    for (socket, address) in passed {
+        share(socket, &mut sockets)?;
+        addresses.push(address);
     }
-    Ok(all)
+    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None } })
 }
 
-fn share_one(
+fn share_unix(
     key: BoundKey,
-    socket: Socket,
-    address: String,
+    socket: UnixListener,
+    file: Arc<SocketFile>,
     workers: usize,
-    path: Option<PathBuf>,
 ) -> io::Result<Bound> {
-    let mut sockets = Vec::with_capacity(workers);
-    for _ in 1..workers {
-        sockets.push(vec![socket.try_clone()?]);
-    }
-    sockets.push(vec![socket]);
-    Ok(Bound { key, sockets, addresses: vec![address], path })
+    let mut sockets = Vec::new();
+    sockets.resize_with(workers, Vec::new);
+    let shared = Some(socket.try_clone()?);
+    share(Socket::Unix(socket), &mut sockets)?;
+    let addresses = vec![ListenAddress::Unix(file.path().to_owned())];
+    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared, file: Some(file) } })
 }
 
-fn explain(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => format!("{error}; `ss -ltnp` shows which program holds it"),
-        io::ErrorKind::PermissionDenied => format!(
+/// Gives each worker a handle on the socket.
+fn share(socket: Socket, workers: &mut [Vec<Socket>]) -> io::Result<()> {
+    let Some((last, others)) = workers.split_last_mut() else { return Ok(()) };
+    for worker in others {
+        worker.push(socket.try_clone()?);
+    }
+    last.push(socket);
+    Ok(())
+}
+
+fn explain(error: &io::Error, holder: Holder<'_>) -> String {
+    match (error.kind(), holder) {
+        // SO_REUSEPORT is for sockets of one user.
+        (io::ErrorKind::AddrInUse, Holder::Ourselves(_)) => format!(
+            "{error}: this process holds that port itself, from before it became another user; it can change hands at the next start"
+        ),
+        (io::ErrorKind::AddrInUse, Holder::Nobody) => {
+            format!("{error}; `ss -ltnp` shows which program holds it")
+        }
+        (io::ErrorKind::PermissionDenied, _) => format!(
             "{error}; ports below 1024 need root or the capability CAP_NET_BIND_SERVICE (packaging/penstock.service grants it)"
         ),
-        io::ErrorKind::AddrNotAvailable => {
+        (io::ErrorKind::AddrNotAvailable, _) => {
             format!("{error}; `ip address` shows the addresses of this machine")
         }
         _ => error.to_string(),

@@ -13,7 +13,7 @@ use logic::http1::span::Span;
 use logic::peers::Peer;
 
 use crate::snapshot::PoolPlan;
-use crate::state::{ListenerState, lock};
+use crate::state::ListenerState;
 use crate::worker::Worker;
 
 /// How a session ended.
@@ -63,6 +63,8 @@ pub enum Ending {
     ProxyHeader,
     /// The listener is at its limit.
     ListenerFull,
+    /// The process ended and the session was not over at the drain limit.
+    Cut,
     /// The session panicked: our fault.
     Panicked,
 }
@@ -93,6 +95,7 @@ impl Ending {
             Self::TlsTimeout => "tls-timeout",
             Self::ProxyHeader => "proxy-header",
             Self::ListenerFull => "listener-full",
+            Self::Cut => "cut",
             Self::Panicked => "panicked",
         }
     }
@@ -192,7 +195,9 @@ impl Drop for Outcome {
                 Ending::Panicked
             }
             Some(ending) => ending,
-            // Dropped without a word: the task was cancelled because the client's side is being torn down.
+            // Dropped without a word: the task was cancelled, by the end of the process or because the client's side is
+            // being torn down.
+            None if self.worker.is_cutting() => Ending::Cut,
             None => Ending::ClientClosed,
         };
         let took = self.elapsed();
@@ -213,7 +218,7 @@ impl Outcome {
             counters.statuses[class - 1].add(1);
         }
         if !matches!(ending, Ending::Ok) {
-            *lock(&self.listener.endings).entry(ending.word()).or_insert(0) += 1;
+            self.listener.count_ending(self.worker.index, ending.word());
         }
         if let (Some(pool), Some(backend)) = (&self.pool, self.backend) {
             let counters = pool.backends[backend].state.counters.of(self.worker.index);

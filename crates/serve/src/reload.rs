@@ -2,16 +2,16 @@
 //! Nothing changes unless everything that is new could be made.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use config::Config;
+use config::types::MaxConnections;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::events::Level;
 use crate::front::Front;
-use crate::listen::{self, BindError, Bound, BoundKey, Holder, Passed, Socket};
+use crate::listen::{self, BindError, Bound, BoundKey, Changed, Holder, OpenAddress, Passed, Socket};
 use crate::snapshot::Snapshot;
 use crate::state::{State, lock};
 use crate::tls;
@@ -26,18 +26,26 @@ pub struct Supervisor {
     /// What is listened on.
     pub open: HashMap<BoundKey, OpenAddress>,
     /// What all TLS listeners share.
-    pub tls: tls::Shared,
-    /// Sockets that systemd passed and nobody took.
+    pub tls: Arc<tls::Shared>,
+    /// Sockets that systemd passed.
     pub passed: Passed,
+    /// Limit of descriptors of this process.
+    pub descriptors: u64,
+    /// What the process was started with: some of it holds until its end.
+    pub started_with: Arc<Config>,
 }
 
-/// An address that is listened on.
-#[derive(Debug)]
-pub struct OpenAddress {
-    /// The addresses really bound.
-    pub addresses: Vec<String>,
-    /// Path to unlink when it is given up.
-    pub path: Option<PathBuf>,
+/// Descriptors that are not for sessions: listeners, logs, control clients, health checks, the runtime.
+const RESERVED_DESCRIPTORS: u64 = 256;
+
+/// Client connections that a process with so many descriptors may have: a session takes two.
+pub fn connection_limit(config: &Config, descriptors: u64) -> usize {
+    let possible =
+        usize::try_from(descriptors.saturating_sub(RESERVED_DESCRIPTORS) / 2).unwrap_or(usize::MAX).max(16);
+    match config.process.max_connections {
+        MaxConnections::Auto => possible,
+        MaxConnections::Count(count) => count,
+    }
 }
 
 /// Sockets made for a configuration that is not yet served.
@@ -54,11 +62,9 @@ impl Opened {
         self.0.iter_mut().flat_map(of_each).collect()
     }
 
-    /// What was opened, by key.
-    pub fn addresses(&self) -> impl Iterator<Item = (BoundKey, OpenAddress)> + '_ {
-        self.0.iter().map(|bound| {
-            (bound.key.clone(), OpenAddress { addresses: bound.addresses.clone(), path: bound.path.clone() })
-        })
+    /// What is remembered of each, by key.
+    pub fn into_open(self) -> impl Iterator<Item = (BoundKey, OpenAddress)> {
+        self.0.into_iter().map(|bound| (bound.key, bound.open))
     }
 }
 
@@ -77,9 +83,7 @@ pub fn open_new(
             if open.contains_key(&key) {
                 continue;
             }
-            let held = open.keys().any(|other| other.bind == *bind);
-            let holder = if held { Holder::Ourselves } else { Holder::Nobody };
-            match listen::open(listener, bind, holder, workers, passed) {
+            match listen::open(listener, bind, Holder::of(bind, open.values()), workers, passed) {
                 Ok(bound) => opened.0.push(bound),
                 Err(error) => errors.push(error),
             }
@@ -96,13 +100,12 @@ impl Supervisor {
         let mut opened = open_new(&config, &self.open, workers, &mut self.passed)?;
         let wanted: HashSet<BoundKey> = keys(&config).collect();
         let close: Vec<BoundKey> = self.open.keys().filter(|key| !wanted.contains(key)).cloned().collect();
+        let snapshot = self.build(&config).await;
         let state = &self.front.state;
-        let snapshot =
-            Arc::new(Snapshot::build(config.clone(), state, &self.tls, Some(&self.front.snapshot.load())));
         state.generation.store(snapshot.generation, Relaxed);
+        state.max_connections.store(connection_limit(&config, self.descriptors), Relaxed);
         self.front.snapshot.store(snapshot.clone());
         let opened_count = opened.0.len();
-        self.open.extend(opened.addresses());
         let mut waiting = Vec::new();
         for (index, worker) in self.workers.iter().enumerate() {
             let (done, told) = oneshot::channel();
@@ -113,17 +116,16 @@ impl Supervisor {
                 waiting.push(told);
             }
         }
+        self.open.extend(opened.into_open());
         for told in waiting {
             let _ = told.await;
         }
         for key in &close {
-            if let Some(OpenAddress { path: Some(path), .. }) = self.open.remove(key) {
-                // Another listener may have taken the path over; then it is not stale and stays.
-                if !self.open.values().any(|open| open.path.as_ref() == Some(&path)) {
-                    let _ = sys::socket::remove_stale_unix(&path);
-                }
-            }
+            // The last handle on a Unix socket of ours: its name goes with it, unless another listener has taken it over.
+            drop(self.open.remove(key));
         }
+        self.set_modes(&config);
+        let state = &self.front.state;
         forget_unused(state, &config);
         publish_addresses(state, &snapshot, &self.open);
         Ok(format!(
@@ -135,8 +137,43 @@ impl Supervisor {
         ))
     }
 
-    /// Says what a reload cannot change.
-    pub fn warn_of_fixed(&self, old: &Config, new: &Config) {
+    /// Compiles what will be served. It reads certificates, so it runs where a slow disk holds nobody up.
+    async fn build(&self, config: &Arc<Config>) -> Arc<Snapshot> {
+        let (config, front, tls) = (config.clone(), self.front.clone(), self.tls.clone());
+        let build = move || Snapshot::build(config, &front.state, &tls, Some(&front.snapshot.load_full()));
+        match tokio::task::spawn_blocking(build).await {
+            Ok(snapshot) => Arc::new(snapshot),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // Only when the runtime ends, and then nobody waits here any more.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+
+    /// A socket that stays open gets the permissions that are configured now.
+    fn set_modes(&self, config: &Config) {
+        for listener in &config.listeners {
+            for bind in &listener.binds {
+                let key = BoundKey { listener: listener.name.clone(), bind: bind.clone() };
+                let Some(file) = self.open.get(&key).and_then(|open| open.file.as_ref()) else { continue };
+                let (level, message) = match file.set_mode(listener.unix_mode) {
+                    Ok(Changed::No) => continue,
+                    Ok(Changed::Yes) => {
+                        (Level::Info, format!("{bind} has mode {:04o} now", listener.unix_mode))
+                    }
+                    Err(error) => {
+                        (Level::Warning, format!("unix-mode changed, {bind} keeps the one it has: {error}"))
+                    }
+                };
+                self.front.state.events.record(level, format!("listener.{}", listener.name), message);
+            }
+        }
+    }
+
+    /// Says what a reload could not change: it is as it was at the start.
+    pub fn warn_of_fixed(&self, new: &Config) {
+        let old = &self.started_with;
         let mut fixed = Vec::new();
         if old.process.workers != new.process.workers {
             fixed.push("process.workers");
@@ -149,9 +186,6 @@ impl Supervisor {
         }
         if old.admin != new.admin {
             fixed.push("admin.bind");
-        }
-        if old.access_log.target != new.access_log.target {
-            fixed.push("access-log.target");
         }
         if !fixed.is_empty() {
             let message = format!("{} changed: takes effect at the next start", fixed.join(", "));
@@ -174,7 +208,7 @@ pub fn publish_addresses(state: &State, snapshot: &Snapshot, open: &HashMap<Boun
         for bind in &plan.settings.binds {
             let key = BoundKey { listener: plan.settings.name.clone(), bind: bind.clone() };
             if let Some(open) = open.get(&key) {
-                bound.extend(open.addresses.iter().cloned());
+                bound.extend(open.texts());
             }
         }
         *lock(&state.listener(&plan.settings.name).bound) = bound;
@@ -184,6 +218,7 @@ pub fn publish_addresses(state: &State, snapshot: &Snapshot, open: &HashMap<Boun
 fn forget_unused(state: &State, config: &Config) {
     let pool = |name: &str| config.pools.iter().find(|pool| &*pool.name == name);
     state.retain(
+        |name| config.listeners.iter().any(|listener| &*listener.name == name),
         |name| pool(name).is_some(),
         |name, backend| {
             pool(name)

@@ -350,7 +350,7 @@ impl ListenerReport {
             bytes_in: counters.sum(|block| &block.bytes_in),
             bytes_out: counters.sum(|block| &block.bytes_out),
             latency: counters.sum_latency(|block| &block.latency).into(),
-            endings: lock(&state.endings).iter().map(|(reason, count)| (*reason, *count)).collect(),
+            endings: state.endings(),
         }
     }
 }
@@ -424,7 +424,6 @@ impl VerdictReport {
             source: match verdict.source {
                 Source::Probe => "probe",
                 Source::Traffic => "traffic",
-                Source::Operator => "operator",
                 Source::Resolver => "resolver",
             },
             outcome: match verdict.outcome {

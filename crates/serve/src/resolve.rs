@@ -97,7 +97,7 @@ impl Resolver {
             }
         }
         for task in gone.into_values() {
-            let subject = subject(&task.backend);
+            let subject = task.backend.subject();
             self.state.forget_degraded(|degraded| degraded == subject);
         }
     }
@@ -212,23 +212,23 @@ impl Name {
             if !before.is_empty() {
                 let list: Vec<_> = addresses.iter().map(ToString::to_string).collect();
                 let message = format!("its name now resolves to {}", list.join(", "));
-                self.state.events.record(crate::events::Level::Info, health_subject(&self.backend), message);
+                self.state.events.record(crate::events::Level::Info, self.backend.subject(), message);
             }
             self.backend.addresses.store(Arc::new(addresses));
         }
-        self.state.restore(&subject(&self.backend));
+        self.state.restore(&self.backend.subject());
         note_resolution(&self.state, &self.backend, verdict(VerdictOutcome::Pass, Cause::Resolved, took));
     }
 
     fn fail(&self, reason: String, took: Duration) {
         let known = self.backend.addresses.load().len();
         if known == 0 {
-            self.state.degrade(&subject(&self.backend), &format!("name does not resolve: {reason}"));
+            self.state.degrade(&self.backend.subject(), &format!("name does not resolve: {reason}"));
             let verdict = verdict(VerdictOutcome::Fail, Cause::Unresolvable(reason), took);
             note_resolution(&self.state, &self.backend, verdict);
         } else {
             let reason = format!("name does not resolve any more: {reason}; using the last good addresses");
-            self.state.degrade(&subject(&self.backend), &reason);
+            self.state.degrade(&self.backend.subject(), &reason);
         }
     }
 }
@@ -247,16 +247,6 @@ fn merge(before: &[SocketAddr], found: &[SocketAddr]) -> Vec<SocketAddr> {
         }
     }
     merged
-}
-
-/// Subject of what is degraded.
-fn subject(backend: &BackendState) -> String {
-    format!("pool.{}.backend {}", backend.pool, backend.name)
-}
-
-/// Subject of events.
-fn health_subject(backend: &BackendState) -> String {
-    format!("pool.{}.{}", backend.pool, backend.name)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The compiled configuration: immutable, built whole or not at all, swapped in one store.
+//! The compiled configuration: immutable once it is built, swapped in one store. What it refers to in `state.rs` lives on
+//! from one to the next; building one makes new entries there and gives old ones their new rules.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,6 +11,7 @@ use logic::balance::{Identities, Policy, StickyTable};
 use logic::health::Health;
 use logic::route::{PoolId, RouteTable};
 
+use crate::events::Level;
 use crate::state::{BackendState, ListenerState, Queue, State};
 use crate::tls;
 
@@ -62,7 +64,8 @@ pub struct BackendPlan {
 }
 
 impl Snapshot {
-    /// Compiles `config`. Never fails: what cannot work as configured is said through [`State::degrade`] and the rest serves.
+    /// Compiles `config`, which is served next: nothing that could still refuse it comes after this. Backends' health adopts
+    /// the new rules here, listeners' certificates are read, and both is said. Never fails: what cannot work as configured is said through [`State::degrade`] and the rest serves.
     /// `before` is what was served until now: a listener whose certificates have become unusable keeps those.
     pub fn build(config: Arc<Config>, state: &State, tls: &tls::Shared, before: Option<&Snapshot>) -> Self {
         let generation = state.generation.load(std::sync::atomic::Ordering::Relaxed) + 1;
@@ -100,7 +103,11 @@ fn build_pool(id: PoolId, pool: &Pool, state: &State) -> PoolPlan {
             let entry = state.backend(&pool.name, &backend.address, || {
                 Health::new(rule, pool.passive, now, fastrand::f64())
             });
-            entry.lock_health().adopt(rule, pool.passive, now, fastrand::f64());
+            let event = entry.lock_health().adopt(rule, pool.passive, now, fastrand::f64());
+            if let Some(event) = event {
+                let message = format!("{event}: it is not checked any more");
+                state.events.record(Level::Info, entry.subject(), message);
+            }
             BackendPlan { settings: backend.clone(), state: entry }
         })
         .collect();

@@ -2,6 +2,7 @@
 //! signals and requests.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use config::types::{BindAddress, MaxConnections, Workers};
+use config::types::{BindAddress, Workers};
 use config::{Config, Loaded, Quick, Source};
 use sd_notify::NotifyState;
 use sys::privilege::Capability;
@@ -20,16 +21,16 @@ use crate::access_log::AccessLog;
 use crate::events::Level;
 use crate::front::{Front, Request};
 use crate::health::Checker;
-use crate::listen::{BindError, Passed};
+use crate::listen::{BindError, OpenAddress, Passed};
 use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
 use crate::snapshot::Snapshot;
 use crate::state::State;
 use crate::worker::{self, Command};
-use crate::{admin, control, tls};
+use crate::{admin, control, file, tls};
 
-/// Descriptors that are not for sessions: listeners, logs, control clients, health checks, the runtime.
-const RESERVED_DESCRIPTORS: u64 = 256;
+/// Sessions that are cut off have so long to write their records.
+const CUT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Where the configuration comes from, and comes from again at a reload.
 #[derive(Clone, Debug)]
@@ -92,14 +93,14 @@ pub enum StartError {
         /// What we were doing.
         doing: &'static str,
         /// What the system said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A worker's thread ended although nobody asked it to.
     #[error("worker {0} ended unexpectedly; ending the process so that its supervisor starts it anew")]
     WorkerEnded(usize),
 }
 
-fn system(doing: &'static str) -> impl FnOnce(std::io::Error) -> StartError {
+fn system(doing: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::System { doing, source }
 }
 
@@ -119,26 +120,29 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let control = control.map_err(StartError::Control)?;
     drop_privileges(&config)?;
 
-    let state = Arc::new(State::new(workers));
-    state.max_connections.store(connection_limit(&config, descriptors), Relaxed);
-    let tls = tls::Shared::default();
-    let snapshot = Arc::new(Snapshot::build(config.clone(), &state, &tls, None));
-    let log = AccessLog::open(&config.access_log.target, state.clone())?;
-    let (requests, asked) = mpsc::channel(16);
-    let front = Arc::new(Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests });
-    let open: HashMap<_, _> = opened.addresses().collect();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("slow")
         .enable_all()
         .build()
         .map_err(system("start the runtime"))?;
-
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
+        // First: a signal that comes before its handler ends the process without a word.
+        let mut signals = Signals::catch()?;
+        let state = Arc::new(State::new(workers));
+        state.max_connections.store(reload::connection_limit(&config, descriptors), Relaxed);
+        let tls = Arc::new(tls::Shared::default());
+        let snapshot = Arc::new(Snapshot::build(config.clone(), &state, &tls, None));
+        let log = AccessLog::open(&config.access_log.target, state.clone())?;
+        let (requests, asked) = mpsc::channel(16);
+        let front = Arc::new(Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests });
         let mut slow =
             Slow { checker: Checker::new(front.state.clone()), resolver: Resolver::new(front.state.clone()) };
         slow.resolver.reconcile(&snapshot);
-        slow.resolver.first().await;
+        tokio::select! {
+            () = slow.resolver.first() => {}
+            () = signals.stop() => return Ok(()),
+        }
         slow.checker.reconcile(&snapshot);
         for name in passed.left() {
             let message = "systemd passed this socket, but no listener names it";
@@ -167,8 +171,17 @@ pub fn run(options: Options) -> Result<(), StartError> {
             let _ = told.await;
         }
         front.state.generation.store(snapshot.generation, Relaxed);
+        let open: HashMap<_, _> = opened.into_open().collect();
         reload::publish_addresses(&front.state, &snapshot, &open);
-        let supervisor = Supervisor { front: front.clone(), workers: senders, open, tls, passed };
+        let supervisor = Supervisor {
+            front: front.clone(),
+            workers: senders,
+            open,
+            tls,
+            passed,
+            descriptors,
+            started_with: config.clone(),
+        };
         say_where(&config, &supervisor, admin.as_ref().zip(config.admin.as_ref()).map(admin_address));
         let control = match control {
             Some(bound) => Some(bound.run(front.clone()).map_err(StartError::Control)?),
@@ -176,13 +189,16 @@ pub fn run(options: Options) -> Result<(), StartError> {
         };
         let mut door = FrontDoor { supervisor, slow, asked, threads, log, options, stopping: Stopping::No };
         let ended = tokio::select! {
-            ended = door.run() => ended,
+            ended = door.run(&mut signals) => ended,
             never = serve_admin(admin, front.clone()) => never,
         };
         drop(control);
-        door.close();
+        door.close().await;
         ended
-    })
+    });
+    // Not waited for: a look-up of a name cannot be interrupted, and may take as long as its resolver likes.
+    runtime.shutdown_background();
+    ended
 }
 
 fn drop_privileges(config: &Config) -> Result<(), StartError> {
@@ -200,16 +216,6 @@ fn drop_privileges(config: &Config) -> Result<(), StartError> {
         };
     sys::privilege::drop_to(user, config.process.group.as_deref(), keep)?;
     Ok(())
-}
-
-/// Client connections that the descriptors allow: a session takes two.
-fn connection_limit(config: &Config, descriptors: u64) -> usize {
-    let possible =
-        usize::try_from(descriptors.saturating_sub(RESERVED_DESCRIPTORS) / 2).unwrap_or(usize::MAX).max(16);
-    match config.process.max_connections {
-        MaxConnections::Auto => possible,
-        MaxConnections::Count(count) => count,
-    }
 }
 
 fn start_worker(
@@ -245,7 +251,7 @@ fn admin_address((listener, settings): (&admin::AdminListener, &config::types::A
     let bound = match listener {
         admin::AdminListener::Tcp(tcp) => tcp.local_addr().ok(),
         // A Unix socket's own name for itself is a temporary one: the configuration knows the path.
-        admin::AdminListener::Unix(_) => None,
+        admin::AdminListener::Unix(..) => None,
     };
     bound.map_or_else(|| settings.bind.to_string(), |address| address.to_string())
 }
@@ -254,7 +260,7 @@ fn say_where(config: &Config, supervisor: &Supervisor, admin: Option<String>) {
     for listener in &config.listeners {
         for bind in &listener.binds {
             let key = crate::listen::BoundKey { listener: listener.name.clone(), bind: bind.clone() };
-            for address in supervisor.open.get(&key).map(|open| &open.addresses[..]).unwrap_or_default() {
+            for address in supervisor.open.get(&key).into_iter().flat_map(OpenAddress::texts) {
                 tracing::info!(listener = %listener.name, address = %address, "listening");
             }
         }
@@ -296,15 +302,28 @@ struct Signals {
     interrupt: Signal,
 }
 
-impl FrontDoor {
-    async fn run(&mut self) -> Result<(), StartError> {
+impl Signals {
+    fn catch() -> Result<Self, StartError> {
         let catch = |kind| signal(kind).map_err(system("catch signals"));
-        let mut signals = Signals {
+        Ok(Self {
             reload: catch(SignalKind::hangup())?,
             reopen: catch(SignalKind::user_defined1())?,
             terminate: catch(SignalKind::terminate())?,
             interrupt: catch(SignalKind::interrupt())?,
-        };
+        })
+    }
+
+    /// Comes when the process is to end.
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+impl FrontDoor {
+    async fn run(&mut self, signals: &mut Signals) -> Result<(), StartError> {
         tracing::info!(pid = std::process::id(), workers = self.threads.len(), "ready");
         notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
         let mut watch = tokio::time::interval(Duration::from_secs(1));
@@ -313,14 +332,14 @@ impl FrontDoor {
                 _ = signals.reload.recv() => {
                     self.log.reopen();
                     // The faults are in the log and in the events already.
-                    let _ = self.reload().await;
+                    let _ = self.reload_unless_stopped(signals).await;
                 }
                 _ = signals.reopen.recv() => self.log.reopen(),
                 _ = signals.terminate.recv() => self.stopping = Stopping::Asked,
                 _ = signals.interrupt.recv() => self.stopping = Stopping::Asked,
                 request = self.asked.recv() => match request {
                     Some(Request::Reload(reply)) => {
-                        let result = self.reload().await;
+                        let result = self.reload_unless_stopped(signals).await;
                         // Whoever asked may have gone.
                         let _ = reply.send(result);
                     }
@@ -329,8 +348,19 @@ impl FrontDoor {
                 _ = watch.tick() => self.check_workers()?,
             }
         }
-        self.drain(&mut signals).await;
+        self.drain(signals).await;
         Ok(())
+    }
+
+    /// A slow disk must not make the process deaf to the order to end.
+    async fn reload_unless_stopped(&mut self, signals: &mut Signals) -> Result<String, String> {
+        tokio::select! {
+            result = self.reload() => result,
+            () = signals.stop() => {
+                self.stopping = Stopping::Asked;
+                Err("error: broken off: the process is ending".to_owned())
+            }
+        }
     }
 
     async fn reload(&mut self) -> Result<String, String> {
@@ -360,8 +390,12 @@ impl FrontDoor {
         let loaded = match &self.options.source {
             ConfigSource::File(path) => {
                 let name = path.display().to_string();
-                let bytes = tokio::fs::read(path)
+                let path = path.clone();
+                let read = move || file::read(&path, config::MAX_TEXT as u64);
+                let bytes = tokio::task::spawn_blocking(read)
                     .await
+                    .map_err(io::Error::other)
+                    .and_then(|read| read)
                     .map_err(|error| format!("error: {name}: cannot be read: {error}"))?;
                 let source = Source::from_bytes(name, bytes).map_err(|faults| faults.render())?;
                 config::load(&source, environment).map_err(|faults| faults.render())?
@@ -370,11 +404,14 @@ impl FrontDoor {
                 config::quick(quick, environment).map_err(|faults| faults.render())?
             }
         };
-        let before = self.supervisor.front.snapshot.load().config.clone();
-        self.supervisor.warn_of_fixed(&before, &loaded.config);
+        let log_before = self.supervisor.front.snapshot.load().config.access_log.target.clone();
         let done = self.supervisor.apply(loaded.config.clone()).await.map_err(|errors| {
             errors.iter().map(|error| format!("error: {error}")).collect::<Vec<_>>().join("\n")
         })?;
+        if loaded.config.access_log.target != log_before {
+            self.log.set_target(&loaded.config.access_log.target);
+        }
+        self.supervisor.warn_of_fixed(&loaded.config);
         let snapshot = self.supervisor.front.snapshot.load_full();
         self.slow.resolver.reconcile(&snapshot);
         self.slow.checker.reconcile(&snapshot);
@@ -413,8 +450,7 @@ impl FrontDoor {
             }
             tokio::select! {
                 _ = look.tick() => {}
-                _ = signals.terminate.recv() => return self.say_what_is_left("a second signal came"),
-                _ = signals.interrupt.recv() => return self.say_what_is_left("a second signal came"),
+                () = signals.stop() => return self.say_what_is_left("a second signal came"),
             }
         }
         front.state.events.record(Level::Info, "process", "stopped: every connection has ended");
@@ -435,21 +471,24 @@ impl FrontDoor {
         front.state.events.record(Level::Warning, "process", format!("{why}: connections cut off: {left}"));
     }
 
-    /// Gives up what outlives the process: sockets in the file system, lines in the log's queue.
-    fn close(&mut self) {
-        for thread in
-            self.threads.iter_mut().filter(|thread| thread.as_ref().is_some_and(JoinHandle::is_finished))
-        {
-            if let Some(thread) = thread.take() {
-                // A worker that panicked has said so.
-                let _ = thread.join();
-            }
+    /// Ends what is left, and gives up what outlives the process: sockets in the file system, lines in the log's queue.
+    async fn close(mut self) {
+        for worker in &self.supervisor.workers {
+            // A worker that has ended has nothing left to cut.
+            let _ = worker.send(Command::Cut);
         }
-        for open in self.supervisor.open.values() {
-            if let Some(path) = &open.path {
-                let _ = sys::socket::remove_stale_unix(path);
-            }
+        let deadline = Instant::now() + CUT_LIMIT;
+        let is_running =
+            |thread: &Option<JoinHandle<()>>| thread.as_ref().is_some_and(|it| !it.is_finished());
+        while self.threads.iter().any(is_running) && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
+        for thread in self.threads.into_iter().flatten().filter(JoinHandle::is_finished) {
+            // A worker that panicked has said so.
+            let _ = thread.join();
+        }
+        // The last handles on Unix sockets of ours, whose names go with them.
+        self.supervisor.open.clear();
         self.log.close();
     }
 }

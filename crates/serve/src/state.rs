@@ -1,7 +1,7 @@
 //! What survives a reload: health, counters, stickiness and operators' decisions, by name.
 //! A [`crate::snapshot::Snapshot`] refers to entries here; workers touch them only through atomics.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -70,8 +70,27 @@ pub struct ListenerState {
     pub connections: AtomicUsize,
     /// Counters, one block per worker.
     pub counters: PerWorker<ListenerCounters>,
-    /// Sessions by how they ended, other than well; only touched on those paths.
-    pub endings: Mutex<HashMap<&'static str, u64>>,
+    /// Sessions by how they ended, other than well. A map per worker: hostile clients must not make workers wait for each
+    /// other.
+    endings: PerWorker<Mutex<HashMap<&'static str, u64>>>,
+}
+
+impl ListenerState {
+    /// Counts a session that did not end well, by its word.
+    pub fn count_ending(&self, worker: usize, word: &'static str) {
+        *lock(self.endings.of(worker)).entry(word).or_insert(0) += 1;
+    }
+
+    /// Sessions that did not end well, over all workers.
+    pub fn endings(&self) -> BTreeMap<&'static str, u64> {
+        let mut all = BTreeMap::new();
+        for block in self.endings.iter() {
+            for (word, count) in lock(block).iter() {
+                *all.entry(*word).or_insert(0) += count;
+            }
+        }
+        all
+    }
 }
 
 /// Whether an operator lets a backend take new sessions.
@@ -148,6 +167,11 @@ impl BackendState {
             up_since: AtomicU64::new(0),
             started,
         }
+    }
+
+    /// What events and degraded things name it by: `pool.NAME.ADDRESS`.
+    pub fn subject(&self) -> String {
+        format!("pool.{}.{}", self.pool, self.name)
     }
 
     /// Health as last published.
@@ -275,7 +299,7 @@ impl State {
                     bound: Mutex::default(),
                     connections: AtomicUsize::new(0),
                     counters: PerWorker::new(self.workers),
-                    endings: Mutex::default(),
+                    endings: PerWorker::new(self.workers),
                 })
             })
             .clone()
@@ -299,8 +323,16 @@ impl State {
         lock(&self.queues).entry(pool.clone()).or_default().clone()
     }
 
-    /// Forgets backends, listeners and tables that `keep_*` no longer name.
-    pub fn retain(&self, keep_pool: impl Fn(&str) -> bool, keep_backend: impl Fn(&str, &str) -> bool) {
+    /// Forgets backends, listeners and tables that `keep_*` no longer name. A listener with connections left is kept: it
+    /// may come back while they count against its limit.
+    pub fn retain(
+        &self,
+        keep_listener: impl Fn(&str) -> bool,
+        keep_pool: impl Fn(&str) -> bool,
+        keep_backend: impl Fn(&str, &str) -> bool,
+    ) {
+        lock(&self.listeners)
+            .retain(|name, listener| keep_listener(name) || listener.connections.load(Relaxed) > 0);
         lock(&self.backends).retain(|(pool, backend), _| keep_backend(pool, backend));
         lock(&self.sticky).retain(|pool, _| keep_pool(pool));
         lock(&self.queues).retain(|pool, _| keep_pool(pool));
@@ -337,4 +369,43 @@ impl State {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic while holding one of these locks leaves a map that is still whole: each holder does one operation.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_counts_an_ending_while_another_one_holds_its_own_counts() {
+        let state = State::new(2);
+        let listener = state.listener(&"web".into());
+        let held = lock(listener.endings.of(0));
+        std::thread::scope(|scope| {
+            let (done, counted) = std::sync::mpsc::channel();
+            let listener = &listener;
+            scope.spawn(move || {
+                listener.count_ending(1, "no-route");
+                done.send(()).unwrap();
+            });
+            let counted = counted.recv_timeout(Duration::from_secs(5));
+            drop(held);
+            counted.expect("the second worker did not wait for the first");
+        });
+        listener.count_ending(0, "no-route");
+        assert_eq!(listener.endings(), BTreeMap::from([("no-route", 2)]));
+    }
+
+    #[test]
+    fn a_listener_that_is_gone_is_forgotten_once_its_last_connection_has_ended() {
+        let state = State::new(1);
+        let listener = state.listener(&"web".into());
+        listener.count_ending(0, "no-route");
+        listener.connections.store(1, Relaxed);
+        let forget = || state.retain(|_| false, |_| true, |_, _| true);
+        forget();
+        assert!(Arc::ptr_eq(&listener, &state.listener(&"web".into())));
+        listener.connections.store(0, Relaxed);
+        forget();
+        assert!(state.listener(&"web".into()).endings().is_empty());
+    }
 }

@@ -18,6 +18,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::file;
 use crate::outcome::Ending;
 use crate::stream::{Plain, Stream};
 
@@ -115,11 +116,6 @@ impl Certificates {
     pub fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.wildcard.is_empty() && self.nameless.is_none()
     }
-
-    /// How many names are served, wildcards counted once.
-    pub fn names(&self) -> usize {
-        self.exact.len() + self.wildcard.len()
-    }
 }
 
 impl ResolvesServerCert for Certificates {
@@ -147,7 +143,7 @@ pub enum CertificateFaultKind {
     /// It cannot be read.
     Unreadable(io::Error),
     /// It is far too large.
-    TooLarge(u64),
+    TooLarge,
     /// Others than owner and group can read the key.
     KeyReadableByOthers(u32),
     /// `NAME.crt` without `NAME.key`.
@@ -164,6 +160,13 @@ pub enum CertificateFaultKind {
     Mismatch,
     /// The certificate is for no name.
     NoNames,
+    /// Another certificate is for one of its names, and is used for it.
+    NameTaken {
+        /// The first such name.
+        name: String,
+        /// The file of the other.
+        by: PathBuf,
+    },
     /// The directory holds nothing usable: no client can connect.
     Empty,
 }
@@ -178,8 +181,8 @@ impl fmt::Display for CertificateFault {
                     "{path}: cannot be read: {error}; the user that penstock runs as must be able to read it"
                 )
             }
-            CertificateFaultKind::TooLarge(size) => {
-                write!(f, "{path}: {size} bytes are too many for a certificate")
+            CertificateFaultKind::TooLarge => {
+                write!(f, "{path}: more than {FILE_LIMIT} bytes are too many for a certificate")
             }
             CertificateFaultKind::KeyReadableByOthers(mode) => write!(
                 f,
@@ -198,6 +201,11 @@ impl fmt::Display for CertificateFault {
             CertificateFaultKind::NoNames => {
                 write!(f, "{path}: the certificate names no DNS host (subjectAltName)")
             }
+            CertificateFaultKind::NameTaken { name, by } => write!(
+                f,
+                "{path}: is for {name}, and so is {}, which is used for it; take one of them away",
+                by.display()
+            ),
             CertificateFaultKind::Empty => {
                 write!(f, "{path}: no usable certificate: put NAME.pem, or NAME.crt and NAME.key, there")
             }
@@ -218,7 +226,7 @@ pub fn load(directory: &Path) -> Loaded {
     };
     let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
     paths.sort();
-    let mut usable = Vec::new();
+    let mut usable: Vec<(&PathBuf, Arc<CertifiedKey>)> = Vec::new();
     for path in &paths {
         let pair = match path.extension().and_then(|extension| extension.to_str()) {
             Some("pem") => load_pair(path, path),
@@ -242,7 +250,14 @@ pub fn load(directory: &Path) -> Loaded {
             Ok(names) if names.is_empty() && !is_default => {
                 loaded.faults.push(fault(path, CertificateFaultKind::NoNames));
             }
-            Ok(names) => names.into_iter().for_each(|name| add(&mut loaded.certificates, name, pair)),
+            Ok(names) => {
+                let taken = names.into_iter().find_map(|name| {
+                    let before = add(&mut loaded.certificates, &name, pair)?;
+                    let (by, _) = usable.iter().find(|(_, other)| Arc::ptr_eq(other, &before))?;
+                    Some(CertificateFaultKind::NameTaken { name, by: PathBuf::clone(by) })
+                });
+                loaded.faults.extend(taken.map(|kind| fault(path, kind)));
+            }
             Err(why) => loaded.faults.push(fault(path, CertificateFaultKind::Malformed(why))),
         }
     }
@@ -257,11 +272,15 @@ pub fn load(directory: &Path) -> Loaded {
     loaded
 }
 
-fn add(certificates: &mut Certificates, name: String, pair: &Arc<CertifiedKey>) {
-    match name.strip_prefix("*.") {
-        Some(parent) => certificates.wildcard.entry(parent.to_owned()).or_insert_with(|| pair.clone()),
-        None => certificates.exact.entry(name).or_insert_with(|| pair.clone()),
+/// Enters a certificate for a name. Gives back another one that is for the same name and was first.
+fn add(certificates: &mut Certificates, name: &str, pair: &Arc<CertifiedKey>) -> Option<Arc<CertifiedKey>> {
+    let (map, name) = match name.strip_prefix("*.") {
+        Some(parent) => (&mut certificates.wildcard, parent),
+        None => (&mut certificates.exact, name),
     };
+    let first = map.entry(name.to_owned()).or_insert_with(|| pair.clone());
+    // The same certificate under two file names, such as a link named default.pem, is no fault.
+    (first.cert.first() != pair.cert.first()).then(|| first.clone())
 }
 
 fn load_pair(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, CertificateFault> {
@@ -302,9 +321,10 @@ fn load_pair(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Certif
 
 fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
     let fault = |kind| CertificateFault { path: path.to_owned(), kind };
-    let size = std::fs::metadata(path).map_err(|error| fault(CertificateFaultKind::Unreadable(error)))?.len();
-    if size > FILE_LIMIT {
-        return Err(fault(CertificateFaultKind::TooLarge(size)));
+    let bytes =
+        file::read(path, FILE_LIMIT).map_err(|error| fault(CertificateFaultKind::Unreadable(error)))?;
+    if bytes.len() as u64 > FILE_LIMIT {
+        return Err(fault(CertificateFaultKind::TooLarge));
     }
-    std::fs::read(path).map_err(|error| fault(CertificateFaultKind::Unreadable(error)))
+    Ok(bytes)
 }

@@ -280,7 +280,14 @@ pub async fn connect(
     backend: &BackendState,
     limit: Duration,
 ) -> Result<Stream, ConnectFault> {
-    let plain = connect::open(backend, limit).await?;
+    let plain = match connect::open(backend, limit).await {
+        // Descriptors are short: idle connections to backends are the ones that nobody needs now.
+        Err(ConnectFault::Ours(_)) => {
+            worker.idle.clear();
+            connect::open(backend, limit).await?
+        }
+        result => result?,
+    };
     backend.counters.of(worker.index).connects.add(1);
     Ok(Stream::plain(plain))
 }

@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use config::types::{LogFormat, LogTarget};
+use config::types::LogFormat;
 use logic::balance::Balancer;
 use logic::route::PoolId;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
 
 use crate::accept;
 use crate::access_log::{AccessLog, Batch};
@@ -27,6 +28,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// How often a worker looks at its idle backend connections.
 const SWEEP: Duration = Duration::from_secs(1);
 
+/// Idle client connections remembered by one look at all of them, so that a flood of new clients does not cost a look each.
+const REMEMBERED_IDLE: usize = 64;
+
 /// What the supervisor tells a worker.
 pub enum Command {
     /// Serve this snapshot from now on; open and close these sockets.
@@ -37,11 +41,13 @@ pub enum Command {
         open: Vec<(BoundKey, Socket)>,
         /// Sockets to give up, after what waits in their queues was accepted.
         close: Vec<BoundKey>,
-        /// Told when every new session sees the new snapshot.
+        /// Told when every new session sees the new snapshot and the sockets of `close` are closed.
         done: oneshot::Sender<()>,
     },
     /// Take no new sessions, let the open ones end, then end the thread.
     Drain,
+    /// After [`Self::Drain`]: end the open sessions too, each with its record.
+    Cut,
 }
 
 /// A snapshot as the sessions of one worker hold it: counted without atomics.
@@ -59,20 +65,34 @@ pub struct Worker {
     balancers: RefCell<HashMap<PoolId, (u64, Balancer)>>,
     connections: RefCell<HashMap<u64, Rc<Control>>>,
     next_connection: Cell<u64>,
+    /// What was idle when somebody last looked, the longest idle last.
+    idle_clients: RefCell<Vec<(Instant, Rc<Control>)>>,
+    /// A client connection of this worker has ended.
+    pub(crate) place_freed: Notify,
     draining: Cell<bool>,
+    cutting: Cell<bool>,
     /// Accept loops that have not ended.
     pub(crate) accepting: Cell<usize>,
     emptied: Notify,
+    log: AccessLog,
     batch: RefCell<Batch>,
     swept: Cell<Instant>,
     /// Accept loops by address; systemd may pass several sockets for one.
-    sockets: RefCell<HashMap<BoundKey, Vec<Rc<accept::Gate>>>>,
+    sockets: RefCell<HashMap<BoundKey, Vec<Accepting>>>,
+}
+
+/// An accept loop: how to end it, and its end.
+struct Accepting {
+    gate: Rc<accept::Gate>,
+    task: JoinHandle<()>,
 }
 
 /// What the worker can do to one of its client connections from outside its task.
 #[derive(Debug, Default)]
 pub struct Control {
     phase: Cell<Phase>,
+    /// When the phase became [`Phase::Idle`].
+    idle_since: Cell<Option<Instant>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -86,6 +106,8 @@ enum Phase {
     Idle,
     /// Asked to close.
     Closing,
+    /// It has ended.
+    Gone,
 }
 
 /// The end of a wait for a client's next request.
@@ -110,7 +132,9 @@ impl Control {
             }
             Poll::Pending if self.phase.get() == Phase::Closing => Poll::Ready(Woken::Closing),
             Poll::Pending => {
-                self.phase.set(Phase::Idle);
+                if self.phase.replace(Phase::Idle) != Phase::Idle {
+                    self.idle_since.set(Some(Instant::now()));
+                }
                 let mut waker = self.waker.borrow_mut();
                 if !waker.as_ref().is_some_and(|before| before.will_wake(cx.waker())) {
                     *waker = Some(cx.waker().clone());
@@ -128,19 +152,26 @@ impl Control {
         }
     }
 
-    fn close_if_idle(&self) -> Closed {
-        if self.phase.get() != Phase::Idle {
-            return Closed::No;
-        }
-        self.close_when_idle();
-        Closed::Yes
+    /// The wait for a request ended without one: from here on the connection closes by itself.
+    pub fn stop_waiting(&self) {
+        self.phase.set(Phase::Busy);
     }
-}
 
-#[derive(PartialEq, Eq)]
-enum Closed {
-    Yes,
-    No,
+    /// Whether the connection has ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.phase.get() == Phase::Gone
+    }
+
+    /// Since when it has been idle, if it is.
+    fn idle_since(&self) -> Option<Instant> {
+        self.idle_since.get().filter(|_| self.phase.get() == Phase::Idle)
+    }
+
+    fn close_if_idle(&self) {
+        if self.phase.get() == Phase::Idle {
+            self.close_when_idle();
+        }
+    }
 }
 
 /// A client connection's entry in its worker; dropping it takes it out.
@@ -153,6 +184,7 @@ pub struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        self.control.phase.set(Phase::Gone);
         let left = {
             let mut connections = self.worker.connections.borrow_mut();
             connections.remove(&self.id);
@@ -184,14 +216,35 @@ impl Worker {
         Registration { worker: self.clone(), id, control }
     }
 
-    /// Closes one idle client connection to make room. Tells whether there was one.
-    pub fn evict_idle(&self) -> bool {
-        let evicted =
-            self.connections.borrow().values().any(|control| control.close_if_idle() == Closed::Yes);
-        if evicted {
-            self.front.state.evicted.fetch_add(1, Relaxed);
+    /// Whether open sessions are being ended.
+    pub fn is_cutting(&self) -> bool {
+        self.cutting.get()
+    }
+
+    /// Closes the client connection that has been idle for longest, to make room. `None` if no client is idle.
+    pub fn evict_idle(&self) -> Option<Rc<Control>> {
+        let mut idle = self.idle_clients.borrow_mut();
+        let evicted = take_longest_idle(&mut idle).or_else(|| {
+            self.look_for_idle(&mut idle);
+            take_longest_idle(&mut idle)
+        })?;
+        self.front.state.evicted.fetch_add(1, Relaxed);
+        evicted.close_when_idle();
+        Some(evicted)
+    }
+
+    fn look_for_idle(&self, idle: &mut Vec<(Instant, Rc<Control>)>) {
+        let connections = self.connections.borrow();
+        let mut all: Vec<_> = connections
+            .values()
+            .filter_map(|control| control.idle_since().map(|since| (since, control)))
+            .collect();
+        if all.len() > REMEMBERED_IDLE {
+            all.select_nth_unstable_by_key(REMEMBERED_IDLE, |(since, _)| *since);
+            all.truncate(REMEMBERED_IDLE);
         }
-        evicted
+        all.sort_unstable_by_key(|(since, _)| std::cmp::Reverse(*since));
+        idle.extend(all.into_iter().map(|(since, control)| (since, control.clone())));
     }
 
     /// Runs `choose` with the balancer of a pool, which starts afresh with every snapshot.
@@ -203,7 +256,12 @@ impl Worker {
     ) -> T {
         let mut balancers = self.balancers.borrow_mut();
         let plan = snapshot.pool(pool);
-        let fresh = || (snapshot.generation, Balancer::new(plan.settings.balance, plan.backends.len()));
+        let fresh = || {
+            (
+                snapshot.generation,
+                Balancer::with_phase(plan.settings.balance, plan.backends.len(), self.index),
+            )
+        };
         let entry = balancers.entry(pool).or_insert_with(fresh);
         if entry.0 != snapshot.generation {
             *entry = fresh();
@@ -213,9 +271,7 @@ impl Worker {
 
     /// How to write access-log lines; `None`: not at all.
     pub fn log_format(&self) -> Option<LogFormat> {
-        let current = self.current.borrow();
-        let log = &current.config.access_log;
-        (log.target != LogTarget::Off).then_some(log.format)
+        self.log.is_on().then(|| self.current.borrow().config.access_log.format)
     }
 
     /// Adds one access-log line.
@@ -223,24 +279,35 @@ impl Worker {
         self.batch.borrow_mut().push(write);
     }
 
-    fn apply(self: &Rc<Self>, snapshot: Arc<Snapshot>, open: Vec<(BoundKey, Socket)>, close: Vec<BoundKey>) {
+    /// The accept loops that end are given back: with each end a socket is closed.
+    fn apply(
+        self: &Rc<Self>,
+        snapshot: Arc<Snapshot>,
+        open: Vec<(BoundKey, Socket)>,
+        close: Vec<BoundKey>,
+    ) -> Vec<JoinHandle<()>> {
         *self.current.borrow_mut() = Rc::new(snapshot);
+        let mut sockets = self.sockets.borrow_mut();
+        let mut ending = Vec::new();
         for key in close {
-            for gate in self.sockets.borrow_mut().remove(&key).unwrap_or_default() {
+            for Accepting { gate, task } in sockets.remove(&key).unwrap_or_default() {
                 gate.close();
+                ending.push(task);
             }
         }
         for (key, socket) in open {
             let gate = Rc::new(accept::Gate::default());
-            self.sockets.borrow_mut().entry(key.clone()).or_default().push(gate.clone());
-            tokio::task::spawn_local(accept::run(self.clone(), key, socket, gate));
+            let accepting = accept::run(self.clone(), key.clone(), socket, gate.clone());
+            let task = tokio::task::spawn_local(accepting);
+            sockets.entry(key).or_default().push(Accepting { gate, task });
         }
+        ending
     }
 
     fn drain(&self) {
         self.draining.set(true);
-        for gate in self.sockets.borrow_mut().drain().flat_map(|(_, gates)| gates) {
-            gate.close();
+        for accepting in self.sockets.borrow_mut().drain().flat_map(|(_, all)| all) {
+            accepting.gate.close();
         }
         for control in self.connections.borrow().values() {
             control.close_if_idle();
@@ -255,6 +322,16 @@ impl Worker {
             self.idle.sweep(now, &self.current.borrow());
         }
     }
+}
+
+/// The longest idle of those remembered that still is what it was then.
+fn take_longest_idle(idle: &mut Vec<(Instant, Rc<Control>)>) -> Option<Rc<Control>> {
+    while let Some((since, control)) = idle.pop() {
+        if control.idle_since() == Some(since) {
+            return Some(control);
+        }
+    }
+    None
 }
 
 /// The worker's thread: serves commands until it is drained. Runs on the calling thread.
@@ -275,10 +352,14 @@ pub fn run(
         balancers: RefCell::default(),
         connections: RefCell::default(),
         next_connection: Cell::new(0),
+        idle_clients: RefCell::default(),
+        place_freed: Notify::new(),
         draining: Cell::new(false),
+        cutting: Cell::new(false),
         accepting: Cell::new(0),
         emptied: Notify::new(),
-        batch: RefCell::new(Batch::new(log)),
+        batch: RefCell::new(Batch::new(log.clone())),
+        log,
         swept: Cell::new(Instant::now()),
         sockets: RefCell::default(),
     });
@@ -290,11 +371,17 @@ pub fn run(
                 _ = tick.tick() => worker.tick(Instant::now()),
                 command = commands.recv() => match command {
                     Some(Command::Apply { snapshot, open, close, done }) => {
-                        worker.apply(snapshot, open, close);
-                        // The supervisor may have given up waiting.
-                        let _ = done.send(());
+                        let ending = worker.apply(snapshot, open, close);
+                        tokio::task::spawn_local(async move {
+                            for task in ending {
+                                // One that panicked has closed its socket as well.
+                                let _ = task.await;
+                            }
+                            // The supervisor may have given up waiting.
+                            let _ = done.send(());
+                        });
                     }
-                    Some(Command::Drain) | None => break,
+                    Some(Command::Drain | Command::Cut) | None => break,
                 },
             }
         }
@@ -307,9 +394,15 @@ pub fn run(
             tokio::select! {
                 () = emptied => {}
                 _ = tick.tick() => worker.tick(Instant::now()),
+                command = commands.recv() => if matches!(command, Some(Command::Cut) | None) {
+                    worker.cutting.set(true);
+                    break;
+                },
             }
         }
-        worker.batch.borrow_mut().flush();
     });
+    // Ends every task that is left; each session writes its record as it goes.
+    drop(runtime);
+    worker.batch.borrow_mut().flush();
     Ok(())
 }

@@ -91,6 +91,12 @@ impl Parser<'_> {
     /// The admin listener's address.
     pub(super) fn admin(&mut self, text: &At<BindText>) -> Option<BindAddress> {
         let bind = self.bind_one(text, Owner::Admin)?;
+        if matches!(bind, BindAddress::Systemd(_)) {
+            let hint =
+                "give an address or a Unix socket: \"127.0.0.1:9900\", \"unix:/run/penstock/admin.sock\"";
+            drop(self.refuse(text, "is a socket of systemd, which only a listener can take over").hint(hint));
+            return None;
+        }
         let is_open = match &bind {
             BindAddress::AnyIp(_) => true,
             BindAddress::Ip(address) => !address.ip().to_canonical().is_loopback(),

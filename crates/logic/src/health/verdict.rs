@@ -27,8 +27,6 @@ pub enum Source {
     Probe,
     /// Sessions of clients.
     Traffic,
-    /// A person, over the control socket.
-    Operator,
     /// The resolution of the backend's name.
     Resolver,
 }
@@ -38,7 +36,6 @@ impl fmt::Display for Source {
         f.write_str(match self {
             Source::Probe => "probe",
             Source::Traffic => "traffic",
-            Source::Operator => "operator",
             Source::Resolver => "resolver",
         })
     }
@@ -78,8 +75,6 @@ pub enum Cause {
     SocketMissing,
     /// The backend's Unix socket may not be opened.
     PermissionDenied,
-    /// TLS to the backend failed.
-    TlsFailed(String),
     /// Connected, and then nothing came.
     NoAnswer {
         /// How long it was waited for.
@@ -93,17 +88,10 @@ pub enum Cause {
     HttpStatus(u16),
     /// The name has no address.
     Unresolvable(String),
-    /// Sessions of clients failed one after another.
-    Traffic {
-        /// How many.
-        failures: u32,
-    },
     /// The check passed.
     Passed,
     /// The name has an address again.
     Resolved,
-    /// What a person wrote.
-    Operator(String),
 }
 
 impl fmt::Display for Cause {
@@ -116,17 +104,13 @@ impl fmt::Display for Cause {
             Cause::PermissionDenied => {
                 f.write_str("permission denied: may the user of penstock write to the socket?")
             }
-            Cause::TlsFailed(why) => write!(f, "TLS failed: {}", OneLine(why)),
             Cause::NoAnswer { after } => write!(f, "connected, but no answer within {}", Spoken(*after)),
             Cause::ClosedEarly => f.write_str("connection closed before an answer came"),
             Cause::BadResponse(why) => write!(f, "not a valid HTTP response: {}", OneLine(why)),
             Cause::HttpStatus(status) => http_status(f, *status),
             Cause::Unresolvable(why) => write!(f, "name does not resolve: {}", OneLine(why)),
-            Cause::Traffic { failures: 1 } => f.write_str("1 session failed"),
-            Cause::Traffic { failures } => write!(f, "{failures} sessions in a row failed"),
             Cause::Passed => f.write_str("passed"),
             Cause::Resolved => f.write_str("name resolves"),
-            Cause::Operator(why) => write!(f, "by operator: {}", OneLine(why)),
         }
     }
 }
@@ -188,7 +172,6 @@ mod tests {
             ),
             (Cause::HttpStatus(500), "HTTP 500: the application answers with an error"),
             (Cause::HttpStatus(200), "HTTP 200: outside the expected range"),
-            (Cause::Traffic { failures: 5 }, "5 sessions in a row failed"),
             (Cause::Unresolvable("no such host".into()), "name does not resolve: no such host"),
         ];
         for (cause, text) in said {

@@ -358,9 +358,6 @@ pub fn write_chunk_header(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The end of a body without trailers.
-pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
-
 /// Writes the end of a body, with the trailers of [`Decoder::trailers`].
 pub fn write_end(out: &mut Vec<u8>, trailers: &[(Vec<u8>, Vec<u8>)]) {
     out.extend_from_slice(b"0\r\n");
@@ -461,7 +458,7 @@ mod tests {
             (1 + 15 + 16 + 255 + 256 + 4096 + 70000, "a=b c|", 0)
         );
         out.truncate(plain);
-        out.extend_from_slice(LAST_CHUNK);
+        write_end(&mut out, &[]);
         assert!(decode(&out).is_ok());
     }
 }

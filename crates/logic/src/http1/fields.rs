@@ -173,6 +173,8 @@ fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
     value
         .iter()
         .try_fold(0u64, |length, digit| length.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+        // Many programs count in signed numbers, where the upper half is something else.
+        .filter(|length| i64::try_from(*length).is_ok())
         .ok_or(Refusal::LengthOverflow)
 }
 

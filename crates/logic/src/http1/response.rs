@@ -78,6 +78,12 @@ pub enum ResponseFault {
     /// 101 without saying to what.
     #[error("backend switched protocols without saying to which")]
     UnnamedUpgrade,
+    /// The body breaks the chunked coding, before a byte of the response was passed on.
+    #[error("backend sent a body that breaks the chunked coding")]
+    Body,
+    /// More than a response may have in front of it.
+    #[error("backend sent too many interim responses")]
+    Interim,
 }
 
 impl ResponseFault {
@@ -90,6 +96,8 @@ impl ResponseFault {
             Self::Status => "status-range",
             Self::UnaskedUpgrade => "unasked-upgrade",
             Self::UnnamedUpgrade => "unnamed-upgrade",
+            Self::Body => "body-fault",
+            Self::Interim => "too-many-interim",
         }
     }
 }
@@ -143,6 +151,8 @@ pub fn resume(
         reason,
         body,
         representation: match (request.method, status) {
+            // RFC 9110 section 8.6: never in 1xx and 204, whatever the method.
+            (_, 100..200 | 204) => None,
             (MethodKind::Head, _) | (_, NOT_MODIFIED) => fields.length,
             _ => None,
         },

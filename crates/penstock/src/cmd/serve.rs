@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,10 +10,9 @@ use config::{Loaded, Quick};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use serve::start::{ConfigSource, Options, Strictness};
-use tracing_subscriber::EnvFilter;
 
-use crate::load;
 use crate::output::{Failure, complain};
+use crate::{load, log};
 
 /// Run the front door: take in traffic and give it to backends
 ///
@@ -82,13 +81,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let environment = load::environment();
     let (source, config) = configuration(arguments, std::env::var_os("PENSTOCK_CONFIG"), &environment)?;
-    start_log()?;
+    log::start()?;
     if !config.warnings.is_empty() {
         complain(&config.warnings.render());
     }
     let strict = if arguments.strict { Strictness::Strict } else { Strictness::Degrade };
-    serve::run(Options { source, environment, config, strict })
-        .map_err(|error| Failure::Runtime(error.into()))
+    let ended = serve::run(Options { source, environment, config, strict });
+    log::finish();
+    ended.map_err(|error| Failure::Runtime(error.into()))
 }
 
 /// The configuration that the arguments mean, and how to read it again.
@@ -129,26 +129,6 @@ fn quick(arguments: &Arguments) -> Quick {
         access_log: arguments.access_log.clone(),
         workers: arguments.workers.clone(),
     }
-}
-
-/// The log of the process, on standard error: colours only where somebody looks at them.
-fn start_log() -> Result<(), Failure> {
-    let filter = match std::env::var("PENSTOCK_LOG") {
-        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).map_err(|error| {
-            Failure::usage(format_args!(
-                "PENSTOCK_LOG: {error}\n  hint: use error, warn, info, debug or trace, or MODULE=LEVEL with commas"
-            ))
-        })?,
-        _ => EnvFilter::new("info"),
-    };
-    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal() && !no_colour)
-        .with_target(false)
-        .try_init()
-        .map_err(|error| Failure::runtime(format_args!("cannot start the log: {error}")))
 }
 
 const NOTHING_TO_SERVE: &str = "there is nothing to serve

@@ -226,8 +226,7 @@ impl Call<'_> {
     fn changed(&self, backend: &BackendState, change: &str, fact: (&str, Value)) -> Step {
         // The pool may serve again, or have nobody left: the checker's task of this backend looks at it.
         backend.wake_health.notify_one();
-        let subject = format!("pool.{}.{}", backend.pool, backend.name);
-        self.front.state.events.record(Level::Info, subject, format!("{change} by {}", self.who));
+        self.front.state.events.record(Level::Info, backend.subject(), format!("{change} by {}", self.who));
         self.answer(
             || {
                 format!(

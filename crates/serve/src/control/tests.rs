@@ -212,16 +212,20 @@ fn a_thousand_clients_do_not_take_the_place_of_those_that_are_there() {
     let mut first = Client::connect(&server);
     assert_eq!(first.ask("help").0, "ok");
     let path = server.thread.path().to_owned();
+    let (here, crowded) = std::sync::mpsc::channel();
     let crowd = std::thread::spawn(move || {
         let mut open = Vec::new();
         for _ in 0..1000 {
             // The queue of the socket may be full: then connecting waits.
             if let Ok(stream) = StdStream::connect(&path) {
                 open.push(stream);
+                // Only the first is waited for.
+                let _ = here.send(());
             }
         }
         open.len()
     });
+    crowded.recv().unwrap();
     for _ in 0..20 {
         assert_eq!(first.ask("help").0, "ok");
     }

@@ -179,3 +179,13 @@ async fn a_reload_keeps_health_and_starts_and_ends_checks() {
     eventually("its last check is over", || Arc::strong_count(&backend) == 2).await;
     assert_eq!(second.health_state(), HealthState::Unchecked, "without checks nobody knows");
 }
+
+#[tokio::test]
+async fn a_backend_that_a_reload_brings_back_by_ending_its_checks_is_said() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut bench = start(&format!("backends = ['{gone}']\n{CHECKED}"));
+    eventually("it is down", || bench.backend(0).health_state() == HealthState::Down).await;
+    bench.reload(&format!("backends = ['{gone}']"));
+    assert_eq!(bench.backend(0).health_state(), HealthState::Unchecked);
+    assert!(bench.said("readmitted: it is not checked any more"));
+}

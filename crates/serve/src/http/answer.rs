@@ -27,7 +27,9 @@ impl Page<'_> {
 
 /// 32 hexadecimal digits from the worker's random numbers: unique, not secret.
 pub(super) fn new_request_id() -> String {
-    format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let random = (u128::from(fastrand::u64(..)) << 64) | u128::from(fastrand::u64(..));
+    (0..32).map(|digit| char::from(DIGITS[(random >> (4 * digit)) as usize & 15])).collect()
 }
 
 /// Answers a request with an error page.

@@ -87,14 +87,16 @@ pub(super) enum Broken {
 /// One body on its way.
 pub(super) struct Transfer<'a> {
     pub(super) from: &'a Stream,
-    /// Bytes of the sender that were read already; holds what comes behind the body afterwards.
-    pub(super) buffer: &'a mut Vec<u8>,
+    /// Bytes of the sender that were read already.
+    pub(super) buffer: Vec<u8>,
     pub(super) reader: Reader,
     pub(super) to: &'a Stream,
     pub(super) framing: Framing,
     /// Goes out with the first bytes: the message's head.
     pub(super) prefix: Vec<u8>,
     pub(super) limit: Option<u64>,
+    /// Name of a trailer that is not passed on.
+    pub(super) withheld: Option<&'a str>,
     pub(super) read_timeout: Duration,
     pub(super) write_timeout: Duration,
     pub(super) read: &'a Cell<u64>,
@@ -102,8 +104,13 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// Moves the body to its end.
-    pub(super) async fn run(mut self) -> Result<(), Broken> {
+    /// Moves the body to its end. Gives what was read behind it, too.
+    pub(super) async fn run(mut self) -> (Result<(), Broken>, Vec<u8>) {
+        let moved = self.move_all().await;
+        (moved, self.buffer)
+    }
+
+    async fn move_all(&mut self) -> Result<(), Broken> {
         loop {
             let ended = match self.framing {
                 Framing::Raw if !matches!(self.reader, Reader::Chunked(_)) => self.forward_raw().await?,
@@ -113,8 +120,8 @@ impl Transfer<'_> {
                 return Ok(());
             }
             // Nothing is held while we wait.
-            *self.buffer = Vec::new();
-            let filled = tokio::time::timeout(self.read_timeout, self.from.fill(self.buffer)).await;
+            self.buffer = Vec::new();
+            let filled = tokio::time::timeout(self.read_timeout, self.from.fill(&mut self.buffer)).await;
             match filled {
                 Err(_) => return Err(Broken::SourceTimeout),
                 Ok(Err(_)) => return Err(Broken::SourceClosed),
@@ -166,7 +173,7 @@ impl Transfer<'_> {
                 Step::End { consumed } => {
                     at += consumed;
                     if framing == Framing::Chunked {
-                        write_end(&mut out, self.reader.trailers());
+                        write_end(&mut out, &self.trailers());
                     }
                     break Progress::Ended;
                 }
@@ -175,6 +182,12 @@ impl Transfer<'_> {
         self.buffer.drain(..at);
         write(self.to, &out, &[], self.write_timeout, self.written).await?;
         Ok(ended)
+    }
+
+    /// The sender's trailers without the one that only we may set.
+    fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let is_ours = |name: &[u8]| self.withheld.is_some_and(|ours| is_same_name(name, ours.as_bytes()));
+        self.reader.trailers().iter().filter(|(name, _)| !is_ours(name)).cloned().collect()
     }
 
     async fn finish_until_close(&mut self) -> Result<(), Broken> {
@@ -190,6 +203,12 @@ impl Transfer<'_> {
 enum Progress {
     More,
     Ended,
+}
+
+/// Whether a reader that folds case and takes `_` for `-` sees the same name.
+fn is_same_name(a: &[u8], b: &[u8]) -> bool {
+    let fold = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    a.len() == b.len() && a.iter().map(fold).eq(b.iter().map(fold))
 }
 
 fn push_data(out: &mut Vec<u8>, framing: Framing, data: &[u8]) {

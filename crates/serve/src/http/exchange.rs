@@ -156,7 +156,16 @@ impl Forwarding<'_> {
         let mut last: Option<Failure> = None;
         loop {
             let wanted = Wanted { client: self.session.arrival.peer, key: self.key, tried: &tried };
-            let chosen = match upstream::choose(worker, self.session.current, &self.pool, wanted).await {
+            let Client { stream, buffer } = &mut *client;
+            let chosen = tokio::select! {
+                biased;
+                chosen = upstream::choose(worker, self.session.current, &self.pool, wanted) => chosen,
+                () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
+                    outcome.end(Ending::ClientClosed);
+                    return After::Drop;
+                }
+            };
+            let chosen = match chosen {
                 Ok(chosen) => chosen,
                 Err(none) => return self.answer_no_backend(client, outcome, none, last).await,
             };

@@ -1,9 +1,10 @@
 //! One attempt: the request to one backend, and the backend's answer to the client, both at once.
-//! A backend may answer before it has read the whole request. A client that only ends its direction still gets its answer;
-//! one that is gone altogether looks the same until the answer is written, or `timeouts.response` ends the wait.
+//! A backend may answer before it has read the whole request. A client whose connection breaks gives its backend free; one
+//! that only ends its direction still gets its answer.
 
-use std::cell::Cell;
-use std::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use logic::health::Cause;
 use logic::http1::forward::{self, Answer, ResponseFraming};
@@ -22,6 +23,9 @@ use crate::stream::Stream;
 
 /// Interim responses (1xx) that one final response may have in front.
 const MOST_INTERIM: u32 = 32;
+
+/// Beyond so many bytes a client that sends ahead of its answer is not read any further.
+const READ_AHEAD: usize = 4 * 1024;
 
 /// Whether the client has seen bytes of the final response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,9 +151,12 @@ impl Attempt<'_> {
     ) -> Result<Finished, Failure> {
         let shared = Shared::default();
         let started = outcome.elapsed();
-        let clock = std::time::Instant::now();
+        let clock = Instant::now();
         let since_start = || started + clock.elapsed();
-        let result = self.exchange(client, backend, &shared, &since_start).await;
+        // The client is read ahead of its request only to see it go; what comes is kept for later.
+        let ahead = RefCell::new(std::mem::take(&mut client.buffer));
+        let result = self.exchange(&client.stream, &ahead, backend, &shared, &since_start).await;
+        client.buffer = ahead.into_inner();
         outcome.bytes_in += shared.body_read.get();
         outcome.bytes_out += shared.to_client.get();
         outcome.first_byte = shared.first_byte.get();
@@ -162,7 +169,8 @@ impl Attempt<'_> {
 
     async fn exchange(
         &self,
-        client: &mut Client,
+        client: &Stream,
+        ahead: &RefCell<Vec<u8>>,
         backend: &Stream,
         shared: &Shared,
         since_start: &impl Fn() -> Duration,
@@ -172,32 +180,20 @@ impl Attempt<'_> {
             // The backend may have said why before it closed; without a body there is nothing more to send anyway.
             shared.request_cut.set(true);
         }
-        let Some(reader) = Reader::new(self.session.received.request.body) else {
+        let reader = Reader::new(self.session.received.request.body);
+        let mut is_sending = reader.is_some();
+        if !is_sending {
             shared.request_sent.set(true);
-            return self.respond(&client.stream, &client.buffer, backend, shared, since_start).await;
-        };
-        let Client { stream, buffer } = client;
-        let stream = &*stream;
-        let chunked = matches!(reader, Reader::Chunked(_));
-        // What is read ahead of the body's end belongs to the next request; the response side only asks whether it exists.
-        let sending = Transfer {
-            from: stream,
-            buffer,
-            reader,
-            to: backend,
-            framing: if chunked { Framing::Chunked } else { Framing::Raw },
-            prefix: Vec::new(),
-            limit: self.session.settings.limits.body,
-            read_timeout: self.session.settings.timeouts.body,
-            write_timeout: write_limit,
-            read: &shared.body_read,
-            written: &self.sent,
-        };
+        }
         let mut sending = std::pin::pin!(async {
-            if shared.request_cut.get() { Err(Broken::DestinationClosed) } else { sending.run().await }
+            match reader {
+                Some(reader) if !shared.request_cut.get() => {
+                    self.send_body(client, ahead, reader, backend, shared).await
+                }
+                _ => Err(Broken::DestinationClosed),
+            }
         });
-        let mut responding = std::pin::pin!(self.respond(stream, &[], backend, shared, since_start));
-        let mut is_sending = true;
+        let mut responding = std::pin::pin!(self.respond(client, ahead, backend, shared, since_start));
         loop {
             tokio::select! {
                 biased;
@@ -213,15 +209,47 @@ impl Attempt<'_> {
                     }
                 }
                 responded = &mut responding => return responded,
+                () = std::future::poll_fn(|cx| poll_gone(cx, client, &mut ahead.borrow_mut())), if !is_sending => {
+                    return Ok(Finished::Cut { ending: Ending::ClientClosed, after: After::Drop });
+                }
             }
         }
     }
 
-    /// Reads the backend's answer and passes it on. `behind` is what the client sent behind its request.
+    async fn send_body(
+        &self,
+        client: &Stream,
+        ahead: &RefCell<Vec<u8>>,
+        reader: Reader,
+        backend: &Stream,
+        shared: &Shared,
+    ) -> Result<(), Broken> {
+        let settings = self.session.settings;
+        let chunked = matches!(reader, Reader::Chunked(_));
+        let transfer = Transfer {
+            from: client,
+            buffer: ahead.take(),
+            reader,
+            to: backend,
+            framing: if chunked { Framing::Chunked } else { Framing::Raw },
+            prefix: Vec::new(),
+            limit: settings.limits.body,
+            withheld: Some(&settings.request_id_header),
+            read_timeout: settings.timeouts.body,
+            write_timeout: self.pool.settings.timeouts.body,
+            read: &shared.body_read,
+            written: &self.sent,
+        };
+        let (sent, behind) = transfer.run().await;
+        ahead.replace(behind);
+        sent
+    }
+
+    /// Reads the backend's answer and passes it on. `ahead` is what the client sent behind its request.
     async fn respond(
         &self,
         client: &Stream,
-        behind: &[u8],
+        ahead: &RefCell<Vec<u8>>,
         backend: &Stream,
         shared: &Shared,
         since_start: &impl Fn() -> Duration,
@@ -234,7 +262,7 @@ impl Attempt<'_> {
             if response.is_interim() {
                 interim += 1;
                 if interim > MOST_INTERIM {
-                    return Err(self.fault(ResponseFault::Status, shared));
+                    return Err(self.fault(ResponseFault::Interim, shared));
                 }
                 if self.session.received.request.version == Version::Http11 {
                     let mut out = Vec::new();
@@ -246,7 +274,7 @@ impl Attempt<'_> {
                 continue;
             }
             let message = Message { head, response, behind: buffer };
-            return self.pass_on(client, behind, backend, message, shared).await;
+            return self.pass_on(client, ahead, backend, message, shared).await;
         }
     }
 
@@ -261,8 +289,11 @@ impl Attempt<'_> {
         let kind = received.request.kind(&received.head);
         let mut progress = HeadProgress::default();
         let limit = self.pool.settings.timeouts.response;
+        // A head that has begun has the same time once more to become whole, however it drips.
+        let mut whole_by = None;
         loop {
             if !buffer.is_empty() {
+                whole_by.get_or_insert_with(|| Instant::now() + limit);
                 match response::resume(buffer, &mut progress, &self.session.settings.limits, kind) {
                     Ok(Parse::Complete(response)) => return Ok(response),
                     Ok(Parse::Incomplete) => {}
@@ -270,7 +301,8 @@ impl Attempt<'_> {
                 }
             }
             let was_sent = shared.request_sent.get() || shared.request_cut.get();
-            match tokio::time::timeout(limit, backend.fill(buffer)).await {
+            let deadline = whole_by.unwrap_or_else(|| Instant::now() + limit);
+            match tokio::time::timeout_at(deadline.into(), backend.fill(buffer)).await {
                 Ok(Ok(count)) if count > 0 => {
                     if shared.first_byte.get().is_none() {
                         shared.first_byte.set(Some(since_start()));
@@ -281,7 +313,7 @@ impl Attempt<'_> {
                     return Err(Failure::Closed { answered, progress: self.progress(shared) });
                 }
                 // The time for an answer runs from the request's end; until then the client's own limits hold.
-                Err(_) if !was_sent => {}
+                Err(_) if !was_sent && whole_by.is_none() => {}
                 Err(_) => return Err(Failure::TimedOut { after: limit, progress: self.progress(shared) }),
             }
         }
@@ -290,7 +322,7 @@ impl Attempt<'_> {
     async fn pass_on(
         &self,
         client: &Stream,
-        behind: &[u8],
+        ahead: &RefCell<Vec<u8>>,
         backend: &Stream,
         message: Message,
         shared: &Shared,
@@ -306,7 +338,7 @@ impl Attempt<'_> {
             ResponseFraming::UntilClose => Persistence::Close,
             // What the client still sends of this request must never be read as another one.
             _ if !request_is_whole => Persistence::Close,
-            _ => persistence(session, behind),
+            _ => persistence(session, &ahead.borrow()),
         };
         let mut out = Vec::new();
         let written = Answer {
@@ -319,6 +351,7 @@ impl Attempt<'_> {
         forward::write_response(&mut out, &head, response, &written, self.edits);
         shared.status.set(response.status);
         shared.answered.set(true);
+        let written_before = shared.to_client.get();
         if switched {
             return Ok(match self.write_to_client(client, &out, shared).await {
                 Ok(()) => Finished::Tunnel { rest: buffer },
@@ -329,9 +362,9 @@ impl Attempt<'_> {
             None => self.write_to_client(client, &out, shared).await,
             Some(reader) => {
                 let from_backend = Cell::new(0);
-                Transfer {
+                let transfer = Transfer {
                     from: backend,
-                    buffer: &mut buffer,
+                    buffer,
                     reader,
                     to: client,
                     framing: if framing == ResponseFraming::Chunked {
@@ -341,13 +374,15 @@ impl Attempt<'_> {
                     },
                     prefix: out,
                     limit: None,
+                    withheld: None,
                     read_timeout: self.pool.settings.timeouts.body,
                     write_timeout: session.settings.timeouts.write,
                     read: &from_backend,
                     written: &shared.to_client,
-                }
-                .run()
-                .await
+                };
+                let (moved, behind) = transfer.run().await;
+                buffer = behind;
+                moved
             }
         };
         Ok(match moved {
@@ -358,6 +393,11 @@ impl Attempt<'_> {
                 let reusable =
                     response.persistence == Persistence::KeepAlive && buffer.is_empty() && request_is_whole;
                 Finished::Whole { after, keep: self.keep(response).filter(|_| reusable) }
+            }
+            // Nothing was passed on yet: the client gets an answer after all.
+            Err(Broken::SourceFault) if shared.to_client.get() == written_before => {
+                shared.answered.set(false);
+                return Err(self.fault(ResponseFault::Body, shared));
             }
             Err(Broken::DestinationClosed) => {
                 Finished::Cut { ending: Ending::ClientClosed, after: After::Drop }
@@ -404,6 +444,19 @@ impl Attempt<'_> {
             _ => Progress::RequestSent,
         }
     }
+}
+
+/// Reads ahead, up to [`READ_AHEAD`], until the client's connection breaks. A client that has only ended its direction still
+/// waits for its answer.
+pub(super) fn poll_gone(cx: &mut Context<'_>, client: &Stream, ahead: &mut Vec<u8>) -> Poll<()> {
+    while ahead.len() < READ_AHEAD {
+        match client.poll_fill(cx, ahead) {
+            Poll::Ready(Ok(0)) | Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(_)) => {}
+            Poll::Ready(Err(_)) => return Poll::Ready(()),
+        }
+    }
+    Poll::Pending
 }
 
 /// Carries the bytes of another protocol after a 101, until both sides have ended.

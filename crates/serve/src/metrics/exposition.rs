@@ -15,7 +15,7 @@ use crate::front::Front;
 use crate::metrics::{LATENCY_BOUNDS, LatencySum};
 use crate::report::{Statuses, health_word};
 use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan, Snapshot};
-use crate::state::{Admission, State, lock};
+use crate::state::{Admission, State};
 
 /// Media type of [`render`]'s text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -140,10 +140,8 @@ fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) ->
         each(|plan| plan.state.counters.sum(|block| &block.bytes_out)),
     )?;
     let endings = listeners.iter().flat_map(|plan| {
-        let mut endings: Vec<_> =
-            lock(&plan.state.endings).iter().map(|(reason, count)| (*reason, *count)).collect();
-        endings.sort_unstable();
-        endings.into_iter().map(|(reason, count)| ([("listener", name_of(plan)), ("reason", reason)], count))
+        let endings = plan.state.endings().into_iter();
+        endings.map(|(reason, count)| ([("listener", name_of(plan)), ("reason", reason)], count))
     });
     out.counters("listener_endings", "Sessions that did not end well, by reason", endings)?;
     let latencies = listeners

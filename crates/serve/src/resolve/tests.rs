@@ -83,7 +83,7 @@ async fn a_name_without_address_is_down_and_degraded_alone_and_comes_back() {
     bench.resolver.first().await;
     assert_eq!(bench.backend.health_state(), HealthState::Down);
     let degraded = bench.state.degraded();
-    assert_eq!(degraded[0].0, "pool.app.backend app.test:80");
+    assert_eq!(degraded[0].0, "pool.app.app.test:80");
     assert!(degraded[0].1.contains("no such host"), "{degraded:?}");
     let backend = bench.backend.clone();
     eventually("it resolves", || backend.health_state() == HealthState::Unchecked).await;

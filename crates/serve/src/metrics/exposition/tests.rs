@@ -55,7 +55,7 @@ fn every_line_belongs_to_a_described_family_and_counts_are_right() {
     backend.counters.of(1).latency.observe(std::time::Duration::from_millis(3));
     backend.counters.of(0).latency.observe(std::time::Duration::from_secs(60));
     backend.publish_health(HealthState::Down, std::time::Instant::now());
-    lock(&snapshot.listeners["web"].state.endings).insert("client-closed", 9);
+    (0..9).for_each(|at| snapshot.listeners["web"].state.count_ending(at % 2, "client-closed"));
     front.state.log_lines_dropped.store(11, Relaxed);
 
     let found = samples(&render(&front).unwrap());

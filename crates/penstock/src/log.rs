@@ -1,0 +1,119 @@
+//! The log of the process, on standard error. A standard error that nobody reads must hold up nothing: neither traffic nor
+//! a signal. So lines go through a bounded queue to a thread of their own; what does not fit is counted and said later.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::output::Failure;
+
+/// Lines that may wait.
+const QUEUE: usize = 1024;
+
+/// How long the end of the process waits for lines that are still in the queue.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+static LINES: OnceLock<SyncSender<Message>> = OnceLock::new();
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+enum Message {
+    Line(Vec<u8>),
+    Flush(SyncSender<()>),
+}
+
+/// Starts the log: colours only where somebody looks at them; PENSTOCK_LOG says how much.
+pub fn start() -> Result<(), Failure> {
+    let filter = match std::env::var("PENSTOCK_LOG") {
+        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).map_err(|error| {
+            Failure::usage(format_args!(
+                "PENSTOCK_LOG: {error}\n  hint: use error, warn, info, debug or trace, or MODULE=LEVEL with commas"
+            ))
+        })?,
+        _ => EnvFilter::new("info"),
+    };
+    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(ToThread)
+        .with_ansi(io::stderr().is_terminal() && !no_colour)
+        .with_target(false)
+        .try_init()
+        .map_err(|error| Failure::runtime(format_args!("cannot start the log: {error}")))
+}
+
+/// Waits until what was logged is written, but not for ever.
+pub fn finish() {
+    let Some(lines) = LINES.get() else { return };
+    let (done, written) = sync_channel(1);
+    if lines.try_send(Message::Flush(done)).is_ok() {
+        // Nobody reads: then there is nobody to wait for.
+        let _ = written.recv_timeout(LAST_WORDS);
+    }
+}
+
+struct ToThread;
+
+impl<'a> MakeWriter<'a> for ToThread {
+    type Writer = ToThread;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        ToThread
+    }
+}
+
+impl Write for ToThread {
+    /// Takes one whole line: the formatter calls it once for each.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match sender() {
+            None => io::stderr().write_all(line)?,
+            Some(lines) => {
+                if lines.try_send(Message::Line(line.to_vec())).is_err() {
+                    DROPPED.fetch_add(1, Relaxed);
+                }
+            }
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The queue. There is none while the process has one thread: privileges can only be dropped then, and a blocked standard
+/// error holds up nobody but us.
+fn sender() -> Option<&'static SyncSender<Message>> {
+    if LINES.get().is_none() && !has_other_threads() {
+        return None;
+    }
+    Some(LINES.get_or_init(|| {
+        let (lines, queue) = sync_channel(QUEUE);
+        // Without the thread the queue is closed and every line counts as dropped.
+        let _ = std::thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&queue));
+        lines
+    }))
+}
+
+fn has_other_threads() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1)
+}
+
+fn write_all(queue: &Receiver<Message>) {
+    while let Ok(message) = queue.recv() {
+        let dropped = DROPPED.swap(0, Relaxed);
+        let mut out = io::stderr();
+        if dropped > 0 {
+            // A standard error that is closed takes nothing; there is nowhere else to say so.
+            let _ = writeln!(out, "{dropped} lines of this log are missing: standard error was not read");
+        }
+        match message {
+            Message::Line(line) => drop(out.write_all(&line)),
+            Message::Flush(done) => drop(done.send(())),
+        }
+    }
+}
