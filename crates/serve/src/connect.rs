@@ -57,6 +57,7 @@ pub async fn open(backend: &BackendState, limit: Duration) -> Result<Plain, Conn
         let share = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
         last = match timeout_at((Instant::now() + share).into(), open_tcp(*address)).await {
             Ok(Ok(tcp)) => return Ok(Plain::Tcp(tcp)),
+            Ok(Err(error)) if is_out_of_ports(&error, *address) => ConnectFault::Ours(error),
             Ok(Err(error)) => fault(error, limit),
             Err(_) => ConnectFault::Backend(Cause::ConnectTimeout { after: limit }),
         };
@@ -85,6 +86,11 @@ async fn open_unix(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
+/// Every local port towards this address is taken. With IPv6 the same error means that this machine has none.
+fn is_out_of_ports(error: &io::Error, address: SocketAddr) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable && address.is_ipv4()
+}
+
 fn fault(error: io::Error, limit: Duration) -> ConnectFault {
     ConnectFault::Backend(match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
@@ -97,4 +103,27 @@ fn fault(error: io::Error, limit: Duration) -> ConnectFault {
         Some(errno) => Cause::ConnectFailed(errno.desc().to_owned()),
         None => Cause::ConnectFailed(error.to_string()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_we_lack_ourselves_says_nothing_of_the_backend() {
+        let limit = Duration::from_secs(1);
+        for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
+            let fault = fault(io::Error::from_raw_os_error(errno as i32), limit);
+            assert!(matches!(fault, ConnectFault::Ours(_)), "{errno}");
+        }
+        let denied = fault(io::Error::from_raw_os_error(Errno::EACCES as i32), limit);
+        assert!(matches!(denied, ConnectFault::Backend(Cause::PermissionDenied)));
+    }
+
+    #[test]
+    fn running_out_of_ports_is_our_want_and_missing_ipv6_is_not() {
+        let error = io::Error::from_raw_os_error(Errno::EADDRNOTAVAIL as i32);
+        assert!(is_out_of_ports(&error, "127.0.0.1:80".parse().unwrap()));
+        assert!(!is_out_of_ports(&error, "[::1]:80".parse().unwrap()));
+    }
 }

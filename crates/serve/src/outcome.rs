@@ -12,6 +12,7 @@ use logic::http1::request::{RequestHead, Version};
 use logic::http1::span::Span;
 use logic::peers::Peer;
 
+use crate::relay::Totals;
 use crate::snapshot::PoolPlan;
 use crate::state::ListenerState;
 use crate::worker::Worker;
@@ -135,6 +136,8 @@ pub struct Outcome {
     pub bytes_in: u64,
     /// Bytes to the client.
     pub bytes_out: u64,
+    /// What a relay of this session moves, as it moves it: counted even if the session is cut.
+    pub relayed: Option<Rc<Totals>>,
     /// Time spent waiting for a busy backend.
     pub queued: Option<Duration>,
     /// Time to open the connection; `None` if one was reused.
@@ -169,6 +172,7 @@ impl Outcome {
             attempts: 0,
             bytes_in: 0,
             bytes_out: 0,
+            relayed: None,
             queued: None,
             connect: None,
             first_byte: None,
@@ -200,6 +204,10 @@ impl Drop for Outcome {
             None if self.worker.is_cutting() => Ending::Cut,
             None => Ending::ClientClosed,
         };
+        if let Some(totals) = &self.relayed {
+            self.bytes_in += totals.up.get();
+            self.bytes_out += totals.down.get();
+        }
         let took = self.elapsed();
         self.count(ending, took);
         self.log(ending, took);

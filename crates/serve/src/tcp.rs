@@ -60,11 +60,10 @@ pub async fn serve(
             }
         }
     };
-    let totals = Totals::default();
+    let totals = Rc::new(Totals::default());
+    outcome.relayed = Some(totals.clone());
     totals.up.set(early.len() as u64);
     let end = relay::run(&client, &backend, early, Vec::new(), settings.idle_timeout, &totals).await;
-    outcome.bytes_in = totals.up.get();
-    outcome.bytes_out = totals.down.get();
     outcome.end(end.settle(&client, &backend));
     drop(chosen.slot);
 }

@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::net::SocketAddr;
-use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::types::{ActiveCheck, BackendAddress};
@@ -12,11 +10,10 @@ use logic::http1::request::{Limits, MethodKind, Parse, RequestKind, UpgradeWish}
 use logic::http1::response::{self, Progress};
 use logic::peers::Peer;
 use logic::proxy_header;
-use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::time::{sleep, timeout_at};
+use tokio::time::timeout_at;
 
+use crate::connect::{self, ConnectFault};
 use crate::state::BackendState;
 
 /// Bytes of an answer that are read at most.
@@ -25,9 +22,6 @@ const ANSWER_LIMIT: usize = 16 * 1024;
 /// How long the rest of an answer is read after its head: closing at once would look like a broken client to the
 /// application.
 const TAIL_LIMIT: Duration = Duration::from_millis(250);
-
-/// Linux answers EAGAIN at once when the queue of a listening Unix socket is full (unix(7)); then it is tried again.
-const UNIX_RETRY: Duration = Duration::from_millis(20);
 
 /// What a check has shown.
 #[derive(Debug)]
@@ -48,20 +42,17 @@ pub(super) async fn run(
 ) -> Finding {
     let start = Instant::now();
     let limits = Times { deadline: start + active.rule.timeout, whole: active.rule.timeout };
-    let result = match &backend.address {
-        BackendAddress::Unix(path) => check_unix(path, active, send_proxy, limits).await,
-        BackendAddress::Ip(_) | BackendAddress::Name { .. } => {
-            let addresses = backend.addresses.load_full();
-            if addresses.is_empty() {
-                return Finding::NoAddress;
-            }
-            check_tcp(&addresses, &host_of(&backend.address), active, send_proxy, limits).await
-        }
+    if backend.addresses.load().is_empty() && matches!(backend.address, BackendAddress::Name { .. }) {
+        return Finding::NoAddress;
+    }
+    let result = match connect::open(backend, active.rule.timeout).await {
+        Ok(stream) => exchange(stream, &host_of(&backend.address), active, send_proxy, limits).await,
+        Err(ConnectFault::Backend(cause)) => Err(cause),
+        Err(ConnectFault::Ours(error)) => return Finding::OurOwnFault(error),
     };
     let (outcome, cause, took) = match result {
         Ok(took) => (VerdictOutcome::Pass, Cause::Passed, took),
-        Err(Fault::Backend(cause)) => (VerdictOutcome::Fail, cause, start.elapsed()),
-        Err(Fault::Ours(error)) => return Finding::OurOwnFault(error),
+        Err(cause) => (VerdictOutcome::Fail, cause, start.elapsed()),
     };
     Finding::Verdict(Verdict { at: SystemTime::now(), source: Source::Probe, outcome, cause, took })
 }
@@ -72,68 +63,8 @@ struct Times {
     whole: Duration,
 }
 
-enum Fault {
-    Backend(Cause),
-    Ours(io::Error),
-}
-
 /// Time until the answer was known.
 type Passed = Duration;
-
-async fn check_tcp(
-    addresses: &[SocketAddr],
-    host: &str,
-    active: &ActiveCheck,
-    send_proxy: Option<proxy_header::Version>,
-    times: Times,
-) -> Result<Passed, Fault> {
-    let mut last = Fault::Backend(Cause::ConnectTimeout { after: times.whole });
-    for (at, address) in addresses.iter().enumerate() {
-        // Each address gets its share of what is left, so that a silent one does not hide those behind it.
-        let left = times.deadline.saturating_duration_since(Instant::now());
-        let share = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
-        last = match timeout_at((Instant::now() + share).into(), TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return exchange(stream, host, active, send_proxy, times).await,
-            Ok(Err(error)) => connect_fault(error, times),
-            Err(_) => Fault::Backend(Cause::ConnectTimeout { after: times.whole }),
-        };
-    }
-    Err(last)
-}
-
-async fn check_unix(
-    path: &Path,
-    active: &ActiveCheck,
-    send_proxy: Option<proxy_header::Version>,
-    times: Times,
-) -> Result<Passed, Fault> {
-    let connect = async {
-        loop {
-            match UnixStream::connect(path).await {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(UNIX_RETRY).await,
-                result => return result,
-            }
-        }
-    };
-    match timeout_at(times.deadline.into(), connect).await {
-        Ok(Ok(stream)) => exchange(stream, "localhost", active, send_proxy, times).await,
-        Ok(Err(error)) => Err(connect_fault(error, times)),
-        Err(_) => Err(Fault::Backend(Cause::ConnectTimeout { after: times.whole })),
-    }
-}
-
-fn connect_fault(error: io::Error, times: Times) -> Fault {
-    let errno = error.raw_os_error().map(Errno::from_raw);
-    Fault::Backend(match errno {
-        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => return Fault::Ours(error),
-        Some(Errno::ECONNREFUSED) => Cause::ConnectRefused,
-        Some(Errno::ENOENT) => Cause::SocketMissing,
-        Some(Errno::EACCES) => Cause::PermissionDenied,
-        Some(Errno::ETIMEDOUT) => Cause::ConnectTimeout { after: times.whole },
-        Some(errno) => Cause::ConnectFailed(errno.desc().to_owned()),
-        None => Cause::ConnectFailed(error.to_string()),
-    })
-}
 
 async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
@@ -141,30 +72,30 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
     active: &ActiveCheck,
     send_proxy: Option<proxy_header::Version>,
     times: Times,
-) -> Result<Passed, Fault> {
+) -> Result<Passed, Cause> {
     let mut question = Vec::new();
     if let Some(version) = send_proxy {
         // It is we who connect, on behalf of nobody.
         proxy_header::write(version, &mut question, &Peer::Unix, &Peer::Unix);
     }
-    let no_answer = || Fault::Backend(Cause::NoAnswer { after: times.whole });
+    let no_answer = || Cause::NoAnswer { after: times.whole };
     match &active.check {
         Check::Tcp => {
             let took = times.elapsed();
             if !question.is_empty() {
                 let sent = timeout_at(times.deadline.into(), stream.write_all(&question)).await;
-                sent.map_err(|_| no_answer())?.map_err(|_| Fault::Backend(Cause::ClosedEarly))?;
+                sent.map_err(|_| no_answer())?.map_err(|_| Cause::ClosedEarly)?;
             }
             Ok(took)
         }
         Check::Http { path, host, method, expect } => {
             write_request(&mut question, *method, path, host.as_deref().unwrap_or(own_host));
             let answer = timeout_at(times.deadline.into(), ask(&mut stream, &question, *method)).await;
-            let status = answer.map_err(|_| no_answer())?.map_err(Fault::Backend)?;
+            let status = answer.map_err(|_| no_answer())??;
             let took = times.elapsed();
             let tail_end = times.deadline.min(Instant::now() + TAIL_LIMIT);
             let _ = timeout_at(tail_end.into(), discard(&mut stream)).await;
-            judge(status, *expect).map_err(Fault::Backend)?;
+            judge(status, *expect)?;
             Ok(took)
         }
     }

@@ -3,6 +3,7 @@
 //! that only ends its direction still gets its answer.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -467,13 +468,12 @@ pub(super) async fn tunnel(
     pool: &PoolPlan,
     outcome: &mut Outcome,
 ) -> After {
-    let totals = Totals::default();
+    let totals = Rc::new(Totals::default());
+    outcome.relayed = Some(totals.clone());
     let early = std::mem::take(&mut client.buffer);
     totals.up.set(early.len() as u64);
     totals.down.set(rest.len() as u64);
     let end = relay::run(&client.stream, backend, early, rest, pool.settings.timeouts.tunnel, &totals).await;
-    outcome.bytes_in += totals.up.get();
-    outcome.bytes_out += totals.down.get();
     outcome.end(end.settle(&client.stream, backend));
     After::Drop
 }

@@ -5,6 +5,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use super::*;
 use crate::state::State;
+use tokio::net::UnixStream;
 
 fn backend(address: &BackendAddress) -> Arc<BackendState> {
     State::new(1)
@@ -174,17 +175,6 @@ async fn a_backend_that_wants_a_proxy_header_gets_one() {
     let finding = run(&backend(&address), &http(LONG), Some(proxy_header::Version::V1)).await;
     assert!(matches!(finding, Finding::Verdict(_)));
     assert!(asked.await.unwrap().starts_with("PROXY UNKNOWN\r\nGET "));
-}
-
-#[test]
-fn what_we_lack_ourselves_is_no_verdict() {
-    let times = Times { deadline: Instant::now(), whole: SHORT };
-    for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
-        let fault = connect_fault(io::Error::from_raw_os_error(errno as i32), times);
-        assert!(matches!(fault, Fault::Ours(_)), "{errno}");
-    }
-    let fault = connect_fault(io::Error::from_raw_os_error(Errno::EACCES as i32), times);
-    assert!(matches!(fault, Fault::Backend(Cause::PermissionDenied)));
 }
 
 #[test]
