@@ -1,5 +1,5 @@
 //! What a command prints, and how it ends when it fails.
-//! Everything for standard output goes through [`print`]: a reader that has seen enough (`| head`) is no failure.
+//! Everything for standard output goes through [`print()`]: a reader that has seen enough (`| head`) is no failure.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
