@@ -9,8 +9,9 @@ help:  ## Say what the targets do
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' Makefile
 setup:  ## Install what building and testing need (Debian packages, Python environments); safe to repeat
 	@setup/test.sh
-demo:  ## Start a front door with four backends and print what to try
-	@setup/build.sh && cargo run --locked --package penstock -- demo
+demo:  ## Start a front door with four backends and print what to try; ARGS="--kill-one" takes them down in turn
+# Ctrl-C is how it ends: the shell waits for that instead of dying, and make has no failure to report.
+	@trap : INT; setup/build.sh && cargo run --locked --package penstock -- demo $(ARGS)
 test: setup check  ## Check everything and run every test, also those with real clients and servers
 	@cargo test --locked --workspace
 check: lint  ## Lint, build the documentation, and check scripts and the service file

@@ -13,6 +13,19 @@ use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
 /// Variables that begin like a key and are none.
 pub const NOT_CONFIGURATION: [&str; 2] = ["PENSTOCK_CONFIG", "PENSTOCK_LOG"];
 
+/// Whether Kubernetes sets a variable of this name in every container beside a Service named `penstock`:
+/// `PENSTOCK_SERVICE_HOST`, `PENSTOCK_SERVICE_PORT`, `PENSTOCK_SERVICE_PORT_*`, `PENSTOCK_PORT`,
+/// `PENSTOCK_PORT_<n>_TCP` and `PENSTOCK_PORT_<n>_TCP_*`. `rest` is what follows the prefix.
+fn is_of_kubernetes(rest: &str) -> bool {
+    if matches!(rest, "SERVICE_HOST" | "SERVICE_PORT" | "PORT") || rest.starts_with("SERVICE_PORT_") {
+        return true;
+    }
+    let Some((port, protocol)) = rest.strip_prefix("PORT_").and_then(|rest| rest.split_once('_')) else {
+        return false;
+    };
+    port.parse::<u16>().is_ok() && (protocol == "TCP" || protocol.starts_with("TCP_"))
+}
+
 const PREFIX: &str = "PENSTOCK_";
 
 /// Puts in the values of `PENSTOCK_<PATH>`: the path in capitals, with `_` for everything but letters and digits.
@@ -27,7 +40,7 @@ pub(crate) fn lay_over(
         let Some(rest) = name.strip_prefix(PREFIX) else {
             break;
         };
-        if NOT_CONFIGURATION.contains(&name.as_str()) {
+        if NOT_CONFIGURATION.contains(&name.as_str()) || is_of_kubernetes(rest) {
             continue;
         }
         let mut targets = Vec::new();

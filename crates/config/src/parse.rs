@@ -79,15 +79,22 @@ struct Refused {
     reason: String,
     /// What to write instead, made from the text.
     instead: Option<String>,
+    /// The same without the text, for one that must not be shown.
+    in_general: Option<&'static str>,
 }
 
 impl Refused {
     fn new(reason: impl Into<String>) -> Self {
-        Refused { reason: reason.into(), instead: None }
+        Refused { reason: reason.into(), instead: None, in_general: None }
     }
 
     fn instead(mut self, instead: impl Into<String>) -> Self {
         self.instead = Some(instead.into());
+        self
+    }
+
+    fn in_general(mut self, hint: &'static str) -> Self {
+        self.in_general = Some(hint);
         self
     }
 }
@@ -216,6 +223,10 @@ impl Parser<'_> {
             self.pools.used.insert(*id);
             return Some(*id);
         }
+        if self.nodes.is_broken(Nodes::ROOT, "pool") {
+            // It may be in the section that was refused.
+            return None;
+        }
         let shown = self.nodes.show(name.id, &name.value);
         let near = nearest(&name.value, self.pools.order.iter().map(|(name, _)| name.as_str()));
         let near = near.and_then(|near| self.pools.ids.get_key_value(near));
@@ -288,8 +299,11 @@ impl Parser<'_> {
     ) -> Option<V> {
         match read(at.value.as_ref()) {
             Ok(value) => Some(value),
-            Err(Refused { reason, instead }) => {
-                let draft = self.refuse(at, &reason);
+            Err(Refused { reason, instead, in_general }) => {
+                let mut draft = self.refuse(at, &reason);
+                if let Some(hint) = in_general {
+                    draft = draft.hint(hint);
+                }
                 if let Some(instead) = instead {
                     drop(draft.hint_from_value(instead));
                 }

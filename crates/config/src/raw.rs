@@ -112,7 +112,8 @@ pub(crate) struct RawAccessLog {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawControl {
-    /// Absolute path of the Unix socket, made with mode 0600.
+    /// Absolute path of the Unix socket, made with mode 0600. The variable `PENSTOCK_CONTROL_SOCKET` sets it, and is
+    /// also where `penstock ctl` looks.
     #[schemars(extend("x-required" = true, "examples" = ["/run/penstock/control.sock"]))]
     pub(crate) socket: Key<PathText>,
 }
@@ -290,7 +291,7 @@ pub(crate) struct RawRoute {
     #[schemars(extend("default" = "*"))]
     pub(crate) host: Key<OneOrMany<String>>,
     /// Beginning of the path, in whole segments: `"/api"` holds `/api` and `/api/x`, not `/apix`; `"/api/"` only what
-    /// is below it.
+    /// is below it. There are no wildcards.
     #[schemars(extend("default" = "/"))]
     pub(crate) path: Key<OneOrMany<String>>,
     /// Methods, in capitals; without this any.

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use serde_json::Value as Json;
 
+mod foreign;
 mod wording;
 
 use crate::env;
@@ -206,12 +207,40 @@ impl Checker<'_> {
             }
         }
         let message = format!("{shown} is not {}", alternatives(&choices));
-        let near = nearest(text, known.iter().copied()).map(|near| format!("did you mean {}?", quote(near)));
+        let near = self.meant_word(id, text, &known);
         let draft = self.report.at(self.nodes, id, message);
         if let Some(near) = near {
             drop(draft.hint_from_value(near));
         }
         false
+    }
+
+    /// The word that was meant, as a hint.
+    fn meant_word(&self, id: NodeId, text: &str, known: &[&str]) -> Option<String> {
+        let key = match self.nodes.step(id) {
+            Step::Key(key) => key.as_str(),
+            Step::Root | Step::Entry(_) => "",
+        };
+        if key == "balance"
+            && let Some(hint) = foreign::policy(text)
+        {
+            return Some(hint.to_owned());
+        }
+        if let Some(near) = nearest(text, known.iter().copied()) {
+            return Some(format!("did you mean {}?", quote(near)));
+        }
+        let is_path = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
+        if key != "health" || !is_path {
+            return None;
+        }
+        let path = match text {
+            "http" | "https" | "on" => "healthz",
+            _ => text.trim_start_matches('/'),
+        };
+        Some(match self.nodes.origin(id) {
+            Origin::Flag(flag) => format!("a path begins with /: {flag} /{path}"),
+            _ => format!("health = {{ http = {} }}", quote(&format!("/{path}"))),
+        })
     }
 
     fn range(&mut self, id: NodeId, integer: i64, schema: &Json) -> bool {
@@ -255,6 +284,12 @@ impl Checker<'_> {
             drop(self.report.whole(""));
             return None;
         }
+        let noun = if self.nodes.parent(id) == Some(Nodes::ROOT) { "section" } else { "key" };
+        let message = format!("unknown {noun} {}", quote(key));
+        if let Some(meant) = foreign::key(self.nodes, id, key) {
+            drop(self.report.at_key(self.nodes, id, message).hint(meant.hint));
+            return meant.key.map(str::to_owned);
+        }
         let near = nearest(key, known.clone());
         let hint = match near {
             Some(near) => format!("did you mean {}?", quote(near)),
@@ -263,8 +298,7 @@ impl Checker<'_> {
                 homes => format!("it belongs in {}", homes.join(" or ")),
             },
         };
-        let noun = if self.nodes.parent(id) == Some(Nodes::ROOT) { "section" } else { "key" };
-        drop(self.report.at_key(self.nodes, id, format!("unknown {noun} {}", quote(key))).hint(hint));
+        drop(self.report.at_key(self.nodes, id, message).hint(hint));
         near.map(str::to_owned)
     }
 }

@@ -18,7 +18,14 @@ pub(crate) fn read(text: &str, nodes: &mut Nodes, report: &mut Report) -> Option
     if errors.is_empty() {
         return Some(reader.table(document.get_ref(), root));
     }
-    reader.syntax_faults(&errors, document.get_ref());
+    match foreign_start(text) {
+        Some((line, program)) => {
+            let message = format!("not TOML: this looks like a configuration of {program}");
+            let hint = "docs/config.md has every key: clients arrive at a [listener.NAME], servers are listed in a [pool.NAME]";
+            drop(reader.report.stretch(Some(line), message).hint(hint));
+        }
+        None => reader.syntax_faults(&errors, document.get_ref()),
+    }
     None
 }
 
@@ -193,6 +200,36 @@ fn line_start(text: &str, at: usize) -> usize {
 
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
+}
+
+/// The first line that says something, and the program whose configuration begins like that.
+fn foreign_start(text: &str) -> Option<(Range<usize>, &'static str)> {
+    const BLOCKS: [&str; 6] = ["server", "http", "upstream", "events", "stream", "location"];
+    const SECTIONS: [&str; 5] = ["frontend", "backend", "listen", "global", "defaults"];
+    let mut start = 0;
+    let line = text.split_inclusive('\n').find_map(|whole| {
+        let from = start;
+        start += whole.len();
+        let line = whole.split('#').next().unwrap_or_default();
+        let from = from + (line.len() - line.trim_start().len());
+        let line = line.trim();
+        (!line.is_empty()).then(|| from..from + line.len())
+    })?;
+    let written = text.get(line.clone())?;
+    let begins = written.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic());
+    if !begins || written.contains(['=', '"', '[']) {
+        return None;
+    }
+    let mut words = written.split_ascii_whitespace();
+    let first = words.next()?;
+    let more = words.count();
+    let block = first.trim_end_matches('{');
+    // A block may open its brace in the next line.
+    let is_block = BLOCKS.contains(&block) && (written.ends_with('{') || !written.contains(':'));
+    if is_block || (more > 0 && written.ends_with(';')) {
+        return Some((line, "nginx"));
+    }
+    (SECTIONS.contains(&first) && more <= 1 && !written.ends_with('{')).then_some((line, "HAProxy"))
 }
 
 /// What people write who are used to other languages.

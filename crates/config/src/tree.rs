@@ -156,6 +156,10 @@ impl Nodes {
         info.key.clone().or_else(|| info.value.clone())
     }
 
+    pub(crate) fn step(&self, id: NodeId) -> &Step {
+        &self.infos[id.0 as usize].step
+    }
+
     pub(crate) fn parent(&self, id: NodeId) -> Option<NodeId> {
         self.infos[id.0 as usize].parent
     }

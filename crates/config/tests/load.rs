@@ -327,11 +327,54 @@ error: --listen: listener.main.bind[1]: \"80\" is no address
   hint: to listen on every address write \":80\"
 error: --backend: pool.main.backends[1]: \"app\" has no port
   hint: write \"app:80\"
-5 errors: nothing was changed
+5 errors
 "
     );
     let faults = quick(&Quick::default(), &BTreeMap::new()).unwrap_err();
     assert_eq!(faults.iter().filter(|fault| fault.severity == Severity::Error).count(), 2, "{faults}");
+}
+
+#[test]
+fn flags_in_the_words_of_other_programs_get_a_hint_in_flags() {
+    let flags = Quick {
+        listen: vec![":8080".into(), "unix:/run/q.sock;".into()],
+        backends: vec!["127.0.0.1:8000 weight=5".into()],
+        balance: Some("leastconn".into()),
+        health: Some("healthz".into()),
+        ..Quick::default()
+    };
+    let rendered = quick(&flags, &BTreeMap::new()).unwrap_err().render();
+    for hint in [
+        "hint: write \"unix:/run/q.sock\"\n",
+        "hint: write --backend 127.0.0.1:8000,weight=5\n",
+        "hint: write \"least-connections\"\n",
+        "hint: a path begins with /: --health /healthz\n",
+    ] {
+        assert!(rendered.contains(hint), "{hint}\n{rendered}");
+    }
+}
+
+#[test]
+fn the_variables_of_a_kubernetes_service_are_no_keys_and_others_like_them_are_faults() {
+    let ours = [
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "SERVICE_PORT_HTTP",
+        "PORT",
+        "PORT_80_TCP",
+        "PORT_80_TCP_ADDR",
+        "PORT_80_TCP_PORT",
+        "PORT_80_TCP_PROTO",
+    ];
+    let ours: Vec<_> = ours.iter().map(|rest| format!("PENSTOCK_{rest}")).collect();
+    let pairs: Vec<_> = ours.iter().map(|name| (name.as_str(), "tcp://10.96.0.7:80")).collect();
+    assert!(good(DESIGN, &pairs).warnings.is_empty());
+    for rest in
+        ["SERVICE", "SERVICE_HOSTS", "SERVICE_PORTS", "PORTS", "PORT_80", "PORT_X_TCP", "PORT_80_TCPX"]
+    {
+        let rendered = bad(DESIGN, &[(&format!("PENSTOCK_{rest}"), "x")]).render();
+        assert!(rendered.contains("names no key"), "{rest}: {rendered}");
+    }
 }
 
 #[test]

@@ -196,6 +196,11 @@ impl Health {
         self.since
     }
 
+    /// Remembers a failure of real traffic that changes nothing yet, so that its cause can be shown.
+    pub fn note_traffic_failure(&mut self, verdict: Verdict) {
+        self.note(verdict);
+    }
+
     /// The last verdicts, newest first.
     pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter()

@@ -10,7 +10,10 @@
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::output::Failure;
 
 mod cmd;
 mod ctl;
@@ -24,7 +27,11 @@ mod output;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if is_test_option(&error) => return Failure::usage(TEST_OPTION).report(),
+        Err(error) => error.exit(),
+    };
     let result = match cli.command {
         Command::Serve(arguments) => cmd::serve::run(&arguments),
         Command::Check(arguments) => cmd::check::run(&arguments),
@@ -39,6 +46,16 @@ fn main() -> ExitCode {
         Err(failure) => failure.report(),
     }
 }
+
+/// Whether somebody asks for `-t`, with which other servers check their configuration.
+fn is_test_option(error: &clap::Error) -> bool {
+    let word = error.get(ContextKind::InvalidArg);
+    error.kind() == ErrorKind::UnknownArgument
+        && matches!(word, Some(ContextValue::String(word)) if word == "-t")
+}
+
+const TEST_OPTION: &str = "there is no option -t
+  hint: `penstock check FILE` finds the mistakes in a configuration";
 
 /// One program for the path between clients and a fleet of Linux servers.
 #[derive(Debug, Parser)]
@@ -66,7 +83,7 @@ Examples:
   penstock demo                                   see it work, with nothing to configure
   penstock serve --listen :8080 --backend 10.0.0.11:8000 --backend unix:/run/app.sock
   penstock check /etc/penstock/penstock.toml      find every mistake in a file before it runs
-  penstock serve --config /etc/penstock/penstock.toml
+  penstock serve /etc/penstock/penstock.toml
   penstock ctl status                             what a running server is doing
 
 Exit codes: 0 well; 1 it failed while running; 2 wrong usage or a wrong configuration.";
@@ -78,6 +95,14 @@ mod tests {
     #[test]
     fn command_line_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn option_of_other_servers_that_checks_a_file_is_known_as_such() {
+        for line in [&["penstock", "-t"][..], &["penstock", "serve", "-t"]] {
+            assert!(is_test_option(&Cli::try_parse_from(line).unwrap_err()), "{line:?}");
+        }
+        assert!(!is_test_option(&Cli::try_parse_from(["penstock", "-x"]).unwrap_err()));
     }
 
     #[test]

@@ -297,3 +297,40 @@ fn tls_in_front_of_a_relay_passes_bytes_whole() {
     fetch(&server, "a.example", &dir.path().join("a.crt"), &["-o", file.to_str().unwrap()]).unwrap();
     assert!(fs::read(&file).unwrap() == data, "the bytes came back changed");
 }
+
+#[test]
+fn plain_http_on_a_tls_port_gets_an_answer_in_words_and_the_log_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    certificate(dir.path(), "b", &["b.example"]);
+    let backend = Scripted::answering("served");
+    let text = config(dir.path(), &backend.address, "");
+    let server = Server::start(&format!("{text}[access-log]\ntarget = \"@DIR@/access.log\"\n"));
+    let mut client = server.client("secure");
+    client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    let (answer, _) = client.read_to_end();
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("HTTPS"), "{answer}");
+    assert!(fetch(&server, "unknown.example", &dir.path().join("a.crt"), &[]).is_err());
+    let log = server.dir.path().join("access.log");
+    for reason in ["tls-not-tls", "tls-no-certificate"] {
+        eventually(reason, secs(10), || fs::read_to_string(&log).ok()?.contains(reason).then_some(()));
+    }
+}
+
+#[test]
+fn a_reload_says_that_a_broken_certificate_left_the_old_one_in_service() {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), "a", &["a.example"]);
+    let backend = Scripted::answering("served");
+    let server = Server::start(&config(dir.path(), &backend.address, ""));
+    let authority = dir.path().join("authority.pem");
+    fs::copy(dir.path().join("a.crt"), &authority).unwrap();
+    fs::write(dir.path().join("a.key"), "no key").unwrap();
+    let said = String::from_utf8_lossy(&server.ctl(&["reload"]).stdout).into_owned();
+    assert!(
+        said.contains("warning") && said.contains("a.key") && said.contains("from before serve on"),
+        "{said}"
+    );
+    assert!(fetch(&server, "a.example", &authority, &[]).is_ok());
+}

@@ -54,6 +54,11 @@ fn the_last_backend_that_serves_is_never_ejected_even_if_a_drained_one_is_health
         assert_eq!(server.client("web").get("/", &[]).status, 502);
     }
     assert_ne!(server.health(&gone), "ejected");
+    // Why it fails stands where somebody looks.
+    let backend = server.backend(&gone);
+    assert!(backend["last_verdicts"][0].to_string().contains("connect refused"), "{backend:#}");
+    let events = String::from_utf8_lossy(&server.ctl(&["events"]).stdout).into_owned();
+    assert!(events.contains("the last one that serves"), "{events}");
 }
 
 #[test]

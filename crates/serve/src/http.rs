@@ -239,7 +239,7 @@ async fn answer_fault(
 
 /// Ends our direction, then reads what the client still sends, within bounds: closing at once would reset the connection,
 /// and the reset would overtake our last answer.
-async fn linger(stream: &Stream) {
+pub(crate) async fn linger(stream: &Stream) {
     let read = Cell::new(0);
     let _ = tokio::time::timeout(LINGER, async {
         stream.shutdown().await?;

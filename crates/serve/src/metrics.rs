@@ -5,11 +5,24 @@ use std::time::Duration;
 
 pub mod exposition;
 
-/// Upper bounds of the latency buckets, in microseconds; one more bucket takes the rest.
-pub const LATENCY_BOUNDS: [u64; 14] = [
-    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 5_000_000,
-    30_000_000,
-];
+/// Upper bounds of the latency buckets, in microseconds; one more bucket takes the rest. Ten a decade (the Renard series
+/// R10), so that an estimate within a bucket is at most a quarter off.
+pub const LATENCY_BOUNDS: [u64; 70] = latency_bounds();
+
+const fn latency_bounds() -> [u64; 70] {
+    const TENTHS: [u64; 10] = [100, 125, 160, 200, 250, 315, 400, 500, 630, 800];
+    let mut bounds = [0; 70];
+    let mut at = 0;
+    let mut decade = 1;
+    while at < bounds.len() {
+        bounds[at] = TENTHS[at % 10] * decade / 10;
+        at += 1;
+        if at % 10 == 0 {
+            decade *= 10;
+        }
+    }
+    bounds
+}
 
 /// One block of `T` per worker.
 #[derive(Debug)]
@@ -46,6 +59,7 @@ impl<T> PerWorker<T> {
                 *total = total.wrapping_add(count);
             }
             sum.total_micros = sum.total_micros.wrapping_add(block.total_micros());
+            sum.longest_micros = sum.longest_micros.max(block.longest_micros());
         }
         sum
     }
@@ -113,19 +127,32 @@ pub struct BackendCounters {
 }
 
 /// A histogram with fixed buckets.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Latency {
     buckets: [Counter; LATENCY_BOUNDS.len() + 1],
     total_micros: Counter,
+    longest_micros: Counter,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self {
+            buckets: std::array::from_fn(|_| Counter::default()),
+            total_micros: Counter::default(),
+            longest_micros: Counter::default(),
+        }
+    }
 }
 
 impl Latency {
     /// Counts one session.
     pub fn observe(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let bucket = LATENCY_BOUNDS.iter().position(|bound| micros <= *bound).unwrap_or(LATENCY_BOUNDS.len());
-        self.buckets[bucket].add(1);
+        self.buckets[LATENCY_BOUNDS.partition_point(|bound| *bound < micros)].add(1);
         self.total_micros.add(micros);
+        if micros > self.longest_micros.get() {
+            self.longest_micros.0.store(micros, Relaxed);
+        }
     }
 
     /// Counts per bucket, not accumulated; the last one is beyond every bound.
@@ -137,15 +164,28 @@ impl Latency {
     pub fn total_micros(&self) -> u64 {
         self.total_micros.get()
     }
+
+    /// The longest observed time in microseconds.
+    pub fn longest_micros(&self) -> u64 {
+        self.longest_micros.get()
+    }
 }
 
 /// A histogram as it was at one moment, over all workers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatencySum {
     /// Counts per bucket, not accumulated; the last one is beyond every bound.
     pub buckets: [u64; LATENCY_BOUNDS.len() + 1],
     /// Sum of all observed times in microseconds.
     pub total_micros: u64,
+    /// The longest observed time in microseconds.
+    pub longest_micros: u64,
+}
+
+impl Default for LatencySum {
+    fn default() -> Self {
+        Self { buckets: [0; LATENCY_BOUNDS.len() + 1], total_micros: 0, longest_micros: 0 }
+    }
 }
 
 impl LatencySum {
@@ -155,26 +195,23 @@ impl LatencySum {
     }
 
     /// Estimate of the time that a share `quantile` (0 to 1) of all observed ones does not exceed: linear within its
-    /// bucket; beyond the last bound, that bound. `None` when nothing was observed.
+    /// bucket, and never longer than the longest that was observed. `None` when nothing was observed.
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let wanted = quantile.clamp(0.0, 1.0) * self.count() as f64;
+        let longest = self.longest_micros;
         let mut below = 0.0;
-        let mut lower = 0;
         for (at, count) in self.buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let Some(upper) = LATENCY_BOUNDS.get(at) else { break };
-            lower = at.checked_sub(1).map_or(0, |before| LATENCY_BOUNDS[before]);
             let count = *count as f64;
             if below + count >= wanted {
+                let lower = at.checked_sub(1).map_or(0, |before| LATENCY_BOUNDS[before]);
+                let upper = LATENCY_BOUNDS.get(at).copied().unwrap_or(longest).max(lower);
                 let share = (wanted - below).max(0.0) / count;
-                let micros = lower as f64 + share * (*upper - lower) as f64;
-                return Some(Duration::from_micros(micros as u64));
+                let micros = lower as f64 + share * (upper - lower) as f64;
+                return Some(Duration::from_micros((micros as u64).min(longest)));
             }
             below += count;
-            lower = *upper;
         }
-        let beyond = self.buckets[LATENCY_BOUNDS.len()] > 0;
-        let last = if beyond { LATENCY_BOUNDS[LATENCY_BOUNDS.len() - 1] } else { lower };
-        (self.count() > 0).then_some(Duration::from_micros(last))
+        (self.count() > 0).then_some(Duration::from_micros(longest))
     }
 }
 
@@ -207,8 +244,27 @@ mod tests {
     }
 
     #[test]
-    fn a_time_beyond_every_bucket_counts_as_the_last_bound() {
-        assert_eq!(observed(&[Duration::from_secs(400)]).quantile(0.99), Some(Duration::from_secs(30)));
+    fn a_time_beyond_every_bucket_is_known_by_the_longest() {
+        let half_known = observed(&[Duration::from_secs(400)]).quantile(0.99).unwrap();
+        assert!((80..=400).contains(&half_known.as_secs()), "{half_known:?}");
+        assert_eq!(observed(&[Duration::from_secs(400)]).quantile(1.0), Some(Duration::from_secs(400)));
         assert_eq!(observed(&[]).quantile(0.99), None);
+    }
+
+    #[test]
+    fn an_estimate_is_never_longer_than_what_was_observed_nor_a_quarter_off() {
+        for millis in [1, 3, 20, 261, 4_000] {
+            let sum = observed(&[Duration::from_millis(millis); 9]);
+            for quantile in [0.5, 0.99] {
+                let seen = sum.quantile(quantile).unwrap().as_micros() as f64 / 1_000.0;
+                assert!(seen <= millis as f64 && seen >= millis as f64 * 0.75, "{seen} ms of {millis} ms");
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_rise_and_every_coarse_one_is_among_them() {
+        assert!(LATENCY_BOUNDS.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!([250, 1_000, 2_500, 100_000, 1_000_000].iter().all(|bound| LATENCY_BOUNDS.contains(bound)));
     }
 }

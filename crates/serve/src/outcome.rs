@@ -57,7 +57,7 @@ pub enum Ending {
     /// Nothing moved for the whole limit.
     Idle,
     /// TLS handshake failed.
-    TlsFailed,
+    TlsFailed(TlsFault),
     /// TLS handshake took too long.
     TlsTimeout,
     /// A PROXY header was due and did not come right.
@@ -92,12 +92,42 @@ impl Ending {
             Self::BackendBad => "backend-bad",
             Self::BackendAborted => "backend-aborted",
             Self::Idle => "idle",
-            Self::TlsFailed => "tls-failed",
+            Self::TlsFailed(fault) => fault.word(),
             Self::TlsTimeout => "tls-timeout",
             Self::ProxyHeader => "proxy-header",
             Self::ListenerFull => "listener-full",
             Self::Cut => "cut",
             Self::Panicked => "panicked",
+        }
+    }
+}
+
+/// Why a TLS handshake failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsFault {
+    /// What came is not TLS: plain HTTP, mostly.
+    NotTls,
+    /// There is no certificate for the name that the client asked for, or it named none.
+    NoCertificate,
+    /// The client offers no version or cipher that we speak.
+    Incompatible,
+    /// The client broke off with an alert: it does not trust the certificate, mostly.
+    Alert,
+    /// The client closed.
+    Closed,
+    /// Anything else that breaks the protocol.
+    Protocol,
+}
+
+impl TlsFault {
+    fn word(self) -> &'static str {
+        match self {
+            Self::NotTls => "tls-not-tls",
+            Self::NoCertificate => "tls-no-certificate",
+            Self::Incompatible => "tls-incompatible",
+            Self::Alert => "tls-client-alert",
+            Self::Closed => "tls-closed",
+            Self::Protocol => "tls-failed",
         }
     }
 }

@@ -129,10 +129,11 @@ impl Supervisor {
         forget_unused(state, &config);
         publish_addresses(state, &snapshot, &self.open);
         Ok(format!(
-            "serving generation {}: {} listeners, {} pools; {opened_count} addresses opened, {} closed",
+            "serving generation {}: {}, {}; {} opened, {} closed",
             snapshot.generation,
-            config.listeners.len(),
-            config.pools.len(),
+            counted(config.listeners.len(), "listener", "listeners"),
+            counted(config.pools.len(), "pool", "pools"),
+            counted(opened_count, "address", "addresses"),
             close.len()
         ))
     }
@@ -192,6 +193,10 @@ impl Supervisor {
             self.front.state.events.record(Level::Warning, "process", message);
         }
     }
+}
+
+fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// Every address of a configuration.

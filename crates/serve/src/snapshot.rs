@@ -136,16 +136,22 @@ fn build_listener(
     };
     let tls = listener.tls.as_ref().map(|settings| {
         let loaded = tls::load(&settings.certificates);
+        let before = before.and_then(|before| before.tls.as_ref()).filter(|_| loaded.certificates.is_empty());
         let subject = format!("listener.{}.tls", listener.name);
         if loaded.faults.is_empty() {
             state.restore(&subject);
         } else {
             let faults: Vec<_> = loaded.faults.iter().map(ToString::to_string).collect();
-            state.degrade(&subject, &faults.join("; "));
+            let consequence = match (before, loaded.certificates.is_empty()) {
+                (Some(_), _) => "the certificates from before serve on: ",
+                (None, true) => "no client can connect: ",
+                (None, false) => "the other certificates serve: ",
+            };
+            state.degrade(&subject, &format!("{consequence}{}", faults.join("; ")));
         }
-        match before.and_then(|before| before.tls.as_ref()) {
-            Some(before) if loaded.certificates.is_empty() => before.clone(),
-            _ => tls::Terminator::new(loaded, settings.handshake_timeout, &listener.protocol, shared),
+        match before {
+            Some(before) => before.clone(),
+            None => tls::Terminator::new(loaded, settings.handshake_timeout, &listener.protocol, shared),
         }
     });
     ListenerPlan { settings: listener.clone(), routes, tls, state: state.listener(&listener.name) }

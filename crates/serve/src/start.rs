@@ -100,6 +100,28 @@ pub enum StartError {
     WorkerEnded(usize),
 }
 
+impl StartError {
+    /// Whether the same configuration fails again on this machine however often it is started.
+    pub fn side(&self) -> Side {
+        use sys::privilege::PrivilegeError;
+        match self {
+            Self::Privilege(PrivilegeError::NoSuchUser { .. } | PrivilegeError::NoSuchGroup { .. }) => {
+                Side::Configuration
+            }
+            _ => Side::Machine,
+        }
+    }
+}
+
+/// What has to change before a start can go well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The configuration.
+    Configuration,
+    /// Something around it, which may change by itself.
+    Machine,
+}
+
 fn system(doing: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::System { doing, source }
 }
@@ -415,10 +437,14 @@ impl FrontDoor {
         let snapshot = self.supervisor.front.snapshot.load_full();
         self.slow.resolver.reconcile(&snapshot);
         self.slow.checker.reconcile(&snapshot);
-        match loaded.warnings.is_empty() {
-            true => Ok(done),
-            false => Ok(format!("{done}\n{}", loaded.warnings.render())),
+        let mut said = done;
+        for (subject, reason) in self.supervisor.front.state.degraded() {
+            said.push_str(&format!("\nwarning: {subject} is degraded: {reason}"));
         }
+        if !loaded.warnings.is_empty() {
+            said.push_str(&format!("\n{}", loaded.warnings.render()));
+        }
+        Ok(said)
     }
 
     fn check_workers(&mut self) -> Result<(), StartError> {

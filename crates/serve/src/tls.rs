@@ -17,9 +17,10 @@ use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::AsyncWriteExt;
 
 use crate::file;
-use crate::outcome::Ending;
+use crate::outcome::{Ending, TlsFault};
 use crate::stream::{Plain, Stream};
 
 mod names;
@@ -76,7 +77,19 @@ pub struct Handshake {
 /// Makes the handshake. `early` are bytes of it that were read with a PROXY header.
 pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Result<Handshake, Ending> {
     let acceptor = tokio_rustls::TlsAcceptor::from(terminator.config.clone());
-    let accepting = acceptor.accept_with(plain, |connection| replay::feed(connection, &early));
+    let accepting = async {
+        let first = match early.first() {
+            Some(first) => Some(*first),
+            None => first_byte(&plain).await,
+        };
+        match first {
+            Some(first) if first.is_ascii_uppercase() => Err(answer_plain_http(plain).await),
+            _ => {
+                let accepting = acceptor.accept_with(plain, |connection| replay::feed(connection, &early));
+                accepting.await.map_err(|error| fault_of(&error))
+            }
+        }
+    };
     match tokio::time::timeout(terminator.handshake_timeout, accepting).await {
         Ok(Ok(tls)) => {
             let version = match tls.get_ref().1.protocol_version() {
@@ -85,8 +98,53 @@ pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Re
             };
             Ok(Handshake { stream: Stream::tls(tls), version })
         }
-        Ok(Err(_)) => Err(Ending::TlsFailed),
+        Ok(Err(fault)) => Err(Ending::TlsFailed(fault)),
         Err(_) => Err(Ending::TlsTimeout),
+    }
+}
+
+/// What the client says first, left where it is. `None` if that cannot be seen without taking it.
+async fn first_byte(plain: &Plain) -> Option<u8> {
+    let Plain::Tcp(tcp) = plain else { return None };
+    let mut byte = [0];
+    match tcp.peek(&mut byte).await {
+        Ok(1) => Some(byte[0]),
+        _ => None,
+    }
+}
+
+/// A person with `http://` in front of a TLS port gets an answer that can be read.
+async fn answer_plain_http(mut plain: Plain) -> TlsFault {
+    let mut page = Vec::new();
+    logic::http1::error_page::write(
+        &mut page,
+        &logic::http1::error_page::Page {
+            status: 400,
+            detail: "This port speaks HTTPS, and the request came in plain HTTP.",
+            request_id: "",
+            accept: None,
+            persistence: logic::http1::request::Persistence::Close,
+            method: logic::http1::request::MethodKind::Other,
+            extra: &[],
+            hsts: None,
+        },
+    );
+    // The client may be gone; there is nobody else to tell.
+    let _ = plain.write_all(&page).await;
+    let stream = Stream::plain(plain);
+    crate::http::linger(&stream).await;
+    TlsFault::NotTls
+}
+
+fn fault_of(error: &io::Error) -> TlsFault {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidMessage(_)) => TlsFault::NotTls,
+        Some(rustls::Error::PeerIncompatible(_)) => TlsFault::Incompatible,
+        Some(rustls::Error::AlertReceived(_)) => TlsFault::Alert,
+        // rustls has no variant of its own for a resolver that found nothing.
+        Some(rustls::Error::General(why)) if why.contains("certificate") => TlsFault::NoCertificate,
+        Some(_) => TlsFault::Protocol,
+        None => TlsFault::Closed,
     }
 }
 

@@ -6,15 +6,16 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use config::types::AllDown;
 use logic::balance::{Availability, Candidate, Choice, StickyKey, Tried, WEIGHT_UNIT, slow_start_weight};
-use logic::health::{Cause, State as HealthState};
+use logic::health::{Cause, Source, State as HealthState, Verdict, VerdictOutcome};
 use logic::peers::Peer;
 use logic::retry::Idempotence;
 
 use crate::connect::{self, ConnectFault};
+use crate::events::Level;
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
 use crate::state::{Admission, BackendState, Queue, lock};
 use crate::stream::{Quiet, Stream};
@@ -298,12 +299,28 @@ pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause
     backend.counters.of(worker.index).failures.add(1);
     let failures = backend.failures.fetch_add(1, Relaxed) + 1;
     let limit = pool.settings.passive.failures;
+    if failures == 1 {
+        // The first of a row: its cause is what somebody will ask for.
+        backend.lock_health().note_traffic_failure(Verdict {
+            at: SystemTime::now(),
+            source: Source::Traffic,
+            outcome: VerdictOutcome::Fail,
+            cause: cause.clone(),
+            took: Duration::ZERO,
+        });
+    }
     if limit == 0 || failures < limit || !is_up(backend) {
         return;
     }
     let _one_at_a_time = lock(&EJECTING);
     // The last one that serves stays: a bad answer is better than none, and its errors say what is wrong.
     if !pool.backends.iter().any(|other| !Arc::ptr_eq(&other.state, backend) && serves(other)) {
+        if failures == limit {
+            let message = format!(
+                "traffic fails: {cause} ({failures} in a row); it stays, as the last one that serves"
+            );
+            worker.front.state.events.record(Level::Warning, backend.subject(), message);
+        }
         return;
     }
     *lock(&backend.last_failure) = Some(cause);

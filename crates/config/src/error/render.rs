@@ -134,15 +134,10 @@ fn tail(out: &mut String, faults: &Faults) {
             let _ = writeln!(out, "{}", counted(warnings, "warning"));
         }
         (_, 0) => {
-            let _ = writeln!(out, "{}: nothing was changed", counted(errors, "error"));
+            let _ = writeln!(out, "{}", counted(errors, "error"));
         }
         _ => {
-            let _ = writeln!(
-                out,
-                "{}, {}: nothing was changed",
-                counted(errors, "error"),
-                counted(warnings, "warning")
-            );
+            let _ = writeln!(out, "{}, {}", counted(errors, "error"), counted(warnings, "warning"));
         }
     }
 }

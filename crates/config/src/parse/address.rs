@@ -4,11 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use super::Refused;
+use crate::error::quote;
 use crate::types::{BackendAddress, BindAddress};
 
 /// Where a listener listens.
 pub(super) fn bind(text: &str) -> Result<BindAddress, Refused> {
     if let Some(path) = text.strip_prefix("unix:") {
+        trailing(path, "unix:")?;
         return unix_path(path).map(BindAddress::Unix);
     }
     if let Some(name) = text.strip_prefix("systemd:") {
@@ -27,9 +29,9 @@ pub(super) fn bind(text: &str) -> Result<BindAddress, Refused> {
         return Err(Refused::new("is a URL, not an address").instead(format!("write \"{rest}\"")));
     }
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(
-            Refused::new("is no address").instead(format!("to listen on every address write \":{text}\""))
-        );
+        return Err(Refused::new("is no address")
+            .instead(format!("to listen on every address write \":{text}\""))
+            .in_general("to listen on every address put a colon before the port, as in \":9000\""));
     }
     let (host, port) = host_and_port(text, "\":80\"")?;
     let port = port_number(port)?;
@@ -55,6 +57,7 @@ pub(super) fn bind(text: &str) -> Result<BindAddress, Refused> {
 /// Where a backend is.
 pub(super) fn backend(text: &str) -> Result<BackendAddress, Refused> {
     if let Some(path) = text.strip_prefix("unix:") {
+        trailing(path, "unix:")?;
         return unix_path(path).map(BackendAddress::Unix);
     }
     if text.starts_with('/') {
@@ -88,10 +91,23 @@ pub(super) fn backend(text: &str) -> Result<BackendAddress, Refused> {
     Ok(BackendAddress::Name { host: host.to_ascii_lowercase(), port })
 }
 
+/// `10.0.0.1:80 weight=5` and `10.0.0.1:80,weight=5`: the address, and the weight if it is a number.
+pub(super) fn with_options(text: &str) -> Option<(&str, Option<u16>)> {
+    let (address, options) = text.split_once([' ', '\t', ','])?;
+    let mut options = options.split([' ', '\t', ',']).filter_map(|option| option.split_once('='));
+    if address.starts_with("unix:") || backend(address).is_err() {
+        return None;
+    }
+    let (key, value) = options.next()?;
+    let mut all = std::iter::once((key, value)).chain(options);
+    Some((address, all.find(|(key, _)| *key == "weight").and_then(|(_, value)| value.parse().ok())))
+}
+
 /// Path of a Unix socket.
 pub(super) fn unix_path(text: &str) -> Result<PathBuf, Refused> {
     // sun_path of Linux holds 108 bytes, of which one ends the text (unix(7)).
     const LONGEST: usize = 107;
+    trailing(text, "")?;
     let path = absolute_path(text)?;
     if text.len() > LONGEST {
         return Err(Refused::new(format!("is too long for a Unix socket: at most {LONGEST} bytes")));
@@ -100,6 +116,16 @@ pub(super) fn unix_path(text: &str) -> Result<PathBuf, Refused> {
         return Err(Refused::new("is a directory, not a socket"));
     }
     Ok(path)
+}
+
+/// Refuses what a path may hold, but nobody means: blanks around it, or the `;` that ends a line elsewhere.
+fn trailing(path: &str, prefix: &str) -> Result<(), Refused> {
+    let meant = path.trim().trim_end_matches(';').trim();
+    if meant == path {
+        return Ok(());
+    }
+    let reason = if path.trim() == path { "ends in ;" } else { "has blanks around its path" };
+    Err(Refused::new(reason).instead(format!("write {}", quote(&format!("{prefix}{meant}")))))
 }
 
 /// A path from the root.
@@ -248,6 +274,9 @@ mod tests {
             ":+80",
             "1.2.3.4",
             "unix:/x/",
+            "unix:/x;",
+            "unix:/x ",
+            "unix: /x",
         ] {
             assert!(bind(text).is_err(), "{text}");
         }

@@ -9,8 +9,11 @@ use logic::proxy_header;
 use super::duration::{DAY, YEAR};
 use super::{Parser, Zero, address, count, small};
 use crate::de::At;
-use crate::raw::{RawBackend, RawConfig, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky, TextOr};
-use crate::tree::NodeId;
+use crate::error::quote;
+use crate::raw::{
+    BackendText, RawBackend, RawConfig, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky, TextOr,
+};
+use crate::tree::{NodeId, Origin};
 use crate::types::{
     ActiveCheck, AllDown, Backend, BackendAddress, Listener, Pool, PoolTimeouts, Protocol, Sticky,
 };
@@ -89,7 +92,7 @@ impl Parser<'_> {
             let backend = match &entry.value {
                 TextOr::Text(text) => {
                     let text = At { id: entry.id, value: text.clone() };
-                    let address = self.read(&text, address::backend);
+                    let address = self.backend_text(&text);
                     address.map(|address| {
                         (Backend { address, weight: 1, max_connections: default_limit }, entry.id)
                     })
@@ -118,6 +121,20 @@ impl Parser<'_> {
             return None;
         }
         Some(backends)
+    }
+
+    /// A backend that is a text; what other programs write behind the address has keys of its own.
+    fn backend_text(&mut self, text: &At<BackendText>) -> Option<BackendAddress> {
+        let Some((address, weight)) = address::with_options(text.value.as_ref()) else {
+            return self.read(text, address::backend);
+        };
+        let (verb, weight) = weight.map_or(("options are written as in", 2), |weight| ("write", weight));
+        let hint = match self.nodes.origin(text.id) {
+            Origin::Flag(flag) => format!("{verb} {flag} {address},weight={weight}"),
+            _ => format!("{verb} {{ address = {}, weight = {weight} }}", quote(address)),
+        };
+        drop(self.refuse(text, "holds more than an address").hint_from_value(hint));
+        None
     }
 
     fn backend(&mut self, raw: &RawBackend, default_limit: Option<u32>) -> Option<(Backend, NodeId)> {
@@ -153,8 +170,7 @@ impl Parser<'_> {
         {
             // One check at a time: the next one cuts it off.
             timeout = Some(interval);
-            let given =
-                raw.timeout.as_ref().filter(|key| *self.nodes.origin(key.id) != crate::tree::Origin::Default);
+            let given = raw.timeout.as_ref().filter(|key| *self.nodes.origin(key.id) != Origin::Default);
             if let Some(given) = given {
                 let message = format!(
                     "a check may take {}, longer than the {} to the next one: it is cut off there",

@@ -43,7 +43,7 @@ impl Parser<'_> {
         let at = raw.id;
         let raw = &raw.value;
         let hosts = self.each(&raw.host, |parser, id, text| parser.parsed::<HostPattern>(id, text));
-        let paths = self.each(&raw.path, |parser, id, text| parser.parsed::<PathPrefix>(id, text));
+        let paths = self.each(&raw.path, Self::path);
         let methods = match &raw.method {
             Some(_) => self.each(&raw.method, Self::method),
             None if self.nodes.is_broken(at, "method") => None,
@@ -92,6 +92,17 @@ impl Parser<'_> {
             }
         }
         Some(routes)
+    }
+
+    fn path(&mut self, id: NodeId, text: &str) -> Option<PathPrefix> {
+        let Some((before, _)) = text.split_once('*') else {
+            return self.parsed(id, text);
+        };
+        let above = before.rsplit_once('/').map_or("", |(above, _)| above);
+        let above = if above.is_empty() { "/" } else { above };
+        let hint = format!("there are no wildcards: {} means everything below it, too", quote(above));
+        drop(self.refuse(&At { id, value: text }, "holds a *").hint_from_value(hint));
+        None
     }
 
     fn action(&mut self, at: NodeId, raw: &RawRoute) -> Option<Action> {

@@ -41,7 +41,8 @@ backends = ["10.0.0.11:8000"]
 health = { http = "/healthz", host = "app.example.com", expect = "200", interval = "5s" }
 "#))]
     pub(crate) health: Key<TextOr<String, RawHealth>>,
-    /// Ejection of backends on which real traffic fails: a table, or `"off"`.
+    /// Ejection of backends on which real traffic fails: a table, or `"off"`. The last backend that serves is never
+    /// ejected.
     #[schemars(extend("default" = json!({}), "x-words" = ["off"]))]
     pub(crate) passive: Key<TextOr<String, RawPassive>>,
     /// What happens when no backend is healthy: `"error-page"` answers 503 (TCP: closes), `"fail-open"` uses all of
@@ -78,7 +79,7 @@ pub(crate) struct RawBackend {
     /// Where it is.
     #[schemars(extend("x-required" = true, "examples" = ["10.0.0.11:8000"]))]
     pub(crate) address: Key<BackendText>,
-    /// Share relative to its neighbours; 0 takes no new sessions.
+    /// Share relative to its neighbours; 0 takes no new sessions. `penstock ctl weight` takes the same numbers.
     #[schemars(extend("default" = 1, "minimum" = 0, "maximum" = 1000))]
     pub(crate) weight: Key<i64>,
     /// Sessions at once; without it what the pool says.

@@ -212,5 +212,7 @@ A value that comes from the environment is never shown in a message.
 A variable named after a key lies over the file: `PENSTOCK_` and the path in capitals, with `_` for everything but letters
 and digits. `PENSTOCK_LISTENER_WEB_BIND=:8080` gives `bind` of `[listener.web]`. Entries of a list are separated by commas.
 Listeners and pools must be in the file; routes cannot be changed in this way. A variable that begins with `PENSTOCK_` and names no key is an
-error, except `PENSTOCK_CONFIG` and `PENSTOCK_LOG`, which are no keys.
+error, except `PENSTOCK_CONFIG` and `PENSTOCK_LOG`, which are no keys, and what Kubernetes sets beside a Service named
+`penstock`: `PENSTOCK_SERVICE_HOST`, `PENSTOCK_SERVICE_PORT`, `PENSTOCK_SERVICE_PORT_*`, `PENSTOCK_PORT`,
+`PENSTOCK_PORT_<n>_TCP` and `PENSTOCK_PORT_<n>_TCP_*`.
 "#;

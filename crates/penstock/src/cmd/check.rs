@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use config::Loaded;
+use nix::unistd::{Group, User};
 use serde_json::json;
 
 use crate::load;
@@ -17,7 +18,11 @@ use crate::output::{Failure, complain, plain, print};
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// The configuration file; - reads standard input
-    file: PathBuf,
+    #[arg(required_unless_present = "config", conflicts_with = "config")]
+    file: Option<PathBuf>,
+    /// The same, as `penstock serve` takes it
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Print the configuration as it would be used, each value with where it came from
     #[arg(long)]
     print: bool,
@@ -44,23 +49,26 @@ Examples:
 
 Exit codes: 0 the file is good; 2 it is not, or --strict and there is a warning.";
 
-/// A certificate that a listener could not use.
-struct CertificateFault {
-    /// Key of the directory, such as `listener.web.tls.certificates`.
+/// Something that the configuration names and this machine does not have.
+struct MachineFault {
+    /// Key, such as `listener.web.tls.certificates`.
     path: String,
     message: String,
 }
 
 /// Checks the file and prints what was found.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let source = load::source(&arguments.file)?;
+    let Some(file) = arguments.file.as_ref().or(arguments.config.as_ref()) else {
+        return Err(Failure::usage("no file is named\n  hint: penstock check /etc/penstock/penstock.toml"));
+    };
+    let source = load::source(file)?;
     match config::load(&source, &load::environment()) {
         Ok(loaded) => {
-            let certificates = certificate_faults(&loaded.config);
-            let warned = !loaded.warnings.is_empty() || !certificates.is_empty();
+            let faults = machine_faults(&loaded.config);
+            let warned = !loaded.warnings.is_empty() || !faults.is_empty();
             match arguments.format {
-                Format::Text => say(arguments, &source.name, &loaded, &certificates)?,
-                Format::Json => print(&format!("{:#}\n", json(arguments, &loaded, &certificates)))?,
+                Format::Text => say(arguments, &source.name, &loaded, &faults)?,
+                Format::Json => print(&format!("{:#}\n", json(arguments, &loaded, &faults)))?,
             }
             if arguments.strict && warned { Err(Failure::Refused) } else { Ok(()) }
         }
@@ -72,41 +80,36 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn say(
-    arguments: &Arguments,
-    name: &str,
-    loaded: &Loaded,
-    certificates: &[CertificateFault],
-) -> Result<(), Failure> {
+fn say(arguments: &Arguments, name: &str, loaded: &Loaded, faults: &[MachineFault]) -> Result<(), Failure> {
     if !loaded.warnings.is_empty() {
         complain(&loaded.warnings.render());
     }
     let word = severity(arguments);
-    for fault in certificates {
+    for fault in faults {
         complain(&format!("{word}: {}: {}: {}\n", plain(name), fault.path, plain(&fault.message)));
     }
     if arguments.print {
         return print(&loaded.print());
     }
-    let refused = arguments.strict && !(loaded.warnings.is_empty() && certificates.is_empty());
+    let refused = arguments.strict && !(loaded.warnings.is_empty() && faults.is_empty());
     let verdict = if refused { "refused, because --strict makes warnings errors" } else { "ok" };
     print(&format!("{}: {verdict}: {}\n", plain(name), summary(&loaded.config)))
 }
 
-fn json(arguments: &Arguments, loaded: &Loaded, certificates: &[CertificateFault]) -> serde_json::Value {
+fn json(arguments: &Arguments, loaded: &Loaded, faults: &[MachineFault]) -> serde_json::Value {
     let mut report = loaded.warnings.to_json();
-    let faults = certificates.iter().map(|fault| {
+    let reported = faults.iter().map(|fault| {
         json!({
             "severity": severity(arguments), "line": null, "column": null, "start": null, "end": null, "from": null,
             "path": fault.path, "message": fault.message, "hint": null,
         })
     });
     if let Some(list) = report["faults"].as_array_mut() {
-        list.extend(faults);
+        list.extend(reported);
     }
     let counted = if arguments.strict { "errors" } else { "warnings" };
-    report[counted] = json!(report[counted].as_u64().unwrap_or(0) + certificates.len() as u64);
-    let warned = !loaded.warnings.is_empty() || !certificates.is_empty();
+    report[counted] = json!(report[counted].as_u64().unwrap_or(0) + faults.len() as u64);
+    let warned = !loaded.warnings.is_empty() || !faults.is_empty();
     report["ok"] = json!(!(arguments.strict && warned));
     report["listeners"] = json!(loaded.config.listeners.len());
     report["pools"] = json!(loaded.config.pools.len());
@@ -121,18 +124,24 @@ fn severity(arguments: &Arguments) -> &'static str {
     if arguments.strict { "error" } else { "warning" }
 }
 
-/// What is wrong with the certificates on disk, per listener.
-fn certificate_faults(config: &config::Config) -> Vec<CertificateFault> {
+/// What this machine lacks of what the configuration names: certificates, the user and the group to become.
+fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
     let with_tls =
         config.listeners.iter().filter_map(|listener| Some((&listener.name, listener.tls.as_ref()?)));
-    with_tls
-        .flat_map(|(name, tls)| {
-            let faults = serve::tls::load(&tls.certificates).faults;
-            let path = format!("listener.{name}.tls.certificates");
-            faults
-                .into_iter()
-                .map(move |fault| CertificateFault { path: path.clone(), message: fault.to_string() })
-        })
+    let certificates = with_tls.flat_map(|(name, tls)| {
+        let faults = serve::tls::load(&tls.certificates).faults;
+        let path = format!("listener.{name}.tls.certificates");
+        faults.into_iter().map(move |fault| MachineFault { path: path.clone(), message: fault.to_string() })
+    });
+    let missing = |path: &str, kind: &str, name: &str| MachineFault {
+        path: path.to_owned(),
+        message: format!("there is no {kind} named \"{name}\" on this machine: the start would be refused"),
+    };
+    let user = config.process.user.as_deref().filter(|name| matches!(User::from_name(name), Ok(None)));
+    let group = config.process.group.as_deref().filter(|name| matches!(Group::from_name(name), Ok(None)));
+    certificates
+        .chain(user.map(|name| missing("process.user", "user", name)))
+        .chain(group.map(|name| missing("process.group", "group", name)))
         .collect()
 }
 
@@ -154,7 +163,7 @@ mod tests {
     use super::*;
 
     fn arguments(strict: bool) -> Arguments {
-        Arguments { file: "-".into(), print: false, format: Format::Json, strict }
+        Arguments { file: Some("-".into()), config: None, print: false, format: Format::Json, strict }
     }
 
     fn loaded(certificates: &str) -> Loaded {
@@ -176,14 +185,14 @@ mod tests {
     fn missing_certificates_are_a_warning_with_the_listeners_key_and_an_error_when_strict() {
         let directory = tempfile::tempdir().unwrap();
         let loaded = loaded(&directory.path().join("none").display().to_string());
-        let certificates = certificate_faults(&loaded.config);
-        assert!(certificates.iter().all(|fault| fault.path == "listener.web.tls.certificates"));
-        let relaxed = json(&arguments(false), &loaded, &certificates);
+        let faults = machine_faults(&loaded.config);
+        assert!(faults.iter().all(|fault| fault.path == "listener.web.tls.certificates"));
+        let relaxed = json(&arguments(false), &loaded, &faults);
         assert_eq!(
             (&relaxed["ok"], &relaxed["errors"], &relaxed["warnings"]),
             (&json!(true), &json!(0), &json!(1))
         );
-        let strict = json(&arguments(true), &loaded, &certificates);
+        let strict = json(&arguments(true), &loaded, &faults);
         assert_eq!((&strict["ok"], &strict["errors"]), (&json!(false), &json!(1)));
         assert_eq!(strict["faults"][0]["severity"], "error");
     }

@@ -123,6 +123,11 @@ impl Stage {
         let https = self.https.port();
         let program = program();
         let first = &self.backends[0].address;
+        let backends: String = self
+            .backends
+            .iter()
+            .map(|backend| format!("    {:<11}  {}\n", backend.name, backend.address))
+            .collect();
         let Files { configuration, authority, control, access_log, log } = &self.files;
         let [configuration, authority, control, access_log, log] =
             [configuration, authority, control, access_log, log].map(|path| quote(path));
@@ -135,7 +140,8 @@ Penstock demo: HTTP and HTTPS in front of four backends, two on TCP ports and tw
   configuration  {configuration}
   server log     {log}
   access log     {access_log}
-
+  backends, by the names that they answer with
+{backends}
 Try in another terminal:
 
   # one request over HTTP, one over HTTPS
@@ -330,7 +336,7 @@ impl Screen {
     fn show(self, table: &mut Table) -> Result<(), Failure> {
         match self {
             Screen::Terminal => print(&table.draw()),
-            Screen::Lines => print(&table.line()),
+            Screen::Lines => table.news(std::time::Instant::now()).map_or(Ok(()), |line| print(&line)),
         }
     }
 

@@ -3,26 +3,29 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{self, Path, PathBuf};
 
 use clap::Args;
 use config::{Loaded, Quick};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use serve::start::{ConfigSource, Options, Strictness};
+use serve::start::{ConfigSource, Options, Side, Strictness};
 
 use crate::output::{Failure, complain};
 use crate::{load, log};
 
 /// Run the front door: take in traffic and give it to backends
 ///
-/// Either from a file (--config), or without one: --listen and --backend are enough. SIGHUP reads the file again
+/// Either from a file, or without one: --listen and --backend are enough. SIGHUP reads the file again
 /// without ending a connection; SIGTERM takes no new connections and lets the others end. Standard error has a line
 /// "ready" once everything listens; PENSTOCK_LOG (such as "debug" or "serve=debug") says how much else.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// The configuration file; the variable PENSTOCK_CONFIG names it too
+    #[arg(value_name = "FILE", conflicts_with_all = ["config", "listen"])]
+    file: Option<PathBuf>,
+    /// The same, for service files
     #[arg(long, short, value_name = "FILE", conflicts_with = "listen")]
     config: Option<PathBuf>,
     /// Refuse to start when something does not work as configured: a name that does not resolve, a bad certificate.
@@ -88,7 +91,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let strict = if arguments.strict { Strictness::Strict } else { Strictness::Degrade };
     let ended = serve::run(Options { source, environment, config, strict });
     log::finish();
-    ended.map_err(|error| Failure::Runtime(error.into()))
+    ended.map_err(|error| match error.side() {
+        Side::Configuration => Failure::usage(error),
+        Side::Machine => Failure::Runtime(error.into()),
+    })
 }
 
 /// The configuration that the arguments mean, and how to read it again.
@@ -103,7 +109,7 @@ fn configuration(
         return Ok((ConfigSource::Quick(quick), loaded));
     }
     let named_by_environment = named_by_environment.filter(|name| !name.is_empty()).map(PathBuf::from);
-    match arguments.config.clone().or(named_by_environment) {
+    match arguments.file.clone().or(arguments.config.clone()).or(named_by_environment) {
         Some(file) if file.as_os_str() == "-" => Err(Failure::usage(
             "serve needs a file that it can read again at a reload\n  hint: write standard input to a file first; \
              `penstock check -` reads it as it is",
@@ -123,12 +129,20 @@ fn quick(arguments: &Arguments) -> Quick {
         protocol: arguments.protocol.clone(),
         balance: arguments.balance.clone(),
         health: arguments.health.clone(),
-        certificates: arguments.certificates.clone(),
-        control: arguments.control.clone(),
+        certificates: arguments.certificates.as_deref().map(absolute),
+        control: arguments.control.as_deref().map(absolute),
         admin: arguments.admin.clone(),
         access_log: arguments.access_log.clone(),
         workers: arguments.workers.clone(),
     }
+}
+
+/// A path as the command line means it: from the current directory. A configuration has absolute paths only.
+fn absolute(written: &str) -> String {
+    // What cannot be made absolute (an empty word, a directory that is gone or has no UTF-8 name) is refused as it is.
+    let absolute =
+        path::absolute(Path::new(written)).ok().and_then(|path| path.into_os_string().into_string().ok());
+    absolute.unwrap_or_else(|| written.to_owned())
 }
 
 const NOTHING_TO_SERVE: &str = "there is nothing to serve
@@ -137,3 +151,46 @@ const NOTHING_TO_SERVE: &str = "there is nothing to serve
   or say it here:
     penstock serve --listen :8080 --backend 10.0.0.11:8000
   to try it without either: penstock demo";
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, FromArgMatches, Parser};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(words: &[&str]) -> Result<Arguments, clap::Error> {
+        let words = [&["serve"], words].concat();
+        let matches = Line::command().try_get_matches_from(words)?;
+        Ok(Line::from_arg_matches(&matches)?.arguments)
+    }
+
+    #[test]
+    fn a_file_is_named_with_or_without_an_option_and_only_once() {
+        let environment = BTreeMap::new();
+        for words in [&["/none.toml"][..], &["--config", "/none.toml"], &["-c", "/none.toml"]] {
+            let Err(Failure::Usage(text)) = configuration(&parse(words).unwrap(), None, &environment) else {
+                panic!("{words:?} was read")
+            };
+            assert!(text.contains("/none.toml: cannot read"), "{words:?}: {text}");
+        }
+        assert!(parse(&["a.toml", "--config", "b.toml"]).is_err());
+        assert!(parse(&["a.toml", "--listen", ":80", "--backend", "127.0.0.1:1"]).is_err());
+    }
+
+    #[test]
+    fn paths_of_the_command_line_start_at_the_current_directory() {
+        let here = std::env::current_dir().unwrap();
+        let words =
+            ["--listen", ":80", "--backend", "127.0.0.1:1", "--certificates", "certs", "--control", "/c"];
+        let quick = quick(&parse(&words).unwrap());
+        assert_eq!(quick.certificates.as_deref(), here.join("certs").to_str());
+        assert_eq!(quick.control.as_deref(), Some("/c"));
+        assert_eq!(absolute(""), "");
+    }
+}

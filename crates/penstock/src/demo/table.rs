@@ -18,6 +18,17 @@ pub struct Table {
     notes: Vec<String>,
     /// Lines that the last drawing took.
     drawn: usize,
+    /// What the last line for a log was about, and when it was.
+    said: Option<(Instant, News)>,
+}
+
+/// What makes another line for a log worth writing. Rates and times are not among it: they never stand still.
+#[derive(Debug, PartialEq, Eq)]
+struct News {
+    requests: u64,
+    failed: Option<u64>,
+    health: Vec<String>,
+    trouble: Option<String>,
 }
 
 /// What is shown.
@@ -56,7 +67,7 @@ struct Clients {
 impl Table {
     /// An empty table. `names` gives the names of backends by their addresses.
     pub fn new(names: Vec<(String, &'static str)>) -> Self {
-        Self { names, before: None, view: View::default(), notes: Vec::new(), drawn: 0 }
+        Self { names, before: None, view: View::default(), notes: Vec::new(), drawn: 0, said: None }
     }
 
     /// Takes in a look at the front door, and what the demo's own requests met since the last one.
@@ -100,8 +111,24 @@ impl Table {
         out
     }
 
-    /// All of it on one line, for a log.
-    pub fn line(&self) -> String {
+    /// A line for a log: if something changed since the last one, or if that was long ago.
+    pub fn news(&mut self, now: Instant) -> Option<String> {
+        let view = &self.view;
+        let news = News {
+            requests: view.requests,
+            failed: view.clients.as_ref().map(|clients| clients.failed_in_all),
+            health: view.backends.iter().map(|row| row.health.clone()).collect(),
+            trouble: view.trouble.clone(),
+        };
+        if self.said.as_ref().is_some_and(|(at, said)| *said == news && now.duration_since(*at) < SILENCE) {
+            return None;
+        }
+        self.said = Some((now, news));
+        Some(self.line())
+    }
+
+    /// All of it on one line.
+    fn line(&self) -> String {
         let view = &self.view;
         let mut line = match &view.trouble {
             Some(why) => format!("demo: no status: {}", plain(why)),
@@ -137,7 +164,7 @@ impl Table {
         ));
         if let Some(clients) = &view.clients {
             lines.push(format!(
-                "clients     {} answered, {} failed ({} in all), p50 {} ms, p99 {} ms",
+                "clients     {} answered, {} failed now, {} in all, p50 {} ms, p99 {} ms",
                 clients.answered,
                 clients.failed,
                 clients.failed_in_all,
@@ -243,6 +270,9 @@ fn duration(seconds: u64) -> String {
 
 /// The narrowest terminal that is worth a thought.
 const WIDTH: usize = 80;
+
+/// A log hears that nothing changed after this time.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Notes that are kept on the screen.
 const NOTES: usize = 4;

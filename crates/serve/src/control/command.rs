@@ -11,8 +11,8 @@ use crate::front::Front;
 use crate::report::{self, Status, text};
 use crate::state::{Admission, BackendState};
 
-/// Largest weight that an operator may set.
-const MAX_WEIGHT: u32 = 65_535;
+/// Largest weight that an operator may set: the largest that a configuration may have.
+const MAX_WEIGHT: u32 = 1000;
 
 /// Events shown unless a number is given.
 const EVENTS: usize = 50;
@@ -202,10 +202,11 @@ impl Call<'_> {
         }
         match found[..] {
             [backend] => Ok((*backend).clone()),
-            [] => {
-                let names = all.iter().map(|backend| &*backend.name);
-                Err(format!("no backend \"{wanted}\"{}", did_you_mean(wanted, names)).into())
-            }
+            // No guess here: addresses are alike, and the nearest one may be the one that must not be touched.
+            [] => Err(Refusal {
+                message: format!("no backend \"{wanted}\"; there are"),
+                details: lines(all.iter().map(|backend| format!("{} {}", backend.pool, backend.name))),
+            }),
             _ => Err(Refusal {
                 message: format!("\"{wanted}\" could be any of these"),
                 details: lines(found.iter().map(|backend| format!("{} {}", backend.pool, backend.name))),

@@ -312,8 +312,7 @@ impl Families<'_> {
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         for (labels, sum) in samples {
-            let bounds = LATENCY_BOUNDS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::INFINITY]);
-            let buckets: Vec<_> = bounds.zip(sum.buckets).collect();
+            let buckets = exposed_buckets(&sum);
             let seconds = sum.total_micros as f64 / 1e6;
             family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
                 seconds,
@@ -324,6 +323,21 @@ impl Families<'_> {
         }
         Ok(())
     }
+}
+
+/// Three buckets a decade (1, 2.5, 5) instead of ten: a series for each is stored by whoever scrapes.
+fn exposed_buckets(sum: &LatencySum) -> Vec<(f64, u64)> {
+    let mut buckets = Vec::new();
+    let mut count = 0;
+    for (at, observed) in sum.buckets.iter().enumerate() {
+        count += observed;
+        let bound = LATENCY_BOUNDS.get(at);
+        if bound.is_none() || matches!(at % 10, 0 | 4 | 7) {
+            buckets.push((bound.map_or(f64::INFINITY, |micros| *micros as f64 / 1e6), count));
+            count = 0;
+        }
+    }
+    buckets
 }
 
 #[cfg(test)]

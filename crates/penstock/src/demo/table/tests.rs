@@ -48,7 +48,7 @@ fn rates_come_from_two_looks_and_backends_have_their_names() {
         [
             "",
             "front door  up 12 s, 180 requests, 40.0/s, 4 connections, 1 degraded",
-            "clients     80 answered, 0 failed (1 in all), p50 0.50 ms, p99 0.50 ms",
+            "clients     80 answered, 0 failed now, 1 in all, p50 0.50 ms, p99 0.50 ms",
             "",
             "backend     health          for  requests    req/s  failed    p50 ms    p99 ms",
             "tcp-1       down         1m 15s        90     20.0       3      0.25         -",
@@ -71,6 +71,23 @@ fn line_without_a_terminal_says_what_clients_met() {
         "demo: 180 requests, 40.0 requests/s, 0 failed, p50 0.50 ms, p99 0.50 ms \
          | tcp-1 down 20.0/s | unix-1 up 20.0/s\n"
     );
+}
+
+#[test]
+fn log_gets_a_line_when_something_changed_or_after_a_minute() {
+    let mut table = table();
+    let start = Instant::now();
+    let look = |table: &mut Table, seconds: u64, requests: u64, first: &str| {
+        let at = start + Duration::from_secs(seconds);
+        table.update(Sample { at, status: Ok(status(seconds, requests, first)) }, None);
+        table.news(at).is_some()
+    };
+    assert!(look(&mut table, 5, 0, "up"), "the first look");
+    assert!(!look(&mut table, 10, 0, "up"), "nothing happened");
+    assert!(look(&mut table, 15, 0, "down"), "a backend failed");
+    assert!(look(&mut table, 20, 8, "down"), "somebody came");
+    assert!(!look(&mut table, 75, 8, "down"), "nothing happened");
+    assert!(look(&mut table, 80, 8, "down"), "still there");
 }
 
 #[test]
