@@ -1,0 +1,191 @@
+//! What is measured: servers started as processes with generated configurations.
+//!
+//! Fair means: one thread or process each, the same limits, no logs, no features that nobody asked for, connections to
+//! backends kept where the program can. The configuration is part of the report, so that anybody can object.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::Address;
+use crate::context::Context;
+use crate::error::Error;
+use crate::machine;
+use crate::process::{self, Launch, Process};
+
+pub mod backend;
+pub mod haproxy;
+pub mod hitch;
+pub mod nginx;
+pub mod pen;
+pub mod penstock;
+
+/// A program that stands between clients and backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Program {
+    /// This one.
+    Penstock,
+    /// HAProxy.
+    Haproxy,
+    /// nginx.
+    Nginx,
+    /// pen: TCP only.
+    Pen,
+    /// hitch: TLS only.
+    Hitch,
+}
+
+/// What a program is to do.
+#[derive(Clone, Debug)]
+pub struct Front {
+    /// What it understands of the traffic.
+    pub protocol: Protocol,
+    /// Where clients arrive. Programs that cannot do Unix sockets say so.
+    pub listen: Address,
+    /// Where it sends them.
+    pub backend: Address,
+    /// Terminate TLS.
+    pub tls: Option<Tls>,
+}
+
+/// What a program understands of the traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Requests and responses.
+    Http,
+    /// Bytes.
+    Tcp,
+}
+
+/// TLS termination.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// Directory that holds `NAME.crt` and `NAME.key` and nothing else.
+    pub directory: PathBuf,
+    /// Certificate chain (PEM).
+    pub certificate: PathBuf,
+    /// Its key (PEM).
+    pub key: PathBuf,
+    /// Key after chain in one file, for programs that want that.
+    pub combined: PathBuf,
+    /// The only version that is offered.
+    pub version: TlsVersion,
+    /// Whether sessions can be resumed.
+    pub resumption: Resumption,
+}
+
+/// Versions of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    V12,
+    /// TLS 1.3.
+    V13,
+}
+
+/// Whether sessions can be resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resumption {
+    /// Each handshake is a full one.
+    Off,
+    /// With tickets.
+    Tickets,
+}
+
+/// A program that is up, with the configuration it runs with.
+#[derive(Debug)]
+pub struct Target {
+    /// Its process: the root of its tree.
+    pub process: Process,
+    /// As a reader could use it.
+    pub configuration: String,
+    /// Where clients arrive.
+    pub address: Address,
+}
+
+impl Program {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Penstock => "penstock",
+            Program::Haproxy => "haproxy",
+            Program::Nginx => "nginx",
+            Program::Pen => "pen",
+            Program::Hitch => "hitch",
+        }
+    }
+
+    /// The Debian package that has it.
+    pub fn package(self) -> &'static str {
+        match self {
+            Program::Penstock => "penstock",
+            Program::Haproxy => "haproxy",
+            Program::Nginx => "nginx-light",
+            Program::Pen => "pen",
+            Program::Hitch => "hitch",
+        }
+    }
+
+    /// Where it is on this machine.
+    pub fn find(self, context: &Context) -> Result<PathBuf, Error> {
+        match self {
+            Program::Penstock => Ok(context.program.clone()),
+            other => process::find(other.name(), other.package()),
+        }
+    }
+
+    /// What it says about its version.
+    pub fn version(self, context: &Context) -> Option<String> {
+        let path = self.find(context).ok()?;
+        match self {
+            Program::Penstock | Program::Hitch => machine::version(&path, &["--version"]),
+            Program::Haproxy | Program::Nginx => machine::version(&path, &["-v"]),
+            Program::Pen => machine::package_version("pen").map(|version| format!("pen {version}")),
+        }
+    }
+
+    /// Starts it on the target's cores and waits until it listens.
+    pub fn start(self, context: &Context, front: &Front) -> Result<Target, Error> {
+        let path = self.find(context)?;
+        let Prepared { launch, configuration } = match self {
+            Program::Penstock => penstock::prepare(context, &path, front),
+            Program::Haproxy => haproxy::prepare(context, &path, front),
+            Program::Nginx => nginx::prepare(context, &path, front),
+            Program::Pen => pen::prepare(context, &path, front),
+            Program::Hitch => hitch::prepare(context, &path, front),
+        }?;
+        let mut process = Process::start(context, &launch)?;
+        process.wait_listening(context, &front.listen)?;
+        Ok(Target { process, configuration, address: front.listen.clone() })
+    }
+}
+
+/// A program that is ready to be started.
+#[derive(Debug)]
+pub struct Prepared {
+    /// How.
+    pub launch: Launch,
+    /// The file or the command line that says what it does.
+    pub configuration: String,
+}
+
+/// `ADDR:PORT` or an error: for programs that know no Unix sockets there.
+fn tcp_only(program: &str, what: &str, address: &Address) -> Result<String, Error> {
+    match address {
+        Address::Tcp(address) => Ok(address.to_string()),
+        _ => Err(unsupported(program, what)),
+    }
+}
+
+fn unsupported(program: &str, what: &str) -> Error {
+    Error::Unsupported {
+        what: format!("{what} with {program}"),
+        why: "the program does not have it".to_owned(),
+    }
+}
+
+/// Connections that every program is configured for.
+const CONNECTIONS: usize = 10_000;
