@@ -47,6 +47,17 @@ pub struct Front {
     pub backend: Address,
     /// Terminate TLS.
     pub tls: Option<Tls>,
+    /// On whose cores it runs.
+    pub place: Place,
+}
+
+/// On whose cores a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Those of what is measured.
+    Target,
+    /// Those of load and backends.
+    Load,
 }
 
 /// What a program understands of the traffic.
@@ -106,6 +117,33 @@ pub struct Target {
     pub address: Address,
 }
 
+impl Front {
+    /// A front without TLS on the target's cores.
+    pub fn new(protocol: Protocol, listen: Address, backend: Address) -> Self {
+        Front { protocol, listen, backend, tls: None, place: Place::Target }
+    }
+
+    /// Makes it terminate TLS.
+    pub fn tls(self, tls: Tls) -> Self {
+        Front { tls: Some(tls), ..self }
+    }
+
+    /// Moves it.
+    pub fn on(self, place: Place) -> Self {
+        Front { place, ..self }
+    }
+}
+
+impl Place {
+    /// The cores themselves.
+    pub fn cores(self, context: &Context) -> &[usize] {
+        match self {
+            Place::Target => &context.cores.target,
+            Place::Load => &context.cores.load,
+        }
+    }
+}
+
 impl Program {
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -147,16 +185,17 @@ impl Program {
         }
     }
 
-    /// Starts it on the target's cores and waits until it listens.
+    /// Starts it on its place's cores and waits until it listens.
     pub fn start(self, context: &Context, front: &Front) -> Result<Target, Error> {
         let path = self.find(context)?;
-        let Prepared { launch, configuration } = match self {
+        let Prepared { mut launch, configuration } = match self {
             Program::Penstock => penstock::prepare(context, &path, front),
             Program::Haproxy => haproxy::prepare(context, &path, front),
             Program::Nginx => nginx::prepare(context, &path, front),
             Program::Pen => pen::prepare(context, &path, front),
             Program::Hitch => hitch::prepare(context, &path, front),
         }?;
+        launch.cores = front.place.cores(context).to_vec();
         let mut process = Process::start(context, &launch)?;
         process.wait_listening(context, &front.listen)?;
         Ok(Target { process, configuration, address: front.listen.clone() })

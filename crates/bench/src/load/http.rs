@@ -15,7 +15,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task;
@@ -317,7 +317,10 @@ impl AsRawFd for Descriptor {
 impl Timer {
     fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
-        AsyncFd::new(Descriptor(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?)).map(Timer)
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+        #[expect(deprecated, reason = "its successor is unsafe; a `Descriptor` keeps the one descriptor it owns")]
+        let registered = AsyncFd::with_interest(Descriptor(timer), Interest::READABLE);
+        registered.map(Timer)
     }
 
     async fn sleep(&self, time: Duration) -> io::Result<()> {

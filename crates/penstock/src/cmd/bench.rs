@@ -12,7 +12,7 @@ use bench::context::{Context, Extent, Interrupt};
 use bench::report::terminal;
 use bench::run::{self, FULL, QUICK};
 use bench::scenario::{self, Scenario};
-use bench::trial::{Rules, Step};
+use bench::trial::Step;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -59,9 +59,8 @@ Examples:
 /// Measures.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.list || arguments.scenarios.is_empty() {
-        let lines = scenario::all()
-            .iter()
-            .map(|scenario| format!("{:<12} {}\n", scenario.name(), scenario.question()));
+        let all = scenario::all();
+        let lines = all.iter().map(|scenario| format!("{:<12} {}\n", scenario.name(), scenario.question()));
         return print(&lines.collect::<String>());
     }
     let scenarios = chosen(&arguments.scenarios)?;
