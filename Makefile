@@ -18,7 +18,7 @@ check: lint  ## Lint, build the documentation, and check scripts and the service
 lint:  ## Check the format and run clippy
 	@cargo fmt --all -- --check && cargo clippy --locked --workspace --all-targets -- -D warnings
 bench: build  ## Measure on this machine and print the figures
-	@setup/test.sh && PENSTOCK="$(CARGO_TARGET_DIR)/release/penstock" bench/run.sh
+	@setup/test.sh && setup/bench.sh && PENSTOCK="$(CARGO_TARGET_DIR)/release/penstock" bench/run.sh
 build:  ## Build the release binary
 	@setup/build.sh && cargo build --locked --release --package penstock && ls -l "$(CARGO_TARGET_DIR)/release/penstock"
 clean:  ## Remove everything that was built, and the Python environments

@@ -169,6 +169,12 @@ fn perform(task: Task) -> io::Result<()> {
             say(&Event::Listening(listeners.addresses()?))?;
             backend.run(listeners).await
         }),
+        Order::Spin => {
+            say(&Event::Listening(Vec::new()))?;
+            loop {
+                std::hint::spin_loop();
+            }
+        }
         Order::Http(load) => {
             let gauge = gauge()?;
             in_tasks(through_window(gauge.clone(), async move { load.start(&gauge).await }))

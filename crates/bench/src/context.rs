@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::{self, DirBuilder};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -58,8 +58,7 @@ impl Context {
     /// A context with a fresh private directory, and the cores split between target and load.
     pub fn new(program: PathBuf, interrupt: Interrupt, extent: Extent) -> Result<Self, Error> {
         let usable = sys::cpu::usable().doing("find out which cores may be used")?;
-        let directory = std::env::temp_dir().join(format!("penstock-bench-{}", process::id()));
-        DirBuilder::new().mode(0o700).create(&directory).doing(format!("create {}", directory.display()))?;
+        let directory = fresh_directory()?;
         let port = Cell::new(10_000 + (process::id() % 10_000) as u16);
         Ok(Context {
             program,
@@ -98,7 +97,7 @@ impl Context {
                 return Ok(Address::Tcp(address));
             }
         }
-        Err(io::Error::from(io::ErrorKind::AddrInUse)).doing("find a free port")
+        Err(io::Error::from(ErrorKind::AddrInUse)).doing("find a free port")
     }
 
     /// A Unix socket's address in the run's directory.
@@ -117,6 +116,24 @@ impl Context {
     pub fn check(&self) -> Result<(), Error> {
         if self.interrupt.is_set() { Err(Error::Interrupted) } else { Ok(()) }
     }
+}
+
+/// A private directory that nobody had before: one of a run that was killed may still be there.
+fn fresh_directory() -> Result<PathBuf, Error> {
+    let parent = std::env::temp_dir();
+    for number in 0..1000 {
+        let directory = parent.join(format!("penstock-bench-{}-{number}", process::id()));
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            result => {
+                return result
+                    .map(|()| directory)
+                    .doing(format!("create a directory in {}", parent.display()));
+            }
+        }
+    }
+    Err(io::Error::from(ErrorKind::AlreadyExists))
+        .doing(format!("create a directory in {}", parent.display()))
 }
 
 impl Drop for Context {

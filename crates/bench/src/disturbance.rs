@@ -102,7 +102,10 @@ impl Disturbance {
 
     /// How bad it is, to choose between rounds that are all disturbed.
     pub fn severity(&self) -> f64 {
-        let change = |ends: &[f64]| if let [low, high] = ends { high / low - 1.0 } else { 0.0 };
+        let change = |ends: &[f64]| match ends {
+            [low, high] if *low > 0.0 => high / low - 1.0,
+            _ => 0.0,
+        };
         self.foreign / FOREIGN
             + self.steal / STEAL
             + change(&self.distance) / DISTANCE
@@ -259,7 +262,7 @@ const STEAL: f64 = 0.01;
 /// By how much the distance between the cores may change within a round.
 const DISTANCE: f64 = 0.6;
 /// By how much the speed of the core may change within a round.
-const PACE: f64 = 0.08;
+const PACE: f64 = 0.15;
 
 const BATCHES: u32 = 8;
 const PASSES: u32 = 500;

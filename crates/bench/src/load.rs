@@ -30,6 +30,9 @@ pub enum Order {
     HttpBackend(crate::target::backend::HttpBackend),
     /// HTTP/1.1 requests: see `load/http.rs`.
     Http(http::Load),
+    /// Takes all the time of its core that nobody else takes. On the target's core it makes a target always have a
+    /// backlog, as it has under full load: a proxy that wakes up for every single request costs more for each.
+    Spin,
 }
 
 /// When units count.

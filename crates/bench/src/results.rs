@@ -190,9 +190,14 @@ impl GroupResult {
 
     fn compare(&self, subject: String, other: String) -> Option<Pair> {
         let (first, second) = (self.contestant(&subject)?, self.contestant(&other)?);
-        let better = self.headline.better();
-        let comparison =
-            Comparison::of_pairs(&first.values(&self.headline), &second.values(&self.headline), better)?;
+        if first.failed.is_some() || second.failed.is_some() {
+            // Its samples no longer belong to the same rounds.
+            return None;
+        }
+        let rounds = first.samples.iter().zip(&second.samples);
+        let figures = rounds.filter_map(|(a, b)| self.headline.of(a).zip(self.headline.of(b)));
+        let (first, second): (Vec<_>, Vec<_>) = figures.unzip();
+        let comparison = Comparison::of_pairs(&first, &second, self.headline.better())?;
         Some(Pair { subject, other, comparison })
     }
 
@@ -209,7 +214,7 @@ impl GroupResult {
 }
 
 impl ContestantResult {
-    /// A figure's value in each round. Rounds in which it is missing are NaN in the JSON's sense: left out.
+    /// A figure's value in each round that has it.
     pub fn values(&self, metric: &Metric) -> Vec<f64> {
         self.samples.iter().filter_map(|sample| metric.of(sample)).collect()
     }

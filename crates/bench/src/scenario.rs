@@ -78,6 +78,8 @@ pub enum Pairing {
     Subject(String),
     /// Every other with this one: everything against `tcp`.
     Reference(String),
+    /// These, subject first.
+    Pairs(Vec<(String, String)>),
 }
 
 /// A limit: the subject's headline figure divided by that of the best rival.
@@ -164,6 +166,10 @@ impl Pairing {
         let others =
             |one: &String| names.iter().filter(|name| **name != one).map(|name| (*name).to_owned()).collect();
         match self {
+            Pairing::Pairs(pairs) => {
+                let here = |name: &String| names.contains(&name.as_str());
+                pairs.iter().filter(|(subject, other)| here(subject) && here(other)).cloned().collect()
+            }
             Pairing::Subject(one) | Pairing::Reference(one) if !names.contains(&one.as_str()) => Vec::new(),
             Pairing::Subject(one) => {
                 let others: Vec<String> = others(one);
@@ -204,6 +210,8 @@ mod tests {
         assert_eq!(Pairing::Subject("b".into()).pairs(&names), [pair("b", "a"), pair("b", "c")]);
         assert_eq!(Pairing::Reference("a".into()).pairs(&names), [pair("b", "a"), pair("c", "a")]);
         assert_eq!(Pairing::Subject("x".into()).pairs(&names), []);
+        let some = Pairing::Pairs(vec![pair("c", "a"), pair("c", "gone")]);
+        assert_eq!(some.pairs(&names), [pair("c", "a")]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::machine;
 use crate::process::{self, Launch, Process};
 
 pub mod backend;
+pub mod gunicorn;
 pub mod haproxy;
 pub mod hitch;
 pub mod nginx;
@@ -49,6 +50,8 @@ pub struct Front {
     pub tls: Option<Tls>,
     /// On whose cores it runs.
     pub place: Place,
+    /// Client connections that it must be able to hold.
+    pub connections: usize,
 }
 
 /// On whose cores a program runs.
@@ -120,12 +123,17 @@ pub struct Target {
 impl Front {
     /// A front without TLS on the target's cores.
     pub fn new(protocol: Protocol, listen: Address, backend: Address) -> Self {
-        Front { protocol, listen, backend, tls: None, place: Place::Target }
+        Front { protocol, listen, backend, tls: None, place: Place::Target, connections: CONNECTIONS }
     }
 
     /// Makes it terminate TLS.
     pub fn tls(self, tls: Tls) -> Self {
         Front { tls: Some(tls), ..self }
+    }
+
+    /// Makes it hold so many client connections.
+    pub fn connections(self, connections: usize) -> Self {
+        Front { connections, ..self }
     }
 
     /// Moves it.
@@ -226,5 +234,6 @@ fn unsupported(program: &str, what: &str) -> Error {
     }
 }
 
-/// Connections that every program is configured for.
-const CONNECTIONS: usize = 10_000;
+/// Client connections that every program is configured for, if nothing else is said. With the usual limit of 20,000
+/// descriptors haproxy refuses to start with more than 8,000, because it reserves pipes for splicing.
+pub const CONNECTIONS: usize = 4_000;

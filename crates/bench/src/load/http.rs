@@ -318,7 +318,10 @@ impl Timer {
     fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
-        #[expect(deprecated, reason = "its successor is unsafe; a `Descriptor` keeps the one descriptor it owns")]
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; a `Descriptor` keeps the one descriptor it owns"
+        )]
         let registered = AsyncFd::with_interest(Descriptor(timer), Interest::READABLE);
         registered.map(Timer)
     }

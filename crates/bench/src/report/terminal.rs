@@ -11,42 +11,10 @@ pub fn group(group: &GroupResult) -> String {
     let mut text = format!("{}\n", group.title);
     let metrics: Vec<_> = std::iter::once(&group.headline).chain(&group.columns).collect();
     let mut rows = vec![head(group, &metrics)];
-    rows.extend(group.contestants.iter().map(|contestant| row(group, contestant, &metrics)));
+    rows.extend(group.contestants.iter().map(|contestant| row(contestant, &metrics)));
     text.push_str(&align(&rows));
-    for pair in &group.pairs {
-        let comparison = &pair.comparison;
-        let interval = comparison.interval;
-        let _ = writeln!(
-            text,
-            "  {} against {}: {} ({:.2} x, {:.2} to {:.2})",
-            pair.subject, pair.other, comparison.verdict, comparison.ratio, interval.low, interval.high
-        );
-    }
-    for bar in &group.bars {
-        let kept = if bar.is_kept() { "kept" } else { "NOT kept" };
-        let _ = writeln!(
-            text,
-            "  bar: {} at most {:.2} x the best rival ({}): {:.2} x, {kept}; aim {:.2} x",
-            bar.bar.subject, bar.bar.must, bar.rival, bar.ratio, bar.bar.aim
-        );
-    }
-    for contestant in &group.contestants {
-        if let Some(failed) = &contestant.failed {
-            let _ = writeln!(text, "  {}: {failed}", contestant.name);
-        }
-        if contestant.errors() > 0 {
-            let first =
-                contestant.samples.iter().find_map(|sample| sample.first_error.as_deref()).unwrap_or("?");
-            let _ = writeln!(
-                text,
-                "  {}: {} failed, the first with: {first}",
-                contestant.name,
-                contestant.errors()
-            );
-        }
-    }
-    if let Some(reason) = group.disturbed() {
-        let _ = writeln!(text, "  DISTURBED: {reason}");
+    for line in super::remarks(group) {
+        let _ = writeln!(text, "  {line}");
     }
     text
 }
@@ -57,7 +25,7 @@ fn head(group: &GroupResult, metrics: &[&Metric]) -> Vec<String> {
     cells
 }
 
-fn row(group: &GroupResult, contestant: &ContestantResult, metrics: &[&Metric]) -> Vec<String> {
+fn row(contestant: &ContestantResult, metrics: &[&Metric]) -> Vec<String> {
     let mut cells = vec![contestant.name.clone()];
     for (index, metric) in metrics.iter().enumerate() {
         let summary = Summary::of(&contestant.values(metric));
@@ -67,7 +35,6 @@ fn row(group: &GroupResult, contestant: &ContestantResult, metrics: &[&Metric]) 
             cells.push(spread.unwrap_or_else(|| "-".to_owned()));
         }
     }
-    debug_assert_eq!(cells.len(), head(group, metrics).len());
     cells
 }
 

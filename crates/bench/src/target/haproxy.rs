@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{CONNECTIONS, Front, Prepared, Protocol, Resumption, TlsVersion, unsupported};
+use super::{Front, Prepared, Protocol, Resumption, TlsVersion, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
@@ -42,11 +42,12 @@ fn configuration(front: &Front) -> Result<String, Error> {
         Some(tls) if tls.resumption == Resumption::Off => "    tune.ssl.cachesize 0\n",
         _ => "",
     };
+    let connections = front.connections;
     Ok(format!(
         "\
 global
     nbthread 1
-    maxconn {CONNECTIONS}
+    maxconn {connections}
 {cache}
 defaults
     mode {mode}

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{CONNECTIONS, Front, Prepared, Protocol, Resumption, TlsVersion, unsupported};
+use super::{Front, Prepared, Protocol, Resumption, TlsVersion, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
@@ -35,16 +35,18 @@ fn configuration(front: &Front, scratch: &str) -> Result<String, Error> {
         Protocol::Tcp => stream_module()?,
         Protocol::Http => String::new(),
     };
+    // Started by root it would run its worker as somebody who may not open the sockets of this run.
+    let user = if nix::unistd::geteuid().is_root() { "user root;\n" } else { "" };
     let head = format!(
         "\
-{module}worker_processes 1;
+{module}{user}worker_processes 1;
 worker_rlimit_nofile 20000;
 daemon off;
 pid {scratch}/nginx.pid;
 error_log stderr error;
 events {{ worker_connections {}; }}
 ",
-        CONNECTIONS * 2
+        front.connections * 2
     );
     let body = match front.protocol {
         Protocol::Http => format!(

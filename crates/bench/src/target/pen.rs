@@ -15,7 +15,7 @@ pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepa
     let listen = tcp_only("pen", "a Unix socket for clients", &front.listen)?;
     let backend = tcp_only("pen", "a Unix socket for backends", &front.backend)?;
     // In the foreground, no tracking of clients, as many connections as the others have.
-    let connections = super::CONNECTIONS.min(9_000).to_string();
+    let connections = front.connections.to_string();
     let arguments = ["-f", "-r", "-x", &connections, "-c", &connections, &listen, &backend];
     let configuration = format!("pen {}\n", arguments.join(" "));
     let launch = Launch::new("pen", program, &context.cores.target).args(arguments);

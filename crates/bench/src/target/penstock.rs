@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{CONNECTIONS, Front, Prepared, Protocol, Resumption, TlsVersion, unsupported};
+use super::{Front, Prepared, Protocol, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
@@ -22,14 +22,9 @@ fn configuration(front: &Front) -> Result<String, Error> {
         Protocol::Http => "http",
         Protocol::Tcp => "tcp",
     };
-    let tls = match &front.tls {
-        None => String::new(),
-        // It speaks both versions and always resumes: the client decides.
-        Some(tls) if tls.version == TlsVersion::V13 || tls.resumption == Resumption::Off => {
-            tls_line(front, tls)
-        }
-        Some(tls) => tls_line(front, tls),
-    };
+    // It speaks both versions and always lets clients resume: the load decides.
+    let tls = front.tls.as_ref().map(|tls| tls_line(front, tls)).unwrap_or_default();
+    let connections = front.connections;
     Ok(format!(
         "\
 [process]
@@ -43,7 +38,7 @@ target = \"off\"
 bind = \"{}\"
 protocol = \"{protocol}\"
 pool = \"bench\"
-max-connections = {CONNECTIONS}
+max-connections = {connections}
 {tls}
 [pool.bench]
 backends = [\"{}\"]

@@ -2,26 +2,30 @@
 //! process: nobody calls it by hand.
 
 use std::env;
+use std::fs;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use bench::agent;
 use bench::context::{Context, Extent, Interrupt};
-use bench::report::terminal;
+use bench::report::{contrast, html, markdown, terminal};
+use bench::results::Results;
 use bench::run::{self, FULL, QUICK};
 use bench::scenario::{self, Scenario};
 use bench::trial::Step;
-use clap::Args;
+use clap::{Args, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output::{Failure, complain, print};
 
 /// Measure sockets, proxies and TLS on this machine, fairly, beside the rivals that are installed
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
+    #[command(subcommand)]
+    action: Option<Action>,
     /// What to measure: `all`, or some of the names that `--list` prints
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
@@ -40,6 +44,24 @@ pub struct Arguments {
     /// Write everything as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write a report as Markdown
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Write a report as one self-contained page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Say what became better or worse between two runs
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare {
+        /// JSON of the first run
+        a: PathBuf,
+        /// JSON of the second run
+        b: PathBuf,
+    },
 }
 
 /// Be a load process of a benchmark
@@ -53,11 +75,23 @@ pub struct LoadArguments {
 const EXAMPLES: &str = "\
 Examples:
   penstock bench --list
-  penstock bench all --quick
-  penstock bench sockets --rounds 9 --duration 2s";
+  penstock bench all --quick                      a page, Markdown and JSON in ./penstock-bench-DATE/
+  penstock bench sockets --rounds 9 --duration 2s
+  penstock bench http --json before.json          then change something, measure again into after.json, and:
+  penstock bench compare before.json after.json
+
+Programs to compare with that are not installed are named in the report, with their Debian packages.";
+
+const COMPARE_EXAMPLES: &str = "\
+Examples:
+  penstock bench compare before.json after.json";
 
 /// Measures.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if let Some(Action::Compare { a, b }) = &arguments.action {
+        let [a, b] = [a, b].map(|path| Results::read(path).map_err(|error| Failure::usage(explain(&error))));
+        return print(&contrast::render(&a?, &b?));
+    }
     if arguments.list || arguments.scenarios.is_empty() {
         let all = scenario::all();
         let lines = all.iter().map(|scenario| format!("{:<12} {}\n", scenario.name(), scenario.question()));
@@ -67,16 +101,60 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (extent, mut rules) = if arguments.quick { (Extent::Quick, QUICK) } else { (Extent::Full, FULL) };
     rules.rounds = arguments.rounds.map_or(rules.rounds, |rounds| rounds as usize);
     rules.duration = arguments.duration.unwrap_or(rules.duration);
+    let files = Files::of(arguments)?;
     let interrupt = Interrupt::default();
     listen_for_signals(interrupt.clone())?;
-    let program = env::current_exe()?;
-    let context = Context::new(program, interrupt, extent).map_err(failure)?;
-    let command = env::args().collect::<Vec<_>>().join(" ");
-    let results = run::run(&context, &scenarios, rules, command, &mut observe).map_err(failure)?;
-    if let Some(path) = &arguments.json {
-        results.write(path).map_err(failure)?;
+    let context = Context::new(env::current_exe()?, interrupt, extent).map_err(failure)?;
+    let results = run::run(&context, &scenarios, rules, command(), &mut observe).map_err(failure)?;
+    drop(context);
+    files.write(&results)
+}
+
+/// Where reports go.
+struct Files {
+    json: Option<PathBuf>,
+    markdown: Option<PathBuf>,
+    html: Option<PathBuf>,
+}
+
+impl Files {
+    /// Those that were asked for, or all of them in a new directory. Found out before anything is measured.
+    fn of(arguments: &Arguments) -> Result<Self, Failure> {
+        let Arguments { json, markdown, html, .. } = arguments;
+        if json.is_some() || markdown.is_some() || html.is_some() {
+            return Ok(Files { json: json.clone(), markdown: markdown.clone(), html: html.clone() });
+        }
+        let name = jiff::Zoned::now().strftime("penstock-bench-%Y-%m-%d-%H%M%S").to_string();
+        let directory = PathBuf::from(name);
+        fs::create_dir_all(&directory).map_err(|error| unwritable(&directory, &error))?;
+        let file = |name: &str| Some(directory.join(name));
+        Ok(Files { json: file("results.json"), markdown: file("report.md"), html: file("report.html") })
     }
-    Ok(())
+
+    fn write(&self, results: &Results) -> Result<(), Failure> {
+        if let Some(path) = &self.json {
+            results.write(path).map_err(failure)?;
+        }
+        let texts =
+            [(&self.markdown, markdown::render as fn(&Results) -> String), (&self.html, html::render)];
+        for (path, render) in texts {
+            if let Some(path) = path {
+                fs::write(path, render(results)).map_err(|error| unwritable(path, &error))?;
+            }
+        }
+        let disturbed = results.disturbed().count();
+        if disturbed > 0 {
+            complain(&format!("warning: {disturbed} groups were disturbed to the end: see the reports\n"));
+        }
+        let written = [&self.json, &self.markdown, &self.html].into_iter().flatten();
+        print(&written.map(|path| format!("written: {}\n", path.display())).collect::<String>())
+    }
+}
+
+/// The command line, as somebody else could type it: without the directory of the program.
+fn command() -> String {
+    let arguments = env::args().skip(1);
+    std::iter::once("penstock".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
 /// Is a load process.
@@ -156,4 +234,37 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn failure(error: bench::Error) -> Failure {
     Failure::Runtime(error.into())
+}
+
+/// An error with its cause, for messages about wrong usage.
+fn explain(error: &bench::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    Failure::runtime(format_args!("cannot write {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trial_lengths_need_a_unit_and_a_sensible_size() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        for wrong in ["", "2", "s", "1h", "-1s", "0s", "9999m", "nans", "2 s"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_scenario_that_does_not_exist_is_wrong_usage_and_the_others_are_named() {
+        let Err(Failure::Usage(text)) = chosen(&["sokets".to_owned()]) else { panic!("it was taken") };
+        assert!(text.contains("\"sokets\"") && text.contains("sockets, http"), "{text}");
+        assert_eq!(chosen(&["all".to_owned()]).unwrap().len(), scenario::all().len());
+    }
 }
