@@ -262,7 +262,7 @@ const STEAL: f64 = 0.01;
 /// By how much the distance between the cores may change within a round.
 const DISTANCE: f64 = 0.6;
 /// By how much the speed of the core may change within a round.
-const PACE: f64 = 0.15;
+const PACE: f64 = 0.08;
 
 const BATCHES: u32 = 8;
 const PASSES: u32 = 500;

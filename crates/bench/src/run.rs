@@ -20,7 +20,7 @@ pub fn run(
     let start = Instant::now();
     let mut results = Results {
         format: FORMAT,
-        started: jiff::Timestamp::now().to_string(),
+        started: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         seconds: 0.0,
         command,
         rounds: rules.rounds,

@@ -23,6 +23,7 @@ pub fn render(results: &Results) -> String {
     warnings(&mut page, results);
     contents(&mut page, results);
     page.push_str(HOW_TO_READ);
+    in_short(&mut page, results);
     results.scenarios.iter().for_each(|one| scenario(&mut page, one));
     page.push_str("<section><h2 id=\"machine\">The machine</h2><table class=\"facts\">");
     for (name, value) in super::facts(results) {
@@ -44,7 +45,11 @@ fn warnings(page: &mut String, results: &Results) {
     if disturbed.is_empty() {
         return;
     }
-    page.push_str("<div class=\"warning\"><strong>This run was disturbed.</strong><ul>");
+    let count = disturbed.len();
+    let _ = write!(
+        page,
+        "<details class=\"warning\"><summary><strong>This run was disturbed</strong> in {count} groups.</summary><ul>"
+    );
     for (scenario, group) in disturbed {
         let reason = group.disturbed().unwrap_or_default();
         let _ = write!(
@@ -55,7 +60,44 @@ fn warnings(page: &mut String, results: &Results) {
             escape(&reason)
         );
     }
-    page.push_str("</ul></div>\n");
+    page.push_str("</ul></details>\n");
+}
+
+/// Every group in a line: who is ahead, and what became of the subject.
+fn in_short(page: &mut String, results: &Results) {
+    page.push_str(
+        "<section><h2 id=\"short\">In short</h2><div class=\"wide\"><table class=\"short\"><thead><tr>\
+         <th scope=\"col\">work</th><th scope=\"col\">verdicts</th></tr></thead><tbody>",
+    );
+    for scenario in &results.scenarios {
+        for group in &scenario.groups {
+            let (name, id, title) = (escape(&scenario.name), escape(&group.id), escape(&group.title));
+            let _ =
+                write!(page, "<tr><th scope=\"row\"><a href=\"#{name}-{id}\">{name}</a>: {title}</th><td>");
+            for pair in &group.pairs {
+                let comparison = &pair.comparison;
+                let _ = write!(
+                    page,
+                    "<span class=\"chip {}\" title=\"{}\">{} / {} {:.2} &times;</span> ",
+                    class(comparison.verdict),
+                    comparison.verdict,
+                    escape(&pair.subject),
+                    escape(&pair.other),
+                    comparison.ratio
+                );
+            }
+            page.push_str("</td></tr>");
+        }
+    }
+    page.push_str("</tbody></table></div></section>\n");
+}
+
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Faster => "good",
+        Verdict::Slower => "bad",
+        Verdict::NoDifference | Verdict::TooNoisy => "even",
+    }
 }
 
 fn contents(page: &mut String, results: &Results) {
@@ -84,14 +126,19 @@ fn scenario(page: &mut String, scenario: &ScenarioResult) {
         }
         page.push_str("</ul>");
     }
-    scenario.groups.iter().for_each(|one| group(page, one));
+    scenario.groups.iter().for_each(|one| group(page, &scenario.name, one));
     page.push_str("</section>\n");
 }
 
-fn group(page: &mut String, group: &GroupResult) {
+fn group(page: &mut String, scenario: &str, group: &GroupResult) {
+    let id = escape(&format!("{scenario}-{}", group.id));
     let title = escape(&group.title);
     let headline = escape(&group.headline.title(&group.unit));
-    let _ = write!(page, "<article><h3>{title}</h3><p class=\"what\">{headline}</p>{}", svg::bars(group));
+    let _ = write!(
+        page,
+        "<article id=\"{id}\"><h3>{title}</h3><p class=\"what\">{headline}</p>{}",
+        svg::bars(group)
+    );
     table(page, group);
     verdicts(page, group);
     let curves = svg::latencies(group);
@@ -140,11 +187,7 @@ fn verdicts(page: &mut String, group: &GroupResult) {
     for pair in &group.pairs {
         let comparison = &pair.comparison;
         let interval = comparison.interval;
-        let class = match comparison.verdict {
-            Verdict::Faster => "good",
-            Verdict::Slower => "bad",
-            Verdict::NoDifference | Verdict::TooNoisy => "even",
-        };
+        let class = class(comparison.verdict);
         let _ = write!(
             page,
             "<li>{} against {}: <b class=\"{class}\">{}</b> <span class=\"ratio\">{:.2} &times;</span> \
@@ -173,7 +216,8 @@ fn verdicts(page: &mut String, group: &GroupResult) {
         );
     }
     for remark in super::remarks(group).iter().skip(group.pairs.len() + group.bars.len()) {
-        let _ = write!(page, "<li class=\"remark\">{}</li>", escape(remark));
+        let class = if remark.starts_with("DISTURBED") { "bad" } else { "remark" };
+        let _ = write!(page, "<li class=\"{class}\">{}</li>", escape(remark));
     }
     page.push_str("</ul>");
 }
@@ -202,7 +246,9 @@ article{background:var(--card);border:1px solid var(--line);border-radius:8px;pa
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}\
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--line)}\
 th[scope=row],.facts td{text-align:left}.facts th{white-space:nowrap;vertical-align:top}\
-.verdicts{margin:.6rem 0 0;padding-left:1.1rem}.good{color:var(--good)}.bad{color:var(--bad)}.remark{color:var(--soft)}\
+.short th[scope=row],.short td{text-align:left;vertical-align:top;font-weight:normal}.chip{white-space:nowrap;\
+border:1px solid currentColor;border-radius:1em;padding:0 .5em;font-size:.85em;display:inline-block;margin:.1em 0}\
+.even{color:var(--soft)}.verdicts{margin:.6rem 0 0;padding-left:1.1rem}.good{color:var(--good)}.bad{color:var(--bad)}.remark{color:var(--soft)}\
 .ratio{font-variant-numeric:tabular-nums}.warning{background:var(--warn);border-radius:6px;padding:.6rem 1rem}\
 details{margin:.6rem 0}summary{cursor:pointer}svg{width:100%;height:auto;display:block;margin:.4rem 0}\
 svg text{font:12px system-ui,sans-serif;fill:var(--fg)}.dot{fill:var(--bg);stroke:var(--fg);stroke-width:1}\

@@ -107,7 +107,7 @@ fn a_disturbed_run_says_so_at_the_top() {
     for text in [markdown::render(&results), html::render(&results)] {
         let place = text.find("isturbed").unwrap();
         assert!(
-            place < text.len() / 2 && text.contains("1 of 5 rounds: other processes used 20 %"),
+            place < text.len() * 3 / 4 && text.contains("1 of 5 rounds: other processes used 20 %"),
             "{text}"
         );
     }
