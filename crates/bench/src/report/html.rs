@@ -92,6 +92,16 @@ fn in_short(page: &mut String, results: &Results) {
     page.push_str("</tbody></table></div></section>\n");
 }
 
+/// A sentence in which backticks mark code.
+fn prose(text: &str) -> String {
+    let pieces = text.split('`').enumerate();
+    let shown = pieces.map(|(index, piece)| match index % 2 {
+        0 => escape(piece),
+        _ => format!("<code>{}</code>", escape(piece)),
+    });
+    shown.collect()
+}
+
 fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Faster => "good",
@@ -122,7 +132,7 @@ fn scenario(page: &mut String, scenario: &ScenarioResult) {
             let _ = write!(page, "<li>Not installed: {program} (Debian package <code>{package}</code>)</li>");
         }
         for note in &scenario.notes {
-            let _ = write!(page, "<li>{}</li>", escape(note));
+            let _ = write!(page, "<li>{}</li>", prose(note));
         }
         page.push_str("</ul>");
     }
@@ -246,14 +256,15 @@ article{background:var(--card);border:1px solid var(--line);border-radius:8px;pa
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}\
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--line)}\
 th[scope=row],.facts td{text-align:left}.facts th{white-space:nowrap;vertical-align:top}\
-.short th[scope=row],.short td{text-align:left;vertical-align:top;font-weight:normal}.chip{white-space:nowrap;\
+.short th,.short td{text-align:left;vertical-align:top;font-weight:normal}.chip{white-space:nowrap;\
 border:1px solid currentColor;border-radius:1em;padding:0 .5em;font-size:.85em;display:inline-block;margin:.1em 0}\
 .even{color:var(--soft)}.verdicts{margin:.6rem 0 0;padding-left:1.1rem}.good{color:var(--good)}.bad{color:var(--bad)}.remark{color:var(--soft)}\
 .ratio{font-variant-numeric:tabular-nums}.warning{background:var(--warn);border-radius:6px;padding:.6rem 1rem}\
 details{margin:.6rem 0}summary{cursor:pointer}svg{width:100%;height:auto;display:block;margin:.4rem 0}\
-svg text{font:12px system-ui,sans-serif;fill:var(--fg)}.dot{fill:var(--bg);stroke:var(--fg);stroke-width:1}\
+svg text{font:12px system-ui,sans-serif}svg{fill:var(--fg)}.dot{fill:var(--bg);stroke:var(--fg);stroke-width:1}\
 .whisker{stroke:var(--fg);stroke-width:1.5;fill:none}.grid{stroke:var(--line)}.line{fill:none;stroke-width:2}\
-.c0{fill:var(--c0)}.c1{fill:var(--c1)}.c2{fill:var(--c2)}.c3{fill:var(--c3)}.c4{fill:var(--c4)}.c5{fill:var(--c5)}\
+.t0{fill:var(--c0)}.t1{fill:var(--c1)}.t2{fill:var(--c2)}.t3{fill:var(--c3)}.t4{fill:var(--c4)}\
+.t5{fill:var(--c5)}.t6{fill:var(--c6)}.c0{fill:var(--c0)}.c1{fill:var(--c1)}.c2{fill:var(--c2)}.c3{fill:var(--c3)}.c4{fill:var(--c4)}.c5{fill:var(--c5)}\
 .c6{fill:var(--c6)}.l0{stroke:var(--c0)}.l1{stroke:var(--c1)}.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}\
 .l4{stroke:var(--c4)}.l5{stroke:var(--c5)}.l6{stroke:var(--c6)}\
 @media print{details{display:block}body{font-size:12px}}";
