@@ -58,8 +58,13 @@ impl Agent {
         order: Order,
         cores: &[usize],
     ) -> Result<(Self, Vec<Address>), Error> {
-        let mut agent =
-            Self::start(context, name, &Task { order, window: None, metered: Vec::new() }, cores)?;
+        Self::serve_as(context, &Self::launch(context, name, cores), order)
+    }
+
+    /// As [`Agent::serve`], started in a way of its own: in the end `launch` runs this program's `bench-load` with
+    /// its standard input and output.
+    pub fn serve_as(context: &Context, launch: &Launch, order: Order) -> Result<(Self, Vec<Address>), Error> {
+        let mut agent = Self::start(context, launch, &Task { order, window: None, metered: Vec::new() })?;
         match agent.next(context, Duration::from_secs(10))? {
             Event::Listening(addresses) => Ok((agent, addresses)),
             Event::Failed(text) => Err(agent.failed(text)),
@@ -75,9 +80,20 @@ impl Agent {
         window: Window,
         metered: Vec<Metered>,
     ) -> Result<Tally, Error> {
+        Self::load_as(context, &Self::launch(context, name, &context.cores.load), order, window, metered)
+    }
+
+    /// As [`Agent::load`], started in a way of its own: see [`Agent::serve_as`].
+    pub fn load_as(
+        context: &Context,
+        launch: &Launch,
+        order: Order,
+        window: Window,
+        metered: Vec<Metered>,
+    ) -> Result<Tally, Error> {
         let limit = window.warm_up + window.duration + MARGIN;
         let task = Task { order, window: Some(window), metered };
-        let mut agent = Self::start(context, name, &task, &context.cores.load)?;
+        let mut agent = Self::start(context, launch, &task)?;
         match agent.next(context, limit)? {
             Event::Done(tally) => Ok(*tally),
             Event::Failed(text) => Err(agent.failed(text)),
@@ -85,21 +101,25 @@ impl Agent {
         }
     }
 
+    /// How a load process is started.
+    pub fn launch(context: &Context, name: &str, cores: &[usize]) -> Launch {
+        Launch::new(name, &context.program, cores).arg("bench-load")
+    }
+
     /// The process: root of its tree.
     pub fn pid(&self) -> i32 {
         self.process.pid()
     }
 
-    fn start(context: &Context, name: &str, task: &Task, cores: &[usize]) -> Result<Self, Error> {
-        let launch = Launch::new(name, &context.program, cores).arg("bench-load");
-        let (process, pipes) = Process::start_piped(context, &launch)?;
+    fn start(context: &Context, launch: &Launch, task: &Task) -> Result<Self, Error> {
+        let (process, pipes) = Process::start_piped(context, launch)?;
         let (sender, events) = mpsc::channel();
         let stdin = pipes.map(|(mut stdin, stdout)| {
             let line = serde_json::to_string(task).expect("orders are made of plain values");
             process::tell(&mut stdin, &line);
             thread::spawn(move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                    let event = serde_json::from_str(&line).unwrap_or_else(|_| Event::Failed(line));
+                    let event = serde_json::from_str(&line).unwrap_or(Event::Failed(line));
                     if sender.send(event).is_err() {
                         break;
                     }
@@ -169,6 +189,7 @@ fn perform(task: Task) -> io::Result<()> {
             say(&Event::Listening(listeners.addresses()?))?;
             backend.run(listeners).await
         }),
+        Order::TrustStore(store) => say(&Event::Done(Box::new(store.load()?))),
         Order::Spin => {
             say(&Event::Listening(Vec::new()))?;
             loop {

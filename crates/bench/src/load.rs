@@ -16,6 +16,7 @@ use crate::sample::Sample;
 
 pub mod http;
 pub mod message;
+pub mod truststore;
 
 /// What a load process does. Servers say where they listen and run until their standard input ends; loads run through
 /// their window and give a [`Tally`].
@@ -30,6 +31,8 @@ pub enum Order {
     HttpBackend(crate::target::backend::HttpBackend),
     /// HTTP/1.1 requests: see `load/http.rs`.
     Http(http::Load),
+    /// Loads CA certificates once: see `load/truststore.rs`. It looks at no window.
+    TrustStore(truststore::TrustStore),
     /// Takes all the time of its core that nobody else takes. On the target's core it makes a target always have a
     /// backlog, as it has under full load: a proxy that wakes up for every single request costs more for each.
     Spin,

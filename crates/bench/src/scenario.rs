@@ -9,12 +9,19 @@ use crate::error::Error;
 use crate::load::Window;
 use crate::sample::{Metric, Sample};
 
+pub mod forwarded;
 pub mod http;
 pub mod sockets;
+pub mod truststore;
 
 /// Everything that can be measured, in the order in which `all` does it.
 pub fn all() -> Vec<Box<dyn Scenario>> {
-    vec![Box::new(sockets::Sockets), Box::new(http::Http)]
+    vec![
+        Box::new(sockets::Sockets),
+        Box::new(http::Http),
+        Box::new(forwarded::Forwarded),
+        Box::new(truststore::TrustStores),
+    ]
 }
 
 /// A question that can be answered by measuring.

@@ -195,18 +195,24 @@ impl Program {
 
     /// Starts it on its place's cores and waits until it listens.
     pub fn start(self, context: &Context, front: &Front) -> Result<Target, Error> {
+        let Prepared { launch, configuration } = self.prepare(context, front)?;
+        let mut process = Process::start(context, &launch)?;
+        process.wait_listening(context, &front.listen)?;
+        Ok(Target { process, configuration, address: front.listen.clone() })
+    }
+
+    /// Writes its configuration and says how it is started, on its place's cores.
+    pub fn prepare(self, context: &Context, front: &Front) -> Result<Prepared, Error> {
         let path = self.find(context)?;
-        let Prepared { mut launch, configuration } = match self {
+        let mut prepared = match self {
             Program::Penstock => penstock::prepare(context, &path, front),
             Program::Haproxy => haproxy::prepare(context, &path, front),
             Program::Nginx => nginx::prepare(context, &path, front),
             Program::Pen => pen::prepare(context, &path, front),
             Program::Hitch => hitch::prepare(context, &path, front),
         }?;
-        launch.cores = front.place.cores(context).to_vec();
-        let mut process = Process::start(context, &launch)?;
-        process.wait_listening(context, &front.listen)?;
-        Ok(Target { process, configuration, address: front.listen.clone() })
+        prepared.launch.cores = front.place.cores(context).to_vec();
+        Ok(prepared)
     }
 }
 

@@ -7,10 +7,18 @@ use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
 use crate::process::{self, Launch, Process};
-use crate::target::Target;
+use crate::target::{Prepared, Target};
 
 /// Starts the application on the target's cores.
 pub fn start(context: &Context, listen: &Address) -> Result<Target, Error> {
+    let Prepared { launch, configuration } = prepare(context, listen)?;
+    let mut process = Process::start(context, &launch)?;
+    process.wait_listening(context, listen)?;
+    Ok(Target { process, configuration, address: listen.clone() })
+}
+
+/// Writes the application and says how it is started on the target's cores.
+pub fn prepare(context: &Context, listen: &Address) -> Result<Prepared, Error> {
     let program = find()?;
     let bind = match listen {
         Address::Tcp(address) => address.to_string(),
@@ -24,9 +32,7 @@ pub fn start(context: &Context, listen: &Address) -> Result<Target, Error> {
     let arguments = ["--bind", &bind, "--no-control-socket", "server:app"];
     let configuration = format!("# server.py\n{APPLICATION}\n# gunicorn {}\n", arguments.join(" "));
     let launch = Launch::new("gunicorn", program, &context.cores.target).args(arguments).directory(directory);
-    let mut process = Process::start(context, &launch)?;
-    process.wait_listening(context, listen)?;
-    Ok(Target { process, configuration, address: listen.clone() })
+    Ok(Prepared { launch, configuration })
 }
 
 /// The environment that `make setup` makes, or what the distribution has.
