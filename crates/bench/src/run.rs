@@ -57,6 +57,7 @@ fn run_one(
         Ok(plan) => plan,
         Err(Error::Interrupted) => return Err(Error::Interrupted),
         Err(error) => {
+            observer(Step::Failed(scenario.name(), &error));
             result.failed = Some(error.to_string());
             return Ok(result);
         }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::ifaddrs::getifaddrs;
+
 use crate::address::Address;
 use crate::agent::Agent;
 use crate::context::Context;
@@ -126,12 +128,17 @@ impl Engine {
         removed.doing("remove the files of the image")
     }
 
-    /// The host's address on the default bridge: ports published there cannot be reached from elsewhere.
+    /// The host's address on the default bridge: ports published there cannot be reached from elsewhere. Not every
+    /// engine tells the address, but all tell the interface.
     fn gateway(&self) -> Result<Ipv4Addr, Error> {
-        let format = "{{range .IPAM.Config}}{{.Gateway}} {{end}}";
-        let text = output(&self.docker, &["network", "inspect", "--format", format, "bridge"])?;
-        let address = text.split_whitespace().find_map(|word| word.parse().ok());
-        address.ok_or_else(|| failed("docker network inspect bridge", &text))
+        let format = "{{index .Options \"com.docker.network.bridge.name\"}}";
+        let bridge = output(&self.docker, &["network", "inspect", "--format", format, "bridge"])?;
+        let interfaces = getifaddrs().doing("list network interfaces")?;
+        let mut addresses = interfaces
+            .filter(|interface| interface.interface_name == bridge)
+            .filter_map(|interface| Some(interface.address?.as_sockaddr_in()?.ip()));
+        let why = format!("the interface {bridge:?} has no IPv4 address on this machine");
+        addresses.next().ok_or_else(|| failed("finding Docker's bridge", &why))
     }
 }
 
