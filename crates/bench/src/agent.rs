@@ -190,6 +190,11 @@ fn perform(task: Task) -> io::Result<()> {
             backend.run(listeners).await
         }),
         Order::TrustStore(store) => say(&Event::Done(Box::new(store.load()?))),
+        Order::TcpServer(server) => in_tasks(async move {
+            let (listener, address) = server.bind()?;
+            say(&Event::Listening(vec![address]))?;
+            server.run(listener).await
+        }),
         Order::Spin => {
             say(&Event::Listening(Vec::new()))?;
             loop {
@@ -197,6 +202,22 @@ fn perform(task: Task) -> io::Result<()> {
             }
         }
         Order::Http(load) => {
+            let gauge = gauge()?;
+            in_tasks(through_window(gauge.clone(), async move { load.start(&gauge).await }))
+        }
+        Order::Https(load) => {
+            let gauge = gauge()?;
+            in_tasks(through_window(gauge.clone(), async move { load.start(&gauge).await }))
+        }
+        Order::Handshakes(load) => {
+            let gauge = gauge()?;
+            in_tasks(through_window(gauge.clone(), async move { load.start(&gauge).await }))
+        }
+        Order::Tcp(load) => {
+            let gauge = gauge()?;
+            in_tasks(through_window(gauge.clone(), async move { load.start(&gauge).await }))
+        }
+        Order::Idle(load) => {
             let gauge = gauge()?;
             in_tasks(through_window(gauge.clone(), async move { load.start(&gauge).await }))
         }

@@ -59,7 +59,9 @@ impl Context {
     pub fn new(program: PathBuf, interrupt: Interrupt, extent: Extent) -> Result<Self, Error> {
         let usable = sys::cpu::usable().doing("find out which cores may be used")?;
         let directory = fresh_directory()?;
-        let port = Cell::new(10_000 + (process::id() % 10_000) as u16);
+        // Two runs at once, whose process ids are often neighbours, begin far from each other: some programs share a
+        // port with whoever else listens there (SO_REUSEPORT).
+        let port = Cell::new(10_000 + (process::id().wrapping_mul(499) % 20_000) as u16);
         Ok(Context {
             program,
             cores: Cores::split(&usable),

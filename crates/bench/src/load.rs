@@ -15,7 +15,10 @@ use crate::meter::{self, Cpu};
 use crate::sample::Sample;
 
 pub mod http;
+pub mod idle;
 pub mod message;
+pub mod tcp;
+pub mod tls;
 pub mod truststore;
 
 /// What a load process does. Servers say where they listen and run until their standard input ends; loads run through
@@ -31,6 +34,16 @@ pub enum Order {
     HttpBackend(crate::target::backend::HttpBackend),
     /// HTTP/1.1 requests: see `load/http.rs`.
     Http(http::Load),
+    /// The same over TLS: see `load/tls.rs`.
+    Https(tls::Requests),
+    /// TLS handshakes: see `load/tls.rs`.
+    Handshakes(tls::Load),
+    /// The end behind a relay of bytes: see `load/tcp.rs`.
+    TcpServer(tcp::Server),
+    /// The end before it.
+    Tcp(tcp::Load),
+    /// Connections that are held: see `load/idle.rs`.
+    Idle(idle::Load),
     /// Loads CA certificates once: see `load/truststore.rs`. It looks at no window.
     TrustStore(truststore::TrustStore),
     /// Takes all the time of its core that nobody else takes. On the target's core it makes a target always have a

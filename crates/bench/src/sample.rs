@@ -101,6 +101,8 @@ impl Metric {
     pub fn title(&self, unit: &str) -> String {
         match self {
             Metric::CpuPerUnit => format!("CPU per {unit}"),
+            // Symbols of units have no plural: GB/s.
+            Metric::Rate if unit.chars().all(char::is_uppercase) => format!("{unit}/s"),
             Metric::Rate => format!("{unit}s/s"),
             Metric::TimePerUnit => format!("time per {unit}"),
             Metric::LatencyMedian => "p50".to_owned(),

@@ -9,9 +9,12 @@ use crate::error::Error;
 use crate::load::Window;
 use crate::sample::{Metric, Sample};
 
+mod chain;
 pub mod forwarded;
 pub mod http;
 pub mod sockets;
+pub mod tcp;
+pub mod tls;
 pub mod truststore;
 
 /// Everything that can be measured, in the order in which `all` does it.
@@ -20,6 +23,8 @@ pub fn all() -> Vec<Box<dyn Scenario>> {
         Box::new(sockets::Sockets),
         Box::new(http::Http),
         Box::new(forwarded::Forwarded),
+        Box::new(tcp::Tcp),
+        Box::new(tls::TlsTermination),
         Box::new(truststore::TrustStores),
     ]
 }

@@ -14,6 +14,7 @@ use crate::machine;
 use crate::process::{self, Launch, Process};
 
 pub mod backend;
+pub mod certificate;
 pub mod gunicorn;
 pub mod haproxy;
 pub mod hitch;
@@ -52,6 +53,17 @@ pub struct Front {
     pub place: Place,
     /// Client connections that it must be able to hold.
     pub connections: usize,
+    /// How it passes bytes on, where it can be told.
+    pub splicing: Splicing,
+}
+
+/// How a program passes bytes on that it need not look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Splicing {
+    /// Inside the kernel (splice(2)).
+    On,
+    /// As it does by itself.
+    Default,
 }
 
 /// On whose cores a program runs.
@@ -72,7 +84,7 @@ pub enum Protocol {
     Tcp,
 }
 
-/// TLS termination.
+/// TLS termination. Sessions can be resumed with every program: whether they are, the client decides.
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// Directory that holds `NAME.crt` and `NAME.key` and nothing else.
@@ -83,10 +95,8 @@ pub struct Tls {
     pub key: PathBuf,
     /// Key after chain in one file, for programs that want that.
     pub combined: PathBuf,
-    /// The only version that is offered.
+    /// The only version that is offered, where the program can be told; else it leaves that to the client.
     pub version: TlsVersion,
-    /// Whether sessions can be resumed.
-    pub resumption: Resumption,
 }
 
 /// Versions of TLS.
@@ -97,16 +107,6 @@ pub enum TlsVersion {
     V12,
     /// TLS 1.3.
     V13,
-}
-
-/// Whether sessions can be resumed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Resumption {
-    /// Each handshake is a full one.
-    Off,
-    /// With tickets.
-    Tickets,
 }
 
 /// A program that is up, with the configuration it runs with.
@@ -123,7 +123,15 @@ pub struct Target {
 impl Front {
     /// A front without TLS on the target's cores.
     pub fn new(protocol: Protocol, listen: Address, backend: Address) -> Self {
-        Front { protocol, listen, backend, tls: None, place: Place::Target, connections: CONNECTIONS }
+        Front {
+            protocol,
+            listen,
+            backend,
+            tls: None,
+            place: Place::Target,
+            connections: CONNECTIONS,
+            splicing: Splicing::Default,
+        }
     }
 
     /// Makes it terminate TLS.
@@ -134,6 +142,11 @@ impl Front {
     /// Makes it hold so many client connections.
     pub fn connections(self, connections: usize) -> Self {
         Front { connections, ..self }
+    }
+
+    /// Tells it how to pass bytes on.
+    pub fn splicing(self, splicing: Splicing) -> Self {
+        Front { splicing, ..self }
     }
 
     /// Moves it.

@@ -20,6 +20,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task;
 
+use super::tls::Connector;
 use super::{Gauge, Phase};
 use crate::address::Address;
 
@@ -61,6 +62,11 @@ pub enum Pace {
 impl Load {
     /// Starts its connections as tasks of this thread; they go on until the gauge's window is over.
     pub async fn start(&self, gauge: &Rc<Gauge>) -> io::Result<()> {
+        self.start_over(gauge, None).await
+    }
+
+    /// The same, with TLS if there is something that speaks it.
+    pub(super) async fn start_over(&self, gauge: &Rc<Gauge>, tls: Option<Connector>) -> io::Result<()> {
         let connection = match self.reuse {
             Reuse::Keep => "",
             Reuse::Never => "Connection: close\r\n",
@@ -71,16 +77,22 @@ impl Load {
         );
         let shared = Rc::new(Shared {
             load: self.clone(),
+            tls,
             request: request.into_bytes(),
             gauge: gauge.clone(),
             intended: RefCell::default(),
             due: Semaphore::new(0),
+            ready: Semaphore::new(0),
         });
         // The first request tells, before anything is measured, whether there is a server at all.
         Client::new(&shared).exchange().await?;
         for _ in 0..self.connections {
             let shared = shared.clone();
             task::spawn_local(async move { shared.work().await });
+        }
+        // Opening kept connections, with TLS above all, is no part of what is measured.
+        for _ in 0..self.connections {
+            shared.ready.acquire().await.map_err(io::Error::other)?.forget();
         }
         if let Pace::Open(rate) = self.pace {
             let timer = Timer::new()?;
@@ -98,17 +110,26 @@ impl Load {
 /// What all connections of a load share.
 struct Shared {
     load: Load,
+    tls: Option<Connector>,
     request: Vec<u8>,
     gauge: Rc<Gauge>,
     /// In an open loop: requests that are due, by the time at which they were meant to be sent.
     intended: RefCell<VecDeque<Instant>>,
     due: Semaphore,
+    /// Connections that have had their first request.
+    ready: Semaphore,
 }
 
 impl Shared {
     /// One connection's work, to the end of the window.
     async fn work(self: Rc<Self>) {
         let mut client = Client::new(&self);
+        if self.load.reuse == Reuse::Keep
+            && let Err(error) = client.exchange().await
+        {
+            self.gauge.error(error);
+        }
+        self.ready.add_permits(1);
         while self.gauge.phase() != Phase::Over {
             let start = match self.load.pace {
                 Pace::Closed => Instant::now(),
@@ -170,9 +191,12 @@ struct Client<'a> {
     buffer: Vec<u8>,
 }
 
-trait Bytes: AsyncRead + AsyncWrite + Unpin {}
+/// What bytes can be read from and written to.
+pub trait Bytes: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Bytes for T {}
-type Stream = Box<dyn Bytes>;
+
+/// A client's connection of any kind.
+pub type Stream = Box<dyn Bytes>;
 
 impl<'a> Client<'a> {
     fn new(shared: &'a Shared) -> Self {
@@ -195,9 +219,10 @@ impl<'a> Client<'a> {
     async fn attempt(&mut self) -> io::Result<usize> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => connect(&self.shared.load.server).await?,
+            None => connect(&self.shared.load.server, self.shared.tls.as_ref()).await?,
         };
         stream.write_all(&self.shared.request).await?;
+        stream.flush().await?;
         let (length, after) = receive(&mut stream, &mut self.buffer).await?;
         if after == After::Open && self.shared.load.reuse == Reuse::Keep {
             self.stream = Some(stream);
@@ -206,7 +231,11 @@ impl<'a> Client<'a> {
     }
 }
 
-async fn connect(address: &Address) -> io::Result<Stream> {
+/// Connects over TCP or a Unix socket, or over TCP with TLS.
+pub(super) async fn connect(address: &Address, tls: Option<&Connector>) -> io::Result<Stream> {
+    if let Some(tls) = tls {
+        return Ok(Box::new(tls.connect(address).await?));
+    }
     match address {
         Address::Tcp(address) => {
             let stream = TcpStream::connect(address).await?;
@@ -215,6 +244,16 @@ async fn connect(address: &Address) -> io::Result<Stream> {
         }
         Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
         other => Err(io::Error::other(format!("no HTTP over {other}"))),
+    }
+}
+
+/// One request on a connection that has to stay open.
+pub(super) async fn get_once(stream: &mut Stream) -> io::Result<()> {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: bench.test\r\nUser-Agent: penstock-bench\r\n\r\n").await?;
+    stream.flush().await?;
+    match receive(stream, &mut vec![0; 16 * 1024]).await? {
+        (_, After::Open) => Ok(()),
+        (_, After::Closed) => Err(io::Error::other("the server does not keep connections")),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Front, Prepared, Protocol, Resumption, TlsVersion, unsupported};
+use super::{Front, Prepared, Protocol, Splicing, TlsVersion, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
@@ -17,10 +17,15 @@ pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepa
 }
 
 fn configuration(front: &Front) -> Result<String, Error> {
-    // Splicing is what its authors recommend for bulk; `splice-auto` uses it only where it pays.
+    // `option splice-auto` finds out by itself whether to splice, and does not do it for a stream like ours.
+    let splicing = front.protocol == Protocol::Tcp && front.splicing == Splicing::On;
+    let pipes = if splicing { "    tune.pipesize 1048576\n" } else { "" };
     let (mode, options, server) = match front.protocol {
-        Protocol::Http => ("http", "    http-reuse always\n", " pool-max-conn 1024"),
-        Protocol::Tcp => ("tcp", "    option splice-auto\n", ""),
+        Protocol::Http => {
+            ("http", "    http-reuse always\n    option http-ignore-probes\n", " pool-max-conn 1024")
+        }
+        Protocol::Tcp if splicing => ("tcp", "    option splice-request\n    option splice-response\n", ""),
+        Protocol::Tcp => ("tcp", "", ""),
     };
     let tls = match &front.tls {
         None => String::new(),
@@ -29,18 +34,9 @@ fn configuration(front: &Front) -> Result<String, Error> {
                 TlsVersion::V12 => "TLSv1.2",
                 TlsVersion::V13 => "TLSv1.3",
             };
-            let tickets = match tls.resumption {
-                Resumption::Off => " no-tls-tickets",
-                Resumption::Tickets => "",
-            };
             let pem = tls.combined.display();
-            format!(" ssl crt {pem} ssl-min-ver {version} ssl-max-ver {version}{tickets}")
+            format!(" ssl crt {pem} ssl-min-ver {version} ssl-max-ver {version}")
         }
-    };
-    // Without a cache and without tickets nothing can be resumed.
-    let cache = match &front.tls {
-        Some(tls) if tls.resumption == Resumption::Off => "    tune.ssl.cachesize 0\n",
-        _ => "",
     };
     let connections = front.connections;
     Ok(format!(
@@ -48,7 +44,7 @@ fn configuration(front: &Front) -> Result<String, Error> {
 global
     nbthread 1
     maxconn {connections}
-{cache}
+{pipes}
 defaults
     mode {mode}
     timeout connect 10s

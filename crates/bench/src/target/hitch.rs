@@ -22,15 +22,16 @@ pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepa
         TlsVersion::V12 => "TLSv1.2",
         TlsVersion::V13 => "TLSv1.3",
     };
+    // It refuses to have workers that run as root.
+    let user = if nix::unistd::geteuid().is_root() { "user = \"nobody\"\n" } else { "" };
     let configuration = format!(
         "\
 frontend = {{ host = \"{host}\" port = \"{port}\" }}
 backend = \"{backend}\"
 pem-file = \"{}\"
 tls-protos = {version}
-workers = 1
+{user}workers = 1
 daemon = off
-quiet = on
 ",
         tls.combined.display()
     );

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{Front, Prepared, Protocol, Resumption, TlsVersion, unsupported};
+use super::{Front, Prepared, Protocol, TlsVersion, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
@@ -32,7 +32,7 @@ fn configuration(front: &Front, scratch: &str) -> Result<String, Error> {
     let ssl = if front.tls.is_some() { " ssl" } else { "" };
     let tls = front.tls.as_ref().map(tls_lines).unwrap_or_default();
     let module = match front.protocol {
-        Protocol::Tcp => stream_module()?,
+        Protocol::Tcp => find_stream_module()?.unwrap_or_default(),
         Protocol::Http => String::new(),
     };
     // Started by root it would run its worker as somebody who may not open the sockets of this run.
@@ -98,33 +98,29 @@ fn tls_lines(tls: &super::Tls) -> String {
         TlsVersion::V12 => "TLSv1.2",
         TlsVersion::V13 => "TLSv1.3",
     };
-    let tickets = match tls.resumption {
-        Resumption::Off => "off",
-        Resumption::Tickets => "on",
-    };
     format!(
         "        ssl_certificate {};
         ssl_certificate_key {};
         ssl_protocols {version};
-        ssl_session_tickets {tickets};
 ",
         tls.certificate.display(),
         tls.key.display()
     )
 }
 
-/// Debian builds the stream module as a file of its own; elsewhere it is often part of the program.
-fn stream_module() -> Result<String, Error> {
+/// The line that loads the stream module. Debian builds it as a file of its own; elsewhere it is often part of the
+/// program, and there is no such line.
+pub fn find_stream_module() -> Result<Option<String>, Error> {
     let module = Path::new("/usr/lib/nginx/modules/ngx_stream_module.so");
     if module.exists() {
-        return Ok(format!("load_module {};\n", module.display()));
+        return Ok(Some(format!("load_module {};\n", module.display())));
     }
     let debian = Path::new("/usr/share/nginx").exists() && Path::new("/etc/debian_version").exists();
     if debian {
         let (program, package) = ("nginx stream module".to_owned(), "libnginx-mod-stream".to_owned());
         return Err(Error::Missing { program, package });
     }
-    Ok(String::new())
+    Ok(None)
 }
 
 fn address(address: &Address) -> Result<String, Error> {
