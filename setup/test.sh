@@ -4,6 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 setup/build.sh
+setup/bench.sh
 . setup/packages.sh
 
 missing=

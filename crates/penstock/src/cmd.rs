@@ -1,5 +1,6 @@
 //! The commands: each parses its arguments, calls one function, prints.
 
+pub mod bench;
 pub mod check;
 pub mod ctl;
 pub mod demo;

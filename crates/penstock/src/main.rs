@@ -4,6 +4,7 @@
 //! - `cmd/serve.rs` runs the front door, `cmd/check.rs` validates a configuration without touching anything
 //! - `cmd/ctl.rs` talks to a running front door; `ctl/client.rs` is the protocol
 //! - `cmd/demo.rs` shows all of it in one command; `demo/` holds its backends, certificates, traffic and table
+//! - `cmd/bench.rs` measures; all of that is in `crates/bench`
 //! - `cmd/documents.rs` prints what packages ship: man pages, completions, the schema and the reference page
 //!
 //! Exit codes: 0 well, 1 a failure at run time, 2 bad usage or a bad configuration.
@@ -37,6 +38,8 @@ fn main() -> ExitCode {
         Command::Check(arguments) => cmd::check::run(&arguments),
         Command::Ctl(arguments) => cmd::ctl::run(&arguments),
         Command::Demo(arguments) => cmd::demo::run(&arguments),
+        Command::Bench(arguments) => cmd::bench::run(&arguments),
+        Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
         Command::Config(arguments) => cmd::documents::config(&arguments),
         Command::Man(arguments) => cmd::documents::man(Cli::command(), &arguments),
         Command::Completions(arguments) => cmd::documents::completions(Cli::command(), &arguments),
@@ -71,6 +74,9 @@ enum Command {
     Check(cmd::check::Arguments),
     Ctl(cmd::ctl::Arguments),
     Demo(cmd::demo::Arguments),
+    Bench(cmd::bench::Arguments),
+    #[command(hide = true)]
+    BenchLoad(cmd::bench::LoadArguments),
     Config(cmd::documents::ConfigArguments),
     #[command(hide = true)]
     Man(cmd::documents::ManArguments),

@@ -4,6 +4,7 @@
 //! `unsafe`, and it is small so that this can be read in one sitting. Nothing here blocks on a peer, starts a
 //! thread or keeps state; every function is one step whose failure the caller sees.
 
+pub mod child;
 pub mod cpu;
 pub mod descriptors;
 mod inherited;

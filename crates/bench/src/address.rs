@@ -1,0 +1,118 @@
+//! Where a process listens. Written `127.0.0.1:80`, `unix:/path`, `seqpacket:/path` or `abstract:name`.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// An address of one of the kinds that are measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix stream socket with a path.
+    Unix(PathBuf),
+    /// A Unix socket of sequenced packets, with a path.
+    Seqpacket(PathBuf),
+    /// A Unix stream socket with a name in the abstract namespace (unix(7)).
+    Abstract(String),
+}
+
+impl Address {
+    /// Connects, blocking. TCP sends small messages at once (TCP_NODELAY), as every proxy does.
+    pub fn connect(&self) -> io::Result<Socket> {
+        let socket = self.socket()?;
+        socket.connect(&self.raw()?)?;
+        self.tune(&socket)?;
+        Ok(socket)
+    }
+
+    /// Listens. A port 0 takes a free one: see [`Address::of`].
+    pub fn listen(&self) -> io::Result<Socket> {
+        let socket = self.socket()?;
+        if let Address::Tcp(_) = self {
+            socket.set_reuse_address(true)?;
+        }
+        socket.bind(&self.raw()?)?;
+        socket.listen(1024)?;
+        Ok(socket)
+    }
+
+    /// Where `listener`, made from this address, listens.
+    pub fn of(&self, listener: &Socket) -> io::Result<Address> {
+        match self {
+            Address::Tcp(_) => {
+                let address = listener.local_addr()?.as_socket();
+                address.map(Address::Tcp).ok_or_else(|| io::Error::other("a TCP socket without an address"))
+            }
+            other => Ok(other.clone()),
+        }
+    }
+
+    /// Options of an accepted or connected socket.
+    pub fn tune(&self, socket: &Socket) -> io::Result<()> {
+        match self {
+            Address::Tcp(_) => socket.set_tcp_nodelay(true),
+            _ => Ok(()),
+        }
+    }
+
+    fn socket(&self) -> io::Result<Socket> {
+        match self {
+            Address::Tcp(address) => Socket::new(Domain::for_address(*address), Type::STREAM, None),
+            Address::Unix(_) | Address::Abstract(_) => Socket::new(Domain::UNIX, Type::STREAM, None),
+            Address::Seqpacket(_) => Socket::new(Domain::UNIX, Type::SEQPACKET, None),
+        }
+    }
+
+    fn raw(&self) -> io::Result<SockAddr> {
+        match self {
+            Address::Tcp(address) => Ok((*address).into()),
+            Address::Unix(path) | Address::Seqpacket(path) => SockAddr::unix(path),
+            Address::Abstract(name) => SockAddr::unix(format!("\0{name}")),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => address.fmt(f),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Seqpacket(path) => write!(f, "seqpacket:{}", path.display()),
+            Address::Abstract(name) => write!(f, "abstract:{name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn every_kind_of_address_carries_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let addresses = [
+            Address::Tcp("127.0.0.1:0".parse().unwrap()),
+            Address::Unix(directory.path().join("s")),
+            Address::Seqpacket(directory.path().join("p")),
+            Address::Abstract(format!("penstock-test-{}", std::process::id())),
+        ];
+        for wanted in addresses {
+            let listener = wanted.listen().unwrap();
+            let address = wanted.of(&listener).unwrap();
+            let mut client = address.connect().unwrap();
+            let (mut server, _) = listener.accept().unwrap();
+            client.write_all(b"hello").unwrap();
+            let mut buffer = [0; 5];
+            server.read_exact(&mut buffer).unwrap();
+            assert_eq!(&buffer, b"hello", "{address}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What every contestant is given: our own program, a directory, cores, ports, and whether to stop.
+
+use std::cell::Cell;
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::Address;
+use crate::error::{Doing, Error};
+
+/// Surroundings of a run. Dropping it removes its directory.
+#[derive(Debug)]
+pub struct Context {
+    /// This very program, for `serve` and `bench-load`.
+    pub program: PathBuf,
+    /// Who runs where.
+    pub cores: Cores,
+    /// Set on Ctrl-C.
+    pub interrupt: Interrupt,
+    /// How much a scenario should plan for.
+    pub extent: Extent,
+    directory: PathBuf,
+    names: Cell<u32>,
+    port: Cell<u16>,
+}
+
+/// How much of a scenario is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Extent {
+    /// Everything.
+    Full,
+    /// The groups that matter most: all scenarios together take about five minutes.
+    Quick,
+}
+
+/// The cores of the measured process, and those of load and backends. Empty: no pinning.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Cores {
+    /// Cores of what is measured.
+    pub target: Vec<usize>,
+    /// Cores of load generators and backends.
+    pub load: Vec<usize>,
+}
+
+/// Says that the run is to end soon.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Context {
+    /// A context with a fresh private directory, and the cores split between target and load.
+    pub fn new(program: PathBuf, interrupt: Interrupt, extent: Extent) -> Result<Self, Error> {
+        let usable = sys::cpu::usable().doing("find out which cores may be used")?;
+        let directory = fresh_directory()?;
+        // Two runs at once, whose process ids are often neighbours, begin far from each other: some programs share a
+        // port with whoever else listens there (SO_REUSEPORT).
+        let port = Cell::new(10_000 + (process::id().wrapping_mul(499) % 20_000) as u16);
+        Ok(Context {
+            program,
+            cores: Cores::split(&usable),
+            interrupt,
+            extent,
+            directory,
+            names: Cell::new(0),
+            port,
+        })
+    }
+
+    /// A path for a file, a socket or a log that nobody else has; it ends in `name`.
+    pub fn path(&self, name: &str) -> PathBuf {
+        let number = self.names.get();
+        self.names.set(number + 1);
+        self.directory.join(format!("{number}-{name}"))
+    }
+
+    /// The directory that goes away with the run.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// An address on the loopback interface with a port that is free, and that no outgoing connection takes.
+    ///
+    /// Programs that cannot say which port they got need one chosen for them; it is below the range of outgoing
+    /// connections (ip_local_port_range), of which a benchmark makes many.
+    pub fn free_tcp(&self) -> Result<Address, Error> {
+        let first = self.port.get();
+        for offset in 0..20_000_u32 {
+            let port = 10_000 + ((u32::from(first) - 10_000 + offset) % 20_000) as u16;
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            if TcpListener::bind(address).is_ok() {
+                self.port.set(if port == 29_999 { 10_000 } else { port + 1 });
+                return Ok(Address::Tcp(address));
+            }
+        }
+        Err(io::Error::from(ErrorKind::AddrInUse)).doing("find a free port")
+    }
+
+    /// A Unix socket's address in the run's directory.
+    pub fn free_unix(&self) -> Address {
+        Address::Unix(self.path("s"))
+    }
+
+    /// Writes a file into the run's directory.
+    pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, Error> {
+        let path = self.path(name);
+        fs::write(&path, text).doing(format!("write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// An error if the run is to end.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.interrupt.is_set() { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// A private directory that nobody had before: one of a run that was killed may still be there.
+fn fresh_directory() -> Result<PathBuf, Error> {
+    let parent = std::env::temp_dir();
+    for number in 0..1000 {
+        let directory = parent.join(format!("penstock-bench-{}-{number}", process::id()));
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            result => {
+                return result
+                    .map(|()| directory)
+                    .doing(format!("create a directory in {}", parent.display()));
+            }
+        }
+    }
+    Err(io::Error::from(ErrorKind::AlreadyExists))
+        .doing(format!("create a directory in {}", parent.display()))
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // Nothing can be done about a directory that cannot be removed; it is among the temporary files.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Cores {
+    /// The first core is the target's, the second the load's. With one core there is nothing to split.
+    pub fn split(usable: &[usize]) -> Self {
+        match usable {
+            [target, load, ..] => Cores { target: vec![*target], load: vec![*load] },
+            _ => Cores::default(),
+        }
+    }
+}
+
+impl Interrupt {
+    /// Ends the run at the next opportunity.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the run is to end.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,311 @@
+//! Whether something else had a hand in a round: other processes, the host of a virtual machine, the clock of the cores.
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::context::Cores;
+use crate::meter;
+
+/// What was seen beside a round.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Disturbance {
+    /// CPU time that others used on the run's cores, as a share of these cores' time.
+    pub foreign: f64,
+    /// CPU time of kernel threads in seconds: work that a target moved elsewhere is among it.
+    pub kernel_threads: f64,
+    /// Time that the host gave to somebody else, as a share of these cores' time.
+    pub steal: f64,
+    /// Times in nanoseconds for passing a cache line from core to core and back, smallest and largest. Empty with
+    /// one core.
+    pub distance: Vec<f64>,
+    /// Times in nanoseconds of a fixed piece of work on the target's core, smallest and largest.
+    pub pace: [f64; 2],
+    /// Why the round is not to be trusted; empty if it is.
+    pub reasons: Vec<String>,
+}
+
+/// Watches a round from its beginning.
+#[derive(Debug)]
+pub struct Watch {
+    cores: Cores,
+    start: Instant,
+    times: Times,
+    own: f64,
+    kernel_threads: f64,
+    distances: Vec<f64>,
+    paces: Vec<f64>,
+}
+
+impl Watch {
+    /// Begins to watch these cores.
+    pub fn begin(cores: &Cores) -> Self {
+        let mut watch = Watch {
+            cores: cores.clone(),
+            start: Instant::now(),
+            times: Times::default(),
+            own: 0.0,
+            kernel_threads: 0.0,
+            distances: Vec::new(),
+            paces: Vec::new(),
+        };
+        watch.look();
+        watch.start = Instant::now();
+        watch.own = own_cpu();
+        watch.kernel_threads = meter::kernel_threads();
+        watch.times = Times::read(cores);
+        watch
+    }
+
+    /// Looks at the cores between two trials.
+    pub fn look(&mut self) {
+        let cores = &self.cores;
+        if let (Some(target), Some(load)) = (cores.target.first(), cores.load.first()) {
+            self.distances.extend(distance(*target, *load));
+        }
+        self.paces.extend(pace(cores.target.first().copied()));
+    }
+
+    /// Ends and judges.
+    pub fn end(mut self) -> Disturbance {
+        let times = Times::read(&self.cores);
+        let own = own_cpu() - self.own;
+        let kernel_threads = meter::kernel_threads() - self.kernel_threads;
+        let cores = match self.cores.target.len() + self.cores.load.len() {
+            0 => sys::cpu::count(),
+            count => count,
+        };
+        let capacity = self.start.elapsed().as_secs_f64() * cores as f64;
+        self.look();
+        let mut disturbance = Disturbance {
+            foreign: ((times.busy - self.times.busy - own - kernel_threads) / capacity).max(0.0),
+            kernel_threads,
+            steal: ((times.steal - self.times.steal) / capacity).max(0.0),
+            distance: ends(&self.distances).map(Vec::from).unwrap_or_default(),
+            pace: ends(&self.paces).unwrap_or_default(),
+            reasons: Vec::new(),
+        };
+        disturbance.reasons = disturbance.judge();
+        disturbance
+    }
+}
+
+impl Disturbance {
+    /// Whether the round is not to be trusted.
+    pub fn is_disturbed(&self) -> bool {
+        !self.reasons.is_empty()
+    }
+
+    /// How bad it is, to choose between rounds that are all disturbed.
+    pub fn severity(&self) -> f64 {
+        let change = |ends: &[f64]| match ends {
+            [low, high] if *low > 0.0 => high / low - 1.0,
+            _ => 0.0,
+        };
+        self.foreign / FOREIGN
+            + self.steal / STEAL
+            + change(&self.distance) / DISTANCE
+            + change(&self.pace) / PACE
+    }
+
+    fn judge(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if self.foreign > FOREIGN {
+            reasons.push(format!("other processes used {:.0} % of the cores", self.foreign * 100.0));
+        }
+        if self.steal > STEAL {
+            reasons.push(format!("the host took {:.1} % of the cores away (steal time)", self.steal * 100.0));
+        }
+        if let [low, high] = self.distance[..]
+            && high > low * (1.0 + DISTANCE)
+        {
+            reasons.push(format!("the cores moved: a cache line took {low:.0} ns, then {high:.0} ns"));
+        }
+        let [low, high] = self.pace;
+        if high > low * (1.0 + PACE) {
+            reasons.push(format!("the core's speed changed by {:.0} %", (high / low - 1.0) * 100.0));
+        }
+        reasons
+    }
+}
+
+/// Nanoseconds for a cache line from one core to another and back. None if the cores cannot be used.
+///
+/// A virtual machine's cores are moved about by its host: neighbours in one phase, far apart in the next. Everything
+/// that two processes pass to each other costs accordingly, and no look at one core shows it.
+pub fn distance(first: usize, second: usize) -> Option<f64> {
+    let ball = AtomicU32::new(0);
+    let batches = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let pinned = sys::cpu::pin_current_thread(second).is_ok();
+            pinned.then(|| (0..BATCHES * PASSES).all(|pass| await_turn(&ball, 2 * pass + 1) == Turn::Mine))
+        });
+        let times: Option<Vec<f64>> = scope
+            .spawn(|| {
+                sys::cpu::pin_current_thread(first).ok()?;
+                (0..BATCHES).map(|batch| one_batch(&ball, batch)).collect()
+            })
+            .join()
+            .ok()
+            .flatten();
+        other.join().ok().flatten().filter(|passed| *passed).and(times)
+    })?;
+    // The calmest batch: interrupts only ever add.
+    batches.into_iter().reduce(f64::min)
+}
+
+fn one_batch(ball: &AtomicU32, batch: u32) -> Option<f64> {
+    let start = Instant::now();
+    for pass in batch * PASSES..(batch + 1) * PASSES {
+        if await_turn(ball, 2 * pass) == Turn::GaveUp {
+            return None;
+        }
+    }
+    Some(start.elapsed().as_nanos() as f64 / f64::from(PASSES))
+}
+
+/// Waits for the ball to show `turn`, then passes it on. Gives up if the other side never comes.
+fn await_turn(ball: &AtomicU32, turn: u32) -> Turn {
+    for spin in 0_u64.. {
+        if ball.load(Ordering::Acquire) == turn {
+            ball.store(turn + 1, Ordering::Release);
+            return Turn::Mine;
+        }
+        if spin > GIVE_UP {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    Turn::GaveUp
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Mine,
+    GaveUp,
+}
+
+/// Nanoseconds of CPU time for a fixed piece of arithmetic on a core: its inverse is the core's real speed, whatever
+/// the frequency files say, if there are any.
+fn pace(core: Option<usize>) -> Option<f64> {
+    let measure = move || {
+        if let Some(core) = core {
+            sys::cpu::pin_current_thread(core).ok()?;
+        }
+        (0..5).filter_map(|_| one_pace()).reduce(f64::min)
+    };
+    thread::spawn(measure).join().ok().flatten()
+}
+
+fn one_pace() -> Option<f64> {
+    let now = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok().map(Duration::from);
+    let start = now()?;
+    let mut value = std::hint::black_box(1_u64);
+    for _ in 0..100_000 {
+        // Each step needs the one before: this counts the core's cycles, not its width.
+        value = value.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(7);
+    }
+    std::hint::black_box(value);
+    Some((now()? - start).as_nanos() as f64)
+}
+
+/// CPU time of this process and everything below it.
+fn own_cpu() -> f64 {
+    meter::cpu_of_tree(std::process::id() as i32).total
+}
+
+/// Seconds that cores have spent, from `/proc/stat` (proc_stat(5)).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Times {
+    busy: f64,
+    steal: f64,
+}
+
+impl Times {
+    fn read(cores: &Cores) -> Self {
+        Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default(), cores)
+    }
+
+    fn parse(text: &str, cores: &Cores) -> Self {
+        let names: Vec<_> = cores.target.iter().chain(&cores.load).map(|core| format!("cpu{core}")).collect();
+        let mut sum = Times::default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let name = words.next().unwrap_or_default();
+            let wanted = if names.is_empty() { name == "cpu" } else { names.iter().any(|core| core == name) };
+            if wanted {
+                let ticks: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
+                let at = |index: usize| ticks.get(index).copied().unwrap_or_default() / meter::TICKS;
+                // user, nice, system, idle, iowait, irq, softirq, steal
+                sum.busy += at(0) + at(1) + at(2) + at(5) + at(6);
+                sum.steal += at(7);
+            }
+        }
+        sum
+    }
+}
+
+fn ends(values: &[f64]) -> Option<[f64; 2]> {
+    let low = values.iter().copied().reduce(f64::min)?;
+    let high = values.iter().copied().reduce(f64::max)?;
+    Some([low, high])
+}
+
+/// Share of the cores' time that others may use.
+const FOREIGN: f64 = 0.06;
+/// Share of the cores' time that the host may take.
+const STEAL: f64 = 0.01;
+/// By how much the distance between the cores may change within a round.
+const DISTANCE: f64 = 0.6;
+/// By how much the speed of the core may change within a round.
+const PACE: f64 = 0.08;
+
+const BATCHES: u32 = 8;
+const PASSES: u32 = 500;
+/// Far more than any pass takes, far less than anybody would wait: about a second.
+const GIVE_UP: u64 = 20_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_cores_of_the_run_are_looked_at() {
+        let text = "cpu 900 0 900 0 0 0 0 50\ncpu0 100 20 30 999 9 5 7 11\ncpu1 10 0 10 0 0 0 0 1\ncpu10 500 0 0 0 0 0 0 9\n";
+        let cores = Cores { target: vec![0], load: vec![1] };
+        let times = Times::parse(text, &cores);
+        assert!((times.busy - 1.82).abs() < 1e-9 && (times.steal - 0.12).abs() < 1e-9, "{times:?}");
+        let all = Times::parse(text, &Cores::default());
+        assert!((all.busy - 18.0).abs() < 1e-9, "{all:?}");
+    }
+
+    #[test]
+    fn each_kind_of_disturbance_is_named() {
+        let calm = Disturbance { distance: vec![60.0, 65.0], pace: [100.0, 101.0], ..Disturbance::default() };
+        assert!(calm.judge().is_empty());
+        let cases = [
+            (Disturbance { foreign: 0.2, ..calm.clone() }, "other processes used 20 %"),
+            (Disturbance { steal: 0.05, ..calm.clone() }, "steal"),
+            (Disturbance { distance: vec![63.0, 300.0], ..calm.clone() }, "63 ns, then 300 ns"),
+            (Disturbance { pace: [100.0, 120.0], ..calm }, "speed changed by 20 %"),
+        ];
+        for (disturbance, expected) in cases {
+            let reasons = disturbance.judge();
+            assert!(reasons.len() == 1 && reasons[0].contains(expected), "{reasons:?}");
+            assert!(disturbance.severity() > 1.0);
+        }
+    }
+
+    #[test]
+    fn a_cache_line_takes_some_nanoseconds_to_travel() {
+        let cores = sys::cpu::usable().unwrap();
+        if let [first, second, ..] = cores[..] {
+            let found = distance(first, second);
+            assert!(found.is_none_or(|found| found > 5.0), "{found:?}");
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! HTTP/1.1 requests over TCP and Unix sockets.
+//!
+//! A closed loop sends the next request when the response is there: it shows what work costs. An open loop sends at
+//! its own rate, whatever the server does, and counts from the moment at which a request was *meant* to be sent: a
+//! server that stalls is not excused for the requests that it held up.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use serde::{Deserialize, Serialize};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task;
+
+use super::tls::Connector;
+use super::{Gauge, Phase};
+use crate::address::Address;
+
+/// What to ask for, and how.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// Where the server is.
+    pub server: Address,
+    /// Path of the request.
+    pub path: String,
+    /// Connections at once.
+    pub connections: usize,
+    /// Whether connections are kept.
+    pub reuse: Reuse,
+    /// When requests are sent.
+    pub pace: Pace,
+}
+
+/// Whether connections are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reuse {
+    /// As long as the server keeps them.
+    Keep,
+    /// Each request has its own, and says that it is the last.
+    Never,
+}
+
+/// When requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pace {
+    /// When the response before is there.
+    Closed,
+    /// So many a second.
+    Open(f64),
+}
+
+impl Load {
+    /// Starts its connections as tasks of this thread; they go on until the gauge's window is over.
+    pub async fn start(&self, gauge: &Rc<Gauge>) -> io::Result<()> {
+        self.start_over(gauge, None).await
+    }
+
+    /// The same, with TLS if there is something that speaks it.
+    pub(super) async fn start_over(&self, gauge: &Rc<Gauge>, tls: Option<Connector>) -> io::Result<()> {
+        let connection = match self.reuse {
+            Reuse::Keep => "",
+            Reuse::Never => "Connection: close\r\n",
+        };
+        let path = &self.path;
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: bench.test\r\nUser-Agent: penstock-bench\r\n{connection}\r\n"
+        );
+        let shared = Rc::new(Shared {
+            load: self.clone(),
+            tls,
+            request: request.into_bytes(),
+            gauge: gauge.clone(),
+            intended: RefCell::default(),
+            due: Semaphore::new(0),
+            ready: Semaphore::new(0),
+        });
+        // The first request tells, before anything is measured, whether there is a server at all.
+        Client::new(&shared).exchange().await?;
+        for _ in 0..self.connections {
+            let shared = shared.clone();
+            task::spawn_local(async move { shared.work().await });
+        }
+        // Opening kept connections, with TLS above all, is no part of what is measured.
+        for _ in 0..self.connections {
+            shared.ready.acquire().await.map_err(io::Error::other)?.forget();
+        }
+        if let Pace::Open(rate) = self.pace {
+            let timer = Timer::new()?;
+            let shared = shared.clone();
+            task::spawn_local(async move {
+                if let Err(error) = shared.pace(rate, timer).await {
+                    shared.gauge.error(format!("the timer failed: {error}"));
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What all connections of a load share.
+struct Shared {
+    load: Load,
+    tls: Option<Connector>,
+    request: Vec<u8>,
+    gauge: Rc<Gauge>,
+    /// In an open loop: requests that are due, by the time at which they were meant to be sent.
+    intended: RefCell<VecDeque<Instant>>,
+    due: Semaphore,
+    /// Connections that have had their first request.
+    ready: Semaphore,
+}
+
+impl Shared {
+    /// One connection's work, to the end of the window.
+    async fn work(self: Rc<Self>) {
+        let mut client = Client::new(&self);
+        if self.load.reuse == Reuse::Keep
+            && let Err(error) = client.exchange().await
+        {
+            self.gauge.error(error);
+        }
+        self.ready.add_permits(1);
+        while self.gauge.phase() != Phase::Over {
+            let start = match self.load.pace {
+                Pace::Closed => Instant::now(),
+                Pace::Open(_) => self.next_due().await,
+            };
+            match client.exchange().await {
+                Ok(bytes) => {
+                    self.gauge.unit(start, Instant::now());
+                    self.gauge.bytes(bytes);
+                }
+                Err(error) => {
+                    self.gauge.error(error);
+                    client.stream = None;
+                    // A server that refuses everybody must not be asked a million times a second.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        }
+    }
+
+    async fn next_due(&self) -> Instant {
+        loop {
+            if let Ok(permit) = self.due.acquire().await {
+                permit.forget();
+            }
+            if let Some(intended) = self.intended.borrow_mut().pop_front() {
+                return intended;
+            }
+        }
+    }
+
+    /// Makes requests due at an even rate. A late wake-up makes all due that were meant for the time before it.
+    async fn pace(&self, rate: f64, timer: Timer) -> io::Result<()> {
+        let start = Instant::now();
+        let mut number = 0_u64;
+        while self.gauge.phase() != Phase::Over {
+            let intended = start + Duration::from_secs_f64(number as f64 / rate);
+            let left = intended.saturating_duration_since(Instant::now());
+            if left > Duration::ZERO {
+                timer.sleep(left).await?;
+                continue;
+            }
+            self.intended.borrow_mut().push_back(intended);
+            self.due.add_permits(1);
+            number += 1;
+            if number.is_multiple_of(16) {
+                // Whoever is behind must still let the connections work.
+                task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A connection, opened when it is needed.
+struct Client<'a> {
+    shared: &'a Shared,
+    stream: Option<Stream>,
+    buffer: Vec<u8>,
+}
+
+/// What bytes can be read from and written to.
+pub trait Bytes: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Bytes for T {}
+
+/// A client's connection of any kind.
+pub type Stream = Box<dyn Bytes>;
+
+impl<'a> Client<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Client { shared, stream: None, buffer: vec![0; 64 * 1024] }
+    }
+
+    /// One request and its response; gives the length of the response.
+    async fn exchange(&mut self) -> io::Result<usize> {
+        let kept = self.stream.is_some();
+        match self.attempt().await {
+            // A server may close an idle connection at any time: that is no failure of a request.
+            Err(error) if kept && is_closed(&error) => {
+                self.stream = None;
+                self.attempt().await
+            }
+            result => result,
+        }
+    }
+
+    async fn attempt(&mut self) -> io::Result<usize> {
+        let mut stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => connect(&self.shared.load.server, self.shared.tls.as_ref()).await?,
+        };
+        stream.write_all(&self.shared.request).await?;
+        stream.flush().await?;
+        let (length, after) = receive(&mut stream, &mut self.buffer).await?;
+        if after == After::Open && self.shared.load.reuse == Reuse::Keep {
+            self.stream = Some(stream);
+        }
+        Ok(length)
+    }
+}
+
+/// Connects over TCP or a Unix socket, or over TCP with TLS.
+pub(super) async fn connect(address: &Address, tls: Option<&Connector>) -> io::Result<Stream> {
+    if let Some(tls) = tls {
+        return Ok(Box::new(tls.connect(address).await?));
+    }
+    match address {
+        Address::Tcp(address) => {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream))
+        }
+        Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        other => Err(io::Error::other(format!("no HTTP over {other}"))),
+    }
+}
+
+/// One request on a connection that has to stay open.
+pub(super) async fn get_once(stream: &mut Stream) -> io::Result<()> {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: bench.test\r\nUser-Agent: penstock-bench\r\n\r\n").await?;
+    stream.flush().await?;
+    match receive(stream, &mut vec![0; 16 * 1024]).await? {
+        (_, After::Open) => Ok(()),
+        (_, After::Closed) => Err(io::Error::other("the server does not keep connections")),
+    }
+}
+
+/// What becomes of a connection after a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Open,
+    Closed,
+}
+
+/// Reads one whole response, which must be a 200.
+async fn receive<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut [u8]) -> io::Result<(usize, After)> {
+    let mut filled = 0;
+    let (head, body, after) = loop {
+        let count = stream.read(&mut buffer[filled..]).await?;
+        filled += count;
+        if let Some(head) = parse(&buffer[..filled])? {
+            break head;
+        }
+        if count == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+    };
+    let mut length = filled;
+    match body {
+        Body::Length(body) => {
+            let whole = head + body;
+            while length < whole {
+                match stream.read(buffer).await? {
+                    0 => return Err(ErrorKind::UnexpectedEof.into()),
+                    count => length += count,
+                }
+            }
+            if length > whole {
+                return Err(io::Error::other("more bytes than the response has"));
+            }
+        }
+        Body::UntilClosed => loop {
+            match stream.read(buffer).await? {
+                0 => break,
+                count => length += count,
+            }
+        },
+    }
+    Ok((length, after))
+}
+
+/// Where a body ends.
+#[derive(Debug, PartialEq)]
+enum Body {
+    Length(usize),
+    UntilClosed,
+}
+
+/// Length of the head, kind of the body, and what follows; none if the head is not whole yet.
+fn parse(bytes: &[u8]) -> io::Result<Option<(usize, Body, After)>> {
+    let mut fields = [httparse::EMPTY_HEADER; 64];
+    let mut response = httparse::Response::new(&mut fields);
+    let length = match response.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(error) => return Err(io::Error::new(ErrorKind::InvalidData, error.to_string())),
+    };
+    if response.code != Some(200) {
+        return Err(io::Error::other(format!("status {}", response.code.unwrap_or_default())));
+    }
+    let (mut body, mut after) = (Body::UntilClosed, After::Open);
+    for field in response.headers {
+        if field.name.eq_ignore_ascii_case("content-length") {
+            let number = std::str::from_utf8(field.value).ok().and_then(|text| text.trim().parse().ok());
+            body = Body::Length(number.ok_or(ErrorKind::InvalidData)?);
+        } else if field.name.eq_ignore_ascii_case("connection") && field.value.eq_ignore_ascii_case(b"close")
+        {
+            after = After::Closed;
+        } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
+            return Err(io::Error::other("a response in chunks, which this client does not read"));
+        }
+    }
+    if body == Body::UntilClosed {
+        after = After::Closed;
+    }
+    Ok(Some((length, body, after)))
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+}
+
+/// A timer that is precise to some microseconds: the runtime's own is good to a millisecond only.
+struct Timer(AsyncFd<Descriptor>);
+
+struct Descriptor(TimerFd);
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Timer {
+    fn new() -> io::Result<Self> {
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; a `Descriptor` keeps the one descriptor it owns"
+        )]
+        let registered = AsyncFd::with_interest(Descriptor(timer), Interest::READABLE);
+        registered.map(Timer)
+    }
+
+    async fn sleep(&self, time: Duration) -> io::Result<()> {
+        let once = Expiration::OneShot(TimeSpec::from_duration(time));
+        self.0.get_ref().0.set(once, TimerSetTimeFlags::empty())?;
+        self.0.readable().await?.clear_ready();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_tells_where_the_body_ends_and_whether_the_connection_stays() {
+        let cases = [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", Some((38, Body::Length(5), After::Open))),
+            (
+                "HTTP/1.1 200 OK\r\nconnection: Close\r\ncontent-length: 0\r\n\r\n",
+                Some((57, Body::Length(0), After::Closed)),
+            ),
+            ("HTTP/1.1 200 OK\r\n\r\n", Some((19, Body::UntilClosed, After::Closed))),
+            ("HTTP/1.1 200 OK\r\nContent-", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(parse(text.as_bytes()).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn anything_but_a_200_is_a_failure() {
+        for text in [
+            "HTTP/1.1 503 Busy\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "SSH-2.0-x\r\n",
+        ] {
+            assert!(parse(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Processes that a run starts: pinned, in a group of their own, with a log, and gone when the value is dropped.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+
+use crate::address::Address;
+use crate::context::Context;
+use crate::error::{Doing, Error};
+
+/// How a process is to be started.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Its name in messages and reports.
+    pub name: String,
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// The cores that it may use; empty: all.
+    pub cores: Vec<usize>,
+    /// Environment variables beside those of this process.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The directory in which it starts; none: this process's.
+    pub directory: Option<PathBuf>,
+}
+
+/// A process that is running, or was. Dropping it ends its whole group and waits for that.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Launch {
+    /// A program with arguments, on the cores given.
+    pub fn new(name: impl Into<String>, program: impl Into<PathBuf>, cores: &[usize]) -> Self {
+        Launch {
+            name: name.into(),
+            program: program.into(),
+            arguments: Vec::new(),
+            cores: cores.to_vec(),
+            environment: Vec::new(),
+            directory: None,
+        }
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds an environment variable.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the directory in which it starts.
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
+    }
+}
+
+impl Process {
+    /// Starts it; both its outputs go into a log file.
+    pub fn start(context: &Context, launch: &Launch) -> Result<Self, Error> {
+        Self::spawn(context, launch, Pipes::None)
+    }
+
+    /// Starts it with pipes to its standard input and output; its errors go into a log file.
+    pub(crate) fn start_piped(
+        context: &Context,
+        launch: &Launch,
+    ) -> Result<(Self, Option<(ChildStdin, ChildStdout)>), Error> {
+        let mut process = Self::spawn(context, launch, Pipes::Both)?;
+        let pipes = process.child.stdin.take().zip(process.child.stdout.take());
+        Ok((process, pipes))
+    }
+
+    fn spawn(context: &Context, launch: &Launch, pipes: Pipes) -> Result<Self, Error> {
+        become_subreaper()?;
+        let log = context.path(&format!("{}.log", launch.name.replace(['/', ' '], "-")));
+        let doing = format!("start {} ({})", launch.name, launch.program.display());
+        let file = File::create(&log).doing(format!("create {}", log.display()))?;
+        let mut command = Command::new(&launch.program);
+        command.args(&launch.arguments).envs(launch.environment.iter().cloned());
+        command.stderr(file.try_clone().doing(doing.as_str())?);
+        match pipes {
+            Pipes::None => command.stdin(Stdio::null()).stdout(file),
+            Pipes::Both => command.stdin(Stdio::piped()).stdout(Stdio::piped()),
+        };
+        if let Some(directory) = &launch.directory {
+            command.current_dir(directory);
+        }
+        sys::child::leash(&mut command, &launch.cores).doing(doing.as_str())?;
+        let child = command.spawn().doing(doing)?;
+        Ok(Process { name: launch.name.clone(), child, log })
+    }
+
+    /// Its number: the root of its tree.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The last lines that it wrote into its log.
+    pub fn last_words(&self) -> String {
+        last_lines(&self.log)
+    }
+
+    /// An error if it has ended.
+    pub fn check(&mut self) -> Result<(), Error> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            _ => Err(Error::Ended { what: self.name.clone(), log: self.last_words() }),
+        }
+    }
+
+    /// Waits until somebody accepts connections at `address`.
+    pub fn wait_listening(&mut self, context: &Context, address: &Address) -> Result<(), Error> {
+        let start = Instant::now();
+        while address.connect().is_err() {
+            context.check()?;
+            self.check()?;
+            if start.elapsed() > READY_LIMIT {
+                let seconds = READY_LIMIT.as_secs();
+                return Err(Error::NotReady { what: self.name.clone(), seconds, log: self.last_words() });
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Waits until it has ended; gives whether it ended well.
+    pub fn wait(&mut self, context: &Context, limit: Duration) -> Result<Ending, Error> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().doing(format!("wait for {}", self.name))? {
+                return Ok(if status.success() { Ending::Well } else { Ending::Badly });
+            }
+            context.check()?;
+            if start.elapsed() > limit {
+                let seconds = limit.as_secs();
+                return Err(Error::NotReady { what: self.name.clone(), seconds, log: self.last_words() });
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With exit code 0.
+    Well,
+    /// With another one, or by a signal.
+    Badly,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let group = Pid::from_raw(self.pid());
+        let start = Instant::now();
+        // A group that exists keeps its number, so after the leader is reaped this cannot hit somebody else: the
+        // number is reused only when the last member is gone, which the first signal tells.
+        let mut signal = Signal::SIGTERM;
+        loop {
+            let _ = self.child.try_wait();
+            reap_adopted(group);
+            match killpg(group, signal) {
+                Err(Errno::ESRCH) => break,
+                _ if start.elapsed() > GRACE => signal = Signal::SIGKILL,
+                _ => {}
+            }
+            if start.elapsed() > GRACE * 4 {
+                break;
+            }
+            thread::sleep(POLL);
+        }
+        let _ = fs::remove_file(&self.log);
+    }
+}
+
+/// The program in `PATH` or where Debian keeps daemons.
+pub fn find(program: &str, package: &str) -> Result<PathBuf, Error> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let daemons = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    let mut directories = std::env::split_paths(&path).chain(daemons);
+    let found = directories.find_map(|directory| Some(directory.join(program)).filter(|file| file.is_file()));
+    found.ok_or_else(|| Error::Missing { program: program.to_owned(), package: package.to_owned() })
+}
+
+/// Whether standard input and output are connected to us.
+#[derive(Clone, Copy)]
+enum Pipes {
+    None,
+    Both,
+}
+
+/// Makes workers whose master died children of this process, so that they can be waited for.
+fn become_subreaper() -> Result<(), Error> {
+    nix::sys::prctl::set_child_subreaper(true).doing("adopt processes whose parent ends")
+}
+
+fn reap_adopted(group: Pid) {
+    let members = Pid::from_raw(-group.as_raw());
+    while let Ok(status) = waitpid(members, Some(WaitPidFlag::WNOHANG)) {
+        if status.pid().is_none() {
+            break;
+        }
+    }
+}
+
+fn last_lines(log: &Path) -> String {
+    let text = match fs::read(log) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        Err(error) => error.to_string(),
+    };
+    let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    if lines.is_empty() { "(nothing)".to_owned() } else { lines[lines.len().saturating_sub(5)..].join(" | ") }
+}
+
+/// Writes a line to a process; a process that does not read it any more is found out about elsewhere.
+pub(crate) fn tell(stdin: &mut ChildStdin, line: &str) {
+    let _ =
+        stdin.write_all(line.as_bytes()).and_then(|()| stdin.write_all(b"\n")).and_then(|()| stdin.flush());
+}
+
+const POLL: Duration = Duration::from_millis(3);
+const READY_LIMIT: Duration = Duration::from_secs(15);
+/// How long a process may take to end by itself.
+const GRACE: Duration = Duration::from_millis(500);

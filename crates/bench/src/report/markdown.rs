@@ -1,0 +1,71 @@
+//! Results as Markdown: for a repository, a ticket, a mail.
+
+use std::fmt::Write;
+
+use crate::results::{GroupResult, Results, ScenarioResult};
+use crate::sample::Metric;
+use crate::stats::Summary;
+
+/// The whole report.
+pub fn render(results: &Results) -> String {
+    let mut text = format!("# Penstock benchmark, {}\n\n", results.started);
+    let _ = writeln!(
+        text,
+        "`{}`: {} rounds of {} s each.\n",
+        results.command, results.rounds, results.trial_seconds
+    );
+    for (name, value) in super::facts(results) {
+        let _ = writeln!(text, "- {name}: {value}");
+    }
+    text.push('\n');
+    results.scenarios.iter().for_each(|one| scenario(&mut text, one));
+    text.push_str("## Configurations\n\n");
+    for one in &results.scenarios {
+        for (title, configuration) in super::configurations(one) {
+            let _ = writeln!(text, "{title}\n\n```text\n{}\n```\n", configuration.trim_end());
+        }
+    }
+    text
+}
+
+fn scenario(text: &mut String, scenario: &ScenarioResult) {
+    let _ = writeln!(text, "## {}\n\n{}\n", scenario.name, scenario.question);
+    if let Some(failed) = &scenario.failed {
+        let _ = writeln!(text, "Not measured: {failed}\n");
+    }
+    for missing in &scenario.missing {
+        let _ = writeln!(text, "- not installed: {} (Debian package `{}`)", missing.program, missing.package);
+    }
+    for note in &scenario.notes {
+        let _ = writeln!(text, "- {note}");
+    }
+    if !scenario.notes.is_empty() || !scenario.missing.is_empty() {
+        text.push('\n');
+    }
+    scenario.groups.iter().for_each(|one| group(text, one));
+}
+
+fn group(text: &mut String, group: &GroupResult) {
+    let _ = writeln!(text, "### {}\n", group.title);
+    let metrics: Vec<&Metric> = std::iter::once(&group.headline).chain(&group.columns).collect();
+    let titles: Vec<_> = metrics.iter().map(|metric| metric.title(&group.unit)).collect();
+    let _ = writeln!(text, "| | {} | spread | n |", titles.join(" | "));
+    let _ = writeln!(text, "|---|{}", "---:|".repeat(metrics.len() + 2));
+    for contestant in &group.contestants {
+        let cell = |metric: &&Metric| {
+            let summary = Summary::of(&contestant.values(metric));
+            summary.map_or_else(|| "-".to_owned(), |summary| metric.show(summary.median))
+        };
+        let cells: Vec<_> = metrics.iter().map(cell).collect();
+        let spread =
+            group.headline_of(contestant).map(|summary| format!("+-{:.1} %", summary.spread() * 100.0));
+        let spread = spread.unwrap_or_else(|| "-".to_owned());
+        let count = contestant.samples.len();
+        let _ = writeln!(text, "| {} | {} | {spread} | {count} |", contestant.name, cells.join(" | "));
+    }
+    text.push('\n');
+    for line in super::remarks(group) {
+        let _ = writeln!(text, "- {line}");
+    }
+    text.push('\n');
+}

@@ -1,0 +1,164 @@
+//! Charts as SVG, written by hand: bars with intervals, and latency curves. Colours come from the page.
+
+use std::fmt::Write;
+
+use crate::results::GroupResult;
+use crate::sample::Scale;
+use crate::stats::Summary;
+
+/// Horizontal bars: the median of the headline figure, its interval, and a dot for each round.
+pub fn bars(group: &GroupResult) -> String {
+    let rows: Vec<_> = group
+        .contestants
+        .iter()
+        .enumerate()
+        .filter_map(|(index, contestant)| {
+            let values = contestant.values(&group.headline);
+            Summary::of(&values).map(|summary| (index, contestant.name.as_str(), values, summary))
+        })
+        .collect();
+    let longest = rows.iter().map(|(.., summary)| summary.range[1]).fold(0.0, f64::max);
+    if longest <= 0.0 {
+        return String::new();
+    }
+    let x = |value: f64| LABEL + value / longest * BAR;
+    let height = rows.len() as f64 * ROW + 8.0;
+    let mut svg = open(WIDTH, height, &format!("{}: {}", group.title, group.headline.title(&group.unit)));
+    for (place, (index, name, values, summary)) in rows.iter().enumerate() {
+        let top = place as f64 * ROW + 6.0;
+        let middle = top + THICK / 2.0;
+        let _ = write!(
+            svg,
+            "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+             <rect class=\"c{}\" x=\"{LABEL}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{THICK}\" rx=\"2\"/>",
+            LABEL - 8.0,
+            middle + 4.0,
+            escape(name),
+            index % COLOURS,
+            (x(summary.median) - LABEL).max(1.0),
+        );
+        let (low, high) = (x(summary.interval.low), x(summary.interval.high));
+        let _ = write!(svg, "<path class=\"whisker\" d=\"M{low:.1} {middle:.1}H{high:.1}\"/>");
+        for value in values {
+            let _ = write!(svg, "<circle class=\"dot\" cx=\"{:.1}\" cy=\"{middle:.1}\" r=\"2\"/>", x(*value));
+        }
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            x(summary.range[1]) + 8.0,
+            middle + 4.0,
+            escape(&group.headline.show(summary.median)),
+        );
+    }
+    svg + "</svg>"
+}
+
+/// Latency by share of the units: how slow the slow ones are. Both axes are logarithmic, the lower one in nines.
+pub fn latencies(group: &GroupResult) -> String {
+    let curves: Vec<_> = group
+        .contestants
+        .iter()
+        .enumerate()
+        .filter_map(|(index, contestant)| {
+            let latency = contestant.latency()?;
+            let points: Option<Vec<_>> = SHARES.iter().map(|share| latency.quantile(*share)).collect();
+            Some((index, contestant.name.as_str(), points?))
+        })
+        .collect();
+    let all = || curves.iter().flat_map(|(.., points)| points.iter().copied());
+    let (low, high) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
+    if !(low > 0.0 && high > 0.0) {
+        return String::new();
+    }
+    let (bottom, top) = (low.log10().floor(), high.log10().ceil().max(low.log10().floor() + 1.0));
+    let y = |seconds: f64| PLOT_TOP + (top - seconds.log10()) / (top - bottom) * PLOT;
+    let x = |place: usize| LABEL + place as f64 / (SHARES.len() - 1) as f64 * BAR;
+    let mut svg = open(WIDTH, PLOT + PLOT_TOP + 30.0, &format!("{}: latency", group.title));
+    for decade in (bottom as i32)..=(top as i32) {
+        let seconds = 10_f64.powi(decade);
+        let _ = write!(
+            svg,
+            "<path class=\"grid\" d=\"M{LABEL} {y:.1}H{:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LABEL + BAR,
+            LABEL - 8.0,
+            y(seconds) + 4.0,
+            Scale::Seconds.show(seconds),
+            y = y(seconds),
+        );
+    }
+    for (place, share) in SHARES.iter().enumerate() {
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{} %</text>",
+            x(place),
+            PLOT + PLOT_TOP + 20.0,
+            share * 100.0,
+        );
+    }
+    for (index, name, points) in &curves {
+        let path: Vec<_> = points
+            .iter()
+            .enumerate()
+            .map(|(place, value)| format!("{:.1} {:.1}", x(place), y(*value)))
+            .collect();
+        let class = index % COLOURS;
+        let _ = write!(
+            svg,
+            "<path class=\"line l{class}\" d=\"M{}\"><title>{}</title></path>",
+            path.join("L"),
+            escape(name)
+        );
+    }
+    // Names stand right of their curves, apart from each other even where the curves end together.
+    let mut ends: Vec<_> = curves
+        .iter()
+        .filter_map(|(index, name, points)| Some((*index, *name, y(points.last().copied()?))))
+        .collect();
+    ends.sort_by(|a, b| a.2.total_cmp(&b.2));
+    let mut free = f64::NEG_INFINITY;
+    for (index, name, end) in ends {
+        let place = end.max(free);
+        free = place + 14.0;
+        let class = index % COLOURS;
+        let _ = write!(
+            svg,
+            "<text class=\"t{class}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            LABEL + BAR + 8.0,
+            place + 4.0,
+            escape(name)
+        );
+    }
+    svg + "</svg>"
+}
+
+/// Text that is safe in markup.
+pub fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            c if c.is_control() && c != '\n' && c != '\t' => safe.push('\u{fffd}'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+fn open(width: f64, height: f64, label: &str) -> String {
+    format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">", escape(label))
+}
+
+/// How many colours the page has.
+pub const COLOURS: usize = 7;
+
+const SHARES: [f64; 6] = [0.25, 0.5, 0.75, 0.9, 0.99, 0.999];
+const WIDTH: f64 = 760.0;
+const LABEL: f64 = 120.0;
+const BAR: f64 = 520.0;
+const ROW: f64 = 28.0;
+const THICK: f64 = 18.0;
+const PLOT: f64 = 200.0;
+const PLOT_TOP: f64 = 10.0;

@@ -1,0 +1,59 @@
+//! A group's table as plain text.
+
+use std::fmt::Write;
+
+use crate::results::{ContestantResult, GroupResult};
+use crate::sample::Metric;
+use crate::stats::Summary;
+
+/// The table of a group, with verdicts, bars and warnings below it.
+pub fn group(group: &GroupResult) -> String {
+    let mut text = format!("{}\n", group.title);
+    let metrics: Vec<_> = std::iter::once(&group.headline).chain(&group.columns).collect();
+    let mut rows = vec![head(group, &metrics)];
+    rows.extend(group.contestants.iter().map(|contestant| row(contestant, &metrics)));
+    text.push_str(&align(&rows));
+    for line in super::remarks(group) {
+        let _ = writeln!(text, "  {line}");
+    }
+    text
+}
+
+fn head(group: &GroupResult, metrics: &[&Metric]) -> Vec<String> {
+    let mut cells = vec![String::new(), metrics[0].title(&group.unit), "spread".to_owned()];
+    cells.extend(metrics[1..].iter().map(|metric| metric.title(&group.unit)));
+    cells
+}
+
+fn row(contestant: &ContestantResult, metrics: &[&Metric]) -> Vec<String> {
+    let mut cells = vec![contestant.name.clone()];
+    for (index, metric) in metrics.iter().enumerate() {
+        let summary = Summary::of(&contestant.values(metric));
+        cells.push(summary.as_ref().map_or_else(|| "-".to_owned(), |summary| metric.show(summary.median)));
+        if index == 0 {
+            let spread = summary.map(|summary| format!("+-{:.1} %", summary.spread() * 100.0));
+            cells.push(spread.unwrap_or_else(|| "-".to_owned()));
+        }
+    }
+    cells
+}
+
+/// The first column to the left, the others to the right.
+fn align(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or_default()).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::from(" ");
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            let _ =
+                if column == 0 { write!(line, " {cell:<width$}") } else { write!(line, "  {cell:>width$}") };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}

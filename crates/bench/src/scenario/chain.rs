@@ -1,0 +1,219 @@
+//! A load, something in between, and a backend: what the scenarios of relays and of TLS are made of.
+
+use std::cell::RefCell;
+
+use crate::address::Address;
+use crate::agent::Agent;
+use crate::context::{Context, Extent};
+use crate::error::{Doing, Error};
+use crate::load::{Metered, Order, Window, idle};
+use crate::sample::{Better, Metric, Sample, Scale};
+use crate::scenario::{Contestant, Plan, Running};
+use crate::target::{Front, Program, Target};
+
+/// A chain as it is wanted.
+pub(super) struct Links {
+    /// The server behind it all.
+    pub backend: Order,
+    /// What is measured. None: the backend itself, on the core that the others have.
+    pub front: Option<(Program, Front)>,
+    /// Who else is on the target's core.
+    pub company: Company,
+    /// The load, given where to go and whose memory to read.
+    pub load: Box<dyn Fn(Address, i32) -> Order>,
+    /// What is counted.
+    pub count: Count,
+}
+
+/// Who else is on the target's core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Company {
+    /// Nobody.
+    Alone,
+    /// A process that takes all time that the target leaves, so that the target always finds work when it runs.
+    Spinning,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Count {
+    /// The load's units.
+    Units,
+    /// Bytes, in GB.
+    Gigabytes,
+}
+
+/// A chain that is up.
+pub(super) struct Chain {
+    target: Option<Target>,
+    backend: Agent,
+    /// Ends with the rest.
+    _spinner: Option<Agent>,
+    order: Order,
+    count: Count,
+}
+
+impl Chain {
+    /// Starts it from its end.
+    pub fn start(context: &Context, links: Links) -> Result<Self, Error> {
+        let cores = if links.front.is_some() { &context.cores.load } else { &context.cores.target };
+        let (backend, addresses) = Agent::serve(context, "backend", links.backend, cores)?;
+        let target = match links.front {
+            Some((program, front)) => Some(program.start(context, &front)?),
+            None => None,
+        };
+        let spinner = match links.company {
+            Company::Alone => None,
+            Company::Spinning => {
+                Some(Agent::serve(context, "spinner", Order::Spin, &context.cores.target)?.0)
+            }
+        };
+        let (server, pid) = match (&target, addresses.into_iter().next()) {
+            (Some(target), _) => (target.address.clone(), target.process.pid()),
+            (None, Some(address)) => (address, backend.pid()),
+            (None, None) => {
+                let what = "backend".to_owned();
+                return Err(Error::Load { what, text: "it listens nowhere".to_owned() });
+            }
+        };
+        let order = (links.load)(server, pid);
+        Ok(Chain { target, backend, _spinner: spinner, order, count: links.count })
+    }
+
+    fn metered(&self) -> Vec<Metered> {
+        let backend = self.backend.pid();
+        let mut metered = match &self.target {
+            None => vec![tree("target", backend)],
+            Some(target) => vec![tree("target", target.process.pid()), tree("backend", backend)],
+        };
+        // Splicing makes kernel threads work. Where this is a container, process 2 is somebody else.
+        let kernel = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
+        if self.count == Count::Gigabytes && kernel {
+            metered.push(tree("kernel", 2));
+        }
+        metered
+    }
+}
+
+impl Running for Chain {
+    fn configuration(&self) -> String {
+        self.target.as_ref().map(|target| target.configuration.clone()).unwrap_or_default()
+    }
+
+    fn trial(&mut self, context: &Context, window: Window) -> Result<Sample, Error> {
+        if let Some(target) = &mut self.target {
+            target.process.check()?;
+        }
+        let metered = self.metered();
+        let tally = Agent::load(context, "load", self.order.clone(), window, metered)?;
+        let gigabytes = tally.bytes as f64 / 1e9;
+        let mut sample = tally.sample(&["target"]);
+        if self.count == Count::Gigabytes {
+            // Without units, the figures of CPU time are whole.
+            sample.figures.values_mut().for_each(|value| *value /= gigabytes);
+            sample.figures.retain(|_, value| value.is_finite());
+            sample.units = gigabytes;
+        }
+        Ok(sample)
+    }
+}
+
+fn tree(name: &str, pid: i32) -> Metered {
+    Metered { name: name.to_owned(), pid }
+}
+
+/// A chain that is started anew for each trial: memory that a program has once had, it may keep.
+pub(super) struct Fresh<F> {
+    links: F,
+    configuration: RefCell<String>,
+    connections: usize,
+}
+
+impl<F: Fn(&Context) -> Result<Links, Error>> Fresh<F> {
+    /// What `links` gives, with so many connections.
+    pub fn new(connections: usize, links: F) -> Self {
+        Fresh { links, configuration: RefCell::default(), connections }
+    }
+}
+
+impl<F: Fn(&Context) -> Result<Links, Error>> Running for Fresh<F> {
+    fn configuration(&self) -> String {
+        self.configuration.borrow().clone()
+    }
+
+    fn trial(&mut self, context: &Context, _: Window) -> Result<Sample, Error> {
+        let mut chain = Chain::start(context, (self.links)(context)?)?;
+        self.configuration.replace(chain.configuration());
+        // All is done before the window opens.
+        let none = Window { warm_up: Default::default(), duration: Default::default() };
+        let mut sample = chain.trial(context, none)?;
+        sample.units = self.connections as f64;
+        sample.cpu = None;
+        sample.figures.retain(|name, _| [idle::GROWTH, idle::ALL].contains(&name.as_str()));
+        Ok(sample)
+    }
+}
+
+/// How many connections are held: enough to make what is not theirs small, and what the limit of descriptors allows.
+/// The programs that are started from now on get that limit.
+pub(super) fn holdable(context: &Context) -> Result<usize, Error> {
+    let wanted: usize = match context.extent {
+        Extent::Quick => 2000,
+        Extent::Full => 4000,
+    };
+    let limit = sys::descriptors::raise_limit().doing("raise the limit of open descriptors")?;
+    // Two for each connection, and haproxy reserves as many again for pipes.
+    Ok(wanted.min((limit as usize / 4).saturating_sub(200)))
+}
+
+/// Programs that are here; the others are noted as missing.
+pub(super) fn present(
+    context: &Context,
+    plan: &mut Plan,
+    programs: &[Program],
+) -> Result<Vec<Program>, Error> {
+    let mut present = Vec::new();
+    for program in programs {
+        match program.find(context) {
+            Ok(_) => present.push(*program),
+            Err(error) => plan.note_missing(error)?,
+        }
+    }
+    Ok(present)
+}
+
+/// A program as a contestant, under a name of its own.
+pub(super) fn contestant<R: Running + 'static>(
+    context: &Context,
+    name: &str,
+    program: Program,
+    start: impl Fn(&Context) -> Result<R, Error> + 'static,
+) -> Contestant {
+    let contestant = Contestant::new(name, start);
+    match program.version(context) {
+        Some(version) => contestant.version(version),
+        None => contestant,
+    }
+}
+
+/// CPU time that somebody else spent on a unit of work: `backend`, `kernel`.
+pub(super) fn cpu_of(name: &str, title: &str) -> Metric {
+    Metric::Figure {
+        key: format!("{name}-cpu"),
+        title: title.to_owned(),
+        scale: Scale::Seconds,
+        better: Better::Lower,
+    }
+}
+
+/// Memory figures of held connections: growth, and all of it.
+pub(super) fn memory() -> [Metric; 2] {
+    [(idle::GROWTH, "memory per connection"), (idle::ALL, "all memory / connections")].map(|(key, title)| {
+        Metric::Figure {
+            key: key.to_owned(),
+            title: title.to_owned(),
+            scale: Scale::Bytes,
+            better: Better::Lower,
+        }
+    })
+}

@@ -1,0 +1,439 @@
+//! The same backend, here and in a container: what does the way to it cost?
+//!
+//! A container engine reaches a published port in two ways: the kernel changes the destination of connections (DNAT),
+//! and a userland proxy relays those that come from the host's loopback interface. Against them stand a Unix socket in
+//! a directory that host and container share, the container's own address, and no container at all.
+
+use std::time::Instant;
+
+use crate::address::Address;
+use crate::agent::Agent;
+use crate::context::{Context, Extent};
+use crate::error::Error;
+use crate::load::http::{Load, Pace, Reuse};
+use crate::load::{Metered, Order, Tally, Window};
+use crate::meter;
+use crate::process::Process;
+use crate::sample::{Better, Metric, Sample, Scale};
+use crate::scenario::{Contestant, Group, Pairing, Plan, Running, Scenario};
+use crate::target::backend::HttpBackend;
+use crate::target::{Front, Place, Prepared, Program, Protocol, gunicorn};
+use docker::Engine;
+use network::{ANY, CONTAINER, LOOPBACK, Network, PUBLISHED, Tools, Translation, tcp};
+use proxy::Userland;
+
+mod contained;
+pub mod docker;
+pub mod network;
+pub mod proxy;
+
+/// The scenario `forwarded`.
+#[derive(Debug)]
+pub struct Forwarded;
+
+impl Scenario for Forwarded {
+    fn name(&self) -> &'static str {
+        "forwarded"
+    }
+
+    fn question(&self) -> &'static str {
+        "A backend in a container, through a forwarded port and through a Unix socket: what does the way cost?"
+    }
+
+    fn plan(&self, context: &Context) -> Result<Plan, Error> {
+        let mut plan = Plan::default();
+        let works: &[Work] = match context.extent {
+            Extent::Quick => &Work::ALL[..QUICK_WORKS],
+            Extent::Full => &Work::ALL,
+        };
+        match network::permitted().and_then(|()| Tools::find()) {
+            Ok(tools) => plan_namespaces(context, &mut plan, &tools, works)?,
+            Err(missing @ Error::Missing { .. }) => plan.note_missing(missing)?,
+            // Whoever may not make namespaces may still be allowed to use an engine.
+            Err(Error::Unsupported { what, why }) if Engine::find().is_ok() => {
+                plan.notes.push(format!("{what} is not possible here: {why}"));
+            }
+            Err(other) => return Err(other),
+        }
+        match Engine::find() {
+            Ok(engine) => {
+                plan.notes.push(format!("Groups `docker-...` are by {} itself.", engine.version));
+                plan.groups.extend(works.iter().map(|work| contained::group(&engine, *work)));
+            }
+            Err(error) => plan.notes.push(format!(
+                "Docker itself took no part ({error}): namespaces made by the run stand in, connected as Docker \
+                 connects them."
+            )),
+        }
+        Ok(plan)
+    }
+}
+
+fn plan_namespaces(context: &Context, plan: &mut Plan, tools: &Tools, works: &[Work]) -> Result<(), Error> {
+    let (userland, missing) = Userland::find();
+    for error in missing {
+        plan.note_missing(error)?;
+    }
+    if let Some(Userland::Socat(_)) = userland {
+        plan.notes.push(
+            "socat stands in for docker-proxy: it relays with a process for each connection, which costs more per \
+             connection and less per byte."
+                .to_owned(),
+        );
+    }
+    let ways = [Way::Loopback, Way::Unix, Way::Bridge, Way::Translated];
+    let ways: Vec<_> = ways.into_iter().chain(userland.map(Way::Userland)).collect();
+    plan.groups.extend(works.iter().map(|work| work.group(tools, &ways)));
+    let front = Program::Nginx.find(context).map(|_| Program::Nginx);
+    let front = match front {
+        Ok(front) => front,
+        Err(error) => {
+            plan.note_missing(error)?;
+            Program::Penstock
+        }
+    };
+    match gunicorn::find() {
+        Ok(_) => plan.groups.push(application(tools, front, &ways)),
+        Err(error) => plan.note_missing(error)?,
+    }
+    plan.notes.push(format!(
+        "dnat: a rule of {} changes the destination of connections to an address of the host; every packet is \
+         tracked, as on every machine with Docker. Connections that have ended are forgotten after 1 s instead of \
+         120 s, so that a long run does not fill the table (nf_conntrack_max).",
+        tools.filter_name()
+    ));
+    plan.notes.push(
+        "CPU is that of clients, backend and everything between them together: a way through the kernel is paid by \
+         whoever sends, and no single process shows it."
+            .to_owned(),
+    );
+    Ok(())
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Work {
+    id: &'static str,
+    title: &'static str,
+    reuse: Reuse,
+    connections: usize,
+    body: usize,
+}
+
+impl Work {
+    const ALL: [Work; 3] = [
+        Work {
+            id: "new-connection",
+            title: "a new connection for each request, 10 at once, replies of 100 B",
+            reuse: Reuse::Never,
+            connections: 10,
+            body: 100,
+        },
+        Work {
+            id: "keep-alive",
+            title: "64 kept connections, replies of 100 B",
+            reuse: Reuse::Keep,
+            connections: 64,
+            body: 100,
+        },
+        Work {
+            id: "large",
+            title: "10 kept connections, replies of 256 KiB",
+            reuse: Reuse::Keep,
+            connections: 10,
+            body: 256 << 10,
+        },
+    ];
+
+    fn group(self, tools: &Tools, ways: &[Way]) -> Group {
+        let pairs = pairs(ways.iter().map(Way::name));
+        let mut group = Group::new(self.id, format!("{}, in namespaces", self.title), "request", pairs);
+        group.columns.extend([forwarder_cpu(), kernel_cpu()]);
+        for way in ways {
+            let way = way.clone();
+            let (name, version, tools) = (way.name(), way.version(), tools.clone());
+            let contestant =
+                Contestant::new(name, move |context| Setting::start(context, &tools, &way, self));
+            group.contestants.push(versioned(contestant, version));
+        }
+        group
+    }
+
+    fn load(self, server: Address) -> Load {
+        let (connections, reuse) = (self.connections, self.reuse);
+        Load { server, path: "/".to_owned(), connections, reuse, pace: Pace::Closed }
+    }
+}
+
+/// How clients on the host reach the backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Way {
+    /// There is no container: the backend is on the host.
+    Loopback,
+    /// A Unix socket in a shared directory.
+    Unix,
+    /// The container's own address, which only the host knows.
+    Bridge,
+    /// An address of the host, whose connections the kernel forwards.
+    Translated,
+    /// The host's loopback interface, where a process relays.
+    Userland(Userland),
+}
+
+impl Way {
+    fn name(&self) -> &'static str {
+        match self {
+            Way::Loopback => "loopback",
+            Way::Unix => "unix",
+            Way::Bridge => "bridge",
+            Way::Translated => "dnat",
+            Way::Userland(program) => program.name(),
+        }
+    }
+
+    fn version(&self) -> Option<String> {
+        match self {
+            Way::Userland(program) => program.version(),
+            _ => None,
+        }
+    }
+
+    /// An engine has its rules in place for both kinds of forwarding.
+    fn translation(&self) -> Translation {
+        match self {
+            Way::Translated | Way::Userland(_) => Translation::Destination,
+            Way::Loopback | Way::Unix | Way::Bridge => Translation::None,
+        }
+    }
+
+    /// Where the backend listens, and where clients find it.
+    fn addresses(&self, context: &Context) -> (Address, Address) {
+        match self {
+            Way::Loopback => (tcp(LOOPBACK), tcp(LOOPBACK)),
+            Way::Unix => {
+                let socket = context.free_unix();
+                (socket.clone(), socket)
+            }
+            Way::Bridge => (tcp(ANY), tcp(CONTAINER)),
+            Way::Translated => (tcp(ANY), tcp(PUBLISHED)),
+            Way::Userland(_) => (tcp(ANY), tcp(LOOPBACK)),
+        }
+    }
+}
+
+/// Every forwarded port with each of the ways that need no forwarding.
+fn pairs<'a>(names: impl Iterator<Item = &'a str>) -> Pairing {
+    let plain = ["loopback", "unix"];
+    let forwarded: Vec<_> = names.filter(|name| !plain.contains(name)).collect();
+    let mut pairs = vec![("unix".to_owned(), "loopback".to_owned())];
+    for reference in plain {
+        pairs.extend(forwarded.iter().map(|name| ((*name).to_owned(), reference.to_owned())));
+    }
+    Pairing::Pairs(pairs)
+}
+
+/// A backend in namespaces made for it, and the way to it.
+struct Setting {
+    front: Option<Process>,
+    forwarder: Option<Process>,
+    backend: Backend,
+    network: Network,
+    tools: Tools,
+    configuration: String,
+    load: Load,
+}
+
+/// What answers.
+enum Backend {
+    Small(Agent),
+    Application(Process),
+}
+
+impl Setting {
+    fn start(context: &Context, tools: &Tools, way: &Way, work: Work) -> Result<Self, Error> {
+        let network = Network::create(context, tools, way.translation())?;
+        let (listen, server) = way.addresses(context);
+        let launch = Agent::launch(context, "backend", &context.cores.target);
+        let launch = network.place(way).launch(tools, launch);
+        let order = Order::HttpBackend(HttpBackend { listen: vec![listen], body: work.body });
+        let (agent, _) = Agent::serve_as(context, &launch, order)?;
+        let mut setting = Setting {
+            front: None,
+            forwarder: None,
+            backend: Backend::Small(agent),
+            configuration: network.commands.clone(),
+            network,
+            tools: tools.clone(),
+            load: work.load(server),
+        };
+        setting.start_forwarder(context, way)?;
+        Ok(setting)
+    }
+
+    /// An application in the container and a reverse proxy on the host.
+    fn with_application(context: &Context, tools: &Tools, way: &Way, front: Program) -> Result<Self, Error> {
+        let network = Network::create(context, tools, way.translation())?;
+        let (listen, server) = way.addresses(context);
+        let Prepared { launch, configuration } = gunicorn::prepare(context, &listen)?;
+        let place = network.place(way);
+        let mut application = Process::start(context, &place.launch(tools, launch))?;
+        let ready = if listen == tcp(ANY) { tcp(LOOPBACK) } else { listen };
+        place.wait_listening(context, &mut application, &ready)?;
+        let mut setting = Setting {
+            front: None,
+            forwarder: None,
+            backend: Backend::Application(application),
+            configuration: format!("{}\n{configuration}\n", network.commands),
+            network,
+            tools: tools.clone(),
+            load: Work { reuse: Reuse::Keep, ..Work::ALL[0] }.load(tcp(FRONT)),
+        };
+        setting.start_forwarder(context, way)?;
+        let ends = Front::new(Protocol::Http, tcp(FRONT), server).on(Place::Load);
+        let Prepared { launch, configuration } = front.prepare(context, &ends)?;
+        let host = &setting.network.host;
+        let mut process = Process::start(context, &host.launch(tools, launch))?;
+        host.wait_listening(context, &mut process, &tcp(FRONT))?;
+        setting.front = Some(process);
+        setting.configuration.push_str(&configuration);
+        Ok(setting)
+    }
+
+    fn start_forwarder(&mut self, context: &Context, way: &Way) -> Result<(), Error> {
+        let Way::Userland(program) = way else {
+            return Ok(());
+        };
+        let host = &self.network.host;
+        let launch = program.launch(context, LOOPBACK, CONTAINER);
+        let mut process = Process::start(context, &host.launch(&self.tools, launch))?;
+        host.wait_listening(context, &mut process, &tcp(LOOPBACK))?;
+        self.forwarder = Some(process);
+        self.configuration.push_str("# the userland proxy, in the host's namespace\n");
+        self.configuration.push_str(&program.command(LOOPBACK, CONTAINER));
+        Ok(())
+    }
+}
+
+impl Network {
+    /// Where the backend is.
+    fn place(&self, way: &Way) -> &network::Namespace {
+        if *way == Way::Loopback { &self.host } else { &self.container }
+    }
+}
+
+impl Running for Setting {
+    fn configuration(&self) -> String {
+        self.configuration.clone()
+    }
+
+    fn trial(&mut self, context: &Context, window: Window) -> Result<Sample, Error> {
+        let backend = match &mut self.backend {
+            Backend::Small(agent) => agent.pid(),
+            Backend::Application(process) => {
+                process.check()?;
+                process.pid()
+            }
+        };
+        let mut metered = vec![meter_of(LOAD, 0), meter_of(BACKEND, backend)];
+        for (name, process) in [(FORWARDER, &mut self.forwarder), (FRONT_NAME, &mut self.front)] {
+            if let Some(process) = process {
+                process.check()?;
+                metered.push(meter_of(name, process.pid()));
+            }
+        }
+        let launch = Agent::launch(context, "http load", &context.cores.load);
+        let launch = self.network.host.launch(&self.tools, launch);
+        watched(|| Agent::load_as(context, &launch, Order::Http(self.load.clone()), window, metered))
+    }
+}
+
+/// The stack that people have: a reverse proxy on the host, an application in a container.
+fn application(tools: &Tools, front: Program, ways: &[Way]) -> Group {
+    let title =
+        format!("{} on the host, Flask under gunicorn (one worker) in namespaces, 10 clients", front.name());
+    let mut group = Group::new("application", title, "request", pairs(ways.iter().map(Way::name)));
+    group.headline = Metric::Rate;
+    group.columns =
+        vec![Metric::CpuPerUnit, Metric::LatencyMedian, Metric::Latency99, forwarder_cpu(), kernel_cpu()];
+    for way in ways {
+        let way = way.clone();
+        let (name, version, tools) = (way.name(), way.version(), tools.clone());
+        let start = move |context: &Context| Setting::with_application(context, &tools, &way, front);
+        group.contestants.push(versioned(Contestant::new(name, start), version));
+    }
+    group
+}
+
+/// A load's sample, with what forwarder and kernel threads spent. The latter is read around the whole load, its start
+/// included, and is scaled to the window.
+fn watched(load: impl FnOnce() -> Result<Tally, Error>) -> Result<Sample, Error> {
+    let (before, begin) = (meter::kernel_threads(), Instant::now());
+    let mut tally = load()?;
+    let kernel = (meter::kernel_threads() - before) * tally.seconds / begin.elapsed().as_secs_f64();
+    let units = (tally.units as f64).max(1.0);
+    tally.figures.insert(KERNEL.to_owned(), kernel / units);
+    let forwarder = tally.cpu.get(FORWARDER).copied();
+    tally.figures.extend(forwarder.map(|cpu| (FORWARDER.to_owned(), cpu.total / units)));
+    Ok(tally.sample(&[LOAD, BACKEND, FORWARDER, FRONT_NAME]))
+}
+
+fn versioned(contestant: Contestant, version: Option<String>) -> Contestant {
+    match version {
+        Some(version) => contestant.version(version),
+        None => contestant,
+    }
+}
+
+fn meter_of(name: &str, pid: i32) -> Metered {
+    Metered { name: name.to_owned(), pid }
+}
+
+fn forwarder_cpu() -> Metric {
+    figure(FORWARDER, "of it forwarder")
+}
+
+fn kernel_cpu() -> Metric {
+    figure(KERNEL, "+ kernel threads")
+}
+
+fn figure(key: &str, title: &str) -> Metric {
+    let (key, title) = (key.to_owned(), title.to_owned());
+    Metric::Figure { key, title, scale: Scale::Seconds, better: Better::Lower }
+}
+
+/// How many of [`Work::ALL`] a quick run does.
+const QUICK_WORKS: usize = 2;
+
+/// Where the reverse proxy of the application listens, on the host.
+const FRONT: std::net::SocketAddrV4 = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 8080);
+
+const LOAD: &str = "load";
+const BACKEND: &str = "backend";
+const FORWARDER: &str = "forwarder";
+const FRONT_NAME: &str = "front";
+const KERNEL: &str = "kernel-threads";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_forwarded_way_is_compared_with_both_that_need_no_forwarding() {
+        let Pairing::Pairs(found) = pairs(["loopback", "unix", "dnat"].into_iter()) else {
+            panic!("not pairs");
+        };
+        let expected = [("unix", "loopback"), ("dnat", "loopback"), ("dnat", "unix")];
+        assert_eq!(found, expected.map(|(one, other)| (one.to_owned(), other.to_owned())));
+    }
+
+    #[test]
+    fn what_the_forwarder_and_the_kernel_spend_is_shown_beside_the_sum() {
+        let cpu = |total| meter::Cpu { total, ..meter::Cpu::default() };
+        let cpus = [(LOAD, 1.0), (BACKEND, 2.0), (FORWARDER, 4.0)];
+        let cpu = cpus.map(|(name, total)| (name.to_owned(), cpu(total))).into();
+        let sample = watched(|| Ok(Tally { units: 10, seconds: 1.0, cpu, ..Tally::default() })).unwrap();
+        assert_eq!(Metric::CpuPerUnit.of(&sample), Some(0.7));
+        assert_eq!(forwarder_cpu().of(&sample), Some(0.4));
+        assert!(kernel_cpu().of(&sample).is_some());
+    }
+}

@@ -1,0 +1,106 @@
+//! The backend in a container of Docker itself, and the ways to it that Docker gives.
+
+use super::docker::{Container, Engine};
+use super::network::tcp;
+use super::{BACKEND, FORWARDER, LOAD, Work, forwarder_cpu, kernel_cpu, meter_of, pairs, watched};
+use crate::agent::Agent;
+use crate::context::Context;
+use crate::error::Error;
+use crate::load::http::Load;
+use crate::load::{Order, Window};
+use crate::sample::Sample;
+use crate::scenario::{Contestant, Group, Running};
+use crate::target::backend::HttpBackend;
+
+/// The same work as in namespaces.
+pub(super) fn group(engine: &Engine, work: Work) -> Group {
+    let pairs = pairs(Published::ALL.iter().map(|way| way.name()));
+    let (id, title) = (format!("docker-{}", work.id), format!("{}, in a container of Docker", work.title));
+    let mut group = Group::new(id, title, "request", pairs);
+    group.columns.extend([forwarder_cpu(), kernel_cpu()]);
+    for way in Published::ALL {
+        let (version, engine) = (engine.version.clone(), engine.clone());
+        let contestant =
+            Contestant::new(way.name(), move |context| Contained::start(context, &engine, way, work));
+        group.contestants.push(contestant.version(version));
+    }
+    group
+}
+
+/// How clients reach a container of Docker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Published {
+    Loopback,
+    Unix,
+    Translated,
+    Userland,
+}
+
+impl Published {
+    const ALL: [Published; 4] =
+        [Published::Loopback, Published::Unix, Published::Translated, Published::Userland];
+
+    fn name(self) -> &'static str {
+        match self {
+            Published::Loopback => "loopback",
+            Published::Unix => "unix",
+            Published::Translated => "dnat",
+            Published::Userland => "docker-proxy",
+        }
+    }
+}
+
+/// A backend in a container of Docker (or beside it), and how to load it.
+struct Contained {
+    server: Server,
+    way: Published,
+    load: Load,
+}
+
+enum Server {
+    Here(Agent),
+    There(Container),
+}
+
+impl Contained {
+    fn start(context: &Context, engine: &Engine, way: Published, work: Work) -> Result<Self, Error> {
+        let (server, address) = match way {
+            Published::Loopback => {
+                let listen = context.free_tcp()?;
+                let order = Order::HttpBackend(HttpBackend { listen: vec![listen.clone()], body: work.body });
+                let (agent, _) = Agent::serve(context, "backend", order, &context.cores.target)?;
+                (Server::Here(agent), listen)
+            }
+            Published::Unix | Published::Translated | Published::Userland => {
+                let container = engine.start(context, work.body)?;
+                let address = match way {
+                    Published::Unix => container.socket.clone(),
+                    Published::Translated => tcp(container.published),
+                    _ => tcp(container.local),
+                };
+                (Server::There(container), address)
+            }
+        };
+        Ok(Contained { server, way, load: work.load(address) })
+    }
+}
+
+impl Running for Contained {
+    fn configuration(&self) -> String {
+        match &self.server {
+            Server::Here(_) => String::new(),
+            Server::There(container) => container.command.clone(),
+        }
+    }
+
+    fn trial(&mut self, context: &Context, window: Window) -> Result<Sample, Error> {
+        let (backend, forwarder) = match &self.server {
+            Server::Here(agent) => (agent.pid(), None),
+            Server::There(container) => (container.pid, container.proxy),
+        };
+        let mut metered = vec![meter_of(LOAD, 0), meter_of(BACKEND, backend)];
+        let forwarder = forwarder.filter(|_| self.way == Published::Userland);
+        metered.extend(forwarder.map(|pid| meter_of(FORWARDER, pid)));
+        watched(|| Agent::load(context, "http load", Order::Http(self.load.clone()), window, metered))
+    }
+}

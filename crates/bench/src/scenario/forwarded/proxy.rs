@@ -1,0 +1,97 @@
+//! The userland proxy: the process that Docker starts for each published port. Connections from the host's loopback
+//! interface go through it, because the kernel does not forward those.
+
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::machine;
+use crate::process::{self, Launch};
+
+/// A program that relays connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Userland {
+    /// Docker's own.
+    DockerProxy(PathBuf),
+    /// Does the same in another way: a process for each connection.
+    Socat(PathBuf),
+}
+
+impl Userland {
+    /// Docker's, where Debian and Docker put it, and what stands in for it otherwise; beside that what is missing.
+    pub fn find() -> (Option<Self>, Vec<Error>) {
+        let docker = process::find("docker-proxy", "docker.io").or_else(|missing| {
+            let places = ["/usr/libexec/docker/docker-proxy", "/usr/lib/docker/docker-proxy"];
+            places.iter().map(PathBuf::from).find(|path| path.is_file()).ok_or(missing)
+        });
+        match docker.map(Userland::DockerProxy) {
+            Ok(found) => (Some(found), Vec::new()),
+            Err(missing) => match process::find("socat", "socat") {
+                Ok(path) => (Some(Userland::Socat(path)), vec![missing]),
+                Err(too) => (None, vec![missing, too]),
+            },
+        }
+    }
+
+    /// Its name in a table.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Userland::DockerProxy(_) => "docker-proxy",
+            Userland::Socat(_) => "socat",
+        }
+    }
+
+    /// What it says about its version.
+    pub fn version(&self) -> Option<String> {
+        match self {
+            Userland::DockerProxy(_) => {
+                let packages = ["docker.io", "docker-ce", "moby-engine"];
+                packages.iter().find_map(|name| Some(format!("{name} {}", machine::package_version(name)?)))
+            }
+            Userland::Socat(path) => machine::version(path, &["-V"]),
+        }
+    }
+
+    /// How it is started, on the load's cores, where proxies usually are beside an application.
+    pub fn launch(&self, context: &Context, listen: SocketAddrV4, backend: SocketAddrV4) -> Launch {
+        let cores = &context.cores.load;
+        match self {
+            // It tells its parent through descriptor 3 that it is ready, and a socket must not take that place.
+            Userland::DockerProxy(path) => Launch::new(self.name(), "/bin/sh", cores)
+                .args(["-c", "exec \"$@\" 3>/dev/null", "sh"])
+                .arg(path)
+                .args(docker_arguments(listen, backend)),
+            Userland::Socat(path) => {
+                Launch::new(self.name(), path, cores).args(socat_arguments(listen, backend))
+            }
+        }
+    }
+
+    /// The command line, as a reader could use it.
+    pub fn command(&self, listen: SocketAddrV4, backend: SocketAddrV4) -> String {
+        let line =
+            |path: &Path, arguments: Vec<String>| format!("{} {}\n", path.display(), arguments.join(" "));
+        match self {
+            Userland::DockerProxy(path) => line(path, docker_arguments(listen, backend)),
+            Userland::Socat(path) => line(path, socat_arguments(listen, backend)),
+        }
+    }
+}
+
+fn docker_arguments(listen: SocketAddrV4, backend: SocketAddrV4) -> Vec<String> {
+    let ends = [("host", listen), ("container", backend)];
+    let mut arguments = vec!["-proto".to_owned(), "tcp".to_owned()];
+    for (name, address) in ends {
+        arguments.extend([format!("-{name}-ip"), address.ip().to_string()]);
+        arguments.extend([format!("-{name}-port"), address.port().to_string()]);
+    }
+    arguments
+}
+
+fn socat_arguments(listen: SocketAddrV4, backend: SocketAddrV4) -> Vec<String> {
+    vec![
+        format!("TCP-LISTEN:{},bind={},reuseaddr,fork,nodelay,backlog=1024", listen.port(), listen.ip()),
+        format!("TCP:{backend},nodelay"),
+    ]
+}

@@ -1,0 +1,323 @@
+//! A reverse proxy with small replies: what does it add to a request? And how much of that is left when there is a
+//! real application behind it?
+
+use crate::address::Address;
+use crate::agent::Agent;
+use crate::context::{Context, Extent};
+use crate::error::Error;
+use crate::load::http::{Load, Pace, Reuse};
+use crate::load::{Metered, Order, Window};
+use crate::sample::{Better, Metric, Sample, Scale};
+use crate::scenario::{Bar, Contestant, Group, Pairing, Plan, Running, Scenario};
+use crate::target::backend::HttpBackend;
+use crate::target::{Front, Place, Program, Protocol, Target, gunicorn};
+
+/// The scenario `http`.
+#[derive(Debug)]
+pub struct Http;
+
+impl Scenario for Http {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn question(&self) -> &'static str {
+        "Reverse proxies with small replies, over TCP and Unix backends: what does a request cost?"
+    }
+
+    fn plan(&self, context: &Context) -> Result<Plan, Error> {
+        let mut plan = Plan::default();
+        let works: &[Work] = match context.extent {
+            Extent::Quick => &Work::ALL[..QUICK_WORKS],
+            Extent::Full => &Work::ALL,
+        };
+        let mut rivals = Vec::new();
+        for program in [Program::Haproxy, Program::Nginx, Program::Pen] {
+            match program.find(context) {
+                Ok(_) => rivals.push(program),
+                Err(error) => plan.note_missing(error)?,
+            }
+        }
+        for work in works {
+            plan.groups.push(work.group(context, &rivals));
+        }
+        match gunicorn::find() {
+            Ok(_) => plan.groups.push(application(context, &rivals)),
+            Err(error) => plan.note_missing(error)?,
+        }
+        plan.notes = vec![
+            "`direct` is the backend alone, on the core that the proxies have: what there would be without a proxy."
+                .to_owned(),
+            "`pen` passes bytes on and understands none; the others read each request and write it anew.".to_owned(),
+            "In groups with a backlog a spinning process shares the proxy's core, so that the proxy always finds \
+             work when it runs, as under full load. CPU per request is then comparable and the rate means nothing."
+                .to_owned(),
+        ];
+        Ok(plan)
+    }
+}
+
+/// What is asked of the proxies.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    id: &'static str,
+    title: &'static str,
+    backend: Socket,
+    reuse: Reuse,
+    pace: Pace,
+    company: Company,
+    /// Ratios to the better of haproxy and nginx that are to be kept, and aimed for.
+    bar: Option<(f64, f64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Socket {
+    Tcp,
+    Unix,
+}
+
+/// Who else is on the target's core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Company {
+    Alone,
+    Spinning,
+}
+
+const QUICK_WORKS: usize = 5;
+
+impl Work {
+    const ALL: [Work; 7] = [
+        Work {
+            id: "keep-alive-tcp",
+            title: "kept connections, TCP backend, the proxy always has a backlog",
+            backend: Socket::Tcp,
+            reuse: Reuse::Keep,
+            pace: Pace::Closed,
+            company: Company::Spinning,
+            bar: Some((0.80, 0.75)),
+        },
+        Work {
+            id: "keep-alive-unix",
+            title: "kept connections, Unix-socket backend, the proxy always has a backlog",
+            backend: Socket::Unix,
+            reuse: Reuse::Keep,
+            pace: Pace::Closed,
+            company: Company::Spinning,
+            bar: Some((0.80, 0.75)),
+        },
+        Work {
+            id: "new-connection",
+            title: "a new client connection for each request, TCP backend, the proxy always has a backlog",
+            backend: Socket::Tcp,
+            reuse: Reuse::Never,
+            pace: Pace::Closed,
+            company: Company::Spinning,
+            bar: Some((0.95, 0.85)),
+        },
+        Work {
+            id: "keep-alive-tcp-alone",
+            title: "kept connections, TCP backend, the proxy has its core alone",
+            backend: Socket::Tcp,
+            reuse: Reuse::Keep,
+            pace: Pace::Closed,
+            company: Company::Alone,
+            bar: None,
+        },
+        Work {
+            id: "latency",
+            title: "5,000 requests a second on kept connections, TCP backend: latency from the intended send time",
+            backend: Socket::Tcp,
+            reuse: Reuse::Keep,
+            pace: Pace::Open(5000.0),
+            company: Company::Alone,
+            bar: None,
+        },
+        Work {
+            id: "new-connection-unix",
+            title: "a new client connection for each request, Unix-socket backend, the proxy always has a backlog",
+            backend: Socket::Unix,
+            reuse: Reuse::Never,
+            pace: Pace::Closed,
+            company: Company::Spinning,
+            bar: None,
+        },
+        Work {
+            id: "latency-unix",
+            title: "5,000 requests a second on kept connections, Unix-socket backend: latency from the intended send \
+                    time",
+            backend: Socket::Unix,
+            reuse: Reuse::Keep,
+            pace: Pace::Open(5000.0),
+            company: Company::Alone,
+            bar: None,
+        },
+    ];
+
+    fn group(self, context: &Context, rivals: &[Program]) -> Group {
+        let mut group = Group::new(self.id, self.title, "request", Pairing::Subject("penstock".to_owned()));
+        match self.pace {
+            Pace::Closed => group.columns.push(backend_cpu()),
+            Pace::Open(_) => {
+                group.headline = Metric::Latency99;
+                group.columns =
+                    vec![Metric::LatencyMedian, Metric::Latency999, Metric::CpuPerUnit, Metric::Rate];
+            }
+        }
+        if let Some((must, aim)) = self.bar {
+            let rivals = vec!["haproxy".to_owned(), "nginx".to_owned()];
+            group.bars.push(Bar { subject: "penstock".to_owned(), rivals, must, aim });
+        }
+        group.contestants.push(Contestant::new("direct", move |context| Setting::direct(context, self)));
+        // pen reaches its backends over TCP only.
+        let suits = |program: &Program| *program != Program::Pen || self.backend == Socket::Tcp;
+        for program in [Program::Penstock].into_iter().chain(rivals.iter().copied().filter(suits)) {
+            let contestant =
+                Contestant::new(program.name(), move |context| Setting::proxied(context, self, program));
+            group.contestants.push(contestant.version(program.version(context).unwrap_or_default()));
+        }
+        group
+    }
+}
+
+/// A proxy (or none) with its backend, up, and how to load it.
+struct Setting {
+    target: Option<Target>,
+    backend: Agent,
+    /// Ends with the rest.
+    _spinner: Option<Agent>,
+    load: Load,
+}
+
+impl Setting {
+    fn direct(context: &Context, work: Work) -> Result<Self, Error> {
+        let (backend, server) = work.start_backend(context, &context.cores.target)?;
+        let spinner = work.start_spinner(context)?;
+        Ok(Setting { target: None, backend, _spinner: spinner, load: work.load(server) })
+    }
+
+    fn proxied(context: &Context, work: Work, program: Program) -> Result<Self, Error> {
+        let (backend, behind) = work.start_backend(context, &context.cores.load)?;
+        let target = program.start(context, &Front::new(Protocol::Http, context.free_tcp()?, behind))?;
+        let spinner = work.start_spinner(context)?;
+        let server = target.address.clone();
+        Ok(Setting { target: Some(target), backend, _spinner: spinner, load: work.load(server) })
+    }
+}
+
+impl Work {
+    fn start_backend(self, context: &Context, cores: &[usize]) -> Result<(Agent, Address), Error> {
+        let listen = match self.backend {
+            Socket::Tcp => context.free_tcp()?,
+            Socket::Unix => context.free_unix(),
+        };
+        let order = Order::HttpBackend(HttpBackend { listen: vec![listen.clone()], body: BODY });
+        let (agent, _) = Agent::serve(context, "backend", order, cores)?;
+        Ok((agent, listen))
+    }
+
+    fn start_spinner(self, context: &Context) -> Result<Option<Agent>, Error> {
+        match self.company {
+            Company::Alone => Ok(None),
+            Company::Spinning => Agent::serve(context, "spinner", Order::Spin, &context.cores.target)
+                .map(|(agent, _)| Some(agent)),
+        }
+    }
+
+    fn load(self, server: Address) -> Load {
+        Load { server, path: "/".to_owned(), connections: CONNECTIONS, reuse: self.reuse, pace: self.pace }
+    }
+}
+
+impl Running for Setting {
+    fn configuration(&self) -> String {
+        self.target.as_ref().map(|target| target.configuration.clone()).unwrap_or_default()
+    }
+
+    fn trial(&mut self, context: &Context, window: Window) -> Result<Sample, Error> {
+        let backend = self.backend.pid();
+        let metered = match &mut self.target {
+            None => vec![metered("target", backend)],
+            Some(target) => {
+                target.process.check()?;
+                vec![metered("target", target.process.pid()), metered("backend", backend)]
+            }
+        };
+        let order = Order::Http(self.load.clone());
+        Ok(Agent::load(context, "http load", order, window, metered)?.sample(&["target"]))
+    }
+}
+
+/// The seed of it all: Flask under gunicorn behind each proxy, over both kinds of socket.
+fn application(context: &Context, rivals: &[Program]) -> Group {
+    let title = "Flask under gunicorn (one worker) behind each proxy, over TCP and over a Unix socket, 10 connections";
+    let fronts = rivals.iter().copied().filter(|program| *program != Program::Pen);
+    let fronts: Vec<_> = [Program::Penstock].into_iter().chain(fronts).collect();
+    let pairs =
+        fronts.iter().map(|program| (format!("{}-unix", program.name()), format!("{}-tcp", program.name())));
+    let mut group = Group::new("application", title, "request", Pairing::Pairs(pairs.collect()));
+    group.headline = Metric::Rate;
+    group.columns = vec![Metric::CpuPerUnit, Metric::LatencyMedian, Metric::Latency99];
+    for program in fronts {
+        for socket in [Socket::Tcp, Socket::Unix] {
+            let suffix = if socket == Socket::Tcp { "tcp" } else { "unix" };
+            let name = format!("{}-{suffix}", program.name());
+            let contestant = Contestant::new(name, move |context| Stack::start(context, program, socket));
+            group.contestants.push(contestant.version(program.version(context).unwrap_or_default()));
+        }
+    }
+    group
+}
+
+/// A proxy and the application behind it. The application has the target's core to itself.
+struct Stack {
+    front: Target,
+    application: Target,
+}
+
+impl Stack {
+    fn start(context: &Context, program: Program, socket: Socket) -> Result<Self, Error> {
+        let behind = match socket {
+            Socket::Tcp => context.free_tcp()?,
+            Socket::Unix => context.free_unix(),
+        };
+        let application = gunicorn::start(context, &behind)?;
+        let front = Front::new(Protocol::Http, context.free_tcp()?, behind).on(Place::Load);
+        let front = program.start(context, &front)?;
+        Ok(Stack { front, application })
+    }
+}
+
+impl Running for Stack {
+    fn configuration(&self) -> String {
+        format!("{}\n{}", self.front.configuration, self.application.configuration)
+    }
+
+    fn trial(&mut self, context: &Context, window: Window) -> Result<Sample, Error> {
+        self.front.process.check()?;
+        self.application.process.check()?;
+        let server = self.front.address.clone();
+        let load =
+            Load { server, path: "/".to_owned(), connections: 10, reuse: Reuse::Keep, pace: Pace::Closed };
+        let pids = [("front", &self.front), ("application", &self.application)];
+        let metered = pids.map(|(name, target)| metered(name, target.process.pid())).to_vec();
+        let tally = Agent::load(context, "http load", Order::Http(load), window, metered)?;
+        Ok(tally.sample(&["front", "application"]))
+    }
+}
+
+fn metered(name: &str, pid: i32) -> Metered {
+    Metered { name: name.to_owned(), pid }
+}
+
+/// What the backend spent: it does the same for everybody, so a round in which it differs is a bad one.
+fn backend_cpu() -> Metric {
+    Metric::Figure {
+        key: "backend-cpu".to_owned(),
+        title: "backend's CPU".to_owned(),
+        scale: Scale::Seconds,
+        better: Better::Lower,
+    }
+}
+
+const BODY: usize = 100;
+const CONNECTIONS: usize = 64;

@@ -1,0 +1,344 @@
+//! A terminator of TLS: what do a handshake, a request, a gigabyte and an idle client cost?
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::address::Address;
+use crate::context::{Context, Extent};
+use crate::error::Error;
+use crate::load::http::{self, Pace, Reuse};
+use crate::load::tcp::{self, Conversation, Server};
+use crate::load::tls::{Client, Curve, Load, Requests, Resumption};
+use crate::load::{Order, idle};
+use crate::machine;
+use crate::sample::Metric;
+use crate::scenario::chain::{self, Chain, Company, Count, Fresh, Links};
+use crate::scenario::{Bar, Group, Pairing, Plan, Scenario};
+use crate::target::backend::HttpBackend;
+use crate::target::certificate::Key;
+use crate::target::{Front, Program, Protocol, Tls, TlsVersion, nginx};
+
+/// The scenario `tls`.
+#[derive(Debug)]
+pub struct TlsTermination;
+
+impl Scenario for TlsTermination {
+    fn name(&self) -> &'static str {
+        "tls"
+    }
+
+    fn question(&self) -> &'static str {
+        "TLS termination: what do a handshake, a request, a gigabyte and an idle connection cost?"
+    }
+
+    fn plan(&self, context: &Context) -> Result<Plan, Error> {
+        let mut plan = Plan::default();
+        let all = [Program::Penstock, Program::Haproxy, Program::Nginx, Program::Hitch, Program::Pen];
+        let programs = chain::present(context, &mut plan, &all)?;
+        let mut relays = programs.clone();
+        if programs.contains(&Program::Nginx)
+            && let Err(error) = nginx::find_stream_module()
+        {
+            relays.retain(|program| *program != Program::Nginx);
+            plan.note_missing(error)?;
+        }
+        let works = match context.extent {
+            Extent::Quick => &Work::ALL[..QUICK_WORKS],
+            Extent::Full => &Work::ALL,
+        };
+        for work in works {
+            let takes_part = if work.protocol() == Protocol::Tcp { &relays } else { &programs };
+            plan.groups.push(work.group(context, takes_part)?);
+        }
+        plan.notes = notes();
+        Ok(plan)
+    }
+}
+
+fn notes() -> Vec<String> {
+    let library = match machine::package_version("libssl3") {
+        Some(version) => format!("OpenSSL {version}"),
+        None => "the OpenSSL that they were built with".to_owned(),
+    };
+    vec![
+        format!(
+            "haproxy, nginx, hitch and pen use {library}; penstock uses rustls with AWS-LC. With another library \
+             under them much of a difference in handshakes may go away."
+        ),
+        "All are asked for the same: X25519 and AES-128-GCM; but pen for P-256, because it knows no other group. \
+         Certificates are signed with their own key; the chain is one certificate."
+            .to_owned(),
+        "A handshake is a connection, the handshake itself with the sessions that the server hands out, and an \
+         orderly end. penstock, haproxy and nginx do not go to the backend for it; hitch and pen do, because they \
+         pass bytes on and cannot know that none will come."
+            .to_owned(),
+        "AES is faster in AWS-LC than in OpenSSL 3.0 where the processor has vector instructions for it: that shows in \
+         streams."
+            .to_owned(),
+        "In requests, too, hitch and pen pass bytes on and understand none.".to_owned(),
+        "In groups with a backlog a spinning process shares the target's core: the rate means nothing there."
+            .to_owned(),
+        "Memory is that of the target's processes (PSS), not of the kernel's sockets. The limit for penstock is \
+         15 KiB for each connection, the aim 10 KiB."
+            .to_owned(),
+    ]
+}
+
+/// What is asked of the terminators.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    id: &'static str,
+    title: &'static str,
+    what: What,
+    key: Key,
+    version: TlsVersion,
+    /// Who has to be beaten, and by which ratios that must be kept and are aimed for.
+    bar: Option<(&'static [&'static str], f64, f64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Handshakes(Resumption),
+    Requests,
+    Stream(Conversation),
+    Idle,
+}
+
+const QUICK_WORKS: usize = 6;
+const ALL_RIVALS: &[&str] = &["haproxy", "nginx", "hitch", "pen"];
+
+impl Work {
+    const ALL: [Work; 12] = [
+        Work {
+            id: "full-p256-tls13",
+            title: "full handshakes, ECDSA P-256, TLS 1.3, always a backlog",
+            what: What::Handshakes(Resumption::Never),
+            key: Key::EcdsaP256,
+            version: TlsVersion::V13,
+            bar: Some((ALL_RIVALS, 0.48, 0.43)),
+        },
+        Work {
+            id: "full-rsa-tls13",
+            title: "full handshakes, RSA-2048, TLS 1.3, always a backlog",
+            what: What::Handshakes(Resumption::Never),
+            key: Key::Rsa2048,
+            version: TlsVersion::V13,
+            bar: Some((ALL_RIVALS, 0.75, 0.70)),
+        },
+        Work {
+            id: "resumed-p256-tls13",
+            title: "resumed handshakes, ECDSA P-256, TLS 1.3, always a backlog",
+            what: What::Handshakes(Resumption::Always),
+            key: Key::EcdsaP256,
+            version: TlsVersion::V13,
+            bar: Some((ALL_RIVALS, 0.50, 0.46)),
+        },
+        Work {
+            id: "requests",
+            title: "HTTPS requests on kept connections, small replies, TLS 1.3, always a backlog",
+            what: What::Requests,
+            key: Key::EcdsaP256,
+            version: TlsVersion::V13,
+            bar: Some((&["haproxy", "nginx"], 0.80, 0.75)),
+        },
+        Work {
+            id: "download",
+            title: "one stream from server to client, TLS 1.3",
+            what: What::Stream(Conversation::Download),
+            key: Key::EcdsaP256,
+            version: TlsVersion::V13,
+            bar: Some((&["haproxy"], 1.05, 0.95)),
+        },
+        Work {
+            id: "idle",
+            title: "connections that are idle after one HTTPS request, TLS 1.3",
+            what: What::Idle,
+            key: Key::EcdsaP256,
+            version: TlsVersion::V13,
+            bar: None,
+        },
+        Work {
+            id: "upload",
+            title: "one stream from client to server, TLS 1.3",
+            what: What::Stream(Conversation::Upload),
+            key: Key::EcdsaP256,
+            version: TlsVersion::V13,
+            bar: Some((&["haproxy"], 1.05, 0.95)),
+        },
+        Work {
+            id: "resumed-rsa-tls13",
+            title: "resumed handshakes, RSA-2048, TLS 1.3, always a backlog",
+            what: What::Handshakes(Resumption::Always),
+            key: Key::Rsa2048,
+            version: TlsVersion::V13,
+            bar: None,
+        },
+        Work {
+            id: "full-p256-tls12",
+            title: "full handshakes, ECDSA P-256, TLS 1.2, always a backlog",
+            what: What::Handshakes(Resumption::Never),
+            key: Key::EcdsaP256,
+            version: TlsVersion::V12,
+            bar: None,
+        },
+        Work {
+            id: "full-rsa-tls12",
+            title: "full handshakes, RSA-2048, TLS 1.2, always a backlog",
+            what: What::Handshakes(Resumption::Never),
+            key: Key::Rsa2048,
+            version: TlsVersion::V12,
+            bar: None,
+        },
+        Work {
+            id: "resumed-p256-tls12",
+            title: "resumed handshakes, ECDSA P-256, TLS 1.2, always a backlog",
+            what: What::Handshakes(Resumption::Always),
+            key: Key::EcdsaP256,
+            version: TlsVersion::V12,
+            bar: None,
+        },
+        Work {
+            id: "resumed-rsa-tls12",
+            title: "resumed handshakes, RSA-2048, TLS 1.2, always a backlog",
+            what: What::Handshakes(Resumption::Always),
+            key: Key::Rsa2048,
+            version: TlsVersion::V12,
+            bar: None,
+        },
+    ];
+
+    fn unit(&self) -> &'static str {
+        match self.what {
+            What::Handshakes(_) => "handshake",
+            What::Requests => "request",
+            What::Stream(_) => "GB",
+            What::Idle => "connection",
+        }
+    }
+
+    fn protocol(&self) -> Protocol {
+        match self.what {
+            What::Stream(_) => Protocol::Tcp,
+            What::Handshakes(_) | What::Requests | What::Idle => Protocol::Http,
+        }
+    }
+
+    fn group(&self, context: &Context, programs: &[Program]) -> Result<Group, Error> {
+        let mut group = Group::new(self.id, self.title, self.unit(), Pairing::Subject("penstock".to_owned()));
+        let backend = chain::cpu_of("backend", "backend's CPU");
+        match self.what {
+            What::Handshakes(_) => group.columns = vec![Metric::Rate, Metric::LatencyMedian],
+            What::Requests => group.columns = vec![Metric::Rate, backend],
+            What::Stream(_) => group.columns = vec![Metric::Rate, backend],
+            What::Idle => {
+                let [growth, all] = chain::memory();
+                group.headline = growth;
+                group.columns = vec![all];
+            }
+        }
+        group.bars.extend(self.bar.map(|(rivals, must, aim)| Bar {
+            subject: "penstock".to_owned(),
+            rivals: rivals.iter().map(|name| (*name).to_owned()).collect(),
+            must,
+            aim,
+        }));
+        let site = Site { work: *self, connections: chain::holdable(context)?, certificate: Rc::default() };
+        for program in programs.iter().copied() {
+            let (site, connections) = (site.clone(), site.connections);
+            let links = move |context: &Context| site.links(context, program);
+            let name = program.name();
+            group.contestants.push(match self.what {
+                What::Idle => {
+                    let start = move |_: &Context| Ok(Fresh::new(connections, links.clone()));
+                    chain::contestant(context, name, program, start)
+                }
+                _ => {
+                    let start = move |context: &Context| Chain::start(context, links(context)?);
+                    chain::contestant(context, name, program, start)
+                }
+            });
+        }
+        Ok(group)
+    }
+}
+
+/// What the contestants of a group have in common.
+#[derive(Clone)]
+struct Site {
+    work: Work,
+    /// Connections that are held, where they are.
+    connections: usize,
+    /// Made when the first of them starts.
+    certificate: Rc<RefCell<Option<Tls>>>,
+}
+
+impl Site {
+    fn links(&self, context: &Context, program: Program) -> Result<Links, Error> {
+        let work = self.work;
+        let behind = context.free_tcp()?;
+        let tls = self.certificate(context)?;
+        let resumption = match work.what {
+            What::Handshakes(resumption) => resumption,
+            _ => Resumption::Never,
+        };
+        let group = if program == Program::Pen { Curve::P256 } else { Curve::X25519 };
+        let client =
+            Client { certificate: tls.certificate.clone(), version: work.version, resumption, group };
+        let mut front = Front::new(work.protocol(), context.free_tcp()?, behind.clone()).tls(tls);
+        if work.what == What::Idle {
+            front = front.connections(self.connections + SPARE);
+        }
+        let backend = match work.what {
+            What::Stream(conversation) => Order::TcpServer(Server { listen: behind, conversation }),
+            _ => Order::HttpBackend(HttpBackend { listen: vec![behind], body: BODY }),
+        };
+        let company = match work.what {
+            What::Handshakes(_) | What::Requests => Company::Spinning,
+            What::Stream(_) | What::Idle => Company::Alone,
+        };
+        let count = match work.what {
+            What::Stream(_) => Count::Gigabytes,
+            _ => Count::Units,
+        };
+        let held = self.connections;
+        let load = move |server, holder| work.load(server, client.clone(), held, holder);
+        Ok(Links { backend, front: Some((program, front)), company, load: Box::new(load), count })
+    }
+
+    /// The same for all.
+    fn certificate(&self, context: &Context) -> Result<Tls, Error> {
+        let mut made = self.certificate.borrow_mut();
+        match &*made {
+            Some(tls) => Ok(tls.clone()),
+            None => Ok(made.insert(Tls::generate(context, self.work.key, self.work.version)?).clone()),
+        }
+    }
+}
+
+impl Work {
+    fn load(&self, server: Address, client: Client, held: usize, holder: i32) -> Order {
+        let connections = CONNECTIONS;
+        match self.what {
+            What::Handshakes(_) => Order::Handshakes(Load { server, client, connections: HANDSHAKES }),
+            What::Requests => {
+                let (path, reuse, pace) = ("/".to_owned(), Reuse::Keep, Pace::Closed);
+                let requests = http::Load { server, path, connections, reuse, pace };
+                Order::Https(Requests { requests, client })
+            }
+            What::Stream(conversation) => {
+                Order::Tcp(tcp::Load { server, conversation, connections: 1, tls: Some(client) })
+            }
+            What::Idle => {
+                let (talk, tls) = (idle::Talk::Http, Some(client));
+                Order::Idle(idle::Load { server, connections: held, talk, tls, holder })
+            }
+        }
+    }
+}
+
+const CONNECTIONS: usize = 32;
+/// Handshakes at once: those under way at both ends of a window must be few beside those within it.
+const HANDSHAKES: usize = 8;
+const BODY: usize = 100;
+/// More than are held, for those that come before.
+const SPARE: usize = 100;

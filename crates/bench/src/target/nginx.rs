@@ -1,0 +1,132 @@
+//! nginx: one worker, in the foreground, no logs, connections to the backend kept (which needs HTTP/1.1 and an empty
+//! Connection header).
+
+use std::path::Path;
+
+use super::{Front, Prepared, Protocol, TlsVersion, unsupported};
+use crate::address::Address;
+use crate::context::Context;
+use crate::error::Error;
+use crate::process::Launch;
+
+/// Writes its configuration.
+pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepared, Error> {
+    let prefix = context.path("nginx");
+    let scratch = prefix.display().to_string();
+    let configuration = configuration(front, &scratch)?;
+    let path = context.write("nginx.conf", &configuration)?;
+    std::fs::create_dir_all(&prefix)
+        .map_err(|source| Error::Io { doing: format!("create {scratch}"), source })?;
+    let launch = Launch::new("nginx", program, &context.cores.target)
+        .arg("-p")
+        .arg(prefix)
+        .arg("-e")
+        .arg("stderr")
+        .arg("-c")
+        .arg(path);
+    Ok(Prepared { launch, configuration })
+}
+
+fn configuration(front: &Front, scratch: &str) -> Result<String, Error> {
+    let (listen, backend) = (address(&front.listen)?, address(&front.backend)?);
+    let ssl = if front.tls.is_some() { " ssl" } else { "" };
+    let tls = front.tls.as_ref().map(tls_lines).unwrap_or_default();
+    let module = match front.protocol {
+        Protocol::Tcp => find_stream_module()?.unwrap_or_default(),
+        Protocol::Http => String::new(),
+    };
+    // Started by root it would run its worker as somebody who may not open the sockets of this run.
+    let user = if nix::unistd::geteuid().is_root() { "user root;\n" } else { "" };
+    let head = format!(
+        "\
+{module}{user}worker_processes 1;
+worker_rlimit_nofile 20000;
+daemon off;
+pid {scratch}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections {}; }}
+",
+        front.connections * 2
+    );
+    let body = match front.protocol {
+        Protocol::Http => format!(
+            "\
+http {{
+    access_log off;
+    client_body_temp_path {scratch}/body;
+    proxy_temp_path {scratch}/proxy;
+    fastcgi_temp_path {scratch}/fastcgi;
+    scgi_temp_path {scratch}/scgi;
+    uwsgi_temp_path {scratch}/uwsgi;
+    keepalive_requests 1000000000;
+    upstream bench {{
+        server {backend};
+        keepalive 1024;
+        keepalive_requests 1000000000;
+    }}
+    server {{
+        listen {listen}{ssl};
+{tls}        location / {{
+            proxy_pass http://bench;
+            proxy_http_version 1.1;
+            proxy_set_header Connection \"\";
+            proxy_set_header Host $host;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_set_header X-Forwarded-Proto $scheme;
+        }}
+    }}
+}}
+"
+        ),
+        Protocol::Tcp => format!(
+            "\
+stream {{
+    access_log off;
+    server {{
+        listen {listen}{ssl};
+{tls}        proxy_pass {backend};
+    }}
+}}
+"
+        ),
+    };
+    Ok(head + &body)
+}
+
+fn tls_lines(tls: &super::Tls) -> String {
+    let version = match tls.version {
+        TlsVersion::V12 => "TLSv1.2",
+        TlsVersion::V13 => "TLSv1.3",
+    };
+    format!(
+        "        ssl_certificate {};
+        ssl_certificate_key {};
+        ssl_protocols {version};
+",
+        tls.certificate.display(),
+        tls.key.display()
+    )
+}
+
+/// The line that loads the stream module. Debian builds it as a file of its own; elsewhere it is often part of the
+/// program, and there is no such line.
+pub fn find_stream_module() -> Result<Option<String>, Error> {
+    let module = Path::new("/usr/lib/nginx/modules/ngx_stream_module.so");
+    if module.exists() {
+        return Ok(Some(format!("load_module {};\n", module.display())));
+    }
+    let debian = Path::new("/usr/share/nginx").exists() && Path::new("/etc/debian_version").exists();
+    if debian {
+        let (program, package) = ("nginx stream module".to_owned(), "libnginx-mod-stream".to_owned());
+        return Err(Error::Missing { program, package });
+    }
+    Ok(None)
+}
+
+fn address(address: &Address) -> Result<String, Error> {
+    match address {
+        Address::Tcp(address) => Ok(address.to_string()),
+        Address::Unix(path) => Ok(format!("unix:{}", path.display())),
+        other => Err(unsupported("nginx", &other.to_string())),
+    }
+}

@@ -1,0 +1,62 @@
+//! This program as a target: a process of its own, like every other.
+
+use std::path::Path;
+
+use super::{Front, Prepared, Protocol, unsupported};
+use crate::address::Address;
+use crate::context::Context;
+use crate::error::Error;
+use crate::process::Launch;
+
+/// Writes its configuration.
+pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepared, Error> {
+    let configuration = configuration(front)?;
+    let path = context.write("penstock.toml", &configuration)?;
+    let launch =
+        Launch::new("penstock", program, &context.cores.target).arg("serve").arg("--config").arg(path);
+    Ok(Prepared { launch, configuration })
+}
+
+fn configuration(front: &Front) -> Result<String, Error> {
+    let protocol = match front.protocol {
+        Protocol::Http => "http",
+        Protocol::Tcp => "tcp",
+    };
+    // It speaks both versions and always lets clients resume: the load decides.
+    let tls = front.tls.as_ref().map(|tls| tls_line(front, tls)).unwrap_or_default();
+    let connections = front.connections;
+    Ok(format!(
+        "\
+[process]
+workers = 1
+drain-timeout = \"100ms\"
+
+[access-log]
+target = \"off\"
+
+[listener.bench]
+bind = \"{}\"
+protocol = \"{protocol}\"
+pool = \"bench\"
+max-connections = {connections}
+{tls}
+[pool.bench]
+backends = [\"{}\"]
+keep-alive = 1024
+",
+        address(&front.listen)?,
+        address(&front.backend)?,
+    ))
+}
+
+fn tls_line(front: &Front, tls: &super::Tls) -> String {
+    let hsts = if front.protocol == Protocol::Http { "hsts = \"off\"\n" } else { "" };
+    format!("tls = {{ certificates = \"{}\" }}\n{hsts}", tls.directory.display())
+}
+
+fn address(address: &Address) -> Result<String, Error> {
+    match address {
+        Address::Tcp(_) | Address::Unix(_) => Ok(address.to_string()),
+        other => Err(unsupported("penstock", &other.to_string())),
+    }
+}

@@ -1,0 +1,202 @@
+//! Measures a group: everybody is started and warmed up, then rounds, in each of which everybody has one trial.
+//! What disturbs a machine lasts longer than a trial, so it hits all contestants of a round, and the round is repeated.
+
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::disturbance::{Disturbance, Watch};
+use crate::error::Error;
+use crate::load::Window;
+use crate::results::{ContestantResult, GroupResult};
+use crate::sample::{Metric, Sample};
+use crate::scenario::{Contestant, Group, Running};
+
+/// How a group is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rules {
+    /// Rounds that count.
+    pub rounds: usize,
+    /// Length of a trial.
+    pub duration: Duration,
+}
+
+/// What happens meanwhile, for people who watch.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// A scenario begins.
+    Scenario(&'a str),
+    /// A group begins, with so many contestants.
+    Group(&'a str, usize),
+    /// A contestant could not be started or failed.
+    Failed(&'a str, &'a Error),
+    /// A trial begins: contestant, round, rounds.
+    Trial(&'a str, usize, usize),
+    /// A trial gave this headline figure.
+    Figure(&'a str, String),
+    /// A round was disturbed and is repeated.
+    Repeated(&'a Disturbance),
+    /// A group is finished.
+    Finished(&'a GroupResult),
+}
+
+/// Told about every step.
+pub type Observer<'a> = &'a mut dyn FnMut(Step<'_>);
+
+/// Measures a group. A contestant that fails is left out from there on; an interruption ends everything.
+pub fn measure(
+    context: &Context,
+    group: &Group,
+    rules: Rules,
+    observer: Observer<'_>,
+) -> Result<GroupResult, Error> {
+    observer(Step::Group(&group.title, group.contestants.len()));
+    let mut field = start(context, group, rules, observer)?;
+    let mut accepted: Vec<(Disturbance, Vec<Option<Sample>>)> = Vec::new();
+    let mut rejected = Vec::new();
+    while accepted.len() < rules.rounds && field.iter().any(|entrant| entrant.running.is_some()) {
+        let round = play(context, group, rules, &mut field, accepted.len() + 1, observer)?;
+        if round.0.is_disturbed() && rejected.len() < rules.rounds {
+            observer(Step::Repeated(&round.0));
+            rejected.push(round);
+        } else {
+            accepted.push(round);
+        }
+    }
+    choose_calmest(&mut accepted, &mut rejected);
+    let mut result = GroupResult {
+        id: group.id.clone(),
+        title: group.title.clone(),
+        unit: group.unit.clone(),
+        headline: group.headline.clone(),
+        columns: group.columns.clone(),
+        contestants: field.into_iter().map(|entrant| entrant.result).collect(),
+        pairs: Vec::new(),
+        bars: Vec::new(),
+        rounds: Vec::new(),
+        repeated: rejected.into_iter().map(|(disturbance, _)| disturbance).collect(),
+    };
+    for (disturbance, samples) in accepted {
+        result.rounds.push(disturbance);
+        for (contestant, sample) in result.contestants.iter_mut().zip(samples) {
+            contestant.samples.extend(sample);
+        }
+    }
+    result.conclude(&group.pairing, &group.bars);
+    observer(Step::Finished(&result));
+    Ok(result)
+}
+
+/// A contestant on its way through the rounds.
+struct Entrant {
+    running: Option<Box<dyn Running>>,
+    result: ContestantResult,
+}
+
+fn start(
+    context: &Context,
+    group: &Group,
+    rules: Rules,
+    observer: Observer<'_>,
+) -> Result<Vec<Entrant>, Error> {
+    let warm_up = Window { warm_up: Duration::ZERO, duration: (rules.duration / 2).min(LONGEST_WARM_UP) };
+    let mut field = Vec::new();
+    for contestant in &group.contestants {
+        context.check()?;
+        let mut result = ContestantResult {
+            name: contestant.name.clone(),
+            version: contestant.version.clone(),
+            configuration: String::new(),
+            failed: None,
+            samples: Vec::new(),
+            summaries: Default::default(),
+        };
+        let running = match warm(context, contestant, warm_up) {
+            Ok(running) => {
+                result.configuration = running.configuration();
+                Some(running)
+            }
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(error) => {
+                observer(Step::Failed(&contestant.name, &error));
+                result.failed = Some(describe(&error));
+                None
+            }
+        };
+        field.push(Entrant { running, result });
+    }
+    Ok(field)
+}
+
+fn warm(context: &Context, contestant: &Contestant, window: Window) -> Result<Box<dyn Running>, Error> {
+    let mut running = (contestant.start)(context)?;
+    running.trial(context, window)?;
+    Ok(running)
+}
+
+/// One round: a trial for everybody who is still there.
+fn play(
+    context: &Context,
+    group: &Group,
+    rules: Rules,
+    field: &mut [Entrant],
+    number: usize,
+    observer: Observer<'_>,
+) -> Result<(Disturbance, Vec<Option<Sample>>), Error> {
+    let window = Window { warm_up: (rules.duration / 10).min(LONGEST_WARM_UP), duration: rules.duration };
+    let mut watch = Watch::begin(&context.cores);
+    let mut samples = Vec::new();
+    for entrant in field {
+        context.check()?;
+        let Some(running) = &mut entrant.running else {
+            samples.push(None);
+            continue;
+        };
+        observer(Step::Trial(&entrant.result.name, number, rules.rounds));
+        match running.trial(context, window) {
+            Ok(sample) => {
+                observer(Step::Figure(&entrant.result.name, shown(&group.headline, &sample)));
+                samples.push(Some(sample));
+            }
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(error) => {
+                observer(Step::Failed(&entrant.result.name, &error));
+                entrant.result.failed = Some(describe(&error));
+                entrant.running = None;
+                samples.push(None);
+            }
+        }
+        watch.look();
+    }
+    Ok((watch.end(), samples))
+}
+
+/// If rounds were disturbed to the end, the calmest of all are taken.
+fn choose_calmest<S>(accepted: &mut Vec<(Disturbance, S)>, rejected: &mut Vec<(Disturbance, S)>) {
+    let rounds = accepted.len();
+    let disturbed = accepted.iter().any(|(disturbance, _)| disturbance.is_disturbed());
+    if disturbed {
+        accepted.append(rejected);
+        accepted.sort_by(|(a, _), (b, _)| a.severity().total_cmp(&b.severity()));
+        rejected.extend(accepted.drain(rounds..));
+    }
+}
+
+fn shown(metric: &Metric, sample: &Sample) -> String {
+    metric.of(sample).map_or_else(|| "-".to_owned(), |value| metric.show(value))
+}
+
+/// An error and its causes.
+fn describe(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+const LONGEST_WARM_UP: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests;

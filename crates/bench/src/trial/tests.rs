@@ -1,0 +1,94 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::*;
+use crate::context::{Extent, Interrupt};
+use crate::meter::Cpu;
+use crate::scenario::Pairing;
+
+/// Takes a fixed time and says so in a diary.
+struct Fake {
+    name: &'static str,
+    cost: f64,
+    fails_at: Option<usize>,
+    trials: usize,
+    diary: Rc<RefCell<Vec<&'static str>>>,
+}
+
+impl Running for Fake {
+    fn configuration(&self) -> String {
+        "fake".to_owned()
+    }
+
+    fn trial(&mut self, _: &Context, _: Window) -> Result<Sample, Error> {
+        self.trials += 1;
+        self.diary.borrow_mut().push(self.name);
+        if self.fails_at == Some(self.trials) {
+            return Err(Error::Load { what: self.name.to_owned(), text: "broken".to_owned() });
+        }
+        let cpu = Some(Cpu { total: self.cost * 1000.0, ..Cpu::default() });
+        Ok(Sample { units: 1000.0, seconds: 1.0, cpu, ..Sample::default() })
+    }
+}
+
+fn run(fails_at: Option<usize>) -> (GroupResult, Vec<&'static str>) {
+    let diary = Rc::new(RefCell::new(Vec::new()));
+    let mut group = Group::new("g", "a group", "request", Pairing::Subject("a".into()));
+    for (name, cost, fails_at) in [("a", 1e-6, None), ("b", 2e-6, fails_at), ("c", 1e-6, None)] {
+        let diary = diary.clone();
+        group.contestants.push(Contestant::new(name, move |_: &Context| {
+            Ok(Fake { name, cost, fails_at, trials: 0, diary: diary.clone() })
+        }));
+    }
+    let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
+    let rules = Rules { rounds: 5, duration: Duration::from_millis(1) };
+    let result = measure(&context, &group, rules, &mut |_| {}).unwrap();
+    let diary = diary.borrow().clone();
+    (result, diary)
+}
+
+#[test]
+fn trials_are_interleaved_after_one_warm_up_each() {
+    let (result, diary) = run(None);
+    assert!(diary.chunks(3).all(|round| round == ["a", "b", "c"]), "{diary:?}");
+    assert_eq!(diary.len(), 3 + 3 * (result.rounds.len() + result.repeated.len()));
+    assert!(result.contestants.iter().all(|contestant| contestant.samples.len() == 5));
+    let ratios: Vec<_> =
+        result.pairs.iter().map(|pair| (pair.other.as_str(), pair.comparison.ratio)).collect();
+    assert_eq!(ratios, [("b", 0.5), ("c", 1.0)]);
+}
+
+#[test]
+fn a_contestant_that_fails_leaves_the_others_running() {
+    let (result, _) = run(Some(3));
+    let b = result.contestant("b").unwrap();
+    assert_eq!(b.failed.as_deref(), Some("b failed: broken"));
+    assert!(b.samples.len() <= 1);
+    assert_eq!(result.contestant("c").unwrap().samples.len(), 5);
+}
+
+#[test]
+fn an_interruption_ends_the_group() {
+    let interrupt = Interrupt::default();
+    interrupt.set();
+    let context = Context::new("/nonexistent".into(), interrupt, Extent::Quick).unwrap();
+    let mut group = Group::new("g", "a group", "request", Pairing::Subject("a".into()));
+    group.contestants.push(Contestant::new("a", |_: &Context| -> Result<Fake, Error> {
+        panic!("started after the interruption")
+    }));
+    let rules = Rules { rounds: 1, duration: Duration::from_millis(1) };
+    assert!(matches!(measure(&context, &group, rules, &mut |_| {}), Err(Error::Interrupted)));
+}
+
+#[test]
+fn the_calmest_rounds_are_taken_when_none_is_calm() {
+    let round = |foreign: f64| {
+        let reasons = if foreign > 0.06 { vec!["busy".to_owned()] } else { Vec::new() };
+        (Disturbance { foreign, reasons, ..Disturbance::default() }, foreign)
+    };
+    let mut accepted = vec![round(0.01), round(0.5)];
+    let mut rejected = vec![round(0.2), round(0.9)];
+    choose_calmest(&mut accepted, &mut rejected);
+    let shares = |rounds: &[(Disturbance, f64)]| rounds.iter().map(|(_, share)| *share).collect::<Vec<_>>();
+    assert_eq!((shares(&accepted), shares(&rejected)), (vec![0.01, 0.2], vec![0.5, 0.9]));
+}

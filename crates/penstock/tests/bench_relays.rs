@@ -1,0 +1,67 @@
+//! Tiny runs of the scenarios `tcp` and `tls`: everybody who is installed does all of the work, without a failure.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use serde_json::Value;
+
+/// Runs of different scenarios would take each other's cores.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Runs a scenario and gives its part of the results.
+fn run(scenario: &str) -> Value {
+    let _turn = TURN.lock();
+    let scratch = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_penstock"));
+    command.args(["bench", scenario, "--quick", "--rounds", "1", "--duration", "100ms", "--json", "r.json"]);
+    command.env("TMPDIR", scratch.path()).current_dir(scratch.path()).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&text));
+    let text = fs::read(scratch.path().join("r.json")).unwrap();
+    let mut results: Value = serde_json::from_slice(&text).unwrap();
+    let left: Vec<_> = fs::read_dir(scratch.path()).unwrap().flatten().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    results["scenarios"][0].take()
+}
+
+/// Looks at every sample and gives the names of the groups.
+fn groups(scenario: &Value) -> Vec<&str> {
+    let mut names = Vec::new();
+    for group in scenario["groups"].as_array().unwrap() {
+        let contestants = group["contestants"].as_array().unwrap();
+        assert!(contestants.iter().any(|contestant| contestant["name"] == "penstock"));
+        for contestant in contestants {
+            let place = format!("{}: {}", group["id"], contestant["name"]);
+            assert!(contestant["failed"].is_null(), "{place}: {}", contestant["failed"]);
+            let sample = &contestant["samples"][0];
+            assert_eq!(sample["errors"], 0, "{place}: {}", sample["first_error"]);
+            assert!(sample["units"].as_f64().unwrap() > 0.0, "{place}");
+            if group["id"] == "idle" {
+                let all = sample["figures"]["memory-all"].as_f64().unwrap();
+                let growth = sample["figures"]["memory-growth"].as_f64().unwrap();
+                assert!(growth >= 0.0 && all > growth, "{place}: {growth} of {all}");
+            } else {
+                assert!(sample["cpu"]["total"].as_f64().unwrap() > 0.0, "{place}");
+            }
+        }
+        names.push(group["id"].as_str().unwrap());
+    }
+    names
+}
+
+#[test]
+fn every_relay_passes_connections_and_streams_and_holds_idle_ones() {
+    let scenario = run("tcp");
+    assert_eq!(groups(&scenario), ["connections", "connections-alone", "download", "upload", "idle"]);
+}
+
+#[test]
+fn every_terminator_shakes_hands_and_passes_requests_and_streams() {
+    let scenario = run("tls");
+    let expected =
+        ["full-p256-tls13", "full-rsa-tls13", "resumed-p256-tls13", "requests", "download", "idle"];
+    assert_eq!(groups(&scenario), expected);
+}

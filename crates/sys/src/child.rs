@@ -1,0 +1,56 @@
+//! Child processes that cannot outlive their parent, tied to cores before their first instruction.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getppid};
+
+/// Makes `command` start its process as leader of its own group, on `cores` only (none: on all), and get SIGTERM
+/// when the *thread* that started it ends (PR_SET_PDEATHSIG): start it from a thread that lives long enough.
+///
+/// Processes that the child starts do not inherit that signal; the group is what reaches them.
+pub fn leash(command: &mut Command, cores: &[usize]) -> nix::Result<()> {
+    let mut set = CpuSet::new();
+    for core in cores {
+        set.set(*core)?;
+    }
+    let restrict = !cores.is_empty();
+    let parent = Pid::this();
+    command.process_group(0);
+    let prepare = move || {
+        prctl::set_pdeathsig(Signal::SIGTERM)?;
+        // The parent may have ended before the line above: then nobody will send the signal.
+        if getppid() != parent {
+            return Err(nix::Error::ESRCH.into());
+        }
+        if restrict {
+            sched_setaffinity(Pid::from_raw(0), &set)?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec. It makes three system calls on values that were computed
+    // before, takes no lock and allocates nothing; an `io::Error` from an errno does not allocate either.
+    unsafe { command.pre_exec(prepare) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leashed_child_runs_on_its_core_in_its_own_group() {
+        let core = *crate::cpu::usable().unwrap().last().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "grep Cpus_allowed_list /proc/self/status; ps -o pgid= -p $$; echo $$"]);
+        leash(&mut command, &[core]).unwrap();
+        let output = command.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let words: Vec<_> = text.split_whitespace().collect();
+        assert_eq!(words[1], core.to_string(), "{text}");
+        assert_eq!(words[2], words[3], "{text}");
+    }
+}
