@@ -7,22 +7,16 @@ pub mod exposition;
 
 /// Upper bounds of the latency buckets, in microseconds; one more bucket takes the rest. Ten a decade (the Renard series
 /// R10), so that an estimate within a bucket is at most a quarter off.
-pub const LATENCY_BOUNDS: [u64; 70] = latency_bounds();
-
-const fn latency_bounds() -> [u64; 70] {
-    const TENTHS: [u64; 10] = [100, 125, 160, 200, 250, 315, 400, 500, 630, 800];
-    let mut bounds = [0; 70];
-    let mut at = 0;
-    let mut decade = 1;
-    while at < bounds.len() {
-        bounds[at] = TENTHS[at % 10] * decade / 10;
-        at += 1;
-        if at % 10 == 0 {
-            decade *= 10;
-        }
-    }
-    bounds
-}
+#[rustfmt::skip]
+pub const LATENCY_BOUNDS: [u64; 70] = [
+    10, 12, 16, 20, 25, 31, 40, 50, 63, 80,
+    100, 125, 160, 200, 250, 315, 400, 500, 630, 800,
+    1_000, 1_250, 1_600, 2_000, 2_500, 3_150, 4_000, 5_000, 6_300, 8_000,
+    10_000, 12_500, 16_000, 20_000, 25_000, 31_500, 40_000, 50_000, 63_000, 80_000,
+    100_000, 125_000, 160_000, 200_000, 250_000, 315_000, 400_000, 500_000, 630_000, 800_000,
+    1_000_000, 1_250_000, 1_600_000, 2_000_000, 2_500_000, 3_150_000, 4_000_000, 5_000_000, 6_300_000, 8_000_000,
+    10_000_000, 12_500_000, 16_000_000, 20_000_000, 25_000_000, 31_500_000, 40_000_000, 50_000_000, 63_000_000, 80_000_000,
+];
 
 /// One block of `T` per worker.
 #[derive(Debug)]

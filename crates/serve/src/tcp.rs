@@ -1,6 +1,7 @@
 //! A `protocol = "tcp"` session: a backend, a relay, an outcome.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use config::types::TcpSettings;
 use logic::balance::{HashKey, Tried, client_key};
@@ -11,7 +12,7 @@ use crate::connect::ConnectFault;
 use crate::connection::{Arrival, Guest};
 use crate::outcome::{Ending, Outcome};
 use crate::relay::{self, Totals};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{PoolPlan, Snapshot};
 use crate::stream::Stream;
 use crate::upstream::{self, Chosen, NoBackend, Wanted};
 use crate::worker::Worker;
@@ -27,38 +28,9 @@ pub async fn serve(
     let Guest { stream: client, early, arrival } = guest;
     let pool = snapshot.pool(settings.pool).clone();
     outcome.pool = Some(pool.clone());
-    let key = match &pool.settings.hash_key {
-        HashKey::Client => arrival.peer.ip().map_or(0, client_key),
-        // Without HTTP there is nothing else to go by; the configuration refuses it.
-        _ => 0,
-    };
-    let mut tried = Tried::default();
-    let (backend, chosen) = loop {
-        let wanted = Wanted { client: arrival.peer, key, tried: &tried };
-        let chosen = match upstream::choose(worker, snapshot, &pool, wanted).await {
-            Ok(chosen) => chosen,
-            Err(none) => return outcome.end(no_backend(none)),
-        };
-        outcome.attempts += 1;
-        outcome.backend = Some(chosen.index);
-        outcome.queued = chosen.queued.or(outcome.queued);
-        match connect(worker, &pool, &chosen, &arrival, outcome).await {
-            Ok(backend) => break (backend, chosen),
-            Err(()) => {
-                tried.insert(chosen.index);
-                let retries = pool.settings.retries;
-                let decision = retry::decide(
-                    Idempotence::NotIdempotent,
-                    Progress::NothingSent,
-                    outcome.attempts,
-                    retries,
-                );
-                if decision == retry::Decision::GiveUp {
-                    return outcome.end(Ending::ConnectFailed);
-                }
-                chosen.backend.counters.of(worker.index).retries.add(1);
-            }
-        }
+    // Boxed, so that a relay does not hold the state of how it came about for as long as it lasts.
+    let Some((backend, chosen)) = Box::pin(obtain(worker, snapshot, &pool, &arrival, outcome)).await else {
+        return;
     };
     let totals = Rc::new(Totals::default());
     outcome.relayed = Some(totals.clone());
@@ -68,9 +40,49 @@ pub async fn serve(
     drop(chosen.slot);
 }
 
+/// A connection to a backend, or the outcome's ending.
+async fn obtain(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    arrival: &Arrival,
+    outcome: &mut Outcome,
+) -> Option<(Stream, Chosen)> {
+    let key = match &pool.settings.hash_key {
+        HashKey::Client => arrival.peer.ip().map_or(0, client_key),
+        // Without HTTP there is nothing else to go by; the configuration refuses it.
+        _ => 0,
+    };
+    let mut tried = Tried::default();
+    loop {
+        let wanted = Wanted { client: arrival.peer, key, tried: &tried };
+        let chosen = match upstream::choose(worker, snapshot, pool, wanted).await {
+            Ok(chosen) => chosen,
+            Err(none) => {
+                outcome.end(no_backend(none));
+                return None;
+            }
+        };
+        outcome.attempts += 1;
+        outcome.backend = Some(chosen.index);
+        outcome.queued = chosen.queued.or(outcome.queued);
+        if let Ok(backend) = connect(worker, pool, &chosen, arrival, outcome).await {
+            return Some((backend, chosen));
+        }
+        tried.insert(chosen.index);
+        let (attempts, retries) = (outcome.attempts, pool.settings.retries);
+        let decision = retry::decide(Idempotence::NotIdempotent, Progress::NothingSent, attempts, retries);
+        if decision == retry::Decision::GiveUp {
+            outcome.end(Ending::ConnectFailed);
+            return None;
+        }
+        chosen.backend.counters.of(worker.index).retries.add(1);
+    }
+}
+
 async fn connect(
     worker: &Rc<Worker>,
-    pool: &crate::snapshot::PoolPlan,
+    pool: &PoolPlan,
     chosen: &Chosen,
     arrival: &Arrival,
     outcome: &mut Outcome,
