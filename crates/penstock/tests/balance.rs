@@ -4,8 +4,8 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
 
 use support::client::{get, request};
 use support::{Client, Scripted, Server, eventually, millis, secs};
@@ -53,23 +53,30 @@ fn round_robin_gives_weighted_shares_smoothly() {
     assert!(!order.contains("00000"), "{order}");
 }
 
+/// Two backends that answer with their number; `/slow` is answered only once the sender is dropped.
+fn held_at_slow() -> (Vec<Scripted>, mpsc::Sender<()>) {
+    let (release, held) = mpsc::channel();
+    let held = Arc::new(Mutex::new(held));
+    let backend = |number: usize| {
+        let held: Arc<Mutex<mpsc::Receiver<()>>> = held.clone();
+        Scripted::start(move |talk| {
+            while let Some(request) = talk.request() {
+                if request.target == "/slow" {
+                    let _ = held.lock().unwrap().recv();
+                }
+                if talk.answer(200, &[], number.to_string().as_bytes()).is_err() {
+                    return;
+                }
+            }
+        })
+    };
+    ((0..2).map(backend).collect(), release)
+}
+
 #[test]
 fn least_connections_and_two_choices_avoid_the_busy_backend() {
     for policy in ["least-connections", "two-choices"] {
-        let backends: Vec<Scripted> = (0..2)
-            .map(|number| {
-                Scripted::start(move |talk| {
-                    while let Some(request) = talk.request() {
-                        if request.target == "/slow" {
-                            std::thread::sleep(secs(4));
-                        }
-                        if talk.answer(200, &[], number.to_string().as_bytes()).is_err() {
-                            return;
-                        }
-                    }
-                })
-            })
-            .collect();
+        let (backends, _held) = held_at_slow();
         let server = pool(&backends, &format!("balance = \"{policy}\""));
         let mut slow: Vec<Client> = (0..1).map(|_| server.client("web")).collect();
         for client in &mut slow {
@@ -201,20 +208,7 @@ fn a_backend_that_comes_back_starts_slowly() {
 
 #[test]
 fn a_drained_backend_ends_what_it_has_and_gets_nothing_new() {
-    let backends: Vec<Scripted> = (0..2)
-        .map(|number| {
-            Scripted::start(move |talk| {
-                while let Some(request) = talk.request() {
-                    if request.target == "/slow" {
-                        std::thread::sleep(millis(700));
-                    }
-                    if talk.answer(200, &[], number.to_string().as_bytes()).is_err() {
-                        return;
-                    }
-                }
-            })
-        })
-        .collect();
+    let (backends, held) = held_at_slow();
     let server = pool(&backends, "");
     let mut client = server.client("web");
     client.send(request("GET", "/slow", &[], b""));
@@ -223,6 +217,7 @@ fn a_drained_backend_ends_what_it_has_and_gets_nothing_new() {
     });
     assert!(server.ctl(&["drain", "app", &backends[busy].address]).status.success());
     assert_eq!(shares(&server, 10, &[]), BTreeMap::from([((1 - busy).to_string(), 10)]));
+    drop(held);
     assert_eq!(client.response().text(), busy.to_string());
 }
 

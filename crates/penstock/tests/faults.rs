@@ -7,6 +7,7 @@ mod support;
 use std::io::Write;
 use std::net::{Shutdown, TcpListener};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use support::client::{Complete, End, get, request};
@@ -401,14 +402,16 @@ fn a_kept_backend_connection_that_was_closed_meanwhile_costs_no_request() {
 
 #[test]
 fn a_full_queue_is_a_503_and_a_waiting_request_is_served_when_there_is_room() {
-    let backend = Scripted::start(|talk| {
+    let (release, held) = mpsc::channel::<()>();
+    let held = Mutex::new(held);
+    let backend = Scripted::start(move |talk| {
         while talk.request().is_some() {
-            std::thread::sleep(millis(800));
+            let _ = held.lock().unwrap().recv();
             let _ = talk.answer(200, &[], b"slow");
         }
     });
     let server = Server::start(&format!(
-        "[process]\nworkers = 1\n[listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[process]\nworkers = 1\n[listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
          [pool.app]\nbackends = [{{ address = \"{}\", max-connections = 1 }}]\nqueue = 1\ntimeouts = {{ queue = \"10s\" }}\n",
         backend.address
     ));
@@ -416,6 +419,11 @@ fn a_full_queue_is_a_503_and_a_waiting_request_is_served_when_there_is_room() {
     for client in &mut clients {
         client.send(request("GET", "/", &[], b""));
     }
+    eventually("all but two are refused", secs(10), || {
+        let status = server.ctl_json(&["status"]);
+        (status["listeners"][0]["endings"]["queue-full"] == 4).then_some(())
+    });
+    drop(release);
     let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.response().status).collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 200, 503, 503, 503, 503]);
