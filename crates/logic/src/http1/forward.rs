@@ -204,13 +204,13 @@ pub fn trusted_request_id<'h>(
     head: &'h [u8],
     request: &RequestHead,
     trust: Trust,
-    lower_name: &str,
+    name: &str,
 ) -> Option<&'h str> {
     if trust != Trust::TrustedProxy {
         return None;
     }
     let mut lines =
-        request.headers.iter().filter(|line| line.name.of(head).eq_ignore_ascii_case(lower_name.as_bytes()));
+        request.headers.iter().filter(|line| line.name.of(head).eq_ignore_ascii_case(name.as_bytes()));
     let value = lines.next()?.value.of(head);
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
     if lines.next().is_some() || !(1..=128).contains(&value.len()) || !value.iter().all(plain) {

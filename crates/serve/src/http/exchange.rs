@@ -30,8 +30,8 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
         true => Trust::TrustedProxy,
         false => Trust::Stranger,
     };
-    let id_header = session.settings.request_id_header.to_ascii_lowercase();
-    outcome.request_id = match forward::trusted_request_id(head, request, trust, &id_header) {
+    let id_header = &session.settings.request_id_header;
+    outcome.request_id = match forward::trusted_request_id(head, request, trust, id_header) {
         Some(id) => id.to_owned(),
         None => answer::new_request_id(),
     };
