@@ -1,6 +1,7 @@
 //! What every contestant is given: our own program, a directory, cores, ports, and whether to stop.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -8,8 +9,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
@@ -22,13 +24,14 @@ pub struct Context {
     pub program: PathBuf,
     /// Who runs where.
     pub cores: Cores,
-    /// Set on Ctrl-C.
+    /// Set on Ctrl-C and its relatives.
     pub interrupt: Interrupt,
     /// How much a scenario should plan for.
     pub extent: Extent,
     directory: PathBuf,
     names: Cell<u32>,
     port: Cell<u16>,
+    versions: RefCell<BTreeMap<&'static str, Option<String>>>,
 }
 
 /// How much of a scenario is run.
@@ -50,9 +53,9 @@ pub struct Cores {
     pub load: Vec<usize>,
 }
 
-/// Says that the run is to end soon.
+/// Says that the run is to end soon, and because of which signal. 0: it is not.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicI32>);
 
 impl Context {
     /// A context with a fresh private directory, and the cores split between target and load.
@@ -70,6 +73,7 @@ impl Context {
             directory,
             names: Cell::new(0),
             port,
+            versions: RefCell::default(),
         })
     }
 
@@ -114,9 +118,18 @@ impl Context {
         Ok(path)
     }
 
+    /// The version of a program, which is asked for it once.
+    pub(crate) fn version_of(
+        &self,
+        program: &'static str,
+        ask: impl FnOnce() -> Option<String>,
+    ) -> Option<String> {
+        self.versions.borrow_mut().entry(program).or_insert_with(ask).clone()
+    }
+
     /// An error if the run is to end.
     pub fn check(&self) -> Result<(), Error> {
-        if self.interrupt.is_set() { Err(Error::Interrupted) } else { Ok(()) }
+        if self.interrupt.signal().is_some() { Err(Error::Interrupted) } else { Ok(()) }
     }
 }
 
@@ -156,13 +169,13 @@ impl Cores {
 }
 
 impl Interrupt {
-    /// Ends the run at the next opportunity.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// Ends the run at the next opportunity. The first signal is the one that counts.
+    pub fn set(&self, signal: Signal) {
+        let _ = self.0.compare_exchange(0, signal as i32, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Whether the run is to end.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    /// The signal because of which the run is to end.
+    pub fn signal(&self) -> Option<Signal> {
+        Signal::try_from(self.0.load(Ordering::Relaxed)).ok()
     }
 }

@@ -55,6 +55,31 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// A scenario or a group that does not exist.
+    #[error("there is no {what} {name:?}")]
+    Unknown {
+        /// What was looked for.
+        what: String,
+        /// Its name.
+        name: String,
+        /// Names that are like it, nearest first.
+        near: Vec<String>,
+        /// All names.
+        known: Vec<String>,
+    },
+    /// A results file of another version.
+    #[error(
+        "{file}: results in format {found}; this program reads and writes format {known}: measure again, or use the \
+         program that wrote them"
+    )]
+    Format {
+        /// The file.
+        file: String,
+        /// Its format.
+        found: u64,
+        /// The format that is understood.
+        known: u32,
+    },
     /// A results file that is none.
     #[error("{file}: not a results file of `penstock bench`: {text}")]
     Results {

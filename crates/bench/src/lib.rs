@@ -1,19 +1,20 @@
 //! Drives servers as processes and measures them fairly: the machinery of `penstock bench`.
 //!
 //! It sees targets from outside only, as processes and sockets; it must never depend on `serve`. The path of a
-//! measurement: [`scenario`] plans -> [`machine`] describes -> [`target`] starts processes ([`process`]) -> [`trial`]
-//! interleaves rounds and watches for a [`disturbance`] -> [`load`] works in processes of its own ([`agent`]) ->
-//! [`sample`] -> [`stats`] -> [`compare`] -> [`results`] -> [`report`].
+//! measurement: a [`selection`] of [`scenario`]s plans -> [`machine`] describes -> [`target`] starts processes
+//! ([`process`]) -> [`trial`] interleaves rounds and watches for a [`disturbance`] -> [`load`] works in processes of
+//! its own ([`agent`]) -> [`sample`] -> [`stats`] -> [`compare`] -> [`results`] -> [`report`].
 //!
 //! # How a scenario is added
 //!
 //! 1. `scenario/NAME.rs` has a unit struct that implements [`scenario::Scenario`], and a line in [`scenario::all`].
 //! 2. Its `plan` returns a [`scenario::Plan`] and starts nothing: groups, programs that are missing
-//!    ([`scenario::Plan::note_missing`] takes the error of [`target::Program::find`]), notes for the reader. With
-//!    [`context::Extent::Quick`] it plans the groups that matter most.
+//!    ([`scenario::Plan::note_missing`] takes the error of [`target::Program::find`]), notes for the reader. It plans
+//!    all of its groups, and those that matter most say that they belong to [`context::Extent::Quick`]; which of them
+//!    are run is up to the [`selection`].
 //! 3. A [`scenario::Group`] is work that several [`scenario::Contestant`]s do alike: they are measured in turns
 //!    (A B C A B C) and compared by the group's `headline` [`sample::Metric`]. `pairing` says who is compared with
-//!    whom, `bars` which ratios must hold, `columns` what else is shown.
+//!    whom, `bars` which limits must hold ([`scenario::bar`]), `columns` what else is shown.
 //! 4. A contestant is a name and a closure that starts it and returns something that is [`scenario::Running`]. It is
 //!    started once for the group, stays up through all rounds, and ends by being dropped: [`process::Process`],
 //!    [`target::Target`] and [`agent::Agent`] end their whole process group in `Drop`, also on Ctrl-C.
@@ -50,6 +51,7 @@ pub mod results;
 pub mod run;
 pub mod sample;
 pub mod scenario;
+pub mod selection;
 pub mod stats;
 pub mod target;
 pub mod trial;

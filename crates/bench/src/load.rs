@@ -117,6 +117,13 @@ pub enum Phase {
     Over,
 }
 
+impl Window {
+    /// All of it, with what comes before.
+    pub fn whole(&self) -> Duration {
+        self.warm_up + self.duration
+    }
+}
+
 impl Tally {
     /// The sample of a trial whose target was metered under these names; other metered trees become figures
     /// (`NAME-cpu`, in seconds for each unit).

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -98,6 +99,7 @@ impl Process {
 
     fn spawn(context: &Context, launch: &Launch, pipes: Pipes) -> Result<Self, Error> {
         become_subreaper()?;
+        forbid_core_files()?;
         let log = context.path(&format!("{}.log", launch.name.replace(['/', ' '], "-")));
         let doing = format!("start {} ({})", launch.name, launch.program.display());
         let file = File::create(&log).doing(format!("create {}", log.display()))?;
@@ -223,6 +225,13 @@ enum Pipes {
 /// Makes workers whose master died children of this process, so that they can be waited for.
 fn become_subreaper() -> Result<(), Error> {
     nix::sys::prctl::set_child_subreaper(true).doing("adopt processes whose parent ends")
+}
+
+/// A program that crashes when it is told to end must not leave a file where the run was started.
+fn forbid_core_files() -> Result<(), Error> {
+    let forbidden =
+        getrlimit(Resource::RLIMIT_CORE).and_then(|(_, most)| setrlimit(Resource::RLIMIT_CORE, 0, most));
+    forbidden.doing("forbid core files")
 }
 
 fn reap_adopted(group: Pid) {

@@ -1,6 +1,7 @@
 //! Results, told: in the terminal, as Markdown, as a page. The JSON file is `results.rs`.
 
 use crate::results::{GroupResult, Results, ScenarioResult};
+use crate::scenario::bar::{BarResult, Outcome};
 
 pub mod contrast;
 pub mod html;
@@ -34,6 +35,9 @@ pub fn facts(results: &Results) -> Vec<(String, String)> {
     let mut facts: Vec<_> = facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     facts.extend(machine.programs.iter().cloned());
     facts.push(("took".to_owned(), format!("{:.0} s", results.seconds)));
+    if let Some(interruption) = interruption(results) {
+        facts.push(("interrupted".to_owned(), interruption));
+    }
     let disturbed: Vec<_> =
         results.disturbed().map(|(scenario, group)| format!("{}/{}", scenario.name, group.id)).collect();
     let judgement = match disturbed.len() {
@@ -42,6 +46,63 @@ pub fn facts(results: &Results) -> Vec<(String, String)> {
     };
     facts.push(("disturbed".to_owned(), judgement));
     facts
+}
+
+/// What is to be said about a run that did not come to its end.
+pub fn interruption(results: &Results) -> Option<String> {
+    let signal = results.interrupted.as_ref()?;
+    Some(format!("by {signal}, before everything was measured: what follows is what was done until then"))
+}
+
+/// A bar in words, and what became of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BarLine {
+    /// Scenario and group.
+    pub place: String,
+    /// The figure.
+    pub what: String,
+    /// What has to be kept.
+    pub must: String,
+    /// What is aimed for.
+    pub aim: String,
+    /// What came out, with its interval.
+    pub measured: String,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+impl BarLine {
+    fn new(place: String, unit: &str, result: &BarResult) -> Self {
+        let bar = &result.bar;
+        BarLine {
+            place,
+            what: bar.what(unit),
+            must: bar.limit(bar.must),
+            aim: bar.aim.map_or_else(|| "-".to_owned(), |aim| bar.limit(aim)),
+            measured: result.shown(),
+            outcome: result.outcome(),
+        }
+    }
+
+    /// All of it in one line, for where the place is known.
+    pub fn sentence(&self) -> String {
+        let BarLine { what, must, measured, outcome, .. } = self;
+        let aim = if self.aim == "-" { String::new() } else { format!(", aim {}", self.aim) };
+        format!("bar: {what}: must {must}{aim}: {measured}: {outcome}")
+    }
+}
+
+/// The bars of a group.
+pub fn bars_of(group: &GroupResult) -> Vec<BarLine> {
+    group.bars.iter().map(|bar| BarLine::new(group.id.clone(), &group.unit, bar)).collect()
+}
+
+/// Every bar of a run.
+pub fn bars(results: &Results) -> Vec<BarLine> {
+    let line = |(scenario, group, bar): (&ScenarioResult, &GroupResult, &BarResult)| {
+        BarLine::new(format!("{}/{}", scenario.name, group.id), &group.unit, bar)
+    };
+    results.bars().map(line).collect()
 }
 
 /// What is to be said about a group below its table.
@@ -61,14 +122,7 @@ pub fn remarks(group: &GroupResult) -> Vec<String> {
             interval.confidence * 100.0
         ));
     }
-    for bar in &group.bars {
-        let kept = if bar.is_kept() { "kept" } else { "NOT kept" };
-        let limit = &bar.bar;
-        lines.push(format!(
-            "bar: {} at most {:.2} x the best rival ({}): {:.2} x, {kept}; aim {:.2} x",
-            limit.subject, limit.must, bar.rival, bar.ratio, limit.aim
-        ));
-    }
+    lines.extend(bars_of(group).iter().map(BarLine::sentence));
     for contestant in &group.contestants {
         if let Some(failed) = &contestant.failed {
             lines.push(format!("{}: {failed}", contestant.name));
@@ -86,6 +140,9 @@ pub fn remarks(group: &GroupResult) -> Vec<String> {
             let rounds: Vec<_> = summary.outliers.iter().map(|index| (index + 1).to_string()).collect();
             lines.push(format!("{}: far from its others in round {}", contestant.name, rounds.join(", ")));
         }
+    }
+    if let Some(wanted) = group.interrupted {
+        lines.push(format!("INTERRUPTED after {} of {wanted} rounds", group.rounds.len()));
     }
     if let Some(reason) = group.disturbed() {
         lines.push(format!("DISTURBED: {reason}"));

@@ -12,7 +12,8 @@ use crate::disturbance::Disturbance;
 use crate::error::{Doing, Error};
 use crate::machine::Machine;
 use crate::sample::{Better, Metric, Sample};
-use crate::scenario::{Bar, Missing};
+use crate::scenario::bar::{Against, Bar, BarResult, Measured};
+use crate::scenario::{Missing, Pairing};
 use crate::stats::Summary;
 
 /// A whole run.
@@ -38,6 +39,9 @@ pub struct Results {
     pub machine: Machine,
     /// In the order in which they ran.
     pub scenarios: Vec<ScenarioResult>,
+    /// The signal that ended the run before everything was measured: `SIGINT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<String>,
 }
 
 /// A scenario's part.
@@ -81,6 +85,9 @@ pub struct GroupResult {
     pub rounds: Vec<Disturbance>,
     /// What was seen beside rounds that were disturbed and repeated.
     pub repeated: Vec<Disturbance>,
+    /// How many rounds there should have been, if the run was interrupted before that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<usize>,
 }
 
 /// A contestant's part.
@@ -112,35 +119,30 @@ pub struct Pair {
     pub comparison: Comparison,
 }
 
-/// A limit and what came out.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct BarResult {
-    /// The limit.
-    pub bar: Bar,
-    /// The best of the rivals.
-    pub rival: String,
-    /// The ratio to it.
-    pub ratio: f64,
-}
-
 impl Results {
     /// Reads a file that [`Results::write`] wrote.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let text = fs::read_to_string(path).doing(format!("read {}", path.display()))?;
         let file = path.display().to_string();
-        let results: Results = serde_json::from_str(&text)
-            .map_err(|error| Error::Results { file: file.clone(), text: error.to_string() })?;
-        if results.format != FORMAT {
-            let text = format!("its format is {}, this program reads {FORMAT}", results.format);
-            return Err(Error::Results { file, text });
+        let wrong = |error: serde_json::Error| Error::Results { file: file.clone(), text: error.to_string() };
+        // The rest is understood only if the format is the one that is known.
+        match serde_json::from_str::<Head>(&text).map_err(wrong)? {
+            Head { format, .. } if format == u64::from(FORMAT) => serde_json::from_str(&text).map_err(wrong),
+            Head { format, .. } => Err(Error::Format { file, found: format, known: FORMAT }),
         }
-        Ok(results)
     }
 
     /// Writes everything as JSON.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let text = serde_json::to_string(self).expect("results are made of plain values with text keys");
         fs::write(path, text + "\n").doing(format!("write {}", path.display()))
+    }
+
+    /// Every bar of every group, in order.
+    pub fn bars(&self) -> impl Iterator<Item = (&ScenarioResult, &GroupResult, &BarResult)> {
+        let groups =
+            self.scenarios.iter().flat_map(|scenario| scenario.groups.iter().map(move |g| (scenario, g)));
+        groups.flat_map(|(scenario, group)| group.bars.iter().map(move |bar| (scenario, group, bar)))
     }
 
     /// Groups in which rounds were used although something disturbed them.
@@ -155,7 +157,7 @@ impl Results {
 
 impl GroupResult {
     /// Describes samples, compares pairs and looks at the bars.
-    pub fn conclude(&mut self, pairing: &crate::scenario::Pairing, bars: &[Bar]) {
+    pub fn conclude(&mut self, pairing: &Pairing, bars: &[Bar]) {
         let metrics: Vec<_> = std::iter::once(&self.headline).chain(&self.columns).cloned().collect();
         for contestant in &mut self.contestants {
             contestant.summaries = metrics
@@ -168,7 +170,7 @@ impl GroupResult {
         let names: Vec<_> = self.contestants.iter().map(|contestant| contestant.name.as_str()).collect();
         let pairs = pairing.pairs(&names).into_iter();
         self.pairs = pairs.filter_map(|(subject, other)| self.compare(subject, other)).collect();
-        self.bars = bars.iter().filter_map(|bar| self.hold(bar)).collect();
+        self.bars = bars.iter().map(|bar| self.hold(bar)).collect();
     }
 
     /// A contestant by name.
@@ -189,27 +191,49 @@ impl GroupResult {
     }
 
     fn compare(&self, subject: String, other: String) -> Option<Pair> {
-        let (first, second) = (self.contestant(&subject)?, self.contestant(&other)?);
-        if first.failed.is_some() || second.failed.is_some() {
-            // Its samples no longer belong to the same rounds.
-            return None;
-        }
-        let rounds = first.samples.iter().zip(&second.samples);
-        let figures = rounds.filter_map(|(a, b)| self.headline.of(a).zip(self.headline.of(b)));
-        let (first, second): (Vec<_>, Vec<_>) = figures.unzip();
-        let comparison = Comparison::of_pairs(&first, &second, self.headline.better())?;
+        let comparison = self.ratio(&subject, &other, &self.headline)?;
         Some(Pair { subject, other, comparison })
     }
 
-    fn hold(&self, bar: &Bar) -> Option<BarResult> {
-        let median = |name: &String| Some(self.headline_of(self.contestant(name)?)?.median);
-        let rivals = bar.rivals.iter().filter_map(|name| Some((name, median(name)?)));
-        let (rival, best) = match self.headline.better() {
-            Better::Lower => rivals.min_by(|a, b| a.1.total_cmp(&b.1)),
-            Better::Higher => rivals.max_by(|a, b| a.1.total_cmp(&b.1)),
-        }?;
-        let ratio = median(&bar.subject)? / best;
-        Some(BarResult { bar: bar.clone(), rival: rival.clone(), ratio })
+    /// A figure of one divided by that of another, round by round.
+    fn ratio(&self, subject: &str, other: &str, metric: &Metric) -> Option<Comparison> {
+        let rounds = self.finisher(subject)?.samples.iter().zip(&self.finisher(other)?.samples);
+        let figures = rounds.filter_map(|(a, b)| metric.of(a).zip(metric.of(b)));
+        let (first, second): (Vec<_>, Vec<_>) = figures.unzip();
+        Comparison::of_pairs(&first, &second, metric.better())
+    }
+
+    /// A contestant that took part in every round: samples of others do not belong to the same rounds.
+    fn finisher(&self, name: &str) -> Option<&ContestantResult> {
+        self.contestant(name).filter(|contestant| contestant.failed.is_none())
+    }
+
+    fn hold(&self, bar: &Bar) -> BarResult {
+        let there = |name: &&String| self.median(name, &bar.metric).is_some();
+        let absent = bar.rivals().iter().filter(|name| !there(name)).cloned().collect();
+        BarResult { bar: bar.clone(), measured: self.measured(bar), absent }
+    }
+
+    fn measured(&self, bar: &Bar) -> Option<Measured> {
+        match &bar.against {
+            Against::Nobody => {
+                let summary = Summary::of(&self.finisher(&bar.subject)?.values(&bar.metric))?;
+                Some(Measured { value: summary.median, interval: summary.interval, rival: None })
+            }
+            Against::Best(rivals) => {
+                let rivals = rivals.iter().filter_map(|name| Some((name, self.median(name, &bar.metric)?)));
+                let (rival, _) = match bar.metric.better() {
+                    Better::Lower => rivals.min_by(|a, b| a.1.total_cmp(&b.1)),
+                    Better::Higher => rivals.max_by(|a, b| a.1.total_cmp(&b.1)),
+                }?;
+                let Comparison { ratio, interval, .. } = self.ratio(&bar.subject, rival, &bar.metric)?;
+                Some(Measured { value: ratio, interval, rival: Some(rival.clone()) })
+            }
+        }
+    }
+
+    fn median(&self, name: &str, metric: &Metric) -> Option<f64> {
+        Some(Summary::of(&self.finisher(name)?.values(metric))?.median)
     }
 }
 
@@ -232,12 +256,14 @@ impl ContestantResult {
     }
 }
 
-impl BarResult {
-    /// Whether the limit is kept.
-    pub fn is_kept(&self) -> bool {
-        self.ratio <= self.bar.must
-    }
+/// What every version of the format has.
+#[derive(Deserialize)]
+struct Head {
+    format: u64,
+    /// Tells a file of results from others that have a format.
+    #[serde(rename = "scenarios")]
+    _scenarios: serde::de::IgnoredAny,
 }
 
-/// Version of the file format.
-pub const FORMAT: u32 = 1;
+/// Version of the file format. It changes when a file of the version before can no longer be read.
+pub const FORMAT: u32 = 2;

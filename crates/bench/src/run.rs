@@ -3,20 +3,20 @@
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
-use crate::error::Error;
 use crate::machine::Machine;
 use crate::results::{FORMAT, Results, ScenarioResult};
-use crate::scenario::Scenario;
+use crate::selection::Planned;
 use crate::trial::{self, Observer, Rules, Step};
 
-/// Runs scenarios. What cannot run says why in the results; only an interruption ends the run.
+/// Runs what is planned. What cannot run says why in the results; an interruption ends the run, and what was measured
+/// until then is the result.
 pub fn run(
     context: &Context,
-    scenarios: &[Box<dyn Scenario>],
+    planned: Vec<Planned>,
     rules: Rules,
     command: String,
     observer: Observer<'_>,
-) -> Result<Results, Error> {
+) -> Results {
     let start = Instant::now();
     let mut results = Results {
         format: FORMAT,
@@ -29,48 +29,52 @@ pub fn run(
         cores: context.cores.clone(),
         machine: Machine::look(),
         scenarios: Vec::new(),
+        interrupted: None,
     };
-    for scenario in scenarios {
-        context.check()?;
-        results.scenarios.push(run_one(context, scenario.as_ref(), rules, observer)?);
+    let mut left = planned.into_iter();
+    while context.check().is_ok()
+        && let Some(planned) = left.next()
+    {
+        results.scenarios.push(run_one(context, planned, rules, observer));
     }
+    results.interrupted = context.interrupt.signal().map(|signal| signal.as_str().to_owned());
     results.seconds = start.elapsed().as_secs_f64();
-    Ok(results)
+    results
 }
 
-fn run_one(
-    context: &Context,
-    scenario: &dyn Scenario,
-    rules: Rules,
-    observer: Observer<'_>,
-) -> Result<ScenarioResult, Error> {
-    observer(Step::Scenario(scenario.name()));
+fn run_one(context: &Context, planned: Planned, rules: Rules, observer: Observer<'_>) -> ScenarioResult {
     let mut result = ScenarioResult {
-        name: scenario.name().to_owned(),
-        question: scenario.question().to_owned(),
+        name: planned.name.to_owned(),
+        question: planned.question.to_owned(),
         groups: Vec::new(),
         missing: Vec::new(),
         notes: Vec::new(),
         failed: None,
     };
-    let plan = match scenario.plan(context) {
+    let plan = match planned.plan {
         Ok(plan) => plan,
-        Err(Error::Interrupted) => return Err(Error::Interrupted),
         Err(error) => {
-            observer(Step::Failed(scenario.name(), &error));
+            observer(Step::Scenario(&result));
+            observer(Step::Failed(planned.name, &error));
             result.failed = Some(error.to_string());
-            return Ok(result);
+            return result;
         }
     };
     (result.missing, result.notes) = (plan.missing, plan.notes);
+    observer(Step::Scenario(&result));
+    // The only error is an interruption; what it left is in the groups before.
     for group in &plan.groups {
-        result.groups.push(trial::measure(context, group, rules, observer)?);
+        let Ok(measured) = trial::measure(context, group, rules, observer) else { break };
+        result.groups.push(measured);
+        if context.check().is_err() {
+            break;
+        }
     }
-    Ok(result)
+    result
 }
 
 /// The rules of a quick run.
-pub const QUICK: Rules = Rules { rounds: 5, duration: Duration::from_millis(300) };
+pub const QUICK: Rules = Rules { rounds: 5, duration: Duration::from_millis(250) };
 
 /// The rules of a full run.
 pub const FULL: Rules = Rules { rounds: 7, duration: Duration::from_secs(2) };

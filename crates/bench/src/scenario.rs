@@ -1,14 +1,18 @@
 //! What is measured: scenarios, each made of groups, each of contestants that are measured in turns.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
+use crate::context::{Context, Extent};
 use crate::error::Error;
 use crate::load::Window;
 use crate::sample::{Metric, Sample};
+use crate::trial::Rules;
+pub use bar::Bar;
 
+pub mod bar;
 mod chain;
 pub mod forwarded;
 pub mod http;
@@ -37,7 +41,8 @@ pub trait Scenario {
     /// The question, in one line.
     fn question(&self) -> &'static str;
 
-    /// What is to be measured on this machine. Nothing is started yet: looking for programs is all that happens.
+    /// What can be measured on this machine, whatever the extent of the run: each group says to which it belongs.
+    /// Nothing is started yet: looking for programs is all that happens.
     fn plan(&self, context: &Context) -> Result<Plan, Error>;
 }
 
@@ -80,6 +85,19 @@ pub struct Group {
     pub bars: Vec<Bar>,
     /// Who takes part.
     pub contestants: Vec<Contestant>,
+    /// The smallest extent to which it belongs: [`Extent::Quick`] is part of every run.
+    pub extent: Extent,
+    /// How long a trial takes.
+    pub length: Length,
+}
+
+/// How long a trial takes, for the estimate of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// Its window, and what every load process takes beside that.
+    Window,
+    /// About this, whatever the window is.
+    Own(Duration),
 }
 
 /// Who is compared with whom.
@@ -92,19 +110,6 @@ pub enum Pairing {
     Reference(String),
     /// These, subject first.
     Pairs(Vec<(String, String)>),
-}
-
-/// A limit: the subject's headline figure divided by that of the best rival.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Bar {
-    /// Whose figure.
-    pub subject: String,
-    /// Against the best of these.
-    pub rivals: Vec<String>,
-    /// The ratio that has to be kept.
-    pub must: f64,
-    /// The ratio that is aimed for.
-    pub aim: f64,
 }
 
 /// Someone who takes part in a group.
@@ -168,7 +173,18 @@ impl Group {
             pairing,
             bars: Vec::new(),
             contestants: Vec::new(),
+            extent: Extent::Full,
+            length: Length::Window,
         }
+    }
+
+    /// How long it takes to measure it, if nothing disturbs it.
+    pub fn estimate(&self, rules: Rules) -> Duration {
+        let [first, each] = [rules.first_window(), rules.window()].map(|window| match self.length {
+            Length::Window => window.whole() + BESIDE,
+            Length::Own(length) => length,
+        });
+        (START + first + each * rules.rounds as u32) * self.contestants.len() as u32
     }
 }
 
@@ -211,9 +227,17 @@ impl Plan {
     }
 }
 
+/// What a trial takes beyond its window: a load process, its connections, looks at the cores.
+const BESIDE: Duration = Duration::from_millis(60);
+/// What it takes to start a contestant and its backend, and to end them.
+const START: Duration = Duration::from_millis(300);
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context::Interrupt;
+    use crate::run;
+    use crate::selection::{self, Selection};
 
     #[test]
     fn pairs_name_the_subject_first() {
@@ -232,5 +256,83 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all().len());
+    }
+
+    /// Group, figure, rivals, what must be kept, what is aimed for.
+    type Row = (&'static str, &'static str, &'static [&'static str], f64, Option<f64>);
+
+    /// Every bar that the project has set.
+    const BARS: &[Row] = &[
+        ("http/keep-alive-tcp", "CPU per request", &["haproxy", "nginx"], 0.80, Some(0.75)),
+        ("http/keep-alive-unix", "CPU per request", &["haproxy", "nginx"], 0.80, Some(0.75)),
+        ("http/new-connection", "CPU per request", &["haproxy", "nginx"], 0.95, Some(0.85)),
+        ("http/idle", "memory per connection", &[], 1536.0, Some(921.6)),
+        ("tcp/connections", "CPU per connection", &["pen", "nginx"], 1.0, Some(0.87)),
+        ("tcp/download", "CPU per GB", &["haproxy-splice"], 1.05, Some(0.95)),
+        ("tcp/download", "CPU per GB", &["pen"], 0.70, None),
+        ("tcp/download", "CPU per GB", &["nginx"], 0.45, None),
+        ("tcp/download", "GB/s", &["haproxy-splice"], 0.95, None),
+        ("tcp/upload", "CPU per GB", &["haproxy-splice"], 1.05, Some(0.95)),
+        ("tcp/upload", "CPU per GB", &["pen"], 0.70, None),
+        ("tcp/upload", "CPU per GB", &["nginx"], 0.45, None),
+        ("tcp/upload", "GB/s", &["haproxy-splice"], 0.95, None),
+        ("tcp/idle", "memory per connection", &[], 1024.0, Some(307.2)),
+        ("tls/full-p256-tls13", "CPU per handshake", &["haproxy", "nginx", "hitch", "pen"], 0.48, Some(0.43)),
+        ("tls/full-rsa-tls13", "CPU per handshake", &["haproxy", "nginx", "hitch", "pen"], 0.75, Some(0.70)),
+        (
+            "tls/resumed-p256-tls13",
+            "CPU per handshake",
+            &["haproxy", "nginx", "hitch", "pen"],
+            0.50,
+            Some(0.46),
+        ),
+        ("tls/requests", "CPU per request", &["haproxy", "nginx"], 0.80, Some(0.75)),
+        ("tls/download", "CPU per GB", &["haproxy"], 1.05, Some(0.95)),
+        ("tls/idle", "memory per connection", &[], 15_360.0, Some(10_240.0)),
+        ("tls/upload", "CPU per GB", &["haproxy"], 1.05, Some(0.95)),
+        (
+            "tls/resumed-rsa-tls13",
+            "CPU per handshake",
+            &["haproxy", "nginx", "hitch", "pen"],
+            0.50,
+            Some(0.46),
+        ),
+        ("truststore/bundle", "CPU per certificate", &[], 10e-6, Some(5e-6)),
+        ("truststore/bundle", "t(4000)/t(1000)", &[], 5.0, None),
+    ];
+
+    #[test]
+    fn every_bar_is_in_its_group_with_its_rivals_and_limits() {
+        let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Full).unwrap();
+        let mut found = Vec::new();
+        for scenario in all() {
+            let Ok(plan) = scenario.plan(&context) else { continue };
+            for group in &plan.groups {
+                for bar in &group.bars {
+                    assert_eq!(bar.subject, "penstock");
+                    let place = format!("{}/{}", scenario.name(), group.id);
+                    let metric = bar.metric.title(&group.unit);
+                    found.push((place, metric, bar.rivals().to_vec(), bar.must, bar.aim));
+                }
+            }
+        }
+        let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let expected: Vec<_> = BARS
+            .iter()
+            .map(|(place, metric, rivals, must, aim)| {
+                ((*place).to_owned(), (*metric).to_owned(), own(rivals), *must, *aim)
+            })
+            .collect();
+        let mut differences: Vec<_> = found.iter().filter(|bar| !expected.contains(bar)).collect();
+        differences.extend(expected.iter().filter(|bar| !found.contains(bar)));
+        assert_eq!((differences, found.len()), (Vec::new(), BARS.len()));
+    }
+
+    #[test]
+    fn all_scenarios_take_at_most_six_minutes_in_a_quick_run() {
+        let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
+        let planned = Selection::all().plan(&context).unwrap();
+        let estimate = selection::estimate(&planned, run::QUICK);
+        assert!(estimate <= Duration::from_secs(360), "{estimate:?}");
     }
 }

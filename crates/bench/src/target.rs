@@ -55,6 +55,18 @@ pub struct Front {
     pub connections: usize,
     /// How it passes bytes on, where it can be told.
     pub splicing: Splicing,
+    /// What it adds to requests and responses, where it can be told.
+    pub headers: Headers,
+}
+
+/// What a program adds to requests and responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Headers {
+    /// What a front door adds: who called, how and whom, and a number for each request, which the client gets too.
+    /// penstock always does.
+    Added,
+    /// Nothing that it does not add by itself.
+    Untouched,
 }
 
 /// How a program passes bytes on that it need not look at.
@@ -131,6 +143,7 @@ impl Front {
             place: Place::Target,
             connections: CONNECTIONS,
             splicing: Splicing::Default,
+            headers: Headers::Added,
         }
     }
 
@@ -147,6 +160,11 @@ impl Front {
     /// Tells it how to pass bytes on.
     pub fn splicing(self, splicing: Splicing) -> Self {
         Front { splicing, ..self }
+    }
+
+    /// Tells it what to add.
+    pub fn headers(self, headers: Headers) -> Self {
+        Front { headers, ..self }
     }
 
     /// Moves it.
@@ -199,11 +217,11 @@ impl Program {
     /// What it says about its version.
     pub fn version(self, context: &Context) -> Option<String> {
         let path = self.find(context).ok()?;
-        match self {
+        context.version_of(self.name(), || match self {
             Program::Penstock | Program::Hitch => machine::version(&path, &["--version"]),
             Program::Haproxy | Program::Nginx => machine::version(&path, &["-v"]),
             Program::Pen => machine::package_version("pen").map(|version| format!("pen {version}")),
-        }
+        })
     }
 
     /// Starts it on its place's cores and waits until it listens.
@@ -256,3 +274,6 @@ fn unsupported(program: &str, what: &str) -> Error {
 /// Client connections that every program is configured for, if nothing else is said. With the usual limit of 20,000
 /// descriptors haproxy refuses to start with more than 8,000, because it reserves pipes for splicing.
 pub const CONNECTIONS: usize = 4_000;
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::disturbance::{Disturbance, Watch};
 use crate::error::Error;
 use crate::load::Window;
-use crate::results::{ContestantResult, GroupResult};
+use crate::results::{ContestantResult, GroupResult, ScenarioResult};
 use crate::sample::{Metric, Sample};
 use crate::scenario::{Contestant, Group, Running};
 
@@ -20,11 +20,23 @@ pub struct Rules {
     pub duration: Duration,
 }
 
+impl Rules {
+    /// The window of a trial that counts.
+    pub fn window(self) -> Window {
+        Window { warm_up: (self.duration / 10).min(LONGEST_WARM_UP), duration: self.duration }
+    }
+
+    /// The window of the trial that warms a contestant up.
+    pub fn first_window(self) -> Window {
+        Window { warm_up: Duration::ZERO, duration: (self.duration / 2).min(LONGEST_WARM_UP) }
+    }
+}
+
 /// What happens meanwhile, for people who watch.
 #[derive(Debug)]
 pub enum Step<'a> {
-    /// A scenario begins.
-    Scenario(&'a str),
+    /// A scenario begins. Nothing is in its results yet but what is known beforehand.
+    Scenario(&'a ScenarioResult),
     /// A group begins, with so many contestants.
     Group(&'a str, usize),
     /// A contestant could not be started or failed.
@@ -42,7 +54,8 @@ pub enum Step<'a> {
 /// Told about every step.
 pub type Observer<'a> = &'a mut dyn FnMut(Step<'_>);
 
-/// Measures a group. A contestant that fails is left out from there on; an interruption ends everything.
+/// Measures a group. A contestant that fails is left out from there on. An interruption ends everything: rounds that
+/// are complete make a result that says so, and without any it is the error, the only one that there is.
 pub fn measure(
     context: &Context,
     group: &Group,
@@ -53,14 +66,25 @@ pub fn measure(
     let mut field = start(context, group, rules, observer)?;
     let mut accepted: Vec<(Disturbance, Vec<Option<Sample>>)> = Vec::new();
     let mut rejected = Vec::new();
+    let mut interrupted = None;
     while accepted.len() < rules.rounds && field.iter().any(|entrant| entrant.running.is_some()) {
-        let round = play(context, group, rules, &mut field, accepted.len() + 1, observer)?;
+        let round = match play(context, group, rules, &mut field, accepted.len() + 1, observer) {
+            Ok(round) => round,
+            Err(Error::Interrupted) if !accepted.is_empty() || !rejected.is_empty() => {
+                interrupted = Some(rules.rounds);
+                break;
+            }
+            Err(error) => return Err(error),
+        };
         if round.0.is_disturbed() && rejected.len() < rules.rounds {
             observer(Step::Repeated(&round.0));
             rejected.push(round);
         } else {
             accepted.push(round);
         }
+    }
+    if accepted.is_empty() {
+        std::mem::swap(&mut accepted, &mut rejected);
     }
     choose_calmest(&mut accepted, &mut rejected);
     let mut result = GroupResult {
@@ -74,6 +98,7 @@ pub fn measure(
         bars: Vec::new(),
         rounds: Vec::new(),
         repeated: rejected.into_iter().map(|(disturbance, _)| disturbance).collect(),
+        interrupted,
     };
     for (disturbance, samples) in accepted {
         result.rounds.push(disturbance);
@@ -98,7 +123,6 @@ fn start(
     rules: Rules,
     observer: Observer<'_>,
 ) -> Result<Vec<Entrant>, Error> {
-    let warm_up = Window { warm_up: Duration::ZERO, duration: (rules.duration / 2).min(LONGEST_WARM_UP) };
     let mut field = Vec::new();
     for contestant in &group.contestants {
         context.check()?;
@@ -110,7 +134,7 @@ fn start(
             samples: Vec::new(),
             summaries: Default::default(),
         };
-        let running = match warm(context, contestant, warm_up) {
+        let running = match warm(context, contestant, rules.first_window()) {
             Ok(running) => {
                 result.configuration = running.configuration();
                 Some(running)
@@ -142,7 +166,6 @@ fn play(
     number: usize,
     observer: Observer<'_>,
 ) -> Result<(Disturbance, Vec<Option<Sample>>), Error> {
-    let window = Window { warm_up: (rules.duration / 10).min(LONGEST_WARM_UP), duration: rules.duration };
     let mut watch = Watch::begin(&context.cores);
     let mut samples = Vec::new();
     for entrant in field {
@@ -152,7 +175,7 @@ fn play(
             continue;
         };
         observer(Step::Trial(&entrant.result.name, number, rules.rounds));
-        match running.trial(context, window) {
+        match running.trial(context, rules.window()) {
             Ok(sample) => {
                 observer(Step::Figure(&entrant.result.name, shown(&group.headline, &sample)));
                 samples.push(Some(sample));

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -53,10 +55,14 @@ fn json(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
+/// Runs that finish would take each other's cores: then a trial ends before the target had its turn.
+static TURN: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_tiny_run_measures_every_contestant_and_leaves_nothing_behind() {
+    let _turn = TURN.lock();
     let scratch = tempfile::tempdir().unwrap();
-    let run = ["sockets", "http", "--quick", "--rounds", "1", "--duration", "20ms"];
+    let run = ["sockets", "http", "--quick", "--rounds", "1", "--duration", "100ms"];
     let files = ["--json", "r.json", "--markdown", "r.md", "--html", "r.html"];
     let out = succeed(bench(scratch.path(), &[&run[..], &files[..]].concat()));
     assert!(out.contains("messages of 12 B") && out.contains("written: r.html"), "{out}");
@@ -70,7 +76,11 @@ fn a_tiny_run_measures_every_contestant_and_leaves_nothing_behind() {
                 let sample = &contestant["samples"][0];
                 assert_eq!(sample["errors"], 0, "{place}: {}", sample["first_error"]);
                 assert!(sample["units"].as_f64().unwrap() > 0.0, "{place}");
-                assert!(sample["cpu"]["total"].as_f64().unwrap() > 0.0, "{place}");
+                if group["id"] == "idle" {
+                    assert!(sample["figures"]["memory-all"].as_f64().unwrap() > 0.0, "{place}");
+                } else {
+                    assert!(sample["cpu"]["total"].as_f64().unwrap() > 0.0, "{place}");
+                }
                 contestants += 1;
             }
         }
@@ -85,22 +95,67 @@ fn a_tiny_run_measures_every_contestant_and_leaves_nothing_behind() {
 
 #[test]
 fn an_interrupted_run_ends_soon_and_leaves_nothing_behind() {
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+    let files: [&[&str]; 2] = [&["--json", "r.json"], &[]];
+    for (signal, files) in [Signal::SIGINT, Signal::SIGTERM].into_iter().zip(files) {
         let scratch = tempfile::tempdir().unwrap();
-        let mut command =
-            bench(scratch.path(), &["http", "--rounds", "100", "--duration", "60s", "--json", "r.json"]);
+        let run = ["http", "--rounds", "100", "--duration", "60s"];
+        let mut command = bench(scratch.path(), &[&run, files].concat());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         // The run's own process, at least one backend and one proxy.
         wait_until(|| leftovers(scratch.path()).len() >= 3);
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();
         wait_until(|| child.try_wait().unwrap().is_some());
-        assert_eq!(child.wait().unwrap().code(), Some(1));
+        assert_eq!(child.wait().unwrap().code(), Some(128 + signal as i32));
+        // Nothing was measured yet.
+        assert!(!scratch.path().join("r.json").exists());
         assert_eq!(
             (leftovers(scratch.path()), directories(scratch.path())),
             (Vec::new(), Vec::new()),
             "{signal}"
         );
     }
+}
+
+#[test]
+fn what_was_measured_before_an_interruption_is_written_and_marked() {
+    let _turn = TURN.lock();
+    let scratch = tempfile::tempdir().unwrap();
+    let wanted = ["sockets/connection-12", "http/keep-alive-tcp", "tcp/connections"];
+    let run = ["--rounds", "1", "--duration", "500ms", "--json", "r.json", "--markdown", "r.md"];
+    let mut command = bench(scratch.path(), &[&wanted[..], &run].concat());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // The first group's table: the next group takes at least a second for each of its contestants.
+    lines.find(|line| line.contains("messages of 12 B")).unwrap();
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let rest: Vec<_> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
+    assert_eq!((leftovers(scratch.path()), directories(scratch.path())), (Vec::new(), Vec::new()));
+    let results = json(&scratch.path().join("r.json"));
+    assert_eq!(results["interrupted"], "SIGINT");
+    let scenarios = results["scenarios"].as_array().unwrap();
+    assert_eq!(scenarios[0]["groups"][0]["id"], "connection-12");
+    assert_eq!(scenarios[0]["groups"][0]["contestants"][0]["samples"].as_array().unwrap().len(), 1);
+    assert!(scenarios.iter().all(|scenario| scenario["name"] != "tcp"), "{rest:?}");
+    let report = fs::read_to_string(scratch.path().join("r.md")).unwrap();
+    assert!(report.contains("**Interrupted** by SIGINT"), "{report}");
+    let compared = succeed(bench(scratch.path(), &["compare", "r.json", "r.json"]));
+    assert!(compared.contains("warning: A was interrupted by SIGINT"), "{compared}");
+}
+
+#[test]
+fn one_group_is_measured_by_its_name() {
+    let _turn = TURN.lock();
+    let scratch = tempfile::tempdir().unwrap();
+    let run = ["sockets/kept-256", "--quick", "--rounds", "1", "--duration", "20ms", "--json", "r.json"];
+    let output = bench(scratch.path(), &run).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("this takes about"), "{said}");
+    let results = json(&scratch.path().join("r.json"));
+    let groups: Vec<_> = results["scenarios"].as_array().unwrap().iter().map(|one| &one["groups"]).collect();
+    assert_eq!(groups.len(), 1);
+    assert_eq!(groups[0].as_array().unwrap().len(), 1);
+    assert_eq!(groups[0][0]["id"], "kept-256");
 }
 
 #[test]
@@ -124,6 +179,14 @@ fn wrong_usage_says_what_there_is() {
     assert!(text.contains("sokets") && text.contains("sockets, http"), "{text}");
     let listed = succeed(bench(scratch.path(), &["--list"]));
     assert!(listed.starts_with("sockets ") && listed.contains("\nhttp "), "{listed}");
+    assert!(
+        listed.contains("\n  * http/keep-alive-tcp ") && listed.contains("\n    http/latency-unix "),
+        "{listed}"
+    );
+    let output = bench(scratch.path(), &["http/keep-alive-tpc"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("did you mean keep-alive-tcp") && text.contains("new-connection"), "{text}");
     fs::write(scratch.path().join("x.json"), "{}").unwrap();
     let output = bench(scratch.path(), &["compare", "x.json", "y.json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

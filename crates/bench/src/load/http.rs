@@ -15,14 +15,18 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task;
+use tokio::time::timeout;
 
+use self::response::{After, is_unused, receive};
 use super::tls::Connector;
 use super::{Gauge, Phase};
 use crate::address::Address;
+
+mod response;
 
 /// What to ask for, and how.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -85,7 +89,10 @@ impl Load {
             ready: Semaphore::new(0),
         });
         // The first request tells, before anything is measured, whether there is a server at all.
-        Client::new(&shared).exchange().await?;
+        match timeout(FIRST_RESPONSE, Client::new(&shared).exchange()).await {
+            Ok(response) => response?,
+            Err(_) => return Err(io::Error::new(ErrorKind::TimedOut, "the first request has no response")),
+        };
         for _ in 0..self.connections {
             let shared = shared.clone();
             task::spawn_local(async move { shared.work().await });
@@ -203,12 +210,12 @@ impl<'a> Client<'a> {
         Client { shared, stream: None, buffer: vec![0; 64 * 1024] }
     }
 
-    /// One request and its response; gives the length of the response.
+    /// One request and its response; gives the length of the response on the wire.
     async fn exchange(&mut self) -> io::Result<usize> {
         let kept = self.stream.is_some();
         match self.attempt().await {
             // A server may close an idle connection at any time: that is no failure of a request.
-            Err(error) if kept && is_closed(&error) => {
+            Err(error) if kept && is_unused(&error) => {
                 self.stream = None;
                 self.attempt().await
             }
@@ -257,91 +264,6 @@ pub(super) async fn get_once(stream: &mut Stream) -> io::Result<()> {
     }
 }
 
-/// What becomes of a connection after a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
-    Open,
-    Closed,
-}
-
-/// Reads one whole response, which must be a 200.
-async fn receive<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut [u8]) -> io::Result<(usize, After)> {
-    let mut filled = 0;
-    let (head, body, after) = loop {
-        let count = stream.read(&mut buffer[filled..]).await?;
-        filled += count;
-        if let Some(head) = parse(&buffer[..filled])? {
-            break head;
-        }
-        if count == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-    };
-    let mut length = filled;
-    match body {
-        Body::Length(body) => {
-            let whole = head + body;
-            while length < whole {
-                match stream.read(buffer).await? {
-                    0 => return Err(ErrorKind::UnexpectedEof.into()),
-                    count => length += count,
-                }
-            }
-            if length > whole {
-                return Err(io::Error::other("more bytes than the response has"));
-            }
-        }
-        Body::UntilClosed => loop {
-            match stream.read(buffer).await? {
-                0 => break,
-                count => length += count,
-            }
-        },
-    }
-    Ok((length, after))
-}
-
-/// Where a body ends.
-#[derive(Debug, PartialEq)]
-enum Body {
-    Length(usize),
-    UntilClosed,
-}
-
-/// Length of the head, kind of the body, and what follows; none if the head is not whole yet.
-fn parse(bytes: &[u8]) -> io::Result<Option<(usize, Body, After)>> {
-    let mut fields = [httparse::EMPTY_HEADER; 64];
-    let mut response = httparse::Response::new(&mut fields);
-    let length = match response.parse(bytes) {
-        Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) => return Ok(None),
-        Err(error) => return Err(io::Error::new(ErrorKind::InvalidData, error.to_string())),
-    };
-    if response.code != Some(200) {
-        return Err(io::Error::other(format!("status {}", response.code.unwrap_or_default())));
-    }
-    let (mut body, mut after) = (Body::UntilClosed, After::Open);
-    for field in response.headers {
-        if field.name.eq_ignore_ascii_case("content-length") {
-            let number = std::str::from_utf8(field.value).ok().and_then(|text| text.trim().parse().ok());
-            body = Body::Length(number.ok_or(ErrorKind::InvalidData)?);
-        } else if field.name.eq_ignore_ascii_case("connection") && field.value.eq_ignore_ascii_case(b"close")
-        {
-            after = After::Closed;
-        } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
-            return Err(io::Error::other("a response in chunks, which this client does not read"));
-        }
-    }
-    if body == Body::UntilClosed {
-        after = After::Closed;
-    }
-    Ok(Some((length, body, after)))
-}
-
-fn is_closed(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
-}
-
 /// A timer that is precise to some microseconds: the runtime's own is good to a millisecond only.
 struct Timer(AsyncFd<Descriptor>);
 
@@ -373,34 +295,8 @@ impl Timer {
     }
 }
 
+/// How long a server may take for the first request, for which an application may have to be loaded.
+const FIRST_RESPONSE: Duration = Duration::from_secs(10);
+
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_head_tells_where_the_body_ends_and_whether_the_connection_stays() {
-        let cases = [
-            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", Some((38, Body::Length(5), After::Open))),
-            (
-                "HTTP/1.1 200 OK\r\nconnection: Close\r\ncontent-length: 0\r\n\r\n",
-                Some((57, Body::Length(0), After::Closed)),
-            ),
-            ("HTTP/1.1 200 OK\r\n\r\n", Some((19, Body::UntilClosed, After::Closed))),
-            ("HTTP/1.1 200 OK\r\nContent-", None),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(parse(text.as_bytes()).unwrap(), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn anything_but_a_200_is_a_failure() {
-        for text in [
-            "HTTP/1.1 503 Busy\r\n\r\n",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-            "SSH-2.0-x\r\n",
-        ] {
-            assert!(parse(text.as_bytes()).is_err(), "{text}");
-        }
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::BarLine;
 use crate::compare::{Comparison, Verdict};
 use crate::results::Results;
 
@@ -17,6 +18,20 @@ pub fn render(a: &Results, b: &Results) -> String {
     for (results, name) in [(a, "A"), (b, "B")] {
         for (scenario, group) in results.disturbed() {
             let _ = writeln!(text, "warning: {name} was disturbed in {}/{}", scenario.name, group.id);
+        }
+    }
+    for (results, name) in [(a, "A"), (b, "B")] {
+        if let Some(signal) = &results.interrupted {
+            let _ =
+                writeln!(text, "warning: {name} was interrupted by {signal} before everything was measured");
+        }
+        let groups =
+            results.scenarios.iter().flat_map(|one| one.groups.iter().map(move |group| (one, group)));
+        for (scenario, group) in groups {
+            if let Some(wanted) = group.interrupted {
+                let (place, done) = (format!("{}/{}", scenario.name, group.id), group.rounds.len());
+                let _ = writeln!(text, "warning: {name} has {done} of {wanted} rounds of {place}");
+            }
         }
     }
     let mut found = 0;
@@ -37,10 +52,33 @@ pub fn render(a: &Results, b: &Results) -> String {
             }
         }
     }
+    bars(&mut text, a, b);
     if found == 0 {
         text.push_str("the two runs have nothing in common\n");
     }
     text
+}
+
+/// Bars that both runs have, with what became of them in each.
+fn bars(text: &mut String, a: &Results, b: &Results) {
+    let others = super::bars(b);
+    let both = super::bars(a).into_iter().filter_map(|line| {
+        let same = |other: &&BarLine| (&other.place, &other.what) == (&line.place, &line.what);
+        others.iter().find(same).cloned().map(|other| (line, other))
+    });
+    for (index, (first, second)) in both.enumerate() {
+        if index == 0 {
+            text.push_str("bars\n");
+        }
+        let mark = if first.outcome == second.outcome { "" } else { "  (changed)" };
+        let _ = writeln!(text, "  {}: {}, must {}{mark}", first.place, first.what, second.must);
+        for (name, line) in [("A", &first), ("B", &second)] {
+            let _ = writeln!(text, "    {name}: {:<12}  {}", line.outcome.to_string(), line.measured);
+        }
+        if first.must != second.must {
+            let _ = writeln!(text, "    warning: A had another limit: {}", first.must);
+        }
+    }
 }
 
 fn line(comparison: &Comparison) -> String {

@@ -6,6 +6,7 @@ use super::svg::{self, escape};
 use crate::compare::Verdict;
 use crate::results::{GroupResult, Results, ScenarioResult};
 use crate::sample::Metric;
+use crate::scenario::bar::Outcome;
 use crate::stats::Summary;
 
 /// The page.
@@ -25,6 +26,7 @@ pub fn render(results: &Results) -> String {
     page.push_str(HOW_TO_READ);
     in_short(&mut page, results);
     results.scenarios.iter().for_each(|one| scenario(&mut page, one));
+    bars(&mut page, results);
     page.push_str("<section><h2 id=\"machine\">The machine</h2><table class=\"facts\">");
     for (name, value) in super::facts(results) {
         let _ = write!(page, "<tr><th scope=\"row\">{}</th><td>{}</td></tr>", escape(&name), escape(&value));
@@ -41,6 +43,10 @@ pub fn render(results: &Results) -> String {
 }
 
 fn warnings(page: &mut String, results: &Results) {
+    if let Some(interruption) = super::interruption(results) {
+        let _ =
+            write!(page, "<p class=\"warning\"><strong>Interrupted</strong> {}.</p>", escape(&interruption));
+    }
     let disturbed: Vec<_> = results.disturbed().collect();
     if disturbed.is_empty() {
         return;
@@ -116,7 +122,41 @@ fn contents(page: &mut String, results: &Results) {
         let name = escape(&scenario.name);
         let _ = write!(page, "<a href=\"#{name}\">{name}</a> ");
     }
+    if results.bars().next().is_some() {
+        page.push_str("<a href=\"#bars\">bars</a> ");
+    }
     page.push_str("<a href=\"#machine\">machine</a> <a href=\"#configurations\">configurations</a></nav>\n");
+}
+
+fn bars(page: &mut String, results: &Results) {
+    let lines = super::bars(results);
+    if lines.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2 id=\"bars\">Bars</h2><div class=\"wide\"><table class=\"short\"><thead><tr>\
+         <th scope=\"col\">group</th><th scope=\"col\">what</th><th scope=\"col\">must</th>\
+         <th scope=\"col\">aim</th><th scope=\"col\">measured</th><th></th></tr></thead><tbody>",
+    );
+    for line in lines {
+        let place = escape(&line.place);
+        let anchor = place.replace('/', "-");
+        let _ = write!(page, "<tr><th scope=\"row\"><a href=\"#{anchor}\">{place}</a></th>");
+        for cell in [&line.what, &line.must, &line.aim, &line.measured] {
+            let _ = write!(page, "<td>{}</td>", escape(cell));
+        }
+        let class = outcome_class(line.outcome);
+        let _ = write!(page, "<td><b class=\"{class}\">{}</b></td></tr>", line.outcome);
+    }
+    page.push_str("</tbody></table></div></section>\n");
+}
+
+fn outcome_class(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::AimKept | Outcome::Kept => "good",
+        Outcome::NotKept => "bad",
+        Outcome::NotMeasured => "even",
+    }
 }
 
 fn scenario(page: &mut String, scenario: &ScenarioResult) {
@@ -211,22 +251,19 @@ fn verdicts(page: &mut String, group: &GroupResult) {
             interval.confidence * 100.0
         );
     }
-    for bar in &group.bars {
-        let (class, kept) = if bar.is_kept() { ("good", "kept") } else { ("bad", "not kept") };
-        let limit = &bar.bar;
+    for line in super::bars_of(group) {
+        let (class, outcome) = (outcome_class(line.outcome), line.outcome);
+        let [what, must, aim, measured] =
+            [line.what, line.must, line.aim, line.measured].map(|text| escape(&text));
         let _ = write!(
             page,
-            "<li>Bar: {} at most {:.2} &times; the best rival ({}): {:.2} &times;, <b class=\"{class}\">{kept}</b> \
-             <small>(aim {:.2})</small></li>",
-            escape(&limit.subject),
-            limit.must,
-            escape(&bar.rival),
-            bar.ratio,
-            limit.aim
+            "<li>Bar: {what}: {measured}: <b class=\"{class}\">{outcome}</b> \
+             <small>(must {must}, aim {aim})</small></li>"
         );
     }
     for remark in super::remarks(group).iter().skip(group.pairs.len() + group.bars.len()) {
-        let class = if remark.starts_with("DISTURBED") { "bad" } else { "remark" };
+        let loud = ["DISTURBED", "INTERRUPTED"].iter().any(|word| remark.starts_with(word));
+        let class = if loud { "bad" } else { "remark" };
         let _ = write!(page, "<li class=\"{class}\">{}</li>", escape(remark));
     }
     page.push_str("</ul>");

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::BarLine;
 use crate::results::{GroupResult, Results, ScenarioResult};
 use crate::sample::Metric;
 use crate::stats::Summary;
@@ -14,11 +15,15 @@ pub fn render(results: &Results) -> String {
         "`{}`: {} rounds of {} s each.\n",
         results.command, results.rounds, results.trial_seconds
     );
+    if let Some(interruption) = super::interruption(results) {
+        let _ = writeln!(text, "**Interrupted** {interruption}.\n");
+    }
     for (name, value) in super::facts(results) {
         let _ = writeln!(text, "- {name}: {value}");
     }
     text.push('\n');
     results.scenarios.iter().for_each(|one| scenario(&mut text, one));
+    bars(&mut text, results);
     text.push_str("## Configurations\n\n");
     for one in &results.scenarios {
         for (title, configuration) in super::configurations(one) {
@@ -26,6 +31,19 @@ pub fn render(results: &Results) -> String {
         }
     }
     text
+}
+
+fn bars(text: &mut String, results: &Results) {
+    let lines = super::bars(results);
+    if lines.is_empty() {
+        return;
+    }
+    text.push_str("## Bars\n\n| group | what | must | aim | measured | |\n|---|---|---|---|---|---|\n");
+    for line in lines {
+        let BarLine { place, what, must, aim, measured, outcome } = line;
+        let _ = writeln!(text, "| {place} | {what} | {must} | {aim} | {measured} | {outcome} |");
+    }
+    text.push('\n');
 }
 
 fn scenario(text: &mut String, scenario: &ScenarioResult) {

@@ -1,10 +1,36 @@
-//! A group's table as plain text.
+//! Tables and notes as plain text.
 
 use std::fmt::Write;
 
-use crate::results::{ContestantResult, GroupResult};
+use crate::results::{ContestantResult, GroupResult, Results, ScenarioResult};
 use crate::sample::Metric;
 use crate::stats::Summary;
+
+/// What is to be known about a scenario before its groups.
+pub fn scenario(scenario: &ScenarioResult) -> String {
+    let mut text = format!("== {}\n{}\n", scenario.name, wrapped("", &scenario.question));
+    for missing in &scenario.missing {
+        let _ = writeln!(text, "  not installed: {} (Debian package {})", missing.program, missing.package);
+    }
+    for note in &scenario.notes {
+        let _ = writeln!(text, "{}", wrapped("  ", &format!("- {note}")));
+    }
+    text
+}
+
+/// Every bar of a run in one table; nothing if there is none.
+pub fn bars(results: &Results) -> String {
+    let lines = super::bars(results);
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("Bars\n");
+    for line in lines {
+        let _ = writeln!(text, "  {:<12}  {}: {}", line.outcome.to_string(), line.place, line.what);
+        let _ = writeln!(text, "  {:<12}  {}; must {}, aim {}", "", line.measured, line.must, line.aim);
+    }
+    text
+}
 
 /// The table of a group, with verdicts, bars and warnings below it.
 pub fn group(group: &GroupResult) -> String {
@@ -37,6 +63,25 @@ fn row(contestant: &ContestantResult, metrics: &[&Metric]) -> Vec<String> {
     }
     cells
 }
+
+/// Text in lines that are not too long, each after the first behind as many spaces more.
+fn wrapped(indent: &str, text: &str) -> String {
+    let mut lines = vec![indent.to_owned()];
+    for word in text.split_whitespace() {
+        let line = lines.len() - 1;
+        if lines[line].trim().is_empty() {
+            lines[line].push_str(word);
+        } else if lines[line].chars().count() + 1 + word.chars().count() <= WIDTH {
+            lines[line].push(' ');
+            lines[line].push_str(word);
+        } else {
+            lines.push(format!("{indent}{indent}{word}"));
+        }
+    }
+    lines.join("\n")
+}
+
+const WIDTH: usize = 110;
 
 /// The first column to the left, the others to the right.
 fn align(rows: &[Vec<String>]) -> String {

@@ -1,14 +1,15 @@
 //! A load, something in between, and a backend: what the scenarios of relays and of TLS are made of.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use crate::address::Address;
 use crate::agent::Agent;
-use crate::context::{Context, Extent};
+use crate::context::Context;
 use crate::error::{Doing, Error};
 use crate::load::{Metered, Order, Window, idle};
 use crate::sample::{Better, Metric, Sample, Scale};
-use crate::scenario::{Contestant, Plan, Running};
+use crate::scenario::{Bar, Contestant, Group, Length, Pairing, Plan, Running};
 use crate::target::{Front, Program, Target};
 
 /// A chain as it is wanted.
@@ -154,17 +155,32 @@ impl<F: Fn(&Context) -> Result<Links, Error>> Running for Fresh<F> {
     }
 }
 
-/// How many connections are held: enough to make what is not theirs small, and what the limit of descriptors allows.
-/// The programs that are started from now on get that limit.
-pub(super) fn holdable(context: &Context) -> Result<usize, Error> {
-    let wanted: usize = match context.extent {
-        Extent::Quick => 2000,
-        Extent::Full => 4000,
-    };
+/// How many connections are held: those that are wanted, or what the limit of descriptors allows. The programs that
+/// are started from now on get that limit.
+pub(super) fn holdable(wanted: usize) -> Result<usize, Error> {
     let limit = sys::descriptors::raise_limit().doing("raise the limit of open descriptors")?;
-    // Two for each connection, and haproxy reserves as many again for pipes.
-    Ok(wanted.min((limit as usize / 4).saturating_sub(200)))
+    // Two for each connection, and haproxy wants half of one more for pipes that it reserves.
+    Ok(wanted.min((limit as usize * 2 / 5).saturating_sub(200)))
 }
+
+/// A group without contestants that is judged by the memory of connections that do nothing; `must` and `aim` are bytes
+/// for each of them.
+pub(super) fn idle_group(title: String, must: f64, aim: f64) -> Group {
+    let mut group = Group::new("idle", title, "connection", Pairing::Subject("penstock".to_owned()));
+    let [growth, all] = memory();
+    group.bars = vec![Bar::absolute("penstock", growth.clone(), must).aim(aim)];
+    group.headline = growth;
+    group.columns = vec![all];
+    group.length = Length::Own(FRESH);
+    group
+}
+
+/// Connections that are held where one costs little: many, to make what is not theirs small.
+pub(super) const MANY: usize = 9000;
+/// More than are held, for those that come before.
+pub(super) const SPARE: usize = 100;
+/// What it takes to start a chain anew, to open its connections, and to wait until its memory has settled.
+const FRESH: Duration = Duration::from_millis(1000);
 
 /// Programs that are here; the others are noted as missing.
 pub(super) fn present(

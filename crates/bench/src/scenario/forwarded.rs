@@ -42,12 +42,8 @@ impl Scenario for Forwarded {
 
     fn plan(&self, context: &Context) -> Result<Plan, Error> {
         let mut plan = Plan::default();
-        let works: &[Work] = match context.extent {
-            Extent::Quick => &Work::ALL[..QUICK_WORKS],
-            Extent::Full => &Work::ALL,
-        };
         match network::permitted().and_then(|()| Tools::find()) {
-            Ok(tools) => plan_namespaces(context, &mut plan, &tools, works)?,
+            Ok(tools) => plan_namespaces(context, &mut plan, &tools)?,
             Err(missing @ Error::Missing { .. }) => plan.note_missing(missing)?,
             // Whoever may not make namespaces may still be allowed to use an engine.
             Err(Error::Unsupported { what, why }) if Engine::find().is_ok() => {
@@ -58,7 +54,7 @@ impl Scenario for Forwarded {
         match Engine::find() {
             Ok(engine) => {
                 plan.notes.push(format!("Groups `docker-...` are by {} itself.", engine.version));
-                plan.groups.extend(works.iter().map(|work| contained::group(&engine, *work)));
+                plan.groups.extend(Work::ALL.iter().map(|work| contained::group(&engine, *work)));
             }
             Err(error) => plan.notes.push(format!(
                 "Docker itself took no part ({error}): namespaces made by the run stand in, connected as Docker \
@@ -69,7 +65,7 @@ impl Scenario for Forwarded {
     }
 }
 
-fn plan_namespaces(context: &Context, plan: &mut Plan, tools: &Tools, works: &[Work]) -> Result<(), Error> {
+fn plan_namespaces(context: &Context, plan: &mut Plan, tools: &Tools) -> Result<(), Error> {
     let (userland, missing) = Userland::find();
     for error in missing {
         plan.note_missing(error)?;
@@ -83,7 +79,7 @@ fn plan_namespaces(context: &Context, plan: &mut Plan, tools: &Tools, works: &[W
     }
     let ways = [Way::Loopback, Way::Unix, Way::Bridge, Way::Translated];
     let ways: Vec<_> = ways.into_iter().chain(userland.map(Way::Userland)).collect();
-    plan.groups.extend(works.iter().map(|work| work.group(tools, &ways)));
+    plan.groups.extend(Work::ALL.iter().map(|work| work.group(tools, &ways)));
     let front = Program::Nginx.find(context).map(|_| Program::Nginx);
     let front = match front {
         Ok(front) => front,
@@ -118,6 +114,7 @@ struct Work {
     reuse: Reuse,
     connections: usize,
     body: usize,
+    extent: Extent,
 }
 
 impl Work {
@@ -128,6 +125,7 @@ impl Work {
             reuse: Reuse::Never,
             connections: 10,
             body: 100,
+            extent: Extent::Quick,
         },
         Work {
             id: "keep-alive",
@@ -135,6 +133,7 @@ impl Work {
             reuse: Reuse::Keep,
             connections: 64,
             body: 100,
+            extent: Extent::Quick,
         },
         Work {
             id: "large",
@@ -142,12 +141,14 @@ impl Work {
             reuse: Reuse::Keep,
             connections: 10,
             body: 256 << 10,
+            extent: Extent::Full,
         },
     ];
 
     fn group(self, tools: &Tools, ways: &[Way]) -> Group {
         let pairs = pairs(ways.iter().map(Way::name));
         let mut group = Group::new(self.id, format!("{}, in namespaces", self.title), "request", pairs);
+        group.extent = self.extent;
         group.columns.extend([forwarder_cpu(), kernel_cpu()]);
         for way in ways {
             let way = way.clone();
@@ -352,6 +353,7 @@ fn application(tools: &Tools, front: Program, ways: &[Way]) -> Group {
     let title =
         format!("{} on the host, Flask under gunicorn (one worker) in namespaces, 10 clients", front.name());
     let mut group = Group::new("application", title, "request", pairs(ways.iter().map(Way::name)));
+    group.extent = Extent::Quick;
     group.headline = Metric::Rate;
     group.columns =
         vec![Metric::CpuPerUnit, Metric::LatencyMedian, Metric::Latency99, forwarder_cpu(), kernel_cpu()];
@@ -400,9 +402,6 @@ fn figure(key: &str, title: &str) -> Metric {
     let (key, title) = (key.to_owned(), title.to_owned());
     Metric::Figure { key, title, scale: Scale::Seconds, better: Better::Lower }
 }
-
-/// How many of [`Work::ALL`] a quick run does.
-const QUICK_WORKS: usize = 2;
 
 /// Where the reverse proxy of the application listens, on the host.
 const FRONT: std::net::SocketAddrV4 = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 8080);

@@ -6,11 +6,12 @@ use crate::agent::Agent;
 use crate::context::{Context, Extent};
 use crate::error::Error;
 use crate::load::http::{Load, Pace, Reuse};
-use crate::load::{Metered, Order, Window};
+use crate::load::{Metered, Order, Window, idle};
 use crate::sample::{Better, Metric, Sample, Scale};
+use crate::scenario::chain::{self, Company, Count, Fresh, Links};
 use crate::scenario::{Bar, Contestant, Group, Pairing, Plan, Running, Scenario};
 use crate::target::backend::HttpBackend;
-use crate::target::{Front, Place, Program, Protocol, Target, gunicorn};
+use crate::target::{Front, Headers, Place, Program, Protocol, Target, gunicorn};
 
 /// The scenario `http`.
 #[derive(Debug)]
@@ -27,10 +28,6 @@ impl Scenario for Http {
 
     fn plan(&self, context: &Context) -> Result<Plan, Error> {
         let mut plan = Plan::default();
-        let works: &[Work] = match context.extent {
-            Extent::Quick => &Work::ALL[..QUICK_WORKS],
-            Extent::Full => &Work::ALL,
-        };
         let mut rivals = Vec::new();
         for program in [Program::Haproxy, Program::Nginx, Program::Pen] {
             match program.find(context) {
@@ -38,9 +35,8 @@ impl Scenario for Http {
                 Err(error) => plan.note_missing(error)?,
             }
         }
-        for work in works {
-            plan.groups.push(work.group(context, &rivals));
-        }
+        plan.groups.extend(Work::ALL.iter().map(|work| work.group(context, &rivals)));
+        plan.groups.push(idle(context, &rivals)?);
         match gunicorn::find() {
             Ok(_) => plan.groups.push(application(context, &rivals)),
             Err(error) => plan.note_missing(error)?,
@@ -49,9 +45,17 @@ impl Scenario for Http {
             "`direct` is the backend alone, on the core that the proxies have: what there would be without a proxy."
                 .to_owned(),
             "`pen` passes bytes on and understands none; the others read each request and write it anew.".to_owned(),
+            "penstock, haproxy and nginx do the work of a front door: they add X-Forwarded-For, X-Forwarded-Proto, \
+             X-Forwarded-Host and a random X-Request-ID to each request, and the latter to the response. penstock \
+             adds Forwarded (RFC 7239) too. The bars count against these."
+                .to_owned(),
+            "`haproxy-bare` and `nginx-bare` pass requests on with nothing added. That is less work than penstock \
+             does, so no bar counts against them; they show what the headers cost."
+                .to_owned(),
             "In groups with a backlog a spinning process shares the proxy's core, so that the proxy always finds \
              work when it runs, as under full load. CPU per request is then comparable and the rate means nothing."
                 .to_owned(),
+            "Memory of idle connections is that of the proxy's processes (PSS), not of the kernel's sockets.".to_owned(),
         ];
         Ok(plan)
     }
@@ -68,6 +72,17 @@ struct Work {
     company: Company,
     /// Ratios to the better of haproxy and nginx that are to be kept, and aimed for.
     bar: Option<(f64, f64)>,
+    /// Who takes part beside the others.
+    guests: Guests,
+    extent: Extent,
+}
+
+/// Contestants beside those that do the same job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guests {
+    None,
+    /// Rivals that add no headers.
+    Bare,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,15 +90,6 @@ enum Socket {
     Tcp,
     Unix,
 }
-
-/// Who else is on the target's core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Company {
-    Alone,
-    Spinning,
-}
-
-const QUICK_WORKS: usize = 5;
 
 impl Work {
     const ALL: [Work; 7] = [
@@ -95,6 +101,8 @@ impl Work {
             pace: Pace::Closed,
             company: Company::Spinning,
             bar: Some((0.80, 0.75)),
+            guests: Guests::Bare,
+            extent: Extent::Quick,
         },
         Work {
             id: "keep-alive-unix",
@@ -104,6 +112,8 @@ impl Work {
             pace: Pace::Closed,
             company: Company::Spinning,
             bar: Some((0.80, 0.75)),
+            guests: Guests::Bare,
+            extent: Extent::Quick,
         },
         Work {
             id: "new-connection",
@@ -113,6 +123,8 @@ impl Work {
             pace: Pace::Closed,
             company: Company::Spinning,
             bar: Some((0.95, 0.85)),
+            guests: Guests::None,
+            extent: Extent::Quick,
         },
         Work {
             id: "keep-alive-tcp-alone",
@@ -122,6 +134,8 @@ impl Work {
             pace: Pace::Closed,
             company: Company::Alone,
             bar: None,
+            guests: Guests::None,
+            extent: Extent::Full,
         },
         Work {
             id: "latency",
@@ -131,6 +145,8 @@ impl Work {
             pace: Pace::Open(5000.0),
             company: Company::Alone,
             bar: None,
+            guests: Guests::None,
+            extent: Extent::Quick,
         },
         Work {
             id: "new-connection-unix",
@@ -140,6 +156,8 @@ impl Work {
             pace: Pace::Closed,
             company: Company::Spinning,
             bar: None,
+            guests: Guests::None,
+            extent: Extent::Full,
         },
         Work {
             id: "latency-unix",
@@ -150,6 +168,8 @@ impl Work {
             pace: Pace::Open(5000.0),
             company: Company::Alone,
             bar: None,
+            guests: Guests::None,
+            extent: Extent::Full,
         },
     ];
 
@@ -163,17 +183,22 @@ impl Work {
                     vec![Metric::LatencyMedian, Metric::Latency999, Metric::CpuPerUnit, Metric::Rate];
             }
         }
-        if let Some((must, aim)) = self.bar {
-            let rivals = vec!["haproxy".to_owned(), "nginx".to_owned()];
-            group.bars.push(Bar { subject: "penstock".to_owned(), rivals, must, aim });
-        }
+        group.extent = self.extent;
+        let rivals_of = &["haproxy", "nginx"];
+        let bar = |(must, aim)| Bar::ratio("penstock", Metric::CpuPerUnit, rivals_of, must).aim(aim);
+        group.bars.extend(self.bar.map(bar));
         group.contestants.push(Contestant::new("direct", move |context| Setting::direct(context, self)));
         // pen reaches its backends over TCP only.
         let suits = |program: &Program| *program != Program::Pen || self.backend == Socket::Tcp;
-        for program in [Program::Penstock].into_iter().chain(rivals.iter().copied().filter(suits)) {
-            let contestant =
-                Contestant::new(program.name(), move |context| Setting::proxied(context, self, program));
-            group.contestants.push(contestant.version(program.version(context).unwrap_or_default()));
+        let equals = [Program::Penstock].into_iter().chain(rivals.iter().copied().filter(suits));
+        let bare = rivals.iter().copied().filter(|program| {
+            self.guests == Guests::Bare && matches!(program, Program::Haproxy | Program::Nginx)
+        });
+        let equals = equals.map(|program| (program.name().to_owned(), program, Headers::Added));
+        let bare = bare.map(|program| (format!("{}-bare", program.name()), program, Headers::Untouched));
+        for (name, program, headers) in equals.chain(bare) {
+            let start = move |context: &Context| Setting::proxied(context, self, program, headers);
+            group.contestants.push(chain::contestant(context, &name, program, start));
         }
         group
     }
@@ -195,9 +220,10 @@ impl Setting {
         Ok(Setting { target: None, backend, _spinner: spinner, load: work.load(server) })
     }
 
-    fn proxied(context: &Context, work: Work, program: Program) -> Result<Self, Error> {
+    fn proxied(context: &Context, work: Work, program: Program, headers: Headers) -> Result<Self, Error> {
         let (backend, behind) = work.start_backend(context, &context.cores.load)?;
-        let target = program.start(context, &Front::new(Protocol::Http, context.free_tcp()?, behind))?;
+        let front = Front::new(Protocol::Http, context.free_tcp()?, behind).headers(headers);
+        let target = program.start(context, &front)?;
         let spinner = work.start_spinner(context)?;
         let server = target.address.clone();
         Ok(Setting { target: Some(target), backend, _spinner: spinner, load: work.load(server) })
@@ -247,6 +273,36 @@ impl Running for Setting {
     }
 }
 
+/// Connections that are held.
+fn idle(context: &Context, rivals: &[Program]) -> Result<Group, Error> {
+    let connections = chain::holdable(chain::MANY)?;
+    let title = format!("{connections} connections, idle after one request, TCP backend: user memory");
+    let mut group = chain::idle_group(title, 1536.0, 0.9 * 1024.0);
+    group.extent = Extent::Quick;
+    let rivals = rivals.iter().copied().filter(|program| *program != Program::Pen);
+    for program in [Program::Penstock].into_iter().chain(rivals) {
+        let links = move |context: &Context| {
+            let behind = context.free_tcp()?;
+            let front = Front::new(Protocol::Http, context.free_tcp()?, behind.clone());
+            let front = front.connections(connections + chain::SPARE);
+            let load = move |server: Address, holder| {
+                let (talk, tls) = (idle::Talk::Http, None);
+                Order::Idle(idle::Load { server, connections, talk, tls, holder })
+            };
+            Ok(Links {
+                backend: Order::HttpBackend(HttpBackend { listen: vec![behind], body: BODY }),
+                front: Some((program, front)),
+                company: Company::Alone,
+                load: Box::new(load),
+                count: Count::Units,
+            })
+        };
+        let start = move |_: &Context| Ok(Fresh::new(connections, links));
+        group.contestants.push(chain::contestant(context, program.name(), program, start));
+    }
+    Ok(group)
+}
+
 /// The seed of it all: Flask under gunicorn behind each proxy, over both kinds of socket.
 fn application(context: &Context, rivals: &[Program]) -> Group {
     let title = "Flask under gunicorn (one worker) behind each proxy, over TCP and over a Unix socket, 10 connections";
@@ -255,6 +311,7 @@ fn application(context: &Context, rivals: &[Program]) -> Group {
     let pairs =
         fronts.iter().map(|program| (format!("{}-unix", program.name()), format!("{}-tcp", program.name())));
     let mut group = Group::new("application", title, "request", Pairing::Pairs(pairs.collect()));
+    group.extent = Extent::Quick;
     group.headline = Metric::Rate;
     group.columns = vec![Metric::CpuPerUnit, Metric::LatencyMedian, Metric::Latency99];
     for program in fronts {

@@ -24,14 +24,10 @@ impl Scenario for Sockets {
         "TCP over loopback against the kinds of Unix sockets: what does a message cost?"
     }
 
-    fn plan(&self, context: &Context) -> Result<Plan, Error> {
+    fn plan(&self, _: &Context) -> Result<Plan, Error> {
         let mut plan = Plan::default();
-        let (each, kept): (&[usize], &[usize]) = match context.extent {
-            Extent::Quick => (&[12], &[16, 4 << 10, 64 << 10, 1 << 20, 64 << 20]),
-            Extent::Full => (&[12, 64 << 10], &[16, 256, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]),
-        };
-        plan.groups.extend(each.iter().map(|size| group(Exchange::Connection, *size)));
-        plan.groups.extend(kept.iter().map(|size| group(Exchange::Kept, *size)));
+        plan.groups.extend(EACH.iter().map(|(size, extent)| group(Exchange::Connection, *size, *extent)));
+        plan.groups.extend(KEPT.iter().map(|(size, extent)| group(Exchange::Kept, *size, *extent)));
         plan.notes = vec![
             "CPU is that of both ends together: on loopback the sender pays for the receiver's share of the network \
              stack, so one end alone says nothing."
@@ -43,7 +39,20 @@ impl Scenario for Sockets {
     }
 }
 
-fn group(exchange: Exchange, size: usize) -> Group {
+/// Sizes of messages that have a connection each.
+const EACH: &[(usize, Extent)] = &[(12, Extent::Quick), (64 << 10, Extent::Full)];
+/// Sizes of messages on a kept connection.
+const KEPT: &[(usize, Extent)] = &[
+    (16, Extent::Quick),
+    (256, Extent::Full),
+    (4 << 10, Extent::Full),
+    (64 << 10, Extent::Full),
+    (1 << 20, Extent::Quick),
+    (16 << 20, Extent::Full),
+    (64 << 20, Extent::Quick),
+];
+
+fn group(exchange: Exchange, size: usize, extent: Extent) -> Group {
     let (id, how) = match exchange {
         Exchange::Connection => ("connection", "one connection for each message"),
         Exchange::Kept => ("kept", "one byte asks, the message answers, the connection stays"),
@@ -51,6 +60,7 @@ fn group(exchange: Exchange, size: usize) -> Group {
     let title = format!("messages of {}, {how}", size_text(size));
     let mut group =
         Group::new(format!("{id}-{size}"), title, "message", Pairing::Reference("tcp".to_owned()));
+    group.extent = extent;
     group.columns = vec![Metric::Rate, Metric::LatencyMedian, Metric::Latency99];
     let kinds = Kind::ALL.into_iter().filter(|kind| kind.suits(exchange));
     group.contestants = kinds.map(|kind| kind.contestant(exchange, size)).collect();

@@ -34,11 +34,7 @@ impl Scenario for Tcp {
             programs.retain(|program| *program != Program::Nginx);
             plan.note_missing(error)?;
         }
-        let works = match context.extent {
-            Extent::Quick => &Work::ALL[..QUICK_WORKS],
-            Extent::Full => &Work::ALL,
-        };
-        plan.groups.extend(works.iter().map(|work| work.group(context, &programs)));
+        plan.groups.extend(Work::ALL.iter().map(|work| work.group(context, &programs)));
         plan.groups.push(idle(context, &programs)?);
         plan.notes = vec![
             "`direct` is the backend alone, on the core that the relays have. In bulk its CPU is that of one end, \
@@ -56,7 +52,7 @@ impl Scenario for Tcp {
             "In groups with a backlog a spinning process shares the relay's core: the rate means nothing there."
                 .to_owned(),
             "Memory is that of the relay's processes (PSS), not of the kernel's sockets, for which each connection \
-             costs about the same with everybody. The limit for penstock is 1,024 bytes, the aim 300."
+             costs about the same with everybody."
                 .to_owned(),
         ];
         Ok(plan)
@@ -72,6 +68,7 @@ struct Work {
     connections: usize,
     behind: Behind,
     company: Company,
+    extent: Extent,
 }
 
 /// Where the backend listens.
@@ -80,8 +77,6 @@ enum Behind {
     Tcp,
     Unix,
 }
-
-const QUICK_WORKS: usize = 4;
 
 impl Work {
     const ALL: [Work; 7] = [
@@ -92,6 +87,7 @@ impl Work {
             connections: CONNECTIONS,
             behind: Behind::Tcp,
             company: Company::Spinning,
+            extent: Extent::Quick,
         },
         Work {
             id: "connections-alone",
@@ -100,6 +96,7 @@ impl Work {
             connections: CONNECTIONS,
             behind: Behind::Tcp,
             company: Company::Alone,
+            extent: Extent::Full,
         },
         Work {
             id: "download",
@@ -108,6 +105,7 @@ impl Work {
             connections: 1,
             behind: Behind::Tcp,
             company: Company::Alone,
+            extent: Extent::Quick,
         },
         Work {
             id: "upload",
@@ -116,6 +114,7 @@ impl Work {
             connections: 1,
             behind: Behind::Tcp,
             company: Company::Alone,
+            extent: Extent::Quick,
         },
         Work {
             id: "messages",
@@ -124,6 +123,7 @@ impl Work {
             connections: CONNECTIONS,
             behind: Behind::Tcp,
             company: Company::Spinning,
+            extent: Extent::Full,
         },
         Work {
             id: "connections-unix",
@@ -132,6 +132,7 @@ impl Work {
             connections: CONNECTIONS,
             behind: Behind::Unix,
             company: Company::Spinning,
+            extent: Extent::Full,
         },
         Work {
             id: "download-8",
@@ -140,6 +141,7 @@ impl Work {
             connections: 8,
             behind: Behind::Tcp,
             company: Company::Alone,
+            extent: Extent::Full,
         },
     ];
 
@@ -159,6 +161,7 @@ impl Work {
             Conversation::Download | Conversation::Upload => "GB",
         };
         let mut group = Group::new(work.id, work.title, unit, Pairing::Subject("penstock".to_owned()));
+        group.extent = work.extent;
         group.bars = work.bars();
         let backend = chain::cpu_of("backend", "backend's CPU");
         group.columns = match (work.count(), work.company) {
@@ -191,20 +194,18 @@ impl Work {
     }
 
     fn bars(&self) -> Vec<Bar> {
-        let limits: &[(&[&str], f64, f64)] = match self.id {
-            "connections" => &[(&["pen", "nginx"], 1.0, 0.87)],
-            "download" | "upload" => {
-                &[(&["haproxy-splice"], 1.05, 0.95), (&["pen"], 0.70, 0.70), (&["nginx"], 0.45, 0.45)]
-            }
-            _ => &[],
-        };
-        let bar = |(rivals, must, aim): &(&[&str], f64, f64)| Bar {
-            subject: "penstock".to_owned(),
-            rivals: rivals.iter().map(|name| (*name).to_owned()).collect(),
-            must: *must,
-            aim: *aim,
-        };
-        limits.iter().map(bar).collect()
+        let ratio = |metric, rivals: &[&str], must| Bar::ratio("penstock", metric, rivals, must);
+        match self.id {
+            "connections" => vec![ratio(Metric::CpuPerUnit, &["pen", "nginx"], 1.0).aim(0.87)],
+            "download" | "upload" => vec![
+                ratio(Metric::CpuPerUnit, &["haproxy-splice"], 1.05).aim(0.95),
+                ratio(Metric::CpuPerUnit, &["pen"], 0.70),
+                ratio(Metric::CpuPerUnit, &["nginx"], 0.45),
+                // As fast, but for what no run can tell apart.
+                ratio(Metric::Rate, &["haproxy-splice"], 0.95),
+            ],
+            _ => Vec::new(),
+        }
     }
 
     fn links(&self, context: &Context, front: Option<(Program, Splicing)>) -> Result<Links, Error> {
@@ -234,17 +235,15 @@ impl Work {
 
 /// Connections that are held.
 fn idle(context: &Context, programs: &[Program]) -> Result<Group, Error> {
-    let connections = chain::holdable(context)?;
-    let title = format!("{connections} connections, idle after 100 bytes each way");
-    let mut group = Group::new("idle", title, "connection", Pairing::Subject("penstock".to_owned()));
-    let [growth, all] = chain::memory();
-    group.headline = growth;
-    group.columns = vec![all];
+    let connections = chain::holdable(chain::MANY)?;
+    let title = format!("{connections} connections, idle after 100 bytes each way: user memory");
+    let mut group = chain::idle_group(title, 1024.0, 0.3 * 1024.0);
+    group.extent = Extent::Quick;
     for program in programs.iter().copied() {
         let links = move |context: &Context| {
             let behind = context.free_tcp()?;
             let front = Front::new(Protocol::Tcp, context.free_tcp()?, behind.clone())
-                .connections(connections + SPARE);
+                .connections(connections + chain::SPARE);
             Ok(Links {
                 backend: Order::TcpServer(Server { listen: behind, conversation: Conversation::Kept }),
                 front: Some((program, front)),
@@ -268,5 +267,3 @@ fn idle(context: &Context, programs: &[Program]) -> Result<Group, Error> {
 }
 
 const CONNECTIONS: usize = 64;
-/// More than are held, for those that come before.
-const SPARE: usize = 100;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::address::Address;
 use crate::context::{Context, Extent};
@@ -13,7 +14,7 @@ use crate::load::{Order, idle};
 use crate::machine;
 use crate::sample::Metric;
 use crate::scenario::chain::{self, Chain, Company, Count, Fresh, Links};
-use crate::scenario::{Bar, Group, Pairing, Plan, Scenario};
+use crate::scenario::{Bar, Group, Length, Pairing, Plan, Scenario};
 use crate::target::backend::HttpBackend;
 use crate::target::certificate::Key;
 use crate::target::{Front, Program, Protocol, Tls, TlsVersion, nginx};
@@ -42,11 +43,7 @@ impl Scenario for TlsTermination {
             relays.retain(|program| *program != Program::Nginx);
             plan.note_missing(error)?;
         }
-        let works = match context.extent {
-            Extent::Quick => &Work::ALL[..QUICK_WORKS],
-            Extent::Full => &Work::ALL,
-        };
-        for work in works {
+        for work in &Work::ALL {
             let takes_part = if work.protocol() == Protocol::Tcp { &relays } else { &programs };
             plan.groups.push(work.group(context, takes_part)?);
         }
@@ -78,8 +75,7 @@ fn notes() -> Vec<String> {
         "In requests, too, hitch and pen pass bytes on and understand none.".to_owned(),
         "In groups with a backlog a spinning process shares the target's core: the rate means nothing there."
             .to_owned(),
-        "Memory is that of the target's processes (PSS), not of the kernel's sockets. The limit for penstock is \
-         15 KiB for each connection, the aim 10 KiB."
+        "Memory is that of the target's processes (PSS), not of the kernel's sockets."
             .to_owned(),
     ]
 }
@@ -94,6 +90,7 @@ struct Work {
     version: TlsVersion,
     /// Who has to be beaten, and by which ratios that must be kept and are aimed for.
     bar: Option<(&'static [&'static str], f64, f64)>,
+    extent: Extent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +101,6 @@ enum What {
     Idle,
 }
 
-const QUICK_WORKS: usize = 6;
 const ALL_RIVALS: &[&str] = &["haproxy", "nginx", "hitch", "pen"];
 
 impl Work {
@@ -116,6 +112,7 @@ impl Work {
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
             bar: Some((ALL_RIVALS, 0.48, 0.43)),
+            extent: Extent::Quick,
         },
         Work {
             id: "full-rsa-tls13",
@@ -124,6 +121,7 @@ impl Work {
             key: Key::Rsa2048,
             version: TlsVersion::V13,
             bar: Some((ALL_RIVALS, 0.75, 0.70)),
+            extent: Extent::Quick,
         },
         Work {
             id: "resumed-p256-tls13",
@@ -132,6 +130,7 @@ impl Work {
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
             bar: Some((ALL_RIVALS, 0.50, 0.46)),
+            extent: Extent::Quick,
         },
         Work {
             id: "requests",
@@ -140,6 +139,7 @@ impl Work {
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
             bar: Some((&["haproxy", "nginx"], 0.80, 0.75)),
+            extent: Extent::Quick,
         },
         Work {
             id: "download",
@@ -148,14 +148,16 @@ impl Work {
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
             bar: Some((&["haproxy"], 1.05, 0.95)),
+            extent: Extent::Quick,
         },
         Work {
             id: "idle",
-            title: "connections that are idle after one HTTPS request, TLS 1.3",
+            title: "connections, idle after one HTTPS request, TLS 1.3: user memory",
             what: What::Idle,
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
             bar: None,
+            extent: Extent::Quick,
         },
         Work {
             id: "upload",
@@ -164,6 +166,7 @@ impl Work {
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
             bar: Some((&["haproxy"], 1.05, 0.95)),
+            extent: Extent::Full,
         },
         Work {
             id: "resumed-rsa-tls13",
@@ -171,7 +174,8 @@ impl Work {
             what: What::Handshakes(Resumption::Always),
             key: Key::Rsa2048,
             version: TlsVersion::V13,
-            bar: None,
+            bar: Some((ALL_RIVALS, 0.50, 0.46)),
+            extent: Extent::Full,
         },
         Work {
             id: "full-p256-tls12",
@@ -180,6 +184,7 @@ impl Work {
             key: Key::EcdsaP256,
             version: TlsVersion::V12,
             bar: None,
+            extent: Extent::Full,
         },
         Work {
             id: "full-rsa-tls12",
@@ -188,6 +193,7 @@ impl Work {
             key: Key::Rsa2048,
             version: TlsVersion::V12,
             bar: None,
+            extent: Extent::Full,
         },
         Work {
             id: "resumed-p256-tls12",
@@ -196,6 +202,7 @@ impl Work {
             key: Key::EcdsaP256,
             version: TlsVersion::V12,
             bar: None,
+            extent: Extent::Full,
         },
         Work {
             id: "resumed-rsa-tls12",
@@ -204,6 +211,7 @@ impl Work {
             key: Key::Rsa2048,
             version: TlsVersion::V12,
             bar: None,
+            extent: Extent::Full,
         },
     ];
 
@@ -224,25 +232,24 @@ impl Work {
     }
 
     fn group(&self, context: &Context, programs: &[Program]) -> Result<Group, Error> {
-        let mut group = Group::new(self.id, self.title, self.unit(), Pairing::Subject("penstock".to_owned()));
+        let connections = chain::holdable(HELD)?;
+        let mut group = match self.what {
+            What::Idle => {
+                chain::idle_group(format!("{connections} {}", self.title), 15.0 * 1024.0, 10.0 * 1024.0)
+            }
+            _ => Group::new(self.id, self.title, self.unit(), Pairing::Subject("penstock".to_owned())),
+        };
+        group.extent = self.extent;
         let backend = chain::cpu_of("backend", "backend's CPU");
         match self.what {
             What::Handshakes(_) => group.columns = vec![Metric::Rate, Metric::LatencyMedian],
             What::Requests => group.columns = vec![Metric::Rate, backend],
             What::Stream(_) => group.columns = vec![Metric::Rate, backend],
-            What::Idle => {
-                let [growth, all] = chain::memory();
-                group.headline = growth;
-                group.columns = vec![all];
-            }
+            What::Idle => group.length = Length::Own(OPENING),
         }
-        group.bars.extend(self.bar.map(|(rivals, must, aim)| Bar {
-            subject: "penstock".to_owned(),
-            rivals: rivals.iter().map(|name| (*name).to_owned()).collect(),
-            must,
-            aim,
-        }));
-        let site = Site { work: *self, connections: chain::holdable(context)?, certificate: Rc::default() };
+        let bar = |(rivals, must, aim)| Bar::ratio("penstock", Metric::CpuPerUnit, rivals, must).aim(aim);
+        group.bars.extend(self.bar.map(bar));
+        let site = Site { work: *self, connections, certificate: Rc::default() };
         for program in programs.iter().copied() {
             let (site, connections) = (site.clone(), site.connections);
             let links = move |context: &Context| site.links(context, program);
@@ -286,7 +293,7 @@ impl Site {
             Client { certificate: tls.certificate.clone(), version: work.version, resumption, group };
         let mut front = Front::new(work.protocol(), context.free_tcp()?, behind.clone()).tls(tls);
         if work.what == What::Idle {
-            front = front.connections(self.connections + SPARE);
+            front = front.connections(self.connections + chain::SPARE);
         }
         let backend = match work.what {
             What::Stream(conversation) => Order::TcpServer(Server { listen: behind, conversation }),
@@ -340,5 +347,7 @@ const CONNECTIONS: usize = 32;
 /// Handshakes at once: those under way at both ends of a window must be few beside those within it.
 const HANDSHAKES: usize = 8;
 const BODY: usize = 100;
-/// More than are held, for those that come before.
-const SPARE: usize = 100;
+/// Connections that are held, if the limit of descriptors allows it: each costs much more than what is not theirs.
+const HELD: usize = 1000;
+/// What it takes to start a chain anew and to shake hands so often.
+const OPENING: Duration = Duration::from_millis(1200);

@@ -21,7 +21,7 @@ use crate::machine;
 use crate::meter::Cpu;
 use crate::process::{self, Ending, Launch, Process};
 use crate::sample::{Better, Metric, Sample, Scale};
-use crate::scenario::{Contestant, Group, Pairing, Plan, Running, Scenario};
+use crate::scenario::{Bar, Contestant, Group, Length, Pairing, Plan, Running, Scenario};
 use authorities::Authorities;
 
 pub mod authorities;
@@ -41,11 +41,7 @@ impl Scenario for TrustStores {
 
     fn plan(&self, context: &Context) -> Result<Plan, Error> {
         let mut plan = Plan::default();
-        let forms: &[Form] = match context.extent {
-            Extent::Quick => &[Form::Bundle],
-            Extent::Full => &[Form::Bundle, Form::Files],
-        };
-        for form in forms {
+        for form in &[Form::Bundle, Form::Files] {
             let mut group = Group::new(
                 form.id(),
                 format!("{MOST} CA certificates, {}", form.title()),
@@ -53,6 +49,14 @@ impl Scenario for TrustStores {
                 Pairing::Subject(Loader::Penstock.name().to_owned()),
             );
             group.columns = columns();
+            group.length = Length::Own(LOADING);
+            if *form == Form::Bundle {
+                group.extent = Extent::Quick;
+                group.bars = vec![
+                    Bar::absolute(Loader::Penstock.name(), Metric::CpuPerUnit, 10e-6).aim(5e-6),
+                    Bar::absolute(Loader::Penstock.name(), growth(), 5.0),
+                ];
+            }
             for loader in Loader::ALL {
                 match loader.find(context, *form) {
                     Ok(program) => group.contestants.push(contestant(loader, *form, program)),
@@ -318,15 +322,20 @@ fn sample(small: Cost, middle: Cost, most: Cost) -> Sample {
     Sample { units, seconds: most.wall, cpu: Some(most.cpu), figures, ..Sample::default() }
 }
 
+fn figure(key: &str, title: String, scale: Scale) -> Metric {
+    Metric::Figure { key: key.to_owned(), title, scale, better: Better::Lower }
+}
+
+/// How much longer four times as many take.
+fn growth() -> Metric {
+    figure(GROWTH, format!("t({MOST})/t({MIDDLE})"), Scale::Count)
+}
+
 fn columns() -> Vec<Metric> {
-    let figure = |key: &str, title: String, scale| {
-        let (key, better) = (key.to_owned(), Better::Lower);
-        Metric::Figure { key, title, scale, better }
-    };
     vec![
         figure(PER_MIDDLE, format!("of {MIDDLE}"), Scale::Seconds),
         figure(PER_SMALL, format!("of {SMALL}"), Scale::Seconds),
-        figure(GROWTH, format!("t({MOST})/t({MIDDLE})"), Scale::Count),
+        growth(),
         figure(EXPONENT, "growth exponent".to_owned(), Scale::Count),
         Metric::TimePerUnit,
     ]
@@ -390,6 +399,9 @@ const PER_SMALL: &str = "per-certificate-small";
 const PER_MIDDLE: &str = "per-certificate-middle";
 const GROWTH: &str = "growth";
 const EXPONENT: &str = "exponent";
+
+/// What a trial takes on average: whoever is slow needs seconds for one turn.
+const LOADING: Duration = Duration::from_millis(1100);
 
 /// How long one process may take.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Front, Prepared, Protocol, Splicing, TlsVersion, unsupported};
+use super::{Front, Headers, Prepared, Protocol, Splicing, TlsVersion, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
@@ -38,6 +38,10 @@ fn configuration(front: &Front) -> Result<String, Error> {
             format!(" ssl crt {pem} ssl-min-ver {version} ssl-max-ver {version}")
         }
     };
+    let headers = match (front.protocol, front.headers) {
+        (Protocol::Http, Headers::Added) => HEADERS,
+        _ => "",
+    };
     let connections = front.connections;
     Ok(format!(
         "\
@@ -53,7 +57,7 @@ defaults
 {options}
 frontend bench
     bind {}{tls}
-    default_backend bench
+{headers}    default_backend bench
 
 backend bench
     server backend {}{server}
@@ -62,6 +66,16 @@ backend bench
         address(&front.backend)?,
     ))
 }
+
+/// What a front door adds. A UUID is random, as the numbers of the others are.
+const HEADERS: &str = "\
+    option forwardfor
+    http-request set-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]
+    http-request set-header X-Forwarded-Host %[req.hdr(Host)]
+    unique-id-format %[uuid()]
+    unique-id-header X-Request-ID
+    http-response set-header X-Request-ID %[unique-id]
+";
 
 fn address(address: &Address) -> Result<String, Error> {
     match address {

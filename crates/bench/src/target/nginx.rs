@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{Front, Prepared, Protocol, TlsVersion, unsupported};
+use super::{Front, Headers, Prepared, Protocol, TlsVersion, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
@@ -48,6 +48,10 @@ events {{ worker_connections {}; }}
 ",
         front.connections * 2
     );
+    let headers = match front.headers {
+        Headers::Added => HEADERS,
+        Headers::Untouched => "",
+    };
     let body = match front.protocol {
         Protocol::Http => format!(
             "\
@@ -70,10 +74,8 @@ http {{
             proxy_pass http://bench;
             proxy_http_version 1.1;
             proxy_set_header Connection \"\";
-            proxy_set_header Host $host;
-            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-            proxy_set_header X-Forwarded-Proto $scheme;
-        }}
+            proxy_set_header Host $http_host;
+{headers}        }}
     }}
 }}
 "
@@ -92,6 +94,15 @@ stream {{
     };
     Ok(head + &body)
 }
+
+/// What a front door adds. `$request_id` is random, as the numbers of the others are.
+const HEADERS: &str = "\
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_set_header X-Forwarded-Proto $scheme;
+            proxy_set_header X-Forwarded-Host $http_host;
+            proxy_set_header X-Request-ID $request_id;
+            add_header X-Request-ID $request_id;
+";
 
 fn tls_lines(tls: &super::Tls) -> String {
     let version = match tls.version {

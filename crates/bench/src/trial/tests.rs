@@ -1,6 +1,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use nix::sys::signal::Signal;
+
 use super::*;
 use crate::context::{Extent, Interrupt};
 use crate::meter::Cpu;
@@ -70,7 +72,7 @@ fn a_contestant_that_fails_leaves_the_others_running() {
 #[test]
 fn an_interruption_ends_the_group() {
     let interrupt = Interrupt::default();
-    interrupt.set();
+    interrupt.set(Signal::SIGINT);
     let context = Context::new("/nonexistent".into(), interrupt, Extent::Quick).unwrap();
     let mut group = Group::new("g", "a group", "request", Pairing::Subject("a".into()));
     group.contestants.push(Contestant::new("a", |_: &Context| -> Result<Fake, Error> {
@@ -78,6 +80,34 @@ fn an_interruption_ends_the_group() {
     }));
     let rules = Rules { rounds: 1, duration: Duration::from_millis(1) };
     assert!(matches!(measure(&context, &group, rules, &mut |_| {}), Err(Error::Interrupted)));
+}
+
+#[test]
+fn rounds_that_were_complete_survive_an_interruption() {
+    let interrupt = Interrupt::default();
+    let context = Context::new("/nonexistent".into(), interrupt.clone(), Extent::Quick).unwrap();
+    let diary = Rc::new(RefCell::new(Vec::new()));
+    let mut group = Group::new("g", "a group", "request", Pairing::Subject("a".into()));
+    for name in ["a", "b"] {
+        let diary = diary.clone();
+        group.contestants.push(Contestant::new(name, move |_: &Context| {
+            Ok(Fake { name, cost: 1e-6, fails_at: None, trials: 0, diary: diary.clone() })
+        }));
+    }
+    let rules = Rules { rounds: 50, duration: Duration::from_millis(1) };
+    // In the middle of a round, after the one that warms up and two that are complete, counted or not.
+    let stop_at = 2 * 3 + 1;
+    let mut observer = |step: Step<'_>| {
+        if matches!(step, Step::Figure(..)) && diary.borrow().len() == stop_at {
+            interrupt.set(Signal::SIGTERM);
+        }
+    };
+    let result = measure(&context, &group, rules, &mut observer).unwrap();
+    assert_eq!(result.interrupted, Some(50));
+    assert_eq!(diary.borrow().len(), stop_at);
+    let rounds = result.rounds.len();
+    assert!((1..=2).contains(&rounds) && rounds + result.repeated.len() == 2, "{rounds}");
+    assert!(result.contestants.iter().all(|contestant| contestant.samples.len() == rounds));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::env;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::process;
 use std::thread;
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use bench::context::{Context, Extent, Interrupt};
 use bench::report::{contrast, html, markdown, terminal};
 use bench::results::Results;
 use bench::run::{self, FULL, QUICK};
-use bench::scenario::{self, Scenario};
+use bench::selection::{self, Planned, Selection};
 use bench::trial::Step;
 use clap::{Args, Subcommand};
+use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output::{Failure, complain, print};
@@ -26,10 +28,10 @@ use crate::output::{Failure, complain, print};
 pub struct Arguments {
     #[command(subcommand)]
     action: Option<Action>,
-    /// What to measure: `all`, or some of the names that `--list` prints
-    #[arg(value_name = "SCENARIO")]
-    scenarios: Vec<String>,
-    /// Only the groups that matter most, with short trials: all scenarios in about five minutes
+    /// What to measure: `all`, or some of the scenarios and groups that `--list` prints
+    #[arg(value_name = "SCENARIO[/GROUP]")]
+    wanted: Vec<String>,
+    /// Short trials, and only the groups that matter most or that are named: all scenarios in about five minutes
     #[arg(long)]
     quick: bool,
     /// Rounds that count; fewer than five decide nothing
@@ -38,7 +40,7 @@ pub struct Arguments {
     /// Length of a trial: `500ms`, `2s`
     #[arg(long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
-    /// Name the scenarios and end
+    /// Name the scenarios and their groups, and end
     #[arg(long)]
     list: bool,
     /// Write everything as JSON
@@ -77,6 +79,7 @@ Examples:
   penstock bench --list
   penstock bench all --quick                      a page, Markdown and JSON in ./penstock-bench-DATE/
   penstock bench sockets --rounds 9 --duration 2s
+  penstock bench http/keep-alive-tcp tcp/download
   penstock bench http --json before.json          then change something, measure again into after.json, and:
   penstock bench compare before.json after.json
 
@@ -92,26 +95,94 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let [a, b] = [a, b].map(|path| Results::read(path).map_err(|error| Failure::usage(explain(&error))));
         return print(&contrast::render(&a?, &b?));
     }
-    if arguments.list || arguments.scenarios.is_empty() {
-        let all = scenario::all();
-        let lines = all.iter().map(|scenario| format!("{:<12} {}\n", scenario.name(), scenario.question()));
-        return print(&lines.collect::<String>());
-    }
-    let scenarios = chosen(&arguments.scenarios)?;
     let (extent, mut rules) = if arguments.quick { (Extent::Quick, QUICK) } else { (Extent::Full, FULL) };
     rules.rounds = arguments.rounds.map_or(rules.rounds, |rounds| rounds as usize);
     rules.duration = arguments.duration.unwrap_or(rules.duration);
-    let files = Files::of(arguments)?;
     let interrupt = Interrupt::default();
+    let program = env::current_exe()?;
+    if arguments.list || arguments.wanted.is_empty() {
+        // Looking for what is there starts nothing, and takes no longer than a person waits.
+        let context = Context::new(program, interrupt, Extent::Full).map_err(failure)?;
+        return print(&list(&Selection::all().plan(&context).map_err(failure)?));
+    }
+    let selection = Selection::parse(&arguments.wanted).map_err(|error| unknown(&error))?;
     listen_for_signals(interrupt.clone())?;
-    let context = Context::new(env::current_exe()?, interrupt, extent).map_err(failure)?;
-    let results = run::run(&context, &scenarios, rules, command(), &mut observe).map_err(failure)?;
+    let context = Context::new(program, interrupt.clone(), extent).map_err(failure)?;
+    let planned = selection.plan(&context).map_err(|error| unknown(&error))?;
+    let files = Files::of(arguments)?;
+    let estimate = selection::estimate(&planned, rules);
+    if !estimate.is_zero() {
+        complain(&format!("{}\n", forecast(estimate)));
+    }
+    let results = run::run(&context, planned, rules, command(), &mut observe);
     drop(context);
-    files.write(&results)
+    let written = finish(&results, &files);
+    match interrupt.signal() {
+        None => written,
+        Some(signal) => {
+            if let Err(failure) = written {
+                failure.report();
+            }
+            // As a shell says it of a program that a signal ended. Nothing is left that would have to be dropped.
+            process::exit(128 + signal as i32)
+        }
+    }
+}
+
+/// Says what is to be known at the end, and writes the reports.
+fn finish(results: &Results, files: &Files) -> Result<(), Failure> {
+    if let Some(signal) = &results.interrupted {
+        complain(&format!("\ninterrupted by {signal}\n"));
+        if results.scenarios.iter().all(|scenario| scenario.groups.is_empty()) {
+            complain("nothing was measured until then, and nothing is written\n");
+            files.forget();
+            return Ok(());
+        }
+    }
+    let bars = terminal::bars(results);
+    if !bars.is_empty() {
+        print(&format!("{bars}\n"))?;
+    }
+    files.write(results)
+}
+
+/// Scenarios with their groups; what a quick run does is marked.
+fn list(planned: &[Planned]) -> String {
+    let mut text = String::new();
+    for scenario in planned {
+        text += &format!("{:<12} {}\n", scenario.name, scenario.question);
+        match &scenario.plan {
+            Ok(plan) => {
+                for group in &plan.groups {
+                    let mark = if group.extent == Extent::Quick { '*' } else { ' ' };
+                    text += &format!(
+                        "  {mark} {:<28} {}\n",
+                        format!("{}/{}", scenario.name, group.id),
+                        group.title
+                    );
+                }
+                for missing in &plan.missing {
+                    text += &format!(
+                        "    not installed: {} (Debian package {})\n",
+                        missing.program, missing.package
+                    );
+                }
+            }
+            Err(error) => text += &format!("    {}\n", explain(error)),
+        }
+    }
+    text + "\n* part of --quick\n"
+}
+
+fn forecast(estimate: Duration) -> String {
+    let minutes = estimate.as_secs_f64() / 60.0;
+    let time = if minutes < 1.5 { format!("{:.0} s", minutes * 60.0) } else { format!("{minutes:.0} min") };
+    format!("this takes about {time} if nothing disturbs it; Ctrl-C keeps what is done until then")
 }
 
 /// Where reports go.
 struct Files {
+    made: Option<PathBuf>,
     json: Option<PathBuf>,
     markdown: Option<PathBuf>,
     html: Option<PathBuf>,
@@ -122,13 +193,25 @@ impl Files {
     fn of(arguments: &Arguments) -> Result<Self, Failure> {
         let Arguments { json, markdown, html, .. } = arguments;
         if json.is_some() || markdown.is_some() || html.is_some() {
-            return Ok(Files { json: json.clone(), markdown: markdown.clone(), html: html.clone() });
+            return Ok(Files {
+                made: None,
+                json: json.clone(),
+                markdown: markdown.clone(),
+                html: html.clone(),
+            });
         }
         let name = jiff::Zoned::now().strftime("penstock-bench-%Y-%m-%d-%H%M%S").to_string();
         let directory = PathBuf::from(name);
         fs::create_dir_all(&directory).map_err(|error| unwritable(&directory, &error))?;
         let file = |name: &str| Some(directory.join(name));
-        Ok(Files { json: file("results.json"), markdown: file("report.md"), html: file("report.html") })
+        let (json, markdown, html) = (file("results.json"), file("report.md"), file("report.html"));
+        Ok(Files { made: Some(directory), json, markdown, html })
+    }
+
+    /// Takes the directory away that was made for reports that nobody writes.
+    fn forget(&self) {
+        // One that is not empty any more is not ours.
+        let _ = self.made.as_ref().map(fs::remove_dir);
     }
 
     fn write(&self, results: &Results) -> Result<(), Failure> {
@@ -166,24 +249,22 @@ pub fn load(arguments: &LoadArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn chosen(names: &[String]) -> Result<Vec<Box<dyn Scenario>>, Failure> {
-    let all = scenario::all();
-    let known: Vec<_> = all.iter().map(|scenario| scenario.name()).collect();
-    if let Some(name) = names.iter().find(|name| *name != "all" && !known.contains(&name.as_str())) {
-        let known = known.join(", ");
-        return Err(Failure::usage(format_args!(
-            "there is no scenario {name:?}\n  hint: there are: all, {known}"
-        )));
-    }
-    let wanted = |scenario: &dyn Scenario| names.iter().any(|name| name == "all" || name == scenario.name());
-    Ok(all.into_iter().filter(|scenario| wanted(scenario.as_ref())).collect())
+/// A name that does not exist is wrong usage, and near ones are named.
+fn unknown(error: &bench::Error) -> Failure {
+    let bench::Error::Unknown { near, known, .. } = error else { return Failure::usage(explain(error)) };
+    let near = match &near[..] {
+        [] => String::new(),
+        near => format!("did you mean {}? ", near.join(" or ")),
+    };
+    Failure::usage(format_args!("{error}\n  hint: {near}there are: {}", known.join(", ")))
 }
 
 /// Shows where a run is: one line that changes on a terminal, whole lines elsewhere.
 fn observe(step: Step<'_>) {
     let terminal = io::stderr().is_terminal();
     match step {
-        Step::Scenario(name) => complain(&format!("== {name}\n")),
+        // A reader that has seen enough is found out about at the end.
+        Step::Scenario(scenario) => drop(print(&format!("{}\n", terminal::scenario(scenario)))),
         Step::Trial(name, round, rounds) if terminal => {
             complain(&format!("\r\x1b[K  round {round}/{rounds}: {name}"));
         }
@@ -191,8 +272,7 @@ fn observe(step: Step<'_>) {
             if terminal {
                 complain("\r\x1b[K");
             }
-            // A reader that has seen enough is found out about at the end.
-            let _ = print(&format!("{}\n", terminal::group(group)));
+            drop(print(&format!("{}\n", terminal::group(group))));
         }
         Step::Failed(name, error) => complain(&format!("\n  {name}: {error}\n")),
         Step::Repeated(disturbance) => {
@@ -205,14 +285,17 @@ fn observe(step: Step<'_>) {
 /// Ctrl-C and its relatives end the run in order: every process is ended, every file removed.
 fn listen_for_signals(interrupt: Interrupt) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let [mut first, mut second, mut third] = {
+    let [mut interrupted, mut terminated, mut hung_up] = {
         let _context = runtime.enter();
         [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]
     };
     thread::spawn(move || {
         runtime.block_on(async {
-            tokio::select! { _ = first.recv() => {} _ = second.recv() => {} _ = third.recv() => {} }
-            interrupt.set();
+            interrupt.set(tokio::select! {
+                _ = interrupted.recv() => Signal::SIGINT,
+                _ = terminated.recv() => Signal::SIGTERM,
+                _ = hung_up.recv() => Signal::SIGHUP,
+            });
             std::future::pending::<()>().await;
         });
     });
@@ -263,8 +346,15 @@ mod tests {
 
     #[test]
     fn a_scenario_that_does_not_exist_is_wrong_usage_and_the_others_are_named() {
-        let Err(Failure::Usage(text)) = chosen(&["sokets".to_owned()]) else { panic!("it was taken") };
-        assert!(text.contains("\"sokets\"") && text.contains("sockets, http"), "{text}");
-        assert_eq!(chosen(&["all".to_owned()]).unwrap().len(), scenario::all().len());
+        let error = Selection::parse(&["sokets".to_owned()]).unwrap_err();
+        let Failure::Usage(text) = unknown(&error) else { panic!("it is no wrong usage") };
+        assert!(text.contains("\"sokets\"") && text.contains("did you mean sockets?"), "{text}");
+        assert!(text.contains("sockets, http"), "{text}");
+    }
+
+    #[test]
+    fn a_forecast_is_in_seconds_if_it_is_short() {
+        assert!(forecast(Duration::from_secs(80)).contains("about 80 s"));
+        assert!(forecast(Duration::from_secs(290)).contains("about 5 min"));
     }
 }

@@ -17,6 +17,7 @@ pub(super) fn group(engine: &Engine, work: Work) -> Group {
     let pairs = pairs(Published::ALL.iter().map(|way| way.name()));
     let (id, title) = (format!("docker-{}", work.id), format!("{}, in a container of Docker", work.title));
     let mut group = Group::new(id, title, "request", pairs);
+    group.extent = work.extent;
     group.columns.extend([forwarder_cpu(), kernel_cpu()]);
     for way in Published::ALL {
         let (version, engine) = (engine.version.clone(), engine.clone());

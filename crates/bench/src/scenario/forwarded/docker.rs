@@ -64,6 +64,7 @@ impl Engine {
 
     /// Starts a backend in a container.
     pub fn start(&self, context: &Context, body: usize) -> Result<Container, Error> {
+        self.sweep();
         let name = format!(
             "penstock-bench-{}-{}",
             std::process::id(),
@@ -80,6 +81,7 @@ impl Engine {
             "--rm".into(),
             "--interactive".into(),
             format!("--name={name}").into(),
+            format!("--label={}", label()).into(),
             format!("--publish={local}:{PORT}").into(),
             format!("--publish={published}:{PORT}").into(),
             cores(&context.cores.target).into(),
@@ -123,9 +125,23 @@ impl Engine {
         let tar = Launch::new("tar", process::find("tar", "tar")?, &[]);
         run(context, tar.arg("-C").arg(&root).arg("-cf").arg(&archive).arg("."))?;
         let import = Launch::new("docker import", &self.docker, &[]);
-        run(context, import.arg("import").arg(&archive).arg(name))?;
+        let change = format!("--change=LABEL {}", label());
+        run(context, import.arg("import").arg(change).arg(&archive).arg(name))?;
         let removed = fs::remove_file(&archive).and_then(|()| fs::remove_dir_all(&root));
         removed.doing("remove the files of the image")
+    }
+
+    /// Removes what runs left that were killed: they could not do it themselves.
+    fn sweep(&self) {
+        let filter = format!("label={}", label());
+        let (containers, images) = (["ps", "--all", "{{.Names}}"], ["images", "--all", "{{.Repository}}"]);
+        for ([list, all, format], remove) in [(containers, "rm"), (images, "rmi")] {
+            // An engine that does not answer is found out about when something is started.
+            let names = output(&self.docker, &[list, all, "--filter", &filter, "--format", format]);
+            for name in names.unwrap_or_default().lines().filter(|name| is_orphan(name)) {
+                let _ = quiet(&self.docker, &[remove, "--force", name]).status();
+            }
+        }
     }
 
     /// The host's address on the default bridge: ports published there cannot be reached from elsewhere. Not every
@@ -149,6 +165,20 @@ impl Drop for Waste {
             let _ = quiet(&self.docker, &arguments).status();
         }
     }
+}
+
+/// What marks containers and images of this machine's runs. Process ids mean something within a PID namespace only, and
+/// an engine may have clients in several.
+fn label() -> String {
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("penstock-bench={}", namespace.display())
+}
+
+/// Whether the run that gave a container this name is gone.
+fn is_orphan(name: &str) -> bool {
+    let process =
+        name.strip_prefix("penstock-bench-").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+    process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists())
 }
 
 /// The libraries that a program is linked with, by ldd(1); none if it is static.
@@ -249,7 +279,30 @@ const SHORT_LIMIT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn what_killed_runs_left_is_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let (docker, log) = (directory.path().join("docker"), directory.path().join("log"));
+        // No process has a number beyond the kernel's largest (PID_MAX_LIMIT).
+        let (dead, own) =
+            ("penstock-bench-9999999-7-c", format!("penstock-bench-{}-0-c", std::process::id()));
+        let script = format!(
+            "#!/bin/sh\necho \"$@\" >> {}\ncase $1 in ps|images) printf '%s\\n' {dead} {own} other;; esac\n",
+            log.display()
+        );
+        fs::write(&docker, script).unwrap();
+        fs::set_permissions(&docker, fs::Permissions::from_mode(0o755)).unwrap();
+        Engine { docker, version: String::new() }.sweep();
+        let log = fs::read_to_string(log).unwrap();
+        let removed: Vec<_> = log.lines().filter(|line| line.starts_with("rm")).collect();
+        assert_eq!(removed, [format!("rm --force {dead}"), format!("rmi --force {dead}")]);
+        let asked = format!("ps --all --filter label={} ", label());
+        assert!(log.starts_with(&asked), "{log}");
+    }
 
     #[test]
     fn libraries_are_read_from_every_form_of_line() {

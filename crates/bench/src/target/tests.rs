@@ -1,0 +1,59 @@
+use std::process::Command;
+
+use super::*;
+use crate::context::{Extent, Interrupt};
+
+/// Every program that can be asked whether it likes its configuration, with the words to ask.
+const JUDGES: [(Program, &str); 2] = [(Program::Haproxy, "-c"), (Program::Nginx, "-t")];
+
+fn fronts(context: &Context) -> Vec<Front> {
+    let tls = Tls::generate(context, certificate::Key::EcdsaP256, TlsVersion::V13).unwrap();
+    let mut fronts = Vec::new();
+    for backend in [context.free_tcp().unwrap(), context.free_unix()] {
+        let front = |protocol| Front::new(protocol, context.free_tcp().unwrap(), backend.clone());
+        for headers in [Headers::Added, Headers::Untouched] {
+            let http = front(Protocol::Http).headers(headers);
+            fronts.extend([http.clone().tls(tls.clone()), http]);
+        }
+        fronts.extend([front(Protocol::Tcp).splicing(Splicing::On), front(Protocol::Tcp)]);
+    }
+    fronts
+}
+
+#[test]
+fn every_configuration_is_liked_by_the_program_that_gets_it() {
+    let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
+    for (program, option) in JUDGES {
+        for front in fronts(&context) {
+            let relay = program == Program::Nginx && front.protocol == Protocol::Tcp;
+            if program.find(&context).is_err() || (relay && nginx::find_stream_module().is_err()) {
+                continue;
+            }
+            let Prepared { launch, configuration } = program.prepare(&context, &front).unwrap();
+            let mut command = Command::new(&launch.program);
+            let output = command.args(&launch.arguments).arg(option).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{}: {said}\n{configuration}", launch.name);
+            assert!(!said.contains("[WARNING]") && !said.contains("[warn]"), "{said}\n{configuration}");
+        }
+    }
+}
+
+#[test]
+fn rivals_add_the_headers_of_a_front_door_unless_they_are_told_not_to() {
+    let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
+    let front = Front::new(Protocol::Http, context.free_tcp().unwrap(), context.free_unix());
+    for (program, _) in JUDGES {
+        if program.find(&context).is_err() {
+            continue;
+        }
+        let configured = |headers| {
+            let front = front.clone().headers(headers);
+            program.prepare(&context, &front).unwrap().configuration.to_lowercase()
+        };
+        let (added, bare) = (configured(Headers::Added), configured(Headers::Untouched));
+        for name in ["forward", "x-forwarded-proto", "x-forwarded-host", "x-request-id"] {
+            assert!(added.contains(name) && !bare.contains(name), "{program:?}: {name}\n{added}\n{bare}");
+        }
+    }
+}
