@@ -18,6 +18,7 @@ need nc netcat-openbsd
 need curl curl
 need openssl openssl
 need ps procps
+need valgrind valgrind
 need shellcheck shellcheck
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3 python3-venv"
 # shellcheck disable=SC2086 # a list of names

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,6 +19,7 @@ use crate::connection;
 use crate::events::Level;
 use crate::listen::{BACKLOG, BoundKey, Socket};
 use crate::outcome::{Ending, Outcome};
+use crate::snapshot::ListenerPlan;
 use crate::state::ListenerState;
 use crate::stream::Plain;
 use crate::worker::{Control, Current, Registration, Worker};
@@ -116,7 +118,11 @@ enum Acceptor {
 impl Acceptor {
     fn new(socket: Socket) -> io::Result<Self> {
         Ok(match socket {
-            Socket::Tcp(tcp) => Self::Tcp(TcpListener::from_std(tcp)?),
+            Socket::Tcp(tcp) => {
+                // Whoever is accepted inherits it: a system call per connection less.
+                sys::socket::set_nodelay(tcp.as_fd())?;
+                Self::Tcp(TcpListener::from_std(tcp)?)
+            }
             Socket::Unix(unix) => Self::Unix(UnixListener::from_std(unix)?),
         })
     }
@@ -156,8 +162,6 @@ fn accept_now(socket: &Socket) -> io::Result<(Plain, Peer)> {
 }
 
 fn tcp(stream: TcpStream, peer: SocketAddr) -> (Plain, Peer) {
-    // A connection that is gone already fails at its first read.
-    let _ = stream.set_nodelay(true);
     (Plain::Tcp(stream), Peer::Ip(canonical(peer)))
 }
 
@@ -166,10 +170,11 @@ pub async fn run(worker: Rc<Worker>, key: BoundKey, socket: Socket, gate: Rc<Gat
     worker.accepting.set(worker.accepting.get() + 1);
     match Acceptor::new(socket) {
         Ok(acceptor) => {
-            // The last snapshot that knows this listener: a reload that removes it does not turn away who waits in its
-            // queue.
             let known = worker.current();
-            Loop { worker: &worker, key: &key, gate: &gate, known, complained: None }.run(acceptor).await;
+            let plan = known.listeners.get(&key.listener).cloned();
+            Loop { worker: &worker, key: &key, gate: &gate, known, plan, complained: None }
+                .run(acceptor)
+                .await;
         }
         Err(error) => worker.front.state.events.record(
             Level::Error,
@@ -184,7 +189,10 @@ struct Loop<'a> {
     worker: &'a Rc<Worker>,
     key: &'a BoundKey,
     gate: &'a Gate,
+    /// The last snapshot that knows this listener: a reload that removes it does not turn away who waits in its queue.
     known: Current,
+    /// The listener there.
+    plan: Option<Arc<ListenerPlan>>,
     complained: Option<Instant>,
 }
 
@@ -234,8 +242,7 @@ impl Loop<'_> {
     /// Starts the session of a client, as soon as the limits allow it.
     async fn receive(&mut self, plain: Plain, peer: Peer) {
         let worker = self.worker;
-        self.look_up();
-        let Some(plan) = self.known.listeners.get(&self.key.listener).cloned() else { return };
+        let Some(plan) = self.look_up() else { return };
         plan.state.counters.of(worker.index).connections.add(1);
         let Some(seat) = Seat::take(&plan.state, plan.settings.max_connections) else {
             Outcome::new(worker, &plan.state, Kind::Tcp, peer, None).end(Ending::ListenerFull);
@@ -246,20 +253,23 @@ impl Loop<'_> {
             None => {
                 let place = self.wait_for_place().await;
                 // A reload may have come meanwhile.
-                self.look_up();
-                let newest = self.known.listeners.get(&self.key.listener).cloned();
-                (self.known.clone(), newest.unwrap_or(plan), place)
+                let newest = self.look_up().unwrap_or(plan);
+                (self.known.clone(), newest, place)
             }
         };
         let admitted = Admitted { registration: worker.register(), _place: place, _seat: seat };
         tokio::task::spawn_local(connection::serve(worker.clone(), current, plan, plain, peer, admitted));
     }
 
-    fn look_up(&mut self) {
+    fn look_up(&mut self) -> Option<Arc<ListenerPlan>> {
         let current = self.worker.current();
-        if current.listeners.contains_key(&self.key.listener) {
+        if !Rc::ptr_eq(&current, &self.known)
+            && let Some(plan) = current.listeners.get(&self.key.listener)
+        {
+            self.plan = Some(plan.clone());
             self.known = current;
         }
+        self.plan.clone()
     }
 
     /// Waits while the process is at its limit of client connections: one idle client is closed to make room for the one

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use config::types::BackendAddress;
 use logic::health::Cause;
 use nix::errno::Errno;
+use sys::socket::Opening;
+use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout_at;
 
@@ -40,7 +42,7 @@ impl ConnectFault {
 
 /// Connects within `limit`. Of several addresses each gets its share of the time that is left, so that a silent one does
 /// not hide those behind it.
-pub async fn open(backend: &BackendState, limit: Duration) -> Result<Plain, ConnectFault> {
+pub async fn open(backend: &BackendState, opening: Opening, limit: Duration) -> Result<Plain, ConnectFault> {
     let deadline = Instant::now() + limit;
     if let BackendAddress::Unix(path) = &backend.address {
         return match timeout_at(deadline.into(), open_unix(path)).await {
@@ -55,7 +57,7 @@ pub async fn open(backend: &BackendState, limit: Duration) -> Result<Plain, Conn
     for (at, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
-        last = match timeout_at((Instant::now() + share).into(), open_tcp(*address)).await {
+        last = match timeout_at((Instant::now() + share).into(), open_tcp(*address, opening)).await {
             Ok(Ok(tcp)) => return Ok(Plain::Tcp(tcp)),
             Ok(Err(error)) if is_out_of_ports(&error, *address) => ConnectFault::Ours(error),
             Ok(Err(error)) => fault(error, limit),
@@ -65,10 +67,14 @@ pub async fn open(backend: &BackendState, limit: Duration) -> Result<Plain, Conn
     Err(last)
 }
 
-async fn open_tcp(address: SocketAddr) -> io::Result<TcpStream> {
-    let tcp = TcpStream::connect(address).await?;
-    // Failing means that the connection is gone already.
-    let _ = tcp.set_nodelay(true);
+async fn open_tcp(address: SocketAddr, opening: Opening) -> io::Result<TcpStream> {
+    let tcp = TcpStream::from_std(sys::socket::connect_tcp(address, opening)?)?;
+    // Epoll tells of a failure together with the end of the wait: only then the socket is asked what happened.
+    if tcp.ready(Interest::WRITABLE).await?.is_write_closed()
+        && let Some(error) = tcp.take_error()?
+    {
+        return Err(error);
+    }
     Ok(tcp)
 }
 

@@ -28,7 +28,7 @@ const PROXY_HEADER_LIMIT: Duration = Duration::from_secs(5);
 pub struct Arrival {
     /// The client: from the PROXY header, or the other end of the connection.
     pub peer: Peer,
-    /// Where it wanted to go: from the PROXY header, or our end. `None` for Unix sockets.
+    /// Where it wanted to go: from the PROXY header, or our end. `None` for Unix sockets, and where no backend is told.
     pub local: Option<SocketAddr>,
     /// TLS version, if any.
     pub tls: Option<&'static str>,
@@ -44,8 +44,8 @@ pub struct Guest {
     pub arrival: Arrival,
 }
 
-/// Serves one client connection to its end. The steps that a connection spends little time in are boxed: otherwise their
-/// state would be part of the task, and an idle connection would pay for all of them.
+/// Serves one client connection to its end. All steps are boxed: otherwise the task would have room for the largest of them,
+/// and an idle connection would pay for what it does not do.
 pub async fn serve(
     worker: Rc<Worker>,
     current: Current,
@@ -55,8 +55,8 @@ pub async fn serve(
     admitted: Admitted,
 ) {
     let local = match &plain {
-        Plain::Tcp(tcp) => tcp.local_addr().ok().map(canonical),
-        Plain::Unix(_) => None,
+        Plain::Tcp(tcp) if tells_local(&current, &plan) => tcp.local_addr().ok().map(canonical),
+        _ => None,
     };
     let mut arrival = Arrival { peer, local, tls: None };
     let mut plain = plain;
@@ -82,17 +82,21 @@ pub async fn serve(
     let guest = Guest { stream, early, arrival };
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => {
-            let mut outcome =
-                Outcome::new(&worker, &plan.state, Kind::Tcp, guest.arrival.peer, guest.arrival.tls);
-            Box::pin(tcp::serve(&worker, &current, settings, guest, &mut outcome)).await;
+            Box::pin(tcp::serve(&worker, &current, &plan, settings, guest)).await;
         }
         Protocol::Http(_) => {
-            let listener = plan.settings.name.clone();
-            drop(plan);
-            http::serve(&worker, current, &listener, guest, admitted.control()).await;
+            Box::pin(http::serve(&worker, current, plan, guest, admitted.control())).await;
         }
     }
     drop(admitted);
+}
+
+/// Whether a backend hears at which address of ours the client arrived. Asking the kernel costs a system call.
+fn tells_local(current: &Current, plan: &ListenerPlan) -> bool {
+    match &plan.settings.protocol {
+        Protocol::Tcp(settings) => current.pool(settings.pool).settings.send_proxy.is_some(),
+        Protocol::Http(_) => true,
+    }
 }
 
 fn record(worker: &Rc<Worker>, plan: &ListenerPlan, arrival: &Arrival, ending: Ending) {

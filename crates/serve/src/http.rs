@@ -15,12 +15,16 @@ use crate::connection::{Arrival, Guest};
 use crate::outcome::{Ending, Outcome, Received};
 use crate::snapshot::ListenerPlan;
 use crate::stream::Stream;
+use crate::timer::Timer;
 use crate::worker::{Control, Current, Woken, Worker};
 
 mod answer;
 mod body;
 mod exchange;
 mod reply;
+mod request_id;
+
+pub use request_id::RequestId;
 
 /// After our last word we read on for so long and so much, so that the client gets it before a reset could destroy it.
 const LINGER: Duration = Duration::from_secs(1);
@@ -34,6 +38,8 @@ struct Client {
     stream: Stream,
     /// Read and not yet used: part of a head, or what came behind it.
     buffer: Vec<u8>,
+    /// For every wait of this connection.
+    timer: Timer,
 }
 
 /// What becomes of the client's connection after an exchange.
@@ -55,6 +61,8 @@ struct Session<'a> {
     settings: &'a HttpSettings,
     arrival: &'a Arrival,
     received: Rc<Received>,
+    /// When the request was there: what is decided at once goes by this clock.
+    now: Instant,
     /// Whether this is the last request that the connection may carry.
     turn: Turn,
 }
@@ -70,13 +78,14 @@ enum Turn {
 pub async fn serve(
     worker: &Rc<Worker>,
     current: Current,
-    listener: &Arc<str>,
+    plan: Arc<ListenerPlan>,
     guest: Guest,
     control: &Control,
 ) {
     let Guest { stream, early, arrival } = guest;
-    let client = Client { stream, buffer: early };
-    let mut visit = Visit { worker, current, listener, arrival, client, served: 0 };
+    let client = Client { stream, buffer: early, timer: Timer::default() };
+    let mut visit =
+        Visit { worker, current, plan, arrival, client, served: 0, waiting_since: Instant::now() };
     let after = loop {
         match visit.wait_for_request(control).await {
             Waited::Arrived => {}
@@ -97,13 +106,15 @@ pub async fn serve(
 /// What a connection holds between two requests.
 struct Visit<'a> {
     worker: &'a Rc<Worker>,
-    /// The newest snapshot that knows the listener.
+    /// The newest snapshot that knows the listener, and its plan there.
     current: Current,
-    listener: &'a Arc<str>,
+    plan: Arc<ListenerPlan>,
     arrival: Arrival,
     client: Client,
     /// Requests so far.
     served: u64,
+    /// End of the last request, or the start.
+    waiting_since: Instant,
 }
 
 impl Visit<'_> {
@@ -113,16 +124,18 @@ impl Visit<'_> {
             return Waited::Arrived;
         }
         self.client.buffer = Vec::new();
-        let Some((_, settings)) = find(&self.current, self.listener) else { return Waited::Ended };
+        let Some(settings) = http_settings(&self.plan) else { return Waited::Ended };
         let mut patience = if self.served == 0 { settings.timeouts.head } else { settings.timeouts.idle };
         match (self.worker.is_draining(), self.served) {
             (false, _) => {}
             (true, 0) => patience = patience.min(FIRST_REQUEST_OF_DRAIN),
             (true, _) => control.close_when_idle(),
         }
-        let Client { stream, buffer } = &mut self.client;
-        let arriving = std::future::poll_fn(|cx| control.poll_idle(cx, |cx| stream.poll_fill(cx, buffer)));
-        match tokio::time::timeout(patience, arriving).await {
+        let Client { stream, buffer, timer } = &mut self.client;
+        let since = self.waiting_since;
+        let arriving =
+            std::future::poll_fn(|cx| control.poll_idle(cx, since, |cx| stream.poll_fill(cx, buffer)));
+        match timer.until(since + patience, arriving).await {
             Ok(Woken::By(Ok(count))) if count > 0 => Waited::Arrived,
             Ok(Woken::Closing) if !self.worker.is_draining() => Waited::Evicted,
             _ => {
@@ -137,19 +150,25 @@ impl Visit<'_> {
         // listener does not fail the request that was on its way: it gets its answer, and is the last.
         let newest = self.worker.current();
         let mut is_last = self.worker.is_draining();
-        if find(&newest, self.listener).is_some() {
-            self.current = newest;
-        } else {
-            is_last = true;
+        if !Rc::ptr_eq(&newest, &self.current) {
+            match newest.listeners.get(&self.plan.settings.name).filter(|plan| http_settings(plan).is_some())
+            {
+                Some(plan) => {
+                    self.plan = plan.clone();
+                    self.current = newest;
+                }
+                None => is_last = true,
+            }
         }
-        let Some((plan, settings)) = find(&self.current, self.listener) else { return After::Close };
+        let plan = &*self.plan;
+        let Some(settings) = http_settings(plan) else { return After::Close };
         let mut outcome =
             Outcome::new(self.worker, &plan.state, Kind::Http, self.arrival.peer, self.arrival.tls);
-        let received = match read_head(&mut self.client, settings, &mut outcome).await {
-            Ok(received) => Rc::new(received),
+        let (received, now) = match read_head(&mut self.client, settings, &mut outcome).await {
+            Ok((received, now)) => (Rc::new(received), now),
             Err(fault) => {
                 let hsts = plan.tls.as_ref().and(settings.hsts.as_deref());
-                return answer_fault(settings, hsts, &self.client, fault, &mut outcome).await;
+                return Box::pin(answer_fault(settings, hsts, &self.client, fault, &mut outcome)).await;
             }
         };
         outcome.bytes_in = received.head.len() as u64;
@@ -158,16 +177,17 @@ impl Visit<'_> {
         is_last |= settings.max_requests.is_some_and(|most| self.served >= most);
         let turn = if is_last { Turn::Last } else { Turn::More };
         let (worker, arrival) = (self.worker, &self.arrival);
-        let session = Session { worker, current: &self.current, plan, settings, arrival, received, turn };
-        exchange::run(&session, &mut self.client, &mut outcome).await
+        let session =
+            Session { worker, current: &self.current, plan, settings, arrival, received, now, turn };
+        let after = exchange::run(&session, &mut self.client, &mut outcome).await;
+        self.waiting_since = outcome.stop_clock();
+        after
     }
 }
 
-/// The plan of an HTTP listener in a snapshot.
-fn find<'s>(current: &'s Current, listener: &str) -> Option<(&'s ListenerPlan, &'s HttpSettings)> {
-    let plan = current.listeners.get(listener)?;
+fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
     match &plan.settings.protocol {
-        Protocol::Http(settings) => Some((plan, settings)),
+        Protocol::Http(settings) => Some(settings),
         Protocol::Tcp(_) => None,
     }
 }
@@ -187,19 +207,21 @@ enum HeadFault {
     Closed,
 }
 
+/// Reads a head, and says when it was there.
 async fn read_head(
     client: &mut Client,
     settings: &HttpSettings,
     outcome: &mut Outcome,
-) -> Result<Received, HeadFault> {
-    let deadline = Instant::now() + settings.timeouts.head;
+) -> Result<(Received, Instant), HeadFault> {
+    let mut now = outcome.started();
+    let deadline = now + settings.timeouts.head;
     let mut progress = Progress::default();
     loop {
         match request::resume(&client.buffer, &mut progress, &settings.limits) {
             Ok(Parse::Complete(request)) => {
                 let mut head = std::mem::take(&mut client.buffer);
                 client.buffer = head.split_off(request.len);
-                return Ok(Received { head, request });
+                return Ok((Received { head, request }, now));
             }
             Ok(Parse::Incomplete) => {}
             Err(refusal) => {
@@ -207,8 +229,9 @@ async fn read_head(
                 return Err(HeadFault::Refused(refusal));
             }
         }
-        match tokio::time::timeout_at(deadline.into(), client.stream.fill(&mut client.buffer)).await {
-            Ok(Ok(count)) if count > 0 => {}
+        let Client { stream, buffer, timer } = &mut *client;
+        match timer.until(deadline, stream.fill(buffer)).await {
+            Ok(Ok(count)) if count > 0 => now = Instant::now(),
             Ok(_) => return Err(HeadFault::Closed),
             Err(_) => return Err(HeadFault::Timeout),
         }

@@ -28,6 +28,7 @@ pub mod start;
 pub mod state;
 pub mod stream;
 pub mod tcp;
+mod timer;
 pub mod tls;
 pub mod upstream;
 pub mod worker;

@@ -12,6 +12,7 @@ use logic::http1::request::{RequestHead, Version};
 use logic::http1::span::Span;
 use logic::peers::Peer;
 
+use crate::http::RequestId;
 use crate::relay::Totals;
 use crate::snapshot::PoolPlan;
 use crate::state::ListenerState;
@@ -148,10 +149,11 @@ pub struct Outcome {
     client: Peer,
     tls: Option<&'static str>,
     started: Instant,
+    stopped: Option<Instant>,
     /// The request, once its head was read.
     pub received: Option<Rc<Received>>,
     /// Request id, if it has one.
-    pub request_id: String,
+    pub request_id: RequestId,
     /// Status that the client saw; 0 for none.
     pub status: u16,
     /// Pool that the route chose.
@@ -193,8 +195,9 @@ impl Outcome {
             client,
             tls,
             started: Instant::now(),
+            stopped: None,
             received: None,
-            request_id: String::new(),
+            request_id: RequestId::None,
             status: 0,
             pool: None,
             backend: None,
@@ -215,9 +218,14 @@ impl Outcome {
         self.ending.get_or_insert(ending);
     }
 
-    /// Time since the session's start.
-    pub fn elapsed(&self) -> Duration {
-        self.started.elapsed()
+    /// When the session started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Ends the measured time of the session, if it has not ended yet, and says when that was.
+    pub fn stop_clock(&mut self) -> Instant {
+        *self.stopped.get_or_insert_with(Instant::now)
     }
 }
 
@@ -238,7 +246,7 @@ impl Drop for Outcome {
             self.bytes_in += totals.up.get();
             self.bytes_out += totals.down.get();
         }
-        let took = self.elapsed();
+        let took = self.stop_clock().duration_since(self.started);
         self.count(ending, took);
         self.log(ending, took);
     }
@@ -286,7 +294,7 @@ impl Outcome {
             listener: &self.listener.name,
             client: self.client,
             kind: self.kind,
-            request_id: (!self.request_id.is_empty()).then_some(&*self.request_id),
+            request_id: (!self.request_id.is_none()).then(|| self.request_id.as_str()),
             method: part(|request| request.method),
             host: part(|request| request.authority),
             target: part(|request| request.target),

@@ -127,6 +127,34 @@ impl Stream {
         })
     }
 
+    /// Reads what has arrived, at most `limit` bytes, to the end of `onto`. Zero is "nothing yet" or the end, which the next
+    /// read shows again.
+    pub async fn fill_now(&self, onto: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+        std::future::poll_fn(|cx| {
+            SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+                let limit = limit.min(scratch.len());
+                let count = match self.poll_read(cx, &mut scratch[..limit]) {
+                    Poll::Ready(count) => count?,
+                    Poll::Pending => self.read_arrived(&mut scratch[..limit])?,
+                };
+                onto.extend_from_slice(&scratch[..count]);
+                Poll::Ready(Ok(count))
+            })
+        })
+        .await
+    }
+
+    /// Asks the kernel, as the runtime knows nothing of a connection just accepted before its next look. With TLS there is
+    /// nothing to ask for.
+    fn read_arrived(&self, into: &mut [u8]) -> io::Result<usize> {
+        let transport = self.0.borrow();
+        let Transport::Plain(plain) = &*transport else { return Ok(0) };
+        match io::Read::read(&mut &*socket2::SockRef::from(plain), into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            read => read,
+        }
+    }
+
     /// Reads to the end of `onto`.
     pub async fn fill(&self, onto: &mut Vec<u8>) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_fill(cx, onto)).await

@@ -4,40 +4,78 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use config::types::TcpSettings;
+use logic::access_log::Kind;
 use logic::balance::{HashKey, Tried, client_key};
 use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress};
+use sys::socket::Opening;
 
 use crate::connect::ConnectFault;
 use crate::connection::{Arrival, Guest};
 use crate::outcome::{Ending, Outcome};
 use crate::relay::{self, Totals};
-use crate::snapshot::{PoolPlan, Snapshot};
+use crate::snapshot::{ListenerPlan, PoolPlan, Snapshot};
 use crate::stream::Stream;
-use crate::upstream::{self, Chosen, NoBackend, Wanted};
+use crate::upstream::{self, Chosen, NoBackend, Slot, Wanted};
 use crate::worker::Worker;
+
+/// Bytes of a client that are read before it has a backend: the first message of most protocols, and little to hold for
+/// those who wait for a busy backend.
+const EARLY: usize = 4096;
 
 /// Serves one client connection.
 pub async fn serve(
     worker: &Rc<Worker>,
     snapshot: &Snapshot,
+    plan: &ListenerPlan,
+    settings: &TcpSettings,
+    guest: Guest,
+) {
+    let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, guest.arrival.peer, guest.arrival.tls);
+    // Boxed, so that a relay does not hold the state of how it came about for as long as it lasts.
+    let beginning = Box::pin(begin(worker, snapshot, settings, guest, &mut outcome));
+    let Some(pair) = beginning.await else { return };
+    let Pair { client, backend, early, totals, slot } = pair;
+    let end = relay::run(&client, &backend, early, Vec::new(), settings.idle_timeout, &totals).await;
+    outcome.end(end.settle(&client, &backend));
+    drop(slot);
+}
+
+/// Two connections to be relayed.
+struct Pair {
+    client: Stream,
+    backend: Stream,
+    /// What the client has said already.
+    early: Vec<u8>,
+    totals: Rc<Totals>,
+    slot: Slot,
+}
+
+/// Gets a client its backend, or the outcome its ending.
+async fn begin(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
     settings: &TcpSettings,
     guest: Guest,
     outcome: &mut Outcome,
-) {
-    let Guest { stream: client, early, arrival } = guest;
+) -> Option<Pair> {
+    let Guest { stream: client, mut early, arrival } = guest;
     let pool = snapshot.pool(settings.pool).clone();
     outcome.pool = Some(pool.clone());
-    // Boxed, so that a relay does not hold the state of how it came about for as long as it lasts.
-    let Some((backend, chosen)) = Box::pin(obtain(worker, snapshot, &pool, &arrival, outcome)).await else {
-        return;
+    // Most clients speak first, and have spoken when they are accepted: their words then go with our handshake.
+    if early.is_empty() && client.fill_now(&mut early, EARLY).await.is_err() {
+        outcome.end(Ending::ClientClosed);
+        return None;
+    }
+    let opening = match early.is_empty() && pool.settings.send_proxy.is_none() {
+        true => Opening::TheyMaySpeak,
+        false => Opening::WeSpeak,
     };
+    let (backend, chosen) = obtain(worker, snapshot, &pool, &arrival, opening, outcome).await?;
     let totals = Rc::new(Totals::default());
-    outcome.relayed = Some(totals.clone());
     totals.up.set(early.len() as u64);
-    let end = relay::run(&client, &backend, early, Vec::new(), settings.idle_timeout, &totals).await;
-    outcome.end(end.settle(&client, &backend));
-    drop(chosen.slot);
+    outcome.relayed = Some(totals.clone());
+    Some(Pair { client, backend, early, totals, slot: chosen.slot })
 }
 
 /// A connection to a backend, or the outcome's ending.
@@ -46,6 +84,7 @@ async fn obtain(
     snapshot: &Snapshot,
     pool: &Arc<PoolPlan>,
     arrival: &Arrival,
+    opening: Opening,
     outcome: &mut Outcome,
 ) -> Option<(Stream, Chosen)> {
     let key = match &pool.settings.hash_key {
@@ -66,7 +105,7 @@ async fn obtain(
         outcome.attempts += 1;
         outcome.backend = Some(chosen.index);
         outcome.queued = chosen.queued.or(outcome.queued);
-        if let Ok(backend) = connect(worker, pool, &chosen, arrival, outcome).await {
+        if let Ok(backend) = connect(worker, pool, &chosen, arrival, opening, outcome).await {
             return Some((backend, chosen));
         }
         tried.insert(chosen.index);
@@ -85,11 +124,12 @@ async fn connect(
     pool: &PoolPlan,
     chosen: &Chosen,
     arrival: &Arrival,
+    opening: Opening,
     outcome: &mut Outcome,
 ) -> Result<Stream, ()> {
     let started = std::time::Instant::now();
     let counters = chosen.backend.counters.of(worker.index);
-    match upstream::connect(worker, &chosen.backend, pool.settings.timeouts.connect).await {
+    match upstream::connect(worker, &chosen.backend, opening, pool.settings.timeouts.connect).await {
         Ok(stream) => {
             let took = started.elapsed();
             if let Some(version) = pool.settings.send_proxy {

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -13,6 +14,7 @@ use logic::balance::{Availability, Candidate, Choice, StickyKey, Tried, WEIGHT_U
 use logic::health::{Cause, Source, State as HealthState, Verdict, VerdictOutcome};
 use logic::peers::Peer;
 use logic::retry::Idempotence;
+use sys::socket::Opening;
 
 use crate::connect::{self, ConnectFault};
 use crate::events::Level;
@@ -77,19 +79,40 @@ pub struct Wanted<'a> {
     pub tried: &'a Tried,
 }
 
-/// Chooses a backend, waiting in the pool's queue if all are at their limit. Who waits is woken first come, first served.
+/// Chooses a backend, waiting in the pool's queue if all are at their limit.
 pub async fn choose(
     worker: &Rc<Worker>,
     snapshot: &Snapshot,
     pool: &Arc<PoolPlan>,
     wanted: Wanted<'_>,
 ) -> Result<Chosen, NoBackend> {
-    // Those who wait already come first.
-    if pool.queue.waiting.load(Relaxed) == 0
-        && let Some(outcome) = choose_now(worker, snapshot, pool, &wanted)
-    {
-        return outcome;
+    match choose_at_once(worker, snapshot, pool, &wanted, Instant::now()) {
+        Some(outcome) => outcome,
+        None => wait(worker, snapshot, pool, &wanted).await,
     }
+}
+
+/// Chooses a backend if that is possible without waiting: those who wait already come first.
+pub fn choose_at_once(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    wanted: &Wanted<'_>,
+    now: Instant,
+) -> Option<Result<Chosen, NoBackend>> {
+    match pool.queue.waiting.load(Relaxed) {
+        0 => choose_now(worker, snapshot, pool, wanted, now),
+        _ => None,
+    }
+}
+
+/// Waits in the pool's queue. Who waits is woken first come, first served.
+pub async fn wait(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    wanted: &Wanted<'_>,
+) -> Result<Chosen, NoBackend> {
     let started = Instant::now();
     let Some(place) = QueuePlace::take(pool, worker.front.state.workers) else {
         return Err(NoBackend::QueueFull);
@@ -100,7 +123,7 @@ pub async fn choose(
         // A place may have become free before we stood in the queue to be told of it.
         let mut is_our_turn = place.ahead == 0;
         loop {
-            if is_our_turn && let Some(outcome) = choose_now(worker, snapshot, pool, &wanted) {
+            if is_our_turn && let Some(outcome) = choose_now(worker, snapshot, pool, wanted, Instant::now()) {
                 break outcome;
             }
             if tokio::time::timeout(LOOK_AGAIN, freed.as_mut()).await.is_ok() {
@@ -146,8 +169,8 @@ fn choose_now(
     snapshot: &Snapshot,
     pool: &Arc<PoolPlan>,
     wanted: &Wanted<'_>,
+    now: Instant,
 ) -> Option<Result<Chosen, NoBackend>> {
-    let now = Instant::now();
     let mut candidates = candidates(pool, now, Mercy::None);
     if !any_available(&candidates) && pool.settings.all_down == AllDown::FailOpen {
         candidates = self::candidates(pool, now, Mercy::Everyone);
@@ -259,8 +282,12 @@ pub enum Freshness {
 }
 
 /// An idle connection of the right backend, if there is one that still lives.
-pub fn reuse(worker: &Worker, backend: &Arc<BackendState>, idempotence: Idempotence) -> Option<Stream> {
-    let now = Instant::now();
+pub fn reuse(
+    worker: &Worker,
+    backend: &Arc<BackendState>,
+    idempotence: Idempotence,
+    now: Instant,
+) -> Option<Stream> {
     while let Some(stream) = worker.idle.take(backend, now) {
         let quiet = match idempotence {
             Idempotence::Idempotent => stream.is_quiet(),
@@ -279,13 +306,14 @@ pub fn reuse(worker: &Worker, backend: &Arc<BackendState>, idempotence: Idempote
 pub async fn connect(
     worker: &Worker,
     backend: &BackendState,
+    opening: Opening,
     limit: Duration,
 ) -> Result<Stream, ConnectFault> {
-    let plain = match connect::open(backend, limit).await {
+    let plain = match connect::open(backend, opening, limit).await {
         // Descriptors are short: idle connections to backends are the ones that nobody needs now.
         Err(ConnectFault::Ours(_)) => {
             worker.idle.clear();
-            connect::open(backend, limit).await?
+            connect::open(backend, opening, limit).await?
         }
         result => result?,
     };
@@ -341,7 +369,27 @@ fn is_up(backend: &BackendState) -> bool {
 
 /// Idle connections to backends, of one worker.
 #[derive(Default)]
-pub struct IdlePool(RefCell<HashMap<usize, Kept>>);
+pub struct IdlePool(RefCell<HashMap<usize, Kept, BuildHasherDefault<AddressHasher>>>);
+
+/// Hashes the address of a backend's state: nobody outside can choose that, and each request looks twice.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        // The odd constant of the golden ratio spreads the address over the upper half, which the table also looks at.
+        let spread = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ (spread >> 32);
+    }
+}
 
 struct Kept {
     backend: Arc<BackendState>,

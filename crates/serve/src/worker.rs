@@ -62,7 +62,8 @@ pub struct Worker {
     /// Idle connections to backends.
     pub idle: IdlePool,
     current: RefCell<Current>,
-    balancers: RefCell<HashMap<PoolId, (u64, Balancer)>>,
+    /// By [`PoolId`], with the generation that each was made for.
+    balancers: RefCell<Vec<Option<(u64, Balancer)>>>,
     connections: RefCell<HashMap<u64, Rc<Control>>>,
     next_connection: Cell<u64>,
     /// What was idle when somebody last looked, the longest idle last.
@@ -119,10 +120,12 @@ pub enum Woken<T> {
 }
 
 impl Control {
-    /// Waits with `poll` for the next request; ends early when the worker wants the connection closed.
+    /// Waits with `poll` for the next request; ends early when the worker wants the connection closed. `since` is when the
+    /// wait began.
     pub fn poll_idle<T>(
         &self,
         cx: &mut Context<'_>,
+        since: Instant,
         poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<Woken<T>> {
         match poll(cx) {
@@ -132,9 +135,8 @@ impl Control {
             }
             Poll::Pending if self.phase.get() == Phase::Closing => Poll::Ready(Woken::Closing),
             Poll::Pending => {
-                if self.phase.replace(Phase::Idle) != Phase::Idle {
-                    self.idle_since.set(Some(Instant::now()));
-                }
+                self.phase.set(Phase::Idle);
+                self.idle_since.set(Some(since));
                 let mut waker = self.waker.borrow_mut();
                 if !waker.as_ref().is_some_and(|before| before.will_wake(cx.waker())) {
                     *waker = Some(cx.waker().clone());
@@ -255,18 +257,19 @@ impl Worker {
         choose: impl FnOnce(&mut Balancer) -> T,
     ) -> T {
         let mut balancers = self.balancers.borrow_mut();
-        let plan = snapshot.pool(pool);
-        let fresh = || {
-            (
-                snapshot.generation,
-                Balancer::with_phase(plan.settings.balance, plan.backends.len(), self.index),
-            )
-        };
-        let entry = balancers.entry(pool).or_insert_with(fresh);
-        if entry.0 != snapshot.generation {
-            *entry = fresh();
+        if balancers.len() < snapshot.pools.len() {
+            balancers.resize_with(snapshot.pools.len(), || None);
         }
-        choose(&mut entry.1)
+        let entry = &mut balancers[pool.0];
+        if entry.as_ref().is_some_and(|(generation, _)| *generation != snapshot.generation) {
+            *entry = None;
+        }
+        let (_, balancer) = entry.get_or_insert_with(|| {
+            let plan = snapshot.pool(pool);
+            let balancer = Balancer::with_phase(plan.settings.balance, plan.backends.len(), self.index);
+            (snapshot.generation, balancer)
+        });
+        choose(balancer)
     }
 
     /// How to write access-log lines; `None`: not at all.

@@ -5,10 +5,11 @@
 //! is the question to ask before the first bind of an address.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 pub use crate::inherited::{Inherited, InheritedError, ListenAddress, inherited};
@@ -38,6 +39,32 @@ pub fn listen_tcp(addr: SocketAddr, dual: DualStack, backlog: u32) -> io::Result
 /// Connections that linger in TIME-WAIT do not count. Nothing can connect while the probe lasts.
 pub fn probe_tcp(addr: SocketAddr, dual: DualStack) -> io::Result<()> {
     bind_tcp(addr, dual, PortSharing::No).map(drop)
+}
+
+/// Who speaks first on a connection that is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Opening {
+    /// We do, and at once: the last packet of the handshake waits for our first bytes and goes with them, which saves both
+    /// ends a packet. Should nothing be written after all, it goes after 200 ms.
+    WeSpeak,
+    /// Perhaps the other side.
+    TheyMaySpeak,
+}
+
+/// Begins to connect to `addr`, nonblocking, closed on exec, and without waiting to fill segments (`TCP_NODELAY`).
+///
+/// It has succeeded when the socket is writable and has no error (connect(2), EINPROGRESS).
+pub fn connect_tcp(addr: SocketAddr, opening: Opening) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    if opening == Opening::WeSpeak {
+        // Holds for the handshake only: the kernel leaves this mode when the answer to its SYN arrives.
+        socket.set_tcp_quickack(false)?;
+    }
+    match socket.connect(&addr.into()) {
+        Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
+        _ => Ok(socket.into()),
+    }
 }
 
 /// Another handle on the same listening socket, closed on exec: how a Unix or inherited socket reaches each worker.
@@ -84,8 +111,8 @@ fn bind_tcp(addr: SocketAddr, dual: DualStack, sharing: PortSharing) -> io::Resu
 
 #[cfg(test)]
 mod tests {
-    use std::io::{ErrorKind, Read};
-    use std::net::{Ipv4Addr, TcpStream};
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::Ipv4Addr;
 
     use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
@@ -127,6 +154,37 @@ mod tests {
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         // The same address is refused to a listener that may speak IPv6 only.
         assert!(listen_tcp(mapped, DualStack::V6Only, 16).is_err());
+    }
+
+    #[test]
+    fn whoever_speaks_first_a_connection_comes_about_and_carries_bytes() {
+        let listener = listen_tcp(LOOPBACK, DualStack::V6Only, 16).unwrap();
+        let addr = listener.local_addr().unwrap();
+        listener.set_nonblocking(false).unwrap();
+        for opening in [Opening::WeSpeak, Opening::TheyMaySpeak] {
+            let mut client = connect_tcp(addr, opening).unwrap();
+            assert!(client.nodelay().unwrap());
+            let flags = FdFlag::from_bits_retain(fcntl(&client, FcntlArg::F_GETFD).unwrap());
+            assert!(flags.contains(FdFlag::FD_CLOEXEC));
+            let mut byte = [0];
+            assert_eq!(client.read(&mut byte).unwrap_err().kind(), ErrorKind::WouldBlock);
+            client.set_nonblocking(false).unwrap();
+            client.write_all(b"a").unwrap();
+            let (mut session, _) = listener.accept().unwrap();
+            session.read_exact(&mut byte).unwrap();
+            session.write_all(&byte).unwrap();
+            client.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, *b"a");
+        }
+    }
+
+    #[test]
+    fn an_accepted_connection_inherits_nodelay() {
+        let listener = listen_tcp(LOOPBACK, DualStack::V6Only, 16).unwrap();
+        set_nodelay(listener.as_fd()).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(listener.accept().unwrap().0.nodelay().unwrap());
     }
 
     #[test]

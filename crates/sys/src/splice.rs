@@ -25,8 +25,12 @@ impl Pipe {
     /// A pipe of about `size_hint` bytes, as far as the system allows (fs.pipe-max-size, pipe-user-pages-soft).
     pub fn new(size_hint: usize) -> io::Result<Self> {
         let (read, write) = pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC)?;
-        // Refused to users who hold much pipe memory already: the relay then works with what it has.
-        let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(i32::try_from(size_hint).unwrap_or(i32::MAX)));
+        // Refused to users who hold much pipe memory already (by default 64 MiB): less may be granted, or the relay works
+        // with what it has.
+        let _ = [size_hint, size_hint / 4].into_iter().find(|size| {
+            let size = i32::try_from(*size).unwrap_or(i32::MAX);
+            fcntl(&write, FcntlArg::F_SETPIPE_SZ(size)).is_ok()
+        });
         let capacity = fcntl(&write, FcntlArg::F_GETPIPE_SZ)?;
         Ok(Self { read, write, capacity: usize::try_from(capacity).unwrap_or(0), held: AtomicUsize::new(0) })
     }

@@ -1,8 +1,8 @@
 //! Answers of our own: small readable error pages and redirects.
 //! Nothing of the request comes back unescaped, nothing is stored by caches.
 
-use super::forward::push_line;
 use super::grammar::elements;
+use super::line::push_line;
 use super::request::{MethodKind, Persistence};
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -4,10 +4,9 @@
 
 use super::field::{Field, Spelling, spelling};
 use super::grammar::{elements, is_token};
-use super::head::Headers;
 use super::refusal::Refusal;
 use super::request::{Persistence, Trailers, Version};
-use super::span::Span;
+use super::span::{HeaderSpan, Span};
 use smallvec::SmallVec;
 
 /// Header names that `Connection` lists, beside the options with a meaning of their own.
@@ -64,7 +63,7 @@ pub(super) enum Upgrade {
 }
 
 /// Reads all lines. Any doubt about where the message ends is a refusal.
-pub(super) fn read(head: &[u8], headers: &Headers) -> Result<Fields, Refusal> {
+pub(super) fn read(head: &[u8], headers: &[HeaderSpan]) -> Result<Fields, Refusal> {
     let mut fields = Fields::default();
     for header in headers {
         let value = header.value.of(head);

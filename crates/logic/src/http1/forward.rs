@@ -3,10 +3,10 @@
 //! here (RFC 9110 section 7.6.1).
 
 use super::field::{Field, Spelling, spelling};
-use super::head::Headers;
+use super::line::{KeptLines, push_decimal, push_ip, push_length, push_line};
 use super::request::{BodyLength, Expectation, Persistence, RequestHead, Trailers, Version};
 use super::response::ResponseHead;
-use super::span::Span;
+use super::span::{HeaderSpan, Span};
 use crate::peers::Peer;
 use crate::route::{HeaderEdit, HeaderEdits};
 use std::io::Write;
@@ -94,10 +94,11 @@ pub fn write_request(
     via: &Via<'_>,
     edits: &[&HeaderEdits],
 ) {
-    let changes = Changes { edits, side: |edits| &edits.request };
+    let changes = Changes::new(edits, |edits| &edits.request);
     out.reserve(request.len + RESERVE);
     write_request_line(out, head, request);
     write_host(out, head, request, via, &changes);
+    let mut lines = KeptLines::new(head);
     for line in &request.headers {
         let name = line.name.of(head);
         let kept = match line.field {
@@ -107,9 +108,10 @@ pub fn write_request(
             _ => false,
         };
         if kept && !is_listed(head, &request.listed, name) && !changes.touch(name) {
-            push_line(out, name, line.value.of(head));
+            lines.keep(out, line);
         }
     }
+    lines.finish(out);
     match request.body {
         BodyLength::Length(length) => push_length(out, length),
         BodyLength::Chunked => out.extend_from_slice(CHUNKED),
@@ -135,10 +137,11 @@ pub fn write_response(
     answer: &Answer<'_>,
     edits: &[&HeaderEdits],
 ) {
-    let changes = Changes { edits, side: |edits| &edits.response };
+    let changes = Changes::new(edits, |edits| &edits.response);
     out.reserve(response.len + RESERVE);
     write_status_line(out, head, response);
     let mut hsts = answer.hsts;
+    let mut lines = KeptLines::new(head);
     for line in &response.headers {
         let name = line.name.of(head);
         let kept = match line.field {
@@ -150,9 +153,10 @@ pub fn write_response(
             if name.eq_ignore_ascii_case(HSTS) {
                 hsts = None;
             }
-            push_line(out, name, line.value.of(head));
+            lines.keep(out, line);
         }
     }
+    lines.finish(out);
     let persistence = match answer.framing {
         ResponseFraming::UntilClose => Persistence::Close,
         _ => answer.persistence,
@@ -189,12 +193,13 @@ pub fn response_framing(response: &ResponseHead, client: Version) -> ResponseFra
 /// Appends an interim response (100, 102, 103) for a client of HTTP/1.1.
 pub fn write_interim(out: &mut Vec<u8>, head: &[u8], response: &ResponseHead) {
     write_status_line(out, head, response);
+    let mut lines = KeptLines::new(head);
     for line in &response.headers {
-        let name = line.name.of(head);
-        if is_end_to_end(line.field) && !is_listed(head, &response.listed, name) {
-            push_line(out, name, line.value.of(head));
+        if is_end_to_end(line.field) && !is_listed(head, &response.listed, line.name.of(head)) {
+            lines.keep(out, line);
         }
     }
+    lines.finish(out);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -298,14 +303,18 @@ fn write_forwarding(
     via: &Via<'_>,
     changes: &Changes<'_>,
 ) {
-    let told = Told { head, headers: &request.headers, listed: &request.listed, trust: via.trust };
+    let headers = match via.trust {
+        Trust::TrustedProxy => &request.headers[..],
+        Trust::Stranger => &[],
+    };
+    let told = Told { head, headers, listed: &request.listed };
     let authority = request.authority.of(head);
     let client = via.peer.ip();
     if !changes.touch(b"x-forwarded-for") && (client.is_some() || told.any(Field::ForwardedFor)) {
         out.extend_from_slice(b"X-Forwarded-For: ");
         told.write_all(out, Field::ForwardedFor);
         match client {
-            Some(ip) => drop(write!(out, "{ip}")),
+            Some(ip) => push_ip(out, ip),
             None => out.truncate(out.len() - SEPARATOR.len()),
         }
         out.extend_from_slice(b"\r\n");
@@ -321,11 +330,14 @@ fn write_forwarding(
     if !changes.touch(b"forwarded") {
         out.extend_from_slice(b"Forwarded: ");
         told.write_all(out, Field::Forwarded);
-        let _ = match client {
-            Some(IpAddr::V4(ip)) => write!(out, "for={ip}"),
-            Some(IpAddr::V6(ip)) => write!(out, "for=\"[{ip}]\""),
-            None => out.write_all(b"for=_unix"),
-        };
+        match client {
+            Some(ip @ IpAddr::V4(_)) => {
+                out.extend_from_slice(b"for=");
+                push_ip(out, ip);
+            }
+            Some(IpAddr::V6(ip)) => drop(write!(out, "for=\"[{ip}]\"")),
+            None => out.extend_from_slice(b"for=_unix"),
+        }
         if !authority.is_empty() {
             // Quoted always: a port or an IPv6 address is not a token. A checked authority needs no
             // escapes.
@@ -333,24 +345,25 @@ fn write_forwarding(
                 out.extend_from_slice(part);
             }
         }
-        let _ = write!(out, ";proto={}\r\n", via.scheme.as_str());
+        for part in [b";proto=", via.scheme.as_str().as_bytes(), b"\r\n"] {
+            out.extend_from_slice(part);
+        }
     }
 }
 
-/// What the client itself tells of other clients; empty for strangers.
+/// What the client itself tells of other clients. A stranger's headers are left out.
 struct Told<'a> {
     head: &'a [u8],
-    headers: &'a Headers,
+    headers: &'a [HeaderSpan],
     listed: &'a [Span],
-    trust: Trust,
 }
 
 impl<'a> Told<'a> {
     fn values(&self, field: Field) -> impl Iterator<Item = &'a [u8]> {
-        let (head, listed, trust) = (self.head, self.listed, self.trust);
+        let (head, listed) = (self.head, self.listed);
         self.headers
             .iter()
-            .filter(move |line| line.field == field && trust == Trust::TrustedProxy)
+            .filter(move |line| line.field == field)
             .filter(move |line| !is_listed(head, listed, line.name.of(head)))
             .map(move |line| line.value.of(head))
             .filter(|value| !value.is_empty())
@@ -380,9 +393,15 @@ impl<'a> Told<'a> {
 struct Changes<'a> {
     edits: &'a [&'a HeaderEdits],
     side: fn(&HeaderEdits) -> &[HeaderEdit],
+    /// Mostly there are none, and then no line has to be looked up.
+    none: bool,
 }
 
 impl<'a> Changes<'a> {
+    fn new(edits: &'a [&'a HeaderEdits], side: fn(&HeaderEdits) -> &[HeaderEdit]) -> Self {
+        Self { edits, side, none: edits.iter().all(|edits| side(edits).is_empty()) }
+    }
+
     fn iter(&self) -> impl DoubleEndedIterator<Item = &'a HeaderEdit> {
         self.edits.iter().copied().flat_map(self.side)
     }
@@ -392,7 +411,7 @@ impl<'a> Changes<'a> {
     }
 
     fn touch(&self, name: &[u8]) -> bool {
-        self.last(name).is_some()
+        !self.none && self.last(name).is_some()
     }
 
     fn last_value(&self, name: &str) -> Option<&'a str> {
@@ -444,27 +463,10 @@ fn is_listed(head: &[u8], listed: &[Span], name: &[u8]) -> bool {
 }
 
 fn write_status_line(out: &mut Vec<u8>, head: &[u8], response: &ResponseHead) {
-    let _ = write!(out, "HTTP/1.1 {} ", response.status);
+    out.extend_from_slice(b"HTTP/1.1 ");
+    push_decimal(out, response.status.into());
+    out.push(b' ');
     out.extend_from_slice(response.reason.of(head));
-    out.extend_from_slice(b"\r\n");
-}
-
-fn push_length(out: &mut Vec<u8>, length: u64) {
-    let _ = write!(out, "Content-Length: {length}\r\n");
-}
-
-/// Appends a header line. Control bytes, which only a value from elsewhere than a parsed head could hold,
-/// become spaces.
-pub(super) fn push_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(b": ");
-    let start = out.len();
-    out.extend_from_slice(value);
-    for byte in &mut out[start..] {
-        if matches!(byte, b'\r' | b'\n' | 0) {
-            *byte = b' ';
-        }
-    }
     out.extend_from_slice(b"\r\n");
 }
 

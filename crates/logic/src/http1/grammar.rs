@@ -2,9 +2,22 @@
 
 /// tchar of RFC 9110 section 5.6.2.
 pub(super) fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
+    TOKEN_BYTES[usize::from(byte)]
 }
+
+/// One look per byte: every name of every head is checked.
+const TOKEN_BYTES: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0u8;
+    loop {
+        table[byte as usize] = byte.is_ascii_alphanumeric()
+            || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~');
+        if byte == u8::MAX {
+            break table;
+        }
+        byte += 1;
+    }
+};
 
 /// A token of RFC 9110 section 5.6.2: at least one tchar.
 pub(super) fn is_token(bytes: &[u8]) -> bool {

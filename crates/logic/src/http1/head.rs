@@ -1,17 +1,15 @@
 //! Finds the end of a head and cuts it into header lines; the same for requests and responses.
-//! Every rule on line ends and control bytes is checked here on the raw bytes; httparse only cuts names
-//! from values.
+//! Every rule on line ends and control bytes is checked here on the raw bytes.
 
 use super::field::Field;
-use super::grammar::is_token;
+use super::grammar::{is_token, trim};
 use super::refusal::Refusal;
 use super::request::{Limits, MAX_HEAD};
 use super::span::{HeaderSpan, Span};
-use httparse::Header;
-use smallvec::{SmallVec, smallvec};
 
-/// Header lines of a head.
-pub type Headers = SmallVec<[HeaderSpan; 24]>;
+/// Header lines of a head. On the heap: a parsed head is moved several times on its way, and copying room for two dozen
+/// lines each time costs more than one allocation.
+pub type Headers = Vec<HeaderSpan>;
 
 /// How far a head that arrives in pieces was looked at; keeps the work linear in its size however small the
 /// pieces are.
@@ -89,7 +87,7 @@ impl Progress {
                     return Err(Refusal::BareLf);
                 }
                 let line = FirstLine { start, end: newline - 1 };
-                check_bytes(&bytes[start..line.end], 0)?;
+                check_bytes(&bytes[start..line.end])?;
                 self.first_line = Some(line);
                 self.scanned = newline;
                 Ok(FoundLine::New(line))
@@ -129,40 +127,54 @@ impl Block {
     /// Cuts the header lines; `bytes` is what the block was found in.
     pub(super) fn headers(&self, bytes: &[u8], limits: &Limits) -> Result<Headers, Refusal> {
         let head = &bytes[..self.len];
-        let section = &head[self.first_line.end + 2..];
-        let ends = memchr::memchr_iter(b'\n', section).count();
-        check_bytes(section, ends)?;
-        let lines = ends - 1;
-        if lines > limits.headers {
-            return Err(Refusal::TooManyHeaders);
-        }
-        let mut slots: SmallVec<[Header<'_>; 32]> = smallvec![httparse::EMPTY_HEADER; lines];
-        match httparse::parse_headers(section, &mut slots) {
-            Ok(httparse::Status::Complete((len, found))) if len == section.len() && found.len() == lines => {}
-            _ => return Err(explain(section)),
-        }
-        let mut headers = Headers::with_capacity(lines);
-        for slot in &slots {
-            let name = slot.name.as_bytes();
-            headers.push(HeaderSpan {
-                name: Span::within(head, name),
-                value: Span::within(head, slot.value),
-                field: Field::of(name).map_err(|_| Refusal::FramingImitation)?,
-            });
+        let first = self.first_line.end + LINE_END;
+        check_bytes(&head[first..])?;
+        let mut headers = Headers::with_capacity(USUAL_LINES.min(limits.headers));
+        let mut start = first;
+        for at in memchr::memchr_iter(b'\n', &head[first..]) {
+            let end = first + at + 1 - LINE_END;
+            if end == start {
+                break; // the empty line
+            }
+            if headers.len() == limits.headers {
+                return Err(Refusal::TooManyHeaders);
+            }
+            headers.push(cut(head, start, end)?);
+            start = end + LINE_END;
         }
         Ok(headers)
     }
 }
 
-/// Refuses every control byte but HTAB, apart from `line_ends` pairs of CR and LF. The caller has seen that
-/// each LF stands behind a CR; so if the count fits, no other control byte is there. Counting has no
-/// branches and is done many bytes at a time.
-fn check_bytes(bytes: &[u8], line_ends: usize) -> Result<(), Refusal> {
-    let controls: usize = bytes
-        .chunks(240)
-        .map(|chunk| usize::from(chunk.iter().map(|&byte| u8::from(is_control(byte))).sum::<u8>()))
-        .sum();
-    if controls == 2 * line_ends {
+/// Cuts the line in `head[start..end]` into name and value (RFC 9112 section 5). Its bytes are no control bytes but HTAB.
+fn cut(head: &[u8], start: usize, end: usize) -> Result<HeaderSpan, Refusal> {
+    let line = &head[start..end];
+    let colon = memchr::memchr(b':', line).ok_or(Refusal::NoColon)?;
+    let name = &line[..colon];
+    if !is_token(name) {
+        return Err(match name {
+            [] => Refusal::EmptyName,
+            [front @ .., b' ' | b'\t'] if is_token(trim(front)) => Refusal::BlankBeforeColon,
+            _ => Refusal::NameSyntax,
+        });
+    }
+    Ok(HeaderSpan {
+        name: Span::new(start, start + colon),
+        value: Span::within(head, trim(&line[colon + 1..])),
+        field: Field::of(name).map_err(|_| Refusal::FramingImitation)?,
+    })
+}
+
+/// Refuses every control byte but HTAB and the pairs of CR and LF that end lines. The caller has seen that each LF stands
+/// behind a CR; so if there are twice as many control bytes as LFs, no other control byte is there. Counting has no branches and is
+/// done many bytes at a time.
+fn check_bytes(bytes: &[u8]) -> Result<(), Refusal> {
+    let (mut controls, mut newlines) = (0, 0);
+    for chunk in bytes.chunks(240) {
+        controls += usize::from(chunk.iter().map(|&byte| u8::from(is_control(byte))).sum::<u8>());
+        newlines += usize::from(chunk.iter().map(|&byte| u8::from(byte == b'\n')).sum::<u8>());
+    }
+    if controls == 2 * newlines {
         return Ok(());
     }
     let bare = bytes.iter().enumerate().any(|(at, &byte)| byte == b'\r' && bytes.get(at + 1) != Some(&b'\n'));
@@ -173,23 +185,8 @@ pub(super) fn is_control(byte: u8) -> bool {
     (byte < 0x20 && byte != b'\t') || byte == 0x7f
 }
 
-/// Says what is wrong with header lines that could not be cut.
-#[cold]
-fn explain(section: &[u8]) -> Refusal {
-    for line in section.split(|&byte| byte == b'\n') {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.is_empty() {
-            continue;
-        }
-        let Some(colon) = memchr::memchr(b':', line) else { return Refusal::NoColon };
-        match &line[..colon] {
-            [] => return Refusal::EmptyName,
-            [name @ .., b' ' | b'\t'] if is_token(super::grammar::trim(name)) => {
-                return Refusal::BlankBeforeColon;
-            }
-            name if !is_token(name) => return Refusal::NameSyntax,
-            _ => {}
-        }
-    }
-    Refusal::NameSyntax
-}
+/// Bytes of CR and LF.
+const LINE_END: usize = 2;
+
+/// Lines for which room is made at once: few heads have more.
+const USUAL_LINES: usize = 16;

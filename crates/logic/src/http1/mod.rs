@@ -4,7 +4,8 @@
 //! Bytes go in, decisions and bytes come out: no sockets, no clock. `serve` reads a head with
 //! [`request::resume`], sends what [`forward::write_request`] wrote, reads the answer with
 //! [`response::resume`] and decodes bodies with [`chunked::Decoder`].
-//! Nothing of a message is passed on as it came: every line is written anew from what was understood of it.
+//! Nothing of a message is passed on as it came: every line is written from what was understood of it. (Neighbouring
+//! lines that came exactly as we write them are copied together.)
 
 pub mod chunked;
 pub mod error_page;
@@ -14,6 +15,7 @@ pub mod forward;
 mod grammar;
 mod head;
 mod host;
+mod line;
 pub mod refusal;
 pub mod request;
 pub mod response;

@@ -45,7 +45,7 @@ pub(super) async fn run(
     if backend.addresses.load().is_empty() && matches!(backend.address, BackendAddress::Name { .. }) {
         return Finding::NoAddress;
     }
-    let result = match connect::open(backend, active.rule.timeout).await {
+    let result = match connect::open(backend, sys::socket::Opening::TheyMaySpeak, active.rule.timeout).await {
         Ok(stream) => exchange(stream, &host_of(&backend.address), active, send_proxy, limits).await,
         Err(ConnectFault::Backend(cause)) => Err(cause),
         Err(ConnectFault::Ours(error)) => return Finding::OurOwnFault(error),

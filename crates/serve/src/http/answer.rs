@@ -7,7 +7,7 @@ use config::types::HttpSettings;
 use logic::http1::error_page;
 use logic::http1::request::{MethodKind, Persistence};
 
-use super::{After, Client, Session, body, persistence};
+use super::{After, Client, RequestId, Session, body, persistence};
 use crate::outcome::{Outcome, Received};
 
 /// What an error page says.
@@ -25,13 +25,6 @@ impl Page<'_> {
     }
 }
 
-/// 32 hexadecimal digits from the worker's random numbers: unique, not secret.
-pub(super) fn new_request_id() -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let random = (u128::from(fastrand::u64(..)) << 64) | u128::from(fastrand::u64(..));
-    (0..32).map(|digit| char::from(DIGITS[(random >> (4 * digit)) as usize & 15])).collect()
-}
-
 /// Answers a request with an error page.
 pub(super) async fn refuse(
     session: &Session<'_>,
@@ -44,7 +37,8 @@ pub(super) async fn refuse(
     let persistence = own_persistence(session, client);
     let page = Page { status, detail, persistence, extra };
     let received = Some(&*session.received);
-    write_page(session.settings, client, &page, received, hsts(session), outcome).await
+    // Boxed: a request that is forwarded does not carry the state of this.
+    Box::pin(write_page(session.settings, client, &page, received, hsts(session), outcome)).await
 }
 
 /// Writes an error page; `received` is absent when the request could not be read.
@@ -56,10 +50,10 @@ pub(super) async fn write_page(
     hsts: Option<&str>,
     outcome: &mut Outcome,
 ) -> After {
-    if outcome.request_id.is_empty() {
-        outcome.request_id = new_request_id();
+    if outcome.request_id.is_none() {
+        outcome.request_id = RequestId::new();
     }
-    let mut extra = vec![(&*settings.request_id_header, &*outcome.request_id)];
+    let mut extra = vec![(&*settings.request_id_header, outcome.request_id.as_str())];
     extra.extend_from_slice(page.extra);
     let mut out = Vec::with_capacity(1024);
     error_page::write(
@@ -67,7 +61,7 @@ pub(super) async fn write_page(
         &error_page::Page {
             status: page.status,
             detail: page.detail,
-            request_id: &outcome.request_id,
+            request_id: outcome.request_id.as_str(),
             accept: received.and_then(|received| received.request.header(&received.head, "accept")),
             persistence: page.persistence,
             method: received
@@ -98,7 +92,7 @@ pub(super) async fn redirect(
             location,
             persistence,
             method: received.request.kind(&received.head).method,
-            extra: &[(&session.settings.request_id_header, &outcome.request_id)],
+            extra: &[(&session.settings.request_id_header, outcome.request_id.as_str())],
             hsts: hsts(session),
         },
     );
@@ -114,7 +108,7 @@ async fn send(
     outcome: &mut Outcome,
 ) -> After {
     let written = Cell::new(0);
-    let sent = body::write(&client.stream, out, &[], limit, &written).await;
+    let sent = body::write(&client.timer, &client.stream, out, &[], limit, &written).await;
     outcome.bytes_out += written.get();
     match (sent, persistence) {
         (Err(_), _) => After::Drop,

@@ -7,6 +7,11 @@ use logic::http1::chunked::{ChunkFault, ChunkLimits, Decoder, Step, write_chunk_
 use logic::http1::request::BodyLength;
 
 use crate::stream::Stream;
+use crate::timer::Timer;
+
+/// A body of so many bytes is copied behind its head, so that both go out in one piece: send(2) with a copy costs less than
+/// writev(2) without.
+const SMALL: usize = 2048;
 
 /// How far a body has been read.
 pub(super) enum Reader {
@@ -86,6 +91,7 @@ pub(super) enum Broken {
 
 /// One body on its way.
 pub(super) struct Transfer<'a> {
+    pub(super) timer: &'a Timer,
     pub(super) from: &'a Stream,
     /// Bytes of the sender that were read already.
     pub(super) buffer: Vec<u8>,
@@ -121,7 +127,7 @@ impl Transfer<'_> {
             }
             // Nothing is held while we wait.
             self.buffer = Vec::new();
-            let filled = tokio::time::timeout(self.read_timeout, self.from.fill(&mut self.buffer)).await;
+            let filled = self.timer.within(self.read_timeout, self.from.fill(&mut self.buffer)).await;
             match filled {
                 Err(_) => return Err(Broken::SourceTimeout),
                 Ok(Err(_)) => return Err(Broken::SourceClosed),
@@ -145,8 +151,13 @@ impl Transfer<'_> {
                 Err(_) => return Err(Broken::SourceFault),
             }
         };
-        let prefix = std::mem::take(&mut self.prefix);
-        write(self.to, &prefix, &self.buffer[..taken], self.write_timeout, self.written).await?;
+        let mut prefix = std::mem::take(&mut self.prefix);
+        let mut rest = &self.buffer[..taken];
+        if !prefix.is_empty() && taken <= SMALL {
+            prefix.extend_from_slice(rest);
+            rest = &[];
+        }
+        write(self.timer, self.to, &prefix, rest, self.write_timeout, self.written).await?;
         self.buffer.drain(..taken);
         Ok(ended)
     }
@@ -180,7 +191,7 @@ impl Transfer<'_> {
             }
         };
         self.buffer.drain(..at);
-        write(self.to, &out, &[], self.write_timeout, self.written).await?;
+        write(self.timer, self.to, &out, &[], self.write_timeout, self.written).await?;
         Ok(ended)
     }
 
@@ -195,7 +206,7 @@ impl Transfer<'_> {
         if self.framing == Framing::Chunked {
             write_end(&mut out, &[]);
         }
-        write(self.to, &out, &[], self.write_timeout, self.written).await
+        write(self.timer, self.to, &out, &[], self.write_timeout, self.written).await
     }
 }
 
@@ -223,6 +234,7 @@ fn push_data(out: &mut Vec<u8>, framing: Framing, data: &[u8]) {
 
 /// Writes all of both parts within `limit` since the last byte that was taken.
 pub(super) async fn write(
+    timer: &Timer,
     to: &Stream,
     first: &[u8],
     second: &[u8],
@@ -236,7 +248,7 @@ pub(super) async fn write(
         std::pin::pin!(to.write_all(first, second, |count| written.set(written.get() + count as u64)));
     loop {
         let before = written.get();
-        match tokio::time::timeout(limit, writing.as_mut()).await {
+        match timer.within(limit, writing.as_mut()).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(_)) => return Err(Broken::DestinationClosed),
             Err(_) if written.get() == before => return Err(Broken::DestinationTimeout),

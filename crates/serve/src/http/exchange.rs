@@ -14,7 +14,7 @@ use logic::retry::{self, Idempotence, Progress};
 use logic::route::{Action, Decision, Facts, HeaderEdits, RedirectStatus};
 
 use super::reply::{Attempt, Failure, Finished};
-use super::{After, Client, Session, answer, body, reply};
+use super::{After, Client, RequestId, Session, answer, body, reply};
 use crate::connect::ConnectFault;
 use crate::outcome::{Ending, Outcome};
 use crate::snapshot::PoolPlan;
@@ -31,13 +31,15 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
         false => Trust::Stranger,
     };
     let id_header = &session.settings.request_id_header;
-    outcome.request_id = match forward::trusted_request_id(head, request, trust, id_header) {
-        Some(id) => id.to_owned(),
-        None => answer::new_request_id(),
+    let request_id = match forward::trusted_request_id(head, request, trust, id_header) {
+        Some(id) => RequestId::Trusted(id.into()),
+        None => RequestId::new(),
     };
+    outcome.request_id = request_id.clone();
+    let request_id = request_id.as_str();
     let host = lower(text(request.host.of(head)));
     if let RedirectToHttps::Port(port) = session.settings.redirect_to_https {
-        return redirect_to_https(session, client, outcome, &host, port).await;
+        return Box::pin(redirect_to_https(session, client, outcome, &host, port)).await;
     }
     let Some(routes) = &session.plan.routes else { return After::Drop };
     let lookup = request.lookup(head);
@@ -51,21 +53,14 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
                 let authority = text(request.authority.of(head));
                 let location = location.expand(authority, request.path(head), query);
                 outcome.end(Ending::Redirected);
-                return answer::redirect(session, client, outcome, status.code(), &location).await;
+                return Box::pin(answer::redirect(session, client, outcome, status.code(), &location)).await;
             }
         },
         Decision::Fallback(pool) => (pool, None),
         Decision::NoRoute => {
             outcome.end(Ending::NoRoute);
-            return answer::refuse(
-                session,
-                client,
-                outcome,
-                404,
-                "Nothing is served under this address.",
-                &[],
-            )
-            .await;
+            let detail = "Nothing is served under this address.";
+            return answer::refuse(session, client, outcome, 404, detail, &[]).await;
         }
         Decision::Ambiguous(ambiguity) => {
             outcome.end(Ending::AmbiguousPath);
@@ -84,7 +79,7 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
         local: session.arrival.local,
         scheme,
         trust,
-        request_id: &outcome.request_id,
+        request_id,
         request_id_header: &session.settings.request_id_header,
     };
     forward::write_request(&mut message, head, request, &via, &edits);
@@ -94,8 +89,8 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
         HashKey::Path => hash_bytes(0, request.path(head).as_bytes()),
         HashKey::Header(name) => request.header(head, name).map_or(0, |value| hash_bytes(0, value)),
     };
-    let request_id = outcome.request_id.clone();
-    let forwarding = Forwarding { session, pool, edits, message, request_id, key };
+    let idempotence = Idempotence::of(facts.method);
+    let forwarding = Forwarding { session, pool, edits, message, request_id, idempotence, key };
     forwarding.run(client, outcome).await
 }
 
@@ -131,7 +126,8 @@ struct Forwarding<'a> {
     edits: [&'a HeaderEdits; 2],
     /// The head as backends get it.
     message: Vec<u8>,
-    request_id: String,
+    request_id: &'a str,
+    idempotence: Idempotence,
     key: u64,
 }
 
@@ -145,7 +141,6 @@ enum Reuse {
 impl Forwarding<'_> {
     async fn run(&self, client: &mut Client, outcome: &mut Outcome) -> After {
         let worker = self.session.worker;
-        let idempotence = Idempotence::of(self.session.received.request.method(&self.session.received.head));
         let mut tried = Tried::default();
         let mut reuse = match self.pool.settings.send_proxy {
             // The header belongs to a connection: it must not tell one client's address for another's request.
@@ -153,26 +148,30 @@ impl Forwarding<'_> {
             None => Reuse::Allowed,
         };
         let mut failed = 0;
+        let mut now = self.session.now;
         let mut last: Option<Failure> = None;
         loop {
             let wanted = Wanted { client: self.session.arrival.peer, key: self.key, tried: &tried };
-            let Client { stream, buffer } = &mut *client;
-            let chosen = tokio::select! {
-                biased;
-                chosen = upstream::choose(worker, self.session.current, &self.pool, wanted) => chosen,
-                () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
+            let current = self.session.current;
+            let chosen = match upstream::choose_at_once(worker, current, &self.pool, &wanted, now) {
+                Some(chosen) => Some(chosen),
+                None => Box::pin(self.wait_for_backend(client, &wanted)).await,
+            };
+            let chosen = match chosen {
+                Some(Ok(chosen)) => chosen,
+                Some(Err(none)) => return self.answer_no_backend(client, outcome, none, last).await,
+                None => {
                     outcome.end(Ending::ClientClosed);
                     return After::Drop;
                 }
             };
-            let chosen = match chosen {
-                Ok(chosen) => chosen,
-                Err(none) => return self.answer_no_backend(client, outcome, none, last).await,
-            };
+            if chosen.queued.is_some() {
+                now = Instant::now();
+            }
             outcome.attempts += 1;
             outcome.backend = Some(chosen.index);
             outcome.queued = chosen.queued.or(outcome.queued);
-            let (failure, freshness) = match self.attempt(client, outcome, &chosen, reuse).await {
+            let (failure, freshness) = match self.attempt(client, outcome, &chosen, reuse, now).await {
                 AttemptEnd::Done(after) => return after,
                 AttemptEnd::Failed(failure, freshness) => (failure, freshness),
             };
@@ -190,7 +189,7 @@ impl Forwarding<'_> {
             let retries = self.pool.settings.retries;
             let attempts = if is_stale { 0 } else { failed };
             if matches!(failure, Failure::Fault { .. })
-                || retry::decide(idempotence, failure.progress(), attempts, retries)
+                || retry::decide(self.idempotence, failure.progress(), attempts, retries)
                     == retry::Decision::GiveUp
             {
                 return self.answer_failure(client, outcome, &failure).await;
@@ -202,6 +201,21 @@ impl Forwarding<'_> {
                 chosen.backend.counters.of(worker.index).retries.add(1);
             }
             last = Some(failure);
+            now = Instant::now();
+        }
+    }
+
+    /// `None`: the client has gone meanwhile.
+    async fn wait_for_backend(
+        &self,
+        client: &mut Client,
+        wanted: &Wanted<'_>,
+    ) -> Option<Result<Chosen, NoBackend>> {
+        let Client { stream, buffer, .. } = client;
+        tokio::select! {
+            biased;
+            chosen = upstream::wait(self.session.worker, self.session.current, &self.pool, wanted) => Some(chosen),
+            () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => None,
         }
     }
 
@@ -220,6 +234,7 @@ impl Forwarding<'_> {
         outcome: &mut Outcome,
         chosen: &Chosen,
         reuse: Reuse,
+        now: Instant,
     ) -> AttemptEnd {
         let worker = self.session.worker;
         let request = &self.session.received.request;
@@ -228,18 +243,23 @@ impl Forwarding<'_> {
         let idempotence = match has_body {
             // A body cannot be sent twice: look twice at the connection.
             true => Idempotence::NotIdempotent,
-            false => Idempotence::of(request.method(&self.session.received.head)),
+            false => self.idempotence,
         };
         let kept = match reuse {
-            Reuse::Allowed => upstream::reuse(worker, &chosen.backend, idempotence),
+            Reuse::Allowed => upstream::reuse(worker, &chosen.backend, idempotence, now),
             Reuse::Forbidden => None,
         };
+        let mut began = now;
         let (backend, freshness) = match kept {
             Some(stream) => (stream, Freshness::Kept),
             None => {
                 let started = Instant::now();
-                match self.connect(chosen).await {
-                    Ok(stream) => (stream, Freshness::Fresh(started.elapsed())),
+                match Box::pin(self.connect(client, chosen)).await {
+                    Ok(stream) => {
+                        let took = started.elapsed();
+                        began = started + took;
+                        (stream, Freshness::Fresh(took))
+                    }
                     Err(cause) => return AttemptEnd::Failed(Failure::Connect(cause), None),
                 }
             }
@@ -253,10 +273,13 @@ impl Forwarding<'_> {
             pool: &self.pool,
             edits: &self.edits,
             message: &self.message,
-            request_id: &self.request_id,
+            request_id: self.request_id,
+            timer: &client.timer,
+            started: outcome.started(),
+            began,
             sent: Cell::new(0),
         };
-        let result = attempt.run(client, &backend, outcome).await;
+        let result = attempt.run(&client.stream, &mut client.buffer, &backend, outcome).await;
         if result.is_ok() || freshness != Freshness::Kept {
             counters.sessions.add(1);
         }
@@ -266,13 +289,13 @@ impl Forwarding<'_> {
         }
     }
 
-    async fn connect(&self, chosen: &Chosen) -> Result<Stream, ConnectFault> {
+    async fn connect(&self, client: &Client, chosen: &Chosen) -> Result<Stream, ConnectFault> {
         let worker = self.session.worker;
         let limit = self.pool.settings.timeouts.connect;
-        let stream = upstream::connect(worker, &chosen.backend, limit).await?;
+        let stream = upstream::connect(worker, &chosen.backend, sys::socket::Opening::WeSpeak, limit).await?;
         if let Some(version) = self.pool.settings.send_proxy {
             let header = proxy_header(version, self.session.arrival);
-            body::write(&stream, &header, &[], limit, &Cell::new(0))
+            body::write(&client.timer, &stream, &header, &[], limit, &Cell::new(0))
                 .await
                 .map_err(|_| ConnectFault::Backend(Cause::ClosedEarly))?;
         }
@@ -299,11 +322,14 @@ impl Forwarding<'_> {
                 outcome.end(Ending::Ok);
                 if let Some(keep) = keep {
                     let limit = self.pool.settings.keep_alive;
-                    self.session.worker.idle.give(&chosen.backend, backend, Instant::now() + keep, limit);
+                    let until = outcome.stop_clock() + keep;
+                    self.session.worker.idle.give(&chosen.backend, backend, until, limit);
                 }
                 after
             }
-            Finished::Tunnel { rest } => reply::tunnel(client, &backend, rest, &self.pool, outcome).await,
+            Finished::Tunnel { rest } => {
+                Box::pin(reply::tunnel(client, &backend, rest, &self.pool, outcome)).await
+            }
             Finished::Cut { ending, after } => {
                 outcome.end(ending);
                 after

@@ -21,6 +21,7 @@ use crate::outcome::{Ending, Outcome};
 use crate::relay::{self, Totals};
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
+use crate::timer::Timer;
 
 /// Interim responses (1xx) that one final response may have in front.
 const MOST_INTERIM: u32 = 32;
@@ -117,15 +118,18 @@ pub(super) struct Attempt<'a> {
     pub(super) edits: &'a [&'a HeaderEdits; 2],
     pub(super) message: &'a [u8],
     pub(super) request_id: &'a str,
+    pub(super) timer: &'a Timer,
+    /// When the session began, and this attempt.
+    pub(super) started: Instant,
+    pub(super) began: Instant,
     /// Bytes that went to the backend.
     pub(super) sent: Cell<u64>,
 }
 
-/// A backend's answer: its head, what that means, and what was read behind it.
+/// A backend's answer: what its head means, and the bytes of the head with what was read behind it.
 struct Message {
-    head: Vec<u8>,
     response: ResponseHead,
-    behind: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 /// What the two directions of an attempt tell each other, and the outcome afterwards.
@@ -146,18 +150,16 @@ impl Attempt<'_> {
     /// Sends the request and passes the answer on.
     pub(super) async fn run(
         &self,
-        client: &mut Client,
+        client: &Stream,
+        ahead: &mut Vec<u8>,
         backend: &Stream,
         outcome: &mut Outcome,
     ) -> Result<Finished, Failure> {
         let shared = Shared::default();
-        let started = outcome.elapsed();
-        let clock = Instant::now();
-        let since_start = || started + clock.elapsed();
         // The client is read ahead of its request only to see it go; what comes is kept for later.
-        let ahead = RefCell::new(std::mem::take(&mut client.buffer));
-        let result = self.exchange(&client.stream, &ahead, backend, &shared, &since_start).await;
-        client.buffer = ahead.into_inner();
+        let reading_ahead = RefCell::new(std::mem::take(ahead));
+        let result = self.exchange(client, &reading_ahead, backend, &shared).await;
+        *ahead = reading_ahead.into_inner();
         outcome.bytes_in += shared.body_read.get();
         outcome.bytes_out += shared.to_client.get();
         outcome.first_byte = shared.first_byte.get();
@@ -174,47 +176,45 @@ impl Attempt<'_> {
         ahead: &RefCell<Vec<u8>>,
         backend: &Stream,
         shared: &Shared,
-        since_start: &impl Fn() -> Duration,
     ) -> Result<Finished, Failure> {
         let write_limit = self.pool.settings.timeouts.body;
-        if body::write(backend, self.message, &[], write_limit, &self.sent).await.is_err() {
+        if body::write(self.timer, backend, self.message, &[], write_limit, &self.sent).await.is_err() {
             // The backend may have said why before it closed; without a body there is nothing more to send anyway.
             shared.request_cut.set(true);
         }
-        let reader = Reader::new(self.session.received.request.body);
-        let mut is_sending = reader.is_some();
-        if !is_sending {
-            shared.request_sent.set(true);
-        }
-        let mut sending = std::pin::pin!(async {
-            match reader {
-                Some(reader) if !shared.request_cut.get() => {
-                    self.send_body(client, ahead, reader, backend, shared).await
-                }
-                _ => Err(Broken::DestinationClosed),
+        // Boxed, because most requests have no body and all would carry the state of sending one.
+        let mut sending = match Reader::new(self.session.received.request.body) {
+            Some(_) if shared.request_cut.get() => None,
+            Some(reader) => Some(Box::pin(self.send_body(client, ahead, reader, backend, shared))),
+            None => {
+                shared.request_sent.set(true);
+                None
             }
-        });
-        let mut responding = std::pin::pin!(self.respond(client, ahead, backend, shared, since_start));
-        loop {
-            tokio::select! {
-                biased;
-                sent = &mut sending, if is_sending => {
-                    is_sending = false;
-                    match sent {
-                        Ok(()) => shared.request_sent.set(true),
-                        // It may have answered early and closed its ear: the answer is on its way.
-                        Err(Broken::DestinationClosed | Broken::DestinationTimeout) => shared.request_cut.set(true),
-                        // The client has its answer already, or a part of it: it need not send the rest.
-                        Err(_) if shared.answered.get() => shared.request_cut.set(true),
-                        Err(why) => return Err(Failure::Client(why)),
+        };
+        let mut responding = std::pin::pin!(self.respond(client, ahead, backend, shared));
+        std::future::poll_fn(|cx| {
+            if let Some(Poll::Ready(sent)) = sending.as_mut().map(|sending| sending.as_mut().poll(cx)) {
+                sending = None;
+                match sent {
+                    Ok(()) => shared.request_sent.set(true),
+                    // It may have answered early and closed its ear: the answer is on its way.
+                    Err(Broken::DestinationClosed | Broken::DestinationTimeout) => {
+                        shared.request_cut.set(true)
                     }
-                }
-                responded = &mut responding => return responded,
-                () = std::future::poll_fn(|cx| poll_gone(cx, client, &mut ahead.borrow_mut())), if !is_sending => {
-                    return Ok(Finished::Cut { ending: Ending::ClientClosed, after: After::Drop });
+                    // The client has its answer already, or a part of it: it need not send the rest.
+                    Err(_) if shared.answered.get() => shared.request_cut.set(true),
+                    Err(why) => return Poll::Ready(Err(Failure::Client(why))),
                 }
             }
-        }
+            if let Poll::Ready(responded) = responding.as_mut().poll(cx) {
+                return Poll::Ready(responded);
+            }
+            if sending.is_none() && poll_gone(cx, client, &mut ahead.borrow_mut()).is_ready() {
+                return Poll::Ready(Ok(Finished::Cut { ending: Ending::ClientClosed, after: After::Drop }));
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     async fn send_body(
@@ -228,6 +228,7 @@ impl Attempt<'_> {
         let settings = self.session.settings;
         let chunked = matches!(reader, Reader::Chunked(_));
         let transfer = Transfer {
+            timer: self.timer,
             from: client,
             buffer: ahead.take(),
             reader,
@@ -253,13 +254,11 @@ impl Attempt<'_> {
         ahead: &RefCell<Vec<u8>>,
         backend: &Stream,
         shared: &Shared,
-        since_start: &impl Fn() -> Duration,
     ) -> Result<Finished, Failure> {
-        let mut buffer = Vec::new();
+        let mut bytes = Vec::new();
         let mut interim = 0;
         loop {
-            let response = self.read_head(&mut buffer, backend, shared, since_start).await?;
-            let head: Vec<u8> = buffer.drain(..response.len).collect();
+            let response = self.read_head(&mut bytes, backend, shared).await?;
             if response.is_interim() {
                 interim += 1;
                 if interim > MOST_INTERIM {
@@ -267,14 +266,15 @@ impl Attempt<'_> {
                 }
                 if self.session.received.request.version == Version::Http11 {
                     let mut out = Vec::new();
-                    forward::write_interim(&mut out, &head, &response);
+                    forward::write_interim(&mut out, &bytes, &response);
                     if self.write_to_client(client, &out, shared).await.is_err() {
                         return Ok(Finished::Cut { ending: Ending::ClientClosed, after: After::Drop });
                     }
                 }
+                bytes.drain(..response.len);
                 continue;
             }
-            let message = Message { head, response, behind: buffer };
+            let message = Message { response, bytes };
             return self.pass_on(client, ahead, backend, message, shared).await;
         }
     }
@@ -284,29 +284,30 @@ impl Attempt<'_> {
         buffer: &mut Vec<u8>,
         backend: &Stream,
         shared: &Shared,
-        since_start: &impl Fn() -> Duration,
     ) -> Result<ResponseHead, Failure> {
         let received = &self.session.received;
         let kind = received.request.kind(&received.head);
         let mut progress = HeadProgress::default();
         let limit = self.pool.settings.timeouts.response;
+        let mut wait_from = self.began;
         // A head that has begun has the same time once more to become whole, however it drips.
         let mut whole_by = None;
         loop {
             if !buffer.is_empty() {
-                whole_by.get_or_insert_with(|| Instant::now() + limit);
                 match response::resume(buffer, &mut progress, &self.session.settings.limits, kind) {
                     Ok(Parse::Complete(response)) => return Ok(response),
-                    Ok(Parse::Incomplete) => {}
+                    Ok(Parse::Incomplete) => {
+                        whole_by.get_or_insert_with(|| Instant::now() + limit);
+                    }
                     Err(fault) => return Err(self.fault(fault, shared)),
                 }
             }
             let was_sent = shared.request_sent.get() || shared.request_cut.get();
-            let deadline = whole_by.unwrap_or_else(|| Instant::now() + limit);
-            match tokio::time::timeout_at(deadline.into(), backend.fill(buffer)).await {
+            let deadline = whole_by.unwrap_or_else(|| wait_from + limit);
+            match self.timer.until(deadline, backend.fill(buffer)).await {
                 Ok(Ok(count)) if count > 0 => {
                     if shared.first_byte.get().is_none() {
-                        shared.first_byte.set(Some(since_start()));
+                        shared.first_byte.set(Some(self.started.elapsed()));
                     }
                 }
                 Ok(_) => {
@@ -314,7 +315,7 @@ impl Attempt<'_> {
                     return Err(Failure::Closed { answered, progress: self.progress(shared) });
                 }
                 // The time for an answer runs from the request's end; until then the client's own limits hold.
-                Err(_) if !was_sent && whole_by.is_none() => {}
+                Err(_) if !was_sent && whole_by.is_none() => wait_from = Instant::now(),
                 Err(_) => return Err(Failure::TimedOut { after: limit, progress: self.progress(shared) }),
             }
         }
@@ -328,7 +329,7 @@ impl Attempt<'_> {
         message: Message,
         shared: &Shared,
     ) -> Result<Finished, Failure> {
-        let Message { head, response, behind: mut buffer } = message;
+        let Message { response, bytes: mut buffer } = message;
         let response = &response;
         let session = self.session;
         let request = &session.received.request;
@@ -349,7 +350,8 @@ impl Attempt<'_> {
             hsts: answer::hsts(session),
             request_id: Some((&session.settings.request_id_header, self.request_id)),
         };
-        forward::write_response(&mut out, &head, response, &written, self.edits);
+        forward::write_response(&mut out, &buffer, response, &written, self.edits);
+        buffer.drain(..response.len);
         shared.status.set(response.status);
         shared.answered.set(true);
         let written_before = shared.to_client.get();
@@ -364,6 +366,7 @@ impl Attempt<'_> {
             Some(reader) => {
                 let from_backend = Cell::new(0);
                 let transfer = Transfer {
+                    timer: self.timer,
                     from: backend,
                     buffer,
                     reader,
@@ -429,7 +432,8 @@ impl Attempt<'_> {
     }
 
     async fn write_to_client(&self, client: &Stream, out: &[u8], shared: &Shared) -> Result<(), Broken> {
-        body::write(client, out, &[], self.session.settings.timeouts.write, &shared.to_client).await
+        let limit = self.session.settings.timeouts.write;
+        body::write(self.timer, client, out, &[], limit, &shared.to_client).await
     }
 
     fn fault(&self, fault: ResponseFault, shared: &Shared) -> Failure {
