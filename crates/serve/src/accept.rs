@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
-use crate::connection;
+use crate::connection::{self, Entry};
 use crate::events::Level;
 use crate::listen::{BACKLOG, BoundKey, Socket};
 use crate::outcome::{Ending, Outcome};
@@ -58,7 +58,7 @@ pub struct Admitted {
 impl Admitted {
     /// What the worker can ask of the connection.
     pub fn control(&self) -> &Control {
-        &self.registration.control
+        self.registration.control()
     }
 }
 
@@ -258,7 +258,8 @@ impl Loop<'_> {
             }
         };
         let admitted = Admitted { registration: worker.register(), _place: place, _seat: seat };
-        tokio::task::spawn_local(connection::serve(worker.clone(), current, plan, plain, peer, admitted));
+        let entry = Entry { worker: worker.clone(), current, plan, admitted };
+        tokio::task::spawn_local(connection::serve(entry, plain, peer));
     }
 
     fn look_up(&mut self) -> Option<Arc<ListenerPlan>> {

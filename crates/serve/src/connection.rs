@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,51 +45,83 @@ pub struct Guest {
     pub arrival: Arrival,
 }
 
-/// Serves one client connection to its end. All steps are boxed: otherwise the task would have room for the largest of them,
-/// and an idle connection would pay for what it does not do.
-pub async fn serve(
-    worker: Rc<Worker>,
-    current: Current,
-    plan: Arc<ListenerPlan>,
-    plain: Plain,
-    peer: Peer,
-    admitted: Admitted,
-) {
+/// What a session begins with besides its guest.
+pub struct Entry {
+    /// Where it is served.
+    pub worker: Rc<Worker>,
+    /// The snapshot that accepted it.
+    pub current: Current,
+    /// Its listener there.
+    pub plan: Arc<ListenerPlan>,
+    /// Its place among the connections.
+    pub admitted: Admitted,
+}
+
+/// The service of a client connection, to its end.
+pub type Service = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Serves one client connection. Nothing here is an `async fn` that outlives its purpose: such a function keeps its
+/// arguments beside what it made of them, and a task has room for the largest of its steps. So a step gets what it needs
+/// when its future is made, in a box of its own, and an idle connection does not pay for how it came about.
+pub fn serve(entry: Entry, plain: Plain, peer: Peer) -> Service {
     let local = match &plain {
-        Plain::Tcp(tcp) if tells_local(&current, &plan) => tcp.local_addr().ok().map(canonical),
+        Plain::Tcp(tcp) if tells_local(&entry.current, &entry.plan) => tcp.local_addr().ok().map(canonical),
         _ => None,
     };
-    let mut arrival = Arrival { peer, local, tls: None };
-    let mut plain = plain;
+    let arrival = Arrival { peer, local, tls: None };
+    if entry.plan.tls.is_none() && !entry.plan.settings.proxy_protocol_from.contains(&peer) {
+        return speak(entry, Guest { stream: Stream::plain(plain), early: Vec::new(), arrival });
+    }
+    let arriving = Box::pin(arrive(entry, plain, arrival));
+    Box::pin(async move {
+        if let Some(service) = arriving.await {
+            service.await;
+        }
+    })
+}
+
+/// Takes off what stands before the protocol.
+async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<Service> {
+    let Entry { worker, plan, .. } = &entry;
     let mut early = Vec::new();
-    if plan.settings.proxy_protocol_from.contains(&peer) {
+    if plan.settings.proxy_protocol_from.contains(&arrival.peer) {
         match Box::pin(read_proxy_header(&mut plain, &mut arrival)).await {
             Ok(rest) => early = rest,
-            Err(ending) => return record(&worker, &plan, &arrival, ending),
+            Err(ending) => {
+                record(worker, plan, &arrival, ending);
+                return None;
+            }
         }
     }
     let stream = match &plan.tls {
         None => Stream::plain(plain),
-        Some(terminator) => {
-            match Box::pin(tls::accept(terminator, plain, std::mem::take(&mut early))).await {
-                Ok(Handshake { stream, version }) => {
-                    arrival.tls = Some(version);
-                    stream
-                }
-                Err(ending) => return record(&worker, &plan, &arrival, ending),
+        Some(terminator) => match tls::accept(terminator, plain, std::mem::take(&mut early)).await {
+            Ok(Handshake { stream, version }) => {
+                arrival.tls = Some(version);
+                stream
             }
-        }
+            Err(ending) => {
+                record(worker, plan, &arrival, ending);
+                return None;
+            }
+        },
     };
-    let guest = Guest { stream, early, arrival };
+    Some(speak(entry, Guest { stream, early, arrival }))
+}
+
+/// Lets a guest speak the protocol of its listener.
+fn speak(entry: Entry, guest: Guest) -> Service {
+    let plan = entry.plan.clone();
     match &plan.settings.protocol {
-        Protocol::Tcp(settings) => {
-            Box::pin(tcp::serve(&worker, &current, &plan, settings, guest)).await;
-        }
+        Protocol::Tcp(settings) => Box::pin(tcp::serve(entry, settings, guest)),
         Protocol::Http(_) => {
-            Box::pin(http::serve(&worker, current, plan, guest, admitted.control())).await;
+            let Entry { worker, current, plan, admitted } = entry;
+            let guest = Box::new(guest);
+            Box::pin(async move {
+                http::serve(&worker, current, plan, *guest, admitted.control()).await;
+            })
         }
     }
-    drop(admitted);
 }
 
 /// Whether a backend hears at which address of ours the client arrived. Asking the kernel costs a system call.

@@ -14,13 +14,14 @@ use logic::http1::request::{self, Parse, Persistence, Progress};
 use crate::connection::{Arrival, Guest};
 use crate::outcome::{Ending, Outcome, Received};
 use crate::snapshot::ListenerPlan;
-use crate::stream::Stream;
+use crate::stream::{Carriage, Stream};
 use crate::timer::Timer;
 use crate::worker::{Control, Current, Woken, Worker};
 
 mod answer;
 mod body;
 mod exchange;
+mod heads;
 mod reply;
 mod request_id;
 
@@ -47,8 +48,10 @@ struct Client {
 enum After {
     /// The next request may come.
     KeepAlive,
-    /// It is closed, in order.
+    /// It is closed, in order: what the client still sends is read for a while.
     Close,
+    /// It is closed at once: the client said that it would send nothing more (RFC 9112 section 9.6), and has not.
+    HangUp,
     /// It is dropped: the client is gone, or must see a cut.
     Drop,
 }
@@ -90,6 +93,7 @@ pub async fn serve(
         match visit.wait_for_request(control).await {
             Waited::Arrived => {}
             Waited::Ended => break After::Close,
+            Waited::ClientEnded => break After::HangUp,
             Waited::Evicted => break After::Drop,
         }
         // Boxed, so that a connection between two requests does not hold the state of an exchange.
@@ -98,8 +102,13 @@ pub async fn serve(
             after => break after,
         }
     };
-    if after == After::Close {
-        Box::pin(linger(&visit.client.stream)).await;
+    match after {
+        After::Close => Box::pin(linger(&visit.client.stream)).await,
+        // TLS has a last word to say; without it the close says all.
+        After::HangUp if visit.client.stream.carriage() == Carriage::Encrypted => {
+            let _ = tokio::time::timeout(LINGER, visit.client.stream.shutdown()).await;
+        }
+        After::HangUp | After::KeepAlive | After::Drop => {}
     }
 }
 
@@ -136,7 +145,8 @@ impl Visit<'_> {
         let arriving =
             std::future::poll_fn(|cx| control.poll_idle(cx, since, |cx| stream.poll_fill(cx, buffer)));
         match timer.until(since + patience, arriving).await {
-            Ok(Woken::By(Ok(count))) if count > 0 => Waited::Arrived,
+            Ok(Woken::By(Ok(0))) => Waited::ClientEnded,
+            Ok(Woken::By(Ok(_))) => Waited::Arrived,
             Ok(Woken::Closing) if !self.worker.is_draining() => Waited::Evicted,
             _ => {
                 control.stop_waiting();
@@ -196,6 +206,8 @@ fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
 enum Waited {
     Arrived,
     Ended,
+    /// The client has closed, or ended its direction.
+    ClientEnded,
     /// Its place is wanted: somebody waits for it.
     Evicted,
 }

@@ -86,8 +86,8 @@ pub async fn run(
     let mut upward = Direction::new(up, bulk);
     let mut downward = Direction::new(down, bulk);
     let moving = std::future::poll_fn(|cx| {
-        let up = upward.poll(cx, client, backend, &totals.up, downward.farewell_of_other());
-        let down = downward.poll(cx, backend, client, &totals.down, upward.farewell_of_other());
+        let up = upward.poll(cx, client, backend, &totals.up, &downward);
+        let down = downward.poll(cx, backend, client, &totals.down, &upward);
         match (up, down) {
             (Poll::Ready(Way::SourceFailed), _) => Poll::Ready(End::ClientFailed),
             (_, Poll::Ready(Way::SourceFailed)) => Poll::Ready(End::BackendFailed),
@@ -167,6 +167,11 @@ impl Direction {
         Self { rest, written: 0, phase: Phase::Moving, bulk, pipe: None }
     }
 
+    /// Whether it waits for no destination.
+    fn holds_nothing(&self) -> bool {
+        self.rest.is_empty() && self.pipe.as_ref().is_none_or(Pipe::is_empty)
+    }
+
     fn farewell_of_other(&self) -> Farewell {
         match self.phase {
             Phase::Ended(Way::Delivered) => Farewell::Close,
@@ -180,12 +185,12 @@ impl Direction {
         from: &Stream,
         to: &Stream,
         total: &Cell<u64>,
-        farewell: Farewell,
+        other: &Direction,
     ) -> Poll<Way> {
         if let Phase::Ended(way) = self.phase {
             return Poll::Ready(way);
         }
-        let way = ready!(self.poll_moving(cx, from, to, total, farewell))
+        let way = ready!(self.poll_moving(cx, from, to, total, other))
             .map_or_else(|broken| broken, |()| Way::Delivered);
         self.rest = Vec::new();
         self.pipe = None;
@@ -199,14 +204,14 @@ impl Direction {
         from: &Stream,
         to: &Stream,
         total: &Cell<u64>,
-        farewell: Farewell,
+        other: &Direction,
     ) -> Poll<Result<(), Way>> {
         let mut turns = 0;
         while turns < TURNS {
             ready!(self.poll_rest(cx, to))?;
             match self.phase {
                 Phase::Moving if self.bulk == Bulk::Splice && total.get() >= SPLICE_AFTER => {
-                    ready!(self.poll_splice(cx, from, to, total))?;
+                    ready!(self.poll_splice(cx, from, to, total, other))?;
                     turns += SPLICE_TURNS;
                 }
                 Phase::Moving => {
@@ -214,7 +219,9 @@ impl Direction {
                     turns += 1;
                 }
                 Phase::Ending | Phase::Ended(_) => {
-                    if farewell == Farewell::HalfClose || to.carriage() == Carriage::Encrypted {
+                    if other.farewell_of_other() == Farewell::HalfClose
+                        || to.carriage() == Carriage::Encrypted
+                    {
                         // A peer that has already gone cannot be told; that is the same as told.
                         let _ = ready!(to.poll_shutdown(cx));
                     }
@@ -263,6 +270,7 @@ impl Direction {
         from: &Stream,
         to: &Stream,
         total: &Cell<u64>,
+        other: &Direction,
     ) -> Poll<Result<(), Way>> {
         let pipe = match self.pipe.take() {
             Some(pipe) => self.pipe.insert(pipe),
@@ -276,7 +284,16 @@ impl Direction {
             },
         };
         while !pipe.is_empty() {
-            match ready!(to.poll_splice_to(cx, |fd| pipe.splice_out(fd, PIPE_SIZE))) {
+            let Poll::Ready(given) = to.poll_splice_to(cx, |fd| pipe.splice_out(fd, PIPE_SIZE)) else {
+                // Each segment that arrives meanwhile wakes the task for nothing, and each such wake-up costs more than the
+                // segment. Nothing is lost when nobody watches: what the source says, its end included, is asked for when
+                // the pipe is empty. A direction that waits to write to the source needs the watch.
+                if other.holds_nothing() {
+                    from.park();
+                }
+                return Poll::Pending;
+            };
+            match given {
                 Ok(0) => return Poll::Ready(Err(Way::DestinationFailed)),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -329,4 +346,132 @@ fn give_pipe(pipe: Pipe) {
             pipes.push(pipe);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream, UnixStream};
+
+    use super::*;
+    use crate::stream::Plain;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A destination that is never read takes less than this, whatever the buffers grow to.
+    const MUCH: usize = 64 * 1024 * 1024;
+
+    async fn tcp_pair() -> (TcpStream, Stream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (peer, Stream::plain(Plain::Tcp(listener.accept().await.unwrap().0)))
+    }
+
+    fn unix_pair() -> (UnixStream, Stream) {
+        let (peer, ours) = UnixStream::pair().unwrap();
+        (peer, Stream::plain(Plain::Unix(ours)))
+    }
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at % 251) as u8).collect()
+    }
+
+    async fn until_parked(stream: &Stream) {
+        while !stream.is_parked() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_arrives_while_the_destination_is_full_is_delivered_with_its_end() {
+        let (mut client_peer, client) = tcp_pair().await;
+        let (mut backend_peer, backend) = tcp_pair().await;
+        let sent = pattern(MUCH);
+        let totals = Totals::default();
+        let relay = run(&client, &backend, Vec::new(), Vec::new(), LONG, &totals);
+        let sending = async {
+            backend_peer.write_all(&sent).await.unwrap();
+            backend_peer.shutdown().await.unwrap();
+        };
+        let receiving = async {
+            until_parked(&backend).await;
+            let mut received = Vec::new();
+            client_peer.read_to_end(&mut received).await.unwrap();
+            assert!(received == sent, "bytes were lost or changed");
+            client_peer.shutdown().await.unwrap();
+        };
+        let (end, (), ()) = tokio::join!(relay, sending, receiving);
+        assert_eq!(end, End::Finished);
+        assert_eq!(totals.down.get(), MUCH as u64);
+    }
+
+    #[tokio::test]
+    async fn a_source_that_nobody_watches_is_still_written_to_in_bulk() {
+        let (mut client_peer, client) = tcp_pair().await;
+        let (mut backend_peer, backend) = unix_pair();
+        let (sent, said) = (pattern(MUCH), pattern(4 * 1024 * 1024));
+        let totals = Totals::default();
+        let relay = run(&client, &backend, Vec::new(), Vec::new(), LONG, &totals);
+        let (mut backend_reads, mut backend_writes) = backend_peer.split();
+        let sending = async {
+            backend_writes.write_all(&sent).await.unwrap();
+            backend_writes.shutdown().await.unwrap();
+        };
+        let (mut client_reads, mut client_writes) = client_peer.split();
+        let talking = async {
+            until_parked(&backend).await;
+            let mut heard = Vec::new();
+            let saying = async {
+                client_writes.write_all(&said).await.unwrap();
+                client_writes.shutdown().await.unwrap();
+            };
+            // The client reads nothing before the backend has heard all.
+            let ((), heard_all) = tokio::join!(saying, backend_reads.read_to_end(&mut heard));
+            heard_all.unwrap();
+            assert!(heard == said, "bytes were lost or changed");
+            let mut received = vec![0; MUCH];
+            client_reads.read_exact(&mut received).await.unwrap();
+            assert!(received == sent, "bytes were lost or changed");
+        };
+        let (end, (), ()) = tokio::join!(relay, sending, talking);
+        assert_eq!(end, End::Finished);
+    }
+
+    #[tokio::test]
+    async fn a_reset_that_nobody_watched_for_is_found_when_the_destination_has_taken_its_bytes() {
+        let (mut client_peer, client) = tcp_pair().await;
+        let (mut backend_peer, backend) = tcp_pair().await;
+        let sent = pattern(MUCH);
+        let totals = Totals::default();
+        let relay = run(&client, &backend, Vec::new(), Vec::new(), LONG, &totals);
+        let breaking = async {
+            tokio::select! {
+                _ = backend_peer.write_all(&sent) => panic!("a full destination took everything"),
+                () = until_parked(&backend) => {}
+            }
+            Stream::plain(Plain::Tcp(backend_peer)).reset_on_close();
+            let mut received = vec![0; MUCH];
+            while client_peer.read(&mut received).await.is_ok_and(|count| count > 0) {}
+        };
+        tokio::select! {
+            end = relay => assert_eq!(end, End::BackendFailed),
+            () = async { breaking.await; std::future::pending().await } => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn a_destination_that_takes_nothing_ends_the_session_at_the_idle_limit() {
+        let (_client_peer, client) = tcp_pair().await;
+        let (mut backend_peer, backend) = tcp_pair().await;
+        let sent = pattern(MUCH);
+        let totals = Totals::default();
+        let relay = run(&client, &backend, Vec::new(), Vec::new(), Duration::from_millis(200), &totals);
+        tokio::select! {
+            end = relay => assert_eq!(end, End::Idle),
+            _ = backend_peer.write_all(&sent) => panic!("a full destination took everything"),
+        }
+        assert!(backend.is_parked());
+    }
 }

@@ -35,6 +35,15 @@ pub struct Stream(RefCell<Transport>);
 enum Transport {
     Plain(Plain),
     Tls(Box<TlsStream<Plain>>),
+    /// A plain connection that the runtime does not watch.
+    Parked(Parked),
+    /// Closed, as the runtime could not watch it again.
+    Lost,
+}
+
+enum Parked {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
 }
 
 /// Whether a connection can be spliced.
@@ -69,8 +78,8 @@ impl Stream {
     /// Whether splice(2) can be used.
     pub fn carriage(&self) -> Carriage {
         match &*self.0.borrow() {
-            Transport::Plain(_) => Carriage::Plain,
             Transport::Tls(_) => Carriage::Encrypted,
+            Transport::Plain(_) | Transport::Parked(_) | Transport::Lost => Carriage::Plain,
         }
     }
 
@@ -78,9 +87,9 @@ impl Stream {
     pub fn poll_read(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(into);
         let mut transport = self.0.borrow_mut();
-        let read = match &mut *transport {
-            Transport::Plain(plain) => Pin::new(plain).poll_read(cx, &mut buffer),
-            Transport::Tls(tls) => Pin::new(&mut **tls).poll_read(cx, &mut buffer),
+        let read = match transport.watched()? {
+            Watched::Plain(plain) => Pin::new(plain).poll_read(cx, &mut buffer),
+            Watched::Tls(tls) => Pin::new(tls).poll_read(cx, &mut buffer),
         };
         match ready!(read) {
             Ok(()) => Poll::Ready(Ok(buffer.filled().len())),
@@ -155,6 +164,17 @@ impl Stream {
         }
     }
 
+    /// Writes what the kernel takes at once, and gives the count: zero with TLS, and for a connection that is not ready or
+    /// has failed, which the next write shows. A connection just opened need not wait for the runtime's first look at it.
+    pub fn write_now(&self, from: &[u8]) -> usize {
+        let transport = self.0.borrow();
+        let Transport::Plain(plain) = &*transport else { return 0 };
+        match from {
+            [] => 0,
+            _ => socket2::SockRef::from(plain).send(from).unwrap_or(0),
+        }
+    }
+
     /// Reads to the end of `onto`.
     pub async fn fill(&self, onto: &mut Vec<u8>) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_fill(cx, onto)).await
@@ -164,10 +184,10 @@ impl Stream {
     pub fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let mut transport = self.0.borrow_mut();
         // One part goes out by send(2), which costs the kernel less than writev(2).
-        let written = match (&mut *transport, parts) {
-            (Transport::Plain(plain), [part]) => Pin::new(plain).poll_write(cx, part),
-            (Transport::Plain(plain), parts) => Pin::new(plain).poll_write_vectored(cx, parts),
-            (Transport::Tls(tls), parts) => Pin::new(&mut **tls).poll_write_vectored(cx, parts),
+        let written = match (transport.watched()?, parts) {
+            (Watched::Plain(plain), [part]) => Pin::new(plain).poll_write(cx, part),
+            (Watched::Plain(plain), parts) => Pin::new(plain).poll_write_vectored(cx, parts),
+            (Watched::Tls(tls), parts) => Pin::new(tls).poll_write_vectored(cx, parts),
         };
         match ready!(written) {
             Ok(0) if parts.iter().any(|part| !part.is_empty()) => {
@@ -180,8 +200,8 @@ impl Stream {
     /// Pushes out what TLS still holds; nothing to do for plain connections.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self.0.borrow_mut() {
-            Transport::Plain(_) => Poll::Ready(Ok(())),
             Transport::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
+            Transport::Plain(_) | Transport::Parked(_) | Transport::Lost => Poll::Ready(Ok(())),
         }
     }
 
@@ -214,9 +234,9 @@ impl Stream {
 
     /// Ends our direction: FIN, or close_notify and FIN.
     pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self.0.borrow_mut() {
-            Transport::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
-            Transport::Tls(tls) => Pin::new(&mut **tls).poll_shutdown(cx),
+        match self.0.borrow_mut().watched()? {
+            Watched::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
+            Watched::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
 
@@ -232,7 +252,7 @@ impl Stream {
         let read = match &*self.0.borrow() {
             Transport::Plain(Plain::Tcp(tcp)) => tcp.try_read(&mut byte),
             Transport::Plain(Plain::Unix(unix)) => unix.try_read(&mut byte),
-            Transport::Tls(_) => return Quiet::No,
+            Transport::Tls(_) | Transport::Parked(_) | Transport::Lost => return Quiet::No,
         };
         match read {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Quiet::Yes,
@@ -254,14 +274,43 @@ impl Stream {
     /// Makes the coming close a reset: the peer must not take a cut-off answer for a whole one.
     pub fn reset_on_close(&self) {
         let transport = self.0.borrow();
-        let plain = match &*transport {
-            Transport::Plain(plain) => plain,
-            Transport::Tls(tls) => tls.get_ref().0,
+        let tcp = match &*transport {
+            Transport::Plain(Plain::Tcp(tcp)) => tcp.as_fd(),
+            Transport::Parked(Parked::Tcp(tcp)) => tcp.as_fd(),
+            Transport::Tls(tls) => match tls.get_ref().0 {
+                Plain::Tcp(tcp) => tcp.as_fd(),
+                Plain::Unix(_) => return,
+            },
+            Transport::Plain(Plain::Unix(_)) | Transport::Parked(Parked::Unix(_)) | Transport::Lost => return,
         };
-        if let Plain::Tcp(tcp) = plain {
-            // Failing means that the connection is gone already.
-            let _ = sys::socket::set_linger_zero(tcp.as_fd());
+        // Failing means that the connection is gone already.
+        let _ = sys::socket::set_linger_zero(tcp);
+    }
+
+    /// Stops watching a plain connection: nothing wakes the task on its account, neither bytes nor its end, and whoever
+    /// waits for it now is forgotten. The next use that has to wait for it watches it again.
+    pub fn park(&self) {
+        let mut transport = self.0.borrow_mut();
+        let plain = match std::mem::replace(&mut *transport, Transport::Lost) {
+            Transport::Plain(plain) => plain,
+            other => {
+                *transport = other;
+                return;
+            }
+        };
+        let parked = match plain {
+            Plain::Tcp(tcp) => tcp.into_std().map(Parked::Tcp),
+            Plain::Unix(unix) => unix.into_std().map(Parked::Unix),
+        };
+        if let Ok(parked) = parked {
+            *transport = Transport::Parked(parked);
         }
+    }
+
+    /// Whether nobody watches it.
+    #[cfg(test)]
+    pub fn is_parked(&self) -> bool {
+        matches!(&*self.0.borrow(), Transport::Parked(_))
     }
 
     /// Runs `io` on the descriptor when the socket is ready to read. Only for plain connections.
@@ -288,12 +337,19 @@ impl Stream {
         way: Way,
         mut io: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
-        let transport = self.0.borrow();
-        let Transport::Plain(plain) = &*transport else {
+        let mut transport = self.0.borrow_mut();
+        if let Transport::Parked(parked) = &*transport {
+            // While there is always something to be done, nobody needs to watch.
+            match io(parked.as_fd()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return Poll::Ready(other),
+            }
+        }
+        let Watched::Plain(plain) = transport.watched()? else {
             return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
         };
         loop {
-            ready!(match (plain, way) {
+            ready!(match (&*plain, way) {
                 (Plain::Tcp(tcp), Way::Read) => tcp.poll_read_ready(cx),
                 (Plain::Tcp(tcp), Way::Write) => tcp.poll_write_ready(cx),
                 (Plain::Unix(unix), Way::Read) => unix.poll_read_ready(cx),
@@ -315,6 +371,30 @@ impl Stream {
     }
 }
 
+enum Watched<'a> {
+    Plain(&'a mut Plain),
+    Tls(&'a mut TlsStream<Plain>),
+}
+
+impl Transport {
+    /// The connection, watched by the runtime again if it was parked.
+    fn watched(&mut self) -> io::Result<Watched<'_>> {
+        if let Self::Parked(_) = self
+            && let Self::Parked(parked) = std::mem::replace(self, Self::Lost)
+        {
+            *self = Self::Plain(match parked {
+                Parked::Tcp(tcp) => Plain::Tcp(TcpStream::from_std(tcp)?),
+                Parked::Unix(unix) => Plain::Unix(UnixStream::from_std(unix)?),
+            });
+        }
+        match self {
+            Self::Plain(plain) => Ok(Watched::Plain(plain)),
+            Self::Tls(tls) => Ok(Watched::Tls(tls)),
+            Self::Parked(_) | Self::Lost => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Read,
@@ -330,6 +410,15 @@ pub enum Moved {
     End,
     /// The source failed; a failure of the destination is the error of the call itself.
     ReadFailed(io::Error),
+}
+
+impl AsFd for Parked {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Unix(unix) => unix.as_fd(),
+        }
+    }
 }
 
 impl AsFd for Plain {

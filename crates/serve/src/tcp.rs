@@ -2,43 +2,42 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use config::types::TcpSettings;
 use logic::access_log::Kind;
 use logic::balance::{HashKey, Tried, client_key};
 use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress};
+use logic::route::PoolId;
 use sys::socket::Opening;
 
 use crate::connect::ConnectFault;
-use crate::connection::{Arrival, Guest};
+use crate::connection::{Arrival, Entry, Guest};
 use crate::outcome::{Ending, Outcome};
 use crate::relay::{self, Totals};
-use crate::snapshot::{ListenerPlan, PoolPlan, Snapshot};
+use crate::snapshot::{PoolPlan, Snapshot};
 use crate::stream::Stream;
 use crate::upstream::{self, Chosen, NoBackend, Slot, Wanted};
-use crate::worker::Worker;
+use crate::worker::{Current, Worker};
 
 /// Bytes of a client that are read before it has a backend: the first message of most protocols, and little to hold for
 /// those who wait for a busy backend.
 const EARLY: usize = 4096;
 
-/// Serves one client connection.
-pub async fn serve(
-    worker: &Rc<Worker>,
-    snapshot: &Snapshot,
-    plan: &ListenerPlan,
-    settings: &TcpSettings,
-    guest: Guest,
-) {
-    let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, guest.arrival.peer, guest.arrival.tls);
-    // Boxed, so that a relay does not hold the state of how it came about for as long as it lasts.
-    let beginning = Box::pin(begin(worker, snapshot, settings, guest, &mut outcome));
-    let Some(pair) = beginning.await else { return };
-    let Pair { client, backend, early, totals, slot } = pair;
-    let end = relay::run(&client, &backend, early, Vec::new(), settings.idle_timeout, &totals).await;
-    outcome.end(end.settle(&client, &backend));
-    drop(slot);
+/// Serves one client connection. See [`connection::serve`](crate::connection::serve) for why this makes a future instead of
+/// being one.
+pub fn serve(entry: Entry, settings: &TcpSettings, guest: Guest) -> impl Future<Output = ()> + use<> {
+    let Entry { worker, current, plan, admitted } = entry;
+    let outcome = Outcome::new(&worker, &plan.state, Kind::Tcp, guest.arrival.peer, guest.arrival.tls);
+    let idle = settings.idle_timeout;
+    let beginning = Box::pin(begin(worker, current, settings.pool, guest, outcome));
+    async move {
+        if let Some(pair) = beginning.await {
+            relay(pair, idle).await;
+        }
+        drop(admitted);
+    }
 }
 
 /// Two connections to be relayed.
@@ -48,19 +47,31 @@ struct Pair {
     /// What the client has said already.
     early: Vec<u8>,
     totals: Rc<Totals>,
-    slot: Slot,
+    outcome: Outcome,
+    _slot: Slot,
+}
+
+/// Relays a pair to its end.
+fn relay(mut pair: Box<Pair>, idle: Duration) -> impl Future<Output = ()> {
+    let early = std::mem::take(&mut pair.early);
+    async move {
+        let Pair { client, backend, totals, .. } = &*pair;
+        let end = relay::run(client, backend, early, Vec::new(), idle, totals).await;
+        let ending = end.settle(client, backend);
+        pair.outcome.end(ending);
+    }
 }
 
 /// Gets a client its backend, or the outcome its ending.
 async fn begin(
-    worker: &Rc<Worker>,
-    snapshot: &Snapshot,
-    settings: &TcpSettings,
+    worker: Rc<Worker>,
+    snapshot: Current,
+    pool: PoolId,
     guest: Guest,
-    outcome: &mut Outcome,
-) -> Option<Pair> {
+    mut outcome: Outcome,
+) -> Option<Box<Pair>> {
     let Guest { stream: client, mut early, arrival } = guest;
-    let pool = snapshot.pool(settings.pool).clone();
+    let pool = snapshot.pool(pool).clone();
     outcome.pool = Some(pool.clone());
     // Most clients speak first, and have spoken when they are accepted: their words then go with our handshake.
     if early.is_empty() && client.fill_now(&mut early, EARLY).await.is_err() {
@@ -71,11 +82,15 @@ async fn begin(
         true => Opening::TheyMaySpeak,
         false => Opening::WeSpeak,
     };
-    let (backend, chosen) = obtain(worker, snapshot, &pool, &arrival, opening, outcome).await?;
+    let (backend, chosen) = obtain(&worker, &snapshot, &pool, &arrival, opening, &mut outcome).await?;
     let totals = Rc::new(Totals::default());
     totals.up.set(early.len() as u64);
+    match backend.write_now(&early) {
+        sent if sent == early.len() => early = Vec::new(),
+        sent => drop(early.drain(..sent)),
+    }
     outcome.relayed = Some(totals.clone());
-    Some(Pair { client, backend, early, totals, slot: chosen.slot })
+    Some(Box::new(Pair { client, backend, early, totals, outcome, _slot: chosen.slot }))
 }
 
 /// A connection to a backend, or the outcome's ending.

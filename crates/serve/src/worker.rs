@@ -31,6 +31,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// Idle client connections remembered by one look at all of them, so that a flood of new clients does not cost a look each.
 const REMEMBERED_IDLE: usize = 64;
 
+/// Numbers of client connections that a worker without any keeps room for.
+const REMEMBERED_NUMBERS: usize = 1024;
+
 /// What the supervisor tells a worker.
 pub enum Command {
     /// Serve this snapshot from now on; open and close these sockets.
@@ -64,8 +67,7 @@ pub struct Worker {
     current: RefCell<Current>,
     /// By [`PoolId`], with the generation that each was made for.
     balancers: RefCell<Vec<Option<(u64, Balancer)>>>,
-    connections: RefCell<HashMap<u64, Rc<Control>>>,
-    next_connection: Cell<u64>,
+    connections: RefCell<Connections>,
     /// What was idle when somebody last looked, the longest idle last.
     idle_clients: RefCell<Vec<(Instant, Rc<Control>)>>,
     /// A client connection of this worker has ended.
@@ -88,10 +90,50 @@ struct Accepting {
     task: JoinHandle<()>,
 }
 
+/// The open client connections of a worker, each at its number.
+#[derive(Default)]
+struct Connections {
+    controls: Vec<Option<Rc<Control>>>,
+    /// Numbers that nobody has.
+    free: Vec<u32>,
+}
+
+impl Connections {
+    fn insert(&mut self) -> Rc<Control> {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.controls.push(None);
+            // Nobody has as many descriptors.
+            u32::try_from(self.controls.len() - 1).unwrap_or(u32::MAX)
+        });
+        let control = Rc::new(Control { number, ..Control::default() });
+        self.controls[number as usize] = Some(control.clone());
+        control
+    }
+
+    fn remove(&mut self, number: u32) {
+        self.controls[number as usize] = None;
+        self.free.push(number);
+        if self.is_empty() && self.controls.len() > REMEMBERED_NUMBERS {
+            // What a flood of clients took is given back.
+            *self = Self::default();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.controls.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Rc<Control>> {
+        self.controls.iter().flatten()
+    }
+}
+
 /// What the worker can do to one of its client connections from outside its task.
 #[derive(Debug, Default)]
 pub struct Control {
     phase: Cell<Phase>,
+    /// Among the connections of the worker.
+    number: u32,
     /// When the phase became [`Phase::Idle`].
     idle_since: Cell<Option<Instant>>,
     waker: RefCell<Option<Waker>>,
@@ -179,20 +221,22 @@ impl Control {
 /// A client connection's entry in its worker; dropping it takes it out.
 pub struct Registration {
     worker: Rc<Worker>,
-    id: u64,
-    /// Its control.
-    pub control: Rc<Control>,
+    control: Rc<Control>,
+}
+
+impl Registration {
+    /// What the worker can ask of the connection.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         self.control.phase.set(Phase::Gone);
-        let left = {
-            let mut connections = self.worker.connections.borrow_mut();
-            connections.remove(&self.id);
-            connections.len()
-        };
-        if left == 0 {
+        let mut connections = self.worker.connections.borrow_mut();
+        connections.remove(self.control.number);
+        if connections.is_empty() {
             self.worker.emptied.notify_waiters();
         }
     }
@@ -211,11 +255,8 @@ impl Worker {
 
     /// Enters a client connection.
     pub fn register(self: &Rc<Self>) -> Registration {
-        let id = self.next_connection.get();
-        self.next_connection.set(id + 1);
-        let control = Rc::new(Control::default());
-        self.connections.borrow_mut().insert(id, control.clone());
-        Registration { worker: self.clone(), id, control }
+        let control = self.connections.borrow_mut().insert();
+        Registration { worker: self.clone(), control }
     }
 
     /// Whether open sessions are being ended.
@@ -238,7 +279,7 @@ impl Worker {
     fn look_for_idle(&self, idle: &mut Vec<(Instant, Rc<Control>)>) {
         let connections = self.connections.borrow();
         let mut all: Vec<_> = connections
-            .values()
+            .iter()
             .filter_map(|control| control.idle_since().map(|since| (since, control)))
             .collect();
         if all.len() > REMEMBERED_IDLE {
@@ -312,7 +353,7 @@ impl Worker {
         for accepting in self.sockets.borrow_mut().drain().flat_map(|(_, all)| all) {
             accepting.gate.close();
         }
-        for control in self.connections.borrow().values() {
+        for control in self.connections.borrow().iter() {
             control.close_if_idle();
         }
         self.idle.clear();
@@ -354,7 +395,6 @@ pub fn run(
         current: RefCell::new(Rc::new(snapshot)),
         balancers: RefCell::default(),
         connections: RefCell::default(),
-        next_connection: Cell::new(0),
         idle_clients: RefCell::default(),
         place_freed: Notify::new(),
         draining: Cell::new(false),

@@ -58,11 +58,13 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It is kept, and what is aimed for is reached.
+    /// It is kept, and what is aimed for is reached: the whole interval is on that side.
     AimKept,
-    /// It is kept.
+    /// The whole interval keeps it.
     Kept,
-    /// It is not kept.
+    /// The interval reaches over the limit: another run might say otherwise.
+    TooClose,
+    /// No part of the interval keeps it.
     NotKept,
     /// Nothing is known.
     NotMeasured,
@@ -133,14 +135,19 @@ impl Bar {
 impl BarResult {
     /// What became of it.
     pub fn outcome(&self) -> Outcome {
-        let Some(Measured { value, .. }) = self.measured else { return Outcome::NotMeasured };
+        let Some(Measured { interval: Interval { low, high, .. }, .. }) = self.measured else {
+            return Outcome::NotMeasured;
+        };
         let bar = &self.bar;
-        if !bar.keeps(value, bar.must) {
-            Outcome::NotKept
-        } else if bar.aim.is_some_and(|aim| bar.keeps(value, aim)) {
+        let all_keep = |limit| bar.keeps(low, limit) && bar.keeps(high, limit);
+        if bar.aim.is_some_and(all_keep) {
             Outcome::AimKept
-        } else {
+        } else if all_keep(bar.must) {
             Outcome::Kept
+        } else if bar.keeps(low, bar.must) || bar.keeps(high, bar.must) {
+            Outcome::TooClose
+        } else {
+            Outcome::NotKept
         }
     }
 
@@ -167,6 +174,7 @@ impl fmt::Display for Outcome {
         f.write_str(match self {
             Outcome::AimKept => "aim kept",
             Outcome::Kept => "kept",
+            Outcome::TooClose => "too close",
             Outcome::NotKept => "NOT kept",
             Outcome::NotMeasured => "not measured",
         })
@@ -194,6 +202,20 @@ mod tests {
         assert_eq!(values, [Outcome::NotKept, Outcome::Kept, Outcome::Kept]);
         let nothing = BarResult { bar: rate, measured: None, absent: vec!["b".to_owned()] };
         assert_eq!((nothing.outcome(), nothing.shown()), (Outcome::NotMeasured, "-".to_owned()));
+    }
+
+    #[test]
+    fn an_interval_over_the_limit_decides_nothing() {
+        let bar = Bar::ratio("a", Metric::CpuPerUnit, &["b"], 0.8).aim(0.75);
+        let outcome = |low, high| {
+            let measured =
+                Measured { value: low, interval: Interval { low, high, confidence: 0.9 }, rival: None };
+            BarResult { bar: bar.clone(), measured: Some(measured), absent: Vec::new() }.outcome()
+        };
+        assert_eq!(outcome(0.79, 0.81), Outcome::TooClose);
+        assert_eq!(outcome(0.74, 0.76), Outcome::Kept);
+        assert_eq!(outcome(0.60, 0.75), Outcome::AimKept);
+        assert_eq!(outcome(0.801, 0.9), Outcome::NotKept);
     }
 
     #[test]

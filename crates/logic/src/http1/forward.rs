@@ -3,7 +3,7 @@
 //! here (RFC 9110 section 7.6.1).
 
 use super::field::{Field, Spelling, spelling};
-use super::line::{KeptLines, push_decimal, push_ip, push_length, push_line};
+use super::line::{KeptLines, push_clean_line, push_decimal, push_ip, push_length, push_line};
 use super::request::{BodyLength, Expectation, Persistence, RequestHead, Trailers, Version};
 use super::response::ResponseHead;
 use super::span::{HeaderSpan, Span};
@@ -23,7 +23,7 @@ pub struct Via<'a> {
     pub scheme: Scheme,
     /// Whether the client's word on other clients counts.
     pub trust: Trust,
-    /// Id of this request.
+    /// Id of this request; without control bytes.
     pub request_id: &'a str,
     /// Name of the header for it.
     pub request_id_header: &'a str,
@@ -81,7 +81,7 @@ pub struct Answer<'a> {
     pub framing: ResponseFraming,
     /// Value of `Strict-Transport-Security`, only over TLS. A backend that sends its own keeps it.
     pub hsts: Option<&'a str>,
-    /// Name and value of the request id header.
+    /// Name and value of the request id header; without control bytes.
     pub request_id: Option<(&'a str, &'a str)>,
 }
 
@@ -123,7 +123,7 @@ pub fn write_request(
     write_connection_of_request(out, head, request);
     write_forwarding(out, head, request, via, &changes);
     if !changes.touch(via.request_id_header.as_bytes()) {
-        push_line(out, via.request_id_header.as_bytes(), via.request_id.as_bytes());
+        push_clean_line(out, via.request_id_header.as_bytes(), via.request_id.as_bytes());
     }
     changes.write_set(out);
     out.extend_from_slice(b"\r\n");
@@ -173,7 +173,7 @@ pub fn write_response(
         push_line(out, b"Strict-Transport-Security", policy.as_bytes());
     }
     if let Some((name, value)) = answer.request_id.filter(|(name, _)| !changes.touch(name.as_bytes())) {
-        push_line(out, name.as_bytes(), value.as_bytes());
+        push_clean_line(out, name.as_bytes(), value.as_bytes());
     }
     changes.write_set(out);
     out.extend_from_slice(b"\r\n");
@@ -247,7 +247,7 @@ fn write_host(out: &mut Vec<u8>, head: &[u8], request: &RequestHead, via: &Via<'
         ([], Some(local)) => {
             let _ = write!(out, "Host: {}\r\n", SocketAddr::new(local.ip().to_canonical(), local.port()));
         }
-        (authority, _) => push_line(out, b"Host", authority),
+        (authority, _) => push_clean_line(out, b"Host", authority),
     }
 }
 
@@ -255,7 +255,7 @@ fn write_connection_of_request(out: &mut Vec<u8>, head: &[u8], request: &Request
     let te = request.trailers == Trailers::Accepted;
     match request.upgrade {
         Some(protocols) => {
-            push_line(out, b"Upgrade", protocols.of(head));
+            push_clean_line(out, b"Upgrade", protocols.of(head));
             out.extend_from_slice(if te {
                 b"Connection: upgrade, te\r\n"
             } else {
@@ -279,7 +279,7 @@ fn write_connection_of_response(
 ) {
     match (response.upgrade, persistence, client) {
         (Some(protocols), persistence, _) => {
-            push_line(out, b"Upgrade", protocols.of(head));
+            push_clean_line(out, b"Upgrade", protocols.of(head));
             let closes = persistence == Persistence::Close && response.status != 101;
             out.extend_from_slice(if closes {
                 b"Connection: upgrade, close\r\n"
@@ -321,11 +321,11 @@ fn write_forwarding(
     }
     if !changes.touch(b"x-forwarded-proto") {
         let scheme = via.scheme.as_str().as_bytes();
-        push_line(out, b"X-Forwarded-Proto", told.only(Field::ForwardedProto).unwrap_or(scheme));
+        push_clean_line(out, b"X-Forwarded-Proto", told.only(Field::ForwardedProto).unwrap_or(scheme));
     }
     let host = told.only(Field::ForwardedHost).unwrap_or(authority);
     if !changes.touch(b"x-forwarded-host") && !host.is_empty() {
-        push_line(out, b"X-Forwarded-Host", host);
+        push_clean_line(out, b"X-Forwarded-Host", host);
     }
     if !changes.touch(b"forwarded") {
         out.extend_from_slice(b"Forwarded: ");

@@ -2,14 +2,15 @@
 //! Every rule on line ends and control bytes is checked here on the raw bytes.
 
 use super::field::Field;
-use super::grammar::{is_token, trim};
+use super::grammar::{is_token, is_token_byte, trim};
 use super::refusal::Refusal;
 use super::request::{Limits, MAX_HEAD};
 use super::span::{HeaderSpan, Span};
+use smallvec::SmallVec;
 
-/// Header lines of a head. On the heap: a parsed head is moved several times on its way, and copying room for two dozen
-/// lines each time costs more than one allocation.
-pub type Headers = Vec<HeaderSpan>;
+/// Header lines of a head. Few have room inside: a parsed head is moved several times on its way, and copying room for two
+/// dozen lines each time costs more than one allocation.
+pub type Headers = SmallVec<[HeaderSpan; 8]>;
 
 /// How far a head that arrives in pieces was looked at; keeps the work linear in its size however small the
 /// pieces are.
@@ -129,7 +130,7 @@ impl Block {
         let head = &bytes[..self.len];
         let first = self.first_line.end + LINE_END;
         check_bytes(&head[first..])?;
-        let mut headers = Headers::with_capacity(USUAL_LINES.min(limits.headers));
+        let mut headers = Headers::new();
         let mut start = first;
         for at in memchr::memchr_iter(b'\n', &head[first..]) {
             let end = first + at + 1 - LINE_END;
@@ -149,20 +150,27 @@ impl Block {
 /// Cuts the line in `head[start..end]` into name and value (RFC 9112 section 5). Its bytes are no control bytes but HTAB.
 fn cut(head: &[u8], start: usize, end: usize) -> Result<HeaderSpan, Refusal> {
     let line = &head[start..end];
-    let colon = memchr::memchr(b':', line).ok_or(Refusal::NoColon)?;
-    let name = &line[..colon];
-    if !is_token(name) {
-        return Err(match name {
-            [] => Refusal::EmptyName,
-            [front @ .., b' ' | b'\t'] if is_token(trim(front)) => Refusal::BlankBeforeColon,
-            _ => Refusal::NameSyntax,
-        });
+    let colon = line.iter().position(|&byte| !is_token_byte(byte)).unwrap_or(line.len());
+    if colon == 0 || line.get(colon) != Some(&b':') {
+        return Err(explain(line));
     }
+    let name = &line[..colon];
     Ok(HeaderSpan {
         name: Span::new(start, start + colon),
         value: Span::within(head, trim(&line[colon + 1..])),
         field: Field::of(name).map_err(|_| Refusal::FramingImitation)?,
     })
+}
+
+/// Says why a line does not begin with a name and a colon.
+#[cold]
+fn explain(line: &[u8]) -> Refusal {
+    let Some(colon) = memchr::memchr(b':', line) else { return Refusal::NoColon };
+    match &line[..colon] {
+        [] => Refusal::EmptyName,
+        [front @ .., b' ' | b'\t'] if is_token(trim(front)) => Refusal::BlankBeforeColon,
+        _ => Refusal::NameSyntax,
+    }
 }
 
 /// Refuses every control byte but HTAB and the pairs of CR and LF that end lines. The caller has seen that each LF stands
@@ -187,6 +195,3 @@ pub(super) fn is_control(byte: u8) -> bool {
 
 /// Bytes of CR and LF.
 const LINE_END: usize = 2;
-
-/// Lines for which room is made at once: few heads have more.
-const USUAL_LINES: usize = 16;

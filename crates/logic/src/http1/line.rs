@@ -34,7 +34,7 @@ impl<'a> KeptLines<'a> {
         if is_ours {
             self.run = start..end;
         } else {
-            push_line(out, name.of(self.head), value.of(self.head));
+            push_clean_line(out, name.of(self.head), value.of(self.head));
         }
     }
 
@@ -42,6 +42,13 @@ impl<'a> KeptLines<'a> {
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.head.get(self.run.clone()).unwrap_or_default());
         self.run = 0..0;
+    }
+}
+
+/// Appends a header line whose value is known to hold no control bytes: one of ours, or one of a parsed head.
+pub(super) fn push_clean_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    for part in [name, COLON, value, LINE_END] {
+        out.extend_from_slice(part);
     }
 }
 
@@ -88,12 +95,23 @@ pub(super) fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
         let _ = write!(out, "{ip}");
         return;
     };
-    for (at, octet) in ip.octets().into_iter().enumerate() {
-        if at > 0 {
-            out.push(b'.');
+    let mut text = [0; 16];
+    let mut len = 0;
+    let mut put = |byte| {
+        text[len] = byte;
+        len += 1;
+    };
+    for octet in ip.octets() {
+        if octet >= 100 {
+            put(b'0' + octet / 100);
         }
-        push_decimal(out, octet.into());
+        if octet >= 10 {
+            put(b'0' + octet / 10 % 10);
+        }
+        put(b'0' + octet % 10);
+        put(b'.');
     }
+    out.extend_from_slice(&text[..len - 1]);
 }
 
 const COLON: &[u8] = b": ";

@@ -6,6 +6,7 @@ use std::time::Duration;
 use logic::http1::chunked::{ChunkFault, ChunkLimits, Decoder, Step, write_chunk_header, write_end};
 use logic::http1::request::BodyLength;
 
+use super::heads::HeadBuffer;
 use crate::stream::Stream;
 use crate::timer::Timer;
 
@@ -99,7 +100,7 @@ pub(super) struct Transfer<'a> {
     pub(super) to: &'a Stream,
     pub(super) framing: Framing,
     /// Goes out with the first bytes: the message's head.
-    pub(super) prefix: Vec<u8>,
+    pub(super) prefix: Option<HeadBuffer>,
     pub(super) limit: Option<u64>,
     /// Name of a trailer that is not passed on.
     pub(super) withheld: Option<&'a str>,
@@ -151,20 +152,21 @@ impl Transfer<'_> {
                 Err(_) => return Err(Broken::SourceFault),
             }
         };
-        let mut prefix = std::mem::take(&mut self.prefix);
         let mut rest = &self.buffer[..taken];
-        if !prefix.is_empty() && taken <= SMALL {
+        let mut prefix = self.prefix.take();
+        if let Some(prefix) = prefix.as_mut().filter(|_| taken <= SMALL) {
             prefix.extend_from_slice(rest);
             rest = &[];
         }
-        write(self.timer, self.to, &prefix, rest, self.write_timeout, self.written).await?;
+        let prefix = prefix.as_ref().map_or(&[][..], |prefix| prefix);
+        write(self.timer, self.to, prefix, rest, self.write_timeout, self.written).await?;
         self.buffer.drain(..taken);
         Ok(ended)
     }
 
     /// Bytes are taken out of their framing and put into ours.
     async fn forward_coded(&mut self, framing: Framing) -> Result<Progress, Broken> {
-        let mut out = std::mem::take(&mut self.prefix);
+        let mut out = self.prefix.take().unwrap_or_else(HeadBuffer::take);
         let mut at = 0;
         let ended = loop {
             let step = self.reader.step(&self.buffer[at..]).map_err(|_| Broken::SourceFault)?;
@@ -202,7 +204,7 @@ impl Transfer<'_> {
     }
 
     async fn finish_until_close(&mut self) -> Result<(), Broken> {
-        let mut out = std::mem::take(&mut self.prefix);
+        let mut out = self.prefix.take().unwrap_or_else(HeadBuffer::take);
         if self.framing == Framing::Chunked {
             write_end(&mut out, &[]);
         }

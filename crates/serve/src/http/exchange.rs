@@ -13,6 +13,7 @@ use logic::http1::request::BodyLength;
 use logic::retry::{self, Idempotence, Progress};
 use logic::route::{Action, Decision, Facts, HeaderEdits, RedirectStatus};
 
+use super::heads::HeadBuffer;
 use super::reply::{Attempt, Failure, Finished};
 use super::{After, Client, RequestId, Session, answer, body, reply};
 use crate::connect::ConnectFault;
@@ -73,7 +74,7 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
     let no_edits = HeaderEdits::default();
     let edits = [&session.settings.edits, route_edits.unwrap_or(&no_edits)];
     let scheme = if session.arrival.tls.is_some() { Scheme::Https } else { Scheme::Http };
-    let mut message = Vec::new();
+    let mut message = HeadBuffer::take();
     let via = Via {
         peer: session.arrival.peer,
         local: session.arrival.local,
@@ -125,7 +126,7 @@ struct Forwarding<'a> {
     pool: Arc<PoolPlan>,
     edits: [&'a HeaderEdits; 2],
     /// The head as backends get it.
-    message: Vec<u8>,
+    message: HeadBuffer,
     request_id: &'a str,
     idempotence: Idempotence,
     key: u64,

@@ -15,6 +15,7 @@ use logic::retry::Progress;
 use logic::route::HeaderEdits;
 
 use super::body::{self, Broken, Framing, Reader, Transfer};
+use super::heads::HeadBuffer;
 use super::{After, Client, Session, answer, persistence};
 use crate::connect::ConnectFault;
 use crate::outcome::{Ending, Outcome};
@@ -234,7 +235,7 @@ impl Attempt<'_> {
             reader,
             to: backend,
             framing: if chunked { Framing::Chunked } else { Framing::Raw },
-            prefix: Vec::new(),
+            prefix: None,
             limit: settings.limits.body,
             withheld: Some(&settings.request_id_header),
             read_timeout: settings.timeouts.body,
@@ -342,7 +343,7 @@ impl Attempt<'_> {
             _ if !request_is_whole => Persistence::Close,
             _ => persistence(session, &ahead.borrow()),
         };
-        let mut out = Vec::new();
+        let mut out = HeadBuffer::take();
         let written = Answer {
             persistence,
             client: request.version,
@@ -376,7 +377,7 @@ impl Attempt<'_> {
                     } else {
                         Framing::Raw
                     },
-                    prefix: out,
+                    prefix: Some(out),
                     limit: None,
                     withheld: None,
                     read_timeout: self.pool.settings.timeouts.body,
@@ -391,8 +392,15 @@ impl Attempt<'_> {
         };
         Ok(match moved {
             Ok(()) => {
-                let after =
-                    if persistence == Persistence::KeepAlive { After::KeepAlive } else { After::Close };
+                let after = match (persistence, request.persistence) {
+                    (Persistence::KeepAlive, _) => After::KeepAlive,
+                    (Persistence::Close, Persistence::Close)
+                        if request_is_whole && ahead.borrow().is_empty() =>
+                    {
+                        After::HangUp
+                    }
+                    (Persistence::Close, _) => After::Close,
+                };
                 // Bytes behind the answer belong to nobody: such a connection is never used again.
                 let reusable =
                     response.persistence == Persistence::KeepAlive && buffer.is_empty() && request_is_whole;
