@@ -19,6 +19,7 @@ use crate::state::{Admission, lock};
 
 #[cfg(test)]
 pub(crate) mod fixture;
+pub mod certificates;
 pub mod text;
 
 /// How the whole front door is.
