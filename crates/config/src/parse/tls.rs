@@ -93,8 +93,8 @@ impl Parser<'_> {
         let mut found = Vec::new();
         let mut faults = 0;
         for entry in &list.value {
-            let is_meant = |name: &&str| name.eq_ignore_ascii_case(&entry.value);
-            match all.iter().find(|known| names(**known).iter().any(|name| is_meant(&name))) {
+            let is_meant = |name: &str| name.eq_ignore_ascii_case(&entry.value);
+            match all.iter().find(|known| names(**known).iter().any(|name| is_meant(name))) {
                 Some(known) if found.contains(known) => {}
                 Some(known) => found.push(*known),
                 None => {

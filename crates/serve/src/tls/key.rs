@@ -2,14 +2,14 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use pkcs8::EncryptedPrivateKeyInfoRef;
+use pkcs8::pkcs5::Error as Pkcs5Error;
 use rustls::crypto::aws_lc_rs;
 use rustls::sign::SigningKey;
-use rustls_pki_types::PrivateKeyDer;
-use rustls_pki_types::PrivatePkcs8KeyDer;
 use rustls_pki_types::pem::PemObject;
-use std::sync::Arc;
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
 use super::pair;
@@ -44,7 +44,12 @@ pub(super) fn read(
             pkcs8::der::pem::decode_vec(block).map_err(|error| fault(Kind::Malformed(error.to_string())))?;
         let info = EncryptedPrivateKeyInfoRef::try_from(encrypted.as_slice())
             .map_err(|_| fault(Kind::OldEncryption))?;
-        let plain = info.decrypt(phrase).map_err(|_| fault(Kind::WrongPassphrase))?;
+        let plain = info.decrypt(phrase).map_err(|error| match error {
+            pkcs8::Error::EncryptedPrivateKey(
+                Pkcs5Error::NoPbes1CryptSupport | Pkcs5Error::UnsupportedAlgorithm { .. },
+            ) => fault(Kind::OldEncryption),
+            _ => fault(Kind::WrongPassphrase),
+        })?;
         return signing(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(plain.as_bytes())));
     }
     if contains(text, b"DEK-Info:") {

@@ -176,8 +176,9 @@ impl Store {
                 return Read::Same;
             }
             let served = before.and_then(|before| before.served.as_deref());
-            let pair = pair::load(candidate, passphrase_file, served, now).map(Arc::new);
-            Read::Fresh(Box::new((stamp, pair)))
+            let pair = pair::load(candidate, passphrase_file, served, now);
+            let pair = pair.map(Arc::new).map_err(Box::new);
+            Read::Fresh(stamp, pair)
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(candidates.len() / 16);
         if threads <= 1 {
@@ -285,7 +286,8 @@ impl Store {
 enum Read {
     /// Nothing has changed.
     Same,
-    Fresh(Box<(Option<Stamp>, Result<Arc<Pair>, CertificateFault>)>),
+    /// How the files were, and what was in them.
+    Fresh(Option<Stamp>, Result<Arc<Pair>, Box<CertificateFault>>),
 }
 
 fn merge(
@@ -307,8 +309,8 @@ fn merge(
             }
             // Same is only said of what was there before.
             (Read::Same, None) => continue,
-            (Read::Fresh(fresh), old) => {
-                let (stamp, result) = *fresh;
+            (Read::Fresh(stamp, result), old) => {
+                let result = result.map_err(|fault| *fault);
                 let served = old.and_then(|old| old.served);
                 let (served, fault) = choose(&candidate, served, result, now, &mut scan.changes);
                 Entry { candidate, stamp, served, fault, missing: None }
