@@ -17,9 +17,9 @@ use crate::metrics::{Counter, LatencySum, PerWorker};
 use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use crate::state::{Admission, lock};
 
+pub mod certificates;
 #[cfg(test)]
 pub(crate) mod fixture;
-pub mod certificates;
 pub mod text;
 
 /// How the whole front door is.
