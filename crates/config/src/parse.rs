@@ -19,6 +19,7 @@ mod listener;
 mod pool;
 mod route;
 mod size;
+mod tls;
 
 use crate::de::At;
 use crate::error::{Draft, Report, quote};

@@ -226,13 +226,43 @@ status = 301
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawTls {
-    /// Directory of certificates: `NAME.pem` with key and chain, or `NAME.crt` and `NAME.key`. Clients get the one
-    /// whose names hold the server name that they ask for.
+    /// Directory of certificates, watched while it is served: what is added, renewed or taken away there holds within
+    /// a second. It takes `NAME.crt` and `NAME.key` (with `NAME.ca` for the rest of the chain, `NAME.ocsp` for an OCSP
+    /// response and `NAME.pass` for the passphrase of the key), `NAME.pem` with key and chain, and certbot's
+    /// `NAME/fullchain.pem` and `NAME/privkey.pem`, also as `/etc/letsencrypt` as a whole. Clients get the certificate
+    /// that is for the server name that they ask for, ECDSA before RSA where they can take both.
     #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/certs"]))]
     pub(crate) certificates: Key<PathText>,
+    /// Certificate for clients that name no server, or one that no certificate is for: NAME of its files, or a name
+    /// that it is for. Without it the files named `default` are that; without these, unknown names are refused, and
+    /// clients that name no server get the only certificate if there is just one.
+    #[schemars(extend("x-default" = "`\"default\"`, if there are such files"))]
+    pub(crate) default: Key<String>,
+    /// File with the passphrase of encrypted keys that have no `NAME.pass` beside them.
+    pub(crate) key_passphrase_file: Key<PathText>,
+    /// What is negotiated, after Mozilla's guideline: `"intermediate"` is TLS 1.2 and 1.3 with forward secrecy,
+    /// `"modern"` TLS 1.3 only. Both prefer a key exchange that quantum computers cannot break.
+    #[schemars(extend("default" = "intermediate", "enum" = ["intermediate", "modern"]))]
+    pub(crate) policy: Key<String>,
+    /// Oldest version of TLS.
+    #[schemars(extend("x-default" = "`\"1.2\"`, with `policy = \"modern\"` `\"1.3\"`", "enum" = ["1.2", "1.3"]))]
+    pub(crate) min_version: Key<String>,
+    /// Ciphers, best first, as OpenSSL or IANA spell them: `TLS_AES_128_GCM_SHA256`, `ECDHE-RSA-AES128-GCM-SHA256`.
+    #[schemars(extend("x-default" = "those of the policy"))]
+    pub(crate) ciphers: Key<Vec<At<String>>>,
+    /// Groups of the key exchange, best first: `X25519MLKEM768`, `SecP256r1MLKEM768`, `X25519`, `P-256`, `P-384`.
+    #[schemars(extend("x-default" = "those of the policy"))]
+    pub(crate) groups: Key<Vec<At<String>>>,
+    /// Whose order of ciphers counts. Clients know whether their processor is fast at AES.
+    #[schemars(extend("default" = "client", "enum" = ["client", "server"]))]
+    pub(crate) cipher_order: Key<String>,
     /// Longest time for a handshake.
     #[schemars(extend("default" = "10s"))]
     pub(crate) handshake_timeout: Key<DurationText>,
+    /// Unfinished handshakes at once, over all workers. When one more begins, the oldest is cut off: a client that
+    /// stalls makes room for one that does not.
+    #[schemars(extend("default" = 8192, "minimum" = 1, "maximum" = 1_000_000))]
+    pub(crate) handshakes: Key<i64>,
 }
 
 /// `limits`

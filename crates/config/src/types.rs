@@ -13,6 +13,10 @@ use logic::peers::PeerSet;
 use logic::proxy_header;
 use logic::route::{HeaderEdits, PoolId, Route};
 
+mod tls;
+
+pub use tls::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy, TlsSettings};
+
 /// A whole, valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -138,15 +142,6 @@ pub struct Listener {
     pub max_connections: Option<usize>,
     /// What is spoken.
     pub protocol: Protocol,
-}
-
-/// TLS of a listener. Depth (client certificates, versions, tickets) has its place here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsSettings {
-    /// Directory of `NAME.pem` or `NAME.crt` + `NAME.key`.
-    pub certificates: PathBuf,
-    /// Time for the whole handshake.
-    pub handshake_timeout: Duration,
 }
 
 /// What a listener speaks.

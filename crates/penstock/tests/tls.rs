@@ -191,7 +191,7 @@ fn the_backend_is_told_that_the_client_came_over_https() {
 }
 
 #[test]
-fn a_new_certificate_is_served_after_a_reload_and_a_broken_one_never_takes_the_others_along() {
+fn a_reload_serves_what_is_new_at_once_and_a_broken_certificate_never_takes_the_others_along() {
     let dir = tempfile::tempdir().unwrap();
     certificate(dir.path(), "a", &["a.example"]);
     let backend = Scripted::answering("served");
@@ -200,11 +200,8 @@ fn a_new_certificate_is_served_after_a_reload_and_a_broken_one_never_takes_the_o
     assert!(fetch(&server, "a.example", &authority, &[]).is_ok());
     certificate(dir.path(), "a", &["a.example"]);
     certificate(dir.path(), "late", &["late.example"]);
-    assert!(fetch(&server, "a.example", &authority, &[]).is_err(), "still the old one");
     assert!(server.ctl(&["reload"]).status.success());
-    eventually("the new certificate is served", secs(10), || {
-        fetch(&server, "a.example", &authority, &[]).ok()
-    });
+    assert!(fetch(&server, "a.example", &authority, &[]).is_ok());
     assert!(fetch(&server, "late.example", &dir.path().join("late.crt"), &[]).is_ok());
 
     fs::write(dir.path().join("late.crt"), "no certificate").unwrap();
@@ -329,7 +326,7 @@ fn a_reload_says_that_a_broken_certificate_left_the_old_one_in_service() {
     fs::write(dir.path().join("a.key"), "no key").unwrap();
     let said = String::from_utf8_lossy(&server.ctl(&["reload"]).stdout).into_owned();
     assert!(
-        said.contains("warning") && said.contains("a.key") && said.contains("from before serve on"),
+        said.contains("warning") && said.contains("a.key") && said.contains("from before serves on"),
         "{said}"
     );
     assert!(fetch(&server, "a.example", &authority, &[]).is_ok());

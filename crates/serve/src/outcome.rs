@@ -118,6 +118,8 @@ pub enum TlsFault {
     Closed,
     /// Anything else that breaks the protocol.
     Protocol,
+    /// It was not finished when too many others began.
+    Crowded,
 }
 
 impl TlsFault {
@@ -127,6 +129,7 @@ impl TlsFault {
             Self::NoCertificate => "tls-no-certificate",
             Self::Incompatible => "tls-incompatible",
             Self::Alert => "tls-client-alert",
+            Self::Crowded => "tls-crowded",
             Self::Closed => "tls-closed",
             Self::Protocol => "tls-failed",
         }

@@ -126,6 +126,7 @@ impl Supervisor {
         }
         self.set_modes(&config);
         let state = &self.front.state;
+        self.tls.reconcile(&config, state);
         forget_unused(state, &config);
         publish_addresses(state, &snapshot, &self.open);
         Ok(format!(

@@ -17,6 +17,7 @@ use crate::metrics::{Counter, LatencySum, PerWorker};
 use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use crate::state::{Admission, lock};
 
+pub mod certificates;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod text;

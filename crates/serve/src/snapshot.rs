@@ -134,25 +134,8 @@ fn build_listener(
         Protocol::Http(http) => Some(RouteTable::new(http.routes.clone(), http.pool)),
         Protocol::Tcp(_) => None,
     };
-    let tls = listener.tls.as_ref().map(|settings| {
-        let loaded = tls::load(&settings.certificates);
-        let before = before.and_then(|before| before.tls.as_ref()).filter(|_| loaded.certificates.is_empty());
-        let subject = format!("listener.{}.tls", listener.name);
-        if loaded.faults.is_empty() {
-            state.restore(&subject);
-        } else {
-            let faults: Vec<_> = loaded.faults.iter().map(ToString::to_string).collect();
-            let consequence = match (before, loaded.certificates.is_empty()) {
-                (Some(_), _) => "the certificates from before serve on: ",
-                (None, true) => "no client can connect: ",
-                (None, false) => "the other certificates serve: ",
-            };
-            state.degrade(&subject, &format!("{consequence}{}", faults.join("; ")));
-        }
-        match before {
-            Some(before) => before.clone(),
-            None => tls::Terminator::new(loaded, settings.handshake_timeout, &listener.protocol, shared),
-        }
-    });
+    let before = before.and_then(|before| before.tls.as_ref());
+    let tls =
+        listener.tls.as_ref().map(|settings| tls::Terminator::new(listener, settings, shared, state, before));
     ListenerPlan { settings: listener.clone(), routes, tls, state: state.listener(&listener.name) }
 }

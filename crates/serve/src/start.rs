@@ -195,6 +195,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         front.state.generation.store(snapshot.generation, Relaxed);
         let open: HashMap<_, _> = opened.into_open().collect();
         reload::publish_addresses(&front.state, &snapshot, &open);
+        tls.reconcile(&config, &front.state);
         let supervisor = Supervisor {
             front: front.clone(),
             workers: senders,

@@ -1,68 +1,237 @@
-//! TLS of a listener: a directory of certificates, chosen by name, on rustls and aws-lc-rs.
-//! `NAME.pem` holds certificate chain and key; or `NAME.crt` the chain and `NAME.key` the key. A broken pair never stops
-//! the others. Everything about depth (client certificates, OCSP, tickets shared by machines) starts here.
+//! TLS of a listener: the handshake, and what it is made with, on rustls and aws-lc-rs.
+//!
+//! `store.rs` holds a certificate directory in service: `layout.rs` says which files belong together, `pair.rs` reads them,
+//! `lookup.rs` finds a certificate by the name that a client asks for, `watch.rs` notices changes. `policy.rs` says what
+//! is negotiated. A broken file never stops the others.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use config::types::Protocol;
+use config::types::{Protocol, TlsSettings};
 use rustls::ServerConfig;
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert};
+use rustls::crypto::aws_lc_rs;
+use rustls::server::{Acceptor, ClientHello, ProducesTickets, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::AsyncWriteExt;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
-use crate::file;
+use crate::events::Level;
 use crate::outcome::{Ending, TlsFault};
+use crate::state::{State, lock};
 use crate::stream::{Plain, Stream};
 
-mod names;
+mod der;
+mod facts;
+mod fault;
+mod handshakes;
+mod key;
+mod layout;
+mod lookup;
+mod pair;
+mod policy;
 mod replay;
+mod staple;
+mod store;
+mod watch;
 
-/// A certificate file larger than this is not one.
-const FILE_LIMIT: u64 = 1024 * 1024;
+pub use facts::{Facts, MustStaple, Responder};
+pub use fault::{CertificateFault, CertificateFaultKind};
+pub use pair::Pair;
+pub use staple::Staple;
+pub use store::{Certificate, Standing, Store};
 
-/// What all TLS listeners share over reloads: tickets given out before stay good.
+use handshakes::Handshakes;
+use store::{Removal, Source};
+use watch::Watch;
+
+/// NAME of the files whose certificate is for everybody that no other is for, unless the configuration names one.
+const DEFAULT_NAME: &str = "default";
+
+/// What all TLS listeners share over reloads: certificates in service, and tickets, so that those given out before stay
+/// good.
 pub struct Shared {
-    provider: Arc<CryptoProvider>,
     tickets: Option<Arc<dyn ProducesTickets>>,
+    directories: Mutex<HashMap<Source, Directory>>,
+}
+
+struct Directory {
+    store: Arc<Store>,
+    watch: Option<Watch>,
 }
 
 impl Default for Shared {
     fn default() -> Self {
         // Without randomness for ticket keys, sessions are not resumed; everything else works.
-        Self { provider: Arc::new(aws_lc_rs::default_provider()), tickets: aws_lc_rs::Ticketer::new().ok() }
+        Self { tickets: aws_lc_rs::Ticketer::new().ok(), directories: Mutex::default() }
     }
+}
+
+impl Shared {
+    /// The certificates of a listener, read now. What is wrong with them is said through `state`.
+    fn read(&self, listener: &Arc<str>, settings: &TlsSettings, state: &State) -> Arc<Store> {
+        let source = source_of(settings);
+        let store = {
+            let mut directories = lock(&self.directories);
+            let new = || Directory { store: Arc::new(Store::new(source.clone())), watch: None };
+            directories.entry(source.clone()).or_insert_with(new).store.clone()
+        };
+        store.set_default(listener, settings.default.as_deref());
+        let scan = store.scan(Removal::AtOnce);
+        store.announce(&scan, state);
+        store
+    }
+
+    /// Watches the directories that the configuration names, and no others.
+    pub fn reconcile(&self, config: &config::Config, state: &Arc<State>) {
+        let used: Vec<Source> =
+            config.listeners.iter().filter_map(|listener| listener.tls.as_ref()).map(source_of).collect();
+        let mut directories = lock(&self.directories);
+        directories.retain(|source, directory| {
+            let keep = used.contains(source);
+            if !keep {
+                let gone = directory.store.subject();
+                state.forget_degraded(|subject| subject == gone);
+            }
+            keep
+        });
+        for directory in directories.values_mut().filter(|directory| directory.watch.is_none()) {
+            match watch::start(directory.store.clone(), state.clone()) {
+                Ok(watch) => directory.watch = Some(watch),
+                Err(error) => {
+                    let message = format!("is not watched: {error}; a reload reads it again");
+                    state.events.record(Level::Warning, directory.store.subject(), message);
+                }
+            }
+        }
+    }
+}
+
+fn source_of(settings: &TlsSettings) -> Source {
+    Source { directory: settings.certificates.clone(), passphrase_file: settings.key_passphrase_file.clone() }
+}
+
+/// What is wrong with a listener's certificates. Reads files, changes nothing.
+pub fn check(settings: &TlsSettings) -> Vec<String> {
+    let store = Store::new(source_of(settings));
+    store.set_default(&"".into(), settings.default.as_deref());
+    store.scan(Removal::AtOnce);
+    store.faults()
 }
 
 /// One listener's TLS.
 #[derive(Clone)]
 pub struct Terminator {
     config: Arc<ServerConfig>,
+    certificates: Arc<Certificates>,
+    handshakes: Arc<Handshakes>,
     handshake_timeout: Duration,
 }
 
 impl Terminator {
-    /// TLS with what was loaded.
-    pub fn new(loaded: Loaded, handshake_timeout: Duration, protocol: &Protocol, shared: &Shared) -> Self {
-        let builder = ServerConfig::builder_with_provider(shared.provider.clone())
-            .with_safe_default_protocol_versions()
-            .expect("the provider has the suites of TLS 1.2 and 1.3");
-        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(loaded.certificates));
+    /// TLS of a listener. Reads its certificates; while none of them is usable, those of `before` serve on.
+    pub fn new(
+        listener: &config::types::Listener,
+        settings: &TlsSettings,
+        shared: &Shared,
+        state: &State,
+        before: Option<&Terminator>,
+    ) -> Self {
+        let store = shared.read(&listener.name, settings, state);
+        let before = before.map(|before| before.certificates.serving());
+        let fallback = before.filter(|before| !Arc::ptr_eq(before, &store) && store.lookup().is_empty());
+        let certificates = Arc::new(Certificates { store, fallback, default: settings.default.clone() });
+        let mut config = policy::server(&settings.policy, certificates.clone());
         if let Some(tickets) = &shared.tickets {
             config.ticketer = tickets.clone();
         }
-        if matches!(protocol, Protocol::Http(_)) {
+        if matches!(listener.protocol, Protocol::Http(_)) {
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
         }
-        Self { config: Arc::new(config), handshake_timeout }
+        Self {
+            config: Arc::new(config),
+            certificates,
+            handshakes: Handshakes::new(settings.handshakes),
+            handshake_timeout: settings.handshake_timeout,
+        }
+    }
+
+    /// The certificates, as they are known.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.certificates.store
+    }
+}
+
+/// Finds the certificate for a client.
+struct Certificates {
+    store: Arc<Store>,
+    /// What served before the configuration named a directory without a usable certificate.
+    fallback: Option<Arc<Store>>,
+    /// What the configuration calls the default.
+    default: Option<Box<str>>,
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates").field("directory", &self.store.directory()).finish_non_exhaustive()
+    }
+}
+
+impl Certificates {
+    /// The store that serves.
+    fn serving(&self) -> Arc<Store> {
+        match &self.fallback {
+            Some(before) if self.store.lookup().is_empty() => before.clone(),
+            _ => self.store.clone(),
+        }
+    }
+
+    /// The certificate for what a client says, or the alert that it gets.
+    fn choose(&self, hello: &ClientHello<'_>) -> Result<Arc<CertifiedKey>, Refusal> {
+        let lookup = self.store.lookup();
+        let before = match &self.fallback {
+            Some(before) if lookup.is_empty() => Some(before.lookup()),
+            _ => None,
+        };
+        let lookup = before.unwrap_or(lookup);
+        let default = || lookup.named(self.default.as_deref().unwrap_or(DEFAULT_NAME));
+        let slot = match hello.server_name() {
+            Some(name) => lookup.find(name).or_else(default).ok_or(Refusal::UnknownName)?,
+            None => default().or_else(|| lookup.only()).ok_or(Refusal::NoName)?,
+        };
+        let fits =
+            |schemes: &[_]| slot.iter().find(|pair| pair.certified.key.choose_scheme(schemes).is_some());
+        // In TLS 1.2 rustls has taken those schemes away that none of the client's ciphers goes with.
+        let twin = if slot.len() > 1 { fits(hello.signature_schemes()) } else { None };
+        Ok(twin.unwrap_or(&slot[0]).certified.clone())
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.choose(&hello).ok()
+    }
+}
+
+/// Why there is no certificate for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// It names a server that we have none for.
+    UnknownName,
+    /// It names none, and there are several.
+    NoName,
+}
+
+impl Refusal {
+    /// unrecognized_name (RFC 6066 section 3), missing_extension (RFC 8446 section 9.2).
+    fn alert(self) -> u8 {
+        match self {
+            Self::UnknownName => 112,
+            Self::NoName => 109,
+        }
     }
 }
 
@@ -76,18 +245,19 @@ pub struct Handshake {
 
 /// Makes the handshake. `early` are bytes of it that were read with a PROXY header.
 pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Result<Handshake, Ending> {
-    let acceptor = tokio_rustls::TlsAcceptor::from(terminator.config.clone());
     let accepting = async {
         let first = match early.first() {
             Some(first) => Some(*first),
             None => first_byte(&plain).await,
         };
-        match first {
-            Some(first) if first.is_ascii_uppercase() => Err(answer_plain_http(plain).await),
-            _ => {
-                let accepting = acceptor.accept_with(plain, |connection| replay::feed(connection, &early));
-                accepting.await.map_err(|error| fault_of(&error))
-            }
+        if first.is_some_and(|first| first.is_ascii_uppercase()) {
+            return Err(answer_plain_http(plain).await);
+        }
+        let mut place = terminator.handshakes.begin();
+        tokio::select! {
+            biased;
+            done = shake_hands(terminator, plain, &early) => done,
+            () = place.needed() => Err(TlsFault::Crowded),
         }
     };
     match tokio::time::timeout(terminator.handshake_timeout, accepting).await {
@@ -102,6 +272,51 @@ pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Re
         Err(_) => Err(Ending::TlsTimeout),
     }
 }
+
+async fn shake_hands(
+    terminator: &Terminator,
+    plain: Plain,
+    early: &[u8],
+) -> Result<TlsStream<Plain>, TlsFault> {
+    let mut early = early;
+    let mut start = hear_hello(plain, &mut early).await?;
+    if let Err(refusal) = terminator.certificates.choose(&start.client_hello()) {
+        // rustls has only one alert for this, access_denied; clients know more of the ones that are meant for it.
+        // The client may be gone; there is nobody else to tell.
+        let _ = start.io.write_all(&[ALERT, 3, 3, 0, 2, FATAL, refusal.alert()]).await;
+        let _ = start.io.shutdown().await;
+        return Err(TlsFault::NoCertificate);
+    }
+    let accepting =
+        start.into_stream_with(terminator.config.clone(), |connection| replay::feed(connection, early));
+    accepting.await.map_err(|error| fault_of(&error))
+}
+
+/// Reads the ClientHello, from `early` first, of which what follows it is left.
+async fn hear_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshake<Plain>, TlsFault> {
+    let mut acceptor = Acceptor::default();
+    while !early.is_empty() {
+        if !matches!(acceptor.read_tls(early), Ok(1..)) {
+            break;
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => return Ok(StartHandshake::from_parts(accepted, plain)),
+            Ok(None) => {}
+            Err((error, mut alert)) => {
+                let mut bytes = Vec::new();
+                // To a vector it cannot fail; to the client it may, and there is nobody else to tell.
+                let _ = alert.write_all(&mut bytes);
+                let _ = plain.write_all(&bytes).await;
+                return Err(fault_of(&io::Error::new(io::ErrorKind::InvalidData, error)));
+            }
+        }
+    }
+    LazyConfigAcceptor::new(acceptor, plain).await.map_err(|error| fault_of(&error))
+}
+
+/// Content type and level of an alert record (RFC 8446 sections 5.1 and 6).
+const ALERT: u8 = 21;
+const FATAL: u8 = 2;
 
 /// What the client says first, left where it is. `None` if that cannot be seen without taking it.
 async fn first_byte(plain: &Plain) -> Option<u8> {
@@ -146,243 +361,4 @@ fn fault_of(error: &io::Error) -> TlsFault {
         Some(_) => TlsFault::Protocol,
         None => TlsFault::Closed,
     }
-}
-
-/// What a certificate directory holds.
-#[derive(Debug, Default)]
-pub struct Loaded {
-    /// The good pairs.
-    pub certificates: Certificates,
-    /// What is wrong with the others.
-    pub faults: Vec<CertificateFault>,
-}
-
-/// Certificates by the names they are for.
-#[derive(Debug, Default)]
-pub struct Certificates {
-    exact: HashMap<String, Arc<CertifiedKey>>,
-    /// `*.example.com` under `example.com`.
-    wildcard: HashMap<String, Arc<CertifiedKey>>,
-    /// For clients that name no host: `default.pem`, or the only certificate there is.
-    nameless: Option<Arc<CertifiedKey>>,
-    /// For clients that name a host we do not have: `default.pem`.
-    default: Option<Arc<CertifiedKey>>,
-}
-
-impl Certificates {
-    /// Whether no client at all could be served.
-    pub fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.wildcard.is_empty() && self.nameless.is_none()
-    }
-}
-
-impl ResolvesServerCert for Certificates {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let Some(name) = hello.server_name() else { return self.nameless.clone() };
-        let name = name.to_ascii_lowercase();
-        let name = name.strip_suffix('.').unwrap_or(&name);
-        let by_wildcard = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
-        self.exact.get(name).or_else(by_wildcard).or(self.default.as_ref()).cloned()
-    }
-}
-
-/// One file that cannot be used, and what to do about it.
-#[derive(Debug)]
-pub struct CertificateFault {
-    /// The file, or the directory.
-    pub path: PathBuf,
-    /// What is wrong.
-    pub kind: CertificateFaultKind,
-}
-
-/// What is wrong with a certificate file.
-#[derive(Debug)]
-pub enum CertificateFaultKind {
-    /// It cannot be read.
-    Unreadable(io::Error),
-    /// It is far too large.
-    TooLarge,
-    /// Others than owner and group can read the key.
-    KeyReadableByOthers(u32),
-    /// `NAME.crt` without `NAME.key`.
-    NoKey,
-    /// `NAME.key` without `NAME.crt`.
-    NoCertificate,
-    /// No certificate in it.
-    HoldsNoCertificate,
-    /// No private key in it.
-    HoldsNoKey,
-    /// It is not what its name says.
-    Malformed(String),
-    /// Key and certificate do not belong together.
-    Mismatch,
-    /// The certificate is for no name.
-    NoNames,
-    /// Another certificate is for one of its names, and is used for it.
-    NameTaken {
-        /// The first such name.
-        name: String,
-        /// The file of the other.
-        by: PathBuf,
-    },
-    /// The directory holds nothing usable: no client can connect.
-    Empty,
-}
-
-impl fmt::Display for CertificateFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display();
-        match &self.kind {
-            CertificateFaultKind::Unreadable(error) => {
-                write!(
-                    f,
-                    "{path}: cannot be read: {error}; the user that penstock runs as must be able to read it"
-                )
-            }
-            CertificateFaultKind::TooLarge => {
-                write!(f, "{path}: more than {FILE_LIMIT} bytes are too many for a certificate")
-            }
-            CertificateFaultKind::KeyReadableByOthers(mode) => write!(
-                f,
-                "{path}: others can read this private key (mode {mode:04o}); it is refused until `chmod o= {path}`"
-            ),
-            CertificateFaultKind::NoKey => write!(f, "{path}: its key is missing; put it beside it as .key"),
-            CertificateFaultKind::NoCertificate => {
-                write!(f, "{path}: its certificate is missing; put it beside it as .crt")
-            }
-            CertificateFaultKind::HoldsNoCertificate => {
-                write!(f, "{path}: holds no certificate (BEGIN CERTIFICATE)")
-            }
-            CertificateFaultKind::HoldsNoKey => write!(f, "{path}: holds no private key (BEGIN PRIVATE KEY)"),
-            CertificateFaultKind::Malformed(why) => write!(f, "{path}: cannot be understood: {why}"),
-            CertificateFaultKind::Mismatch => write!(f, "{path}: key and certificate do not belong together"),
-            CertificateFaultKind::NoNames => {
-                write!(f, "{path}: the certificate names no DNS host (subjectAltName)")
-            }
-            CertificateFaultKind::NameTaken { name, by } => write!(
-                f,
-                "{path}: is for {name}, and so is {}, which is used for it; take one of them away",
-                by.display()
-            ),
-            CertificateFaultKind::Empty => {
-                write!(f, "{path}: no usable certificate: put NAME.pem, or NAME.crt and NAME.key, there")
-            }
-        }
-    }
-}
-
-/// Loads every certificate of a directory. Reads files, changes nothing.
-pub fn load(directory: &Path) -> Loaded {
-    let mut loaded = Loaded::default();
-    let fault = |path: &Path, kind| CertificateFault { path: path.to_owned(), kind };
-    let entries = match std::fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
-        Ok(entries) => entries,
-        Err(error) => {
-            loaded.faults.push(fault(directory, CertificateFaultKind::Unreadable(error)));
-            return loaded;
-        }
-    };
-    let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
-    paths.sort();
-    let mut usable: Vec<(&PathBuf, Arc<CertifiedKey>)> = Vec::new();
-    for path in &paths {
-        let pair = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("pem") => load_pair(path, path),
-            Some("crt") => load_pair(path, &path.with_extension("key")),
-            Some("key") if !path.with_extension("crt").exists() => {
-                Err(fault(path, CertificateFaultKind::NoCertificate))
-            }
-            _ => continue,
-        };
-        match pair {
-            Ok(pair) => usable.push((path, pair)),
-            Err(fault) => loaded.faults.push(fault),
-        }
-    }
-    for (path, pair) in &usable {
-        let is_default = path.file_stem().is_some_and(|stem| stem == "default");
-        if is_default {
-            loaded.certificates.default = Some(pair.clone());
-        }
-        match names::of(&pair.cert[0]) {
-            Ok(names) if names.is_empty() && !is_default => {
-                loaded.faults.push(fault(path, CertificateFaultKind::NoNames));
-            }
-            Ok(names) => {
-                let taken = names.into_iter().find_map(|name| {
-                    let before = add(&mut loaded.certificates, &name, pair)?;
-                    let (by, _) = usable.iter().find(|(_, other)| Arc::ptr_eq(other, &before))?;
-                    Some(CertificateFaultKind::NameTaken { name, by: PathBuf::clone(by) })
-                });
-                loaded.faults.extend(taken.map(|kind| fault(path, kind)));
-            }
-            Err(why) => loaded.faults.push(fault(path, CertificateFaultKind::Malformed(why))),
-        }
-    }
-    loaded.certificates.nameless = match (&loaded.certificates.default, &usable[..]) {
-        (Some(default), _) => Some(default.clone()),
-        (None, [(_, only)]) => Some(only.clone()),
-        _ => None,
-    };
-    if usable.is_empty() {
-        loaded.faults.push(fault(directory, CertificateFaultKind::Empty));
-    }
-    loaded
-}
-
-/// Enters a certificate for a name. Gives back another one that is for the same name and was first.
-fn add(certificates: &mut Certificates, name: &str, pair: &Arc<CertifiedKey>) -> Option<Arc<CertifiedKey>> {
-    let (map, name) = match name.strip_prefix("*.") {
-        Some(parent) => (&mut certificates.wildcard, parent),
-        None => (&mut certificates.exact, name),
-    };
-    let first = map.entry(name.to_owned()).or_insert_with(|| pair.clone());
-    // The same certificate under two file names, such as a link named default.pem, is no fault.
-    (first.cert.first() != pair.cert.first()).then(|| first.clone())
-}
-
-fn load_pair(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, CertificateFault> {
-    let fault = |path: &Path, kind| CertificateFault { path: path.to_owned(), kind };
-    if !key.exists() {
-        return Err(fault(certificate, CertificateFaultKind::NoKey));
-    }
-    let mode = std::fs::metadata(key)
-        .map_err(|error| fault(key, CertificateFaultKind::Unreadable(error)))?
-        .permissions()
-        .mode();
-    if mode & 0o007 != 0 {
-        return Err(fault(key, CertificateFaultKind::KeyReadableByOthers(mode & 0o7777)));
-    }
-    let chain_text = read(certificate)?;
-    let key_text = if key == certificate { chain_text.clone() } else { read(key)? };
-    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&chain_text)
-        .collect::<Result<_, _>>()
-        .map_err(|error| fault(certificate, CertificateFaultKind::Malformed(error.to_string())))?;
-    if chain.is_empty() {
-        return Err(fault(certificate, CertificateFaultKind::HoldsNoCertificate));
-    }
-    let private = PrivateKeyDer::from_pem_slice(&key_text).map_err(|error| match error {
-        rustls_pki_types::pem::Error::NoItemsFound => fault(key, CertificateFaultKind::HoldsNoKey),
-        error => fault(key, CertificateFaultKind::Malformed(error.to_string())),
-    })?;
-    let signing = aws_lc_rs::sign::any_supported_type(&private)
-        .map_err(|error| fault(key, CertificateFaultKind::Malformed(error.to_string())))?;
-    let pair = CertifiedKey::new(chain, signing);
-    match pair.keys_match() {
-        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
-            Ok(Arc::new(pair))
-        }
-        Err(rustls::Error::InconsistentKeys(_)) => Err(fault(key, CertificateFaultKind::Mismatch)),
-        Err(error) => Err(fault(certificate, CertificateFaultKind::Malformed(error.to_string()))),
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
-    let fault = |kind| CertificateFault { path: path.to_owned(), kind };
-    let bytes =
-        file::read(path, FILE_LIMIT).map_err(|error| fault(CertificateFaultKind::Unreadable(error)))?;
-    if bytes.len() as u64 > FILE_LIMIT {
-        return Err(fault(CertificateFaultKind::TooLarge));
-    }
-    Ok(bytes)
 }

@@ -9,11 +9,11 @@ use super::{Parser, Zero, address, count};
 use crate::de::At;
 use crate::error::quote;
 use crate::raw::{
-    BindText, Key, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawTls, Scalar,
+    BindText, Key, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, Scalar,
 };
 use crate::tree::NodeId;
 use crate::types::{
-    BindAddress, HttpSettings, HttpTimeouts, Listener, Protocol, RedirectToHttps, TcpSettings, TlsSettings,
+    BindAddress, HttpSettings, HttpTimeouts, Listener, Protocol, RedirectToHttps, TcpSettings,
 };
 
 impl Parser<'_> {
@@ -35,7 +35,7 @@ impl Parser<'_> {
         let binds = self.bind_list(&raw.bind, name);
         let unix_mode = self.unix_mode(&raw.unix_mode);
         let tls = match &raw.tls {
-            Some(tls) => self.tls(&tls.value).map(Some),
+            Some(tls) => self.tls(tls).map(Some),
             None if self.nodes.is_broken(at.id, "tls") => None,
             None => Some(None),
         };
@@ -132,12 +132,6 @@ impl Parser<'_> {
                 None
             }
         }
-    }
-
-    fn tls(&mut self, raw: &RawTls) -> Option<TlsSettings> {
-        let certificates = raw.certificates.as_ref().and_then(|path| self.file(path));
-        let handshake_timeout = self.time(&raw.handshake_timeout, Zero::Refused, duration::DAY);
-        Some(TlsSettings { certificates: certificates?, handshake_timeout: handshake_timeout? })
     }
 
     fn tcp(&mut self, at: &At<RawListener>) -> Option<TcpSettings> {

@@ -129,9 +129,9 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
     let with_tls =
         config.listeners.iter().filter_map(|listener| Some((&listener.name, listener.tls.as_ref()?)));
     let certificates = with_tls.flat_map(|(name, tls)| {
-        let faults = serve::tls::load(&tls.certificates).faults;
+        let faults = serve::tls::check(tls);
         let path = format!("listener.{name}.tls.certificates");
-        faults.into_iter().map(move |fault| MachineFault { path: path.clone(), message: fault.to_string() })
+        faults.into_iter().map(move |fault| MachineFault { path: path.clone(), message: fault })
     });
     let missing = |path: &str, kind: &str, name: &str| MachineFault {
         path: path.to_owned(),

@@ -45,6 +45,12 @@ enum Command {
         #[arg(value_parser = parse_word)]
         pool: Option<String>,
     },
+    /// Every certificate: broken ones first, then by the days they have left
+    Certs {
+        /// Only those with this text in one of their names
+        #[arg(value_parser = parse_word)]
+        name: Option<String>,
+    },
     /// What happened to the server: health changes, reloads, degraded things
     Events {
         /// Go on and show each event as it happens, until Ctrl-C
@@ -89,6 +95,7 @@ const EXAMPLES: &str = "\
 Examples:
   penstock ctl status
   penstock ctl backends --json
+  penstock ctl certs
   penstock ctl events --follow
   penstock ctl drain 10.0.0.11:8000            before an update of that server
   penstock ctl ready 10.0.0.11:8000            after it
@@ -125,6 +132,7 @@ impl Command {
         let (name, arguments): (_, Vec<&str>) = match self {
             Command::Status => ("status", Vec::new()),
             Command::Backends { pool } => ("backends", pool.iter().map(String::as_str).collect()),
+            Command::Certs { name } => ("certs", name.iter().map(String::as_str).collect()),
             Command::Events { follow, count: wanted } => {
                 count = wanted.map(|count| count.to_string());
                 ("events", count.as_deref().into_iter().chain(follow.then_some("follow")).collect())
@@ -234,6 +242,8 @@ mod tests {
         assert_eq!(line(&["drain", "10.0.0.1:80"]), "drain 10.0.0.1:80");
         assert_eq!(line(&["weight", "10.0.0.1:80", "7"]), "weight 10.0.0.1:80 7");
         assert_eq!(line(&["weight", "app", "10.0.0.1:80", "default"]), "weight app 10.0.0.1:80 default");
+        assert_eq!(line(&["certs"]), "certs");
+        assert_eq!(line(&["certs", "a.example", "--json"]), "certs a.example json");
         assert_eq!(line(&["reload"]), "reload");
         assert_eq!(line(&["stop"]), "stop");
     }

@@ -116,6 +116,12 @@ const COMMANDS: &[Command] = &[
         run: backends,
     },
     Command {
+        name: "certs",
+        arguments: "[NAME]",
+        help: "certificates, broken ones first, then by the time they have left",
+        run: certificates,
+    },
+    Command {
         name: "events",
         arguments: "[N] [follow]",
         help: "the last N things that happened; with `follow` those to come, until you send a line",
@@ -249,6 +255,12 @@ fn backends(call: &Call<'_>) -> Result<Step, Refusal> {
     }
     let pools = report::pools(call.front, pool);
     Ok(call.answer(|| text::pools(&pools), || to_json(&pools)))
+}
+
+fn certificates(call: &Call<'_>) -> Result<Step, Refusal> {
+    call.expect_arguments(1)?;
+    let all = report::certificates::read(call.front, call.arguments.first().copied());
+    Ok(call.answer(|| report::certificates::text(&all), || to_json(&all)))
 }
 
 fn events(call: &Call<'_>) -> Result<Step, Refusal> {

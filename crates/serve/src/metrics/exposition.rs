@@ -13,9 +13,11 @@ use prometheus_client::registry::Registry;
 
 use crate::front::Front;
 use crate::metrics::{LATENCY_BOUNDS, LatencySum};
+use crate::report::certificates::stores as certificate_stores;
 use crate::report::{Statuses, health_word};
 use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan, Snapshot};
 use crate::state::{Admission, State};
+use crate::tls::Store;
 
 /// Media type of [`render`]'s text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -50,6 +52,7 @@ impl Collector for FrontCollector {
             .filter_map(|listener| snapshot.listeners.get(&listener.name))
             .collect();
         encode_listeners(&mut out, &listeners)?;
+        encode_certificates(&mut out, &listeners)?;
         let backends: Vec<_> = snapshot
             .pools
             .iter()
@@ -248,6 +251,26 @@ fn backend_counters(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan
         "Time to its first byte (HTTP) or of the connect (TCP)",
         latencies,
     )
+}
+
+fn encode_certificates(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) -> fmt::Result {
+    let stores = certificate_stores(listeners.iter().map(|plan| &***plan));
+    let directory = |store: &Store| store.directory().display().to_string();
+    let counts = stores.iter().flat_map(|store| {
+        let directory = directory(store);
+        store.count().map(|(standing, count)| {
+            ([("directory", directory.clone()), ("state", standing.word().to_owned())], count as u64)
+        })
+    });
+    out.gauges("certificates", "Certificates by their state; all but ok are broken", counts)?;
+    let expiries = stores.iter().flat_map(|store| {
+        let directory = directory(store);
+        store
+            .expiries()
+            .into_iter()
+            .map(move |(name, seconds)| ([("directory", directory.clone()), ("certificate", name)], seconds))
+    });
+    out.gauges("certificate_expiry_seconds", "When a served certificate ends, in Unix time", expiries)
 }
 
 /// Name, help and value.

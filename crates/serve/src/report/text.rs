@@ -253,35 +253,35 @@ fn milliseconds(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| duration(Duration::from_secs_f64(value / 1e3)))
 }
 
-fn plural(count: usize, noun: &str) -> String {
+pub(super) fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-fn push_line(out: &mut String, line: &str) {
+pub(super) fn push_line(out: &mut String, line: &str) {
     out.push_str(line);
     out.push('\n');
 }
 
 /// Columns as wide as their widest cell.
 #[derive(Default)]
-struct Table {
+pub(super) struct Table {
     alignment: Vec<Align>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// The first row. A `>` before a name aligns its column to the right.
-    fn header<const N: usize>(&mut self, names: [&str; N]) {
+    pub(super) fn header<const N: usize>(&mut self, names: [&str; N]) {
         self.alignment =
             names.iter().map(|name| if name.starts_with('>') { Align::Right } else { Align::Left }).collect();
         self.row(names.map(|name| name.trim_start_matches('>')));
     }
 
-    fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+    pub(super) fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    fn render(self, out: &mut String) {
+    pub(super) fn render(self, out: &mut String) {
         let count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let mut columns: Vec<(Align, usize)> =
             (0..count).map(|at| (self.alignment.get(at).copied().unwrap_or(Align::Left), 0)).collect();

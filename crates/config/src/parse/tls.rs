@@ -1,0 +1,115 @@
+//! `tls` of a listener.
+
+use super::{Parser, Zero, count, duration};
+use crate::de::At;
+use crate::error::quote;
+use crate::nearest::nearest;
+use crate::raw::{Key, RawTls};
+use crate::types::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy, TlsSettings};
+
+impl Parser<'_> {
+    pub(super) fn tls(&mut self, at: &At<RawTls>) -> Option<TlsSettings> {
+        let raw = &at.value;
+        let certificates = raw.certificates.as_ref().and_then(|path| self.file(path));
+        let default = match &raw.default {
+            Some(name) if name.value.is_empty() || name.value.contains(['/', '\0']) => {
+                let hint = "a name of the certificate, or the name of its files without .pem or .crt";
+                drop(self.refuse(name, "is no name of a certificate").hint(hint));
+                None
+            }
+            name => Some(name.as_ref().map(|name| name.value.as_str().into())),
+        };
+        let key_passphrase_file = match &raw.key_passphrase_file {
+            Some(path) => self.file(path).map(Some),
+            None => Some(None),
+        };
+        let handshake_timeout = self.time(&raw.handshake_timeout, Zero::Refused, duration::DAY);
+        let policy = self.tls_policy(at);
+        Some(TlsSettings {
+            certificates: certificates?,
+            default: default?,
+            key_passphrase_file: key_passphrase_file?,
+            policy: policy?,
+            handshake_timeout: handshake_timeout?,
+            handshakes: count(raw.handshakes.as_ref()?.value),
+        })
+    }
+
+    fn tls_policy(&mut self, at: &At<RawTls>) -> Option<TlsPolicy> {
+        let raw = &at.value;
+        let word = |key: &Key<String>| key.as_ref().map(|word| word.value.clone());
+        let mut policy = match word(&raw.policy)?.as_str() {
+            "modern" => TlsPolicy::modern(),
+            _ => TlsPolicy::intermediate(),
+        };
+        match word(&raw.min_version).as_deref() {
+            Some("1.3") => policy.min_version = MinVersion::Tls13,
+            Some(_) if word(&raw.policy).as_deref() == Some("modern") => policy = TlsPolicy::intermediate(),
+            _ => {}
+        }
+        if word(&raw.cipher_order)? == "server" {
+            policy.order = CipherOrder::Server;
+        }
+        let ciphers = self.known(&raw.ciphers, "cipher", &Cipher::ALL, Cipher::names);
+        let groups = self.known(&raw.groups, "group of the key exchange", &Group::ALL, Group::names);
+        if let Some(ciphers) = ciphers? {
+            policy.ciphers = ciphers;
+        }
+        if let Some(groups) = groups? {
+            policy.groups = groups;
+        }
+        let allowed = |version| version >= policy.min_version;
+        if !policy.ciphers.iter().any(|cipher| allowed(cipher.version())) {
+            let id = raw.ciphers.as_ref().map_or(at.id, |ciphers| ciphers.id);
+            let message = "none of these ciphers is for TLS 1.3, and nothing older is allowed";
+            drop(self.report.at(self.nodes, id, message).hint("add \"TLS_AES_128_GCM_SHA256\""));
+            return None;
+        }
+        let only_old = policy.ciphers.iter().all(|cipher| cipher.version() == MinVersion::Tls12);
+        if only_old && policy.groups.iter().all(|group| group.version() == MinVersion::Tls13) {
+            let id = raw.groups.as_ref().map_or(at.id, |groups| groups.id);
+            let message = "none of these groups is known to TLS 1.2, and the ciphers are for nothing else";
+            drop(self.report.at(self.nodes, id, message).hint("add \"X25519\""));
+            return None;
+        }
+        Some(policy)
+    }
+
+    /// Words of a closed list, without repetitions. `None` inside: the key is absent.
+    fn known<T: Copy + PartialEq>(
+        &mut self,
+        key: &Key<Vec<At<String>>>,
+        what: &str,
+        all: &[T],
+        names: fn(T) -> &'static [&'static str],
+    ) -> Option<Option<Vec<T>>> {
+        let Some(list) = key else { return Some(None) };
+        if list.value.is_empty() {
+            if !self.nodes.is_incomplete(list.id) {
+                drop(self.report.at(self.nodes, list.id, "this list is empty: no handshake could succeed"));
+            }
+            return None;
+        }
+        let mut found = Vec::new();
+        let mut faults = 0;
+        for entry in &list.value {
+            let is_meant = |name: &str| name.eq_ignore_ascii_case(&entry.value);
+            match all.iter().find(|known| names(**known).iter().any(|name| is_meant(name))) {
+                Some(known) if found.contains(known) => {}
+                Some(known) => found.push(*known),
+                None => {
+                    faults += 1;
+                    let every = || all.iter().flat_map(|known| names(*known)).copied();
+                    let near = nearest(&entry.value, every());
+                    let firsts: Vec<_> = all.iter().map(|known| names(*known)[0]).collect();
+                    let known = format!("known are {}", firsts.join(", "));
+                    let draft = self.refuse(entry, &format!("is no {what} that is known here; {known}"));
+                    if let Some(near) = near {
+                        drop(draft.hint_from_value(format!("did you mean {}?", quote(near))));
+                    }
+                }
+            }
+        }
+        (faults == 0).then_some(Some(found))
+    }
+}

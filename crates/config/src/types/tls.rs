@@ -1,0 +1,178 @@
+//! TLS of a listener: where its certificates are, and what is negotiated.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `tls` of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Directory of certificates and keys.
+    pub certificates: PathBuf,
+    /// Which certificate is for clients that name no server, or one that is not known.
+    pub default: Option<Box<str>>,
+    /// Passphrase of encrypted keys that have none of their own.
+    pub key_passphrase_file: Option<PathBuf>,
+    /// What is negotiated.
+    pub policy: TlsPolicy,
+    /// Time for the whole handshake.
+    pub handshake_timeout: Duration,
+    /// Unfinished handshakes at once, over all workers.
+    pub handshakes: usize,
+}
+
+/// What is negotiated. At least one cipher and one group, and one of the ciphers is for a version that is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsPolicy {
+    /// Oldest version.
+    pub min_version: MinVersion,
+    /// Best first.
+    pub ciphers: Vec<Cipher>,
+    /// Best first.
+    pub groups: Vec<Group>,
+    /// Whose order counts.
+    pub order: CipherOrder,
+}
+
+impl TlsPolicy {
+    /// Mozilla's guideline `intermediate`: TLS 1.2 and 1.3, forward secrecy and AEAD only.
+    pub fn intermediate() -> Self {
+        Self {
+            min_version: MinVersion::Tls12,
+            ciphers: Cipher::ALL.to_vec(),
+            groups: Group::USUAL.to_vec(),
+            order: CipherOrder::Client,
+        }
+    }
+
+    /// Mozilla's guideline `modern`: TLS 1.3 only.
+    pub fn modern() -> Self {
+        let mut policy = Self::intermediate();
+        policy.min_version = MinVersion::Tls13;
+        policy.ciphers.retain(|cipher| cipher.version() == MinVersion::Tls13);
+        policy
+    }
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MinVersion {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+/// Whose order of ciphers counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CipherOrder {
+    /// The client's.
+    Client,
+    /// Ours.
+    Server,
+}
+
+/// A cipher suite, by its name in IANA's registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Cipher {
+    Tls13Aes128GcmSha256,
+    Tls13Aes256GcmSha384,
+    Tls13Chacha20Poly1305Sha256,
+    EcdheEcdsaAes128GcmSha256,
+    EcdheRsaAes128GcmSha256,
+    EcdheEcdsaAes256GcmSha384,
+    EcdheRsaAes256GcmSha384,
+    EcdheEcdsaChacha20Poly1305,
+    EcdheRsaChacha20Poly1305,
+}
+
+impl Cipher {
+    /// All that are known, in the order of Mozilla's guideline.
+    pub const ALL: [Self; 9] = [
+        Self::Tls13Aes128GcmSha256,
+        Self::Tls13Aes256GcmSha384,
+        Self::Tls13Chacha20Poly1305Sha256,
+        Self::EcdheEcdsaAes128GcmSha256,
+        Self::EcdheRsaAes128GcmSha256,
+        Self::EcdheEcdsaAes256GcmSha384,
+        Self::EcdheRsaAes256GcmSha384,
+        Self::EcdheEcdsaChacha20Poly1305,
+        Self::EcdheRsaChacha20Poly1305,
+    ];
+
+    /// The names that it goes by: OpenSSL's first, then IANA's where that differs.
+    pub const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Tls13Aes128GcmSha256 => &["TLS_AES_128_GCM_SHA256"],
+            Self::Tls13Aes256GcmSha384 => &["TLS_AES_256_GCM_SHA384"],
+            Self::Tls13Chacha20Poly1305Sha256 => &["TLS_CHACHA20_POLY1305_SHA256"],
+            Self::EcdheEcdsaAes128GcmSha256 => {
+                &["ECDHE-ECDSA-AES128-GCM-SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"]
+            }
+            Self::EcdheRsaAes128GcmSha256 => {
+                &["ECDHE-RSA-AES128-GCM-SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]
+            }
+            Self::EcdheEcdsaAes256GcmSha384 => {
+                &["ECDHE-ECDSA-AES256-GCM-SHA384", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"]
+            }
+            Self::EcdheRsaAes256GcmSha384 => {
+                &["ECDHE-RSA-AES256-GCM-SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"]
+            }
+            Self::EcdheEcdsaChacha20Poly1305 => {
+                &["ECDHE-ECDSA-CHACHA20-POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"]
+            }
+            Self::EcdheRsaChacha20Poly1305 => {
+                &["ECDHE-RSA-CHACHA20-POLY1305", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"]
+            }
+        }
+    }
+
+    /// The version that it is for: each is for one only.
+    pub const fn version(self) -> MinVersion {
+        match self {
+            Self::Tls13Aes128GcmSha256 | Self::Tls13Aes256GcmSha384 | Self::Tls13Chacha20Poly1305Sha256 => {
+                MinVersion::Tls13
+            }
+            _ => MinVersion::Tls12,
+        }
+    }
+}
+
+/// A group of the key exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Group {
+    X25519MlKem768,
+    Secp256r1MlKem768,
+    X25519,
+    Secp256r1,
+    Secp384r1,
+}
+
+impl Group {
+    /// All that are known.
+    pub const ALL: [Self; 5] =
+        [Self::X25519MlKem768, Self::Secp256r1MlKem768, Self::X25519, Self::Secp256r1, Self::Secp384r1];
+
+    /// Those of both policies.
+    pub const USUAL: [Self; 4] = [Self::X25519MlKem768, Self::X25519, Self::Secp256r1, Self::Secp384r1];
+
+    /// The names that it goes by: the one that people say first, then IANA's and OpenSSL's.
+    pub const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::X25519MlKem768 => &["X25519MLKEM768"],
+            Self::Secp256r1MlKem768 => &["SecP256r1MLKEM768"],
+            Self::X25519 => &["X25519"],
+            Self::Secp256r1 => &["P-256", "secp256r1", "prime256v1"],
+            Self::Secp384r1 => &["P-384", "secp384r1"],
+        }
+    }
+
+    /// Whether only TLS 1.3 has it.
+    pub const fn version(self) -> MinVersion {
+        match self {
+            Self::X25519MlKem768 | Self::Secp256r1MlKem768 => MinVersion::Tls13,
+            Self::X25519 | Self::Secp256r1 | Self::Secp384r1 => MinVersion::Tls12,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What a certificate says of itself: names, times, issuer, key.
+
+use std::time::{Duration, SystemTime};
+
+use rustls_pki_types::CertificateDer;
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+use x509_cert::der::oid::ObjectIdentifier;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::spki::SubjectPublicKeyInfoOwned;
+
+use super::der;
+
+/// What is shown of a certificate, and chosen by.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The DNS names of the subjectAltName extension, lower case. The common name is not looked at (RFC 9525 section 2).
+    pub names: Vec<String>,
+    /// Kind and size of the key: `ECDSA P-256`, `RSA 2048`.
+    pub key: String,
+    /// Distinguished name of the issuer (RFC 4514).
+    pub issuer: String,
+    /// The serial number, big endian.
+    pub serial: Vec<u8>,
+    /// First moment at which it is valid.
+    pub not_before: SystemTime,
+    /// Last moment at which it is valid.
+    pub not_after: SystemTime,
+    /// Whether it names an OCSP responder (RFC 5280 section 4.2.2.1).
+    pub responder: Responder,
+    /// Whether clients may insist on a staple (RFC 7633).
+    pub must_staple: MustStaple,
+}
+
+/// Whether a certificate names an OCSP responder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Responder {
+    /// It does.
+    Named,
+    /// It does not: there is nothing to staple.
+    None,
+}
+
+/// Whether a certificate carries the TLS feature `status_request`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MustStaple {
+    /// Clients that know it refuse the certificate without a staple.
+    Yes,
+    /// Nobody minds.
+    No,
+}
+
+impl Facts {
+    /// Reads the leaf.
+    pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Self, String> {
+        let parsed = Certificate::from_der(certificate).map_err(|error| error.to_string())?;
+        let tbs = parsed.tbs_certificate();
+        let alternatives = tbs.get_extension::<SubjectAltName>().map_err(|error| error.to_string())?;
+        let names = alternatives.map(|(_, names)| names.0).unwrap_or_default();
+        let names = names.iter().filter_map(|name| match name {
+            GeneralName::DnsName(name) => Some(name.as_str().to_ascii_lowercase()),
+            _ => None,
+        });
+        let extension = |oid: ObjectIdentifier| {
+            let found = tbs.extensions().into_iter().flatten().find(|extension| extension.extn_id == oid);
+            found.map(|extension| extension.extn_value.as_bytes())
+        };
+        let holds = |bytes: Option<&[u8]>, part: &[u8]| {
+            bytes.is_some_and(|bytes| bytes.windows(part.len()).any(|window| window == part))
+        };
+        let time = |seconds: Duration| SystemTime::UNIX_EPOCH + seconds;
+        Ok(Self {
+            names: names.collect(),
+            key: key_kind(tbs.subject_public_key_info()),
+            issuer: tbs.issuer().to_string(),
+            serial: tbs.serial_number().as_bytes().to_vec(),
+            not_before: time(tbs.validity().not_before.to_unix_duration()),
+            not_after: time(tbs.validity().not_after.to_unix_duration()),
+            responder: match holds(extension(AUTHORITY_INFO_ACCESS), OCSP_METHOD) {
+                true => Responder::Named,
+                false => Responder::None,
+            },
+            must_staple: match holds(extension(TLS_FEATURE), STATUS_REQUEST) {
+                true => MustStaple::Yes,
+                false => MustStaple::No,
+            },
+        })
+    }
+
+    /// Whether it is valid at this moment.
+    pub(super) fn validity(&self, now: SystemTime) -> Validity {
+        if now > self.not_after {
+            Validity::Expired
+        } else if now < self.not_before {
+            Validity::NotYet
+        } else {
+            Validity::Valid
+        }
+    }
+}
+
+/// Where a moment lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validity {
+    /// Before the certificate's time.
+    NotYet,
+    /// Within it.
+    Valid,
+    /// After it.
+    Expired,
+}
+
+/// Puts a chain into the order that TLS wants: the leaf, then each one's issuer. What leads nowhere stays at the end, in
+/// its order. The leaf is `of_key` if that is in the chain, otherwise the first.
+pub(super) fn order(
+    chain: Vec<CertificateDer<'static>>,
+    of_key: Option<usize>,
+) -> (Vec<CertificateDer<'static>>, Order) {
+    let parsed: Option<Vec<Certificate>> =
+        chain.iter().map(|certificate| Certificate::from_der(certificate).ok()).collect();
+    let Some(parsed) = parsed else { return (chain, Order::Kept) };
+    let mut next = of_key.unwrap_or(0);
+    let mut left: Vec<usize> = (0..chain.len()).filter(|at| *at != next).collect();
+    let mut ordered = vec![next];
+    loop {
+        let issuer = parsed[next].tbs_certificate().issuer();
+        let Some(at) = left.iter().position(|at| parsed[*at].tbs_certificate().subject() == issuer) else {
+            break;
+        };
+        next = left.remove(at);
+        ordered.push(next);
+    }
+    let order = match (left.is_empty(), ordered.is_sorted()) {
+        (false, _) => Order::Unconnected(left.len()),
+        (true, true) => Order::Kept,
+        (true, false) => Order::Changed,
+    };
+    ordered.extend(left);
+    let mut places: Vec<Option<CertificateDer<'static>>> = chain.into_iter().map(Some).collect();
+    (ordered.into_iter().filter_map(|at| places[at].take()).collect(), order)
+}
+
+/// What became of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// It was right.
+    Kept,
+    /// It is now.
+    Changed,
+    /// So many certificates issued none of the others.
+    Unconnected(usize),
+}
+
+fn key_kind(key: &SubjectPublicKeyInfoOwned) -> String {
+    let parameter =
+        key.algorithm.parameters.as_ref().and_then(|any| any.decode_as::<ObjectIdentifier>().ok());
+    match (key.algorithm.oid, parameter) {
+        (RSA, _) => {
+            let modulus = der::expect(key.subject_public_key.raw_bytes(), der::SEQUENCE)
+                .and_then(|sequence| der::expect(sequence.content, der::INTEGER))
+                .map(|modulus| modulus.content.iter().skip_while(|byte| **byte == 0).count() * 8);
+            modulus.map_or("RSA".to_owned(), |bits| format!("RSA {bits}"))
+        }
+        (EC, Some(P256)) => "ECDSA P-256".to_owned(),
+        (EC, Some(P384)) => "ECDSA P-384".to_owned(),
+        (EC, Some(P521)) => "ECDSA P-521".to_owned(),
+        (ED25519, _) => "Ed25519".to_owned(),
+        (other, _) => other.to_string(),
+    }
+}
+
+const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
+const EC: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
+const P256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7");
+const P384: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.132.0.34");
+const P521: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.132.0.35");
+const ED25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");
+const AUTHORITY_INFO_ACCESS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.1.1");
+const TLS_FEATURE: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.1.24");
+
+/// id-ad-ocsp, 1.3.6.1.5.5.7.48.1, as DER.
+const OCSP_METHOD: &[u8] = &[0x06, 0x08, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01];
+
+/// The feature status_request, an INTEGER 5 as DER.
+const STATUS_REQUEST: &[u8] = &[0x02, 0x01, 0x05];

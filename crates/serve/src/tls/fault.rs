@@ -1,0 +1,158 @@
+//! What can be wrong with the files of a certificate directory, and what to do about it.
+
+use std::fmt;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// One file that cannot be used, and what to do about it.
+#[derive(Clone, Debug)]
+pub struct CertificateFault {
+    /// The file, or the directory.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub kind: CertificateFaultKind,
+}
+
+/// What is wrong with a certificate file.
+#[derive(Clone, Debug)]
+pub enum CertificateFaultKind {
+    /// It cannot be read: why, in words.
+    Unreadable(String),
+    /// It is far too large.
+    TooLarge,
+    /// Others than owner and group can read the key.
+    KeyReadableByOthers(u32),
+    /// A certificate without its key, which should be in this file.
+    NoKey(PathBuf),
+    /// A key without its certificate.
+    NoCertificate,
+    /// No certificate in it.
+    HoldsNoCertificate,
+    /// No private key in it.
+    HoldsNoKey,
+    /// It is not what its name says.
+    Malformed(String),
+    /// The key is of a kind that is not spoken.
+    UnknownKey,
+    /// The key is encrypted and there is no passphrase.
+    NoPassphrase,
+    /// The key is encrypted and the passphrase does not open it.
+    WrongPassphrase,
+    /// The key is encrypted in a way that is not safe any more.
+    OldEncryption,
+    /// Key and certificate do not belong together.
+    Mismatch,
+    /// The certificate is for no name.
+    NoNames,
+    /// Its time is over.
+    Expired(String),
+    /// Its time has not come.
+    NotYetValid(String),
+    /// The directory holds nothing usable: no client can connect.
+    Empty,
+}
+
+impl CertificateFault {
+    pub(super) fn new(path: &Path, kind: CertificateFaultKind) -> Self {
+        Self { path: path.to_owned(), kind }
+    }
+
+    /// A file that cannot be read, with what stands in the way.
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> Self {
+        let why = match error.kind() {
+            io::ErrorKind::PermissionDenied => in_the_way(path),
+            _ => None,
+        };
+        let text = why.unwrap_or_else(|| match error.raw_os_error() {
+            Some(nix::libc::ELOOP) => "its link leads in a circle".to_owned(),
+            _ => error.to_string(),
+        });
+        Self::new(path, CertificateFaultKind::Unreadable(text))
+    }
+}
+
+impl fmt::Display for CertificateFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use CertificateFaultKind as Kind;
+        let path = self.path.display();
+        match &self.kind {
+            Kind::Unreadable(why) => write!(f, "{path}: cannot be read: {why}"),
+            Kind::TooLarge => {
+                write!(
+                    f,
+                    "{path}: more than {} bytes are too many for a certificate",
+                    super::pair::FILE_LIMIT
+                )
+            }
+            Kind::KeyReadableByOthers(mode) => write!(
+                f,
+                "{path}: others can read this private key (mode {mode:04o}); it is refused until `chmod o= {path}`"
+            ),
+            Kind::NoKey(key) => write!(f, "{path}: its key is missing; it should be {}", key.display()),
+            Kind::NoCertificate => write!(f, "{path}: its certificate is missing; put it beside it as .crt"),
+            Kind::HoldsNoCertificate => write!(f, "{path}: holds no certificate (BEGIN CERTIFICATE)"),
+            Kind::HoldsNoKey => write!(f, "{path}: holds no private key (BEGIN PRIVATE KEY)"),
+            Kind::Malformed(why) => write!(f, "{path}: cannot be understood: {why}"),
+            Kind::UnknownKey => write!(
+                f,
+                "{path}: not a key that can serve: RSA of 2048 to 8192 bits, ECDSA on P-256, P-384 or P-521, Ed25519"
+            ),
+            Kind::NoPassphrase => write!(
+                f,
+                "{path}: the key is encrypted; put its passphrase beside it as .pass, or name a key-passphrase-file"
+            ),
+            Kind::WrongPassphrase => write!(f, "{path}: the passphrase does not open the key"),
+            Kind::OldEncryption => write!(
+                f,
+                "{path}: the key is encrypted in an old way; write it anew: openssl pkcs8 -topk8 -v2 aes256"
+            ),
+            Kind::Mismatch => write!(f, "{path}: key and certificate do not belong together"),
+            Kind::NoNames => write!(f, "{path}: the certificate names no DNS host (subjectAltName)"),
+            Kind::Expired(when) => write!(f, "{path}: the certificate expired at {when}; renew it"),
+            Kind::NotYetValid(when) => {
+                write!(f, "{path}: the certificate is valid from {when} only; is the clock right?")
+            }
+            Kind::Empty => {
+                write!(f, "{path}: no usable certificate: put NAME.pem, or NAME.crt and NAME.key, there")
+            }
+        }
+    }
+}
+
+/// Who must let whom read what. `None` if that cannot be found out.
+fn in_the_way(path: &Path) -> Option<String> {
+    let real = std::fs::canonicalize(path).ok();
+    let path = real.as_deref().unwrap_or(path);
+    let uid = nix::unistd::geteuid();
+    let who = match nix::unistd::User::from_uid(uid) {
+        Ok(Some(user)) => format!("the user {} (uid {uid}) that penstock runs as", user.name),
+        _ => format!("uid {uid}, which penstock runs as,"),
+    };
+    let mut ancestors: Vec<&Path> = path.ancestors().collect();
+    ancestors.reverse();
+    for pair in ancestors.windows(2) {
+        let [directory, inner] = pair else { continue };
+        let Err(error) = inner.symlink_metadata() else { continue };
+        let of =
+            directory.symlink_metadata().ok().filter(|_| error.kind() == io::ErrorKind::PermissionDenied)?;
+        return Some(format!("{who} may not enter {}: {}", directory.display(), ownership(&of)));
+    }
+    // A link of the way may lead where nobody may look.
+    let target = std::fs::read_link(path).ok();
+    if let Some(target) = target {
+        let target = path.parent()?.join(target);
+        return Some(format!("{who} may not follow the link to {}", target.display()));
+    }
+    let of = path.metadata().ok()?;
+    Some(format!("{who} may not read it: {}", ownership(&of)))
+}
+
+fn ownership(of: &std::fs::Metadata) -> String {
+    format!(
+        "it has mode {:04o} and belongs to {}:{}; give that user's group the right (chgrp, chmod g+rX), or copy the files",
+        of.permissions().mode() & 0o7777,
+        of.uid(),
+        of.gid()
+    )
+}
