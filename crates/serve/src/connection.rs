@@ -12,13 +12,13 @@ use logic::peers::Peer;
 use logic::proxy_header::{self, Header, Parsed};
 
 use crate::accept::{Admitted, canonical};
-use crate::http;
-use crate::outcome::{Ending, Outcome};
+use crate::outcome::{Ending, Outcome, Spoken};
 use crate::snapshot::ListenerPlan;
 use crate::stream::{Plain, Stream};
 use crate::tcp;
 use crate::tls::{self, Handshake};
 use crate::worker::{Current, Worker};
+use crate::{http, http2};
 
 /// Time for a PROXY header: its sender is a proxy next to us, not a person.
 const PROXY_HEADER_LIMIT: Duration = Duration::from_secs(5);
@@ -67,12 +67,14 @@ pub async fn serve(
             Err(ending) => return record(&worker, &plan, &arrival, ending),
         }
     }
+    let mut spoken = Spoken::Http1;
     let stream = match &plan.tls {
         None => Stream::plain(plain),
         Some(terminator) => {
             match Box::pin(tls::accept(terminator, plain, std::mem::take(&mut early))).await {
-                Ok(Handshake { stream, version }) => {
+                Ok(Handshake { stream, version, spoken: agreed }) => {
                     arrival.tls = Some(version);
+                    spoken = agreed;
                     stream
                 }
                 Err(ending) => return record(&worker, &plan, &arrival, ending),
@@ -83,6 +85,9 @@ pub async fn serve(
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => {
             Box::pin(tcp::serve(&worker, &current, &plan, settings, guest)).await;
+        }
+        Protocol::Http(_) if spoken == Spoken::Http2 => {
+            Box::pin(http2::serve(&worker, current, plan, guest, admitted.control())).await;
         }
         Protocol::Http(_) => {
             Box::pin(http::serve(&worker, current, plan, guest, admitted.control())).await;

@@ -1,4 +1,4 @@
-//! One connection, whatever carries it: TCP, a Unix socket, or TLS over either.
+//! One connection, whatever carries it: TCP, a Unix socket, TLS over either, or one stream of an HTTP/2 connection.
 //! Reads go through one scratch buffer per worker thread, so a connection without bytes in flight holds no buffer.
 
 use std::cell::RefCell;
@@ -10,6 +10,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
+
+use crate::http2::Side;
 
 /// Size of the scratch buffer: what one read can bring. 64 KiB is the largest that stays in a core's second-level cache
 /// beside the rest, and what one TCP receive usually holds at most.
@@ -35,6 +37,8 @@ pub struct Stream(RefCell<Transport>);
 enum Transport {
     Plain(Plain),
     Tls(Box<TlsStream<Plain>>),
+    /// HTTP/1.1 on our side, a stream of HTTP/2 on the other.
+    Http2(Box<Side>),
 }
 
 /// Whether a connection can be spliced.
@@ -44,6 +48,8 @@ pub enum Carriage {
     Plain,
     /// They are encrypted.
     Encrypted,
+    /// They share a connection with other sessions.
+    Multiplexed,
 }
 
 /// What a look at an idle connection shows.
@@ -66,27 +72,40 @@ impl Stream {
         Self(RefCell::new(Transport::Tls(Box::new(tls))))
     }
 
+    /// Wraps one stream of an HTTP/2 connection.
+    pub fn http2(side: Side) -> Self {
+        Self(RefCell::new(Transport::Http2(Box::new(side))))
+    }
+
     /// Whether splice(2) can be used.
     pub fn carriage(&self) -> Carriage {
         match &*self.0.borrow() {
             Transport::Plain(_) => Carriage::Plain,
             Transport::Tls(_) => Carriage::Encrypted,
+            Transport::Http2(_) => Carriage::Multiplexed,
         }
     }
 
     /// Reads into `into`; `Ok(0)` is the end.
     pub fn poll_read(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(into);
+        ready!(self.poll_read_buffer(cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// Reads into `buffer`; nothing in it is the end.
+    pub fn poll_read_buffer(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut transport = self.0.borrow_mut();
         let read = match &mut *transport {
-            Transport::Plain(plain) => Pin::new(plain).poll_read(cx, &mut buffer),
-            Transport::Tls(tls) => Pin::new(&mut **tls).poll_read(cx, &mut buffer),
+            Transport::Plain(plain) => Pin::new(plain).poll_read(cx, buffer),
+            Transport::Tls(tls) => Pin::new(&mut **tls).poll_read(cx, buffer),
+            Transport::Http2(side) => side.poll_read(cx, buffer),
         };
         match ready!(read) {
-            Ok(()) => Poll::Ready(Ok(buffer.filled().len())),
+            Ok(()) => Poll::Ready(Ok(())),
             // A TLS peer that closes without close_notify: for what we carry (framed HTTP, or TCP whose own protocol must
             // say its end) that is an end like any other; a truncated body is noticed by its framing.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(0)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(error)),
         }
     }
@@ -168,6 +187,7 @@ impl Stream {
             (Transport::Plain(plain), [part]) => Pin::new(plain).poll_write(cx, part),
             (Transport::Plain(plain), parts) => Pin::new(plain).poll_write_vectored(cx, parts),
             (Transport::Tls(tls), parts) => Pin::new(&mut **tls).poll_write_vectored(cx, parts),
+            (Transport::Http2(side), parts) => side.poll_write(cx, parts),
         };
         match ready!(written) {
             Ok(0) if parts.iter().any(|part| !part.is_empty()) => {
@@ -182,6 +202,7 @@ impl Stream {
         match &mut *self.0.borrow_mut() {
             Transport::Plain(_) => Poll::Ready(Ok(())),
             Transport::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
+            Transport::Http2(side) => side.poll_flush(cx),
         }
     }
 
@@ -217,6 +238,7 @@ impl Stream {
         match &mut *self.0.borrow_mut() {
             Transport::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
             Transport::Tls(tls) => Pin::new(&mut **tls).poll_shutdown(cx),
+            Transport::Http2(side) => side.poll_shutdown(cx),
         }
     }
 
@@ -232,7 +254,7 @@ impl Stream {
         let read = match &*self.0.borrow() {
             Transport::Plain(Plain::Tcp(tcp)) => tcp.try_read(&mut byte),
             Transport::Plain(Plain::Unix(unix)) => unix.try_read(&mut byte),
-            Transport::Tls(_) => return Quiet::No,
+            Transport::Tls(_) | Transport::Http2(_) => return Quiet::No,
         };
         match read {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Quiet::Yes,
@@ -257,6 +279,8 @@ impl Stream {
         let plain = match &*transport {
             Transport::Plain(plain) => plain,
             Transport::Tls(tls) => tls.get_ref().0,
+            // A stream whose answer is not whole is reset when it is dropped.
+            Transport::Http2(_) => return,
         };
         if let Plain::Tcp(tcp) = plain {
             // Failing means that the connection is gone already.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::types::Protocol;
+use config::types::{Http2, Protocol};
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert};
@@ -20,7 +20,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::AsyncWriteExt;
 
 use crate::file;
-use crate::outcome::{Ending, TlsFault};
+use crate::outcome::{Ending, Spoken, TlsFault};
 use crate::stream::{Plain, Stream};
 
 mod names;
@@ -28,6 +28,9 @@ mod replay;
 
 /// A certificate file larger than this is not one.
 const FILE_LIMIT: u64 = 1024 * 1024;
+
+/// HTTP/2 over TLS in ALPN (RFC 9113 section 3.2).
+const H2: &[u8] = b"h2";
 
 /// What all TLS listeners share over reloads: tickets given out before stay good.
 pub struct Shared {
@@ -59,8 +62,9 @@ impl Terminator {
         if let Some(tickets) = &shared.tickets {
             config.ticketer = tickets.clone();
         }
-        if matches!(protocol, Protocol::Http(_)) {
-            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if let Protocol::Http(settings) = protocol {
+            let http2 = matches!(settings.http2, Http2::On { .. }).then(|| H2.to_vec());
+            config.alpn_protocols = http2.into_iter().chain([b"http/1.1".to_vec()]).collect();
         }
         Self { config: Arc::new(config), handshake_timeout }
     }
@@ -72,6 +76,8 @@ pub struct Handshake {
     pub stream: Stream,
     /// `TLSv1.3` or `TLSv1.2`.
     pub version: &'static str,
+    /// What both agreed to speak.
+    pub spoken: Spoken,
 }
 
 /// Makes the handshake. `early` are bytes of it that were read with a PROXY header.
@@ -96,7 +102,11 @@ pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Re
                 Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",
                 _ => "TLSv1.3",
             };
-            Ok(Handshake { stream: Stream::tls(tls), version })
+            let spoken = match tls.get_ref().1.alpn_protocol() {
+                Some(H2) => Spoken::Http2,
+                _ => Spoken::Http1,
+            };
+            Ok(Handshake { stream: Stream::tls(tls), version, spoken })
         }
         Ok(Err(fault)) => Err(Ending::TlsFailed(fault)),
         Err(_) => Err(Ending::TlsTimeout),
