@@ -42,8 +42,11 @@ const WINDOW: u32 = 64 * 1024;
 /// Bytes of a response that may wait for a client that reads nothing, for each stream.
 const SEND_BUFFER: usize = 32 * 1024;
 
-/// Streams that the client has reset and that wait to be looked at, and that we have reset and still know.
+/// Streams that we have reset and still know.
 const RESET_STREAMS: usize = 20;
+
+/// Streams that the client has reset before they were looked at. More than [`Flood::Resets`] allows at once, which decides.
+const RESETS_WAITING: usize = 250;
 
 /// Streams that a client may make us reset by breaking the protocol. Beside [`Flood::Resets`], which also forgives.
 const ERROR_RESETS: usize = 500;
@@ -107,11 +110,16 @@ pub async fn serve(
     };
     control.stop_waiting();
     if let Some(ending) = ending {
-        let mut outcome = Outcome::new(worker, &plan.state, Kind::Http, arrival.peer, arrival.tls);
-        outcome.spoken = Spoken::Http2;
-        outcome.end(ending);
+        record(worker, &plan, &arrival, ending);
     }
     Box::pin(linger(&stream)).await;
+}
+
+/// The record of what never became a request.
+fn record(worker: &Rc<Worker>, plan: &ListenerPlan, arrival: &Arrival, ending: Ending) {
+    let mut outcome = Outcome::new(worker, &plan.state, Kind::Http, arrival.peer, arrival.tls);
+    outcome.spoken = Spoken::Http2;
+    outcome.end(ending);
 }
 
 fn max_streams(settings: &HttpSettings) -> u32 {
@@ -135,7 +143,7 @@ fn builder(settings: &HttpSettings) -> Builder {
         .max_send_buffer_size(SEND_BUFFER)
         .max_concurrent_reset_streams(RESET_STREAMS)
         .reset_stream_duration(FAREWELL)
-        .max_pending_accept_reset_streams(RESET_STREAMS)
+        .max_pending_accept_reset_streams(RESETS_WAITING)
         .max_local_error_reset_streams(Some(ERROR_RESETS))
         .enable_connect_protocol();
     builder
@@ -219,7 +227,7 @@ impl Visit<'_> {
         }
         match self.connection.poll_accept(cx) {
             Poll::Ready(Some(Ok((request, respond)))) => {
-                self.begin(request, respond);
+                self.begin(cx, request, respond);
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(ending_of(&error))),
@@ -272,10 +280,19 @@ impl Visit<'_> {
     }
 
     /// Begins the task of a request.
-    fn begin(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    fn begin(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+    ) {
         self.served += 1;
         self.since = Instant::now();
         self.look_up();
+        if respond.poll_reset(cx).is_ready() {
+            // Given up before it was begun: no backend hears of it.
+            return self.record(Ending::ClientClosed);
+        }
         let (parts, body) = request.into_parts();
         let follows = if body.is_end_stream() { Body::None } else { Body::Follows };
         let downgraded = downgrade::request(fields(&parts).iter().copied(), follows, &web_socket_key());
@@ -291,14 +308,14 @@ impl Visit<'_> {
                 self.open.spawn_local(exchange::serve_stream(worker, current, self.plan.clone(), guest));
             }
             Err(malformed) => {
-                let (worker, arrival) = (self.worker, &self.arrival);
-                let mut outcome =
-                    Outcome::new(worker, &self.plan.state, Kind::Http, arrival.peer, arrival.tls);
-                outcome.spoken = Spoken::Http2;
-                outcome.end(Ending::Malformed(malformed));
                 respond.send_reset(Reason::PROTOCOL_ERROR);
+                self.record(Ending::Malformed(malformed));
             }
         }
+    }
+
+    fn record(&self, ending: Ending) {
+        record(self.worker, &self.plan, &self.arrival, ending);
     }
 
     /// Follows a reload: a listener that is gone, or speaks HTTP/2 no more, ends its connections as soon as their streams
@@ -358,7 +375,7 @@ fn web_socket_key() -> String {
 /// What the end of a connection is called; `None` where the client only left.
 fn ending_of(error: &h2::Error) -> Option<Ending> {
     match error.reason() {
-        Some(Reason::ENHANCE_YOUR_CALM) if error.is_library() => Some(Ending::Flood(Flood::Empty)),
+        Some(Reason::ENHANCE_YOUR_CALM) if error.is_library() => Some(Ending::FrameFlood),
         Some(_) if error.is_library() => Some(Ending::Http2Fault),
         _ => None,
     }

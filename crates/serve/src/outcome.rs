@@ -35,6 +35,8 @@ pub enum Ending {
     Http2Fault,
     /// The client sent too many frames that move nothing: its connection was closed.
     Flood(Flood),
+    /// The same, but seen by the frame layer in what the frames hold.
+    FrameFlood,
     /// The request's body broke its framing.
     BodyFault,
     /// The request's body is longer than the limit.
@@ -89,6 +91,7 @@ impl Ending {
             Self::Malformed(malformed) => malformed.reason(),
             Self::Http2Fault => "h2-protocol",
             Self::Flood(flood) => flood.reason(),
+            Self::FrameFlood => "h2-flood",
             Self::BodyFault => "body-fault",
             Self::BodyTooLarge => "body-too-large",
             Self::ClientTimeout => "client-timeout",
