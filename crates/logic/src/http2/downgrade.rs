@@ -36,6 +36,9 @@ pub struct Downgraded {
     pub upload: Upload,
 }
 
+/// Names and values of trailers.
+pub type Trailers = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Writes the head for `fields`, in the order of the wire and with the pseudo-headers. `key` is a fresh
 /// Sec-WebSocket-Key: HTTP/2 has none (RFC 8441 section 5).
 pub fn request<'f>(
@@ -65,9 +68,7 @@ pub fn request<'f>(
 }
 
 /// Checks the trailers of a request. Gives them as `http1::chunked::write_end` wants them.
-pub fn trailers<'f>(
-    fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>,
-) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Malformed> {
+pub fn trailers<'f>(fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>) -> Result<Trailers, Malformed> {
     fields
         .into_iter()
         .map(|(name, value)| {

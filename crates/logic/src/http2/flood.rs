@@ -281,6 +281,7 @@ const FRAME_SIZE_ERROR: u32 = 6;
 const REFUSED_STREAM: u32 = 7;
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test needs some moment to begin with")]
 mod tests {
     use super::*;
 
