@@ -33,6 +33,13 @@ done
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/penstock
 mkdir -p "$cache"
+if ! [ -x "$cache/bin/h2spec" ]; then
+    PATH=$PATH:/usr/local/go/bin
+    have go || install_packages golang-go
+    say "building h2spec"
+    GOBIN=$cache/bin go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible ||
+        die "go could not build h2spec; is the network there, and go 1.21 or newer?"
+fi
 for requirements in setup/requirements-*.txt; do
     name=$(basename "$requirements" .txt)
     environment=$cache/venv-${name#requirements-}

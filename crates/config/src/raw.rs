@@ -180,6 +180,12 @@ pool = "app"
     /// Header that carries the id of a request, to the backend and back to the client.
     #[schemars(extend("default" = "X-Request-Id", "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) request_id_header: Key<String>,
+    /// Whether clients may speak HTTP/2: with `tls` those that negotiate it (ALPN), without it those that begin with it
+    /// (prior knowledge). Backends are spoken to in HTTP/1.1 either way.
+    #[schemars(extend(
+        "default" = "on", "enum" = ["on", "off"], "x-only" = json!({ "protocol": ["http"] })
+    ))]
+    pub(crate) http2: Key<String>,
     /// Requests on one connection before it is closed; without it any number.
     #[schemars(extend("minimum" = 1, "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) max_requests: Key<i64>,
@@ -278,6 +284,9 @@ pub(crate) struct RawLimits {
     /// Request target (path and query).
     #[schemars(extend("default" = "8KiB"))]
     pub(crate) target: Key<SizeText>,
+    /// Requests at once on one HTTP/2 connection. Each may hold up to 64 KiB of its body and 32 KiB of its response.
+    #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
+    pub(crate) streams: Key<i64>,
     /// Request body; `"none"` is no limit: bodies are streamed, never held in memory.
     #[schemars(extend("default" = "none", "x-also" = ["none"]))]
     pub(crate) body: Key<SizeText>,

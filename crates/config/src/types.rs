@@ -162,6 +162,18 @@ pub struct TcpSettings {
     pub idle_timeout: Duration,
 }
 
+/// Whether clients may speak HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Http2 {
+    /// They may.
+    On {
+        /// Streams at once on one connection.
+        streams: u32,
+    },
+    /// HTTP/1.1 only.
+    Off,
+}
+
 /// A `protocol = "http"` listener.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
@@ -177,6 +189,8 @@ pub struct HttpSettings {
     pub trusted_proxies: PeerSet,
     /// Name of the header that carries the request id, as written.
     pub request_id_header: Box<str>,
+    /// Whether HTTP/2 is spoken, too.
+    pub http2: Http2,
     /// Header changes for every request and response of this listener.
     pub edits: HeaderEdits,
     /// Sizes.

@@ -6,6 +6,7 @@ pub mod access_log;
 pub mod balance;
 pub mod health;
 pub mod http1;
+pub mod http2;
 pub mod peers;
 pub mod proxy_header;
 pub mod retry;

@@ -280,7 +280,7 @@ fn configuration(recorders: &[Recorder], keep_alive: usize) -> String {
     let mut text = "[access-log]\ntarget = \"off\"\n".to_owned();
     for (lane, recorder) in recorders.iter().enumerate() {
         text.push_str(&format!(
-            "[listener.lane{lane}]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"lane{lane}\"\n\
+            "[listener.lane{lane}]\nbind = \"127.0.0.1:0\"\nhttp2 = \"off\"\nprotocol = \"http\"\npool = \"lane{lane}\"\n\
              timeouts = {{ head = \"2s\", body = \"2s\", idle = \"20s\" }}\n\
              [pool.lane{lane}]\nbackends = [\"{}\"]\nkeep-alive = {keep_alive}\ntimeouts = {{ response = \"5s\" }}\n",
             recorder.address()

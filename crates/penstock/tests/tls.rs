@@ -123,7 +123,7 @@ fn combined_pem_files_and_both_versions_of_tls_work() {
 }
 
 #[test]
-fn openssl_sees_a_whole_chain_and_http_1_1() {
+fn openssl_sees_a_whole_chain_and_http2() {
     let dir = tempfile::tempdir().unwrap();
     certificate(dir.path(), "a", &["a.example"]);
     let backend = Scripted::answering("served");
@@ -145,7 +145,7 @@ fn openssl_sees_a_whole_chain_and_http_1_1() {
     let output = tools::run("openssl", &arguments, secs(20));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("Verify return code: 0 (ok)") || text.contains("Verification: OK"), "{text}");
-    assert!(text.contains("ALPN protocol: http/1.1"), "{text}");
+    assert!(text.contains("ALPN protocol: h2"), "{text}");
 }
 
 #[test]

@@ -13,13 +13,13 @@ use logic::peers::Peer;
 use logic::proxy_header::{self, Header, Parsed};
 
 use crate::accept::{Admitted, canonical};
-use crate::http;
-use crate::outcome::{Ending, Outcome};
+use crate::outcome::{Ending, Outcome, Spoken};
 use crate::snapshot::ListenerPlan;
 use crate::stream::{Plain, Stream};
 use crate::tcp;
 use crate::tls::{self, Handshake};
 use crate::worker::{Current, Worker};
+use crate::{http, http2};
 
 /// Time for a PROXY header: its sender is a proxy next to us, not a person.
 const PROXY_HEADER_LIMIT: Duration = Duration::from_secs(5);
@@ -70,7 +70,8 @@ pub fn serve(entry: Entry, plain: Plain, peer: Peer) -> Service {
     };
     let arrival = Arrival { peer, local, tls: None };
     if entry.plan.tls.is_none() && !entry.plan.settings.proxy_protocol_from.contains(&peer) {
-        return speak(entry, Guest { stream: Stream::plain(plain), early: Vec::new(), arrival });
+        let guest = Guest { stream: Stream::plain(plain), early: Vec::new(), arrival };
+        return speak(entry, guest, Spoken::Http1);
     }
     let arriving = Box::pin(arrive(entry, plain, arrival));
     Box::pin(async move {
@@ -93,11 +94,13 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
             }
         }
     }
+    let mut spoken = Spoken::Http1;
     let stream = match &plan.tls {
         None => Stream::plain(plain),
         Some(terminator) => match tls::accept(terminator, plain, std::mem::take(&mut early)).await {
-            Ok(Handshake { stream, version }) => {
+            Ok(Handshake { stream, version, spoken: agreed }) => {
                 arrival.tls = Some(version);
+                spoken = agreed;
                 stream
             }
             Err(ending) => {
@@ -106,14 +109,21 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
             }
         },
     };
-    Some(speak(entry, Guest { stream, early, arrival }))
+    Some(speak(entry, Guest { stream, early, arrival }, spoken))
 }
 
-/// Lets a guest speak the protocol of its listener.
-fn speak(entry: Entry, guest: Guest) -> Service {
+/// Lets a guest speak the protocol of its listener; `spoken` is the version of HTTP that TLS agreed on.
+fn speak(entry: Entry, guest: Guest, spoken: Spoken) -> Service {
     let plan = entry.plan.clone();
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => Box::pin(tcp::serve(entry, settings, guest)),
+        Protocol::Http(_) if spoken == Spoken::Http2 => {
+            let Entry { worker, current, plan, admitted } = entry;
+            let guest = Box::new(guest);
+            Box::pin(async move {
+                http2::serve(&worker, current, plan, *guest, admitted.control()).await;
+            })
+        }
         Protocol::Http(_) => {
             let Entry { worker, current, plan, admitted } = entry;
             let guest = Box::new(guest);

@@ -6,13 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::types::{HttpSettings, Protocol};
+use config::types::{Http2, HttpSettings, Protocol};
 use logic::access_log::Kind;
 use logic::http1::refusal::Refusal;
 use logic::http1::request::{self, Parse, Persistence, Progress};
 
 use crate::connection::{Arrival, Guest};
-use crate::outcome::{Ending, Outcome, Received};
+use crate::http2;
+use crate::outcome::{Ending, Outcome, Received, Spoken};
 use crate::snapshot::ListenerPlan;
 use crate::stream::{Carriage, Stream};
 use crate::timer::Timer;
@@ -87,14 +88,18 @@ pub async fn serve(
 ) {
     let Guest { stream, early, arrival } = guest;
     let client = Client { stream, buffer: early, timer: Timer::default() };
-    let mut visit =
-        Visit { worker, current, plan, arrival, client, served: 0, waiting_since: Instant::now() };
+    let mut visit = Visit::new(worker, current, plan, arrival, client, Spoken::Http1);
     let after = loop {
         match visit.wait_for_request(control).await {
             Waited::Arrived => {}
             Waited::Ended => break After::Close,
             Waited::ClientEnded => break After::HangUp,
             Waited::Evicted => break After::Drop,
+        }
+        if visit.served == 0 && visit.may_be_http2() && Box::pin(visit.read_preface()).await {
+            let Visit { current, plan, arrival, client: Client { stream, buffer, .. }, .. } = visit;
+            let guest = Guest { stream, early: buffer, arrival };
+            return Box::pin(http2::serve(worker, current, plan, guest, control)).await;
         }
         // Boxed, so that a connection between two requests does not hold the state of an exchange.
         match Box::pin(visit.answer_request()).await {
@@ -112,6 +117,18 @@ pub async fn serve(
     }
 }
 
+/// Serves the one request of an HTTP/2 stream. The guest's early bytes are its head, in HTTP/1.1.
+pub(crate) async fn serve_stream(
+    worker: Rc<Worker>,
+    current: Current,
+    plan: Arc<ListenerPlan>,
+    guest: Guest,
+) {
+    let Guest { stream, early, arrival } = guest;
+    let client = Client { stream, buffer: early, timer: Timer::default() };
+    Visit::new(&worker, current, plan, arrival, client, Spoken::Http2).answer_request().await;
+}
+
 /// What a connection holds between two requests.
 struct Visit<'a> {
     worker: &'a Rc<Worker>,
@@ -120,13 +137,46 @@ struct Visit<'a> {
     plan: Arc<ListenerPlan>,
     arrival: Arrival,
     client: Client,
+    spoken: Spoken,
     /// Requests so far.
     served: u64,
     /// End of the last request, or the start.
     waiting_since: Instant,
 }
 
-impl Visit<'_> {
+impl<'a> Visit<'a> {
+    fn new(
+        worker: &'a Rc<Worker>,
+        current: Current,
+        plan: Arc<ListenerPlan>,
+        arrival: Arrival,
+        client: Client,
+        spoken: Spoken,
+    ) -> Self {
+        Self { worker, current, plan, arrival, client, spoken, served: 0, waiting_since: Instant::now() }
+    }
+
+    /// Whether the first bytes are those of an HTTP/2 client that knows that we speak it (RFC 9113 section 3.3).
+    fn may_be_http2(&self) -> bool {
+        http2::may_begin(&self.client.buffer)
+            && self.plan.tls.is_none()
+            && http_settings(&self.plan).is_some_and(|settings| settings.http2 != Http2::Off)
+    }
+
+    /// Reads on until it is clear what the client speaks. Gives whether it is HTTP/2.
+    async fn read_preface(&mut self) -> bool {
+        let Some(settings) = http_settings(&self.plan) else { return false };
+        let deadline = Instant::now() + settings.timeouts.head;
+        let Client { stream, buffer, timer } = &mut self.client;
+        while http2::may_begin(buffer) && !http2::begins(buffer) {
+            match timer.until(deadline, stream.fill(buffer)).await {
+                Ok(Ok(count)) if count > 0 => {}
+                _ => return false,
+            }
+        }
+        http2::begins(buffer)
+    }
+
     /// Waits for the first byte of a request, holding no buffer. A connection that ends here has lost nothing.
     async fn wait_for_request(&mut self, control: &Control) -> Waited {
         if !self.client.buffer.is_empty() {
@@ -174,6 +224,7 @@ impl Visit<'_> {
         let Some(settings) = http_settings(plan) else { return After::Close };
         let mut outcome =
             Outcome::new(self.worker, &plan.state, Kind::Http, self.arrival.peer, self.arrival.tls);
+        outcome.spoken = self.spoken;
         let (received, now) = match read_head(&mut self.client, settings, &mut outcome).await {
             Ok((received, now)) => (Rc::new(received), now),
             Err(fault) => {
@@ -195,7 +246,7 @@ impl Visit<'_> {
     }
 }
 
-fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
+pub(crate) fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
     match &plan.settings.protocol {
         Protocol::Http(settings) => Some(settings),
         Protocol::Tcp(_) => None,

@@ -16,6 +16,7 @@ pub mod file;
 pub mod front;
 pub mod health;
 pub mod http;
+pub mod http2;
 pub mod listen;
 pub mod metrics;
 pub mod outcome;

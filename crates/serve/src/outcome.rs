@@ -10,6 +10,8 @@ use logic::access_log::{Entry, Kind, Timings};
 use logic::http1::refusal::Refusal;
 use logic::http1::request::{RequestHead, Version};
 use logic::http1::span::Span;
+use logic::http2::flood::Flood;
+use logic::http2::malformed::Malformed;
 use logic::peers::Peer;
 
 use crate::http::RequestId;
@@ -27,6 +29,14 @@ pub enum Ending {
     Redirected,
     /// The request was ambiguous, broken or over a limit.
     Refused(Refusal),
+    /// The request was malformed in HTTP/2.
+    Malformed(Malformed),
+    /// The client broke HTTP/2 itself: its connection was closed.
+    Http2Fault,
+    /// The client sent too many frames that move nothing: its connection was closed.
+    Flood(Flood),
+    /// The same, but seen by the frame layer in what the frames hold.
+    FrameFlood,
     /// The request's body broke its framing.
     BodyFault,
     /// The request's body is longer than the limit.
@@ -78,6 +88,10 @@ impl Ending {
             Self::Ok => "ok",
             Self::Redirected => "redirected",
             Self::Refused(refusal) => refusal.reason(),
+            Self::Malformed(malformed) => malformed.reason(),
+            Self::Http2Fault => "h2-protocol",
+            Self::Flood(flood) => flood.reason(),
+            Self::FrameFlood => "h2-flood",
             Self::BodyFault => "body-fault",
             Self::BodyTooLarge => "body-too-large",
             Self::ClientTimeout => "client-timeout",
@@ -136,6 +150,15 @@ impl TlsFault {
     }
 }
 
+/// What the client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken {
+    /// HTTP/1.0 or HTTP/1.1, as the request says.
+    Http1,
+    /// HTTP/2; the request was written as one of HTTP/1.1.
+    Http2,
+}
+
 /// A request head: its bytes, and the spans into them.
 pub struct Received {
     /// The bytes, without those of the body.
@@ -153,6 +176,8 @@ pub struct Outcome {
     tls: Option<&'static str>,
     started: Instant,
     stopped: Option<Instant>,
+    /// What the client speaks.
+    pub spoken: Spoken,
     /// The request, once its head was read.
     pub received: Option<Rc<Received>>,
     /// Request id, if it has one.
@@ -199,6 +224,7 @@ impl Outcome {
             tls,
             started: Instant::now(),
             stopped: None,
+            spoken: Spoken::Http1,
             received: None,
             request_id: RequestId::None,
             status: 0,
@@ -301,9 +327,10 @@ impl Outcome {
             method: part(|request| request.method),
             host: part(|request| request.authority),
             target: part(|request| request.target),
-            version: received.map(|received| match received.request.version {
-                Version::Http10 => "HTTP/1.0",
-                Version::Http11 => "HTTP/1.1",
+            version: received.map(|received| match (self.spoken, received.request.version) {
+                (Spoken::Http2, _) => "HTTP/2",
+                (Spoken::Http1, Version::Http10) => "HTTP/1.0",
+                (Spoken::Http1, Version::Http11) => "HTTP/1.1",
             }),
             status: (self.status != 0).then_some(self.status),
             pool: self.pool.as_ref().map(|pool| &*pool.settings.name),

@@ -219,9 +219,7 @@ impl Direction {
                     turns += 1;
                 }
                 Phase::Ending | Phase::Ended(_) => {
-                    if other.farewell_of_other() == Farewell::HalfClose
-                        || to.carriage() == Carriage::Encrypted
-                    {
+                    if other.farewell_of_other() == Farewell::HalfClose || to.carriage() != Carriage::Plain {
                         // A peer that has already gone cannot be told; that is the same as told.
                         let _ = ready!(to.poll_shutdown(cx));
                     }

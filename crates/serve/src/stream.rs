@@ -1,4 +1,4 @@
-//! One connection, whatever carries it: TCP, a Unix socket, or TLS over either.
+//! One connection, whatever carries it: TCP, a Unix socket, TLS over either, or one stream of an HTTP/2 connection.
 //! Reads go through one scratch buffer per worker thread, so a connection without bytes in flight holds no buffer.
 
 use std::cell::RefCell;
@@ -10,6 +10,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
+
+use crate::http2::Side;
 
 /// Size of the scratch buffer: what one read can bring. 64 KiB is the largest that stays in a core's second-level cache
 /// beside the rest, and what one TCP receive usually holds at most.
@@ -39,6 +41,8 @@ enum Transport {
     Parked(Parked),
     /// Closed, as the runtime could not watch it again.
     Lost,
+    /// HTTP/1.1 on our side, a stream of HTTP/2 on the other.
+    Http2(Box<Side>),
 }
 
 enum Parked {
@@ -53,6 +57,8 @@ pub enum Carriage {
     Plain,
     /// They are encrypted.
     Encrypted,
+    /// They share a connection with other sessions.
+    Multiplexed,
 }
 
 /// What a look at an idle connection shows.
@@ -75,10 +81,16 @@ impl Stream {
         Self(RefCell::new(Transport::Tls(Box::new(tls))))
     }
 
+    /// Wraps one stream of an HTTP/2 connection.
+    pub fn http2(side: Side) -> Self {
+        Self(RefCell::new(Transport::Http2(Box::new(side))))
+    }
+
     /// Whether splice(2) can be used.
     pub fn carriage(&self) -> Carriage {
         match &*self.0.borrow() {
             Transport::Tls(_) => Carriage::Encrypted,
+            Transport::Http2(_) => Carriage::Multiplexed,
             Transport::Plain(_) | Transport::Parked(_) | Transport::Lost => Carriage::Plain,
         }
     }
@@ -86,16 +98,23 @@ impl Stream {
     /// Reads into `into`; `Ok(0)` is the end.
     pub fn poll_read(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(into);
+        ready!(self.poll_read_buffer(cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// Reads into `buffer`; nothing in it is the end.
+    pub fn poll_read_buffer(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut transport = self.0.borrow_mut();
         let read = match transport.watched()? {
-            Watched::Plain(plain) => Pin::new(plain).poll_read(cx, &mut buffer),
-            Watched::Tls(tls) => Pin::new(tls).poll_read(cx, &mut buffer),
+            Watched::Plain(plain) => Pin::new(plain).poll_read(cx, buffer),
+            Watched::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
+            Watched::Http2(side) => side.poll_read(cx, buffer),
         };
         match ready!(read) {
-            Ok(()) => Poll::Ready(Ok(buffer.filled().len())),
+            Ok(()) => Poll::Ready(Ok(())),
             // A TLS peer that closes without close_notify: for what we carry (framed HTTP, or TCP whose own protocol must
             // say its end) that is an end like any other; a truncated body is noticed by its framing.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(0)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(error)),
         }
     }
@@ -188,6 +207,7 @@ impl Stream {
             (Watched::Plain(plain), [part]) => Pin::new(plain).poll_write(cx, part),
             (Watched::Plain(plain), parts) => Pin::new(plain).poll_write_vectored(cx, parts),
             (Watched::Tls(tls), parts) => Pin::new(tls).poll_write_vectored(cx, parts),
+            (Watched::Http2(side), parts) => side.poll_write(cx, parts),
         };
         match ready!(written) {
             Ok(0) if parts.iter().any(|part| !part.is_empty()) => {
@@ -201,6 +221,7 @@ impl Stream {
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self.0.borrow_mut() {
             Transport::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
+            Transport::Http2(side) => side.poll_flush(cx),
             Transport::Plain(_) | Transport::Parked(_) | Transport::Lost => Poll::Ready(Ok(())),
         }
     }
@@ -237,6 +258,7 @@ impl Stream {
         match self.0.borrow_mut().watched()? {
             Watched::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
             Watched::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+            Watched::Http2(side) => side.poll_shutdown(cx),
         }
     }
 
@@ -252,7 +274,9 @@ impl Stream {
         let read = match &*self.0.borrow() {
             Transport::Plain(Plain::Tcp(tcp)) => tcp.try_read(&mut byte),
             Transport::Plain(Plain::Unix(unix)) => unix.try_read(&mut byte),
-            Transport::Tls(_) | Transport::Parked(_) | Transport::Lost => return Quiet::No,
+            Transport::Tls(_) | Transport::Http2(_) | Transport::Parked(_) | Transport::Lost => {
+                return Quiet::No;
+            }
         };
         match read {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Quiet::Yes,
@@ -282,6 +306,8 @@ impl Stream {
                 Plain::Unix(_) => return,
             },
             Transport::Plain(Plain::Unix(_)) | Transport::Parked(Parked::Unix(_)) | Transport::Lost => return,
+            // A stream whose answer is not whole is reset when it is dropped.
+            Transport::Http2(_) => return,
         };
         // Failing means that the connection is gone already.
         let _ = sys::socket::set_linger_zero(tcp);
@@ -374,6 +400,7 @@ impl Stream {
 enum Watched<'a> {
     Plain(&'a mut Plain),
     Tls(&'a mut TlsStream<Plain>),
+    Http2(&'a mut Side),
 }
 
 impl Transport {
@@ -390,6 +417,7 @@ impl Transport {
         match self {
             Self::Plain(plain) => Ok(Watched::Plain(plain)),
             Self::Tls(tls) => Ok(Watched::Tls(tls)),
+            Self::Http2(side) => Ok(Watched::Http2(side)),
             Self::Parked(_) | Self::Lost => Err(io::ErrorKind::NotConnected.into()),
         }
     }

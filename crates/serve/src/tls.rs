@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use config::types::{Protocol, TlsSettings};
+use config::types::{Http2, Protocol, TlsSettings};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::{Acceptor, ClientHello, ProducesTickets, ResolvesServerCert};
@@ -20,7 +20,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use crate::events::Level;
-use crate::outcome::{Ending, TlsFault};
+use crate::outcome::{Ending, Spoken, TlsFault};
 use crate::state::{State, lock};
 use crate::stream::{Plain, Stream};
 
@@ -43,6 +43,9 @@ pub use fault::{CertificateFault, CertificateFaultKind};
 pub use pair::Pair;
 pub use staple::Staple;
 pub use store::{Certificate, Standing, Store};
+
+/// HTTP/2 over TLS in ALPN (RFC 9113 section 3.2).
+const H2: &[u8] = b"h2";
 
 use handshakes::Handshakes;
 use store::{Removal, Source};
@@ -148,8 +151,9 @@ impl Terminator {
         if let Some(tickets) = &shared.tickets {
             config.ticketer = tickets.clone();
         }
-        if matches!(listener.protocol, Protocol::Http(_)) {
-            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if let Protocol::Http(settings) = &listener.protocol {
+            let http2 = matches!(settings.http2, Http2::On { .. }).then(|| H2.to_vec());
+            config.alpn_protocols = http2.into_iter().chain([b"http/1.1".to_vec()]).collect();
         }
         Self {
             config: Arc::new(config),
@@ -241,6 +245,8 @@ pub struct Handshake {
     pub stream: Stream,
     /// `TLSv1.3` or `TLSv1.2`.
     pub version: &'static str,
+    /// What both agreed to speak.
+    pub spoken: Spoken,
 }
 
 /// Makes the handshake. `early` are bytes of it that were read with a PROXY header.
@@ -266,7 +272,11 @@ pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Re
                 Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",
                 _ => "TLSv1.3",
             };
-            Ok(Handshake { stream: Stream::tls(tls), version })
+            let spoken = match tls.get_ref().1.alpn_protocol() {
+                Some(H2) => Spoken::Http2,
+                _ => Spoken::Http1,
+            };
+            Ok(Handshake { stream: Stream::tls(tls), version, spoken })
         }
         Ok(Err(fault)) => Err(Ending::TlsFailed(fault)),
         Err(_) => Err(Ending::TlsTimeout),

@@ -188,6 +188,16 @@ impl Control {
         }
     }
 
+    /// Wakes the task of `cx` when the process begins to end, although the connection is busy: for those that carry several
+    /// sessions and must say so to their client.
+    pub fn wake_for_drain(&self, cx: &mut Context<'_>) {
+        self.phase.set(Phase::Busy);
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|before| before.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
     /// Asks the connection to close as soon as it has nothing to do.
     pub fn close_when_idle(&self) {
         self.phase.set(Phase::Closing);
@@ -211,9 +221,11 @@ impl Control {
         self.idle_since.get().filter(|_| self.phase.get() == Phase::Idle)
     }
 
-    fn close_if_idle(&self) {
+    fn begin_drain(&self) {
         if self.phase.get() == Phase::Idle {
             self.close_when_idle();
+        } else if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
         }
     }
 }
@@ -354,7 +366,7 @@ impl Worker {
             accepting.gate.close();
         }
         for control in self.connections.borrow().iter() {
-            control.close_if_idle();
+            control.begin_drain();
         }
         self.idle.clear();
     }

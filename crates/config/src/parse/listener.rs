@@ -13,7 +13,7 @@ use crate::raw::{
 };
 use crate::tree::NodeId;
 use crate::types::{
-    BindAddress, HttpSettings, HttpTimeouts, Listener, Protocol, RedirectToHttps, TcpSettings,
+    BindAddress, Http2, HttpSettings, HttpTimeouts, Listener, Protocol, RedirectToHttps, TcpSettings,
 };
 
 impl Parser<'_> {
@@ -180,6 +180,7 @@ impl Parser<'_> {
         let request_id_header = self.request_id_header(&raw.request_id_header);
         let edits = self.edits(&raw.request_headers, &raw.response_headers);
         let limits = raw.limits.as_ref().and_then(|limits| self.limits(&limits.value));
+        let http2 = http2(raw);
         let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.http_timeouts(&timeouts.value));
         Some(HttpSettings {
             routes: routes?,
@@ -188,6 +189,7 @@ impl Parser<'_> {
             hsts: hsts?,
             trusted_proxies: trusted_proxies?,
             request_id_header: request_id_header?,
+            http2: http2?,
             edits: edits?,
             limits: limits?,
             max_requests: raw.max_requests.as_ref().and_then(|most| u64::try_from(most.value).ok()),
@@ -299,6 +301,15 @@ impl Parser<'_> {
             Some((name, _)) => format!("add pool = {}", quote(name)),
             None => "add pool = \"app\", and a section [pool.app]".to_owned(),
         }
+    }
+}
+
+/// `None` only where a message on one of the two keys was given already.
+fn http2(raw: &RawListener) -> Option<Http2> {
+    let streams = raw.limits.as_ref()?.value.streams.as_ref()?;
+    match raw.http2.as_ref()?.value.as_str() {
+        "off" => Some(Http2::Off),
+        _ => Some(Http2::On { streams: u32::try_from(streams.value).ok()? }),
     }
 }
 

@@ -20,7 +20,7 @@ const TOKEN_BYTES: [bool; 256] = {
 };
 
 /// A token of RFC 9110 section 5.6.2: at least one tchar.
-pub(super) fn is_token(bytes: &[u8]) -> bool {
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
 

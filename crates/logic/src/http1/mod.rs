@@ -12,7 +12,7 @@ pub mod error_page;
 pub mod field;
 mod fields;
 pub mod forward;
-mod grammar;
+pub(crate) mod grammar;
 mod head;
 mod host;
 mod line;

@@ -34,18 +34,37 @@ pub fn python_script(environment: &str, name: &str) -> PathBuf {
     found
 }
 
+/// The conformance suite of HTTP/2.
+#[track_caller]
+pub fn h2spec() -> PathBuf {
+    let found = cache().join("bin").join("h2spec");
+    assert!(found.exists(), "h2spec is missing: run `make setup`");
+    found
+}
+
 fn venv(environment: &str) -> PathBuf {
+    cache().join(format!("venv-{environment}"))
+}
+
+/// Where `make setup` puts what it makes.
+fn cache() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
         .unwrap_or_else(std::env::temp_dir);
-    cache.join("penstock").join(format!("venv-{environment}"))
+    cache.join("penstock")
 }
 
 /// Runs a program to its end within a limit.
 #[track_caller]
 pub fn run(name: &str, arguments: &[&str], limit: Duration) -> Output {
-    run_to_end(Command::new(program(name)).args(arguments).stdin(Stdio::null()), limit)
+    run_to_end_of(&program(name), arguments, limit)
+}
+
+/// Runs the program at a path to its end within a limit.
+#[track_caller]
+pub fn run_to_end_of(program: &Path, arguments: &[&str], limit: Duration) -> Output {
+    run_to_end(Command::new(program).args(arguments).stdin(Stdio::null()), limit)
 }
 
 /// Runs curl and gives what it wrote.
