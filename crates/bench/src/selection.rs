@@ -93,6 +93,10 @@ impl Choice {
             Err(error) => return Ok(Planned { name, question, plan: Err(error) }),
         };
         for group in &self.named {
+            // Where programs are missing there are fewer groups, and the report says which programs.
+            if plan.groups.is_empty() && !plan.missing.is_empty() {
+                continue;
+            }
             if !plan.groups.iter().any(|known| known.id == *group) {
                 let known = plan.groups.iter().map(|group| group.id.as_str());
                 return Err(unknown(&format!("group in {name}"), group, known));

@@ -46,9 +46,19 @@ pub const GROWTH: &str = "memory-growth";
 /// Figure: all of the holder's memory, divided by the connections: what it reserved before is part of it.
 pub const ALL: &str = "memory-all";
 
+/// With fewer, what a process allocates in one piece hides what a connection costs, or makes it seem to cost nothing.
+const LEAST: usize = 500;
+
 impl Load {
     /// Does it all.
     pub async fn start(&self, gauge: &Rc<Gauge>) -> io::Result<()> {
+        if self.connections < LEAST {
+            return Err(io::Error::other(format!(
+                "{} connections are too few to tell their memory from the rest: the limit of open descriptors must be \
+                 higher (ulimit -n)",
+                self.connections
+            )));
+        }
         let tls = self.tls.as_ref().map(Client::connector).transpose()?.map(Rc::new);
         // The first connections make a server allocate what it keeps for all of them.
         drop(self.open(tls.as_ref(), FIRST).await?);

@@ -155,7 +155,7 @@ fn outcome_class(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::AimKept | Outcome::Kept => "good",
         Outcome::NotKept => "bad",
-        Outcome::TooClose | Outcome::NotMeasured => "even",
+        Outcome::TooClose | Outcome::TooFewRounds | Outcome::NotMeasured => "even",
     }
 }
 

@@ -64,6 +64,8 @@ pub enum Outcome {
     Kept,
     /// The interval reaches over the limit: another run might say otherwise.
     TooClose,
+    /// There were fewer rounds than an interval needs.
+    TooFewRounds,
     /// No part of the interval keeps it.
     NotKept,
     /// Nothing is known.
@@ -135,9 +137,12 @@ impl Bar {
 impl BarResult {
     /// What became of it.
     pub fn outcome(&self) -> Outcome {
-        let Some(Measured { interval: Interval { low, high, .. }, .. }) = self.measured else {
+        let Some(Measured { interval: Interval { low, high, confidence }, .. }) = self.measured else {
             return Outcome::NotMeasured;
         };
+        if confidence < CONFIDENCE {
+            return Outcome::TooFewRounds;
+        }
         let bar = &self.bar;
         let all_keep = |limit| bar.keeps(low, limit) && bar.keeps(high, limit);
         if bar.aim.is_some_and(all_keep) {
@@ -169,12 +174,16 @@ impl BarResult {
     }
 }
 
+/// Confidence from which an interval decides: that of five rounds.
+const CONFIDENCE: f64 = 0.9;
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Outcome::AimKept => "aim kept",
             Outcome::Kept => "kept",
             Outcome::TooClose => "too close",
+            Outcome::TooFewRounds => "too few rounds",
             Outcome::NotKept => "NOT kept",
             Outcome::NotMeasured => "not measured",
         })
@@ -216,6 +225,10 @@ mod tests {
         assert_eq!(outcome(0.74, 0.76), Outcome::Kept);
         assert_eq!(outcome(0.60, 0.75), Outcome::AimKept);
         assert_eq!(outcome(0.801, 0.9), Outcome::NotKept);
+        let measured =
+            Measured { value: 0.1, interval: Interval { low: 0.1, high: 0.1, confidence: 0.0 }, rival: None };
+        let once = BarResult { bar: bar.clone(), measured: Some(measured), absent: Vec::new() };
+        assert_eq!(once.outcome(), Outcome::TooFewRounds);
     }
 
     #[test]

@@ -143,7 +143,14 @@ fn finish(results: &Results, files: &Files) -> Result<(), Failure> {
     if !bars.is_empty() {
         print(&format!("{bars}\n"))?;
     }
-    files.write(results)
+    files.write(results)?;
+    let contestants =
+        results.scenarios.iter().flat_map(|scenario| &scenario.groups).flat_map(|group| &group.contestants);
+    if results.interrupted.is_none() && !contestants.into_iter().any(|contestant| contestant.failed.is_none())
+    {
+        return Err(Failure::Runtime(anyhow::anyhow!("nothing could be measured: the lines above say why")));
+    }
+    Ok(())
 }
 
 /// Scenarios with their groups; what a quick run does is marked.
@@ -193,6 +200,15 @@ impl Files {
     fn of(arguments: &Arguments) -> Result<Self, Failure> {
         let Arguments { json, markdown, html, .. } = arguments;
         if json.is_some() || markdown.is_some() || html.is_some() {
+            // What cannot be written is said now, and not after minutes of measuring.
+            let asked: Vec<_> = [json, markdown, html].into_iter().flatten().collect();
+            for (at, path) in asked.iter().enumerate() {
+                if asked[..at].contains(path) {
+                    return Err(Failure::usage(format_args!("{} is asked for twice", path.display())));
+                }
+                let file = fs::OpenOptions::new().append(true).create(true).open(path);
+                file.map_err(|error| unwritable(path, &error))?;
+            }
             return Ok(Files {
                 made: None,
                 json: json.clone(),
@@ -201,8 +217,7 @@ impl Files {
             });
         }
         let name = jiff::Zoned::now().strftime("penstock-bench-%Y-%m-%d-%H%M%S").to_string();
-        let directory = PathBuf::from(name);
-        fs::create_dir_all(&directory).map_err(|error| unwritable(&directory, &error))?;
+        let directory = make_directory(&name)?;
         let file = |name: &str| Some(directory.join(name));
         let (json, markdown, html) = (file("results.json"), file("report.md"), file("report.html"));
         Ok(Files { made: Some(directory), json, markdown, html })
@@ -214,16 +229,25 @@ impl Files {
         let _ = self.made.as_ref().map(fs::remove_dir);
     }
 
+    /// Writes all that can be written; gives the first failure.
     fn write(&self, results: &Results) -> Result<(), Failure> {
-        if let Some(path) = &self.json {
-            results.write(path).map_err(failure)?;
+        let mut failed = None;
+        if let Some(path) = &self.json
+            && let Err(error) = results.write(path)
+        {
+            failed.get_or_insert(failure(error));
         }
         let texts =
             [(&self.markdown, markdown::render as fn(&Results) -> String), (&self.html, html::render)];
         for (path, render) in texts {
-            if let Some(path) = path {
-                fs::write(path, render(results)).map_err(|error| unwritable(path, &error))?;
+            if let Some(path) = path
+                && let Err(error) = fs::write(path, render(results))
+            {
+                failed.get_or_insert(unwritable(path, &error));
             }
+        }
+        if let Some(failed) = failed {
+            return Err(failed);
         }
         let disturbed = results.disturbed().count();
         if disturbed > 0 {
@@ -232,6 +256,20 @@ impl Files {
         let written = [&self.json, &self.markdown, &self.html].into_iter().flatten();
         print(&written.map(|path| format!("written: {}\n", path.display())).collect::<String>())
     }
+}
+
+/// Makes a directory that nobody else writes to: two runs may begin in the same second.
+fn make_directory(name: &str) -> Result<PathBuf, Failure> {
+    let mut directory = PathBuf::from(name);
+    for number in 2.. {
+        match fs::create_dir(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                directory = PathBuf::from(format!("{name}-{number}"));
+            }
+            made => return made.map(|()| directory.clone()).map_err(|error| unwritable(&directory, &error)),
+        }
+    }
+    Ok(directory)
 }
 
 /// The command line, as somebody else could type it: without the directory of the program.
