@@ -117,6 +117,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let results = run::run(&context, planned, rules, command(), &mut observe);
     drop(context);
     let written = finish(&results, &files);
+    drop(files);
     match interrupt.signal() {
         None => written,
         Some(signal) => {
@@ -135,7 +136,6 @@ fn finish(results: &Results, files: &Files) -> Result<(), Failure> {
         complain(&format!("\ninterrupted by {signal}\n"));
         if results.scenarios.iter().all(|scenario| scenario.groups.is_empty()) {
             complain("nothing was measured until then, and nothing is written\n");
-            files.forget();
             return Ok(());
         }
     }
@@ -189,10 +189,36 @@ fn forecast(estimate: Duration) -> String {
 
 /// Where reports go.
 struct Files {
-    made: Option<PathBuf>,
+    /// What was made for them before the run; taken away with this if nobody wrote to it.
+    _made: Made,
     json: Option<PathBuf>,
     markdown: Option<PathBuf>,
     html: Option<PathBuf>,
+}
+
+/// Made before a run, so that what cannot be written is found out early.
+enum Made {
+    /// A directory for all reports.
+    Directory(PathBuf),
+    /// Empty files that were not there before.
+    Files(Vec<PathBuf>),
+}
+
+impl Drop for Made {
+    /// What nobody wrote to is taken away again.
+    fn drop(&mut self) {
+        match self {
+            // One that is not empty is not taken away.
+            Self::Directory(directory) => drop(fs::remove_dir(directory)),
+            Self::Files(files) => {
+                for file in files {
+                    if fs::metadata(&*file).is_ok_and(|file| file.is_file() && file.len() == 0) {
+                        let _ = fs::remove_file(file);
+                    }
+                }
+            }
+        }
+    }
 }
 
 impl Files {
@@ -202,6 +228,8 @@ impl Files {
         if json.is_some() || markdown.is_some() || html.is_some() {
             // What cannot be written is said now, and not after minutes of measuring.
             let asked: Vec<_> = [json, markdown, html].into_iter().flatten().collect();
+            let new = asked.iter().filter(|path| !path.exists()).map(|path| path.to_path_buf());
+            let made = Made::Files(new.collect());
             for (at, path) in asked.iter().enumerate() {
                 if asked[..at].contains(path) {
                     return Err(Failure::usage(format_args!("{} is asked for twice", path.display())));
@@ -210,7 +238,7 @@ impl Files {
                 file.map_err(|error| unwritable(path, &error))?;
             }
             return Ok(Files {
-                made: None,
+                _made: made,
                 json: json.clone(),
                 markdown: markdown.clone(),
                 html: html.clone(),
@@ -220,13 +248,7 @@ impl Files {
         let directory = make_directory(&name)?;
         let file = |name: &str| Some(directory.join(name));
         let (json, markdown, html) = (file("results.json"), file("report.md"), file("report.html"));
-        Ok(Files { made: Some(directory), json, markdown, html })
-    }
-
-    /// Takes the directory away that was made for reports that nobody writes.
-    fn forget(&self) {
-        // One that is not empty any more is not ours.
-        let _ = self.made.as_ref().map(fs::remove_dir);
+        Ok(Files { _made: Made::Directory(directory), json, markdown, html })
     }
 
     /// Writes all that can be written; gives the first failure.
