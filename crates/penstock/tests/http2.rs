@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
@@ -470,11 +471,13 @@ fn a_client_that_never_reads_costs_bounded_memory_and_is_cut_off() {
 
 #[test]
 fn a_stream_whose_backend_takes_nothing_does_not_stop_the_others() {
-    let backend = Scripted::start(|talk| {
+    let (release, held) = mpsc::channel::<()>();
+    let held = Mutex::new(held);
+    let backend = Scripted::start(move |talk| {
         let Some(head) = talk.head() else { return };
         if head.starts_with("POST") {
-            // Takes nothing more, but stays.
-            std::thread::sleep(secs(3));
+            // Takes nothing more, but stays until the test is over.
+            let _ = held.lock().unwrap().recv();
         } else {
             let _ = talk.answer(200, &[], b"quick");
         }
@@ -490,9 +493,8 @@ fn a_stream_whose_backend_takes_nothing_does_not_stop_the_others() {
         }
     }
     client.get(101, "/");
-    let began = Instant::now();
     assert_eq!(client.response(101), (Some(200), b"quick".to_vec()));
-    assert!(began.elapsed() < secs(2), "it waited {:?}", began.elapsed());
+    drop(release);
 }
 
 #[test]
@@ -559,7 +561,8 @@ fn a_reload_that_switches_http2_off_ends_connections_in_order() {
 
 #[test]
 fn h2spec_passes_all_strict_cases_over_tls() {
-    // Slow enough that a hundred requests are open at once when the suite opens one more.
+    // The suite opens one stream more than are allowed and wants that one refused: few are allowed, and answers take longer
+    // than it takes to open them.
     let backend = Scripted::start(|talk| {
         while talk.request().is_some() {
             std::thread::sleep(millis(50));
@@ -568,7 +571,7 @@ fn h2spec_passes_all_strict_cases_over_tls() {
             }
         }
     });
-    let (server, _dir) = start(&backend.address, "", "");
+    let (server, _dir) = start(&backend.address, "", "[listener.secure.limits]\nstreams = 10");
     let address = server.address("secure");
     let port = address.rsplit(':').next().unwrap();
     let arguments = ["-h", "localhost", "-p", port, "-t", "-k", "-S", "-o", "5"];
