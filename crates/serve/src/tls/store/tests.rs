@@ -57,7 +57,7 @@ fn ten_thousand_pairs_are_found_by_hash_and_a_second_look_reads_none_again() {
     store.scan(Removal::AtOnce);
     let first = begun.elapsed();
     assert_eq!(store.count()[0], (Standing::Ok, 10_000));
-    std::thread::sleep(pair::TICK);
+    std::thread::sleep(pair::TICK); // so long a file counts as just changed, and is read again
     store.scan(Removal::AtOnce);
     let before = store.report();
     let begun = Instant::now();
