@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-/// Buffers that are kept, and how large each may be: together less than a connection's worth of memory.
+/// Buffers that are kept, and how large each may be: at most 128 KiB for each worker.
 const KEPT: usize = 16;
 const LARGEST: usize = 8 * 1024;
 
