@@ -283,15 +283,17 @@ impl Files {
 /// Makes a directory that nobody else writes to: two runs may begin in the same second.
 fn make_directory(name: &str) -> Result<PathBuf, Failure> {
     let mut directory = PathBuf::from(name);
-    for number in 2.. {
+    let mut number = 1;
+    loop {
         match fs::create_dir(&directory) {
+            Ok(()) => return Ok(directory),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                number += 1;
                 directory = PathBuf::from(format!("{name}-{number}"));
             }
-            made => return made.map(|()| directory.clone()).map_err(|error| unwritable(&directory, &error)),
+            Err(error) => return Err(unwritable(&directory, &error)),
         }
     }
-    Ok(directory)
 }
 
 /// The command line, as somebody else could type it: without the directory of the program.
