@@ -5,7 +5,7 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
@@ -560,7 +560,7 @@ fn a_reload_that_switches_http2_off_ends_connections_in_order() {
 }
 
 #[test]
-fn h2spec_passes_all_strict_cases_over_tls() {
+fn h2spec_passes_all_strict_cases_over_tls_while_reloads_run() {
     // The suite opens one stream more than are allowed and wants that one refused: few are allowed, and answers take longer
     // than it takes to open them.
     let backend = Scripted::start(|talk| {
@@ -571,11 +571,34 @@ fn h2spec_passes_all_strict_cases_over_tls() {
             }
         }
     });
-    let (server, _dir) = start(&backend.address, "", "[listener.secure.limits]\nstreams = 10");
+    let limit = "[listener.secure.limits]\nstreams = 10";
+    let (server, dir) = start(&backend.address, "", limit);
     let address = server.address("secure");
     let port = address.rsplit(':').next().unwrap();
     let arguments = ["-h", "localhost", "-p", port, "-t", "-k", "-S", "-o", "5"];
-    let output = tools::run_to_end_of(&tools::h2spec(), &arguments, secs(120));
+    let (server, ended) = (&server, &AtomicBool::new(false));
+    let (output, reloads) = std::thread::scope(|scope| {
+        let reloading = scope.spawn(|| {
+            let mut reloads = 0;
+            while !ended.load(SeqCst) {
+                // Every other one changes the listener that is tested, too.
+                let change =
+                    if reloads % 2 == 0 { "response-headers = { set = { X-Odd = \"1\" } }\n" } else { "" };
+                let text = config(dir.path(), &backend.address, "", limit);
+                server.write_config(
+                    &text.replace("[listener.secure]\n", &format!("[listener.secure]\n{change}")),
+                );
+                let reload = server.ctl(&["reload"]);
+                assert!(reload.status.success(), "{reload:?}");
+                reloads += 1;
+            }
+            reloads
+        });
+        let output = tools::run_to_end_of(&tools::h2spec(), &arguments, secs(120));
+        ended.store(true, SeqCst);
+        (output, reloading.join().unwrap())
+    });
+    assert!(reloads >= 20, "{reloads} reloads");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let last = text.lines().rev().find(|line| line.contains(" tests, ")).unwrap_or_default().to_owned();
     assert_eq!(last.trim(), "146 tests, 146 passed, 0 skipped, 0 failed", "{text}");

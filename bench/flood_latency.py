@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""What a client notices while another floods the front door with HTTP/2 frames.
+
+  PENSTOCK=target/release/penstock bench/flood_latency.py
+
+penstock has one worker on core 0; the client, the attackers and nginx, the backend, share core 1. The client sends one
+request after the other on a kept connection and notes how long each takes, by turns alone and beside each kind of flood.
+Attackers connect, flood, are cut off, and begin again at once. Prints Markdown: medians over the rounds, and least and
+greatest in parentheses. The attackers' own work on core 1 delays the client too: the line "requests" is as many attackers
+that behave well, for comparison.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SERVER_CORE, CLIENT_CORE = 0, 1
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4\0" + bytes(4)
+DATA, HEADERS, PRIORITY, RESET, SETTINGS, PING, WINDOW, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
+END_STREAM, END_HEADERS = 1, 4
+
+
+def frame(kind, flags, stream, payload=b""):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def block(*fields):
+    """A header block without table or Huffman code (RFC 7541 section 6.2.2)."""
+    return b"".join(b"\0" + bytes([len(n)]) + n + bytes([len(v)]) + v for n, v in fields)
+
+
+GET = block((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"flood"))
+OPEN = frame(HEADERS, END_HEADERS, 1, GET)
+
+
+def of_streams(*frames):
+    return b"".join(b"".join(frame(k, f, 2 * n + 1, p) for k, f, p in frames) for n in range(5000))
+
+
+FLOODS = {
+    "streams opened and reset": of_streams((HEADERS, END_HEADERS | END_STREAM, GET), (RESET, 0, bytes(3) + b"\x08")),
+    "streams made to be reset": of_streams((HEADERS, END_HEADERS, GET), (WINDOW, 0, b"\x7f\xff\xff\xff")),
+    "PING": frame(PING, 0, 0, bytes(8)) * 20000,
+    "SETTINGS": frame(SETTINGS, 0, 0, b"\0\4\0\0\xff\xff") * 20000,
+    "WINDOW_UPDATE": OPEN + frame(WINDOW, 0, 1, b"\0\0\0\1") * 20000,
+    "empty DATA": OPEN + frame(DATA, 0, 1) * 20000,
+    "PRIORITY": frame(PRIORITY, 0, 3, bytes(4) + b"\1") * 20000,
+    "unknown frames": frame(0xbb, 0, 0, bytes(20)) * 20000,
+    "CONTINUATION": frame(HEADERS, 0, 1, GET) + frame(CONTINUATION, 0, 1, block((b"x", b"y"))) * 20000,
+    "header table bomb": frame(HEADERS, END_HEADERS | END_STREAM, 1,
+                               GET + b"\x40\x01x\x7f\x81\x1e" + b"a" * 4000 + b"\xbe" * 8000),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--penstock", default=os.environ.get("PENSTOCK"), help="release binary (default: $PENSTOCK)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=1000, help="requests of the client in each turn")
+    parser.add_argument("--attackers", type=int, default=2)
+    options = parser.parse_args()
+    if not options.penstock:
+        parser.error("name the release binary: --penstock or PENSTOCK")
+    if os.cpu_count() < 2:
+        sys.exit("the server and the others need a core each")
+    os.sched_setaffinity(0, {CLIENT_CORE})
+    turns = {"alone": None, "requests": "requests", **FLOODS}
+    samples = {name: [] for name in turns}
+    with front_door(options.penstock) as port:
+        latencies(port, options.requests)
+        for _ in range(options.rounds):
+            for name, flood in turns.items():
+                with attack(port, name, flood, options.attackers) as attackers:
+                    p50, p99 = latencies(port, options.requests)
+                samples[name].append((p50, p99, attackers.rate))
+    print(f"{options.attackers} attackers, {options.rounds} rounds of {options.requests} requests each\n")
+    print("| beside the client | p50 us | p99 us | p99 against alone | attackers cut off, each second |")
+    print("|---|---:|---:|---:|---:|")
+    alone = [p99 for _, p99, _ in samples["alone"]]
+    for name, rounds in samples.items():
+        ratios = [p99 / quiet for (_, p99, _), quiet in zip(rounds, alone)]
+        p50, p99, rate = ([r[n] for r in rounds] for n in range(3))
+        cut = "-" if name in ("alone", "requests") else f"{statistics.median(rate):,.0f}"
+        print(f"| {name} | {spread(p50, '.0f')} | {spread(p99, '.0f')} | {spread(ratios, '.2f')} | {cut} |")
+
+
+def spread(values, form):
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def latencies(port, requests):
+    """Median and 99th percentile of the time of one request, in microseconds."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        times = []
+        for _ in range(requests):
+            begun = time.perf_counter()
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: client\r\n\r\n")
+            answer = connection.recv(4096)
+            times.append((time.perf_counter() - begun) * 1e6)
+            if not answer.startswith(b"HTTP/1.1 200 "):
+                sys.exit(f"the client beside was answered {answer[:80]!r}")
+    times.sort()
+    return times[len(times) // 2], times[len(times) * 99 // 100]
+
+
+class Attackers:
+    def __init__(self):
+        self.rate = 0.0
+
+
+@contextlib.contextmanager
+def attack(port, name, flood, count):
+    attackers = Attackers()
+    if flood is None:
+        yield attackers
+        return
+    cut, begun = multiprocessing.Value("Q", 0), multiprocessing.Semaphore(0)
+    target = behave if flood == "requests" else misbehave
+    processes = [multiprocessing.Process(target=target, args=(port, flood, cut, begun), daemon=True)
+                 for _ in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        begun.acquire()
+    since, before = time.monotonic(), cut.value
+    yield attackers
+    attackers.rate = (cut.value - before) / (time.monotonic() - since)
+    for process in processes:
+        process.kill()
+        process.join()
+    if flood != "requests" and cut.value == 0:
+        sys.exit(f"{name}: the flood was never cut off")
+
+
+def misbehave(port, flood, cut, begun):
+    told = False
+    while True:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # Until it is cut off, whether that shows in sending or in reading.
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(PREFACE + flood)
+                while connection.recv(65536):
+                    pass
+        with cut.get_lock():
+            cut.value += 1
+        if not told:
+            told = True
+            begun.release()
+
+
+def behave(port, _flood, _cut, begun):
+    begun.release()
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: other\r\n\r\n")
+            connection.recv(4096)
+
+
+@contextlib.contextmanager
+def front_door(penstock):
+    """nginx behind penstock; gives the port of penstock."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "nginx.conf").write_text(
+            f"daemon off; pid {name}/pid; error_log stderr crit; worker_processes 1; events {{}} http {{\n"
+            f"access_log off; keepalive_requests 100000000; server {{ listen unix:{name}/backend; return 200 'hello'; }} }}\n")
+        (directory / "penstock.toml").write_text(
+            f'[process]\nworkers = 1\n[control]\nsocket = "{name}/control"\n[access-log]\ntarget = "off"\n'
+            f'[listener.web]\nbind = "127.0.0.1:0"\npool = "app"\n[pool.app]\nbackends = ["unix:{name}/backend"]\n')
+        nginx = subprocess.Popen(["nginx", "-c", f"{name}/nginx.conf", "-p", name])
+        log = open(directory / "log", "w+")
+        server = subprocess.Popen(["taskset", "-c", str(SERVER_CORE), penstock, "serve", "--config", f"{name}/penstock.toml"],
+                                  stderr=log)
+        try:
+            yield port_of(directory, penstock, server)
+            if server.poll() is not None:
+                sys.exit(f"penstock ended with {server.returncode}")
+        finally:
+            for process in (server, nginx):
+                process.send_signal(signal.SIGTERM)
+                process.wait()
+
+
+def port_of(directory, penstock, server):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and server.poll() is None:
+        asked = subprocess.run([penstock, "ctl", "--socket", str(directory / "control"), "status"],
+                               capture_output=True, text=True)
+        for word in asked.stdout.split():
+            if word.startswith("127.0.0.1:") and not word.endswith(":0"):
+                return int(word.rsplit(":", 1)[1])
+        time.sleep(0.05)
+    sys.exit("penstock did not start:\n" + (directory / "log").read_text())
+
+
+if __name__ == "__main__":
+    main()
