@@ -5,9 +5,9 @@
 
 penstock has one worker on core 0; the client, the attackers and nginx, the backend, share core 1. The client sends one
 request after the other on a kept connection and notes how long each takes, by turns alone and beside each kind of flood.
-Attackers connect, flood, are cut off, and begin again at once. Prints Markdown: medians over the rounds, and least and
-greatest in parentheses. The attackers' own work on core 1 delays the client too: the line "requests" is as many attackers
-that behave well, for comparison.
+Attackers connect, flood, are cut off, and begin again, at once or --pause later. Prints Markdown: medians over the rounds, and least and
+greatest in parentheses. The attackers' own work on core 1 delays the client too: in the line "requests" they behave well,
+for comparison.
 """
 
 import argparse
@@ -67,6 +67,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=1000, help="requests of the client in each turn")
     parser.add_argument("--attackers", type=int, default=2)
+    parser.add_argument("--pause", type=float, default=0, help="seconds between two attacks of an attacker")
     options = parser.parse_args()
     if not options.penstock:
         parser.error("name the release binary: --penstock or PENSTOCK")
@@ -79,10 +80,11 @@ def main():
         latencies(port, options.requests)
         for _ in range(options.rounds):
             for name, flood in turns.items():
-                with attack(port, name, flood, options.attackers) as attackers:
+                with attack(port, name, flood, options) as attackers:
                     p50, p99 = latencies(port, options.requests)
                 samples[name].append((p50, p99, attackers.rate))
-    print(f"{options.attackers} attackers, {options.rounds} rounds of {options.requests} requests each\n")
+    print(f"{options.attackers} attackers, {options.pause} s between their attacks, {options.rounds} rounds of "
+          f"{options.requests} requests\n")
     print("| beside the client | p50 us | p99 us | p99 against alone | attackers cut off, each second |")
     print("|---|---:|---:|---:|---:|")
     alone = [p99 for _, p99, _ in samples["alone"]]
@@ -119,15 +121,15 @@ class Attackers:
 
 
 @contextlib.contextmanager
-def attack(port, name, flood, count):
+def attack(port, name, flood, options):
     attackers = Attackers()
     if flood is None:
         yield attackers
         return
     cut, begun = multiprocessing.Value("Q", 0), multiprocessing.Semaphore(0)
     target = behave if flood == "requests" else misbehave
-    processes = [multiprocessing.Process(target=target, args=(port, flood, cut, begun), daemon=True)
-                 for _ in range(count)]
+    processes = [multiprocessing.Process(target=target, args=(port, flood, options.pause, cut, begun), daemon=True)
+                 for _ in range(options.attackers)]
     for process in processes:
         process.start()
     for process in processes:
@@ -142,7 +144,7 @@ def attack(port, name, flood, count):
         sys.exit(f"{name}: the flood was never cut off")
 
 
-def misbehave(port, flood, cut, begun):
+def misbehave(port, flood, pause, cut, begun):
     told = False
     while True:
         with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -157,15 +159,17 @@ def misbehave(port, flood, cut, begun):
         if not told:
             told = True
             begun.release()
+        time.sleep(pause)
 
 
-def behave(port, _flood, _cut, begun):
+def behave(port, _flood, pause, _cut, begun):
     begun.release()
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while True:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: other\r\n\r\n")
             connection.recv(4096)
+            time.sleep(pause)
 
 
 @contextlib.contextmanager

@@ -3,8 +3,9 @@
 //! `http2/side.rs` is a stream as the exchange sees it, `http2/wire.rs` the connection below; what a request may be and what a
 //! client may cost is decided in `logic/http2`.
 
-use std::cell::Cell;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::io::IoSlice;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,7 +19,7 @@ use http::Request;
 use logic::access_log::Kind;
 use logic::http1::request::MethodKind;
 use logic::http2::downgrade::{self, Body};
-use logic::http2::flood::{Flood, PREFACE};
+use logic::http2::flood::PREFACE;
 use tokio::task::JoinSet;
 
 use crate::connection::{Arrival, Guest};
@@ -33,7 +34,7 @@ mod side;
 mod wire;
 
 pub use side::Side;
-use wire::Wire;
+use wire::{Gate, Wire};
 
 /// Bytes of a request's body that may be on their way or waiting for a slow backend, for each stream. The connection's window
 /// is as large as those of all streams together: a backend that takes nothing stops only its own streams.
@@ -79,12 +80,19 @@ pub async fn serve(
     let Guest { stream, early, arrival } = guest;
     let Some(settings) = http_settings(&plan) else { return };
     let stream = Rc::new(stream);
-    let flood = Rc::new(Cell::new(None));
-    let wire = Wire::new(stream.clone(), early, flood.clone());
+    let gate = Rc::new(Gate::default());
+    let wire = Wire::new(stream.clone(), early, gate.clone());
     let timer = Timer::default();
-    let shaking_hands = builder(settings).handshake::<_, Bytes>(wire);
+    let mut handshake = builder(settings).handshake::<_, Bytes>(wire);
+    let shaking_hands = poll_fn(|cx| {
+        gate.begin_turn();
+        match (Pin::new(&mut handshake).poll(cx), gate.flood()) {
+            (Poll::Pending, Some(flood)) => Poll::Ready(Err(Ending::Flood(flood))),
+            (result, _) => result.map(Ok),
+        }
+    });
     let ending = match timer.within(settings.timeouts.head, shaking_hands).await {
-        Ok(Ok(connection)) => {
+        Ok(Ok(Ok(connection))) => {
             let mut visit = Visit {
                 worker,
                 max_requests: settings.max_requests.unwrap_or(u64::MAX),
@@ -101,11 +109,16 @@ pub async fn serve(
                 served: 0,
                 since: Instant::now(),
                 leaving: Leaving::No,
-                flood: flood.clone(),
+                gate: gate.clone(),
             };
             poll_fn(|cx| visit.poll(cx)).await
         }
-        Ok(Err(error)) => ending_of(&error),
+        Ok(Ok(Err(error))) => ending_of(&error),
+        Ok(Err(flooded)) => {
+            // Our settings have been sent by the handshake. A client that does not take this either is told nothing.
+            let _ = poll_fn(|cx| Poll::Ready(stream.poll_write(cx, &[IoSlice::new(CALM)]))).await;
+            Some(flooded)
+        }
         Err(_) => None,
     };
     control.stop_waiting();
@@ -183,7 +196,7 @@ struct Visit<'a> {
     /// End of the last request, or the start.
     since: Instant,
     leaving: Leaving,
-    flood: Rc<Cell<Option<Flood>>>,
+    gate: Rc<Gate>,
 }
 
 impl Visit<'_> {
@@ -195,8 +208,9 @@ impl Visit<'_> {
         if self.leaving == Leaving::No && (self.worker.is_draining() || self.served >= self.max_requests) {
             self.leave_gracefully();
         }
+        self.gate.begin_turn();
         for _ in 0..TURNS {
-            if let Some(flood) = self.flood.get()
+            if let Some(flood) = self.gate.flood()
                 && !matches!(self.leaving, Leaving::By(_))
             {
                 self.leave(Reason::ENHANCE_YOUR_CALM);
@@ -206,13 +220,13 @@ impl Visit<'_> {
             match self.poll_connection(cx) {
                 Poll::Ready(None) => {}
                 Poll::Ready(Some(ending)) => {
-                    return Poll::Ready(self.flood.get().map(Ending::Flood).or(ending));
+                    return Poll::Ready(self.gate.flood().map(Ending::Flood).or(ending));
                 }
-                Poll::Pending if self.flood.get().is_some() && !matches!(self.leaving, Leaving::By(_)) => {}
+                Poll::Pending if self.gate.flood().is_some() && !matches!(self.leaving, Leaving::By(_)) => {}
                 Poll::Pending => return self.poll_idle(cx),
             }
         }
-        cx.waker().wake_by_ref();
+        let _ = pin!(tokio::task::yield_now()).poll(cx);
         Poll::Pending
     }
 
@@ -249,7 +263,7 @@ impl Visit<'_> {
             Leaving::By(due) => due,
         };
         if self.leaving != Leaving::No {
-            return self.timer.poll_due(cx, due).map(|()| self.flood.get().map(Ending::Flood));
+            return self.timer.poll_due(cx, due).map(|()| self.gate.flood().map(Ending::Flood));
         }
         match self.control.poll_idle(cx, self.since, |cx| self.timer.poll_due(cx, due)) {
             Poll::Pending => Poll::Pending,
@@ -380,6 +394,9 @@ fn ending_of(error: &h2::Error) -> Option<Ending> {
         _ => None,
     }
 }
+
+/// GOAWAY with ENHANCE_YOUR_CALM, before any stream (RFC 9113 section 6.8).
+const CALM: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0b";
 
 /// RFC 9113 section 6.9.1.
 const MOST_WINDOW: u32 = (1 << 31) - 1;

@@ -62,6 +62,8 @@ pub struct Budget {
     left: [u64; Flood::COUNT],
     filled: Instant,
     exhausted: Option<Flood>,
+    /// Frames that the client has sent.
+    frames: u64,
 }
 
 impl Budget {
@@ -73,14 +75,31 @@ impl Budget {
             left: ALL.map(|flood| flood.allowance().0 * THOUSAND),
             filled: now,
             exhausted: None,
+            frames: 0,
         }
+    }
+
+    /// Frames that the client has sent so far, of every kind.
+    pub fn frames(&self) -> u64 {
+        self.frames
     }
 
     /// Counts what the client sent. `Err` from the moment a budget is exhausted.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) -> Result<(), Flood> {
         self.fill(now);
         let mut received = std::mem::take(&mut self.received);
-        received.feed(bytes, |frame| match frame.kind {
+        let mut frames = 0;
+        received.feed(bytes, |frame| {
+            frames += 1;
+            self.charge(frame);
+        });
+        self.received = received;
+        self.frames += frames;
+        self.exhausted.map_or(Ok(()), Err)
+    }
+
+    fn charge(&mut self, frame: Frame) {
+        match frame.kind {
             Kind::DATA if frame.holds_nothing() && frame.flags & END_STREAM == 0 => self.spend(Flood::Empty),
             Kind::DATA => {}
             Kind::HEADERS => {
@@ -97,9 +116,7 @@ impl Budget {
             Kind::PING => self.spend(Flood::Pings),
             Kind::WINDOW_UPDATE => self.spend(Flood::Windows),
             _ => self.spend(Flood::Idle),
-        });
-        self.received = received;
-        self.exhausted.map_or(Ok(()), Err)
+        }
     }
 
     /// Counts what we sent: work that earns the client frames, and streams that it made us reset.
@@ -394,6 +411,7 @@ mod tests {
         for size in [1, 2, 3, 7, 9, 10, 13, 64, 1000, 100_000] {
             let mut budget = Budget::new(now);
             let results: Vec<_> = bytes.chunks(size).map(|piece| budget.receive(piece, now)).collect();
+            assert_eq!(budget.frames(), 303, "pieces of {size}");
             assert_eq!(results.last(), Some(&Err(Flood::Empty)), "pieces of {size}");
             assert!(results[..results.len() * 9 / 10].iter().all(Result::is_ok), "pieces of {size}");
         }
