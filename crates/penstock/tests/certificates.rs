@@ -17,6 +17,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::Value;
+use support::server::Setup;
 use support::{Client, Server, eventually, secs, tools};
 use tempfile::TempDir;
 
@@ -425,6 +426,24 @@ fn a_directory_that_is_replaced_or_comes_back_is_watched_again() {
     eventually("all is well", secs(5), || {
         server.ctl_json(&["status"])["degraded"].as_array()?.is_empty().then_some(())
     });
+}
+
+#[test]
+fn without_inotify_the_directory_is_looked_at_every_second_and_that_is_said() {
+    let certs = Certs::new();
+    certs.renew("a", "a.example");
+    // A user namespace of its own has limits of its own.
+    let none_left = "echo 0 > /proc/sys/user/max_inotify_instances && exec \"$@\"";
+    let server = Setup::new(&config(&certs.dir(), ""))
+        .through(["unshare", "--user", "--map-root-user", "sh", "-c", none_left, "sh"])
+        .start();
+    eventually("it is said", secs(10), || {
+        let degraded = server.ctl_json(&["status"])["degraded"].to_string();
+        degraded.contains("found by looking every second: inotify: EMFILE").then_some(())
+    });
+    certs.renew("a", "a.example");
+    let new = leaf(&certs.dir().join("a.crt"));
+    eventually("the new one is served", secs(10), || (served(&server, "a.example")? == new).then_some(()));
 }
 
 #[test]
