@@ -77,7 +77,7 @@ def verify(work, server, options):
     loop = "open loop" if work.rate else "closed loop"
     print(f"\n### {work.title}\n\n{work.connections} connections, {loop}, {options.rounds} rounds of {options.seconds} s\n")
     columns = ["requests/s as told", "told / counted by nginx", "server CPU us/request", "own CPU us/request",
-               "mean ms", "p50 ms", "p90 ms", "p99 ms", "in flight"]
+               "own sleeps/request", "server sleeps/request", "mean ms", "p50 ms", "p90 ms", "p99 ms", "in flight"]
     print("| generator | " + " | ".join(columns) + " |\n|---|" + "---:|" * len(columns))
     for generator in generators:
         cells = [cell([sample[column] for sample in samples[generator]]) for column in columns]
@@ -88,17 +88,17 @@ def measure(generator, work, server, options):
     """One run of a generator: what it says, and what nginx and the kernel say."""
     with tempfile.TemporaryDirectory() as directory, stalls(server.worker) if work.stall else contextlib.nullcontext():
         command, stdin = generator.command(work, server, options, Path(directory))
-        requests, cpu = server.requests(), server.cpu()
+        requests, cpu, sleeps = server.requests(), server.cpu(), server.sleeps()
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True)
             os.sched_setaffinity(process.pid, {LOAD_CORE})
             if stdin:
                 process.stdin.write(stdin)
                 process.stdin.flush()
-            own = wait(process, options.seconds + 15)
+            own, own_sleeps = wait(process, options.seconds + 15)
             output.seek(0)
             text = output.read()
-        cpu = server.cpu() - cpu
+        cpu, sleeps = server.cpu() - cpu, server.sleeps() - sleeps
         # The question itself is a request.
         work.counted = counted = server.requests() - requests - 1
         told = generator.told(text, work, Path(directory))
@@ -110,6 +110,8 @@ def measure(generator, work, server, options):
         "told / counted by nginx": told["units"] / counted,
         "server CPU us/request": cpu / counted * 1e6,
         "own CPU us/request": own / counted * 1e6,
+        "own sleeps/request": own_sleeps / counted,
+        "server sleeps/request": sleeps / counted,
         "in flight": told["mean"] * rate if told.get("mean") else None,
     }
     for name in ("mean", "p50", "p90", "p99"):
@@ -118,13 +120,13 @@ def measure(generator, work, server, options):
 
 
 def wait(process, limit):
-    """Waits for a generator and gives its CPU time in seconds, with all its threads."""
+    """Waits for a generator and gives its CPU time in seconds and how often it slept, with all its threads."""
     end = time.monotonic() + limit
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
             process.returncode = os.waitstatus_to_exitcode(status)
-            return usage.ru_utime + usage.ru_stime
+            return usage.ru_utime + usage.ru_stime, usage.ru_nvcsw
         if time.monotonic() > end:
             process.kill()
             process.wait()
@@ -287,6 +289,11 @@ class Nginx:
     def cpu(self):
         """CPU time of the worker in seconds, exact to the nanosecond while it waits."""
         return int(Path(f"/proc/{self.worker}/schedstat").read_text().split()[0]) / 1e9
+
+    def sleeps(self):
+        """How often the worker has gone to sleep because there was nothing to do."""
+        status = Path(f"/proc/{self.worker}/status").read_text()
+        return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.M).group(1))
 
     def _find_worker(self):
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
