@@ -139,18 +139,23 @@ fn related(name: &str, known: &str) -> bool {
     name.len() >= 3 && (known.contains(name) || name.contains(known))
 }
 
-/// How many characters have to be put in, taken out or replaced to make one of the other (Levenshtein).
+/// How many characters have to be put in, taken out, replaced or swapped with their neighbour to make one of the other
+/// (optimal string alignment).
 fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<_> = other.chars().collect();
+    let [one, other] = [one, other].map(|word| word.chars().collect::<Vec<_>>());
+    let mut before = Vec::new();
     let mut row: Vec<_> = (0..=other.len()).collect();
-    for (index, character) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
+    for (index, character) in one.iter().enumerate() {
+        let mut next = vec![index + 1];
         for (column, there) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(*there != character);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(row[column].min(row[column + 1]) + 1);
+            let replaced = row[column] + usize::from(there != character);
+            let mut least = replaced.min(row[column + 1] + 1).min(next[column] + 1);
+            if index > 0 && column > 0 && one[index - 1] == *there && other[column - 1] == *character {
+                least = least.min(before[column - 1] + 1);
+            }
+            next.push(least);
         }
+        before = std::mem::replace(&mut row, next);
     }
     row[other.len()]
 }
@@ -203,9 +208,13 @@ mod tests {
 
     #[test]
     fn the_distance_of_two_words_is_the_number_of_changes() {
-        for (one, other, expected) in
-            [("", "abc", 3), ("kitten", "sitting", 3), ("same", "same", 0), ("tcp", "tls", 2)]
-        {
+        for (one, other, expected) in [
+            ("", "abc", 3),
+            ("kitten", "sitting", 3),
+            ("same", "same", 0),
+            ("tcp", "tls", 2),
+            ("tpc", "tcp", 1),
+        ] {
             assert_eq!(distance(one, other), expected, "{one} {other}");
             assert_eq!(distance(other, one), expected, "{other} {one}");
         }
