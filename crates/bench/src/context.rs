@@ -2,10 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
 use crate::error::{Doing, Error};
+use crate::scratch::Scratch;
 
 /// Surroundings of a run. Dropping it removes its directory.
 #[derive(Debug)]
@@ -28,7 +28,9 @@ pub struct Context {
     pub interrupt: Interrupt,
     /// How much a scenario should plan for.
     pub extent: Extent,
-    directory: PathBuf,
+    /// How many descriptors each process of the run may have open: the hard limit, which this process has too.
+    pub descriptors: u64,
+    scratch: Scratch,
     names: Cell<u32>,
     port: Cell<u16>,
     versions: RefCell<BTreeMap<&'static str, Option<String>>>,
@@ -61,7 +63,9 @@ impl Context {
     /// A context with a fresh private directory, and the cores split between target and load.
     pub fn new(program: PathBuf, interrupt: Interrupt, extent: Extent) -> Result<Self, Error> {
         let usable = sys::cpu::usable().doing("find out which cores may be used")?;
-        let directory = fresh_directory()?;
+        // Whatever is started from now on gets that limit.
+        let descriptors = sys::descriptors::raise_limit().doing("raise the limit of open descriptors")?;
+        let scratch = Scratch::make()?;
         // Two runs at once, whose process ids are often neighbours, begin far from each other: some programs share a
         // port with whoever else listens there (SO_REUSEPORT).
         let port = Cell::new(10_000 + (process::id().wrapping_mul(499) % 20_000) as u16);
@@ -70,7 +74,8 @@ impl Context {
             cores: Cores::split(&usable),
             interrupt,
             extent,
-            directory,
+            descriptors,
+            scratch,
             names: Cell::new(0),
             port,
             versions: RefCell::default(),
@@ -81,12 +86,17 @@ impl Context {
     pub fn path(&self, name: &str) -> PathBuf {
         let number = self.names.get();
         self.names.set(number + 1);
-        self.directory.join(format!("{number}-{name}"))
+        self.directory().join(format!("{number}-{name}"))
     }
 
     /// The directory that goes away with the run.
     pub fn directory(&self) -> &Path {
-        &self.directory
+        self.scratch.path()
+    }
+
+    /// What a person should know about the surroundings before a run.
+    pub fn notice(&self) -> Option<&str> {
+        self.scratch.notice()
     }
 
     /// An address on the loopback interface with a port that is free, and that no outgoing connection takes.
@@ -127,36 +137,26 @@ impl Context {
         self.versions.borrow_mut().entry(program).or_insert_with(ask).clone()
     }
 
+    /// How many connections each program can hold, if so many are wanted: what the limit of descriptors allows.
+    pub fn holdable(&self, wanted: usize) -> usize {
+        let limit = usize::try_from(self.descriptors).unwrap_or(usize::MAX);
+        wanted.min((limit / 5).saturating_mul(2).saturating_sub(RESERVED))
+    }
+
     /// An error if the run is to end.
     pub fn check(&self) -> Result<(), Error> {
         if self.interrupt.signal().is_some() { Err(Error::Interrupted) } else { Ok(()) }
     }
 }
 
-/// A private directory that nobody had before: one of a run that was killed may still be there.
-fn fresh_directory() -> Result<PathBuf, Error> {
-    let parent = std::env::temp_dir();
-    for number in 0..1000 {
-        let directory = parent.join(format!("penstock-bench-{}-{number}", process::id()));
-        match DirBuilder::new().mode(0o700).create(&directory) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            result => {
-                return result
-                    .map(|()| directory)
-                    .doing(format!("create a directory in {}", parent.display()));
-            }
-        }
-    }
-    Err(io::Error::from(ErrorKind::AlreadyExists))
-        .doing(format!("create a directory in {}", parent.display()))
+/// How many descriptors a program between clients and backends needs to hold so many connections: two for each, and
+/// haproxy wants half of one more for pipes that it reserves.
+pub fn descriptors_for(connections: usize) -> u64 {
+    (connections + RESERVED) as u64 * 5 / 2
 }
 
-impl Drop for Context {
-    fn drop(&mut self) {
-        // Nothing can be done about a directory that cannot be removed; it is among the temporary files.
-        let _ = fs::remove_dir_all(&self.directory);
-    }
-}
+/// Connections whose descriptors programs have for themselves.
+const RESERVED: usize = 200;
 
 impl Cores {
     /// The first core is the target's, the second the load's. With one core there is nothing to split.

@@ -47,6 +47,22 @@ pub enum Error {
         /// What it said.
         text: String,
     },
+    /// The limit of open descriptors is too low.
+    #[error(
+        "{group} needs {needed} open descriptors for a process, and the hard limit is {limit}: raise it (ulimit -Hn \
+         {needed})"
+    )]
+    Descriptors {
+        /// What cannot be measured.
+        group: String,
+        /// What it needs.
+        needed: u64,
+        /// What it may have.
+        limit: u64,
+    },
+    /// A trial that says nothing about its contestant.
+    #[error("the trial does not count: {0}")]
+    Worthless(String),
     /// Reading, writing, starting.
     #[error("cannot {doing}")]
     Io {

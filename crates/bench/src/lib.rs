@@ -51,6 +51,7 @@ pub mod results;
 pub mod run;
 pub mod sample;
 pub mod scenario;
+mod scratch;
 pub mod selection;
 pub mod stats;
 pub mod target;

@@ -81,6 +81,25 @@ pub enum Better {
     Higher,
 }
 
+impl Sample {
+    /// Why its figures would be those of something else than the work; none if they count.
+    pub fn fault(&self) -> Option<String> {
+        let first =
+            self.first_error.as_ref().map(|error| format!(", the first with: {error}")).unwrap_or_default();
+        let errors = self.errors;
+        if self.units > 0.0 {
+            // How fast somebody fails is no measure of the work.
+            (errors as f64 >= self.units)
+                .then(|| format!("{errors} failed{first}, and {} did not", self.units))
+        } else if errors > 0 {
+            Some(format!("no work was done: {errors} failed{first}"))
+        } else {
+            let seconds = Scale::Seconds.show(self.seconds);
+            Some(format!("no work was finished in {seconds}: a longer trial may help (--duration)"))
+        }
+    }
+}
+
 impl Metric {
     /// Its value in a sample; none if the sample does not have it.
     pub fn of(&self, sample: &Sample) -> Option<f64> {
@@ -173,6 +192,26 @@ mod tests {
         assert_eq!(Scale::Count.show(76_210.0), "76.2 k");
         assert_eq!(Scale::Count.show(2.0), "2.00");
         assert_eq!(Scale::Bytes.show(527.0), "527 B");
+    }
+
+    #[test]
+    fn a_sample_counts_if_most_of_its_work_was_done() {
+        let sample = |units, errors, first_error: Option<&str>| Sample {
+            units,
+            errors,
+            seconds: 0.25,
+            first_error: first_error.map(str::to_owned),
+            ..Sample::default()
+        };
+        assert_eq!(sample(1.0, 0, None).fault(), None);
+        assert_eq!(sample(0.3, 0, None).fault(), None);
+        assert_eq!(sample(100.0, 99, Some("reset")).fault(), None);
+        let faults = [sample(100.0, 100, Some("reset")), sample(0.0, 7, Some("reset")), sample(0.0, 0, None)]
+            .map(|sample| sample.fault().unwrap());
+        assert_eq!(faults[0], "100 failed, the first with: reset, and 100 did not");
+        assert_eq!(faults[1], "no work was done: 7 failed, the first with: reset");
+        assert!(faults[2].starts_with("no work was finished in 250 ms"), "{}", faults[2]);
+        assert!(sample(f64::NAN, 0, None).fault().is_some());
     }
 
     #[test]

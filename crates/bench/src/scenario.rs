@@ -89,6 +89,8 @@ pub struct Group {
     pub extent: Extent,
     /// How long a trial takes.
     pub length: Length,
+    /// How many descriptors its hungriest process must be able to open.
+    pub descriptors: u64,
 }
 
 /// How long a trial takes, for the estimate of a run.
@@ -175,6 +177,7 @@ impl Group {
             contestants: Vec::new(),
             extent: Extent::Full,
             length: Length::Window,
+            descriptors: FEW,
         }
     }
 
@@ -227,6 +230,8 @@ impl Plan {
     }
 }
 
+/// Descriptors that every process has: those of its log, its pipes, its runtime, and some connections.
+const FEW: u64 = 64;
 /// What a trial takes beyond its window: a load process, its connections, looks at the cores.
 const BESIDE: Duration = Duration::from_millis(60);
 /// What it takes to start a contestant and its backend, and to end them.

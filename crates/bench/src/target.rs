@@ -235,6 +235,8 @@ impl Program {
     /// Writes its configuration and says how it is started, on its place's cores.
     pub fn prepare(self, context: &Context, front: &Front) -> Result<Prepared, Error> {
         let path = self.find(context)?;
+        let connections = context.holdable(front.connections.saturating_sub(SPARE)) + SPARE;
+        let front = &front.clone().connections(connections);
         let mut prepared = match self {
             Program::Penstock => penstock::prepare(context, &path, front),
             Program::Haproxy => haproxy::prepare(context, &path, front),
@@ -271,9 +273,13 @@ fn unsupported(program: &str, what: &str) -> Error {
     }
 }
 
-/// Client connections that every program is configured for, if nothing else is said. With the usual limit of 20,000
-/// descriptors haproxy refuses to start with more than 8,000, because it reserves pipes for splicing.
+/// Client connections that every program is configured for, if nothing else is said and the limit of descriptors allows
+/// it. With the usual limit of 20,000 haproxy refuses to start with more than 8,000, because it reserves pipes for
+/// splicing.
 pub const CONNECTIONS: usize = 4_000;
+
+/// Connections that a program holds beyond those of a load, for those that come before.
+pub const SPARE: usize = 100;
 
 #[cfg(test)]
 mod tests;

@@ -124,6 +124,11 @@ fn start(
     observer: Observer<'_>,
 ) -> Result<Vec<Entrant>, Error> {
     let mut field = Vec::new();
+    let (needed, limit) = (group.descriptors, context.descriptors);
+    let forbidden = (limit < needed).then(|| Error::Descriptors { group: group.id.clone(), needed, limit });
+    if let Some(error) = &forbidden {
+        observer(Step::Failed(&group.title, error));
+    }
     for contestant in &group.contestants {
         context.check()?;
         let mut result = ContestantResult {
@@ -134,6 +139,11 @@ fn start(
             samples: Vec::new(),
             summaries: Default::default(),
         };
+        if let Some(error) = &forbidden {
+            result.failed = Some(describe(error));
+            field.push(Entrant { running: None, result });
+            continue;
+        }
         let running = match warm(context, contestant, rules.first_window()) {
             Ok(running) => {
                 result.configuration = running.configuration();
@@ -175,7 +185,7 @@ fn play(
             continue;
         };
         observer(Step::Trial(&entrant.result.name, number, rules.rounds));
-        match running.trial(context, rules.window()) {
+        match counted(context, running.as_mut(), rules.window()) {
             Ok(sample) => {
                 observer(Step::Figure(&entrant.result.name, shown(&group.headline, &sample)));
                 samples.push(Some(sample));
@@ -191,6 +201,22 @@ fn play(
         watch.look();
     }
     Ok((watch.end(), samples))
+}
+
+/// A trial whose figures count. One in which nothing was finished, and nothing failed, may have been too short, or somebody
+/// else had the core: it is made longer before that is held against anybody.
+fn counted(context: &Context, running: &mut dyn Running, mut window: Window) -> Result<Sample, Error> {
+    let longest = (window.duration * 4).min(LONGEST_ATTEMPT);
+    loop {
+        let sample = running.trial(context, window)?;
+        match sample.fault() {
+            None => return Ok(sample),
+            Some(_) if sample.units <= 0.0 && sample.errors == 0 && window.duration < longest => {
+                window.duration *= 2;
+            }
+            Some(fault) => return Err(Error::Worthless(fault)),
+        }
+    }
 }
 
 /// If rounds were disturbed to the end, the calmest of all are taken.
@@ -218,6 +244,9 @@ fn describe(error: &Error) -> String {
     }
     text
 }
+
+/// How long a trial may become in which nothing was finished.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(4);
 
 const LONGEST_WARM_UP: Duration = Duration::from_millis(500);
 

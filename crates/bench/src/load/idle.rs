@@ -47,7 +47,7 @@ pub const GROWTH: &str = "memory-growth";
 pub const ALL: &str = "memory-all";
 
 /// With fewer, what a process allocates in one piece hides what a connection costs, or makes it seem to cost nothing.
-const LEAST: usize = 500;
+pub const LEAST: usize = 500;
 
 impl Load {
     /// Does it all.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::address::Address;
 use crate::agent::Agent;
-use crate::context::Context;
-use crate::error::{Doing, Error};
+use crate::context::{Context, descriptors_for};
+use crate::error::Error;
 use crate::load::{Metered, Order, Window, idle};
 use crate::sample::{Better, Metric, Sample, Scale};
 use crate::scenario::{Bar, Contestant, Group, Length, Pairing, Plan, Running};
@@ -155,14 +155,6 @@ impl<F: Fn(&Context) -> Result<Links, Error>> Running for Fresh<F> {
     }
 }
 
-/// How many connections are held: those that are wanted, or what the limit of descriptors allows. The programs that
-/// are started from now on get that limit.
-pub(super) fn holdable(wanted: usize) -> Result<usize, Error> {
-    let limit = sys::descriptors::raise_limit().doing("raise the limit of open descriptors")?;
-    // Two for each connection, and haproxy wants half of one more for pipes that it reserves.
-    Ok(wanted.min((limit as usize * 2 / 5).saturating_sub(200)))
-}
-
 /// A group without contestants that is judged by the memory of connections that do nothing; `must` and `aim` are bytes
 /// for each of them.
 pub(super) fn idle_group(title: String, must: f64, aim: f64) -> Group {
@@ -172,13 +164,12 @@ pub(super) fn idle_group(title: String, must: f64, aim: f64) -> Group {
     group.headline = growth;
     group.columns = vec![all];
     group.length = Length::Own(FRESH);
+    group.descriptors = descriptors_for(idle::LEAST);
     group
 }
 
 /// Connections that are held where one costs little: many, to make what is not theirs small.
 pub(super) const MANY: usize = 9000;
-/// More than are held, for those that come before.
-pub(super) const SPARE: usize = 100;
 /// What it takes to start a chain anew, to open its connections, and to wait until its memory has settled.
 const FRESH: Duration = Duration::from_millis(1000);
 

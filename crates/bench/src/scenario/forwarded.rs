@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::address::Address;
 use crate::agent::Agent;
-use crate::context::{Context, Extent};
+use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
 use crate::load::http::{Load, Pace, Reuse};
 use crate::load::{Metered, Order, Tally, Window};
@@ -149,6 +149,7 @@ impl Work {
         let pairs = pairs(ways.iter().map(Way::name));
         let mut group = Group::new(self.id, format!("{}, in namespaces", self.title), "request", pairs);
         group.extent = self.extent;
+        group.descriptors = descriptors_for(self.connections);
         group.columns.extend([forwarder_cpu(), kernel_cpu()]);
         for way in ways {
             let way = way.clone();
@@ -354,6 +355,7 @@ fn application(tools: &Tools, front: Program, ways: &[Way]) -> Group {
         format!("{} on the host, Flask under gunicorn (one worker) in namespaces, 10 clients", front.name());
     let mut group = Group::new("application", title, "request", pairs(ways.iter().map(Way::name)));
     group.extent = Extent::Quick;
+    group.descriptors = descriptors_for(Work::ALL[0].connections);
     group.headline = Metric::Rate;
     group.columns =
         vec![Metric::CpuPerUnit, Metric::LatencyMedian, Metric::Latency99, forwarder_cpu(), kernel_cpu()];

@@ -3,7 +3,7 @@
 
 use crate::address::Address;
 use crate::agent::Agent;
-use crate::context::{Context, Extent};
+use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
 use crate::load::http::{Load, Pace, Reuse};
 use crate::load::{Metered, Order, Window, idle};
@@ -11,7 +11,7 @@ use crate::sample::{Better, Metric, Sample, Scale};
 use crate::scenario::chain::{self, Company, Count, Fresh, Links};
 use crate::scenario::{Bar, Contestant, Group, Pairing, Plan, Running, Scenario};
 use crate::target::backend::HttpBackend;
-use crate::target::{Front, Headers, Place, Program, Protocol, Target, gunicorn};
+use crate::target::{Front, Headers, Place, Program, Protocol, SPARE, Target, gunicorn};
 
 /// The scenario `http`.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Scenario for Http {
             }
         }
         plan.groups.extend(Work::ALL.iter().map(|work| work.group(context, &rivals)));
-        plan.groups.push(idle(context, &rivals)?);
+        plan.groups.push(idle(context, &rivals));
         match gunicorn::find() {
             Ok(_) => plan.groups.push(application(context, &rivals)),
             Err(error) => plan.note_missing(error)?,
@@ -184,6 +184,7 @@ impl Work {
             }
         }
         group.extent = self.extent;
+        group.descriptors = descriptors_for(CONNECTIONS);
         let rivals_of = &["haproxy", "nginx"];
         let bar = |(must, aim)| Bar::ratio("penstock", Metric::CpuPerUnit, rivals_of, must).aim(aim);
         group.bars.extend(self.bar.map(bar));
@@ -274,8 +275,8 @@ impl Running for Setting {
 }
 
 /// Connections that are held.
-fn idle(context: &Context, rivals: &[Program]) -> Result<Group, Error> {
-    let connections = chain::holdable(chain::MANY)?;
+fn idle(context: &Context, rivals: &[Program]) -> Group {
+    let connections = context.holdable(chain::MANY);
     let title = format!("{connections} connections, idle after one request, TCP backend: user memory");
     let mut group = chain::idle_group(title, 1536.0, 0.9 * 1024.0);
     group.extent = Extent::Quick;
@@ -284,7 +285,7 @@ fn idle(context: &Context, rivals: &[Program]) -> Result<Group, Error> {
         let links = move |context: &Context| {
             let behind = context.free_tcp()?;
             let front = Front::new(Protocol::Http, context.free_tcp()?, behind.clone());
-            let front = front.connections(connections + chain::SPARE);
+            let front = front.connections(connections + SPARE);
             let load = move |server: Address, holder| {
                 let (talk, tls) = (idle::Talk::Http, None);
                 Order::Idle(idle::Load { server, connections, talk, tls, holder })
@@ -300,7 +301,7 @@ fn idle(context: &Context, rivals: &[Program]) -> Result<Group, Error> {
         let start = move |_: &Context| Ok(Fresh::new(connections, links));
         group.contestants.push(chain::contestant(context, program.name(), program, start));
     }
-    Ok(group)
+    group
 }
 
 /// The seed of it all: Flask under gunicorn behind each proxy, over both kinds of socket.
@@ -312,6 +313,7 @@ fn application(context: &Context, rivals: &[Program]) -> Group {
         fronts.iter().map(|program| (format!("{}-unix", program.name()), format!("{}-tcp", program.name())));
     let mut group = Group::new("application", title, "request", Pairing::Pairs(pairs.collect()));
     group.extent = Extent::Quick;
+    group.descriptors = descriptors_for(CALLERS);
     group.headline = Metric::Rate;
     group.columns = vec![Metric::CpuPerUnit, Metric::LatencyMedian, Metric::Latency99];
     for program in fronts {
@@ -353,8 +355,13 @@ impl Running for Stack {
         self.front.process.check()?;
         self.application.process.check()?;
         let server = self.front.address.clone();
-        let load =
-            Load { server, path: "/".to_owned(), connections: 10, reuse: Reuse::Keep, pace: Pace::Closed };
+        let load = Load {
+            server,
+            path: "/".to_owned(),
+            connections: CALLERS,
+            reuse: Reuse::Keep,
+            pace: Pace::Closed,
+        };
         let pids = [("front", &self.front), ("application", &self.application)];
         let metered = pids.map(|(name, target)| metered(name, target.process.pid())).to_vec();
         let tally = Agent::load(context, "http load", Order::Http(load), window, metered)?;
@@ -378,3 +385,5 @@ fn backend_cpu() -> Metric {
 
 const BODY: usize = 100;
 const CONNECTIONS: usize = 64;
+/// Connections to an application that serves one request after the other.
+const CALLERS: usize = 10;

@@ -1,7 +1,7 @@
 //! A relay that passes bytes on and understands none: what do a connection, a gigabyte and an idle client cost?
 
 use crate::address::Address;
-use crate::context::{Context, Extent};
+use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
 use crate::load::Order;
 use crate::load::idle;
@@ -9,7 +9,7 @@ use crate::load::tcp::{Conversation, Load, Server};
 use crate::sample::Metric;
 use crate::scenario::chain::{self, Chain, Company, Count, Fresh, Links};
 use crate::scenario::{Bar, Contestant, Group, Pairing, Plan, Scenario};
-use crate::target::{Front, Program, Protocol, Splicing, nginx};
+use crate::target::{Front, Program, Protocol, SPARE, Splicing, nginx};
 
 /// The scenario `tcp`.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Scenario for Tcp {
             plan.note_missing(error)?;
         }
         plan.groups.extend(Work::ALL.iter().map(|work| work.group(context, &programs)));
-        plan.groups.push(idle(context, &programs)?);
+        plan.groups.push(idle(context, &programs));
         plan.notes = vec![
             "`direct` is the backend alone, on the core that the relays have. In bulk its CPU is that of one end, \
              which a relay spends twice."
@@ -162,6 +162,7 @@ impl Work {
         };
         let mut group = Group::new(work.id, work.title, unit, Pairing::Subject("penstock".to_owned()));
         group.extent = work.extent;
+        group.descriptors = descriptors_for(work.connections);
         group.bars = work.bars();
         let backend = chain::cpu_of("backend", "backend's CPU");
         group.columns = match (work.count(), work.company) {
@@ -234,8 +235,8 @@ impl Work {
 }
 
 /// Connections that are held.
-fn idle(context: &Context, programs: &[Program]) -> Result<Group, Error> {
-    let connections = chain::holdable(chain::MANY)?;
+fn idle(context: &Context, programs: &[Program]) -> Group {
+    let connections = context.holdable(chain::MANY);
     let title = format!("{connections} connections, idle after 100 bytes each way: user memory");
     let mut group = chain::idle_group(title, 1024.0, 0.3 * 1024.0);
     group.extent = Extent::Quick;
@@ -243,7 +244,7 @@ fn idle(context: &Context, programs: &[Program]) -> Result<Group, Error> {
         let links = move |context: &Context| {
             let behind = context.free_tcp()?;
             let front = Front::new(Protocol::Tcp, context.free_tcp()?, behind.clone())
-                .connections(connections + chain::SPARE);
+                .connections(connections + SPARE);
             Ok(Links {
                 backend: Order::TcpServer(Server { listen: behind, conversation: Conversation::Kept }),
                 front: Some((program, front)),
@@ -263,7 +264,7 @@ fn idle(context: &Context, programs: &[Program]) -> Result<Group, Error> {
         let start = move |_: &Context| Ok(Fresh::new(connections, links));
         group.contestants.push(chain::contestant(context, program.name(), program, start));
     }
-    Ok(group)
+    group
 }
 
 const CONNECTIONS: usize = 64;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::address::Address;
-use crate::context::{Context, Extent};
+use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
 use crate::load::http::{self, Pace, Reuse};
 use crate::load::tcp::{self, Conversation, Server};
@@ -17,7 +17,7 @@ use crate::scenario::chain::{self, Chain, Company, Count, Fresh, Links};
 use crate::scenario::{Bar, Group, Length, Pairing, Plan, Scenario};
 use crate::target::backend::HttpBackend;
 use crate::target::certificate::Key;
-use crate::target::{Front, Program, Protocol, Tls, TlsVersion, nginx};
+use crate::target::{Front, Program, Protocol, SPARE, Tls, TlsVersion, nginx};
 
 /// The scenario `tls`.
 #[derive(Debug)]
@@ -232,7 +232,7 @@ impl Work {
     }
 
     fn group(&self, context: &Context, programs: &[Program]) -> Result<Group, Error> {
-        let connections = chain::holdable(HELD)?;
+        let connections = context.holdable(HELD);
         let mut group = match self.what {
             What::Idle => {
                 chain::idle_group(format!("{connections} {}", self.title), 15.0 * 1024.0, 10.0 * 1024.0)
@@ -240,6 +240,9 @@ impl Work {
             _ => Group::new(self.id, self.title, self.unit(), Pairing::Subject("penstock".to_owned())),
         };
         group.extent = self.extent;
+        if self.what != What::Idle {
+            group.descriptors = descriptors_for(CONNECTIONS);
+        }
         let backend = chain::cpu_of("backend", "backend's CPU");
         match self.what {
             What::Handshakes(_) => group.columns = vec![Metric::Rate, Metric::LatencyMedian],
@@ -293,7 +296,7 @@ impl Site {
             Client { certificate: tls.certificate.clone(), version: work.version, resumption, group };
         let mut front = Front::new(work.protocol(), context.free_tcp()?, behind.clone()).tls(tls);
         if work.what == What::Idle {
-            front = front.connections(self.connections + chain::SPARE);
+            front = front.connections(self.connections + SPARE);
         }
         let backend = match work.what {
             What::Stream(conversation) => Order::TcpServer(Server { listen: behind, conversation }),

@@ -68,8 +68,7 @@ backend bench
 }
 
 /// What a front door adds. A UUID is random, as the numbers of the others are.
-const HEADERS: &str = "\
-    option forwardfor
+const HEADERS: &str = "    option forwardfor
     http-request set-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]
     http-request set-header X-Forwarded-Host %[req.hdr(Host)]
     unique-id-format %[uuid()]

@@ -13,7 +13,7 @@ use crate::process::Launch;
 pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepared, Error> {
     let prefix = context.path("nginx");
     let scratch = prefix.display().to_string();
-    let configuration = configuration(front, &scratch)?;
+    let configuration = configuration(front, &scratch, context.descriptors)?;
     let path = context.write("nginx.conf", &configuration)?;
     std::fs::create_dir_all(&prefix)
         .map_err(|source| Error::Io { doing: format!("create {scratch}"), source })?;
@@ -27,7 +27,7 @@ pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepa
     Ok(Prepared { launch, configuration })
 }
 
-fn configuration(front: &Front, scratch: &str) -> Result<String, Error> {
+fn configuration(front: &Front, scratch: &str, descriptors: u64) -> Result<String, Error> {
     let (listen, backend) = (address(&front.listen)?, address(&front.backend)?);
     let ssl = if front.tls.is_some() { " ssl" } else { "" };
     let tls = front.tls.as_ref().map(tls_lines).unwrap_or_default();
@@ -40,12 +40,13 @@ fn configuration(front: &Front, scratch: &str) -> Result<String, Error> {
     let head = format!(
         "\
 {module}{user}worker_processes 1;
-worker_rlimit_nofile 20000;
+worker_rlimit_nofile {};
 daemon off;
 pid {scratch}/nginx.pid;
 error_log stderr error;
 events {{ worker_connections {}; }}
 ",
+        descriptors.min(FILES),
         front.connections * 2
     );
     let headers = match front.headers {
@@ -95,9 +96,11 @@ stream {{
     Ok(head + &body)
 }
 
+/// Descriptors that its worker may have: enough for every work here.
+const FILES: u64 = 20_000;
+
 /// What a front door adds. `$request_id` is random, as the numbers of the others are.
-const HEADERS: &str = "\
-            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+const HEADERS: &str = "            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
             proxy_set_header X-Forwarded-Proto $scheme;
             proxy_set_header X-Forwarded-Host $http_host;
             proxy_set_header X-Request-ID $request_id;

@@ -57,3 +57,47 @@ fn rivals_add_the_headers_of_a_front_door_unless_they_are_told_not_to() {
         }
     }
 }
+
+/// Reports show them, and a reader is to see at once what belongs to what.
+#[test]
+fn configurations_are_indented_by_what_their_lines_belong_to() {
+    let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
+    for (program, _) in JUDGES {
+        for front in fronts(&context) {
+            let relay = program == Program::Nginx && front.protocol == Protocol::Tcp;
+            if program.find(&context).is_err() || (relay && nginx::find_stream_module().is_err()) {
+                continue;
+            }
+            let configuration = program.prepare(&context, &front).unwrap().configuration;
+            let mut depth = 0;
+            for line in configuration.lines().filter(|line| !line.is_empty()) {
+                let text = line.trim_start();
+                let opens = match program {
+                    Program::Nginx => {
+                        depth -= usize::from(text == "}");
+                        text.ends_with('{')
+                    }
+                    _ => {
+                        let sections = ["global", "defaults", "frontend ", "backend "];
+                        let section = sections.iter().any(|name| text.starts_with(name));
+                        depth = if section { 0 } else { depth };
+                        section
+                    }
+                };
+                assert_eq!(line.len() - text.len(), depth * 4, "{line:?}\n{configuration}");
+                depth += usize::from(opens);
+            }
+        }
+    }
+}
+
+#[test]
+fn programs_are_told_to_hold_no_more_connections_than_the_limit_of_descriptors_allows() {
+    let mut context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
+    let front = Front::new(Protocol::Http, context.free_tcp().unwrap(), context.free_unix());
+    for (descriptors, expected) in [(1_000_000, 4_000), (crate::context::descriptors_for(64), 64 + 100)] {
+        context.descriptors = descriptors;
+        let configuration = Program::Haproxy.prepare(&context, &front).unwrap().configuration;
+        assert!(configuration.contains(&format!("    maxconn {expected}\n")), "{configuration}");
+    }
+}

@@ -122,3 +122,58 @@ fn the_calmest_rounds_are_taken_when_none_is_calm() {
     let shares = |rounds: &[(Disturbance, f64)]| rounds.iter().map(|(_, share)| *share).collect::<Vec<_>>();
     assert_eq!((shares(&accepted), shares(&rejected)), (vec![0.01, 0.2], vec![0.5, 0.9]));
 }
+
+/// Fails so often; without failures it finishes something only in trials of so many milliseconds.
+struct Idler(u64, u128);
+
+impl Running for Idler {
+    fn configuration(&self) -> String {
+        String::new()
+    }
+
+    fn trial(&mut self, _: &Context, window: Window) -> Result<Sample, Error> {
+        let first_error = (self.0 > 0).then(|| "refused".to_owned());
+        let units = if self.0 == 0 && window.duration.as_millis() >= self.1 { 1.0 } else { 0.0 };
+        let seconds = window.duration.as_secs_f64();
+        Ok(Sample { units, seconds, errors: self.0, first_error, ..Sample::default() })
+    }
+}
+
+#[test]
+fn a_trial_without_work_is_no_sample_and_fails_its_contestant() {
+    let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
+    let mut group = Group::new("g", "a group", "request", Pairing::Subject("a".into()));
+    group.contestants.push(Contestant::new("a", |_: &Context| Ok(Idler(3, 0))));
+    group.contestants.push(Contestant::new("b", |_: &Context| Ok(Idler(0, 500))));
+    group.contestants.push(Contestant::new("c", |_: &Context| Ok(Idler(0, 400))));
+    let mut told = Vec::new();
+    let rules = Rules { rounds: 2, duration: Duration::from_millis(100) };
+    let result = measure(&context, &group, rules, &mut |step| {
+        if let Step::Failed(name, error) = step {
+            told.push(format!("{name}: {error}"));
+        }
+    })
+    .unwrap();
+    let failed: Vec<_> = result.contestants.iter().filter_map(|one| one.failed.clone()).collect();
+    assert_eq!(failed[0], "the trial does not count: no work was done: 3 failed, the first with: refused");
+    assert!(failed[1].contains("no work was finished in 400 ms"), "{failed:?}");
+    assert_eq!(result.contestants.iter().map(|one| one.samples.len()).collect::<Vec<_>>(), [0, 0, 2]);
+    assert_eq!(told.len(), 2, "{told:?}");
+}
+
+#[test]
+fn a_group_that_needs_more_descriptors_than_there_are_is_not_begun() {
+    let mut context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
+    context.descriptors = 256;
+    let mut group = Group::new("g", "a group", "request", Pairing::Subject("a".into()));
+    group.descriptors = 660;
+    group.contestants.push(Contestant::new("a", |_: &Context| -> Result<Idler, Error> { panic!("started") }));
+    let rules = Rules { rounds: 2, duration: Duration::from_millis(1) };
+    let result = measure(&context, &group, rules, &mut |_| {}).unwrap();
+    let failed = result.contestants[0].failed.as_deref().unwrap();
+    assert!(
+        failed.starts_with("g needs 660 open descriptors for a process, and the hard limit is 256"),
+        "{failed}"
+    );
+    assert!(result.rounds.is_empty());
+}

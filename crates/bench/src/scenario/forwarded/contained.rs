@@ -4,7 +4,7 @@ use super::docker::{Container, Engine};
 use super::network::tcp;
 use super::{BACKEND, FORWARDER, LOAD, Work, forwarder_cpu, kernel_cpu, meter_of, pairs, watched};
 use crate::agent::Agent;
-use crate::context::Context;
+use crate::context::{Context, descriptors_for};
 use crate::error::Error;
 use crate::load::http::Load;
 use crate::load::{Order, Window};
@@ -18,6 +18,7 @@ pub(super) fn group(engine: &Engine, work: Work) -> Group {
     let (id, title) = (format!("docker-{}", work.id), format!("{}, in a container of Docker", work.title));
     let mut group = Group::new(id, title, "request", pairs);
     group.extent = work.extent;
+    group.descriptors = descriptors_for(work.connections);
     group.columns.extend([forwarder_cpu(), kernel_cpu()]);
     for way in Published::ALL {
         let (version, engine) = (engine.version.clone(), engine.clone());

@@ -1,0 +1,280 @@
+//! The private directory of a run: for sockets, configurations and logs. It goes away with the run; those of runs that
+//! were killed go away when the next one starts.
+//!
+//! A run holds a lock (flock(2)) in its directory as long as it lives: a process id alone says nothing where ids are
+//! used again, or where containers share a directory for temporary files.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::signal::kill;
+use nix::unistd::{Pid, geteuid};
+
+use crate::error::{Doing, Error};
+
+/// A directory that nobody else has. Dropping it removes it.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    notice: Option<String>,
+    /// Held until the directory is gone.
+    _lock: File,
+}
+
+impl Scratch {
+    /// Makes one where temporary files belong, and removes what killed runs left there.
+    pub fn make() -> Result<Self, Error> {
+        let Place { parent, notice } = Place::choose(env::var_os("TMPDIR"))?;
+        sweep(&parent);
+        let doing = || format!("create a directory in {}", parent.display());
+        for number in 0..1000 {
+            let path = parent.join(format!("{PREFIX}{}-{number}", process::id()));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                result => {
+                    result.doing(doing())?;
+                    let lock = lock(&path).doing(format!("lock {}", path.display()))?;
+                    return Ok(Scratch { path, notice, _lock: lock });
+                }
+            }
+        }
+        Err(io::Error::from(ErrorKind::AlreadyExists)).doing(doing())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Why it is not where the environment says, if it is not.
+    pub fn notice(&self) -> Option<&str> {
+        self.notice.as_deref()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing can be done about a directory that cannot be removed; it is among the temporary files.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Where directories of runs are made.
+#[derive(Debug, PartialEq)]
+struct Place {
+    parent: PathBuf,
+    notice: Option<String>,
+}
+
+impl Place {
+    /// What TMPDIR says, or /tmp. Paths in it go into the configurations of other programs, each of which quotes in
+    /// its own way or not at all, and into addresses of Unix sockets: a long or odd one is replaced by another.
+    fn choose(wanted: Option<OsString>) -> Result<Self, Error> {
+        let wanted = wanted.filter(|wanted| !wanted.is_empty()).map(PathBuf::from);
+        let Some(wanted) = wanted else { return Ok(Place { parent: PathBuf::from("/tmp"), notice: None }) };
+        let wanted = std::path::absolute(&wanted).doing(format!("find {}", wanted.display()))?;
+        let Some(fault) = fault(&wanted) else { return Ok(Place { parent: wanted, notice: None }) };
+        let runtime = PathBuf::from(format!("/run/user/{}", geteuid()));
+        let others = [PathBuf::from("/tmp"), PathBuf::from("/var/tmp"), runtime];
+        match others.into_iter().find(|other| is_writable(other)) {
+            Some(parent) => {
+                let notice = format!("TMPDIR ({wanted:?}) {fault}: this run uses {}", parent.display());
+                Ok(Place { parent, notice: Some(notice) })
+            }
+            None => Err(Error::Unsupported {
+                what: format!("a run with TMPDIR {wanted:?}"),
+                why: format!(
+                    "it {fault}, and /tmp, /var/tmp and /run/user/{} cannot be written to; set TMPDIR to a short \
+                     path of letters, digits and any of {PUNCTUATION}",
+                    geteuid()
+                ),
+            }),
+        }
+    }
+}
+
+/// Why paths in this directory cannot be given to every program.
+fn fault(parent: &Path) -> Option<&'static str> {
+    let bytes = parent.as_os_str().as_bytes();
+    if bytes.len() > LONGEST {
+        Some("is too long for addresses of Unix sockets")
+    } else if !bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || PUNCTUATION.as_bytes().contains(byte))
+    {
+        Some("has characters that not every configuration can have in a path")
+    } else {
+        None
+    }
+}
+
+fn is_writable(directory: &Path) -> bool {
+    let mode = nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK;
+    directory.is_dir() && nix::unistd::access(directory, mode).is_ok()
+}
+
+/// Makes and holds the lock of a directory. It gets its name when it is held: whoever finds one that nobody holds knows
+/// that its run is dead.
+fn lock(directory: &Path) -> io::Result<File> {
+    let early = directory.join(".lock");
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&early)?;
+    file.lock()?;
+    fs::rename(early, directory.join(LOCK))?;
+    Ok(file)
+}
+
+/// Removes the directories of this user's dead runs. Whatever cannot be looked at or removed stays.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(owner) else { continue };
+        let path = entry.path();
+        let Some(held) = dead(&path, pid) else { continue };
+        // The standard library follows no link in here, nor this path if it has become one.
+        let _ = fs::remove_dir_all(&path);
+        drop(held);
+    }
+}
+
+/// The process whose directory has this name.
+fn owner(name: &str) -> Option<Pid> {
+    let (pid, number) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    number.parse::<u16>().ok()?;
+    pid.parse().ok().filter(|pid| *pid > 0).map(Pid::from_raw)
+}
+
+/// Whether a directory is this user's and its run is dead; if so, what has to be held while it is removed.
+fn dead(path: &Path, pid: Pid) -> Option<[Option<File>; 2]> {
+    // Neither a link nor anything that would have to be waited for is opened.
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let open = |path: &Path, more: OFlag| {
+        OpenOptions::new().read(true).custom_flags((flags | more).bits()).open(path)
+    };
+    let directory = open(path, OFlag::O_DIRECTORY).ok()?;
+    let about = directory.metadata().ok()?;
+    if about.uid() != geteuid().as_raw() {
+        return None;
+    }
+    match open(&path.join(LOCK), OFlag::empty()) {
+        Ok(lock) => lock.try_lock().is_ok().then_some([Some(directory), Some(lock)]),
+        // Killed before it had its lock, or about to make it.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let gone = kill(pid, None) == Err(Errno::ESRCH);
+            let age = about.modified().ok()?.elapsed().ok()?;
+            (gone && age > OLD).then_some([Some(directory), None])
+        }
+        Err(_) => None,
+    }
+}
+
+const PREFIX: &str = "penstock-bench-";
+const LOCK: &str = "lock";
+/// Beside letters and digits.
+const PUNCTUATION: &str = "/._-+";
+/// Of a parent, in bytes. An address of a Unix socket has 108 (unix(7)); in them must fit this, `penstock-bench-PID-N`,
+/// the name of a socket, and what a program adds to that name until it listens.
+const LONGEST: usize = 56;
+/// From which age a directory without a lock is not one that is just being made.
+const OLD: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::{Command, Stdio};
+    use std::time::SystemTime;
+
+    use super::*;
+
+    /// A process id that nobody has any more.
+    fn gone() -> i32 {
+        let mut child = Command::new("true").stdout(Stdio::null()).spawn().unwrap();
+        child.wait().unwrap();
+        child.id() as i32
+    }
+
+    fn directory(parent: &Path, pid: i32) -> PathBuf {
+        let path = parent.join(format!("{PREFIX}{pid}-0"));
+        fs::create_dir_all(path.join("inner")).unwrap();
+        path
+    }
+
+    #[test]
+    fn only_directories_of_dead_runs_are_swept() {
+        let parent = tempfile::tempdir().unwrap();
+        let (dead, living) = (directory(parent.path(), gone()), directory(parent.path(), 1));
+        drop(lock(&dead).unwrap());
+        // The process is somebody else's by now, or cannot be seen from here: the lock decides.
+        let held = lock(&living).unwrap();
+        let reused = directory(parent.path(), 2);
+        drop(lock(&reused).unwrap());
+        let foreign = parent.path().join(format!("{PREFIX}2026-11-20-120000"));
+        fs::create_dir(&foreign).unwrap();
+        sweep(parent.path());
+        assert!(!dead.exists() && !reused.exists() && living.join("inner").exists() && foreign.exists());
+        drop(held);
+        sweep(parent.path());
+        assert!(!living.exists());
+    }
+
+    #[test]
+    fn a_directory_without_a_lock_is_swept_when_its_process_is_gone_and_it_is_old() {
+        let parent = tempfile::tempdir().unwrap();
+        let (young, old) = (directory(parent.path(), gone()), directory(parent.path(), 999_999_999));
+        let alive = directory(parent.path(), process::id() as i32);
+        for path in [&old, &alive] {
+            File::open(path).unwrap().set_modified(SystemTime::now() - OLD * 2).unwrap();
+        }
+        sweep(parent.path());
+        assert!(young.exists() && alive.exists() && !old.exists());
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let (parent, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let victim = directory(elsewhere.path(), gone());
+        drop(lock(&victim).unwrap());
+        symlink(&victim, parent.path().join(format!("{PREFIX}{}-1", gone()))).unwrap();
+        // A link inside, and a lock that is one.
+        let dead = directory(parent.path(), gone());
+        drop(lock(&dead).unwrap());
+        symlink(elsewhere.path(), dead.join("link")).unwrap();
+        let linked = directory(parent.path(), 999_999_998);
+        symlink(victim.join(LOCK), linked.join(LOCK)).unwrap();
+        sweep(parent.path());
+        assert!(victim.join(LOCK).exists() && linked.exists() && !dead.exists());
+    }
+
+    #[test]
+    fn a_run_keeps_its_directory_while_others_start_and_takes_it_along() {
+        let first = Scratch::make().unwrap();
+        let second = Scratch::make().unwrap();
+        assert!(first.path().exists() && first.path() != second.path());
+        let path = first.path().to_owned();
+        drop(first);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn long_and_odd_directories_are_replaced_and_that_is_said() {
+        let fine = Place::choose(Some("/var/tmp/a-b_c.d+e".into())).unwrap();
+        assert_eq!(fine, Place { parent: "/var/tmp/a-b_c.d+e".into(), notice: None });
+        assert_eq!(Place::choose(Some("".into())).unwrap(), Place::choose(None).unwrap());
+        assert!(Place::choose(Some("x".into())).unwrap().parent.is_absolute());
+        let long = format!("/tmp/{}", "x".repeat(90));
+        for odd in
+            ["/tmp/a b", "/tmp/a\"b", "/tmp/a'b", "/tmp/a;b", "/tmp/a{b", "/tmp/a#b", "/tmp/\u{e4}", &long]
+        {
+            let Place { parent, notice } = Place::choose(Some(odd.into())).unwrap();
+            assert!(
+                fault(&parent).is_none() && notice.is_some_and(|notice| notice.contains("TMPDIR")),
+                "{odd}"
+            );
+        }
+    }
+}
