@@ -38,7 +38,7 @@ impl Recorder {
 impl Latency {
     /// How many units were counted.
     pub fn count(&self) -> u64 {
-        self.points.iter().map(|(_, count)| count).sum()
+        self.points.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
     }
 
     /// The time, in seconds, within which `share` (0 to 1) of the units were done. None if there were none.
@@ -46,7 +46,7 @@ impl Latency {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
         self.points.iter().find_map(|(nanoseconds, count)| {
-            seen += count;
+            seen = count.saturating_add(seen);
             (seen >= wanted).then_some(*nanoseconds as f64 / 1e9)
         })
     }
@@ -58,7 +58,7 @@ impl Latency {
         all.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
             if same {
-                kept.1 += next.1;
+                kept.1 = kept.1.saturating_add(next.1);
             }
             same
         });

@@ -73,11 +73,16 @@ impl Machine {
             ("processor", &self.cpu, &other.cpu),
             ("kernel", &self.kernel, &other.kernel),
             ("system", &self.system, &other.system),
+            ("simultaneous multithreading", &self.smt, &other.smt),
         ];
         let differ = facts.iter().filter(|(_, a, b)| a != b);
         let mut found: Vec<_> = differ.map(|(what, a, b)| format!("{what}: {a} / {b}")).collect();
         if self.cores != other.cores {
             found.push(format!("cores: {} / {}", self.cores[0], other.cores[0]));
+        }
+        if self.virtualization != other.virtualization {
+            let [one, two] = [self, other].map(|one| one.virtualization.as_deref().unwrap_or("no"));
+            found.push(format!("virtual machine: {one} / {two}"));
         }
         found
     }

@@ -1,5 +1,7 @@
 //! Results, told: in the terminal, as Markdown, as a page. The JSON file is `results.rs`.
 
+use std::fmt::Display;
+
 use crate::results::{GroupResult, Results, ScenarioResult};
 use crate::scenario::bar::{BarResult, Outcome};
 
@@ -48,10 +50,26 @@ pub fn facts(results: &Results) -> Vec<(String, String)> {
     facts
 }
 
-/// What is to be said about a run that did not come to its end.
+/// What is to be said about a run that did not come to its end: which groups it has, and which it has not although it
+/// had begun with it.
 pub fn interruption(results: &Results) -> Option<String> {
     let signal = results.interrupted.as_ref()?;
-    Some(format!("by {signal}, before everything was measured: what follows is what was done until then"))
+    let kept = results.groups().map(|(scenario, group)| match group.interrupted {
+        Some(wanted) => format!("{}/{} ({} of {wanted} rounds)", scenario.name, group.id, group.rounds.len()),
+        None => format!("{}/{}", scenario.name, group.id),
+    });
+    let kept: Vec<_> = kept.collect();
+    let kept = if kept.is_empty() { "nothing".to_owned() } else { kept.join(", ") };
+    let dropped =
+        results.dropped.as_ref().map(|group| format!("; dropped: {group}, no round of it was complete"));
+    let dropped = dropped.unwrap_or_default();
+    Some(format!("by {signal}, before everything was measured; kept: {kept}{dropped}"))
+}
+
+/// A text in one line, without what would move a cursor, change colours or turn the direction of writing.
+pub fn plain(text: &str) -> String {
+    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}');
+    text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// A bar in words, and what became of it.
@@ -69,10 +87,37 @@ pub struct BarLine {
     pub measured: String,
     /// What became of it.
     pub outcome: Outcome,
+    /// Whether the rounds that say so are to be trusted.
+    pub trust: Trust,
+}
+
+/// Whether verdicts of a group are to be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Its rounds were calm.
+    Calm,
+    /// Something disturbed its rounds to the end.
+    Disturbed,
+}
+
+impl Trust {
+    /// What belongs behind every verdict of this group.
+    pub fn of(group: &GroupResult) -> Self {
+        if group.disturbed.is_some() { Trust::Disturbed } else { Trust::Calm }
+    }
+
+    /// A verdict, as it is shown: `kept`, `kept (disturbed)`.
+    pub fn mark(self, verdict: impl Display) -> String {
+        match self {
+            Trust::Calm => verdict.to_string(),
+            Trust::Disturbed => format!("{verdict} (disturbed)"),
+        }
+    }
 }
 
 impl BarLine {
-    fn new(place: String, unit: &str, result: &BarResult) -> Self {
+    fn new(place: String, group: &GroupResult, result: &BarResult) -> Self {
+        let unit = &group.unit;
         let bar = &result.bar;
         BarLine {
             place,
@@ -81,12 +126,19 @@ impl BarLine {
             aim: bar.aim.map_or_else(|| "-".to_owned(), |aim| bar.limit(aim)),
             measured: result.shown(),
             outcome: result.outcome(),
+            trust: Trust::of(group),
         }
+    }
+
+    /// What became of it in words, and whether that is to be trusted.
+    pub fn verdict(&self) -> String {
+        self.trust.mark(self.outcome)
     }
 
     /// All of it in one line, for where the place is known.
     pub fn sentence(&self) -> String {
-        let BarLine { what, must, measured, outcome, .. } = self;
+        let BarLine { what, must, measured, .. } = self;
+        let outcome = self.verdict();
         let aim = if self.aim == "-" { String::new() } else { format!(", aim {}", self.aim) };
         format!("bar: {what}: must {must}{aim}: {measured}: {outcome}")
     }
@@ -94,13 +146,13 @@ impl BarLine {
 
 /// The bars of a group.
 pub fn bars_of(group: &GroupResult) -> Vec<BarLine> {
-    group.bars.iter().map(|bar| BarLine::new(group.id.clone(), &group.unit, bar)).collect()
+    group.bars.iter().map(|bar| BarLine::new(group.id.clone(), group, bar)).collect()
 }
 
 /// Every bar of a run.
 pub fn bars(results: &Results) -> Vec<BarLine> {
     let line = |(scenario, group, bar): (&ScenarioResult, &GroupResult, &BarResult)| {
-        BarLine::new(format!("{}/{}", scenario.name, group.id), &group.unit, bar)
+        BarLine::new(format!("{}/{}", scenario.name, group.id), group, bar)
     };
     results.bars().map(line).collect()
 }
@@ -115,7 +167,7 @@ pub fn remarks(group: &GroupResult) -> Vec<String> {
             "{} against {}: {} ({:.2} x, {:.2} to {:.2} with {:.0} %)",
             pair.subject,
             pair.other,
-            comparison.verdict,
+            Trust::of(group).mark(comparison.verdict),
             comparison.ratio,
             interval.low,
             interval.high,
@@ -125,7 +177,7 @@ pub fn remarks(group: &GroupResult) -> Vec<String> {
     lines.extend(bars_of(group).iter().map(BarLine::sentence));
     for contestant in &group.contestants {
         if let Some(failed) = &contestant.failed {
-            lines.push(format!("{}: {failed}", contestant.name));
+            lines.push(format!("FAILED: {}: {failed}", contestant.name));
         }
         if contestant.errors() > 0 {
             let first =
@@ -144,7 +196,7 @@ pub fn remarks(group: &GroupResult) -> Vec<String> {
     if let Some(wanted) = group.interrupted {
         lines.push(format!("INTERRUPTED after {} of {wanted} rounds", group.rounds.len()));
     }
-    if let Some(reason) = group.disturbed() {
+    if let Some(reason) = &group.disturbed {
         lines.push(format!("DISTURBED: {reason}"));
     }
     if !group.repeated.is_empty() {
@@ -176,4 +228,4 @@ fn pinning(results: &Results) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

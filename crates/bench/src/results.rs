@@ -1,20 +1,19 @@
 //! What a run found: everything, as it goes into the JSON file.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::compare::Comparison;
 use crate::context::{Cores, Extent};
 use crate::disturbance::Disturbance;
-use crate::error::{Doing, Error};
 use crate::machine::Machine;
 use crate::sample::{Better, Metric, Sample};
 use crate::scenario::bar::{Against, Bar, BarResult, Measured};
 use crate::scenario::{Missing, Pairing};
 use crate::stats::Summary;
+
+mod file;
 
 /// A whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,6 +41,9 @@ pub struct Results {
     /// The signal that ended the run before everything was measured: `SIGINT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
+    /// The group that was begun then and of which nothing is kept, because no round was complete: `http/latency`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<String>,
 }
 
 /// A scenario's part.
@@ -88,6 +90,9 @@ pub struct GroupResult {
     /// How many rounds there should have been, if the run was interrupted before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<usize>,
+    /// Why its verdicts are not to be trusted: rounds were disturbed, and repeating them did not help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disturbed: Option<String>,
 }
 
 /// A contestant's part.
@@ -120,38 +125,30 @@ pub struct Pair {
 }
 
 impl Results {
-    /// Reads a file that [`Results::write`] wrote.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = fs::read_to_string(path).doing(format!("read {}", path.display()))?;
-        let file = path.display().to_string();
-        let wrong = |error: serde_json::Error| Error::Results { file: file.clone(), text: error.to_string() };
-        // The rest is understood only if the format is the one that is known.
-        match serde_json::from_str::<Head>(&text).map_err(wrong)? {
-            Head { format, .. } if format == u64::from(FORMAT) => serde_json::from_str(&text).map_err(wrong),
-            Head { format, .. } => Err(Error::Format { file, found: format, known: FORMAT }),
-        }
-    }
-
-    /// Writes everything as JSON.
-    pub fn write(&self, path: &Path) -> Result<(), Error> {
-        let text = serde_json::to_string(self).expect("results are made of plain values with text keys");
-        fs::write(path, text + "\n").doing(format!("write {}", path.display()))
+    /// Every group with its scenario, in order.
+    pub fn groups(&self) -> impl Iterator<Item = (&ScenarioResult, &GroupResult)> {
+        self.scenarios.iter().flat_map(|scenario| scenario.groups.iter().map(move |group| (scenario, group)))
     }
 
     /// Every bar of every group, in order.
     pub fn bars(&self) -> impl Iterator<Item = (&ScenarioResult, &GroupResult, &BarResult)> {
-        let groups =
-            self.scenarios.iter().flat_map(|scenario| scenario.groups.iter().map(move |g| (scenario, g)));
-        groups.flat_map(|(scenario, group)| group.bars.iter().map(move |bar| (scenario, group, bar)))
+        self.groups().flat_map(|(scenario, group)| group.bars.iter().map(move |bar| (scenario, group, bar)))
     }
 
     /// Groups in which rounds were used although something disturbed them.
     pub fn disturbed(&self) -> impl Iterator<Item = (&ScenarioResult, &GroupResult)> {
-        let groups = self
-            .scenarios
-            .iter()
-            .flat_map(|scenario| scenario.groups.iter().map(move |group| (scenario, group)));
-        groups.filter(|(_, group)| group.disturbed().is_some())
+        self.groups().filter(|(_, group)| group.disturbed.is_some())
+    }
+
+    /// What forbids comparing the figures of two runs: other machines, or other cores of one.
+    pub fn differences(&self, other: &Results) -> Vec<String> {
+        let mut found = self.machine.differences(&other.machine);
+        let pinned = [self, other].map(|results| !results.cores.target.is_empty());
+        if pinned[0] != pinned[1] {
+            let words = pinned.map(|pinned| if pinned { "yes" } else { "no" });
+            found.push(format!("pinned to cores: {} / {}", words[0], words[1]));
+        }
+        found
     }
 }
 
@@ -171,6 +168,7 @@ impl GroupResult {
         let pairs = pairing.pairs(&names).into_iter();
         self.pairs = pairs.filter_map(|(subject, other)| self.compare(subject, other)).collect();
         self.bars = bars.iter().map(|bar| self.hold(bar)).collect();
+        self.mark();
     }
 
     /// A contestant by name.
@@ -183,11 +181,12 @@ impl GroupResult {
         Summary::of(&contestant.values(&self.headline))
     }
 
-    /// Why the group is not to be trusted: rounds were disturbed and repeating did not help.
-    pub fn disturbed(&self) -> Option<String> {
+    /// Says in the result itself whether it was disturbed to the end.
+    pub(crate) fn mark(&mut self) {
         let disturbed: Vec<_> = self.rounds.iter().filter(|round| round.is_disturbed()).collect();
-        let worst = disturbed.iter().max_by(|a, b| a.severity().total_cmp(&b.severity()))?;
-        Some(format!("{} of {} rounds: {}", disturbed.len(), self.rounds.len(), worst.reasons.join("; ")))
+        let worst = disturbed.iter().max_by(|a, b| a.severity().total_cmp(&b.severity()));
+        let (count, all) = (disturbed.len(), self.rounds.len());
+        self.disturbed = worst.map(|worst| format!("{count} of {all} rounds: {}", worst.reasons.join("; ")));
     }
 
     fn compare(&self, subject: String, other: String) -> Option<Pair> {
@@ -254,15 +253,6 @@ impl ContestantResult {
         self.samples.iter().filter_map(|sample| sample.latency.as_ref()).for_each(|latency| all.add(latency));
         (all.count() > 0).then_some(all)
     }
-}
-
-/// What every version of the format has.
-#[derive(Deserialize)]
-struct Head {
-    format: u64,
-    /// Tells a file of results from others that have a format.
-    #[serde(rename = "scenarios")]
-    _scenarios: serde::de::IgnoredAny,
 }
 
 /// Version of the file format. It changes when a file of the version before can no longer be read.

@@ -30,19 +30,28 @@ pub fn run(
         machine: Machine::look(),
         scenarios: Vec::new(),
         interrupted: None,
+        dropped: None,
     };
     let mut left = planned.into_iter();
     while context.check().is_ok()
         && let Some(planned) = left.next()
     {
-        results.scenarios.push(run_one(context, planned, rules, observer));
+        let (scenario, dropped) = run_one(context, planned, rules, observer);
+        results.dropped = dropped.map(|group| format!("{}/{group}", scenario.name));
+        results.scenarios.push(scenario);
     }
     results.interrupted = context.interrupt.signal().map(|signal| signal.as_str().to_owned());
     results.seconds = start.elapsed().as_secs_f64();
     results
 }
 
-fn run_one(context: &Context, planned: Planned, rules: Rules, observer: Observer<'_>) -> ScenarioResult {
+/// Gives what a scenario came to, and the name of the group that an interruption left without a complete round.
+fn run_one(
+    context: &Context,
+    planned: Planned,
+    rules: Rules,
+    observer: Observer<'_>,
+) -> (ScenarioResult, Option<String>) {
     let mut result = ScenarioResult {
         name: planned.name.to_owned(),
         question: planned.question.to_owned(),
@@ -57,20 +66,22 @@ fn run_one(context: &Context, planned: Planned, rules: Rules, observer: Observer
             observer(Step::Scenario(&result));
             observer(Step::Failed(planned.name, &error));
             result.failed = Some(error.to_string());
-            return result;
+            return (result, None);
         }
     };
     (result.missing, result.notes) = (plan.missing, plan.notes);
     observer(Step::Scenario(&result));
-    // The only error is an interruption; what it left is in the groups before.
     for group in &plan.groups {
-        let Ok(measured) = trial::measure(context, group, rules, observer) else { break };
+        // The only error is an interruption; what it left is in the groups before.
+        let Ok(measured) = trial::measure(context, group, rules, observer) else {
+            return (result, Some(group.id.clone()));
+        };
         result.groups.push(measured);
         if context.check().is_err() {
             break;
         }
     }
-    result
+    (result, None)
 }
 
 /// The rules of a quick run.

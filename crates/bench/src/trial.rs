@@ -99,6 +99,7 @@ pub fn measure(
         rounds: Vec::new(),
         repeated: rejected.into_iter().map(|(disturbance, _)| disturbance).collect(),
         interrupted,
+        disturbed: None,
     };
     for (disturbance, samples) in accepted {
         result.rounds.push(disturbance);

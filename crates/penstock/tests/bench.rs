@@ -139,6 +139,12 @@ fn what_was_measured_before_an_interruption_is_written_and_marked() {
     assert!(scenarios.iter().all(|scenario| scenario["name"] != "tcp"), "{rest:?}");
     let report = fs::read_to_string(scratch.path().join("r.md")).unwrap();
     assert!(report.contains("**Interrupted** by SIGINT"), "{report}");
+    assert!(report.contains("; kept: sockets/connection-12"), "{report}");
+    // The signal may arrive before the next group has begun.
+    let dropped = &results["dropped"];
+    assert!(dropped.is_null() || dropped == "http/keep-alive-tcp", "{dropped}");
+    let said = "dropped: http/keep-alive-tcp, no round of it was complete";
+    assert_eq!(report.contains(said), !dropped.is_null(), "{report}");
     let compared = succeed(bench(scratch.path(), &["compare", "r.json", "r.json"]));
     assert!(compared.contains("warning: A was interrupted by SIGINT"), "{compared}");
 }

@@ -1,16 +1,124 @@
-//! Two runs side by side: what became better or worse between them.
+//! Two runs side by side: what became better or worse between them, and what only one of them has.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::BarLine;
 use crate::compare::{Comparison, Verdict};
-use crate::results::Results;
+use crate::results::{ContestantResult, GroupResult, Results};
 
-/// A line for each contestant that both runs have, B divided by A, and what forbids comparing them.
-pub fn render(a: &Results, b: &Results) -> String {
+/// Two runs, compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contrast {
+    /// What came out, for people.
+    pub text: String,
+    /// How many figures both runs have. Without any, nothing was compared.
+    pub compared: usize,
+}
+
+impl Contrast {
+    /// A line for each contestant that both runs have, B divided by A; what one of them has alone; and what forbids
+    /// comparing them.
+    pub fn of(a: &Results, b: &Results) -> Self {
+        let mut contrast = Contrast { text: warnings(a, b), compared: 0 };
+        let doubt = if a.differences(b).is_empty() { "" } else { ", on another machine" };
+        let (first, second) = (groups(a), groups(b));
+        for (place, group) in &first {
+            if let Some(other) = second.get(place) {
+                contrast.group(place, group, other, doubt);
+            }
+        }
+        contrast.alone("A", &first, &second);
+        contrast.alone("B", &second, &first);
+        contrast.bars(a, b);
+        if contrast.compared == 0 {
+            contrast.text.push_str("the two runs have nothing in common that could be compared\n");
+        }
+        contrast
+    }
+
+    fn group(&mut self, place: &str, group: &GroupResult, other: &GroupResult, doubt: &str) {
+        if group.headline != other.headline {
+            let [a, b] = [group, other].map(|group| group.headline.title(&group.unit));
+            let _ = writeln!(self.text, "{place}: not comparable: A has {a}, B has {b}");
+            return;
+        }
+        let disturbed =
+            if group.disturbed.is_some() || other.disturbed.is_some() { ", disturbed" } else { "" };
+        let _ = writeln!(self.text, "{place}: {}", group.headline.title(&group.unit));
+        for contestant in &group.contestants {
+            let Some(again) = other.contestant(&contestant.name) else { continue };
+            let (first, second) = (contestant.values(&group.headline), again.values(&group.headline));
+            let _ = match Comparison::of_runs(&second, &first, group.headline.better()) {
+                Some(comparison) => {
+                    self.compared += 1;
+                    writeln!(self.text, "  {:<14} {}{disturbed}{doubt}", contestant.name, line(&comparison))
+                }
+                None => {
+                    writeln!(self.text, "  {:<14} {}", contestant.name, without_figures(contestant, again))
+                }
+            };
+        }
+        for (name, here, there) in [("A", group, other), ("B", other, group)] {
+            let alone = here.contestants.iter().filter(|one| there.contestant(&one.name).is_none());
+            let alone: Vec<_> = alone.map(|one| one.name.as_str()).collect();
+            if !alone.is_empty() {
+                let _ = writeln!(self.text, "  only in {name}: {}", alone.join(", "));
+            }
+        }
+    }
+
+    fn alone(&mut self, name: &str, here: &Groups<'_>, there: &Groups<'_>) {
+        let alone: Vec<_> = here.keys().filter(|place| !there.contains_key(*place)).cloned().collect();
+        if !alone.is_empty() {
+            let _ = writeln!(self.text, "only in {name}: {}", alone.join(", "));
+        }
+    }
+
+    /// Bars that both runs have, with what became of them in each.
+    fn bars(&mut self, a: &Results, b: &Results) {
+        let text = &mut self.text;
+        let key = |line: &BarLine| (line.place.clone(), line.what.clone());
+        let others: BTreeMap<_, _> = super::bars(b).into_iter().map(|line| (key(&line), line)).collect();
+        let both = super::bars(a).into_iter().filter_map(|line| Some((others.get(&key(&line))?, line)));
+        for (index, (second, first)) in both.enumerate() {
+            if index == 0 {
+                text.push_str("bars\n");
+            }
+            let mark = if first.outcome == second.outcome { "" } else { "  (changed)" };
+            let _ = writeln!(text, "  {}: {}, must {}{mark}", first.place, first.what, second.must);
+            for (name, line) in [("A", &first), ("B", second)] {
+                let _ = writeln!(text, "    {name}: {:<12}  {}", line.verdict(), line.measured);
+            }
+            if first.must != second.must {
+                let _ = writeln!(text, "    warning: A had another limit: {}", first.must);
+            }
+        }
+    }
+}
+
+/// Groups by scenario and name, in the order of the alphabet.
+type Groups<'a> = BTreeMap<String, &'a GroupResult>;
+
+fn groups(results: &Results) -> Groups<'_> {
+    let mut groups = Groups::new();
+    for (scenario, group) in results.groups() {
+        groups.entry(format!("{}/{}", scenario.name, group.id)).or_insert(group);
+    }
+    groups
+}
+
+/// What has to be known before the figures.
+fn warnings(a: &Results, b: &Results) -> String {
     let mut text = String::new();
-    for difference in a.machine.differences(&b.machine) {
+    for difference in a.differences(b) {
         let _ = writeln!(text, "warning: not the same machine: {difference}");
+    }
+    let versions: BTreeMap<_, _> = b.machine.programs.iter().map(|(name, version)| (name, version)).collect();
+    for (name, version) in &a.machine.programs {
+        if let Some(other) = versions.get(name).filter(|other| **other != version) {
+            let _ = writeln!(text, "warning: not the same {name}: {version} / {other}");
+        }
     }
     if a.trial_seconds != b.trial_seconds {
         let _ = writeln!(text, "warning: trials of {} s and {} s", a.trial_seconds, b.trial_seconds);
@@ -19,65 +127,39 @@ pub fn render(a: &Results, b: &Results) -> String {
         for (scenario, group) in results.disturbed() {
             let _ = writeln!(text, "warning: {name} was disturbed in {}/{}", scenario.name, group.id);
         }
+        for scenario in &results.scenarios {
+            if let Some(failed) = &scenario.failed {
+                let _ = writeln!(text, "warning: {name} could not measure {}: {failed}", scenario.name);
+            }
+        }
     }
     for (results, name) in [(a, "A"), (b, "B")] {
         if let Some(signal) = &results.interrupted {
             let _ =
                 writeln!(text, "warning: {name} was interrupted by {signal} before everything was measured");
         }
-        let groups =
-            results.scenarios.iter().flat_map(|one| one.groups.iter().map(move |group| (one, group)));
-        for (scenario, group) in groups {
+        for (scenario, group) in results.groups() {
             if let Some(wanted) = group.interrupted {
                 let (place, done) = (format!("{}/{}", scenario.name, group.id), group.rounds.len());
                 let _ = writeln!(text, "warning: {name} has {done} of {wanted} rounds of {place}");
             }
         }
     }
-    let mut found = 0;
-    for scenario in &a.scenarios {
-        let others = b.scenarios.iter().filter(|other| other.name == scenario.name);
-        for group in &scenario.groups {
-            let other = others.clone().flat_map(|other| &other.groups).find(|other| other.id == group.id);
-            let Some(other) = other.filter(|other| other.headline == group.headline) else { continue };
-            let _ = writeln!(text, "{}/{}: {}", scenario.name, group.id, group.headline.title(&group.unit));
-            for contestant in &group.contestants {
-                let Some(again) = other.contestant(&contestant.name) else { continue };
-                let (first, second) = (contestant.values(&group.headline), again.values(&group.headline));
-                let Some(comparison) = Comparison::of_runs(&second, &first, group.headline.better()) else {
-                    continue;
-                };
-                let _ = writeln!(text, "  {:<14} {}", contestant.name, line(&comparison));
-                found += 1;
-            }
-        }
-    }
-    bars(&mut text, a, b);
-    if found == 0 {
-        text.push_str("the two runs have nothing in common\n");
-    }
     text
 }
 
-/// Bars that both runs have, with what became of them in each.
-fn bars(text: &mut String, a: &Results, b: &Results) {
-    let others = super::bars(b);
-    let both = super::bars(a).into_iter().filter_map(|line| {
-        let same = |other: &&BarLine| (&other.place, &other.what) == (&line.place, &line.what);
-        others.iter().find(same).cloned().map(|other| (line, other))
+/// Why nothing can be said about a contestant that both runs have.
+fn without_figures(first: &ContestantResult, second: &ContestantResult) -> String {
+    let why = [("A", first), ("B", second)].map(|(name, contestant)| match &contestant.failed {
+        Some(failed) => Some(format!("failed in {name}: {failed}")),
+        None if contestant.samples.is_empty() => Some(format!("no samples in {name}")),
+        None => None,
     });
-    for (index, (first, second)) in both.enumerate() {
-        if index == 0 {
-            text.push_str("bars\n");
-        }
-        let mark = if first.outcome == second.outcome { "" } else { "  (changed)" };
-        let _ = writeln!(text, "  {}: {}, must {}{mark}", first.place, first.what, second.must);
-        for (name, line) in [("A", &first), ("B", &second)] {
-            let _ = writeln!(text, "    {name}: {:<12}  {}", line.outcome.to_string(), line.measured);
-        }
-        if first.must != second.must {
-            let _ = writeln!(text, "    warning: A had another limit: {}", first.must);
-        }
+    let why: Vec<_> = why.into_iter().flatten().collect();
+    if why.is_empty() {
+        "not comparable: it has no such figure".to_owned()
+    } else {
+        format!("not comparable: {}", why.join("; "))
     }
 }
 

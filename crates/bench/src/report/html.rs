@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::svg::{self, escape};
+use super::{BarLine, Trust};
 use crate::compare::Verdict;
 use crate::results::{GroupResult, Results, ScenarioResult};
 use crate::sample::Metric;
@@ -57,14 +58,9 @@ fn warnings(page: &mut String, results: &Results) {
         "<details class=\"warning\"><summary><strong>This run was disturbed</strong> in {count} groups.</summary><ul>"
     );
     for (scenario, group) in disturbed {
-        let reason = group.disturbed().unwrap_or_default();
-        let _ = write!(
-            page,
-            "<li>{}, {}: {}</li>",
-            escape(&scenario.name),
-            escape(&group.title),
-            escape(&reason)
-        );
+        let reason = group.disturbed.as_deref().unwrap_or_default();
+        let _ =
+            write!(page, "<li>{}, {}: {}</li>", escape(&scenario.name), escape(&group.title), escape(reason));
     }
     page.push_str("</ul></details>\n");
 }
@@ -80,16 +76,17 @@ fn in_short(page: &mut String, results: &Results) {
             let (name, id, title) = (escape(&scenario.name), escape(&group.id), escape(&group.title));
             let _ =
                 write!(page, "<tr><th scope=\"row\"><a href=\"#{name}-{id}\">{name}</a>: {title}</th><td>");
+            let trust = Trust::of(group);
             for pair in &group.pairs {
                 let comparison = &pair.comparison;
                 let _ = write!(
                     page,
-                    "<span class=\"chip {}\" title=\"{}\">{} / {} {:.2} &times;</span> ",
-                    class(comparison.verdict),
-                    comparison.verdict,
+                    "<span class=\"chip {}\">{} / {} {:.2} &times; <b>{}</b></span> ",
+                    class(comparison.verdict, trust),
                     escape(&pair.subject),
                     escape(&pair.other),
-                    comparison.ratio
+                    comparison.ratio,
+                    trust.mark(comparison.verdict)
                 );
             }
             page.push_str("</td></tr>");
@@ -108,11 +105,12 @@ fn prose(text: &str) -> String {
     shown.collect()
 }
 
-fn class(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Faster => "good",
-        Verdict::Slower => "bad",
-        Verdict::NoDifference | Verdict::TooNoisy => "even",
+/// Colours only underline what the words say; what was disturbed has none.
+fn class(verdict: Verdict, trust: Trust) -> &'static str {
+    match (trust, verdict) {
+        (Trust::Calm, Verdict::Faster) => "good",
+        (Trust::Calm, Verdict::Slower) => "bad",
+        (Trust::Disturbed, _) | (_, Verdict::NoDifference | Verdict::TooNoisy) => "even",
     }
 }
 
@@ -145,17 +143,19 @@ fn bars(page: &mut String, results: &Results) {
         for cell in [&line.what, &line.must, &line.aim, &line.measured] {
             let _ = write!(page, "<td>{}</td>", escape(cell));
         }
-        let class = outcome_class(line.outcome);
-        let _ = write!(page, "<td><b class=\"{class}\">{}</b></td></tr>", line.outcome);
+        let class = outcome_class(&line);
+        let _ = write!(page, "<td><b class=\"{class}\">{}</b></td></tr>", line.verdict());
     }
     page.push_str("</tbody></table></div></section>\n");
 }
 
-fn outcome_class(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::AimKept | Outcome::Kept => "good",
-        Outcome::NotKept => "bad",
-        Outcome::TooClose | Outcome::TooFewRounds | Outcome::NotMeasured => "even",
+fn outcome_class(line: &BarLine) -> &'static str {
+    match (line.trust, line.outcome) {
+        (Trust::Calm, Outcome::AimKept | Outcome::Kept) => "good",
+        (Trust::Calm, Outcome::NotKept) => "bad",
+        (Trust::Disturbed, _) | (_, Outcome::TooClose | Outcome::TooFewRounds | Outcome::NotMeasured) => {
+            "even"
+        }
     }
 }
 
@@ -234,17 +234,17 @@ fn table(page: &mut String, group: &GroupResult) {
 
 fn verdicts(page: &mut String, group: &GroupResult) {
     page.push_str("<ul class=\"verdicts\">");
+    let trust = Trust::of(group);
     for pair in &group.pairs {
         let comparison = &pair.comparison;
         let interval = comparison.interval;
-        let class = class(comparison.verdict);
+        let (class, verdict) = (class(comparison.verdict, trust), trust.mark(comparison.verdict));
         let _ = write!(
             page,
-            "<li>{} against {}: <b class=\"{class}\">{}</b> <span class=\"ratio\">{:.2} &times;</span> \
+            "<li>{} against {}: <b class=\"{class}\">{verdict}</b> <span class=\"ratio\">{:.2} &times;</span> \
              <small>({:.2} to {:.2} with {:.0} %)</small></li>",
             escape(&pair.subject),
             escape(&pair.other),
-            comparison.verdict,
             comparison.ratio,
             interval.low,
             interval.high,
@@ -252,7 +252,7 @@ fn verdicts(page: &mut String, group: &GroupResult) {
         );
     }
     for line in super::bars_of(group) {
-        let (class, outcome) = (outcome_class(line.outcome), line.outcome);
+        let (class, outcome) = (outcome_class(&line), line.verdict());
         let [what, must, aim, measured] =
             [line.what, line.must, line.aim, line.measured].map(|text| escape(&text));
         let _ = write!(
@@ -262,7 +262,7 @@ fn verdicts(page: &mut String, group: &GroupResult) {
         );
     }
     for remark in super::remarks(group).iter().skip(group.pairs.len() + group.bars.len()) {
-        let loud = ["DISTURBED", "INTERRUPTED"].iter().any(|word| remark.starts_with(word));
+        let loud = ["DISTURBED", "FAILED", "INTERRUPTED"].iter().any(|word| remark.starts_with(word));
         let class = if loud { "bad" } else { "remark" };
         let _ = write!(page, "<li class=\"{class}\">{}</li>", escape(remark));
     }

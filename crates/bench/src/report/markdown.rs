@@ -40,7 +40,8 @@ fn bars(text: &mut String, results: &Results) {
     }
     text.push_str("## Bars\n\n| group | what | must | aim | measured | |\n|---|---|---|---|---|---|\n");
     for line in lines {
-        let BarLine { place, what, must, aim, measured, outcome } = line;
+        let outcome = line.verdict();
+        let BarLine { place, what, must, aim, measured, .. } = line;
         let _ = writeln!(text, "| {place} | {what} | {must} | {aim} | {measured} | {outcome} |");
     }
     text.push('\n');

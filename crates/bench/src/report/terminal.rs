@@ -8,6 +8,10 @@ use crate::stats::Summary;
 
 /// What is to be known about a scenario before its groups.
 pub fn scenario(scenario: &ScenarioResult) -> String {
+    plain(&raw_scenario(scenario))
+}
+
+fn raw_scenario(scenario: &ScenarioResult) -> String {
     let mut text = format!("== {}\n{}\n", scenario.name, wrapped("", &scenario.question));
     for missing in &scenario.missing {
         let _ = writeln!(text, "  not installed: {} (Debian package {})", missing.program, missing.package);
@@ -25,15 +29,25 @@ pub fn bars(results: &Results) -> String {
         return String::new();
     }
     let mut text = String::from("Bars\n");
+    let width = lines.iter().map(|line| line.verdict().len()).max().unwrap_or_default().max(12);
     for line in lines {
-        let _ = writeln!(text, "  {:<12}  {}: {}", line.outcome.to_string(), line.place, line.what);
-        let _ = writeln!(text, "  {:<12}  {}; must {}, aim {}", "", line.measured, line.must, line.aim);
+        let _ = writeln!(text, "  {:<width$}  {}: {}", line.verdict(), line.place, line.what);
+        let _ = writeln!(text, "  {:<width$}  {}; must {}, aim {}", "", line.measured, line.must, line.aim);
     }
     text
 }
 
 /// The table of a group, with verdicts, bars and warnings below it.
 pub fn group(group: &GroupResult) -> String {
+    plain(&raw_group(group))
+}
+
+/// Lines without what would move a cursor: versions, failures and logs are texts of other programs.
+fn plain(text: &str) -> String {
+    text.split('\n').map(super::plain).collect::<Vec<_>>().join("\n")
+}
+
+fn raw_group(group: &GroupResult) -> String {
     let mut text = format!("{}\n", group.title);
     let metrics: Vec<_> = std::iter::once(&group.headline).chain(&group.columns).collect();
     let mut rows = vec![head(group, &metrics)];

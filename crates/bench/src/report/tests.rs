@@ -1,3 +1,4 @@
+use super::contrast::Contrast;
 use super::*;
 use crate::context::{Cores, Extent};
 use crate::disturbance::Disturbance;
@@ -9,7 +10,7 @@ use crate::scenario::{Bar, Missing, Pairing};
 use crate::stats::Interval;
 
 /// Two contestants in one group: five rounds of so many microseconds of CPU time for each request.
-fn results(penstock: [f64; 5], rival: [f64; 5]) -> Results {
+pub(crate) fn results(penstock: [f64; 5], rival: [f64; 5]) -> Results {
     let contestant = |name: &str, micros: [f64; 5]| ContestantResult {
         name: name.to_owned(),
         version: Some("1 <b>".to_owned()),
@@ -30,6 +31,7 @@ fn results(penstock: [f64; 5], rival: [f64; 5]) -> Results {
         rounds: vec![Disturbance::default(); 5],
         repeated: Vec::new(),
         interrupted: None,
+        disturbed: None,
     };
     let bars = [
         Bar::ratio("penstock", Metric::CpuPerUnit, &["nginx", "haproxy"], 0.8).aim(0.75),
@@ -58,6 +60,7 @@ fn results(penstock: [f64; 5], rival: [f64; 5]) -> Results {
         machine: Machine::default(),
         scenarios: vec![scenario],
         interrupted: None,
+        dropped: None,
     }
 }
 
@@ -66,8 +69,8 @@ fn sample(micros: f64) -> Sample {
     Sample { units: 1e6, seconds: 1.0, cpu, ..Sample::default() }
 }
 
-const FAST: [f64; 5] = [11.6, 11.7, 11.8, 11.7, 11.9];
-const SLOW: [f64; 5] = [15.3, 15.4, 15.5, 15.2, 15.4];
+pub(crate) const FAST: [f64; 5] = [11.6, 11.7, 11.8, 11.7, 11.9];
+pub(crate) const SLOW: [f64; 5] = [15.3, 15.4, 15.5, 15.2, 15.4];
 
 #[test]
 fn the_terminal_shows_figures_verdict_and_bar() {
@@ -126,14 +129,16 @@ fn every_report_ends_with_all_bars_in_a_table() {
 fn an_interrupted_run_says_so_in_every_report() {
     let mut results = results(FAST, SLOW);
     results.interrupted = Some("SIGINT".to_owned());
+    results.dropped = Some("http/latency".to_owned());
     results.scenarios[0].groups[0].interrupted = Some(9);
     assert!(terminal::group(&results.scenarios[0].groups[0]).contains("INTERRUPTED after 5 of 9 rounds"));
     for text in [markdown::render(&results), html::render(&results)] {
         let place = text.find("Interrupted").unwrap();
         assert!(place < text.find("work ").unwrap() && text.contains("by SIGINT"), "{text}");
         assert!(text.contains("INTERRUPTED after 5 of 9 rounds"), "{text}");
+        assert!(text.contains("kept: http/g (5 of 9 rounds); dropped: http/latency, no round"), "{text}");
     }
-    let text = contrast::render(&results, &results);
+    let text = Contrast::of(&results, &results).text;
     assert!(text.contains("warning: B was interrupted by SIGINT"), "{text}");
     assert!(text.contains("warning: A has 5 of 9 rounds of http/g"), "{text}");
 }
@@ -172,32 +177,109 @@ fn the_page_needs_nothing_else_and_shows_foreign_text_as_text() {
 }
 
 #[test]
-fn a_disturbed_run_says_so_at_the_top() {
-    let mut results = results(FAST, SLOW);
-    results.scenarios[0].groups[0].rounds[2].reasons =
-        vec!["other processes used 20 % of the cores".to_owned()];
-    for text in [markdown::render(&results), html::render(&results)] {
+fn a_disturbed_run_says_so_at_the_top_and_beside_every_verdict() {
+    let calm = results(FAST, SLOW);
+    let mut results = calm.clone();
+    let group = &mut results.scenarios[0].groups[0];
+    group.rounds[2].reasons = vec!["other processes used 20 % of the cores".to_owned()];
+    group.mark();
+    let json = serde_json::to_value(&results).unwrap();
+    let reason = "1 of 5 rounds: other processes used 20 % of the cores";
+    assert_eq!(json["scenarios"][0]["groups"][0]["disturbed"], reason);
+    let (text, page) = (markdown::render(&results), html::render(&results));
+    for text in [&text, &page] {
         let place = text.find("isturbed").unwrap();
-        assert!(
-            place < text.len() * 3 / 4 && text.contains("1 of 5 rounds: other processes used 20 %"),
-            "{text}"
-        );
+        assert!(place < text.len() * 3 / 4 && text.contains(reason), "{text}");
     }
+    let terminal = terminal::group(&results.scenarios[0].groups[0]) + &terminal::bars(&results);
+    for text in [&terminal, &text] {
+        assert!(text.contains("penstock against nginx: better (disturbed) (0.76 x"), "{text}");
+        assert_eq!(text.matches("aim kept (disturbed)").count(), 2, "{text}");
+    }
+    assert_eq!(terminal.matches("kept (disturbed)").count(), 6, "{terminal}");
+    assert!(page.contains("0.76 &times; <b>better (disturbed)</b></span>"), "{page}");
+    assert!(page.contains("<b class=\"even\">aim kept (disturbed)</b>") && !page.contains("class=\"good\""));
+    let quiet = html::render(&calm) + &terminal::bars(&calm);
+    assert!(!quiet.contains("(disturbed)"), "{quiet}");
+}
+
+#[test]
+fn chips_say_their_verdict_in_words() {
+    let page = html::render(&results(FAST, SLOW));
+    let short = &page[page.find("<h2 id=\"short\">").unwrap()..];
+    assert!(
+        short.contains("<span class=\"chip good\">penstock / nginx 0.76 &times; <b>better</b></span>"),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_contestant_that_failed_is_in_every_report() {
+    let mut results = results(FAST, SLOW);
+    let group = &mut results.scenarios[0].groups[0];
+    group.contestants[1].failed = Some("the trial does not count: 7 failed".to_owned());
+    for text in [terminal::group(group), markdown::render(&results), html::render(&results)] {
+        assert!(text.contains("FAILED: nginx: the trial does not count: 7 failed"), "{text}");
+    }
+}
+
+#[test]
+fn texts_of_others_cannot_move_the_cursor_in_the_terminal() {
+    let mut results = results(FAST, SLOW);
+    let scenario = &mut results.scenarios[0];
+    scenario.groups[0].contestants[1].failed = Some("last words: \u{1b}[2J\r".to_owned());
+    scenario.notes.push("\u{9b}31m".to_owned());
+    let text = terminal::scenario(scenario) + &terminal::group(&scenario.groups[0]);
+    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
 }
 
 #[test]
 fn two_runs_are_compared_contestant_by_contestant() {
     let (a, mut b) = (results(FAST, SLOW), results(FAST.map(|value| value * 0.8), SLOW));
-    b.machine.kernel = "9.9".to_owned();
-    let text = contrast::render(&a, &b);
-    assert!(text.contains("warning: not the same machine: kernel:  / 9.9"), "{text}");
-    assert!(text.contains("penstock       0.80 x") && text.contains("B is better"), "{text}");
-    assert!(text.contains("nginx          1.00 x") && text.contains("no difference"), "{text}");
+    let Contrast { text, compared } = Contrast::of(&a, &b);
+    assert_eq!(compared, 2);
+    assert!(text.contains("penstock       0.80 x") && text.contains("B is better\n"), "{text}");
+    assert!(text.contains("nginx          1.00 x") && text.contains("no difference\n"), "{text}");
     let bar = "http/g: CPU per request of penstock / best of nginx, haproxy, must <= 0.80 x  (changed)\n    \
                A: kept          0.76 x";
     assert!(text.contains(bar) && text.contains("    B: aim kept      0.61 x"), "{text}");
-    b.scenarios.clear();
-    assert!(contrast::render(&a, &b).contains("nothing in common"));
+    b.machine.kernel = "9.9".to_owned();
+    b.machine.programs = vec![("nginx".to_owned(), "2".to_owned())];
+    let mut other = a.clone();
+    other.machine.programs = vec![("nginx".to_owned(), "1".to_owned())];
+    let text = Contrast::of(&other, &b).text;
+    assert!(text.starts_with("warning: not the same machine: kernel:  / 9.9\n"), "{text}");
+    assert!(text.contains("warning: not the same nginx: 1 / 2\n"), "{text}");
+    assert_eq!(text.matches(", on another machine\n").count(), 2, "{text}");
+}
+
+#[test]
+fn what_only_one_of_two_runs_has_is_named() {
+    let (a, mut b) = (results(FAST, SLOW), results(FAST, SLOW));
+    b.scenarios[0].groups[0].contestants[1].name = "haproxy".to_owned();
+    let mut more = b.scenarios[0].groups[0].clone();
+    more.id = "latency".to_owned();
+    b.scenarios[0].groups.push(more);
+    let Contrast { text, compared } = Contrast::of(&a, &b);
+    assert_eq!(compared, 1);
+    assert!(text.contains("  only in A: nginx\n  only in B: haproxy\n"), "{text}");
+    assert!(text.contains("\nonly in B: http/latency\n"), "{text}");
+    b.scenarios[0].name = "tcp".to_owned();
+    let Contrast { text, compared } = Contrast::of(&a, &b);
+    assert_eq!(compared, 0);
+    let expected = "only in A: http/g\nonly in B: tcp/g, tcp/latency\nthe two runs have nothing in common";
+    assert!(text.contains(expected), "{text}");
+    let mut failed = a.clone();
+    let contestants = &mut failed.scenarios[0].groups[0].contestants;
+    contestants.iter_mut().for_each(|one| one.samples.clear());
+    contestants[0].failed = Some("it broke".to_owned());
+    let Contrast { text, compared } = Contrast::of(&a, &failed);
+    assert_eq!(compared, 0);
+    assert!(text.contains("penstock       not comparable: failed in B: it broke\n"), "{text}");
+    assert!(text.contains("nginx          not comparable: no samples in B\n"), "{text}");
+    failed.scenarios[0].groups[0].headline = Metric::Rate;
+    let text = Contrast::of(&a, &failed).text;
+    assert!(text.contains("not comparable: A has CPU per request, B has requests/s\n"), "{text}");
 }
 
 #[test]

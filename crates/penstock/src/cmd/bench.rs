@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use bench::agent;
 use bench::context::{Context, Extent, Interrupt};
-use bench::report::{contrast, html, markdown, terminal};
+use bench::report::contrast::Contrast;
+use bench::report::{self, html, markdown, terminal};
 use bench::results::Results;
 use bench::run::{self, FULL, QUICK};
 use bench::selection::{self, Planned, Selection};
@@ -83,31 +84,48 @@ Examples:
   penstock bench http --json before.json          then change something, measure again into after.json, and:
   penstock bench compare before.json after.json
 
-Programs to compare with that are not installed are named in the report, with their Debian packages.";
+Programs to compare with that are not installed are named in the report, with their Debian packages.
+
+Exit codes:
+  0    measured; a contestant that failed is named in the report
+  1    nothing could be measured, or a report could not be written
+  2    wrong usage: a scenario or group that does not exist, a file that cannot be written
+  130  ended by Ctrl-C (SIGINT); what was measured until then is written, as far as it is whole
+  143  the same, ended by SIGTERM; 129: by SIGHUP";
 
 const COMPARE_EXAMPLES: &str = "\
 Examples:
-  penstock bench compare before.json after.json";
+  penstock bench compare before.json after.json
+
+Exit codes:
+  0    compared, whatever came out
+  1    the two runs have nothing in common that could be compared
+  2    a file cannot be read, or holds no results of this version";
 
 /// Measures.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(Action::Compare { a, b }) = &arguments.action {
-        let [a, b] = [a, b].map(|path| Results::read(path).map_err(|error| Failure::usage(explain(&error))));
-        return print(&contrast::render(&a?, &b?));
+        return compare(a, b);
     }
     let (extent, mut rules) = if arguments.quick { (Extent::Quick, QUICK) } else { (Extent::Full, FULL) };
     rules.rounds = arguments.rounds.map_or(rules.rounds, |rounds| rounds as usize);
     rules.duration = arguments.duration.unwrap_or(rules.duration);
     let interrupt = Interrupt::default();
     let program = env::current_exe()?;
+    let selection = match &arguments.wanted[..] {
+        [] => Selection::all(),
+        wanted => Selection::parse(wanted).map_err(|error| unknown(&error))?,
+    };
     if arguments.list || arguments.wanted.is_empty() {
         // Looking for what is there starts nothing, and takes no longer than a person waits.
         let context = Context::new(program, interrupt, Extent::Full).map_err(failure)?;
-        return print(&list(&Selection::all().plan(&context).map_err(failure)?));
+        return print(&list(&selection.plan(&context).map_err(|error| unknown(&error))?));
     }
-    let selection = Selection::parse(&arguments.wanted).map_err(|error| unknown(&error))?;
     listen_for_signals(interrupt.clone())?;
     let context = Context::new(program, interrupt.clone(), extent).map_err(failure)?;
+    if let Some(notice) = context.notice() {
+        complain(&format!("note: {}\n", report::plain(notice)));
+    }
     let planned = selection.plan(&context).map_err(|error| unknown(&error))?;
     let files = Files::of(arguments)?;
     let estimate = selection::estimate(&planned, rules);
@@ -130,10 +148,21 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
+/// Says what two runs have in common. Files that cannot be read are wrong usage; nothing in common is a failure.
+fn compare(a: &Path, b: &Path) -> Result<(), Failure> {
+    let [a, b] = [a, b].map(|path| Results::read(path).map_err(|error| Failure::usage(explain(&error))));
+    let Contrast { text, compared } = Contrast::of(&a?, &b?);
+    print(&text)?;
+    match compared {
+        0 => Err(Failure::runtime("nothing was compared: the lines above say what each run has")),
+        _ => Ok(()),
+    }
+}
+
 /// Says what is to be known at the end, and writes the reports.
 fn finish(results: &Results, files: &Files) -> Result<(), Failure> {
-    if let Some(signal) = &results.interrupted {
-        complain(&format!("\ninterrupted by {signal}\n"));
+    if let Some(interruption) = report::interruption(results) {
+        complain(&format!("\ninterrupted {interruption}\n"));
         if results.scenarios.iter().all(|scenario| scenario.groups.is_empty()) {
             complain("nothing was measured until then, and nothing is written\n");
             return Ok(());
@@ -336,7 +365,9 @@ fn observe(step: Step<'_>) {
             }
             drop(print(&format!("{}\n", terminal::group(group))));
         }
-        Step::Failed(name, error) => complain(&format!("\n  {name}: {error}\n")),
+        Step::Failed(name, error) => {
+            complain(&format!("\n  {name}: {}\n", report::plain(&error.to_string())))
+        }
         Step::Repeated(disturbance) => {
             complain(&format!("\n  round repeated: {}\n", disturbance.reasons.join("; ")));
         }
