@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -227,11 +227,10 @@ fn become_subreaper() -> Result<(), Error> {
     nix::sys::prctl::set_child_subreaper(true).doing("adopt processes whose parent ends")
 }
 
-/// A program that crashes when it is told to end must not leave a file where the run was started.
+/// A program that crashes when it is told to end must not leave a file where the run was started. pen does, and raises its
+/// soft limit to the hard one first.
 fn forbid_core_files() -> Result<(), Error> {
-    let forbidden =
-        getrlimit(Resource::RLIMIT_CORE).and_then(|(_, most)| setrlimit(Resource::RLIMIT_CORE, 0, most));
-    forbidden.doing("forbid core files")
+    setrlimit(Resource::RLIMIT_CORE, 0, 0).doing("forbid core files")
 }
 
 fn reap_adopted(group: Pid) {
@@ -263,3 +262,18 @@ const POLL: Duration = Duration::from_millis(3);
 const READY_LIMIT: Duration = Duration::from_secs(15);
 /// How long a process may take to end by itself.
 const GRACE: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::{Extent, Interrupt};
+
+    #[test]
+    fn no_process_can_raise_its_limit_of_core_files() {
+        let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
+        let launch = Launch::new("sh", "sh", &[]).args(["-c", "ulimit -H -c; ulimit -S -c"]);
+        let mut process = Process::start(&context, &launch).unwrap();
+        assert_eq!(process.wait(&context, Duration::from_secs(20)).unwrap(), Ending::Well);
+        assert_eq!(process.last_words(), "0 | 0");
+    }
+}
