@@ -4,8 +4,7 @@
 //! dropped.
 
 use super::field::Field;
-use super::grammar::{is_token, is_token_byte, trim};
-use super::head::is_control;
+use super::grammar::{is_control, is_token, is_token_byte, trim};
 use std::mem;
 
 /// Bounds for what a sender may put around the data.

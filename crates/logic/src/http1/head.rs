@@ -2,7 +2,7 @@
 //! Every rule on line ends and control bytes is checked here on the raw bytes.
 
 use super::field::Field;
-use super::grammar::{is_token, is_token_byte, trim};
+use super::grammar::{clean_len, is_token, token_len, trim};
 use super::refusal::Refusal;
 use super::request::{Limits, MAX_HEAD};
 use super::span::{HeaderSpan, Span};
@@ -26,12 +26,6 @@ pub struct Progress {
 pub(super) struct FirstLine {
     pub(super) start: usize,
     pub(super) end: usize,
-}
-
-/// A head that is there as a whole. `len` counts up to and with the empty line.
-pub(super) struct Block {
-    pub(super) first_line: FirstLine,
-    pub(super) len: usize,
 }
 
 pub(super) enum FoundLine {
@@ -75,6 +69,13 @@ impl Progress {
         let window = &bytes[..bytes.len().min(start + longest + 2).min(limit)];
         let start = start.min(window.len());
         let from = self.scanned.clamp(start, window.len());
+        if from == start {
+            // Nothing of it was looked at before, as mostly: one pass finds its end and sees that it is clean.
+            let end = start + clean_len(&window[start..]);
+            if end > start && window[end..].starts_with(LINE_END) {
+                return Ok(self.found(FirstLine { start, end }));
+            }
+        }
         match memchr::memchr(b'\n', &window[from..]) {
             None if window.len() == start + longest + 2 => Err(Refusal::TargetTooLong),
             None if window.len() == limit => Err(Refusal::HeadTooLarge),
@@ -89,20 +90,46 @@ impl Progress {
                 }
                 let line = FirstLine { start, end: newline - 1 };
                 check_bytes(&bytes[start..line.end])?;
-                self.first_line = Some(line);
-                self.scanned = newline;
-                Ok(FoundLine::New(line))
+                Ok(self.found(line))
             }
         }
     }
 
-    /// Finds the empty line. To be called after the first line was found.
-    pub(super) fn find_end(
+    fn found(&mut self, line: FirstLine) -> FoundLine {
+        self.first_line = Some(line);
+        self.scanned = line.end + 1;
+        FoundLine::New(line)
+    }
+
+    /// Cuts the header lines, if the head is there as a whole. To be called after the first line was found.
+    pub(super) fn find_headers(
         &mut self,
         bytes: &[u8],
         line: FirstLine,
         limits: &Limits,
     ) -> Result<Option<Block>, Refusal> {
+        let first = line.end + LINE_END.len();
+        let window = &bytes[..bytes.len().min(limits.head).min(MAX_HEAD)];
+        // Mostly the rest came in one piece and nothing is wrong with it: one pass does. Everything else is looked at
+        // below, in an order that gives one verdict however the bytes arrive.
+        if self.scanned <= first
+            && let Ok(block) = cut_lines(window, first, limits.headers)
+        {
+            return Ok(Some(block));
+        }
+        let Some(len) = self.find_end(bytes, line, limits)? else { return Ok(None) };
+        let head = &bytes[..len];
+        check_bytes(&head[first..])?;
+        cut_lines(head, first, limits.headers).map(Some)
+    }
+
+    /// Finds the empty line, and gives the length of the head.
+    fn find_end(
+        &mut self,
+        bytes: &[u8],
+        line: FirstLine,
+        limits: &Limits,
+    ) -> Result<Option<usize>, Refusal> {
         let limit = limits.head.min(MAX_HEAD);
         let window = &bytes[..bytes.len().min(limit)];
         // One byte back: a line end that was the last byte is looked at again, with the byte behind it.
@@ -113,7 +140,7 @@ impl Progress {
                 return Err(Refusal::BareLf);
             }
             if window[newline - 2] == b'\n' {
-                return Ok(Some(Block { first_line: line, len: newline + 1 }));
+                return Ok(Some(newline + 1));
             }
             if matches!(window.get(newline + 1), Some(b' ' | b'\t')) {
                 return Err(Refusal::Folded);
@@ -124,47 +151,61 @@ impl Progress {
     }
 }
 
-impl Block {
-    /// Cuts the header lines; `bytes` is what the block was found in.
-    pub(super) fn headers(&self, bytes: &[u8], limits: &Limits) -> Result<Headers, Refusal> {
-        let head = &bytes[..self.len];
-        let first = self.first_line.end + LINE_END;
-        check_bytes(&head[first..])?;
-        let mut headers = Headers::new();
-        let mut start = first;
-        for at in memchr::memchr_iter(b'\n', &head[first..]) {
-            let end = first + at + 1 - LINE_END;
-            if end == start {
-                break; // the empty line
-            }
-            if headers.len() == limits.headers {
-                return Err(Refusal::TooManyHeaders);
-            }
-            headers.push(cut(head, start, end)?);
-            start = end + LINE_END;
+/// A head that is there as a whole.
+pub(super) struct Block {
+    pub(super) headers: Headers,
+    /// Bytes up to and with the empty line.
+    pub(super) len: usize,
+}
+
+/// Cuts the header lines that begin at `start`, up to the empty line, in one pass. Of a head that is whole and has passed
+/// [`check_bytes`] a refusal is the verdict; of other bytes it only says that they need a closer look.
+fn cut_lines(bytes: &[u8], start: usize, most: usize) -> Result<Block, Refusal> {
+    let mut headers = Headers::new();
+    let mut at = start;
+    loop {
+        let rest = &bytes[at..];
+        if rest.starts_with(LINE_END) {
+            return Ok(Block { headers, len: at + LINE_END.len() });
         }
-        Ok(headers)
+        if headers.len() == most {
+            return Err(Refusal::TooManyHeaders);
+        }
+        let line = cut(rest)?;
+        let (name, value) = (Span::new(at, at + line.name.len()), Span::within(bytes, line.value));
+        headers.push(HeaderSpan { name, value, field: line.field });
+        at += line.len;
     }
 }
 
-/// Cuts the line in `head[start..end]` into name and value (RFC 9112 section 5). Its bytes are no control bytes but HTAB.
-fn cut(head: &[u8], start: usize, end: usize) -> Result<HeaderSpan, Refusal> {
-    let line = &head[start..end];
-    let colon = line.iter().position(|&byte| !is_token_byte(byte)).unwrap_or(line.len());
-    if colon == 0 || line.get(colon) != Some(&b':') {
-        return Err(explain(line));
-    }
-    let name = &line[..colon];
-    Ok(HeaderSpan {
-        name: Span::new(start, start + colon),
-        value: Span::within(head, trim(&line[colon + 1..])),
-        field: Field::of(name).map_err(|_| Refusal::FramingImitation)?,
-    })
+/// A header line; `len` counts its end.
+struct Line<'a> {
+    name: &'a [u8],
+    value: &'a [u8],
+    field: Field,
+    len: usize,
 }
 
-/// Says why a line does not begin with a name and a colon.
+/// Cuts the line that `bytes` begin with into name and value (RFC 9112 section 5).
+fn cut(bytes: &[u8]) -> Result<Line<'_>, Refusal> {
+    let colon = token_len(bytes);
+    let (name, rest) = bytes.split_at(colon);
+    let [b':', rest @ ..] = rest else { return Err(explain(bytes)) };
+    if name.is_empty() {
+        return Err(explain(bytes));
+    }
+    let value = &rest[..clean_len(rest)];
+    if !rest[value.len()..].starts_with(LINE_END) {
+        return Err(Refusal::ControlByte);
+    }
+    let field = Field::of(name).map_err(|_| Refusal::FramingImitation)?;
+    Ok(Line { name, value: trim(value), field, len: colon + 1 + value.len() + LINE_END.len() })
+}
+
+/// Says why the line that `bytes` begin with does not begin with a name and a colon.
 #[cold]
-fn explain(line: &[u8]) -> Refusal {
+fn explain(bytes: &[u8]) -> Refusal {
+    let line = &bytes[..clean_len(bytes)];
     let Some(colon) = memchr::memchr(b':', line) else { return Refusal::NoColon };
     match &line[..colon] {
         [] => Refusal::EmptyName,
@@ -173,25 +214,19 @@ fn explain(line: &[u8]) -> Refusal {
     }
 }
 
-/// Refuses every control byte but HTAB and the pairs of CR and LF that end lines. The caller has seen that each LF stands
-/// behind a CR; so if there are twice as many control bytes as LFs, no other control byte is there. Counting has no branches and is
-/// done many bytes at a time.
+/// Refuses every control byte but HTAB and the pairs of CR and LF that end lines.
 fn check_bytes(bytes: &[u8]) -> Result<(), Refusal> {
-    let (mut controls, mut newlines) = (0, 0);
-    for chunk in bytes.chunks(240) {
-        controls += usize::from(chunk.iter().map(|&byte| u8::from(is_control(byte))).sum::<u8>());
-        newlines += usize::from(chunk.iter().map(|&byte| u8::from(byte == b'\n')).sum::<u8>());
-    }
-    if controls == 2 * newlines {
-        return Ok(());
+    let mut at = 0;
+    loop {
+        at += clean_len(&bytes[at..]);
+        match &bytes[at..] {
+            [] => return Ok(()),
+            [b'\r', b'\n', ..] => at += LINE_END.len(),
+            _ => break,
+        }
     }
     let bare = bytes.iter().enumerate().any(|(at, &byte)| byte == b'\r' && bytes.get(at + 1) != Some(&b'\n'));
     Err(if bare { Refusal::BareCr } else { Refusal::ControlByte })
 }
 
-pub(super) fn is_control(byte: u8) -> bool {
-    (byte < 0x20 && byte != b'\t') || byte == 0x7f
-}
-
-/// Bytes of CR and LF.
-const LINE_END: usize = 2;
+const LINE_END: &[u8] = b"\r\n";

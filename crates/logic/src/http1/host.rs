@@ -11,23 +11,25 @@ use std::net::Ipv6Addr;
 /// brackets kept.
 pub(super) fn parse(head: &[u8], authority: Span) -> Result<Span, Refusal> {
     let bytes = authority.of(head);
-    if bytes.contains(&b'@') {
-        return Err(Refusal::UserInfo);
-    }
-    let host_len = match bytes {
-        [b'[', rest @ ..] => {
-            let close = memchr::memchr(b']', rest).ok_or(Refusal::HostSyntax)?;
-            let address = std::str::from_utf8(&rest[..close]).map_err(|_| Refusal::HostSyntax)?;
-            address.parse::<Ipv6Addr>().map_err(|_| Refusal::HostSyntax)?;
-            close + 2
-        }
-        _ => memchr::memchr(b':', bytes).unwrap_or(bytes.len()),
-    };
-    let (host, port) = bytes.split_at(host_len);
-    check_port(port)?;
-    let host = if host.starts_with(b"[") { host } else { check_name(host)? };
+    let host_len = host_len(bytes).map_err(|refusal| match bytes.contains(&b'@') {
+        true => Refusal::UserInfo,
+        false => refusal,
+    })?;
     let start = authority.start as usize;
-    Ok(Span::new(start, start + host.len()))
+    Ok(Span::new(start, start + host_len))
+}
+
+fn host_len(bytes: &[u8]) -> Result<usize, Refusal> {
+    if let [b'[', rest @ ..] = bytes {
+        let close = memchr::memchr(b']', rest).ok_or(Refusal::HostSyntax)?;
+        let address = std::str::from_utf8(&rest[..close]).map_err(|_| Refusal::HostSyntax)?;
+        address.parse::<Ipv6Addr>().map_err(|_| Refusal::HostSyntax)?;
+        check_port(&rest[close + 1..])?;
+        return Ok(close + 2);
+    }
+    let (name, port) = bytes.split_at(name_len(bytes)?);
+    check_port(port)?;
+    Ok(name.strip_suffix(b".").unwrap_or(name).len())
 }
 
 fn check_port(port: &[u8]) -> Result<(), Refusal> {
@@ -43,21 +45,23 @@ fn check_port(port: &[u8]) -> Result<(), Refusal> {
     value.map(|_| ()).ok_or(Refusal::HostSyntax)
 }
 
-/// Labels of letters, digits, '-' and '_', none empty; one trailing dot is cut off.
-fn check_name(host: &[u8]) -> Result<&[u8], Refusal> {
-    let name = host.strip_suffix(b".").unwrap_or(host);
+/// Length of the name that `bytes` begin with: labels of letters, digits, '-' and '_', none empty, with one trailing dot at
+/// most.
+fn name_len(bytes: &[u8]) -> Result<usize, Refusal> {
     let mut previous = b'.';
-    for &byte in name {
+    let mut len = 0;
+    for &byte in bytes {
         match byte {
-            b'.' if previous == b'.' => return Err(Refusal::HostSyntax),
-            b'.' | b'-' | b'_' => {}
-            _ if byte.is_ascii_alphanumeric() => {}
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {}
+            b'.' if previous != b'.' => {}
+            b':' => break,
             _ => return Err(Refusal::HostSyntax),
         }
         previous = byte;
+        len += 1;
     }
-    // `previous` is still a dot when there is no name at all, or when two dots stood at the end.
-    if previous == b'.' || name.len() > LONGEST_NAME { Err(Refusal::HostSyntax) } else { Ok(name) }
+    let longest = LONGEST_NAME + usize::from(previous == b'.');
+    if len == 0 || len > longest { Err(Refusal::HostSyntax) } else { Ok(len) }
 }
 
 /// RFC 1035 section 2.3.4, in its text form.

@@ -228,21 +228,21 @@ pub fn resume(bytes: &[u8], progress: &mut Progress, limits: &Limits) -> Result<
         FoundLine::New(line) => (line, Some(target::parse(bytes, line.start, line.end, limits)?)),
         FoundLine::Known(line) => (line, None),
     };
-    let Some(block) = progress.find_end(bytes, line, limits)? else { return Ok(Parse::Incomplete) };
+    let Some(block) = progress.find_headers(bytes, line, limits)? else { return Ok(Parse::Incomplete) };
     let request_line = match request_line {
         Some(request_line) => request_line,
         None => target::parse(bytes, line.start, line.end, limits)?,
     };
-    understand(bytes, &block, request_line, limits).map(Parse::Complete)
+    understand(bytes, block, request_line, limits).map(Parse::Complete)
 }
 
 fn understand(
     bytes: &[u8],
-    block: &Block,
+    block: Block,
     line: RequestLine,
     limits: &Limits,
 ) -> Result<RequestHead, Refusal> {
-    let headers = block.headers(bytes, limits)?;
+    let Block { headers, len } = block;
     let fields = fields::read(bytes, &headers)?;
     let (authority, host) = authority(bytes, &line, &fields)?;
     let body = body_length(&fields, line.version, limits)?;
@@ -256,7 +256,7 @@ fn understand(
     }
     let may_upgrade = method == b"GET" && !has_body && line.version == Version::Http11;
     Ok(RequestHead {
-        len: block.len,
+        len,
         method: line.method,
         target: line.target,
         origin: line.parts.origin,

@@ -1,6 +1,6 @@
 //! The request line: method, target, version (RFC 9112 section 3).
 
-use super::grammar::is_token;
+use super::grammar::token_len;
 use super::host;
 use super::refusal::Refusal;
 use super::request::{Limits, Version};
@@ -34,20 +34,20 @@ pub(super) fn parse(bytes: &[u8], start: usize, end: usize, limits: &Limits) -> 
     if line == b"PRI * HTTP/2.0" {
         return Err(Refusal::Http2Preface);
     }
-    let first = memchr::memchr(b' ', line).unwrap_or(line.len());
+    let first = token_len(line);
     let method = &line[..first];
-    if !is_token(method) {
+    if method.is_empty() || line.get(first).is_some_and(|byte| *byte != b' ') {
         return Err(Refusal::MethodSyntax);
     }
     if method.len() > LONGEST_METHOD {
         return Err(Refusal::MethodTooLong);
     }
     let rest = line.get(first + 1..).ok_or(Refusal::RequestLine)?;
-    let Some(second) = memchr::memchr(b' ', rest) else {
+    let Some(second) = rest.iter().position(|byte| *byte == b' ') else {
         return Err(if rest.is_empty() { Refusal::RequestLine } else { Refusal::NoVersion });
     };
     let (target, version) = (&rest[..second], &rest[second + 1..]);
-    if target.is_empty() || memchr::memchr2(b' ', b'\t', version).is_some() {
+    if target.is_empty() || version.iter().any(|byte| matches!(byte, b' ' | b'\t')) {
         return Err(Refusal::RequestLine);
     }
     if target.len() > limits.target {
