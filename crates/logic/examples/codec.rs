@@ -51,7 +51,7 @@ fn write_requests(times: u32) -> Option<()> {
         local: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443)),
         scheme: Scheme::Https,
         trust: Trust::Stranger,
-        request_id: REQUEST_ID,
+        request_id: REQUEST_ID.as_bytes(),
         request_id_header: REQUEST_ID_HEADER,
     };
     let mut out = Vec::new();
@@ -80,7 +80,7 @@ fn write_responses(times: u32) -> Option<()> {
         client: Version::Http11,
         framing: response_framing(&head, Version::Http11),
         hsts: Some("max-age=31536000"),
-        request_id: Some((REQUEST_ID_HEADER, REQUEST_ID)),
+        request_id: Some((REQUEST_ID_HEADER, REQUEST_ID.as_bytes())),
     };
     let mut out = Vec::new();
     for _ in 0..times {

@@ -229,7 +229,7 @@ fn travel(fields: Fields<'_>, body: Body) -> Result<(Upload, Vec<u8>), Fate> {
         local: None,
         scheme: Scheme::Https,
         trust: Trust::Stranger,
-        request_id: "id",
+        request_id: b"id",
         request_id_header: "X-Request-Id",
     };
     let mut out = Vec::new();

@@ -23,7 +23,7 @@ fn via(trust: Trust) -> Via<'static> {
         local: Some(SocketAddr::from(([192, 0, 2, 1], 80))),
         scheme: Scheme::Http,
         trust,
-        request_id: "0123456789abcdef",
+        request_id: b"0123456789abcdef",
         request_id_header: "X-Request-Id",
     }
 }

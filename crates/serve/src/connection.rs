@@ -29,10 +29,17 @@ const PROXY_HEADER_LIMIT: Duration = Duration::from_secs(5);
 pub struct Arrival {
     /// The client: from the PROXY header, or the other end of the connection.
     pub peer: Peer,
-    /// Where it wanted to go: from the PROXY header, or our end. `None` for Unix sockets, and where no backend is told.
+    /// Where it wanted to go: from the PROXY header, or our end. `None` for Unix sockets, and where it was not asked for.
     pub local: Option<SocketAddr>,
     /// TLS version, if any.
     pub tls: Option<&'static str>,
+}
+
+impl Arrival {
+    /// Where it wanted to go, asked of its connection if that was not done before.
+    pub fn local_of(&self, stream: &Stream) -> Option<SocketAddr> {
+        self.local.or_else(|| stream.local_addr().map(canonical))
+    }
 }
 
 /// A client that may speak now.
@@ -134,11 +141,12 @@ fn speak(entry: Entry, guest: Guest, spoken: Spoken) -> Service {
     }
 }
 
-/// Whether a backend hears at which address of ours the client arrived. Asking the kernel costs a system call.
+/// Whether a backend hears at which address of ours the client arrived. Asking the kernel costs a system call, and a session
+/// of HTTP/1.1 asks only when it needs to know.
 fn tells_local(current: &Current, plan: &ListenerPlan) -> bool {
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => current.pool(settings.pool).settings.send_proxy.is_some(),
-        Protocol::Http(_) => true,
+        Protocol::Http(_) => plan.tls.is_some(),
     }
 }
 

@@ -226,7 +226,7 @@ impl<'a> Visit<'a> {
             Outcome::new(self.worker, &plan.state, Kind::Http, self.arrival.peer, self.arrival.tls);
         outcome.spoken = self.spoken;
         let (received, now) = match read_head(&mut self.client, settings, &mut outcome).await {
-            Ok((received, now)) => (Rc::new(received), now),
+            Ok(read) => read,
             Err(fault) => {
                 let hsts = plan.tls.as_ref().and(settings.hsts.as_deref());
                 return Box::pin(answer_fault(settings, hsts, &self.client, fault, &mut outcome)).await;
@@ -275,7 +275,7 @@ async fn read_head(
     client: &mut Client,
     settings: &HttpSettings,
     outcome: &mut Outcome,
-) -> Result<(Received, Instant), HeadFault> {
+) -> Result<(Rc<Received>, Instant), HeadFault> {
     let mut now = outcome.started();
     let deadline = now + settings.timeouts.head;
     let mut progress = Progress::default();
@@ -284,7 +284,7 @@ async fn read_head(
             Ok(Parse::Complete(request)) => {
                 let mut head = std::mem::take(&mut client.buffer);
                 client.buffer = head.split_off(request.len);
-                return Ok((Received { head, request }, now));
+                return Ok((Rc::new(Received { head, request }), now));
             }
             Ok(Parse::Incomplete) => {}
             Err(refusal) => {

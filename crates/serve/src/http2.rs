@@ -77,7 +77,9 @@ pub async fn serve(
     guest: Guest,
     control: &Control,
 ) {
-    let Guest { stream, early, arrival } = guest;
+    let Guest { stream, early, mut arrival } = guest;
+    // The streams cannot ask for it.
+    arrival.local = arrival.local_of(&stream);
     let Some(settings) = http_settings(&plan) else { return };
     let stream = Rc::new(stream);
     let gate = Rc::new(Gate::default());

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -226,31 +227,31 @@ impl Stream {
         }
     }
 
-    /// Writes all of `first`, then all of `second`, and flushes. `progress` is called with every count that was taken.
-    pub async fn write_all(
+    /// Writes all of `first`, then all of `second`, and flushes; both shrink by what was taken.
+    pub fn poll_write_all(
         &self,
-        first: &[u8],
-        second: &[u8],
-        mut progress: impl FnMut(usize),
-    ) -> io::Result<()> {
-        let (mut first, mut second) = (first, second);
-        std::future::poll_fn(|cx| {
-            while !first.is_empty() || !second.is_empty() {
-                let count = if first.is_empty() {
-                    ready!(self.poll_write(cx, &[IoSlice::new(second)]))?
-                } else if second.is_empty() {
-                    ready!(self.poll_write(cx, &[IoSlice::new(first)]))?
-                } else {
-                    ready!(self.poll_write(cx, &[IoSlice::new(first), IoSlice::new(second)]))?
-                };
-                let from_first = count.min(first.len());
-                first = &first[from_first..];
-                second = &second[count - from_first..];
-                progress(count);
-            }
-            self.poll_flush(cx)
-        })
-        .await
+        cx: &mut Context<'_>,
+        first: &mut &[u8],
+        second: &mut &[u8],
+    ) -> Poll<io::Result<()>> {
+        while !first.is_empty() || !second.is_empty() {
+            let count = if first.is_empty() {
+                ready!(self.poll_write(cx, &[IoSlice::new(second)]))?
+            } else if second.is_empty() {
+                ready!(self.poll_write(cx, &[IoSlice::new(first)]))?
+            } else {
+                ready!(self.poll_write(cx, &[IoSlice::new(first), IoSlice::new(second)]))?
+            };
+            let from_first = count.min(first.len());
+            *first = &first[from_first..];
+            *second = &second[count - from_first..];
+        }
+        self.poll_flush(cx)
+    }
+
+    /// Writes all of `bytes` and flushes.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_write_all(cx, &mut bytes, &mut &[][..])).await
     }
 
     /// Ends our direction: FIN, or close_notify and FIN.
@@ -292,6 +293,19 @@ impl Stream {
         match socket2::SockRef::from(plain).peek(&mut byte) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Quiet::Yes,
             _ => Quiet::No,
+        }
+    }
+
+    /// Our end of a TCP connection. Costs a system call; `None` for what has no such address.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match &*self.0.borrow() {
+            Transport::Plain(Plain::Tcp(tcp)) => tcp.local_addr().ok(),
+            Transport::Tls(tls) => match tls.get_ref().0 {
+                Plain::Tcp(tcp) => tcp.local_addr().ok(),
+                Plain::Unix(_) => None,
+            },
+            Transport::Plain(Plain::Unix(_)) | Transport::Http2(_) => None,
+            Transport::Parked(_) | Transport::Lost => None,
         }
     }
 
@@ -405,14 +419,10 @@ enum Watched<'a> {
 
 impl Transport {
     /// The connection, watched by the runtime again if it was parked.
+    #[inline]
     fn watched(&mut self) -> io::Result<Watched<'_>> {
-        if let Self::Parked(_) = self
-            && let Self::Parked(parked) = std::mem::replace(self, Self::Lost)
-        {
-            *self = Self::Plain(match parked {
-                Parked::Tcp(tcp) => Plain::Tcp(TcpStream::from_std(tcp)?),
-                Parked::Unix(unix) => Plain::Unix(UnixStream::from_std(unix)?),
-            });
+        if let Self::Parked(_) = self {
+            self.watch_again()?;
         }
         match self {
             Self::Plain(plain) => Ok(Watched::Plain(plain)),
@@ -420,6 +430,17 @@ impl Transport {
             Self::Http2(side) => Ok(Watched::Http2(side)),
             Self::Parked(_) | Self::Lost => Err(io::ErrorKind::NotConnected.into()),
         }
+    }
+
+    #[cold]
+    fn watch_again(&mut self) -> io::Result<()> {
+        if let Self::Parked(parked) = std::mem::replace(self, Self::Lost) {
+            *self = Self::Plain(match parked {
+                Parked::Tcp(tcp) => Plain::Tcp(TcpStream::from_std(tcp)?),
+                Parked::Unix(unix) => Plain::Unix(UnixStream::from_std(unix)?),
+            });
+        }
+        Ok(())
     }
 }
 

@@ -149,7 +149,7 @@ async fn connect(
             let took = started.elapsed();
             if let Some(version) = pool.settings.send_proxy {
                 let header = proxy_header(version, arrival);
-                if stream.write_all(&header, &[], |_| {}).await.is_err() {
+                if stream.write_all(&header).await.is_err() {
                     upstream::note_failure(worker, pool, chosen.index, logic::health::Cause::ClosedEarly);
                     return Err(());
                 }

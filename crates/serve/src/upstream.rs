@@ -217,7 +217,7 @@ enum Mercy {
     Everyone,
 }
 
-fn candidates(pool: &PoolPlan, now: Instant, mercy: Mercy) -> smallvec::SmallVec<[Candidate; 16]> {
+fn candidates(pool: &PoolPlan, now: Instant, mercy: Mercy) -> smallvec::SmallVec<[Candidate; 8]> {
     let window = pool.settings.slow_start;
     pool.backends
         .iter()

@@ -24,7 +24,7 @@ pub struct Via<'a> {
     /// Whether the client's word on other clients counts.
     pub trust: Trust,
     /// Id of this request; without control bytes.
-    pub request_id: &'a str,
+    pub request_id: &'a [u8],
     /// Name of the header for it.
     pub request_id_header: &'a str,
 }
@@ -82,7 +82,7 @@ pub struct Answer<'a> {
     /// Value of `Strict-Transport-Security`, only over TLS. A backend that sends its own keeps it.
     pub hsts: Option<&'a str>,
     /// Name and value of the request id header; without control bytes.
-    pub request_id: Option<(&'a str, &'a str)>,
+    pub request_id: Option<(&'a str, &'a [u8])>,
 }
 
 /// Appends the head for a backend. `edits` are applied in their order: those of the listener, then those of
@@ -123,7 +123,7 @@ pub fn write_request(
     write_connection_of_request(out, head, request);
     write_forwarding(out, head, request, via, &changes);
     if !changes.touch(via.request_id_header.as_bytes()) {
-        push_clean_line(out, via.request_id_header.as_bytes(), via.request_id.as_bytes());
+        push_clean_line(out, via.request_id_header.as_bytes(), via.request_id);
     }
     changes.write_set(out);
     out.extend_from_slice(b"\r\n");
@@ -173,7 +173,7 @@ pub fn write_response(
         push_line(out, b"Strict-Transport-Security", policy.as_bytes());
     }
     if let Some((name, value)) = answer.request_id.filter(|(name, _)| !changes.touch(name.as_bytes())) {
-        push_clean_line(out, name.as_bytes(), value.as_bytes());
+        push_clean_line(out, name.as_bytes(), value);
     }
     changes.write_set(out);
     out.extend_from_slice(b"\r\n");
@@ -310,11 +310,17 @@ fn write_forwarding(
     let told = Told { head, headers, listed: &request.listed };
     let authority = request.authority.of(head);
     let client = via.peer.ip();
+    // Where the client's address was written first: the second time it is copied.
+    let mut address = None;
     if !changes.touch(b"x-forwarded-for") && (client.is_some() || told.any(Field::ForwardedFor)) {
         out.extend_from_slice(b"X-Forwarded-For: ");
         told.write_all(out, Field::ForwardedFor);
         match client {
-            Some(ip) => push_ip(out, ip),
+            Some(ip) => {
+                let start = out.len();
+                push_ip(out, ip);
+                address = Some(start..out.len());
+            }
             None => out.truncate(out.len() - SEPARATOR.len()),
         }
         out.extend_from_slice(b"\r\n");
@@ -333,7 +339,10 @@ fn write_forwarding(
         match client {
             Some(ip @ IpAddr::V4(_)) => {
                 out.extend_from_slice(b"for=");
-                push_ip(out, ip);
+                match address {
+                    Some(written) => out.extend_from_within(written),
+                    None => push_ip(out, ip),
+                }
             }
             Some(IpAddr::V6(ip)) => drop(write!(out, "for=\"[{ip}]\"")),
             None => out.extend_from_slice(b"for=_unix"),

@@ -101,26 +101,28 @@ impl Progress {
         FoundLine::New(line)
     }
 
-    /// Cuts the header lines, if the head is there as a whole. To be called after the first line was found.
+    /// Cuts the header lines into `headers` (lent, since they are large to hand back), if the head is there as a whole, and
+    /// gives its length. To be called after the first line was found.
     pub(super) fn find_headers(
         &mut self,
         bytes: &[u8],
         line: FirstLine,
         limits: &Limits,
-    ) -> Result<Option<Block>, Refusal> {
+        headers: &mut Headers,
+    ) -> Result<Option<usize>, Refusal> {
         let first = line.end + LINE_END.len();
         let window = &bytes[..bytes.len().min(limits.head).min(MAX_HEAD)];
         // Mostly the rest came in one piece and nothing is wrong with it: one pass does. Everything else is looked at
         // below, in an order that gives one verdict however the bytes arrive.
         if self.scanned <= first
-            && let Ok(block) = cut_lines(window, first, limits.headers)
+            && let Ok(len) = cut_lines(window, first, limits.headers, headers)
         {
-            return Ok(Some(block));
+            return Ok(Some(len));
         }
         let Some(len) = self.find_end(bytes, line, limits)? else { return Ok(None) };
         let head = &bytes[..len];
         check_bytes(&head[first..])?;
-        cut_lines(head, first, limits.headers).map(Some)
+        cut_lines(head, first, limits.headers, headers).map(Some)
     }
 
     /// Finds the empty line, and gives the length of the head.
@@ -151,22 +153,15 @@ impl Progress {
     }
 }
 
-/// A head that is there as a whole.
-pub(super) struct Block {
-    pub(super) headers: Headers,
-    /// Bytes up to and with the empty line.
-    pub(super) len: usize,
-}
-
-/// Cuts the header lines that begin at `start`, up to the empty line, in one pass. Of a head that is whole and has passed
+/// Cuts the header lines that begin at `start`, up to the empty line, in one pass, and gives where the head ends. Of a head that is whole and has passed
 /// [`check_bytes`] a refusal is the verdict; of other bytes it only says that they need a closer look.
-fn cut_lines(bytes: &[u8], start: usize, most: usize) -> Result<Block, Refusal> {
-    let mut headers = Headers::new();
+fn cut_lines(bytes: &[u8], start: usize, most: usize, headers: &mut Headers) -> Result<usize, Refusal> {
+    headers.clear();
     let mut at = start;
     loop {
         let rest = &bytes[at..];
         if rest.starts_with(LINE_END) {
-            return Ok(Block { headers, len: at + LINE_END.len() });
+            return Ok(at + LINE_END.len());
         }
         if headers.len() == most {
             return Err(Refusal::TooManyHeaders);

@@ -3,7 +3,7 @@
 
 use super::field::Field;
 use super::fields::{self, Coding, Expect, Fields, Listed};
-use super::head::{Block, FoundLine, Headers, LeadingLine};
+use super::head::{FoundLine, Headers, LeadingLine};
 use super::host;
 use super::refusal::Refusal;
 use super::span::Span;
@@ -228,21 +228,24 @@ pub fn resume(bytes: &[u8], progress: &mut Progress, limits: &Limits) -> Result<
         FoundLine::New(line) => (line, Some(target::parse(bytes, line.start, line.end, limits)?)),
         FoundLine::Known(line) => (line, None),
     };
-    let Some(block) = progress.find_headers(bytes, line, limits)? else { return Ok(Parse::Incomplete) };
+    let mut headers = Headers::new();
+    let Some(len) = progress.find_headers(bytes, line, limits, &mut headers)? else {
+        return Ok(Parse::Incomplete);
+    };
     let request_line = match request_line {
         Some(request_line) => request_line,
         None => target::parse(bytes, line.start, line.end, limits)?,
     };
-    understand(bytes, block, request_line, limits).map(Parse::Complete)
+    understand(bytes, len, headers, request_line, limits).map(Parse::Complete)
 }
 
 fn understand(
     bytes: &[u8],
-    block: Block,
+    len: usize,
+    headers: Headers,
     line: RequestLine,
     limits: &Limits,
 ) -> Result<RequestHead, Refusal> {
-    let Block { headers, len } = block;
     let fields = fields::read(bytes, &headers)?;
     let (authority, host) = authority(bytes, &line, &fields)?;
     let body = body_length(&fields, line.version, limits)?;

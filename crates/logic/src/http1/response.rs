@@ -3,7 +3,7 @@
 
 use super::fields::{self, Coding, Fields, Listed};
 use super::grammar::elements;
-use super::head::{Block, FoundLine, Headers, LeadingLine};
+use super::head::{FoundLine, Headers, LeadingLine};
 use super::refusal::Refusal;
 use super::request::{
     BodyLength, Limits, MAX_HEAD, MethodKind, Parse, Persistence, RequestKind, UpgradeWish, Version,
@@ -135,12 +135,14 @@ pub fn resume(
         FoundLine::New(line) => (line, Some(parse_status_line(bytes, line.end)?)),
         FoundLine::Known(line) => (line, None),
     };
-    let Some(block) = progress.find_headers(bytes, line, limits)? else { return Ok(Parse::Incomplete) };
+    let mut headers = Headers::new();
+    let Some(len) = progress.find_headers(bytes, line, limits, &mut headers)? else {
+        return Ok(Parse::Incomplete);
+    };
     let (version, status, reason) = match status_line {
         Some(status_line) => status_line,
         None => parse_status_line(bytes, line.end)?,
     };
-    let Block { headers, len } = block;
     let fields = fields::read(bytes, &headers)?;
     let upgrade = upgrade(&fields, version, status, request)?;
     let (body, persistence) = framing(&fields, version, status, request.method)?;

@@ -1,7 +1,8 @@
 //! Moves a message body from one side to the other, taking its framing off and putting ours on.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use logic::http1::chunked::{ChunkFault, ChunkLimits, Decoder, Step, write_chunk_header, write_end};
 use logic::http1::request::BodyLength;
@@ -12,7 +13,7 @@ use crate::timer::Timer;
 
 /// A body of so many bytes is copied behind its head, so that both go out in one piece: send(2) with a copy costs less than
 /// writev(2) without.
-const SMALL: usize = 2048;
+pub(super) const SMALL: usize = 2048;
 
 /// How far a body has been read.
 pub(super) enum Reader {
@@ -234,27 +235,33 @@ fn push_data(out: &mut Vec<u8>, framing: Framing, data: &[u8]) {
     }
 }
 
-/// Writes all of both parts within `limit` since the last byte that was taken.
+/// Writes all of both parts; the receiver may take `limit` for each next byte. One state of few bytes: every message is
+/// written through it.
 pub(super) async fn write(
     timer: &Timer,
     to: &Stream,
-    first: &[u8],
-    second: &[u8],
+    mut first: &[u8],
+    mut second: &[u8],
     limit: Duration,
     written: &Cell<u64>,
 ) -> Result<(), Broken> {
     if first.is_empty() && second.is_empty() {
         return Ok(());
     }
-    let mut writing =
-        std::pin::pin!(to.write_all(first, second, |count| written.set(written.get() + count as u64)));
-    loop {
-        let before = written.get();
-        match timer.within(limit, writing.as_mut()).await {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(_)) => return Err(Broken::DestinationClosed),
-            Err(_) if written.get() == before => return Err(Broken::DestinationTimeout),
-            Err(_) => {}
+    let mut due = None;
+    std::future::poll_fn(|cx| {
+        let before = first.len() + second.len();
+        let wrote = to.poll_write_all(cx, &mut first, &mut second);
+        let count = before - first.len() - second.len();
+        written.set(written.get() + count as u64);
+        match wrote {
+            Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::DestinationClosed)),
+            Poll::Pending if count > 0 => due = None,
+            Poll::Pending => {}
         }
-    }
+        let due = *due.get_or_insert_with(|| Instant::now() + limit);
+        timer.poll_due(cx, due).map(|()| Err(Broken::DestinationTimeout))
+    })
+    .await
 }

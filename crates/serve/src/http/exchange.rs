@@ -11,12 +11,15 @@ use logic::health::Cause;
 use logic::http1::forward::{self, Scheme, Trust, Via};
 use logic::http1::request::BodyLength;
 use logic::retry::{self, Idempotence, Progress};
-use logic::route::{Action, Decision, Facts, HeaderEdits, RedirectStatus};
+use logic::route::{
+    Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity, PoolId, RedirectStatus,
+};
 
 use super::heads::HeadBuffer;
 use super::reply::{Attempt, Failure, Finished};
 use super::{After, Client, RequestId, Session, answer, body, reply};
 use crate::connect::ConnectFault;
+use crate::connection::Arrival;
 use crate::outcome::{Ending, Outcome};
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
@@ -25,7 +28,31 @@ use crate::upstream::{self, Chosen, Freshness, NoBackend, Wanted};
 
 /// Answers one request.
 pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mut Outcome) -> After {
-    let received = &session.received;
+    match direct(session, client, outcome) {
+        Ok(forwarding) => forwarding.run(client, outcome).await,
+        // Boxed: a request that is forwarded does not carry the state of our own answers.
+        Err(own) => Box::pin(answer_ourselves(session, client, outcome, own)).await,
+    }
+}
+
+/// Why a request goes to no backend.
+enum Own<'a> {
+    /// To this port.
+    RedirectToHttps(u16),
+    Redirect(RedirectStatus, &'a Location),
+    NoRoute,
+    Ambiguous(PathAmbiguity),
+    /// The listener serves no HTTP.
+    Nothing,
+}
+
+/// Decides where a request goes, and writes the head that goes there.
+fn direct<'a>(
+    session: &'a Session<'a>,
+    client: &Client,
+    outcome: &mut Outcome,
+) -> Result<Forwarding<'a>, Own<'a>> {
+    let received = &*session.received;
     let (head, request) = (&received.head[..], &received.request);
     let trust = match session.settings.trusted_proxies.contains(&session.arrival.peer) {
         true => Trust::TrustedProxy,
@@ -37,62 +64,94 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
         None => RequestId::new(),
     };
     outcome.request_id = request_id.clone();
-    let request_id = request_id.as_str();
-    let host = lower(text(request.host.of(head)));
     if let RedirectToHttps::Port(port) = session.settings.redirect_to_https {
-        return Box::pin(redirect_to_https(session, client, outcome, &host, port)).await;
+        return Err(Own::RedirectToHttps(port));
     }
-    let Some(routes) = &session.plan.routes else { return After::Drop };
-    let lookup = request.lookup(head);
-    let facts =
-        Facts { host: &host, path: request.path(head), method: request.method(head), headers: &lookup };
-    let (pool, route_edits) = match routes.decide(&facts) {
-        Decision::Route(route) => match &route.action {
-            Action::Pool(pool) => (*pool, Some(&route.edits)),
-            Action::Redirect { status, location } => {
-                let query = (!request.query.is_empty()).then(|| text(request.query.of(head)));
-                let authority = text(request.authority.of(head));
-                let location = location.expand(authority, request.path(head), query);
-                outcome.end(Ending::Redirected);
-                return Box::pin(answer::redirect(session, client, outcome, status.code(), &location)).await;
-            }
-        },
-        Decision::Fallback(pool) => (pool, None),
-        Decision::NoRoute => {
-            outcome.end(Ending::NoRoute);
-            let detail = "Nothing is served under this address.";
-            return answer::refuse(session, client, outcome, 404, detail, &[]).await;
-        }
-        Decision::Ambiguous(ambiguity) => {
-            outcome.end(Ending::AmbiguousPath);
-            let detail = format!("The request was refused: {ambiguity}.");
-            return answer::refuse(session, client, outcome, 400, &detail, &[]).await;
-        }
-    };
-    let pool = session.current.pool(pool).clone();
+    let (pool, route_edits) = route(session)?;
+    let pool = session.current.pool(pool);
     outcome.pool = Some(pool.clone());
-    let no_edits = HeaderEdits::default();
-    let edits = [&session.settings.edits, route_edits.unwrap_or(&no_edits)];
+    let edits = [&session.settings.edits, route_edits];
     let scheme = if session.arrival.tls.is_some() { Scheme::Https } else { Scheme::Http };
+    let local = match request.authority.is_empty() {
+        true => session.arrival.local_of(&client.stream),
+        false => None,
+    };
     let mut message = HeadBuffer::take();
     let via = Via {
         peer: session.arrival.peer,
-        local: session.arrival.local,
+        local,
         scheme,
         trust,
-        request_id,
-        request_id_header: &session.settings.request_id_header,
+        request_id: request_id.as_bytes(),
+        request_id_header: id_header,
     };
     forward::write_request(&mut message, head, request, &via, &edits);
     let key = match &pool.settings.hash_key {
         HashKey::Client => session.arrival.peer.ip().map_or(0, client_key),
-        HashKey::Host => hash_bytes(0, host.as_bytes()),
+        HashKey::Host => hash_bytes(0, lower(text(request.host.of(head))).as_bytes()),
         HashKey::Path => hash_bytes(0, request.path(head).as_bytes()),
         HashKey::Header(name) => request.header(head, name).map_or(0, |value| hash_bytes(0, value)),
     };
-    let idempotence = Idempotence::of(facts.method);
-    let forwarding = Forwarding { session, pool, edits, message, request_id, idempotence, key };
-    forwarding.run(client, outcome).await
+    let idempotence = Idempotence::of(request.method(head));
+    Ok(Forwarding { session, pool, edits, message, request_id, idempotence, key })
+}
+
+/// The pool that a request goes to, and what the route changes of its head.
+fn route<'a>(session: &'a Session<'a>) -> Result<(PoolId, &'a HeaderEdits), Own<'a>> {
+    static NO_EDITS: HeaderEdits = HeaderEdits { request: Vec::new(), response: Vec::new() };
+    let Some(routes) = &session.plan.routes else { return Err(Own::Nothing) };
+    if let (&[], Some(pool)) = (routes.routes(), routes.fallback()) {
+        return Ok((pool, &NO_EDITS)); // nothing to decide, and nothing to be known for it
+    }
+    let received = &*session.received;
+    let (head, request) = (&received.head[..], &received.request);
+    let host = lower(text(request.host.of(head)));
+    let lookup = request.lookup(head);
+    let facts =
+        Facts { host: &host, path: request.path(head), method: request.method(head), headers: &lookup };
+    match routes.decide(&facts) {
+        Decision::Route(route) => match &route.action {
+            Action::Pool(pool) => Ok((*pool, &route.edits)),
+            Action::Redirect { status, location } => Err(Own::Redirect(*status, location)),
+        },
+        Decision::Fallback(pool) => Ok((pool, &NO_EDITS)),
+        Decision::NoRoute => Err(Own::NoRoute),
+        Decision::Ambiguous(ambiguity) => Err(Own::Ambiguous(ambiguity)),
+    }
+}
+
+async fn answer_ourselves(
+    session: &Session<'_>,
+    client: &Client,
+    outcome: &mut Outcome,
+    own: Own<'_>,
+) -> After {
+    let received = &*session.received;
+    let (head, request) = (&received.head[..], &received.request);
+    match own {
+        Own::RedirectToHttps(port) => {
+            let host = lower(text(request.host.of(head)));
+            redirect_to_https(session, client, outcome, &host, port).await
+        }
+        Own::Redirect(status, location) => {
+            let query = (!request.query.is_empty()).then(|| text(request.query.of(head)));
+            let authority = text(request.authority.of(head));
+            let location = location.expand(authority, request.path(head), query);
+            outcome.end(Ending::Redirected);
+            answer::redirect(session, client, outcome, status.code(), &location).await
+        }
+        Own::NoRoute => {
+            outcome.end(Ending::NoRoute);
+            let detail = "Nothing is served under this address.";
+            answer::refuse(session, client, outcome, 404, detail, &[]).await
+        }
+        Own::Ambiguous(ambiguity) => {
+            outcome.end(Ending::AmbiguousPath);
+            let detail = format!("The request was refused: {ambiguity}.");
+            answer::refuse(session, client, outcome, 400, &detail, &[]).await
+        }
+        Own::Nothing => After::Drop,
+    }
 }
 
 async fn redirect_to_https(
@@ -123,11 +182,11 @@ async fn redirect_to_https(
 /// A request on its way to a pool.
 struct Forwarding<'a> {
     session: &'a Session<'a>,
-    pool: Arc<PoolPlan>,
+    pool: &'a Arc<PoolPlan>,
     edits: [&'a HeaderEdits; 2],
     /// The head as backends get it.
     message: HeadBuffer,
-    request_id: &'a str,
+    request_id: RequestId,
     idempotence: Idempotence,
     key: u64,
 }
@@ -154,7 +213,7 @@ impl Forwarding<'_> {
         loop {
             let wanted = Wanted { client: self.session.arrival.peer, key: self.key, tried: &tried };
             let current = self.session.current;
-            let chosen = match upstream::choose_at_once(worker, current, &self.pool, &wanted, now) {
+            let chosen = match upstream::choose_at_once(worker, current, self.pool, &wanted, now) {
                 Some(chosen) => Some(chosen),
                 None => Box::pin(self.wait_for_backend(client, &wanted)).await,
             };
@@ -215,14 +274,14 @@ impl Forwarding<'_> {
         let Client { stream, buffer, .. } = client;
         tokio::select! {
             biased;
-            chosen = upstream::wait(self.session.worker, self.session.current, &self.pool, wanted) => Some(chosen),
+            chosen = upstream::wait(self.session.worker, self.session.current, self.pool, wanted) => Some(chosen),
             () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => None,
         }
     }
 
     fn blame(&self, backend: usize, failure: &Failure) {
         match failure.blame() {
-            Some(cause) => upstream::note_failure(self.session.worker, &self.pool, backend, cause),
+            Some(cause) => upstream::note_failure(self.session.worker, self.pool, backend, cause),
             None => {
                 tracing::debug!(backend = %self.pool.backends[backend].state.name, "cannot connect: {failure:?}")
             }
@@ -269,16 +328,21 @@ impl Forwarding<'_> {
             Freshness::Fresh(took) => Some(took),
             Freshness::Kept => None,
         };
+        // A connection just opened takes a head at once: it need not wait for the runtime's first look at it.
+        let written = match freshness {
+            Freshness::Fresh(_) => backend.write_now(&self.message),
+            Freshness::Kept => 0,
+        };
         let attempt = Attempt {
             session: self.session,
-            pool: &self.pool,
+            pool: self.pool,
             edits: &self.edits,
-            message: &self.message,
-            request_id: self.request_id,
+            message: &self.message[written..],
+            request_id: self.request_id.as_bytes(),
             timer: &client.timer,
             started: outcome.started(),
             began,
-            sent: Cell::new(0),
+            sent: Cell::new(written as u64),
         };
         let result = attempt.run(&client.stream, &mut client.buffer, &backend, outcome).await;
         if result.is_ok() || freshness != Freshness::Kept {
@@ -295,7 +359,9 @@ impl Forwarding<'_> {
         let limit = self.pool.settings.timeouts.connect;
         let stream = upstream::connect(worker, &chosen.backend, sys::socket::Opening::WeSpeak, limit).await?;
         if let Some(version) = self.pool.settings.send_proxy {
-            let header = proxy_header(version, self.session.arrival);
+            let arrival = self.session.arrival;
+            let arrival = Arrival { local: arrival.local_of(&client.stream), ..arrival.clone() };
+            let header = proxy_header(version, &arrival);
             body::write(&client.timer, &stream, &header, &[], limit, &Cell::new(0))
                 .await
                 .map_err(|_| ConnectFault::Backend(Cause::ClosedEarly))?;
@@ -314,7 +380,7 @@ impl Forwarding<'_> {
     ) -> After {
         match finished {
             Finished::Cut { ending: Ending::BackendAborted, .. } => {
-                upstream::note_failure(self.session.worker, &self.pool, chosen.index, Cause::ClosedEarly);
+                upstream::note_failure(self.session.worker, self.pool, chosen.index, Cause::ClosedEarly);
             }
             _ => upstream::note_success(&chosen.backend),
         }
@@ -329,7 +395,7 @@ impl Forwarding<'_> {
                 after
             }
             Finished::Tunnel { rest } => {
-                Box::pin(reply::tunnel(client, &backend, rest, &self.pool, outcome)).await
+                Box::pin(reply::tunnel(client, &backend, rest, self.pool, outcome)).await
             }
             Finished::Cut { ending, after } => {
                 outcome.end(ending);

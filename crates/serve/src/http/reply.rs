@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use logic::health::Cause;
 use logic::http1::forward::{self, Answer, ResponseFraming};
-use logic::http1::request::{Parse, Persistence, Version};
+use logic::http1::request::{BodyLength, Parse, Persistence, Version};
 use logic::http1::response::{self, Progress as HeadProgress, ResponseFault, ResponseHead};
 use logic::retry::Progress;
 use logic::route::HeaderEdits;
@@ -117,13 +117,14 @@ pub(super) struct Attempt<'a> {
     pub(super) session: &'a Session<'a>,
     pub(super) pool: &'a PoolPlan,
     pub(super) edits: &'a [&'a HeaderEdits; 2],
+    /// What is still to be sent of the request's head.
     pub(super) message: &'a [u8],
-    pub(super) request_id: &'a str,
+    pub(super) request_id: &'a [u8],
     pub(super) timer: &'a Timer,
     /// When the session began, and this attempt.
     pub(super) started: Instant,
     pub(super) began: Instant,
-    /// Bytes that went to the backend.
+    /// Bytes that went to the backend, those that went before this began included.
     pub(super) sent: Cell<u64>,
 }
 
@@ -275,8 +276,8 @@ impl Attempt<'_> {
                 bytes.drain(..response.len);
                 continue;
             }
-            let message = Message { response, bytes };
-            return self.pass_on(client, ahead, backend, message, shared).await;
+            let mut message = Message { response, bytes };
+            return self.pass_on(client, ahead, backend, &mut message, shared).await;
         }
     }
 
@@ -322,72 +323,72 @@ impl Attempt<'_> {
         }
     }
 
+    /// The message is lent, since it is large to hand over.
     async fn pass_on(
         &self,
         client: &Stream,
         ahead: &RefCell<Vec<u8>>,
         backend: &Stream,
-        message: Message,
+        message: &mut Message,
         shared: &Shared,
     ) -> Result<Finished, Failure> {
-        let Message { response, bytes: mut buffer } = message;
-        let response = &response;
-        let session = self.session;
-        let request = &session.received.request;
-        let switched = response.status == 101;
+        let Message { response, bytes: buffer } = message;
+        let response = &*response;
+        let request = &self.session.received.request;
         let framing = forward::response_framing(response, request.version);
         let request_is_whole = shared.request_sent.get();
         let persistence = match framing {
             ResponseFraming::UntilClose => Persistence::Close,
             // What the client still sends of this request must never be read as another one.
             _ if !request_is_whole => Persistence::Close,
-            _ => persistence(session, &ahead.borrow()),
+            _ => persistence(self.session, &ahead.borrow()),
         };
         let mut out = HeadBuffer::take();
-        let written = Answer {
-            persistence,
-            client: request.version,
-            framing,
-            hsts: answer::hsts(session),
-            request_id: Some((&session.settings.request_id_header, self.request_id)),
-        };
-        forward::write_response(&mut out, &buffer, response, &written, self.edits);
-        buffer.drain(..response.len);
+        self.write_head(&mut out, buffer, response, framing, persistence);
         shared.status.set(response.status);
         shared.answered.set(true);
         let written_before = shared.to_client.get();
-        if switched {
+        if response.status == 101 {
+            buffer.drain(..response.len);
             return Ok(match self.write_to_client(client, &out, shared).await {
-                Ok(()) => Finished::Tunnel { rest: buffer },
+                Ok(()) => Finished::Tunnel { rest: std::mem::take(buffer) },
                 Err(_) => Finished::Cut { ending: Ending::ClientClosed, after: After::Drop },
             });
         }
-        let moved = match Reader::new(response.body) {
-            None => self.write_to_client(client, &out, shared).await,
-            Some(reader) => {
+        let body = small_body(response, &buffer[response.len..]);
+        let moved = match (body, Reader::new(response.body)) {
+            (None, Some(reader)) => {
+                buffer.drain(..response.len);
                 let from_backend = Cell::new(0);
                 let transfer = Transfer {
                     timer: self.timer,
                     from: backend,
-                    buffer,
+                    buffer: std::mem::take(buffer),
                     reader,
                     to: client,
-                    framing: if framing == ResponseFraming::Chunked {
-                        Framing::Chunked
-                    } else {
-                        Framing::Raw
+                    framing: match framing {
+                        ResponseFraming::Chunked => Framing::Chunked,
+                        _ => Framing::Raw,
                     },
                     prefix: Some(out),
                     limit: None,
                     withheld: None,
                     read_timeout: self.pool.settings.timeouts.body,
-                    write_timeout: session.settings.timeouts.write,
+                    write_timeout: self.session.settings.timeouts.write,
                     read: &from_backend,
                     written: &shared.to_client,
                 };
-                let (moved, behind) = transfer.run().await;
-                buffer = behind;
+                // Boxed: a response that is there as a whole does not carry the state of moving a body.
+                let (moved, behind) = Box::pin(transfer.run()).await;
+                *buffer = behind;
                 moved
+            }
+            (body, _) => {
+                let body = body.unwrap_or_default();
+                out.extend_from_slice(body);
+                let len = response.len + body.len();
+                buffer.drain(..len);
+                self.write_to_client(client, &out, shared).await
             }
         };
         Ok(match moved {
@@ -428,6 +429,24 @@ impl Attempt<'_> {
         })
     }
 
+    fn write_head(
+        &self,
+        out: &mut Vec<u8>,
+        head: &[u8],
+        response: &ResponseHead,
+        framing: ResponseFraming,
+        persistence: Persistence,
+    ) {
+        let answer = Answer {
+            persistence,
+            client: self.session.received.request.version,
+            framing,
+            hsts: answer::hsts(self.session),
+            request_id: Some((&self.session.settings.request_id_header, self.request_id)),
+        };
+        forward::write_response(out, head, response, &answer, self.edits);
+    }
+
     /// For how long the backend's connection may be kept: ours, or a second less than the backend says it keeps it.
     fn keep(&self, response: &ResponseHead) -> Option<Duration> {
         if self.pool.settings.send_proxy.is_some() {
@@ -457,6 +476,16 @@ impl Attempt<'_> {
             _ => Progress::RequestSent,
         }
     }
+}
+
+/// The body of a response, if it is small and all of it has been read: `behind` is what was read behind the head.
+fn small_body<'a>(response: &ResponseHead, behind: &'a [u8]) -> Option<&'a [u8]> {
+    let len = match response.body {
+        BodyLength::None => 0,
+        BodyLength::Length(len) => usize::try_from(len).ok().filter(|len| *len <= body::SMALL)?,
+        BodyLength::Chunked | BodyLength::UntilClose => return None,
+    };
+    behind.get(..len)
 }
 
 /// Reads ahead, up to [`READ_AHEAD`], until the client's connection breaks. A client that has only ended its direction still

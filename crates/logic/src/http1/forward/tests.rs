@@ -10,7 +10,7 @@ fn via(trust: Trust) -> Via<'static> {
         local: Some("198.51.100.1:80".parse().unwrap()),
         scheme: Scheme::Https,
         trust,
-        request_id: "id-1",
+        request_id: b"id-1",
         request_id_header: "X-Request-Id",
     }
 }
@@ -43,7 +43,7 @@ fn answered(
         client,
         framing: response_framing(&response, client),
         hsts: Some("max-age=9"),
-        request_id: Some(("X-Request-Id", "id-1")),
+        request_id: Some(("X-Request-Id", b"id-1")),
     };
     let mut out = Vec::new();
     write_response(&mut out, head.as_bytes(), &response, &answer, edits);
