@@ -303,18 +303,23 @@ fn write_forwarding(
     via: &Via<'_>,
     changes: &Changes<'_>,
 ) {
-    let headers = match via.trust {
-        Trust::TrustedProxy => &request.headers[..],
-        Trust::Stranger => &[],
+    let told = match via.trust {
+        Trust::TrustedProxy => Some(Told { head, headers: &request.headers, listed: &request.listed }),
+        Trust::Stranger => None,
     };
-    let told = Told { head, headers, listed: &request.listed };
+    let told = told.as_ref();
+    let only = |field| told.and_then(|told| told.only(field));
     let authority = request.authority.of(head);
     let client = via.peer.ip();
     // Where the client's address was written first: the second time it is copied.
     let mut address = None;
-    if !changes.touch(b"x-forwarded-for") && (client.is_some() || told.any(Field::ForwardedFor)) {
+    if !changes.touch(b"x-forwarded-for")
+        && (client.is_some() || told.is_some_and(|told| told.any(Field::ForwardedFor)))
+    {
         out.extend_from_slice(b"X-Forwarded-For: ");
-        told.write_all(out, Field::ForwardedFor);
+        if let Some(told) = told {
+            told.write_all(out, Field::ForwardedFor);
+        }
         match client {
             Some(ip) => {
                 let start = out.len();
@@ -327,15 +332,17 @@ fn write_forwarding(
     }
     if !changes.touch(b"x-forwarded-proto") {
         let scheme = via.scheme.as_str().as_bytes();
-        push_clean_line(out, b"X-Forwarded-Proto", told.only(Field::ForwardedProto).unwrap_or(scheme));
+        push_clean_line(out, b"X-Forwarded-Proto", only(Field::ForwardedProto).unwrap_or(scheme));
     }
-    let host = told.only(Field::ForwardedHost).unwrap_or(authority);
+    let host = only(Field::ForwardedHost).unwrap_or(authority);
     if !changes.touch(b"x-forwarded-host") && !host.is_empty() {
         push_clean_line(out, b"X-Forwarded-Host", host);
     }
     if !changes.touch(b"forwarded") {
         out.extend_from_slice(b"Forwarded: ");
-        told.write_all(out, Field::Forwarded);
+        if let Some(told) = told {
+            told.write_all(out, Field::Forwarded);
+        }
         match client {
             Some(ip @ IpAddr::V4(_)) => {
                 out.extend_from_slice(b"for=");
@@ -360,7 +367,7 @@ fn write_forwarding(
     }
 }
 
-/// What the client itself tells of other clients. A stranger's headers are left out.
+/// What the client itself tells of other clients; there is none of a stranger's.
 struct Told<'a> {
     head: &'a [u8],
     headers: &'a [HeaderSpan],

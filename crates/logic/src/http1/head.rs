@@ -126,12 +126,7 @@ impl Progress {
     }
 
     /// Finds the empty line, and gives the length of the head.
-    fn find_end(
-        &mut self,
-        bytes: &[u8],
-        line: FirstLine,
-        limits: &Limits,
-    ) -> Result<Option<usize>, Refusal> {
+    fn find_end(&mut self, bytes: &[u8], line: FirstLine, limits: &Limits) -> Result<Option<usize>, Refusal> {
         let limit = limits.head.min(MAX_HEAD);
         let window = &bytes[..bytes.len().min(limit)];
         // One byte back: a line end that was the last byte is looked at again, with the byte behind it.

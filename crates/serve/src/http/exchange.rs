@@ -11,9 +11,7 @@ use logic::health::Cause;
 use logic::http1::forward::{self, Scheme, Trust, Via};
 use logic::http1::request::BodyLength;
 use logic::retry::{self, Idempotence, Progress};
-use logic::route::{
-    Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity, PoolId, RedirectStatus,
-};
+use logic::route::{Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity, PoolId, RedirectStatus};
 
 use super::heads::HeadBuffer;
 use super::reply::{Attempt, Failure, Finished};
