@@ -197,7 +197,7 @@ pub struct Outcome {
     /// Bytes to the client.
     pub bytes_out: u64,
     /// What a relay of this session moves, as it moves it: counted even if the session is cut.
-    pub relayed: Option<Rc<Totals>>,
+    pub relayed: Totals,
     /// Time spent waiting for a busy backend.
     pub queued: Option<Duration>,
     /// Time to open the connection; `None` if one was reused.
@@ -234,7 +234,7 @@ impl Outcome {
             attempts: 0,
             bytes_in: 0,
             bytes_out: 0,
-            relayed: None,
+            relayed: Totals::default(),
             queued: None,
             connect: None,
             first_byte: None,
@@ -245,6 +245,11 @@ impl Outcome {
     /// Says how it ended; the first word stands.
     pub fn end(&mut self, ending: Ending) {
         self.ending.get_or_insert(ending);
+    }
+
+    /// Where the session is served.
+    pub fn worker(&self) -> &Rc<Worker> {
+        &self.worker
     }
 
     /// When the session started.
@@ -271,10 +276,8 @@ impl Drop for Outcome {
             None if self.worker.is_cutting() => Ending::Cut,
             None => Ending::ClientClosed,
         };
-        if let Some(totals) = &self.relayed {
-            self.bytes_in += totals.up.get();
-            self.bytes_out += totals.down.get();
-        }
+        self.bytes_in += self.relayed.up.get();
+        self.bytes_out += self.relayed.down.get();
         let took = self.stop_clock().duration_since(self.started);
         self.count(ending, took);
         self.log(ending, took);

@@ -4,11 +4,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use sys::splice::Pipe;
+use tokio::time::Sleep;
 
 use crate::outcome::Ending;
 use crate::stream::{Carriage, Moved, Stream};
@@ -25,6 +26,10 @@ const PIPE_SIZE: usize = 1024 * 1024;
 /// copied or 4 MiB spliced.
 const TURNS: usize = 16;
 const SPLICE_TURNS: usize = 4;
+
+/// How long nothing must move before a relay is quiet for the first time, and how often that is doubled at most (to 32 s).
+const FIRST_PATIENCE: Duration = Duration::from_millis(250);
+const MOST_DOUBLINGS: u8 = 7;
 
 /// Why a relay ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,24 +75,120 @@ pub struct Totals {
     pub down: Cell<u64>,
 }
 
+impl Totals {
+    fn both(&self) -> (u64, u64) {
+        (self.up.get(), self.down.get())
+    }
+}
+
+/// What came of a relay that its owner may lay aside.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// It is over.
+    Ended(End),
+    /// No byte has moved for a while, none is under way, and both sides may still speak: nothing of the relay is needed
+    /// until one of them does.
+    Quiet,
+}
+
+/// Looks now and then whether bytes still move. It outlives the relay that it watches, so that a session that was laid
+/// aside knows how long nothing has moved.
+#[derive(Debug)]
+pub struct Watch {
+    /// When the last byte had moved, or a little later: the clock is not read for every move.
+    since: Instant,
+    /// No byte for so long ends the session.
+    idle: Duration,
+    /// How often [`FIRST_PATIENCE`] was doubled.
+    doublings: u8,
+}
+
+impl Watch {
+    /// A watch that begins now.
+    pub fn new(idle: Duration) -> Self {
+        Self { since: Instant::now(), idle, doublings: 0 }
+    }
+
+    /// When the session ends if no byte moves until then.
+    pub fn due(&self) -> Instant {
+        self.since + self.idle
+    }
+
+    fn patience(&self) -> Duration {
+        FIRST_PATIENCE * (1 << self.doublings)
+    }
+
+    fn next_look(&self, now: Instant) -> Instant {
+        self.due().min(now + self.patience())
+    }
+
+    /// Who speaks again and again is looked at, and laid aside, less and less often.
+    fn be_more_patient(&mut self) {
+        self.doublings = (self.doublings + 1).min(MOST_DOUBLINGS);
+    }
+}
+
 /// Relays between `client` and `backend`. `up` and `down` are bytes read before that go first.
 pub async fn run(
     client: &Stream,
     backend: &Stream,
-    up: Vec<u8>,
-    down: Vec<u8>,
+    mut up: Vec<u8>,
+    mut down: Vec<u8>,
     idle: Duration,
     totals: &Totals,
 ) -> End {
+    let mut watch = Watch::new(idle);
+    loop {
+        let (up, down) = (std::mem::take(&mut up), std::mem::take(&mut down));
+        match run_until_quiet(client, backend, up, down, &mut watch, totals).await {
+            Halt::Ended(end) => return end,
+            Halt::Quiet => {}
+        }
+    }
+}
+
+/// Relays until the end, or until there is nothing to be done for a while: then it may be called again at any time, with
+/// the same watch and totals. Not an `async fn`, which would hold its arguments twice.
+pub fn run_until_quiet<'a>(
+    client: &'a Stream,
+    backend: &'a Stream,
+    up: Vec<u8>,
+    down: Vec<u8>,
+    watch: &'a mut Watch,
+    totals: &'a Totals,
+) -> impl Future<Output = Halt> + use<'a> {
     let bulk = match (client.carriage(), backend.carriage()) {
         (Carriage::Plain, Carriage::Plain) => Bulk::Splice,
         _ => Bulk::Copy,
     };
-    let mut upward = Direction::new(up, bulk);
-    let mut downward = Direction::new(down, bulk);
-    let moving = std::future::poll_fn(|cx| {
-        let up = upward.poll(cx, client, backend, &totals.up, &downward);
-        let down = downward.poll(cx, backend, client, &totals.down, &upward);
+    let (upward, downward) = (Direction::new(up, bulk), Direction::new(down, bulk));
+    let mut relay = Relay { client, backend, totals, upward, downward, watch, seen: totals.both() };
+    async move {
+        let mut look = pin!(tokio::time::sleep_until(relay.watch.next_look(Instant::now()).into()));
+        std::future::poll_fn(|cx| match relay.poll(cx) {
+            Poll::Ready(end) => Poll::Ready(Halt::Ended(end)),
+            Poll::Pending => relay.poll_look(cx, look.as_mut()),
+        })
+        .await
+    }
+}
+
+struct Relay<'a> {
+    client: &'a Stream,
+    backend: &'a Stream,
+    totals: &'a Totals,
+    upward: Direction,
+    downward: Direction,
+    watch: &'a mut Watch,
+    /// The totals at the last look.
+    seen: (u64, u64),
+}
+
+impl Relay<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let Self { client, backend, totals, upward, downward, .. } = self;
+        let up = upward.poll(cx, client, backend, &totals.up, downward);
+        let down = downward.poll(cx, backend, client, &totals.down, upward);
         match (up, down) {
             (Poll::Ready(Way::SourceFailed), _) => Poll::Ready(End::ClientFailed),
             (_, Poll::Ready(Way::SourceFailed)) => Poll::Ready(End::BackendFailed),
@@ -99,22 +200,30 @@ pub async fn run(
             }),
             _ => Poll::Pending,
         }
-    });
-    let mut moving = pin!(moving);
-    let mut seen = (totals.up.get(), totals.down.get());
-    let mut deadline = Instant::now() + idle;
-    loop {
-        match tokio::time::timeout_at(deadline.into(), moving.as_mut()).await {
-            Ok(end) => return end,
-            Err(_) => {
-                let now = (totals.up.get(), totals.down.get());
-                if now == seen {
-                    return End::Idle;
-                }
-                seen = now;
-                deadline = Instant::now() + idle;
+    }
+
+    /// Sees, when it is time to look, whether bytes have moved.
+    fn poll_look(&mut self, cx: &mut Context<'_>, mut look: Pin<&mut Sleep>) -> Poll<Halt> {
+        loop {
+            ready!(look.as_mut().poll(cx));
+            let now = Instant::now();
+            let moved = self.totals.both();
+            if moved != self.seen {
+                self.seen = moved;
+                self.watch.since = now;
+                self.watch.be_more_patient();
+            } else if now >= self.watch.due() {
+                return Poll::Ready(Halt::Ended(End::Idle));
+            } else if self.is_quiet() && now >= self.watch.since + self.watch.patience() {
+                self.watch.be_more_patient();
+                return Poll::Ready(Halt::Quiet);
             }
+            look.as_mut().reset(self.watch.next_look(now).into());
         }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.upward.is_quiet() && self.downward.is_quiet()
     }
 }
 
@@ -165,6 +274,11 @@ enum Phase {
 impl Direction {
     fn new(rest: Vec<u8>, bulk: Bulk) -> Self {
         Self { rest, written: 0, phase: Phase::Moving, bulk, pipe: None }
+    }
+
+    /// Whether it waits for its source only.
+    fn is_quiet(&self) -> bool {
+        self.phase == Phase::Moving && self.holds_nothing()
     }
 
     /// Whether it waits for no destination.

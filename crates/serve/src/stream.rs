@@ -46,8 +46,12 @@ enum Transport {
     Http2(Box<Side>),
 }
 
-enum Parked {
+/// A plain connection that the runtime does not watch: not more than its descriptor.
+#[derive(Debug)]
+pub enum Parked {
+    /// Over TCP.
     Tcp(std::net::TcpStream),
+    /// Over a Unix socket.
     Unix(std::os::unix::net::UnixStream),
 }
 
@@ -80,6 +84,11 @@ impl Stream {
     /// Wraps a TLS connection after its handshake.
     pub fn tls(tls: TlsStream<Plain>) -> Self {
         Self(RefCell::new(Transport::Tls(Box::new(tls))))
+    }
+
+    /// Goes on with a connection that was parked: the runtime watches it as soon as somebody has to wait for it.
+    pub fn parked(parked: Parked) -> Self {
+        Self(RefCell::new(Transport::Parked(parked)))
     }
 
     /// Wraps one stream of an HTTP/2 connection.
@@ -344,6 +353,15 @@ impl Stream {
         };
         if let Ok(parked) = parked {
             *transport = Transport::Parked(parked);
+        }
+    }
+
+    /// Parks a plain connection and takes it out; gives back one that cannot be parked.
+    pub fn into_parked(self) -> Result<Parked, Self> {
+        self.park();
+        match self.0.into_inner() {
+            Transport::Parked(parked) => Ok(parked),
+            other => Err(Self(RefCell::new(other))),
         }
     }
 

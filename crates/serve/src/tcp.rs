@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::types::TcpSettings;
 use logic::access_log::Kind;
@@ -12,14 +12,15 @@ use logic::retry::{self, Idempotence, Progress};
 use logic::route::PoolId;
 use sys::socket::Opening;
 
+use crate::accept::Admitted;
 use crate::connect::ConnectFault;
 use crate::connection::{Arrival, Entry, Guest};
 use crate::outcome::{Ending, Outcome};
-use crate::relay::{self, Totals};
+use crate::relay::{self, Halt, Watch};
 use crate::snapshot::{PoolPlan, Snapshot};
-use crate::stream::Stream;
+use crate::stream::{Parked, Stream};
 use crate::upstream::{self, Chosen, NoBackend, Slot, Wanted};
-use crate::worker::{Current, Worker};
+use crate::worker::Worker;
 
 /// Bytes of a client that are read before it has a backend: the first message of most protocols, and little to hold for
 /// those who wait for a busy backend.
@@ -28,49 +29,115 @@ const EARLY: usize = 4096;
 /// Serves one client connection. See [`connection::serve`](crate::connection::serve) for why this makes a future instead of
 /// being one.
 pub fn serve(entry: Entry, settings: &TcpSettings, guest: Guest) -> impl Future<Output = ()> + use<> {
-    let Entry { worker, current, plan, admitted } = entry;
-    let outcome = Outcome::new(&worker, &plan.state, Kind::Tcp, guest.arrival.peer, guest.arrival.tls);
-    let idle = settings.idle_timeout;
-    let beginning = Box::pin(begin(worker, current, settings.pool, guest, outcome));
+    let beginning = Box::pin(begin(entry, settings.pool, settings.idle_timeout, guest));
     async move {
-        if let Some(pair) = beginning.await {
-            relay(pair, idle).await;
+        if let Some(Pair { session, client, backend, early }) = beginning.await {
+            relay(session, client, backend, early).await;
         }
-        drop(admitted);
     }
 }
 
 /// Two connections to be relayed.
 struct Pair {
+    session: Box<Session>,
     client: Stream,
     backend: Stream,
     /// What the client has said already.
     early: Vec<u8>,
-    totals: Rc<Totals>,
-    outcome: Outcome,
-    _slot: Slot,
 }
 
-/// Relays a pair to its end.
-fn relay(mut pair: Box<Pair>, idle: Duration) -> impl Future<Output = ()> {
-    let early = std::mem::take(&mut pair.early);
-    async move {
-        let Pair { client, backend, totals, .. } = &*pair;
-        let end = relay::run(client, backend, early, Vec::new(), idle, totals).await;
-        let ending = end.settle(client, backend);
-        pair.outcome.end(ending);
+/// What is known of a session beside its connections.
+struct Session {
+    watch: Watch,
+    outcome: Outcome,
+    _slot: Slot,
+    _admitted: Admitted,
+}
+
+/// A session in which nobody speaks: all that is left of it.
+pub struct Sleeper {
+    session: Box<Session>,
+    client: Parked,
+    backend: Parked,
+}
+
+impl Sleeper {
+    /// Its connections: the first word on one of them must wake it.
+    pub fn connections(&self) -> [&Parked; 2] {
+        [&self.client, &self.backend]
+    }
+
+    /// When it ends if nobody speaks.
+    pub fn due(&self) -> Instant {
+        self.session.watch.due()
+    }
+
+    /// Goes on with the session.
+    pub fn wake(self) {
+        let Self { session, client, backend } = self;
+        tokio::task::spawn_local(relay(session, Stream::parked(client), Stream::parked(backend), Vec::new()));
+    }
+
+    /// Ends a session that lay still for too long.
+    pub fn expire(mut self) {
+        self.session.outcome.end(Ending::Idle);
     }
 }
 
+/// Relays a session to its end, or until nobody has spoken for a while.
+#[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
+fn relay(
+    mut session: Box<Session>,
+    mut client: Stream,
+    mut backend: Stream,
+    mut early: Vec<u8>,
+) -> impl Future<Output = ()> {
+    async move {
+        loop {
+            let Session { watch, outcome, .. } = &mut *session;
+            let (up, down) = (std::mem::take(&mut early), Vec::new());
+            match relay::run_until_quiet(&client, &backend, up, down, watch, &outcome.relayed).await {
+                Halt::Quiet => {}
+                Halt::Ended(end) => {
+                    outcome.end(end.settle(&client, &backend));
+                    // The connections first: their places are given away when they are closed.
+                    return drop((client, backend, session));
+                }
+            }
+            match lay_down(session, client, backend) {
+                None => return,
+                Some(restless) => (session, client, backend) = restless,
+            }
+        }
+    }
+}
+
+/// Lays a session down; gives it back if it cannot sleep.
+fn lay_down(
+    session: Box<Session>,
+    client: Stream,
+    backend: Stream,
+) -> Option<(Box<Session>, Stream, Stream)> {
+    let client = match client.into_parked() {
+        Ok(client) => client,
+        Err(client) => return Some((session, client, backend)),
+    };
+    let backend = match backend.into_parked() {
+        Ok(backend) => backend,
+        Err(backend) => return Some((session, Stream::parked(client), backend)),
+    };
+    let worker = session.outcome.worker().clone();
+    let Sleeper { session, client, backend } =
+        worker.dormitory.lay(Sleeper { session, client, backend }).err()?;
+    Some((session, Stream::parked(client), Stream::parked(backend)))
+}
+
 /// Gets a client its backend, or the outcome its ending.
-async fn begin(
-    worker: Rc<Worker>,
-    snapshot: Current,
-    pool: PoolId,
-    guest: Guest,
-    mut outcome: Outcome,
-) -> Option<Box<Pair>> {
+async fn begin(entry: Entry, pool: PoolId, idle: Duration, guest: Guest) -> Option<Pair> {
+    let Entry { worker, current: snapshot, plan, admitted } = entry;
     let Guest { stream: client, mut early, arrival } = guest;
+    let mut outcome = Outcome::new(&worker, &plan.state, Kind::Tcp, arrival.peer, arrival.tls);
+    drop(plan);
     let pool = snapshot.pool(pool).clone();
     outcome.pool = Some(pool.clone());
     // Most clients speak first, and have spoken when they are accepted: their words then go with our handshake.
@@ -83,14 +150,15 @@ async fn begin(
         false => Opening::WeSpeak,
     };
     let (backend, chosen) = obtain(&worker, &snapshot, &pool, &arrival, opening, &mut outcome).await?;
-    let totals = Rc::new(Totals::default());
-    totals.up.set(early.len() as u64);
+    outcome.relayed.up.set(early.len() as u64);
     match backend.write_now(&early) {
         sent if sent == early.len() => early = Vec::new(),
         sent => drop(early.drain(..sent)),
     }
-    outcome.relayed = Some(totals.clone());
-    Some(Box::new(Pair { client, backend, early, totals, outcome, _slot: chosen.slot }))
+    let watch = Watch::new(idle);
+    let (_slot, _admitted) = (chosen.slot, admitted);
+    let session = Box::new(Session { watch, outcome, _slot, _admitted });
+    Some(Pair { session, client, backend, early })
 }
 
 /// A connection to a backend, or the outcome's ending.
@@ -142,7 +210,7 @@ async fn connect(
     opening: Opening,
     outcome: &mut Outcome,
 ) -> Result<Stream, ()> {
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let counters = chosen.backend.counters.of(worker.index);
     match upstream::connect(worker, &chosen.backend, opening, pool.settings.timeouts.connect).await {
         Ok(stream) => {
@@ -186,5 +254,23 @@ pub fn no_backend(none: NoBackend) -> Ending {
         NoBackend::AllTried => Ending::ConnectFailed,
         NoBackend::QueueFull => Ending::QueueFull,
         NoBackend::QueueTimeout => Ending::QueueTimeout,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a future takes that such a function makes.
+    fn size_of_made<F>(_: fn(Box<Session>, Stream, Stream, Vec<u8>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Each step to the next size of mimalloc (384, 448, 512 bytes) is paid for every open session.
+    #[test]
+    fn a_session_takes_no_more_memory_than_was_measured() {
+        assert!(size_of::<Session>() <= 384, "{}", size_of::<Session>());
+        assert!(size_of::<Sleeper>() <= 24, "{}", size_of::<Sleeper>());
+        assert!(size_of_made(relay) <= 512, "{}", size_of_made(relay));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,12 +18,13 @@ use tokio::task::JoinHandle;
 
 use crate::accept;
 use crate::access_log::{AccessLog, Batch};
+use crate::dormitory::Dormitory;
 use crate::front::Front;
 use crate::listen::{BoundKey, Socket};
 use crate::snapshot::Snapshot;
 use crate::upstream::IdlePool;
 
-/// How often a worker hands its log lines on.
+/// How often a worker hands on its log lines, and memory that it no longer needs.
 const TICK: Duration = Duration::from_millis(100);
 
 /// How often a worker looks at its idle backend connections.
@@ -64,6 +66,8 @@ pub struct Worker {
     pub front: Arc<Front>,
     /// Idle connections to backends.
     pub idle: IdlePool,
+    /// Its TCP sessions in which nobody speaks.
+    pub dormitory: Dormitory,
     current: RefCell<Current>,
     /// By [`PoolId`], with the generation that each was made for.
     balancers: RefCell<Vec<Option<(u64, Balancer)>>>,
@@ -373,9 +377,11 @@ impl Worker {
 
     fn tick(&self, now: Instant) {
         self.batch.borrow_mut().flush();
+        self.dormitory.give_back_memory();
         if now.duration_since(self.swept.get()) >= SWEEP {
             self.swept.set(now);
             self.idle.sweep(now, &self.current.borrow());
+            self.dormitory.sweep(now);
         }
     }
 }
@@ -404,6 +410,7 @@ pub fn run(
         index,
         front,
         idle: IdlePool::default(),
+        dormitory: Dormitory::new()?,
         current: RefCell::new(Rc::new(snapshot)),
         balancers: RefCell::default(),
         connections: RefCell::default(),
@@ -418,12 +425,15 @@ pub fn run(
         swept: Cell::new(Instant::now()),
         sockets: RefCell::default(),
     });
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
+        // In the task of the worker itself: were it to end, sessions would sleep for ever.
+        let mut keeping = pin!(worker.dormitory.keep());
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = tick.tick() => worker.tick(Instant::now()),
+                error = &mut keeping => return Err(error),
                 command = commands.recv() => match command {
                     Some(Command::Apply { snapshot, open, close, done }) => {
                         let ending = worker.apply(snapshot, open, close);
@@ -449,15 +459,18 @@ pub fn run(
             tokio::select! {
                 () = emptied => {}
                 _ = tick.tick() => worker.tick(Instant::now()),
+                error = &mut keeping => return Err(error),
                 command = commands.recv() => if matches!(command, Some(Command::Cut) | None) {
                     worker.cutting.set(true);
                     break;
                 },
             }
         }
+        Ok(())
     });
-    // Ends every task that is left; each session writes its record as it goes.
+    // Ends every session that is left; each writes its record as it goes.
+    worker.dormitory.clear();
     drop(runtime);
     worker.batch.borrow_mut().flush();
-    Ok(())
+    result
 }

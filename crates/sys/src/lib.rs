@@ -8,6 +8,7 @@ pub mod child;
 pub mod cpu;
 pub mod descriptors;
 mod inherited;
+pub mod memory;
 pub mod peer;
 pub mod privilege;
 pub mod socket;

@@ -15,7 +15,7 @@ use crate::address::Address;
 use crate::meter;
 
 /// Opens connections, uses each of them once, and holds them. It does all of its work before the window, which may
-/// have no length, and gives two figures in bytes: [`GROWTH`] and [`ALL`].
+/// have no length, and gives figures in bytes: [`GROWTH`], [`BEFORE_REST`] and [`ALL`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
     /// Where the server is.
@@ -24,6 +24,8 @@ pub struct Load {
     pub connections: usize,
     /// How each is used once.
     pub talk: Talk,
+    /// How long they do nothing before the memory is read.
+    pub rest: Duration,
     /// Speak TLS.
     pub tls: Option<Client>,
     /// Whose memory is read: the root of a process tree.
@@ -42,6 +44,9 @@ pub enum Talk {
 
 /// Figure: by how much the holder's memory grew, for each connection.
 pub const GROWTH: &str = "memory-growth";
+
+/// Figure: the same, before they rest.
+pub const BEFORE_REST: &str = "memory-before-rest";
 
 /// Figure: all of the holder's memory, divided by the connections: what it reserved before is part of it.
 pub const ALL: &str = "memory-all";
@@ -64,9 +69,17 @@ impl Load {
         drop(self.open(tls.as_ref(), FIRST).await?);
         let before = self.settled().await?;
         let held = self.open(tls.as_ref(), self.connections).await?;
-        let after = self.settled().await?;
+        let at_once = self.settled().await?;
+        let after = match self.rest {
+            Duration::ZERO => at_once,
+            rest => {
+                tokio::time::sleep(rest).await;
+                self.settled().await?
+            }
+        };
         let each = |bytes: u64| bytes as f64 / held.len().max(1) as f64;
         gauge.figure(GROWTH, each(after.saturating_sub(before)));
+        gauge.figure(BEFORE_REST, each(at_once.saturating_sub(before)));
         gauge.figure(ALL, each(after));
         Ok(())
     }

@@ -150,7 +150,9 @@ impl<F: Fn(&Context) -> Result<Links, Error>> Running for Fresh<F> {
         let mut sample = chain.trial(context, none)?;
         sample.units = self.connections as f64;
         sample.cpu = None;
-        sample.figures.retain(|name, _| [idle::GROWTH, idle::ALL].contains(&name.as_str()));
+        sample
+            .figures
+            .retain(|name, _| [idle::GROWTH, idle::BEFORE_REST, idle::ALL].contains(&name.as_str()));
         Ok(sample)
     }
 }
@@ -171,7 +173,7 @@ pub(super) fn idle_group(title: String, must: f64, aim: f64) -> Group {
 /// Connections that are held where one costs little: many, to make what is not theirs small.
 pub(super) const MANY: usize = 9000;
 /// What it takes to start a chain anew, to open its connections, and to wait until its memory has settled.
-const FRESH: Duration = Duration::from_millis(1000);
+pub(super) const FRESH: Duration = Duration::from_millis(1000);
 
 /// Programs that are here; the others are noted as missing.
 pub(super) fn present(
@@ -215,12 +217,16 @@ pub(super) fn cpu_of(name: &str, title: &str) -> Metric {
 
 /// Memory figures of held connections: growth, and all of it.
 pub(super) fn memory() -> [Metric; 2] {
-    [(idle::GROWTH, "memory per connection"), (idle::ALL, "all memory / connections")].map(|(key, title)| {
-        Metric::Figure {
-            key: key.to_owned(),
-            title: title.to_owned(),
-            scale: Scale::Bytes,
-            better: Better::Lower,
-        }
-    })
+    [(idle::GROWTH, "memory per connection"), (idle::ALL, "all memory / connections")]
+        .map(|(key, title)| bytes(key, title))
+}
+
+/// A figure in bytes.
+pub(super) fn bytes(key: &str, title: &str) -> Metric {
+    Metric::Figure {
+        key: key.to_owned(),
+        title: title.to_owned(),
+        scale: Scale::Bytes,
+        better: Better::Lower,
+    }
 }

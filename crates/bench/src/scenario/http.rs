@@ -1,6 +1,8 @@
 //! A reverse proxy with small replies: what does it add to a request? And how much of that is left when there is a
 //! real application behind it?
 
+use std::time::Duration;
+
 use crate::address::Address;
 use crate::agent::Agent;
 use crate::context::{Context, Extent, descriptors_for};
@@ -288,7 +290,7 @@ fn idle(context: &Context, rivals: &[Program]) -> Group {
             let front = front.connections(connections + SPARE);
             let load = move |server: Address, holder| {
                 let (talk, tls) = (idle::Talk::Http, None);
-                Order::Idle(idle::Load { server, connections, talk, tls, holder })
+                Order::Idle(idle::Load { server, connections, talk, rest: Duration::ZERO, tls, holder })
             };
             Ok(Links {
                 backend: Order::HttpBackend(HttpBackend { listen: vec![behind], body: BODY }),

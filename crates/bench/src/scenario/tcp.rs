@@ -1,5 +1,7 @@
 //! A relay that passes bytes on and understands none: what do a connection, a gigabyte and an idle client cost?
 
+use std::time::Duration;
+
 use crate::address::Address;
 use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
@@ -8,7 +10,7 @@ use crate::load::idle;
 use crate::load::tcp::{Conversation, Load, Server};
 use crate::sample::Metric;
 use crate::scenario::chain::{self, Chain, Company, Count, Fresh, Links};
-use crate::scenario::{Bar, Contestant, Group, Pairing, Plan, Scenario};
+use crate::scenario::{Bar, Contestant, Group, Length, Pairing, Plan, Scenario};
 use crate::target::{Front, Program, Protocol, SPARE, Splicing, nginx};
 
 /// The scenario `tcp`.
@@ -237,8 +239,12 @@ impl Work {
 /// Connections that are held.
 fn idle(context: &Context, programs: &[Program]) -> Group {
     let connections = context.holdable(chain::MANY);
-    let title = format!("{connections} connections, idle after 100 bytes each way: user memory");
+    let seconds = REST.as_secs_f32();
+    let title =
+        format!("{connections} connections, idle for {seconds} s after 100 bytes each way: user memory");
     let mut group = chain::idle_group(title, 1024.0, 0.3 * 1024.0);
+    group.columns.push(chain::bytes(idle::BEFORE_REST, "before they idled"));
+    group.length = Length::Own(chain::FRESH + REST);
     group.extent = Extent::Quick;
     for program in programs.iter().copied() {
         let links = move |context: &Context| {
@@ -254,6 +260,7 @@ fn idle(context: &Context, programs: &[Program]) -> Group {
                         server,
                         connections,
                         talk: idle::Talk::Bytes,
+                        rest: REST,
                         tls: None,
                         holder,
                     })
@@ -266,5 +273,9 @@ fn idle(context: &Context, programs: &[Program]) -> Group {
     }
     group
 }
+
+/// Sessions in which nobody speaks are put away by penstock after 0.75 s at most, and their memory goes back to the system
+/// 0.2 s later.
+const REST: Duration = Duration::from_millis(1250);
 
 const CONNECTIONS: usize = 64;

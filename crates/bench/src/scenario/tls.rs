@@ -340,7 +340,7 @@ impl Work {
             }
             What::Idle => {
                 let (talk, tls) = (idle::Talk::Http, Some(client));
-                Order::Idle(idle::Load { server, connections: held, talk, tls, holder })
+                Order::Idle(idle::Load { server, connections: held, talk, rest: Duration::ZERO, tls, holder })
             }
         }
     }

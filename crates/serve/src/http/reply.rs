@@ -3,7 +3,6 @@
 //! that only ends its direction still gets its answer.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -19,7 +18,7 @@ use super::heads::HeadBuffer;
 use super::{After, Client, Session, answer, persistence};
 use crate::connect::ConnectFault;
 use crate::outcome::{Ending, Outcome};
-use crate::relay::{self, Totals};
+use crate::relay;
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
 use crate::timer::Timer;
@@ -509,12 +508,11 @@ pub(super) async fn tunnel(
     pool: &PoolPlan,
     outcome: &mut Outcome,
 ) -> After {
-    let totals = Rc::new(Totals::default());
-    outcome.relayed = Some(totals.clone());
+    let totals = &outcome.relayed;
     let early = std::mem::take(&mut client.buffer);
     totals.up.set(early.len() as u64);
     totals.down.set(rest.len() as u64);
-    let end = relay::run(&client.stream, backend, early, rest, pool.settings.timeouts.tunnel, &totals).await;
+    let end = relay::run(&client.stream, backend, early, rest, pool.settings.timeouts.tunnel, totals).await;
     outcome.end(end.settle(&client.stream, backend));
     After::Drop
 }
