@@ -17,6 +17,7 @@ need socat socat
 need nc netcat-openbsd
 need curl curl
 need openssl openssl
+need gnutls-cli gnutls-bin
 need ps procps
 need valgrind valgrind
 need shellcheck shellcheck

@@ -10,10 +10,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+mod clients;
 mod forms;
 mod pool;
 
 use crate::de::{At, Named};
+pub(crate) use clients::RawClientCertificates;
 pub(crate) use forms::{
     BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, Scalar, SizeText, TextOr,
 };
@@ -269,6 +271,14 @@ pub(crate) struct RawTls {
     /// stalls makes room for one that does not.
     #[schemars(extend("default" = 8192, "minimum" = 1, "maximum" = 1_000_000))]
     pub(crate) handshakes: Key<i64>,
+    /// Ask clients for certificates. Without it nobody is asked.
+    #[schemars(extend("x-example" = r#"[listener.secure]
+bind = ":443"
+tls.certificates = "/etc/penstock/certs"
+tls.client-certificates = { ca = "/etc/penstock/client-ca.pem", names = ["dns:*.partner.example"] }
+pool = "app"
+"#))]
+    pub(crate) client_certificates: Key<RawClientCertificates>,
 }
 
 /// `limits`

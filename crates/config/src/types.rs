@@ -15,7 +15,10 @@ use logic::route::{HeaderEdits, PoolId, Route};
 
 mod tls;
 
-pub use tls::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy, TlsSettings};
+pub use tls::{
+    Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group, MinVersion,
+    TlsPolicy, TlsSettings, UnknownRevocation,
+};
 
 /// A whole, valid configuration.
 #[derive(Clone, Debug)]

@@ -52,6 +52,7 @@ fn write_requests(times: u32) -> Option<()> {
         scheme: Scheme::Https,
         trust: Trust::Stranger,
         request_id: REQUEST_ID.as_bytes(),
+        client_certificate: &[],
         request_id_header: REQUEST_ID_HEADER,
     };
     let mut out = Vec::new();

@@ -4,6 +4,8 @@
 
 pub mod access_log;
 pub mod balance;
+pub mod client_hello;
+pub mod client_name;
 pub mod health;
 pub mod http1;
 pub mod http2;

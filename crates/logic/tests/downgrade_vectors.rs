@@ -231,6 +231,7 @@ fn travel(fields: Fields<'_>, body: Body) -> Result<(Upload, Vec<u8>), Fate> {
         trust: Trust::Stranger,
         request_id: b"id",
         request_id_header: "X-Request-Id",
+        client_certificate: &[],
     };
     let mut out = Vec::new();
     write_request(&mut out, &downgraded.head, &request, &via, &[]);

@@ -25,6 +25,7 @@ fn via(trust: Trust) -> Via<'static> {
         trust,
         request_id: b"0123456789abcdef",
         request_id_header: "X-Request-Id",
+        client_certificate: &[],
     }
 }
 

@@ -17,7 +17,7 @@ use crate::outcome::{Ending, Outcome, Spoken};
 use crate::snapshot::ListenerPlan;
 use crate::stream::{Plain, Stream};
 use crate::tcp;
-use crate::tls::{self, Handshake};
+use crate::tls::{self, Handshake, Identity};
 use crate::worker::{Current, Worker};
 use crate::{http, http2};
 
@@ -33,6 +33,8 @@ pub struct Arrival {
     pub local: Option<SocketAddr>,
     /// TLS version, if any.
     pub tls: Option<&'static str>,
+    /// Who the client is, if it has shown a certificate that is good.
+    pub identity: Option<Rc<Identity>>,
 }
 
 impl Arrival {
@@ -75,7 +77,7 @@ pub fn serve(entry: Entry, plain: Plain, peer: Peer) -> Service {
         Plain::Tcp(tcp) if tells_local(&entry.current, &entry.plan) => tcp.local_addr().ok().map(canonical),
         _ => None,
     };
-    let arrival = Arrival { peer, local, tls: None };
+    let arrival = Arrival { peer, local, tls: None, identity: None };
     if entry.plan.tls.is_none() && !entry.plan.settings.proxy_protocol_from.contains(&peer) {
         let guest = Guest { stream: Stream::plain(plain), early: Vec::new(), arrival };
         return speak(entry, guest, Spoken::Http1);
@@ -105,8 +107,9 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
     let stream = match &plan.tls {
         None => Stream::plain(plain),
         Some(terminator) => match tls::accept(terminator, plain, std::mem::take(&mut early)).await {
-            Ok(Handshake { stream, version, spoken: agreed }) => {
+            Ok(Handshake { stream, version, spoken: agreed, identity }) => {
                 arrival.tls = Some(version);
+                arrival.identity = identity;
                 spoken = agreed;
                 stream
             }

@@ -134,6 +134,35 @@ pub enum TlsFault {
     Protocol,
     /// It was not finished when too many others began.
     Crowded,
+    /// The client's certificate is not good, or missing.
+    Client(ClientFault),
+}
+
+/// What is wrong with a client's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientFault {
+    /// There is none.
+    Missing,
+    /// It cannot be understood, or asks for something unknown.
+    Malformed,
+    /// It is of no CA that is trusted.
+    UnknownAuthority,
+    /// Its time is over.
+    Expired,
+    /// Its time has not come.
+    NotYetValid,
+    /// A list says that it is revoked.
+    Revoked,
+    /// No list says anything about it.
+    RevocationUnknown,
+    /// The list that would say something is out of date.
+    OldRevocationList,
+    /// It has none of the names that are let in.
+    Name,
+    /// It is not for clients.
+    Purpose,
+    /// A signature is wrong, or made in a way that is not accepted.
+    Signature,
 }
 
 impl TlsFault {
@@ -146,6 +175,25 @@ impl TlsFault {
             Self::Crowded => "tls-crowded",
             Self::Closed => "tls-closed",
             Self::Protocol => "tls-failed",
+            Self::Client(fault) => fault.word(),
+        }
+    }
+}
+
+impl ClientFault {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Missing => "client-certificate-missing",
+            Self::Malformed => "client-certificate-malformed",
+            Self::UnknownAuthority => "client-certificate-unknown-ca",
+            Self::Expired => "client-certificate-expired",
+            Self::NotYetValid => "client-certificate-not-yet-valid",
+            Self::Revoked => "client-certificate-revoked",
+            Self::RevocationUnknown => "client-certificate-revocation-unknown",
+            Self::OldRevocationList => "client-certificate-revocation-list-old",
+            Self::Name => "client-certificate-name",
+            Self::Purpose => "client-certificate-purpose",
+            Self::Signature => "client-certificate-signature",
         }
     }
 }

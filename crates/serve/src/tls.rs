@@ -2,28 +2,30 @@
 //!
 //! `store.rs` holds a certificate directory in service: `layout.rs` says which files belong together, `pair.rs` reads them,
 //! `lookup.rs` finds a certificate by the name that a client asks for, `watch.rs` notices changes. `policy.rs` says what
-//! is negotiated. A broken file never stops the others.
+//! is negotiated, `client.rs` asks clients who they are. A broken file never stops the others.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use config::types::{Http2, Protocol, TlsSettings};
+use config::types::{ClientCertificates, Http2, Protocol, TlsPolicy, TlsSettings};
 use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs;
-use rustls::server::{Acceptor, ClientHello, ProducesTickets, ResolvesServerCert};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{Acceptor, ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use crate::events::Level;
-use crate::outcome::{Ending, Spoken, TlsFault};
+use crate::outcome::{ClientFault, Ending, Spoken, TlsFault};
 use crate::state::{State, lock};
 use crate::stream::{Plain, Stream};
 
+mod client;
 mod der;
 mod facts;
 mod fault;
@@ -34,10 +36,13 @@ mod lookup;
 mod pair;
 mod policy;
 mod replay;
+mod sha256;
 mod staple;
 mod store;
+mod tickets;
 mod watch;
 
+pub use client::Identity;
 pub use facts::{Facts, MustStaple, Responder};
 pub use fault::{CertificateFault, CertificateFaultKind};
 pub use pair::Pair;
@@ -47,18 +52,22 @@ pub use store::{Certificate, Standing, Store};
 /// HTTP/2 over TLS in ALPN (RFC 9113 section 3.2).
 const H2: &[u8] = b"h2";
 
+use client::{Clients, Ready, Trust, TrustSource};
 use handshakes::Handshakes;
 use store::{Removal, Source};
-use watch::Watch;
+use tickets::{Asked, Tickets};
+use watch::{Watch, Watched};
 
 /// NAME of the files whose certificate is for everybody that no other is for, unless the configuration names one.
 const DEFAULT_NAME: &str = "default";
 
-/// What all TLS listeners share over reloads: certificates in service, and tickets, so that those given out before stay
-/// good.
+/// What all TLS listeners share over reloads: certificates in service, whom clients' certificates are from, and tickets, so
+/// that those given out before stay good.
+#[derive(Default)]
 pub struct Shared {
-    tickets: Option<Arc<dyn ProducesTickets>>,
+    tickets: Arc<Tickets>,
     directories: Mutex<HashMap<Source, Directory>>,
+    trusts: Mutex<HashMap<TrustSource, TrustInUse>>,
 }
 
 struct Directory {
@@ -66,11 +75,9 @@ struct Directory {
     watch: Option<Watch>,
 }
 
-impl Default for Shared {
-    fn default() -> Self {
-        // Without randomness for ticket keys, sessions are not resumed; everything else works.
-        Self { tickets: aws_lc_rs::Ticketer::new().ok(), directories: Mutex::default() }
-    }
+struct TrustInUse {
+    trust: Arc<Trust>,
+    watch: Option<Watch>,
 }
 
 impl Shared {
@@ -86,6 +93,19 @@ impl Shared {
         let scan = store.scan(Removal::AtOnce);
         store.announce(&scan, state);
         store
+    }
+
+    /// Whom a listener's clients must have their certificates from, read now.
+    fn trust(&self, settings: &ClientCertificates, state: &State) -> Arc<Trust> {
+        let source = TrustSource::from(settings);
+        let trust = {
+            let mut trusts = lock(&self.trusts);
+            let new = || TrustInUse { trust: Arc::new(Trust::new(source.clone())), watch: None };
+            trusts.entry(source.clone()).or_insert_with(new).trust.clone()
+        };
+        let scan = trust.scan();
+        trust.announce(&scan, state);
+        trust
     }
 
     /// Watches the directories that the configuration names, and no others.
@@ -104,31 +124,63 @@ impl Shared {
         for directory in directories.values_mut().filter(|directory| directory.watch.is_none()) {
             match watch::start(directory.store.clone(), state.clone()) {
                 Ok(watch) => directory.watch = Some(watch),
-                Err(error) => {
-                    let message = format!("is not watched: {error}; a reload reads it again");
-                    state.events.record(Level::Warning, directory.store.subject(), message);
-                }
+                Err(error) => unwatched(state, &directory.store.subject(), &error),
+            }
+        }
+        drop(directories);
+        self.reconcile_trusts(config, state);
+    }
+
+    fn reconcile_trusts(&self, config: &config::Config, state: &Arc<State>) {
+        let with_tls = config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+        let used: Vec<TrustSource> =
+            with_tls.filter_map(|tls| tls.client_certificates.as_ref()).map(TrustSource::from).collect();
+        let mut trusts = lock(&self.trusts);
+        trusts.retain(|source, in_use| {
+            let keep = used.contains(source);
+            if !keep {
+                let gone = in_use.trust.subject();
+                state.forget_degraded(|subject| subject == gone);
+            }
+            keep
+        });
+        for in_use in trusts.values_mut().filter(|in_use| in_use.watch.is_none()) {
+            match watch::start(in_use.trust.clone(), state.clone()) {
+                Ok(watch) => in_use.watch = Some(watch),
+                Err(error) => unwatched(state, &in_use.trust.subject(), &error),
             }
         }
     }
+}
+
+fn unwatched(state: &State, subject: &str, error: &io::Error) {
+    let message = format!("is not watched: {error}; a reload reads it again");
+    state.events.record(Level::Warning, subject, message);
 }
 
 fn source_of(settings: &TlsSettings) -> Source {
     Source { directory: settings.certificates.clone(), passphrase_file: settings.key_passphrase_file.clone() }
 }
 
-/// What is wrong with a listener's certificates. Reads files, changes nothing.
+/// What is wrong with a listener's certificates, and those that its clients' are from. Reads files, changes nothing.
 pub fn check(settings: &TlsSettings) -> Vec<String> {
     let store = Store::new(source_of(settings));
     store.set_default(&"".into(), settings.default.as_deref());
     store.scan(Removal::AtOnce);
-    store.faults()
+    let mut faults = store.faults();
+    if let Some(clients) = &settings.client_certificates {
+        let trust = Trust::new(TrustSource::from(clients));
+        trust.scan();
+        faults.extend(trust.faults());
+    }
+    faults
 }
 
 /// One listener's TLS.
 #[derive(Clone)]
 pub struct Terminator {
-    config: Arc<ServerConfig>,
+    recipe: Arc<Recipe>,
+    mode: Mode,
     certificates: Arc<Certificates>,
     handshakes: Arc<Handshakes>,
     handshake_timeout: Duration,
@@ -147,16 +199,32 @@ impl Terminator {
         let before = before.map(|before| before.certificates.serving());
         let fallback = before.filter(|before| !Arc::ptr_eq(before, &store) && store.lookup().is_empty());
         let certificates = Arc::new(Certificates { store, fallback, default: settings.default.clone() });
-        let mut config = policy::server(&settings.policy, certificates.clone());
-        if let Some(tickets) = &shared.tickets {
-            config.ticketer = tickets.clone();
-        }
-        if let Protocol::Http(settings) = &listener.protocol {
-            let http2 = matches!(settings.http2, Http2::On { .. }).then(|| H2.to_vec());
-            config.alpn_protocols = http2.into_iter().chain([b"http/1.1".to_vec()]).collect();
-        }
+        let alpn = match &listener.protocol {
+            Protocol::Http(settings) => {
+                let http2 = matches!(settings.http2, Http2::On { .. }).then(|| H2.to_vec());
+                http2.into_iter().chain([b"http/1.1".to_vec()]).collect()
+            }
+            Protocol::Tcp(_) => Vec::new(),
+        };
+        let recipe = Recipe {
+            policy: settings.policy.clone(),
+            certificates: certificates.clone(),
+            alpn,
+            tickets: shared.tickets.clone(),
+        };
+        let mode = match &settings.client_certificates {
+            None => {
+                Mode::Anybody(Arc::new(recipe.make(WebPkiClientVerifier::no_client_auth(), Asked::NOTHING)))
+            }
+            Some(settings) => {
+                let clients = Clients::new(settings, shared.trust(settings, state));
+                clients.ready(|verifier, asked| recipe.make(verifier, asked));
+                Mode::Known(Arc::new(clients))
+            }
+        };
         Self {
-            config: Arc::new(config),
+            recipe: Arc::new(recipe),
+            mode,
             certificates,
             handshakes: Handshakes::new(settings.handshakes),
             handshake_timeout: settings.handshake_timeout,
@@ -166,6 +234,32 @@ impl Terminator {
     /// The certificates, as they are known.
     pub fn store(&self) -> &Arc<Store> {
         &self.certificates.store
+    }
+}
+
+/// Whom a listener asks who they are.
+#[derive(Clone)]
+enum Mode {
+    Anybody(Arc<ServerConfig>),
+    Known(Arc<Clients>),
+}
+
+/// What goes into a configuration besides whom clients must be known by.
+struct Recipe {
+    policy: TlsPolicy,
+    certificates: Arc<Certificates>,
+    alpn: Vec<Vec<u8>>,
+    tickets: Arc<Tickets>,
+}
+
+impl Recipe {
+    fn make(&self, clients: Arc<dyn ClientCertVerifier>, asked: Asked) -> ServerConfig {
+        let mut config = policy::server(&self.policy, self.certificates.clone(), clients);
+        if let Some(tickets) = self.tickets.of(asked) {
+            config.ticketer = tickets;
+        }
+        config.alpn_protocols = self.alpn.clone();
+        config
     }
 }
 
@@ -247,6 +341,8 @@ pub struct Handshake {
     pub version: &'static str,
     /// What both agreed to speak.
     pub spoken: Spoken,
+    /// Who the client is, if it has shown a certificate.
+    pub identity: Option<Rc<Identity>>,
 }
 
 /// Makes the handshake. `early` are bytes of it that were read with a PROXY header.
@@ -267,7 +363,7 @@ pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Re
         }
     };
     match tokio::time::timeout(terminator.handshake_timeout, accepting).await {
-        Ok(Ok(tls)) => {
+        Ok(Ok((tls, identity))) => {
             let version = match tls.get_ref().1.protocol_version() {
                 Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",
                 _ => "TLSv1.3",
@@ -276,7 +372,7 @@ pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Re
                 Some(H2) => Spoken::Http2,
                 _ => Spoken::Http1,
             };
-            Ok(Handshake { stream: Stream::tls(tls), version, spoken })
+            Ok(Handshake { stream: Stream::tls(tls), version, spoken, identity: identity.map(Rc::new) })
         }
         Ok(Err(fault)) => Err(Ending::TlsFailed(fault)),
         Err(_) => Err(Ending::TlsTimeout),
@@ -287,7 +383,7 @@ async fn shake_hands(
     terminator: &Terminator,
     plain: Plain,
     early: &[u8],
-) -> Result<TlsStream<Plain>, TlsFault> {
+) -> Result<(TlsStream<Plain>, Option<Identity>), TlsFault> {
     let mut early = early;
     let mut start = hear_hello(plain, &mut early).await?;
     if let Err(refusal) = terminator.certificates.choose(&start.client_hello()) {
@@ -297,9 +393,33 @@ async fn shake_hands(
         let _ = start.io.shutdown().await;
         return Err(TlsFault::NoCertificate);
     }
-    let accepting =
-        start.into_stream_with(terminator.config.clone(), |connection| replay::feed(connection, early));
-    accepting.await.map_err(|error| fault_of(&error))
+    let (config, asked): (_, Option<(&Clients, Arc<Ready>)>) = match &terminator.mode {
+        Mode::Anybody(config) => (config.clone(), None),
+        Mode::Known(clients) => {
+            let ready = clients.ready(|verifier, asked| terminator.recipe.make(verifier, asked));
+            (ready.config.clone(), Some((clients, ready)))
+        }
+    };
+    let accepting = start.into_stream_with(config, |connection| replay::feed(connection, early));
+    let tls = match accepting.into_fallible().await {
+        Ok(tls) => tls,
+        Err((error, plain)) => {
+            let fault = fault_of(&error);
+            if matches!(fault, TlsFault::Client(_)) {
+                // A client of TLS 1.3 has begun to speak already: a reset would overtake the alert that says why.
+                crate::http::linger(&Stream::plain(plain)).await;
+            }
+            return Err(fault);
+        }
+    };
+    let Some((clients, ready)) = asked else { return Ok((tls, None)) };
+    match clients.identify(&ready, tls.get_ref().1) {
+        Ok(identity) => Ok((tls, identity)),
+        Err(fault) => {
+            crate::http::linger(&Stream::tls(tls)).await;
+            Err(fault)
+        }
+    }
 }
 
 /// Reads the ClientHello, from `early` first, of which what follows it is left.
@@ -366,6 +486,8 @@ fn fault_of(error: &io::Error) -> TlsFault {
         Some(rustls::Error::InvalidMessage(_)) => TlsFault::NotTls,
         Some(rustls::Error::PeerIncompatible(_)) => TlsFault::Incompatible,
         Some(rustls::Error::AlertReceived(_)) => TlsFault::Alert,
+        Some(rustls::Error::NoCertificatesPresented) => TlsFault::Client(ClientFault::Missing),
+        Some(error @ rustls::Error::InvalidCertificate(_)) => TlsFault::Client(ClientFault::of(error)),
         // rustls has no variant of its own for a resolver that found nothing.
         Some(rustls::Error::General(why)) if why.contains("certificate") => TlsFault::NoCertificate,
         Some(_) => TlsFault::Protocol,

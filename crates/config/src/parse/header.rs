@@ -153,7 +153,10 @@ impl Parser<'_> {
             drop(self.refuse(name, "is no name of a header field"));
             return None;
         }
-        if HeaderEdit::remove(text).is_err() || ours.iter().any(|taken| text.eq_ignore_ascii_case(taken)) {
+        if HeaderEdit::set(text, "").is_err()
+            || HeaderEdit::remove(text).is_err()
+            || ours.iter().any(|taken| text.eq_ignore_ascii_case(taken))
+        {
             drop(self.refuse(name, "has a meaning of its own").hint("\"X-Request-Id\" is usual"));
             return None;
         }

@@ -1,11 +1,16 @@
 //! `tls` of a listener.
 
+use logic::client_name::NamePattern;
+
 use super::{Parser, Zero, count, duration};
 use crate::de::At;
 use crate::error::quote;
 use crate::nearest::nearest;
-use crate::raw::{Key, RawTls};
-use crate::types::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy, TlsSettings};
+use crate::raw::{Key, OneOrMany, RawClientCertificates, RawTls};
+use crate::types::{
+    Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group, MinVersion,
+    TlsPolicy, TlsSettings, UnknownRevocation,
+};
 
 impl Parser<'_> {
     pub(super) fn tls(&mut self, at: &At<RawTls>) -> Option<TlsSettings> {
@@ -25,6 +30,11 @@ impl Parser<'_> {
         };
         let handshake_timeout = self.time(&raw.handshake_timeout, Zero::Refused, duration::DAY);
         let policy = self.tls_policy(at);
+        let client_certificates = match &raw.client_certificates {
+            Some(clients) => self.client_certificates(clients).map(Some),
+            None if self.nodes.is_broken(at.id, "client-certificates") => None,
+            None => Some(None),
+        };
         Some(TlsSettings {
             certificates: certificates?,
             default: default?,
@@ -32,7 +42,75 @@ impl Parser<'_> {
             policy: policy?,
             handshake_timeout: handshake_timeout?,
             handshakes: count(raw.handshakes.as_ref()?.value),
+            client_certificates: client_certificates?,
         })
+    }
+
+    fn client_certificates(&mut self, at: &At<RawClientCertificates>) -> Option<ClientCertificates> {
+        let raw = &at.value;
+        let ca = raw.ca.as_ref().and_then(|path| self.file(path));
+        let crls = raw.crl.as_ref().and_then(|crl| match &crl.value {
+            OneOrMany::One(path) => self.file(&At { id: crl.id, value: path.clone() }).map(|path| vec![path]),
+            OneOrMany::Many(paths) => {
+                let paths: Vec<_> = paths.iter().map(|path| self.file(path)).collect();
+                paths.into_iter().collect()
+            }
+        });
+        let names = raw.names.as_ref().and_then(|names| {
+            let names: Vec<_> = names.value.iter().map(|name| self.client_name(name)).collect();
+            names.into_iter().collect()
+        });
+        let headers = match &raw.headers {
+            Some(headers) => {
+                let headers: Vec<_> = headers.value.iter().map(|word| self.client_header(word)).collect();
+                headers.into_iter().collect()
+            }
+            None if self.nodes.is_broken(at.id, "headers") => None,
+            None => {
+                let usual = ClientHeader::ALL.into_iter().filter(|header| *header != ClientHeader::Chain);
+                Some(usual.collect())
+            }
+        };
+        let mode = match raw.mode.as_ref()?.value.as_str() {
+            "request" => ClientCertificateMode::Request,
+            _ => ClientCertificateMode::Require,
+        };
+        let unknown_revocation = match raw.unknown_revocation.as_ref()?.value.as_str() {
+            "allow" => UnknownRevocation::Allow,
+            _ => UnknownRevocation::Refuse,
+        };
+        Some(ClientCertificates {
+            mode,
+            ca: ca?,
+            crls: crls?,
+            unknown_revocation,
+            names: names?,
+            headers: headers?,
+        })
+    }
+
+    fn client_name(&mut self, name: &At<String>) -> Option<NamePattern> {
+        match name.value.parse() {
+            Ok(pattern) => Some(pattern),
+            Err(error) => {
+                drop(self.refuse_with(name, &error));
+                None
+            }
+        }
+    }
+
+    fn client_header(&mut self, word: &At<String>) -> Option<ClientHeader> {
+        let known = ClientHeader::ALL.into_iter().find(|known| known.word() == word.value);
+        if known.is_none() {
+            let words = ClientHeader::ALL.map(ClientHeader::word);
+            let near = nearest(&word.value, words.into_iter());
+            let reason = format!("is nothing that backends are told; known are {}", words.join(", "));
+            let draft = self.refuse(word, &reason);
+            if let Some(near) = near {
+                drop(draft.hint_from_value(format!("did you mean {}?", quote(near))));
+            }
+        }
+        known
     }
 
     fn tls_policy(&mut self, at: &At<RawTls>) -> Option<TlsPolicy> {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use logic::client_name::NamePattern;
+
 /// `tls` of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
@@ -18,6 +20,90 @@ pub struct TlsSettings {
     pub handshake_timeout: Duration,
     /// Unfinished handshakes at once, over all workers.
     pub handshakes: usize,
+    /// Certificates of clients; `None`: nobody is asked for one.
+    pub client_certificates: Option<ClientCertificates>,
+}
+
+/// Which clients are let in, and what is told of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificates {
+    /// What becomes of clients without one.
+    pub mode: ClientCertificateMode,
+    /// File or directory of CA certificates.
+    pub ca: PathBuf,
+    /// Files or directories of revocation lists; empty: nothing is asked about revocation.
+    pub crls: Vec<PathBuf>,
+    /// What becomes of certificates of which no list says anything.
+    pub unknown_revocation: UnknownRevocation,
+    /// Names of which a certificate must have one; empty: any.
+    pub names: Vec<NamePattern>,
+    /// What backends are told.
+    pub headers: Vec<ClientHeader>,
+}
+
+/// What becomes of clients without a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClientCertificateMode {
+    /// They are let in.
+    Request,
+    /// They are refused.
+    Require,
+}
+
+/// What becomes of certificates of which no revocation list says anything, and of lists that are out of date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UnknownRevocation {
+    /// They are refused.
+    Refuse,
+    /// They are taken for good; old lists still count.
+    Allow,
+}
+
+/// A header field about the certificate of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClientHeader {
+    /// The certificate itself (RFC 9440).
+    Certificate,
+    /// The other certificates that the client sent (RFC 9440).
+    Chain,
+    /// Distinguished name of the subject (RFC 4514).
+    Subject,
+    /// subjectAltName, as a list of strings (RFC 9651 section 3.1).
+    Names,
+    /// Serial number, in hexadecimal digits.
+    Serial,
+    /// SHA-256 of the certificate, in hexadecimal digits.
+    Fingerprint,
+}
+
+impl ClientHeader {
+    /// Every one.
+    pub const ALL: [Self; 6] =
+        [Self::Certificate, Self::Chain, Self::Subject, Self::Names, Self::Serial, Self::Fingerprint];
+
+    /// Its word in the configuration.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Certificate => "certificate",
+            Self::Chain => "chain",
+            Self::Subject => "subject",
+            Self::Names => "names",
+            Self::Serial => "serial",
+            Self::Fingerprint => "fingerprint",
+        }
+    }
+
+    /// The name of the field.
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Certificate => "Client-Cert",
+            Self::Chain => "Client-Cert-Chain",
+            Self::Subject => "X-Client-Cert-Subject",
+            Self::Names => "X-Client-Cert-Names",
+            Self::Serial => "X-Client-Cert-Serial",
+            Self::Fingerprint => "X-Client-Cert-Fingerprint",
+        }
+    }
 }
 
 /// What is negotiated. At least one cipher and one group, and one of the ciphers is for a version that is allowed.

@@ -24,7 +24,8 @@ pub enum Field {
     /// `Expect`
     Expect,
     /// `Proxy-Connection`, `Proxy-Authorization`, `HTTP2-Settings`, and `Proxy`, which a CGI backend would
-    /// read as the environment variable HTTP_PROXY: never passed on.
+    /// read as the environment variable HTTP_PROXY: never passed on. `Client-Cert`, `Client-Cert-Chain` (RFC 9440) and
+    /// `X-Client-Cert-*`: only we tell backends who a client has proved to be.
     Dropped,
     /// `X-Forwarded-For`
     ForwardedFor,
@@ -44,7 +45,7 @@ pub enum Field {
 impl Field {
     /// Finds the meaning of a name, which is a token. `Err` holds a field that decides framing and that `name` merely
     /// resembles.
-    pub(super) fn of(name: &[u8]) -> Result<Self, Imitated> {
+    pub(crate) fn of(name: &[u8]) -> Result<Self, Imitated> {
         let candidates: &[(&[u8], Self)] = match name.len() {
             2 => &[(b"te", Self::Te)],
             4 => &[(b"host", Self::Host)],
@@ -53,10 +54,12 @@ impl Field {
             7 => &[(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)],
             9 => &[(b"forwarded", Self::Forwarded), (b"x-real-ip", Self::ForwardedOther)],
             10 => &[(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)],
+            11 => &[(b"client-cert", Self::Dropped)],
             14 => &[(b"content-length", Self::ContentLength), (b"http2-settings", Self::Dropped)],
             15 => &[(b"x-forwarded-for", Self::ForwardedFor)],
             16 => &[(b"x-forwarded-host", Self::ForwardedHost), (b"proxy-connection", Self::Dropped)],
             17 => &[
+                (b"client-cert-chain", Self::Dropped),
                 (b"transfer-encoding", Self::TransferEncoding),
                 (b"x-forwarded-proto", Self::ForwardedProto),
             ],
@@ -84,18 +87,27 @@ impl Field {
                 Spelling::Different => {}
             }
         }
-        const FAMILY: &[u8] = b"x-forwarded-";
-        match name.get(..FAMILY.len()).filter(|_| begins_like(FAMILY)).map(|front| spelling(front, FAMILY)) {
-            Some(Spelling::Same) => Ok(Self::ForwardedOther),
-            Some(Spelling::Alike) => Ok(Self::Imitation),
-            _ => Ok(Self::Other),
+        if !matches!(name, [b'x' | b'X', ..]) {
+            return Ok(Self::Other);
         }
+        for (family, field) in FAMILIES {
+            match name.get(..family.len()).map(|front| spelling(front, family)) {
+                Some(Spelling::Same) => return Ok(field),
+                Some(Spelling::Alike) => return Ok(Self::Imitation),
+                _ => {}
+            }
+        }
+        Ok(Self::Other)
     }
 }
 
+/// Names that begin like this; all begin with `x`.
+const FAMILIES: [(&[u8], Field); 2] =
+    [(b"x-forwarded-", Field::ForwardedOther), (b"x-client-cert-", Field::Dropped)];
+
 /// A name resembles one that decides framing.
 #[derive(Debug)]
-pub(super) struct Imitated;
+pub(crate) struct Imitated;
 
 /// How a name relates to a canonical one in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +148,12 @@ mod tests {
         assert_eq!(Field::of(b"x-forwarded_port").unwrap(), Field::Imitation);
         assert_eq!(Field::of(b"X_Real.IP").unwrap(), Field::Imitation);
         assert_eq!(Field::of(b"Accept").unwrap(), Field::Other);
+        for ours in ["Client-Cert", "client-cert-chain", "X-Client-Cert-Subject", "X-CLIENT-CERT-"] {
+            assert_eq!(Field::of(ours.as_bytes()).unwrap(), Field::Dropped, "{ours}");
+        }
+        for alike in ["Client_Cert", "client.cert-chain", "X_Client-Cert-Subject", "x-client_cert_anything"] {
+            assert_eq!(Field::of(alike.as_bytes()).unwrap(), Field::Imitation, "{alike}");
+        }
         assert_eq!(Field::of(b"Te").unwrap(), Field::Te);
         assert!(Field::of(b"content_length").is_err());
         assert!(Field::of(b"Transfer.Encoding").is_err());

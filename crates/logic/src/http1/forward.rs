@@ -27,6 +27,9 @@ pub struct Via<'a> {
     pub request_id: &'a [u8],
     /// Name of the header for it.
     pub request_id_header: &'a str,
+    /// What a verified client certificate says, as header fields: names of the family that is never passed on from clients,
+    /// values without control bytes.
+    pub client_certificate: &'a [(&'static str, Box<str>)],
 }
 
 /// Scheme of a request.
@@ -124,6 +127,11 @@ pub fn write_request(
     write_forwarding(out, head, request, via, &changes);
     if !changes.touch(via.request_id_header.as_bytes()) {
         push_clean_line(out, via.request_id_header.as_bytes(), via.request_id);
+    }
+    for (name, value) in via.client_certificate {
+        if !changes.touch(name.as_bytes()) {
+            push_line(out, name.as_bytes(), value.as_bytes());
+        }
     }
     changes.write_set(out);
     out.extend_from_slice(b"\r\n");

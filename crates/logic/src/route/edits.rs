@@ -1,5 +1,7 @@
 //! Header changes that a route or a listener makes.
 
+use crate::http1::field::Field;
+
 /// Header changes of a route or a listener, applied to requests and to responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderEdits {
@@ -30,6 +32,9 @@ impl HeaderEdit {
     /// A checked [`HeaderEdit::Set`].
     pub fn set(name: &str, value: &str) -> Result<Self, HeaderEditError> {
         check_name(name)?;
+        if matches!(Field::of(name.as_bytes()), Ok(Field::Dropped)) {
+            return Err(HeaderEditError::Ours(name.into()));
+        }
         let trimmed = value.trim_matches([' ', '\t']);
         if trimmed.len() != value.len() {
             return Err(HeaderEditError::Space { name: name.into() });
@@ -92,6 +97,9 @@ pub enum HeaderEditError {
     /// A field that only the proxy itself may write.
     #[error("`{0}` decides where a message or a connection ends, so routes may not touch it")]
     Framing(Box<str>),
+    /// A field that backends believe, or that is for us alone.
+    #[error("`{0}` is never passed on as somebody wrote it, so it cannot be set")]
+    Ours(Box<str>),
     /// Every request needs a host (RFC 9112 section 3.2).
     #[error("`Host` may be set but not removed: a request without it is refused by every server")]
     Host,

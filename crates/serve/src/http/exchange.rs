@@ -82,6 +82,7 @@ fn direct<'a>(
         trust,
         request_id: request_id.as_bytes(),
         request_id_header: id_header,
+        client_certificate: session.arrival.identity.as_ref().map_or(&[], |identity| &identity.fields),
     };
     forward::write_request(&mut message, head, request, &via, &edits);
     let key = match &pool.settings.hash_key {

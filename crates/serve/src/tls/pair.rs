@@ -185,7 +185,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
 pub(super) struct Stamp(Vec<FileStamp>);
 
 /// Device, inode, size, and the times of the last change of contents and of the inode.
-type FileStamp = (u64, u64, u64, (i64, i64), (i64, i64));
+pub(super) type FileStamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 /// A file that changed so recently may change again without its times telling it.
 pub(super) const TICK: Duration = Duration::from_millis(50);
@@ -197,15 +197,16 @@ impl Stamp {
         passphrase_file: Option<&Path>,
         now: SystemTime,
     ) -> Option<Self> {
-        let recent =
-            now.checked_sub(TICK).and_then(|recent| recent.duration_since(SystemTime::UNIX_EPOCH).ok())?;
         let files = candidate.files().chain(passphrase_file);
-        let stamps = files.map(|path| {
-            let of = fs::metadata(path).ok()?;
-            let changed = (of.ctime(), of.ctime_nsec());
-            let old = changed < (recent.as_secs() as i64, i64::from(recent.subsec_nanos()));
-            old.then(|| (of.dev(), of.ino(), of.size(), (of.mtime(), of.mtime_nsec()), changed))
-        });
-        stamps.collect::<Option<_>>().map(Self)
+        files.map(|path| file_stamp(path, now)).collect::<Option<_>>().map(Self)
     }
+}
+
+/// `None` if the file cannot be looked at, or changed just now: then it must be read.
+pub(super) fn file_stamp(path: &Path, now: SystemTime) -> Option<FileStamp> {
+    let recent = now.checked_sub(TICK)?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let of = fs::metadata(path).ok()?;
+    let changed = (of.ctime(), of.ctime_nsec());
+    let old = changed < (recent.as_secs() as i64, i64::from(recent.subsec_nanos()));
+    old.then(|| (of.dev(), of.ino(), of.size(), (of.mtime(), of.mtime_nsec()), changed))
 }

@@ -6,11 +6,16 @@ use config::types::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy};
 use rustls::crypto::aws_lc_rs::{self, cipher_suite as suite, kx_group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::server::ResolvesServerCert;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
-/// A configuration with nothing but the policy and the certificates.
-pub(super) fn server(policy: &TlsPolicy, certificates: Arc<dyn ResolvesServerCert>) -> ServerConfig {
+/// A configuration with nothing but the policy, the certificates, and what is asked of clients.
+pub(super) fn server(
+    policy: &TlsPolicy,
+    certificates: Arc<dyn ResolvesServerCert>,
+    clients: Arc<dyn ClientCertVerifier>,
+) -> ServerConfig {
     let provider = CryptoProvider {
         cipher_suites: policy.ciphers.iter().map(|cipher| suite_of(*cipher)).collect(),
         kx_groups: policy.groups.iter().map(|group| group_of(*group)).collect(),
@@ -26,7 +31,7 @@ pub(super) fn server(policy: &TlsPolicy, certificates: Arc<dyn ResolvesServerCer
     let builder = ServerConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(versions)
         .expect("a policy has a cipher and a group for a version that it allows");
-    let mut config = builder.with_no_client_auth().with_cert_resolver(certificates);
+    let mut config = builder.with_client_cert_verifier(clients).with_cert_resolver(certificates);
     config.ignore_client_order = policy.order == CipherOrder::Server;
     config
 }

@@ -14,6 +14,7 @@ use super::fault::{CertificateFault, CertificateFaultKind as Kind};
 use super::layout::{self, Candidate};
 use super::lookup::Lookup;
 use super::pair::{self, Pair, Stamp};
+use super::watch::Watched;
 use crate::events::{Level, timestamp};
 use crate::state::{State, lock};
 
@@ -75,7 +76,7 @@ pub(super) struct Scan {
     /// Look again so soon.
     pub(super) again: Option<Duration>,
     /// What is served now and was not before, or the reverse, for people.
-    changes: Vec<String>,
+    pub(super) changes: Vec<String>,
 }
 
 /// Files that are gone for so long are gone.
@@ -282,6 +283,24 @@ impl Store {
     }
 }
 
+impl Watched for Store {
+    fn scan(&self) -> Scan {
+        Self::scan(self, Removal::Settled)
+    }
+
+    fn places(&self) -> Vec<PathBuf> {
+        vec![self.directory().to_owned()]
+    }
+
+    fn set_blind(&self, why: Option<String>) {
+        Self::set_blind(self, why);
+    }
+
+    fn announce(&self, scan: &Scan, state: &State) {
+        Self::announce(self, scan, state);
+    }
+}
+
 /// What reading a candidate gave.
 enum Read {
     /// Nothing has changed.
@@ -472,7 +491,7 @@ impl Standing {
     }
 }
 
-fn listed(all: &[String]) -> String {
+pub(super) fn listed(all: &[String]) -> String {
     let told = all[..all.len().min(TOLD)].join("; ");
     match all.len().saturating_sub(TOLD) {
         0 => told,

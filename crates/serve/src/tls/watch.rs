@@ -1,4 +1,4 @@
-//! Watches a certificate directory (inotify(7)) on a thread of its own: what is renamed or written there is read as soon
+//! Watches certificates, CAs and revocation lists (inotify(7)) on a thread of its own: what is renamed or written there is read as soon
 //! as it is quiet for a moment. Directories that are links, replaced or gone for a while are found again by their
 //! parents; what inotify cannot tell (other machines' changes of a network file system) is found once a minute.
 
@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,20 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
-use super::store::{Removal, Store};
+use super::store::Scan;
 use crate::state::State;
+
+/// What is read again when its files change.
+pub(super) trait Watched: Send + Sync {
+    /// Reads what has changed and puts it in service.
+    fn scan(&self) -> Scan;
+    /// The paths that the configuration names: what leads to them is watched as well.
+    fn places(&self) -> Vec<PathBuf>;
+    /// Says that changes are not noticed at once, and why; or that they are.
+    fn set_blind(&self, why: Option<String>);
+    /// Tells people what a look has changed, and what is wrong.
+    fn announce(&self, scan: &Scan, state: &State);
+}
 
 /// A directory that is watched until this is dropped.
 #[derive(Debug)]
@@ -25,7 +37,7 @@ pub(super) struct Watch {
 }
 
 /// Starts to watch.
-pub(super) fn start(store: Arc<Store>, state: Arc<State>) -> io::Result<Watch> {
+pub(super) fn start(store: Arc<dyn Watched>, state: Arc<State>) -> io::Result<Watch> {
     let (stop, stopped) = UnixStream::pair()?;
     let watcher = Watcher { inotify: Err(Errno::EAGAIN), watched: HashMap::new(), stopped, store, state };
     std::thread::Builder::new().name("certificates".to_owned()).spawn(move || watcher.run())?;
@@ -59,7 +71,7 @@ struct Watcher {
     inotify: nix::Result<Inotify>,
     watched: HashMap<WatchDescriptor, Relevant>,
     stopped: UnixStream,
-    store: Arc<Store>,
+    store: Arc<dyn Watched>,
     state: Arc<State>,
 }
 
@@ -104,7 +116,7 @@ impl Watcher {
     fn look(&mut self) -> Duration {
         // Twice, if there is a new directory: it may have changed before it was watched.
         for _ in 0..3 {
-            let scan = self.store.scan(Removal::Settled);
+            let scan = self.store.scan();
             let watched = self.watch(&scan.directories);
             let blind = watched.as_ref().err().map(|error| {
                 format!("changes of the directory are found by looking every second: inotify: {error}")
@@ -119,8 +131,8 @@ impl Watcher {
         QUIET
     }
 
-    /// Watches these and what leads to the first. An error only says that not everything is watched.
-    fn watch(&mut self, directories: &[std::path::PathBuf]) -> nix::Result<News> {
+    /// Watches these and what leads to the places. An error only says that not everything is watched.
+    fn watch(&mut self, directories: &[PathBuf]) -> nix::Result<News> {
         let inotify = self.inotify.as_ref().map_err(|error| *error)?;
         let (mut watched, mut worst) = (HashMap::new(), Ok(News::None));
         let mut add = |path: &Path, name: Option<&OsString>| match inotify.add_watch(path, CHANGES) {
@@ -139,10 +151,12 @@ impl Watcher {
         for directory in directories {
             add(directory, None);
         }
-        let mut inner = self.store.directory();
-        while let (Some(outer), Some(name)) = (inner.parent(), inner.file_name()) {
-            add(outer, Some(&name.to_owned()));
-            inner = outer;
+        for place in self.store.places() {
+            let mut inner = place.as_path();
+            while let (Some(outer), Some(name)) = (inner.parent(), inner.file_name()) {
+                add(outer, Some(&name.to_owned()));
+                inner = outer;
+            }
         }
         for gone in self.watched.keys().filter(|descriptor| !watched.contains_key(descriptor)) {
             // A directory that is gone has taken its watch along.

@@ -12,6 +12,7 @@ fn via(trust: Trust) -> Via<'static> {
         trust,
         request_id: b"id-1",
         request_id_header: "X-Request-Id",
+        client_certificate: &[],
     }
 }
 
@@ -242,4 +243,25 @@ fn only_a_trusted_proxy_may_name_a_request_and_only_plainly() {
             "{bad:?}"
         );
     }
+}
+
+#[test]
+fn what_clients_say_of_certificates_is_dropped_and_only_what_was_verified_is_told() {
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nClient-Cert: :AAAA:\r\nclient_cert: :AAAA:\r\nX-Client-Cert-Subject: CN=root\r\n\
+                x_client_cert_subject: CN=root\r\nX.Client.Cert.Names: x\r\nClient-Cert-Chain: :AAAA:\r\n\
+                X-Client-Cert-Unheard-Of: 1\r\n\r\n";
+    for trust in [Trust::Stranger, Trust::TrustedProxy] {
+        let text = forwarded(head, &via(trust), &[]).to_ascii_lowercase().replace(['_', '.'], "-");
+        assert!(!text.contains("client-cert"), "{text}");
+    }
+    let told = [("Client-Cert", ":BBBB:".into()), ("X-Client-Cert-Subject", "CN=me".into())];
+    let told = Via { client_certificate: &told, ..via(Trust::Stranger) };
+    let text = forwarded(head, &told, &[]);
+    assert!(text.contains("\r\nClient-Cert: :BBBB:\r\nX-Client-Cert-Subject: CN=me\r\n"), "{text}");
+    assert!(!text.contains("AAAA") && !text.contains("root"), "{text}");
+    let edits =
+        HeaderEdits { request: vec![HeaderEdit::remove("client-cert").unwrap()], response: Vec::new() };
+    let text = forwarded(head, &told, &[&edits]);
+    assert!(!text.contains("\nClient-Cert:") && text.contains("CN=me"), "{text}");
+    assert!(HeaderEdit::set("X-Client-Cert-Subject", "CN=root").is_err());
 }

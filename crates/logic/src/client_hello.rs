@@ -1,0 +1,365 @@
+//! The first message of TLS, read far enough to see which server the client wants (RFC 8446 sections 4.1.2 and 5.1, RFC
+//! 6066 section 3, RFC 7301). Nothing is answered, and nothing is changed: the bytes go on as they came.
+
+/// Bytes of a ClientHello that are read, with the headers of its records: forty times what browsers send. It also bounds the
+/// records, as none may be empty.
+pub const LIMIT: usize = 64 * 1024;
+
+/// Collects the bytes of a ClientHello until it is whole. Holds what it was given, and once a message in several records is
+/// whole, that message; both within [`LIMIT`]. Each byte is looked at once, however they are cut.
+#[derive(Debug, Default)]
+pub struct Reader {
+    bytes: Vec<u8>,
+    /// Where the next record header begins; records before it are whole.
+    next: usize,
+    /// Bytes of the message in whole records.
+    whole: usize,
+}
+
+/// How far a [`Reader`] is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// More must come.
+    Incomplete,
+    /// It is whole.
+    Complete(ClientHello),
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientHello {
+    /// The name in server_name as it came, if there is one.
+    server_name: Option<Box<[u8]>>,
+    /// The list of application_layer_protocol_negotiation, as it came.
+    protocols: Box<[u8]>,
+}
+
+impl ClientHello {
+    /// The name that the client gives the server, as it came.
+    pub fn server_name(&self) -> Option<&[u8]> {
+        self.server_name.as_deref()
+    }
+
+    /// The same as a host name in lower case. `None` if it is none: an address, a path, anything that DNS does not hold.
+    pub fn host(&self) -> Option<String> {
+        let name = std::str::from_utf8(self.server_name()?).ok()?;
+        // RFC 6066 forbids the last dot; some clients send it, and mean the same.
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let is_label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(known);
+        let is_address = name.parse::<std::net::Ipv4Addr>().is_ok();
+        (name.len() <= 253 && name.split('.').all(is_label) && !is_address).then(|| name.to_ascii_lowercase())
+    }
+
+    /// The protocols that the client offers, best first.
+    pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = Cursor(&self.protocols);
+        std::iter::from_fn(move || rest.vector8())
+    }
+}
+
+/// Why bytes are no ClientHello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HelloFault {
+    /// They begin like something else.
+    #[error("the client does not speak TLS")]
+    NotTls,
+    /// Another message of TLS.
+    #[error("the client does not begin with a ClientHello")]
+    OtherMessage,
+    /// A record of more than 2^14 bytes, or of none.
+    #[error("a TLS record has a length that is not allowed")]
+    RecordLength,
+    /// More than [`LIMIT`].
+    #[error("the ClientHello is longer than 64 KiB")]
+    TooLong,
+    /// Lengths in it do not fit.
+    #[error("the ClientHello is malformed")]
+    Malformed,
+}
+
+impl HelloFault {
+    /// The alert that says so (RFC 8446 section 6.2): decode_error, unexpected_message, record_overflow.
+    pub fn alert(self) -> u8 {
+        match self {
+            Self::NotTls | Self::Malformed | Self::TooLong => 50,
+            Self::OtherMessage => 10,
+            Self::RecordLength => 22,
+        }
+    }
+}
+
+/// unrecognized_name (RFC 6066 section 3): the alert for a name that nobody serves.
+pub const UNRECOGNIZED_NAME: u8 = 112;
+
+/// An alert that ends a connection, as a record in the clear.
+pub fn fatal_alert(description: u8) -> [u8; 7] {
+    [ALERT, 3, 3, 0, 2, FATAL, description]
+}
+
+impl Reader {
+    /// Takes more bytes of the client. After [`Progress::Complete`] or an error it takes no more.
+    pub fn read(&mut self, more: &[u8]) -> Result<Progress, HelloFault> {
+        let room = LIMIT.saturating_sub(self.bytes.len());
+        // What comes behind the limit is looked at only to see that it is too much.
+        let fits = &more[..more.len().min(room)];
+        self.bytes.extend_from_slice(fits);
+        let progress = self.advance()?;
+        let left = &more[fits.len()..];
+        match progress {
+            Progress::Incomplete if self.bytes.len() >= LIMIT => Err(HelloFault::TooLong),
+            Progress::Incomplete => Ok(progress),
+            Progress::Complete(_) => {
+                self.bytes.extend_from_slice(left);
+                Ok(progress)
+            }
+        }
+    }
+
+    /// All bytes that came, to be passed on.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn advance(&mut self) -> Result<Progress, HelloFault> {
+        loop {
+            let Some(header) = self.bytes.get(self.next..self.next + RECORD_HEADER) else {
+                self.check_beginning()?;
+                return Ok(Progress::Incomplete);
+            };
+            if header[0] != HANDSHAKE || header[1] != 3 {
+                return Err(HelloFault::NotTls);
+            }
+            let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+            if !(1..=LONGEST_RECORD).contains(&length) {
+                return Err(HelloFault::RecordLength);
+            }
+            let start = self.next + RECORD_HEADER;
+            let Some(payload) = self.bytes.get(start..start + length) else {
+                // The beginning of the message may show already that it cannot be one.
+                self.check_message(self.bytes.len().min(start + length) - start, start)?;
+                return Ok(Progress::Incomplete);
+            };
+            let count = payload.len();
+            self.check_message(count, start)?;
+            self.whole += count;
+            self.next = start + count;
+            if let Some(wanted) = self.message_length()
+                && self.whole >= wanted
+            {
+                return self.parse(wanted).map(Progress::Complete);
+            }
+        }
+    }
+
+    /// The first bytes of a record header that has not come whole.
+    fn check_beginning(&self) -> Result<(), HelloFault> {
+        match &self.bytes[self.next..] {
+            [] | [HANDSHAKE] | [HANDSHAKE, 3, ..] => Ok(()),
+            _ => Err(HelloFault::NotTls),
+        }
+    }
+
+    /// The kind and the length of the message, with `count` more bytes of it at `start`.
+    fn check_message(&self, count: usize, start: usize) -> Result<(), HelloFault> {
+        if self.whole >= MESSAGE_HEADER {
+            return Ok(());
+        }
+        let more = &self.bytes[start..start + count];
+        let mut header = self.message().chain(more.iter().copied());
+        if header.next().is_some_and(|kind| kind != CLIENT_HELLO) {
+            return Err(HelloFault::OtherMessage);
+        }
+        match header.next() {
+            Some(high) if high != 0 => Err(HelloFault::TooLong),
+            _ => Ok(()),
+        }
+    }
+
+    /// The message as far as its records are whole.
+    fn message(&self) -> impl Iterator<Item = u8> {
+        self.fragments().flatten().copied()
+    }
+
+    /// The payloads of the whole records.
+    fn fragments(&self) -> impl Iterator<Item = &[u8]> {
+        let mut records = Cursor(&self.bytes[..self.next]);
+        std::iter::from_fn(move || {
+            records.take(RECORD_HEADER - 2)?; // content type, version
+            records.vector16()
+        })
+    }
+
+    /// Its length with its header, once that is known.
+    fn message_length(&self) -> Option<usize> {
+        if self.whole < MESSAGE_HEADER {
+            return None;
+        }
+        let mut header = self.message().skip(1);
+        let mut byte = || header.next().map(usize::from);
+        Some(MESSAGE_HEADER + ((byte()? << 16) | (byte()? << 8) | byte()?))
+    }
+
+    fn parse(&self, length: usize) -> Result<ClientHello, HelloFault> {
+        let parsed = match self.fragments().next() {
+            Some(first) if first.len() >= length => parse(&first[MESSAGE_HEADER..length]),
+            _ => {
+                let mut message = Vec::with_capacity(self.whole);
+                self.fragments().for_each(|fragment| message.extend_from_slice(fragment));
+                parse(&message[MESSAGE_HEADER..length])
+            }
+        };
+        parsed.ok_or(HelloFault::Malformed)
+    }
+}
+
+/// A ClientHello without the header of its message. `None`: lengths do not fit.
+fn parse(body: &[u8]) -> Option<ClientHello> {
+    let mut body = Cursor(body);
+    body.take(2 + 32)?; // legacy_version, random
+    (body.vector8()?.len() <= 32).then_some(())?; // legacy_session_id
+    let suites = body.vector16()?;
+    (suites.len() >= 2 && suites.len() % 2 == 0).then_some(())?;
+    (!body.vector8()?.is_empty()).then_some(())?; // legacy_compression_methods
+    let mut hello = ClientHello::default();
+    if body.0.is_empty() {
+        // Extensions came with TLS 1.2 (RFC 5246 section 7.4.1.2).
+        return Some(hello);
+    }
+    let mut extensions = Cursor(body.vector16()?);
+    body.0.is_empty().then_some(())?;
+    let mut protocols = None;
+    while !extensions.0.is_empty() {
+        let kind = extensions.number16()?;
+        let value = extensions.vector16()?;
+        match kind {
+            SERVER_NAME => {
+                let name = server_name(value)?;
+                hello.server_name.replace(name.into()).is_none().then_some(())?;
+            }
+            ALPN => {
+                let list = protocol_list(value)?;
+                protocols.replace(list).is_none().then_some(())?;
+            }
+            _ => {}
+        }
+    }
+    hello.protocols = protocols.unwrap_or_default().into();
+    Some(hello)
+}
+
+/// The one host_name of a ServerNameList. Other kinds of names do not exist.
+fn server_name(value: &[u8]) -> Option<&[u8]> {
+    let mut value = Cursor(value);
+    let mut list = Cursor(value.vector16()?);
+    let kind = list.take(1)?;
+    let name = list.vector16()?;
+    (kind == [HOST_NAME] && !name.is_empty() && list.0.is_empty() && value.0.is_empty()).then_some(name)
+}
+
+/// A ProtocolNameList whose names are whole.
+fn protocol_list(value: &[u8]) -> Option<&[u8]> {
+    let mut value = Cursor(value);
+    let list = value.vector16()?;
+    let mut names = Cursor(list);
+    while !names.0.is_empty() {
+        (!names.vector8()?.is_empty()).then_some(())?;
+    }
+    (!list.is_empty() && value.0.is_empty()).then_some(list)
+}
+
+/// What is left of some bytes.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number16(&mut self) -> Option<u16> {
+        self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// A vector behind its length in one byte.
+    fn vector8(&mut self) -> Option<&'a [u8]> {
+        let length = self.take(1)?[0];
+        self.take(length.into())
+    }
+
+    /// A vector behind its length in two bytes.
+    fn vector16(&mut self) -> Option<&'a [u8]> {
+        let length = self.number16()?;
+        self.take(length.into())
+    }
+}
+
+/// Content types, a level and a message type (RFC 8446 sections 4, 5.1 and 6).
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const FATAL: u8 = 2;
+const CLIENT_HELLO: u8 = 1;
+
+/// Extensions (RFC 8446 section 4.2), and the one kind of server name.
+const SERVER_NAME: u16 = 0;
+const ALPN: u16 = 16;
+const HOST_NAME: u8 = 0;
+
+/// Content type, version, length.
+const RECORD_HEADER: usize = 5;
+
+/// Message type, length.
+const MESSAGE_HEADER: usize = 4;
+
+/// RFC 8446 section 5.1.
+const LONGEST_RECORD: usize = 1 << 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &[u8]) -> ClientHello {
+        ClientHello { server_name: Some(name.into()), ..ClientHello::default() }
+    }
+
+    #[test]
+    fn only_what_dns_can_hold_is_a_host() {
+        let long = [b"a".repeat(63), b"b".repeat(63), b"c".repeat(63), b"d".repeat(61)].join(&b'.');
+        for (name, host) in [
+            (&b"WWW.Example.com"[..], "www.example.com"),
+            (b"a.example.", "a.example"),
+            (b"xn--bcher-kva.example", "xn--bcher-kva.example"),
+            (b"_x.a", "_x.a"),
+            (&long, std::str::from_utf8(&long).unwrap()),
+        ] {
+            assert_eq!(named(name).host().as_deref(), Some(host));
+        }
+        let too_long = [&long[..], b"d"].concat();
+        let label = [&b"a".repeat(64)[..], b".b"].concat();
+        for name in [
+            &b"192.0.2.1"[..],
+            b"2001:db8::1",
+            b"[::1]",
+            b"/etc/passwd",
+            b"a/b",
+            b"../a",
+            b"a\0b",
+            b"\0",
+            b".",
+            b"a..b",
+            b".a",
+            b"a..",
+            b"b\xc3\xbccher.example",
+            b"a b",
+            b"a:443",
+            b"*.a",
+            b"\xff",
+            &too_long,
+            &label,
+        ] {
+            assert_eq!(named(name).host(), None, "{}", name.escape_ascii());
+        }
+        assert_eq!(ClientHello::default().host(), None);
+    }
+}

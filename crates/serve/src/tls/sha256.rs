@@ -1,0 +1,32 @@
+//! SHA-256, of the library that TLS uses anyway.
+
+use rustls::SupportedCipherSuite;
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+
+/// A SHA-256 hash.
+pub type Digest = [u8; 32];
+
+/// The hash of all parts, one behind the other.
+pub(super) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Digest {
+    let SupportedCipherSuite::Tls13(suite) = TLS13_AES_128_GCM_SHA256 else {
+        unreachable!("the suite is one of TLS 1.3 by its name")
+    };
+    let mut context = suite.common.hash_provider.start();
+    for part in parts {
+        context.update(part);
+    }
+    let mut digest = Digest::default();
+    digest.copy_from_slice(context.finish().as_ref());
+    digest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_that_of_fips_180() {
+        let hex: String = digest([&b"a"[..], b"bc"]).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+}
