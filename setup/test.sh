@@ -16,6 +16,7 @@ need slowhttptest slowhttptest
 need socat socat
 need nc netcat-openbsd
 need curl curl
+need haproxy haproxy
 need openssl openssl
 need gnutls-cli gnutls-bin
 need ps procps

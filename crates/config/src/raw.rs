@@ -137,16 +137,18 @@ pub(crate) struct RawListener {
     /// `"[2001:db8::1]:80"`, `"unix:/path"`, or `"systemd:NAME"` for the sockets that systemd passes under that name.
     #[schemars(extend("x-required" = true, "examples" = [":80"]))]
     pub(crate) bind: Key<OneOrMany<BindText>>,
-    /// What clients speak. Later versions add `"udp"`, `"tls-passthrough"` and `"dsr"`.
+    /// What clients speak. `"tls-passthrough"` is TLS that backends terminate: the server name that a client asks for
+    /// decides where its connection goes, and every byte goes on as it came. Later versions add `"udp"` and `"dsr"`.
     #[schemars(extend(
-        "default" = "http", "enum" = ["http", "tcp"], "x-later" = ["udp", "tls-passthrough", "dsr"]
+        "default" = "http", "enum" = ["http", "tcp", "tls-passthrough"], "x-later" = ["udp", "dsr"]
     ))]
     pub(crate) protocol: Key<String>,
-    /// Where sessions go. With HTTP: requests that no route takes; without a pool these get 404.
+    /// Where sessions go. With HTTP: requests that no route takes; without a pool these get 404. With `tls-passthrough`:
+    /// clients that ask for a name that no route takes, or for none; without a pool these get an alert.
     #[schemars(extend("x-default" = "none; needed with `tcp`"))]
     pub(crate) pool: Key<String>,
     /// Terminate TLS. Without it clients speak in the clear.
-    #[schemars(extend("x-example" = r#"[listener.secure]
+    #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp"] }), "x-example" = r#"[listener.secure]
 bind = ":443"
 tls = { certificates = "/etc/penstock/certs", handshake-timeout = "5s" }
 pool = "app"
@@ -156,14 +158,18 @@ pool = "app"
     #[schemars(extend("default" = "0660"))]
     pub(crate) unix_mode: Key<ModeText>,
     /// From whom a PROXY header (version 1 or 2) is expected, and then required: networks, addresses, or `"unix"`.
+    /// Its addresses are believed; additions of version 2 are checked for their form and not used.
     #[schemars(extend("default" = json!([])))]
     pub(crate) proxy_protocol_from: Key<Vec<At<NetworkText>>>,
     /// Client connections of this listener at once; without it only the limit of the process counts.
     #[schemars(extend("minimum" = 1, "maximum" = 100_000_000))]
     pub(crate) max_connections: Key<i64>,
     /// A session in which no byte moves for so long is ended.
-    #[schemars(extend("default" = "1h", "x-only" = json!({ "protocol": ["tcp"] })))]
+    #[schemars(extend("default" = "1h", "x-only" = json!({ "protocol": ["tcp", "tls-passthrough"] })))]
     pub(crate) idle_timeout: Key<DurationText>,
+    /// Longest time for a client to say which server it wants.
+    #[schemars(extend("default" = "10s", "x-only" = json!({ "protocol": ["tls-passthrough"] })))]
+    pub(crate) handshake_timeout: Key<DurationText>,
     /// Answer every request with a redirect to `https`; a number is the port to name there, `true` is 443.
     #[schemars(schema_with = "forms::switch_or_integer")]
     #[schemars(extend(
@@ -213,8 +219,9 @@ response-headers = { set = { "X-Frame-Options" = "DENY" }, remove = ["Server"] }
     pub(crate) response_headers: Key<RawEdits>,
     /// Where a request goes, by its host, path, method and headers. All conditions of a route must hold. The most
     /// specific route decides: exact host before wildcard before any, then the longer path, then more conditions,
-    /// then the order of the file. Exactly one of `pool` and `redirect` is needed.
-    #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["http"] }), "x-example" = r#"[listener.web]
+    /// then the order of the file. Exactly one of `pool` and `redirect` is needed. With `tls-passthrough` a route has a host,
+    /// which is the server name that the client asks for, and a pool.
+    #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["http", "tls-passthrough"] }), "x-example" = r#"[listener.web]
 bind = ":80"
 
 [[listener.web.route]]
@@ -226,6 +233,14 @@ pool = "app"
 host = ["example.com", "www.example.com"]
 redirect = "https://app.example.com{path}{query}"
 status = 301
+
+[listener.by-name]
+bind = ":443"
+protocol = "tls-passthrough"
+
+[[listener.by-name.route]]
+host = "*.example.com"
+pool = "app"
 "#))]
     pub(crate) route: Key<Vec<At<RawRoute>>>,
 }

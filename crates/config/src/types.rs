@@ -154,6 +154,21 @@ pub enum Protocol {
     Tcp(TcpSettings),
     /// HTTP/1.1.
     Http(Box<HttpSettings>),
+    /// TLS that backends terminate.
+    TlsPassthrough(PassthroughSettings),
+}
+
+/// A `protocol = "tls-passthrough"` listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassthroughSettings {
+    /// Routes in file order: they look at nothing but the host, and lead to pools.
+    pub routes: Vec<Route>,
+    /// Where clients go that no route takes; `None`: they are refused.
+    pub pool: Option<PoolId>,
+    /// For a whole ClientHello.
+    pub handshake_timeout: Duration,
+    /// A session without a byte in either direction for so long is ended.
+    pub idle_timeout: Duration,
 }
 
 /// A `protocol = "tcp"` listener.

@@ -321,7 +321,7 @@ fn faults_of_flags_name_the_flag() {
 error: --backend: pool.main.backends[2]: \"wieght\" is no option of a backend
   hint: ADDRESS,weight=2,max-connections=10
 error: --protocol: listener.main.protocol: \"udp\" is not available in this version
-  hint: there is \"http\" or \"tcp\"
+  hint: there is \"http\", \"tcp\" or \"tls-passthrough\"
 error: --backend: pool.main.backends[3].weight: a whole number is expected here, not a text
 error: --listen: listener.main.bind[1]: \"80\" is no address
   hint: to listen on every address write \":80\"

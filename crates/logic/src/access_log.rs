@@ -51,6 +51,8 @@ pub struct Entry<'a> {
     pub referer: Option<&'a [u8]>,
     /// Version of TLS, as `TLSv1.3`.
     pub tls: Option<&'a str>,
+    /// Server name that a client asked for whose TLS is passed through.
+    pub sni: Option<&'a [u8]>,
     /// How it ended: `ok`, `client-closed`, `refused: <reason>`, and so on.
     pub outcome: &'a str,
 }
@@ -153,6 +155,7 @@ fn each_field<'a>(entry: &Entry<'a>, mut put: impl FnMut(&'static str, Value<'a>
         ("target", entry.target),
         ("version", bytes(entry.version)),
         ("tls", bytes(entry.tls)),
+        ("sni", entry.sni),
         ("pool", bytes(entry.pool)),
         ("backend", bytes(entry.backend)),
     ];

@@ -9,6 +9,10 @@ use std::str::FromStr;
 
 use crate::peers::Peer;
 
+mod additions;
+
+pub use additions::{Additions, ClientProof, Tls};
+
 /// Which form of header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
@@ -335,15 +339,15 @@ impl Crc32c {
 }
 
 /// Appends a header that tells a backend about a client. If the two ends are of different families, or Unix
-/// sockets, the header says that the client is not known.
-pub fn write(version: Version, out: &mut Vec<u8>, source: &Peer, destination: &Peer) {
+/// sockets, the header says that the client is not known. Only version 2 has room for additions.
+pub fn write(version: Version, out: &mut Vec<u8>, source: &Peer, destination: &Peer, additions: &Additions) {
     let ends = match (source, destination) {
         (Peer::Ip(source), Peer::Ip(destination)) => Ends::of(*source, *destination),
         _ => None,
     };
     match version {
         Version::V1 => write_v1(out, ends),
-        Version::V2 => write_v2(out, ends),
+        Version::V2 => write_v2(out, ends, additions.as_bytes()),
     }
 }
 
@@ -392,17 +396,22 @@ fn write_v1(out: &mut Vec<u8>, ends: Option<Ends>) {
     out.extend_from_slice(line.as_bytes());
 }
 
-fn write_v2(out: &mut Vec<u8>, ends: Option<Ends>) {
+fn write_v2(out: &mut Vec<u8>, ends: Option<Ends>, additions: &[u8]) {
     out.extend_from_slice(V2_SIGNATURE);
+    // Additions are bounded far below what a length of 16 bits can say.
+    let length =
+        |addresses: usize| u16::try_from(addresses + additions.len()).unwrap_or(u16::MAX).to_be_bytes();
     let ports = match ends {
         Some(Ends::V4 { source, destination }) => {
-            out.extend_from_slice(&[0x21, 0x11, 0, 12]);
+            out.extend_from_slice(&[0x21, 0x11]);
+            out.extend_from_slice(&length(12));
             out.extend_from_slice(&source.0.octets());
             out.extend_from_slice(&destination.0.octets());
             (source.1, destination.1)
         }
         Some(Ends::V6 { source, destination }) => {
-            out.extend_from_slice(&[0x21, 0x21, 0, 36]);
+            out.extend_from_slice(&[0x21, 0x21]);
+            out.extend_from_slice(&length(36));
             out.extend_from_slice(&source.0.octets());
             out.extend_from_slice(&destination.0.octets());
             (source.1, destination.1)
@@ -414,6 +423,7 @@ fn write_v2(out: &mut Vec<u8>, ends: Option<Ends>) {
     };
     out.extend_from_slice(&ports.0.to_be_bytes());
     out.extend_from_slice(&ports.1.to_be_bytes());
+    out.extend_from_slice(additions);
 }
 
 /// Why bytes are no header.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use logic::peers::Peer;
 use logic::proxy_header::{
-    Header, MAX_V1, MAX_V2, Parsed, ProxyHeaderError as Error, Version, parse, write, write_local,
+    Additions, Header, MAX_V1, MAX_V2, Parsed, ProxyHeaderError as Error, Version, parse, write, write_local,
 };
 use proptest::prelude::*;
 
@@ -212,7 +212,7 @@ fn peer(text: &str) -> Peer {
 fn headers_are_written_as_the_protocol_says() {
     let written = |version, source: &Peer, destination: &Peer| {
         let mut out = Vec::new();
-        write(version, &mut out, source, destination);
+        write(version, &mut out, source, destination, &Additions::default());
         out
     };
     let (v4, v4_mapped) = (peer("192.0.2.1:4711"), peer("[::ffff:192.0.2.1]:4711"));
@@ -262,7 +262,7 @@ proptest! {
     ) {
         let version = if v1 { Version::V1 } else { Version::V2 };
         let mut bytes = Vec::new();
-        write(version, &mut bytes, &Peer::Ip(source), &Peer::Ip(destination));
+        write(version, &mut bytes, &Peer::Ip(source), &Peer::Ip(destination), &Additions::default());
         let len = bytes.len();
         prop_assert!(!v1 || len <= MAX_V1);
         for end in 0..len {

@@ -34,7 +34,8 @@ pub fn start() -> Result<(), Failure> {
                 "PENSTOCK_LOG: {error}\n  hint: use error, warn, info, debug or trace, or MODULE=LEVEL with commas"
             ))
         })?,
-        _ => EnvFilter::new("info"),
+        // What peers do wrong in their handshakes is in the access log; rustls would warn of each.
+        _ => EnvFilter::new("info,rustls=error"),
     };
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()

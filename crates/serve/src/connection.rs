@@ -10,16 +10,16 @@ use std::time::Duration;
 use config::types::Protocol;
 use logic::access_log::Kind;
 use logic::peers::Peer;
-use logic::proxy_header::{self, Header, Parsed};
+use logic::proxy_header::{self, Header, Parsed, Version};
 
 use crate::accept::{Admitted, canonical};
 use crate::outcome::{Ending, Outcome, Spoken};
-use crate::snapshot::ListenerPlan;
+use crate::snapshot::{ListenerPlan, PoolPlan};
 use crate::stream::{Plain, Stream};
 use crate::tcp;
-use crate::tls::{self, Handshake, Identity};
+use crate::tls::{self, Handshake, Session, Telling};
 use crate::worker::{Current, Worker};
-use crate::{http, http2};
+use crate::{http, http2, passthrough};
 
 /// Time for a PROXY header: its sender is a proxy next to us, not a person.
 const PROXY_HEADER_LIMIT: Duration = Duration::from_secs(5);
@@ -33,8 +33,8 @@ pub struct Arrival {
     pub local: Option<SocketAddr>,
     /// TLS version, if any.
     pub tls: Option<&'static str>,
-    /// Who the client is, if it has shown a certificate that is good.
-    pub identity: Option<Rc<Identity>>,
+    /// What backends are told of its TLS, if there is anything.
+    pub session: Option<Rc<Session>>,
 }
 
 impl Arrival {
@@ -77,7 +77,7 @@ pub fn serve(entry: Entry, plain: Plain, peer: Peer) -> Service {
         Plain::Tcp(tcp) if tells_local(&entry.current, &entry.plan) => tcp.local_addr().ok().map(canonical),
         _ => None,
     };
-    let arrival = Arrival { peer, local, tls: None, identity: None };
+    let arrival = Arrival { peer, local, tls: None, session: None };
     if entry.plan.tls.is_none() && !entry.plan.settings.proxy_protocol_from.contains(&peer) {
         let guest = Guest { stream: Stream::plain(plain), early: Vec::new(), arrival };
         return speak(entry, guest, Spoken::Http1);
@@ -106,18 +106,20 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
     let mut spoken = Spoken::Http1;
     let stream = match &plan.tls {
         None => Stream::plain(plain),
-        Some(terminator) => match tls::accept(terminator, plain, std::mem::take(&mut early)).await {
-            Ok(Handshake { stream, version, spoken: agreed, identity }) => {
-                arrival.tls = Some(version);
-                arrival.identity = identity;
-                spoken = agreed;
-                stream
+        Some(terminator) => {
+            match tls::accept(terminator, plain, std::mem::take(&mut early), telling(&entry)).await {
+                Ok(Handshake { stream, version, spoken: agreed, session }) => {
+                    arrival.tls = Some(version);
+                    arrival.session = session;
+                    spoken = agreed;
+                    stream
+                }
+                Err(ending) => {
+                    record(worker, plan, &arrival, ending);
+                    return None;
+                }
             }
-            Err(ending) => {
-                record(worker, plan, &arrival, ending);
-                return None;
-            }
-        },
+        }
     };
     Some(speak(entry, Guest { stream, early, arrival }, spoken))
 }
@@ -127,6 +129,7 @@ fn speak(entry: Entry, guest: Guest, spoken: Spoken) -> Service {
     let plan = entry.plan.clone();
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => Box::pin(tcp::serve(entry, settings, guest)),
+        Protocol::TlsPassthrough(settings) => Box::pin(passthrough::serve(entry, settings, guest)),
         Protocol::Http(_) if spoken == Spoken::Http2 => {
             let Entry { worker, current, plan, admitted } = entry;
             let guest = Box::new(guest);
@@ -150,7 +153,18 @@ fn tells_local(current: &Current, plan: &ListenerPlan) -> bool {
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => current.pool(settings.pool).settings.send_proxy.is_some(),
         Protocol::Http(_) => plan.tls.is_some(),
+        Protocol::TlsPassthrough(_) => true,
     }
+}
+
+/// Whether a backend of the listener may get a PROXY header of version 2.
+fn telling(entry: &Entry) -> Telling {
+    let tells = |pool: &PoolPlan| pool.settings.send_proxy == Some(Version::V2);
+    let told = match &entry.plan.settings.protocol {
+        Protocol::Tcp(settings) => tells(entry.current.pool(settings.pool)),
+        Protocol::Http(_) | Protocol::TlsPassthrough(_) => entry.current.pools.iter().any(|pool| tells(pool)),
+    };
+    if told { Telling::Additions } else { Telling::Nothing }
 }
 
 fn record(worker: &Rc<Worker>, plan: &ListenerPlan, arrival: &Arrival, ending: Ending) {

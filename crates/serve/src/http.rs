@@ -249,7 +249,7 @@ impl<'a> Visit<'a> {
 pub(crate) fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
     match &plan.settings.protocol {
         Protocol::Http(settings) => Some(settings),
-        Protocol::Tcp(_) => None,
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => None,
     }
 }
 

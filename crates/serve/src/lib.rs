@@ -21,6 +21,7 @@ pub mod http2;
 pub mod listen;
 pub mod metrics;
 pub mod outcome;
+mod passthrough;
 pub mod relay;
 pub mod reload;
 pub mod report;

@@ -240,6 +240,8 @@ pub struct Outcome {
     pub answered_by: Option<usize>,
     /// Backends tried.
     pub attempts: u32,
+    /// Server name that the client asked for, if its TLS is passed through.
+    pub sni: Option<Box<[u8]>>,
     /// Bytes from the client.
     pub bytes_in: u64,
     /// Bytes to the client.
@@ -280,6 +282,7 @@ impl Outcome {
             backend: None,
             answered_by: None,
             attempts: 0,
+            sni: None,
             bytes_in: 0,
             bytes_out: 0,
             relayed: Totals::default(),
@@ -398,6 +401,7 @@ impl Outcome {
             user_agent: header("user-agent"),
             referer: header("referer"),
             tls: self.tls,
+            sni: self.sni.as_deref(),
             outcome: ending.word(),
         };
         self.worker.log(|line| match format {

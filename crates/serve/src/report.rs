@@ -340,6 +340,7 @@ impl ListenerReport {
             protocol: match (&plan.settings.protocol, &plan.settings.tls) {
                 (Protocol::Tcp(_), None) => "tcp",
                 (Protocol::Tcp(_), Some(_)) => "tcp+tls",
+                (Protocol::TlsPassthrough(_), _) => "tls-passthrough",
                 (Protocol::Http(_), None) => "http",
                 (Protocol::Http(_), Some(_)) => "http+tls",
             },

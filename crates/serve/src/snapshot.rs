@@ -27,12 +27,17 @@ pub struct Snapshot {
     pub pools: Vec<Arc<PoolPlan>>,
 }
 
+/// ClientHellos at once that are not whole, on one `tls-passthrough` listener: each may take 64 KiB.
+const HELLOS: usize = 8192;
+
 /// A listener, compiled.
 pub struct ListenerPlan {
     /// As configured.
     pub settings: Listener,
-    /// HTTP routes; `None` for TCP.
+    /// Routes; `None` for TCP.
     pub routes: Option<RouteTable>,
+    /// Clients of a `tls-passthrough` listener that have not said yet what they want.
+    pub(crate) hellos: Arc<tls::Handshakes>,
     /// TLS, if it terminates it.
     pub tls: Option<tls::Terminator>,
     /// What survives reloads.
@@ -132,10 +137,14 @@ fn build_listener(
 ) -> ListenerPlan {
     let routes = match &listener.protocol {
         Protocol::Http(http) => Some(RouteTable::new(http.routes.clone(), http.pool)),
+        Protocol::TlsPassthrough(passthrough) => {
+            Some(RouteTable::new(passthrough.routes.clone(), passthrough.pool))
+        }
         Protocol::Tcp(_) => None,
     };
     let before = before.and_then(|before| before.tls.as_ref());
     let tls =
         listener.tls.as_ref().map(|settings| tls::Terminator::new(listener, settings, shared, state, before));
-    ListenerPlan { settings: listener.clone(), routes, tls, state: state.listener(&listener.name) }
+    let hellos = tls::Handshakes::new(HELLOS);
+    ListenerPlan { settings: listener.clone(), routes, hellos, tls, state: state.listener(&listener.name) }
 }

@@ -8,6 +8,7 @@ use config::types::TcpSettings;
 use logic::access_log::Kind;
 use logic::balance::{HashKey, Tried, client_key};
 use logic::peers::Peer;
+use logic::proxy_header::Additions;
 use logic::retry::{self, Idempotence, Progress};
 use logic::route::PoolId;
 use sys::socket::Opening;
@@ -29,7 +30,20 @@ const EARLY: usize = 4096;
 /// Serves one client connection. See [`connection::serve`](crate::connection::serve) for why this makes a future instead of
 /// being one.
 pub fn serve(entry: Entry, settings: &TcpSettings, guest: Guest) -> impl Future<Output = ()> + use<> {
-    let beginning = Box::pin(begin(entry, settings.pool, settings.idle_timeout, guest));
+    let outcome =
+        Outcome::new(&entry.worker, &entry.plan.state, Kind::Tcp, guest.arrival.peer, guest.arrival.tls);
+    carry(entry, settings.pool, settings.idle_timeout, guest, outcome)
+}
+
+/// Takes a client to a backend of a pool, and relays the two to their end.
+pub fn carry(
+    entry: Entry,
+    pool: PoolId,
+    idle: Duration,
+    guest: Guest,
+    outcome: Outcome,
+) -> impl Future<Output = ()> + use<> {
+    let beginning = Box::pin(begin(entry, pool, idle, guest, outcome));
     async move {
         if let Some(Pair { session, client, backend, early }) = beginning.await {
             relay(session, client, backend, early).await;
@@ -133,10 +147,15 @@ fn lay_down(
 }
 
 /// Gets a client its backend, or the outcome its ending.
-async fn begin(entry: Entry, pool: PoolId, idle: Duration, guest: Guest) -> Option<Pair> {
+async fn begin(
+    entry: Entry,
+    pool: PoolId,
+    idle: Duration,
+    guest: Guest,
+    mut outcome: Outcome,
+) -> Option<Pair> {
     let Entry { worker, current: snapshot, plan, admitted } = entry;
     let Guest { stream: client, mut early, arrival } = guest;
-    let mut outcome = Outcome::new(&worker, &plan.state, Kind::Tcp, arrival.peer, arrival.tls);
     drop(plan);
     let pool = snapshot.pool(pool).clone();
     outcome.pool = Some(pool.clone());
@@ -243,7 +262,9 @@ async fn connect(
 pub fn proxy_header(version: logic::proxy_header::Version, arrival: &Arrival) -> Vec<u8> {
     let mut header = Vec::new();
     let local = arrival.local.map_or(Peer::Unix, Peer::Ip);
-    logic::proxy_header::write(version, &mut header, &arrival.peer, &local);
+    let nothing = Additions::default();
+    let additions = arrival.session.as_ref().map_or(&nothing, |session| &session.additions);
+    logic::proxy_header::write(version, &mut header, &arrival.peer, &local, additions);
     header
 }
 

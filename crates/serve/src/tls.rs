@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use config::types::{ClientCertificates, Http2, Protocol, TlsPolicy, TlsSettings};
+use logic::client_hello;
 use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{Acceptor, ClientHello, ResolvesServerCert, WebPkiClientVerifier};
@@ -36,6 +37,7 @@ mod lookup;
 mod pair;
 mod policy;
 mod replay;
+mod session;
 mod sha256;
 mod staple;
 mod store;
@@ -45,7 +47,9 @@ mod watch;
 pub use client::Identity;
 pub use facts::{Facts, MustStaple, Responder};
 pub use fault::{CertificateFault, CertificateFaultKind};
+pub(crate) use handshakes::Handshakes;
 pub use pair::Pair;
+pub use session::{Session, Telling};
 pub use staple::Staple;
 pub use store::{Certificate, Standing, Store};
 
@@ -53,7 +57,6 @@ pub use store::{Certificate, Standing, Store};
 const H2: &[u8] = b"h2";
 
 use client::{Clients, Ready, Trust, TrustSource};
-use handshakes::Handshakes;
 use store::{Removal, Source};
 use tickets::{Asked, Tickets};
 use watch::{Watch, Watched};
@@ -204,7 +207,7 @@ impl Terminator {
                 let http2 = matches!(settings.http2, Http2::On { .. }).then(|| H2.to_vec());
                 http2.into_iter().chain([b"http/1.1".to_vec()]).collect()
             }
-            Protocol::Tcp(_) => Vec::new(),
+            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => Vec::new(),
         };
         let recipe = Recipe {
             policy: settings.policy.clone(),
@@ -327,7 +330,7 @@ impl Refusal {
     /// unrecognized_name (RFC 6066 section 3), missing_extension (RFC 8446 section 9.2).
     fn alert(self) -> u8 {
         match self {
-            Self::UnknownName => 112,
+            Self::UnknownName => client_hello::UNRECOGNIZED_NAME,
             Self::NoName => 109,
         }
     }
@@ -341,12 +344,17 @@ pub struct Handshake {
     pub version: &'static str,
     /// What both agreed to speak.
     pub spoken: Spoken,
-    /// Who the client is, if it has shown a certificate.
-    pub identity: Option<Rc<Identity>>,
+    /// What backends are told, if there is anything.
+    pub session: Option<Rc<Session>>,
 }
 
 /// Makes the handshake. `early` are bytes of it that were read with a PROXY header.
-pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Result<Handshake, Ending> {
+pub async fn accept(
+    terminator: &Terminator,
+    plain: Plain,
+    early: Vec<u8>,
+    telling: Telling,
+) -> Result<Handshake, Ending> {
     let accepting = async {
         let first = match early.first() {
             Some(first) => Some(*first),
@@ -372,7 +380,8 @@ pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Re
                 Some(H2) => Spoken::Http2,
                 _ => Spoken::Http1,
             };
-            Ok(Handshake { stream: Stream::tls(tls), version, spoken, identity: identity.map(Rc::new) })
+            let session = Session::of(tls.get_ref().1, version, identity, telling).map(Rc::new);
+            Ok(Handshake { stream: Stream::tls(tls), version, spoken, session })
         }
         Ok(Err(fault)) => Err(Ending::TlsFailed(fault)),
         Err(_) => Err(Ending::TlsTimeout),
@@ -389,7 +398,7 @@ async fn shake_hands(
     if let Err(refusal) = terminator.certificates.choose(&start.client_hello()) {
         // rustls has only one alert for this, access_denied; clients know more of the ones that are meant for it.
         // The client may be gone; there is nobody else to tell.
-        let _ = start.io.write_all(&[ALERT, 3, 3, 0, 2, FATAL, refusal.alert()]).await;
+        let _ = start.io.write_all(&client_hello::fatal_alert(refusal.alert())).await;
         let _ = start.io.shutdown().await;
         return Err(TlsFault::NoCertificate);
     }
@@ -437,16 +446,26 @@ async fn hear_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshak
                 // To a vector it cannot fail; to the client it may, and there is nobody else to tell.
                 let _ = alert.write_all(&mut bytes);
                 let _ = plain.write_all(&bytes).await;
+                crate::http::linger(&Stream::plain(plain)).await;
                 return Err(fault_of(&io::Error::new(io::ErrorKind::InvalidData, error)));
             }
         }
     }
-    LazyConfigAcceptor::new(acceptor, plain).await.map_err(|error| fault_of(&error))
+    let mut hearing = LazyConfigAcceptor::new(acceptor, plain);
+    match (&mut hearing).await {
+        Ok(start) => Ok(start),
+        Err(error) => {
+            let fault = fault_of(&error);
+            if fault != TlsFault::Closed
+                && let Some(plain) = hearing.take_io()
+            {
+                // Whoever still sends would see a reset in place of the alert.
+                crate::http::linger(&Stream::plain(plain)).await;
+            }
+            Err(fault)
+        }
+    }
 }
-
-/// Content type and level of an alert record (RFC 8446 sections 5.1 and 6).
-const ALERT: u8 = 21;
-const FATAL: u8 = 2;
 
 /// What the client says first, left where it is. `None` if that cannot be seen without taking it.
 async fn first_byte(plain: &Plain) -> Option<u8> {

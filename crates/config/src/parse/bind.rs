@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use logic::route::{Action, PoolId};
+use logic::route::{Action, PoolId, Route};
 
 use super::Parser;
 use crate::raw::{RawConfig, TextOr};
@@ -244,15 +244,18 @@ impl<'a> OwnAddresses<'a> {
 fn pools_of(listener: &Listener) -> Vec<PoolId> {
     match &listener.protocol {
         Protocol::Tcp(tcp) => vec![tcp.pool],
-        Protocol::Http(http) => {
-            let routed = http.routes.iter().filter_map(|route| match &route.action {
-                Action::Pool(pool) => Some(*pool),
-                Action::Redirect { .. } => None,
-            });
-            let pools: HashSet<_> = routed.chain(http.pool).collect();
-            pools.into_iter().collect()
-        }
+        Protocol::Http(http) => routed(&http.routes, http.pool),
+        Protocol::TlsPassthrough(passthrough) => routed(&passthrough.routes, passthrough.pool),
     }
+}
+
+fn routed(routes: &[Route], fallback: Option<PoolId>) -> Vec<PoolId> {
+    let routed = routes.iter().filter_map(|route| match &route.action {
+        Action::Pool(pool) => Some(*pool),
+        Action::Redirect { .. } => None,
+    });
+    let pools: HashSet<_> = routed.chain(fallback).collect();
+    pools.into_iter().collect()
 }
 
 /// Whether sessions of a listener can get to a pool, also through listeners that are backends.

@@ -9,11 +9,12 @@ use super::{Parser, Zero, address, count};
 use crate::de::At;
 use crate::error::quote;
 use crate::raw::{
-    BindText, Key, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, Scalar,
+    BindText, Key, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawRoute, Scalar,
 };
 use crate::tree::NodeId;
 use crate::types::{
-    BindAddress, Http2, HttpSettings, HttpTimeouts, Listener, Protocol, RedirectToHttps, TcpSettings,
+    BindAddress, Http2, HttpSettings, HttpTimeouts, Listener, PassthroughSettings, Protocol, RedirectToHttps,
+    TcpSettings,
 };
 
 impl Parser<'_> {
@@ -42,6 +43,7 @@ impl Parser<'_> {
         let proxy_protocol_from = self.peers(&raw.proxy_protocol_from);
         let protocol = match raw.protocol.as_ref().map(|protocol| protocol.value.as_str()) {
             Some("tcp") => self.tcp(at).map(Protocol::Tcp),
+            Some("tls-passthrough") => self.passthrough(at).map(Protocol::TlsPassthrough),
             Some(_) => self.http(at, binds.as_deref()).map(|http| Protocol::Http(Box::new(http))),
             None => {
                 // What it speaks is unknown, but a name of a pool can be looked up all the same.
@@ -147,6 +149,56 @@ impl Parser<'_> {
         };
         let idle_timeout = self.time(&at.value.idle_timeout, Zero::Refused, YEAR);
         Some(TcpSettings { pool: pool?, idle_timeout: idle_timeout? })
+    }
+
+    fn passthrough(&mut self, at: &At<RawListener>) -> Option<PassthroughSettings> {
+        let raw = &at.value;
+        let nothing_broken = !["pool", "route"].into_iter().any(|key| self.nodes.is_broken(at.id, key));
+        let pool = match &raw.pool {
+            Some(pool) => self.pool_id(pool).map(Some),
+            None => nothing_broken.then_some(None),
+        };
+        let entries = raw.route.as_ref().map(|routes| routes.value.as_slice()).unwrap_or_default();
+        let mut fit = true;
+        for route in entries {
+            fit &= self.looks_at_the_host_only(route);
+        }
+        let routes = if fit { self.routes(&raw.route, Scheme::Https) } else { None };
+        if raw.pool.is_none() && entries.is_empty() && nothing_broken {
+            let message = "this listener has no pool and no route: every client would be refused";
+            let hint = self.pool_hint();
+            drop(self.report.at_key(self.nodes, at.id, message).hint(hint));
+            return None;
+        }
+        let handshake_timeout = self.time(&raw.handshake_timeout, Zero::Refused, DAY);
+        let idle_timeout = self.time(&raw.idle_timeout, Zero::Refused, YEAR);
+        Some(PassthroughSettings {
+            routes: routes?,
+            pool: pool?,
+            handshake_timeout: handshake_timeout?,
+            idle_timeout: idle_timeout?,
+        })
+    }
+
+    /// Nothing else is known of a connection that is passed through, and nothing in it can be changed.
+    fn looks_at_the_host_only(&mut self, route: &At<RawRoute>) -> bool {
+        let raw = &route.value;
+        let is_root = |path: &OneOrMany<String>| matches!(path, OneOrMany::One(path) if path == "/");
+        let others = [
+            raw.path.as_ref().filter(|path| !is_root(&path.value)).map(|path| path.id),
+            raw.method.as_ref().map(|method| method.id),
+            raw.header.as_ref().filter(|header| !header.value.0.is_empty()).map(|header| header.id),
+            raw.redirect.as_ref().map(|redirect| redirect.id),
+            raw.request_headers.as_ref().map(|edits| edits.id),
+            raw.response_headers.as_ref().map(|edits| edits.id),
+        ];
+        let mut fits = true;
+        for id in others.into_iter().flatten() {
+            let message = "nothing but the host is known of a connection that is passed through";
+            drop(self.report.at_key(self.nodes, id, message).hint("a route has a host and a pool here"));
+            fits = false;
+        }
+        fits
     }
 
     fn http(&mut self, at: &At<RawListener>, binds: Option<&[BindAddress]>) -> Option<HttpSettings> {

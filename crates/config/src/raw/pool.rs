@@ -55,7 +55,8 @@ health = { http = "/healthz", host = "app.example.com", expect = "200", interval
     /// A backend that came back gets its full share only after so long; `"0s"`: at once.
     #[schemars(extend("default" = "0s"))]
     pub(crate) slow_start: Key<DurationText>,
-    /// Write a PROXY header of this version to backends; without this none.
+    /// Write a PROXY header of this version to backends; without this none. Version 2 also tells of the client's TLS: server
+    /// name, and where it is terminated ALPN, version, cipher, and the common name of a verified certificate.
     #[schemars(extend("enum" = ["v1", "v2"]))]
     pub(crate) send_proxy: Key<String>,
     /// Further backends tried for a request that may safely be sent again.

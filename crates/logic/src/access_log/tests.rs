@@ -27,6 +27,7 @@ fn entry<'a>() -> Entry<'a> {
         user_agent: Some(b"curl/8.5.0"),
         referer: None,
         tls: Some("TLSv1.3"),
+        sni: Some(b"a.example"),
         outcome: "ok",
     }
 }
@@ -50,7 +51,7 @@ fn a_request_reads_well_as_text() {
     assert_eq!(
         as_text(&entry()),
         "2026-03-01T12:00:00.123Z web 192.0.2.1:4711 http 200 ok id=0f3a method=GET host=app.example.com \
-         target=/search?q=1&p=2 version=HTTP/1.1 tls=TLSv1.3 pool=app backend=unix:/run/app.sock attempts=2 \
+         target=/search?q=1&p=2 version=HTTP/1.1 tls=TLSv1.3 sni=a.example pool=app backend=unix:/run/app.sock attempts=2 \
          bytes_in=120 bytes_out=5120 duration_ms=12.345 connect_ms=0.007 first_byte_ms=1000.000 \
          user_agent=curl/8.5.0\n"
     );
@@ -62,7 +63,7 @@ fn a_request_reads_well_as_json() {
     let expected = serde_json::json!({
         "at": "2026-03-01T12:00:00.123Z", "listener": "web", "client": "192.0.2.1:4711", "kind": "http",
         "status": 200, "outcome": "ok", "id": "0f3a", "method": "GET", "host": "app.example.com",
-        "target": "/search?q=1&p=2", "version": "HTTP/1.1", "tls": "TLSv1.3", "pool": "app",
+        "target": "/search?q=1&p=2", "version": "HTTP/1.1", "tls": "TLSv1.3", "sni": "a.example", "pool": "app",
         "backend": "unix:/run/app.sock", "attempts": 2, "bytes_in": 120, "bytes_out": 5120,
         "duration_ms": 12.345, "connect_ms": 0.007, "first_byte_ms": 1000.0, "user_agent": "curl/8.5.0",
     });
@@ -85,6 +86,7 @@ fn a_connection_leaves_out_what_it_does_not_have() {
         timings: Timings::default(),
         user_agent: None,
         tls: None,
+        sni: None,
         outcome: "no-backend: all down",
         ..entry()
     };

@@ -4,6 +4,7 @@
 
 pub mod audit;
 pub mod client;
+pub mod hello;
 pub mod http2;
 pub mod load;
 pub mod peers;

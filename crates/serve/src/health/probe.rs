@@ -9,7 +9,7 @@ use logic::health::{Cause, Check, CheckMethod, Source, StatusRange, Verdict, Ver
 use logic::http1::request::{Limits, MethodKind, Parse, RequestKind, UpgradeWish};
 use logic::http1::response::{self, Progress};
 use logic::peers::Peer;
-use logic::proxy_header;
+use logic::proxy_header::{self, Additions};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout_at;
 
@@ -76,7 +76,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
     let mut question = Vec::new();
     if let Some(version) = send_proxy {
         // It is we who connect, on behalf of nobody.
-        proxy_header::write(version, &mut question, &Peer::Unix, &Peer::Unix);
+        proxy_header::write(version, &mut question, &Peer::Unix, &Peer::Unix, &Additions::default());
     }
     let no_answer = || Cause::NoAnswer { after: times.whole };
     match &active.check {

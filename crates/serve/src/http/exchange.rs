@@ -75,6 +75,7 @@ fn direct<'a>(
         false => None,
     };
     let mut message = HeadBuffer::take();
+    let identity = session.arrival.session.as_ref().and_then(|session| session.identity.as_ref());
     let via = Via {
         peer: session.arrival.peer,
         local,
@@ -82,7 +83,7 @@ fn direct<'a>(
         trust,
         request_id: request_id.as_bytes(),
         request_id_header: id_header,
-        client_certificate: session.arrival.identity.as_ref().map_or(&[], |identity| &identity.fields),
+        client_certificate: identity.map_or(&[], |identity| &identity.fields),
     };
     forward::write_request(&mut message, head, request, &via, &edits);
     let key = match &pool.settings.hash_key {

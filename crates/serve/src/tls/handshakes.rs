@@ -9,7 +9,7 @@ use crate::state::lock;
 
 /// The unfinished handshakes of a listener.
 #[derive(Debug)]
-pub(super) struct Handshakes {
+pub(crate) struct Handshakes {
     limit: usize,
     inside: Mutex<Inside>,
 }
@@ -22,19 +22,19 @@ struct Inside {
 
 /// A place among the unfinished ones, given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     number: u64,
     of: Arc<Handshakes>,
     cut: oneshot::Receiver<()>,
 }
 
 impl Handshakes {
-    pub(super) fn new(limit: usize) -> Arc<Self> {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, inside: Mutex::default() })
     }
 
     /// Begins one. If there are too many, the oldest is told to end.
-    pub(super) fn begin(self: &Arc<Self>) -> Place {
+    pub(crate) fn begin(self: &Arc<Self>) -> Place {
         let (sender, cut) = oneshot::channel();
         let mut inside = lock(&self.inside);
         if inside.unfinished.len() >= self.limit
@@ -52,7 +52,7 @@ impl Handshakes {
 
 impl Place {
     /// Comes when another one needs the place.
-    pub(super) async fn needed(&mut self) {
+    pub(crate) async fn needed(&mut self) {
         if (&mut self.cut).await.is_err() {
             std::future::pending().await
         }

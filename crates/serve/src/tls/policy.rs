@@ -36,6 +36,12 @@ pub(super) fn server(
     config
 }
 
+/// OpenSSL's name of a suite.
+pub(super) fn name_of(suite: SupportedCipherSuite) -> Option<&'static str> {
+    let cipher = Cipher::ALL.into_iter().find(|cipher| suite_of(*cipher).suite() == suite.suite())?;
+    cipher.names().first().copied()
+}
+
 fn suite_of(cipher: Cipher) -> SupportedCipherSuite {
     match cipher {
         Cipher::Tls13Aes128GcmSha256 => suite::TLS13_AES_128_GCM_SHA256,
