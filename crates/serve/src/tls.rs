@@ -455,17 +455,29 @@ async fn hear_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshak
     match (&mut hearing).await {
         Ok(start) => Ok(start),
         Err(error) => {
-            let fault = fault_of(&error);
-            if fault != TlsFault::Closed
-                && let Some(plain) = hearing.take_io()
-            {
-                // Whoever still sends would see a reset in place of the alert.
-                crate::http::linger(&Stream::plain(plain)).await;
+            let mut fault = fault_of(&error);
+            let Some(mut plain) = hearing.take_io().filter(|_| !is_of_the_connection(&error)) else {
+                return Err(fault);
+            };
+            if fault == TlsFault::Closed {
+                // More than 64 KiB: rustls stops to read there, without a word to the client.
+                fault = TlsFault::Protocol;
+                let _ = plain.write_all(&client_hello::fatal_alert(DECODE_ERROR)).await;
             }
+            // Whoever still sends would see a reset in place of the alert.
+            crate::http::linger(&Stream::plain(plain)).await;
             Err(fault)
         }
     }
 }
+
+/// Whether an error says that there is nobody any more.
+fn is_of_the_connection(error: &io::Error) -> bool {
+    error.raw_os_error().is_some() || error.kind() == io::ErrorKind::UnexpectedEof
+}
+
+/// RFC 8446 section 6.2.
+const DECODE_ERROR: u8 = 50;
 
 /// What the client says first, left where it is. `None` if that cannot be seen without taking it.
 async fn first_byte(plain: &Plain) -> Option<u8> {
