@@ -1,5 +1,6 @@
 //! However a ClientHello is cut into bytes and records, it asks for the same; and nothing makes its reader panic or hold
 //! more than its limit.
+#![allow(clippy::unwrap_used)]
 
 use logic::client_hello::{ClientHello, HelloFault, LIMIT, Progress, Reader};
 use proptest::prelude::*;

@@ -455,14 +455,12 @@ async fn hear_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshak
     match (&mut hearing).await {
         Ok(start) => Ok(start),
         Err(error) => {
-            let mut fault = fault_of(&error);
-            let Some(mut plain) = hearing.take_io().filter(|_| !is_of_the_connection(&error)) else {
+            let fault = fault_of(&error);
+            let Some(mut plain) = hearing.take_io().filter(|_| fault != TlsFault::Closed) else {
                 return Err(fault);
             };
-            if fault == TlsFault::Closed {
-                // More than 64 KiB: rustls stops to read there, without a word to the client.
-                fault = TlsFault::Protocol;
-                let _ = plain.write_all(&client_hello::fatal_alert(DECODE_ERROR)).await;
+            if let Some(alert) = unsaid(&error) {
+                let _ = plain.write_all(&client_hello::fatal_alert(alert)).await;
             }
             // Whoever still sends would see a reset in place of the alert.
             crate::http::linger(&Stream::plain(plain)).await;
@@ -471,13 +469,21 @@ async fn hear_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshak
     }
 }
 
-/// Whether an error says that there is nobody any more.
-fn is_of_the_connection(error: &io::Error) -> bool {
-    error.raw_os_error().is_some() || error.kind() == io::ErrorKind::UnexpectedEof
+/// The alert for records that cannot be the beginning of a ClientHello: rustls ends without a word there. record_overflow,
+/// decode_error (RFC 8446 section 6.2).
+fn unsaid(error: &io::Error) -> Option<u8> {
+    use rustls::InvalidMessage as Fault;
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidMessage(Fault::MessageTooLarge)) => Some(22),
+        Some(rustls::Error::InvalidMessage(
+            Fault::HandshakePayloadTooLarge
+            | Fault::InvalidContentType
+            | Fault::InvalidEmptyPayload
+            | Fault::UnknownProtocolVersion,
+        )) => Some(50),
+        _ => None,
+    }
 }
-
-/// RFC 8446 section 6.2.
-const DECODE_ERROR: u8 = 50;
 
 /// What the client says first, left where it is. `None` if that cannot be seen without taking it.
 async fn first_byte(plain: &Plain) -> Option<u8> {

@@ -103,7 +103,7 @@ impl Parser<'_> {
         let known = ClientHeader::ALL.into_iter().find(|known| known.word() == word.value);
         if known.is_none() {
             let words = ClientHeader::ALL.map(ClientHeader::word);
-            let near = nearest(&word.value, words.into_iter());
+            let near = nearest(&word.value, words);
             let reason = format!("is nothing that backends are told; known are {}", words.join(", "));
             let draft = self.refuse(word, &reason);
             if let Some(near) = near {

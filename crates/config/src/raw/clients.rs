@@ -17,7 +17,8 @@ pub(crate) struct RawClientCertificates {
     #[schemars(extend("default" = "require", "enum" = ["require", "request"]))]
     pub(crate) mode: Key<String>,
     /// File of CA certificates in PEM, or directory of such files (`.pem`, `.crt`, `.cer`). It is watched: what changes
-    /// there holds within a second, also for sessions from before; a broken file leaves what it held in service.
+    /// there holds within a second, also for sessions that are resumed; open connections go on. A broken file leaves what
+    /// it held in service.
     #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/client-ca.pem"]))]
     pub(crate) ca: Key<PathText>,
     /// Files of revocation lists, in PEM or DER, or directories of them (`.crl`, `.pem`, `.der`); watched like `ca`.

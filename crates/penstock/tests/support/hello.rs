@@ -9,7 +9,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 /// and these extensions more.
 pub fn message(server_name: Option<&[u8]>, protocols: &[&[u8]], more: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let mut config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let name = ServerName::try_from("placeholder.example").unwrap();
