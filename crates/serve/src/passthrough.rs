@@ -131,7 +131,7 @@ impl HeaderLookup for NoHeaders {
 /// Ends a connection with an alert that its client sees.
 async fn send_away<T>(stream: &Stream, alert: u8) -> Option<T> {
     // Seven bytes always find room in a new connection. The client may be gone; there is nobody else to tell.
-    if stream.write_all(&fatal_alert(alert), &[], |_| {}).await.is_ok() {
+    if stream.write_all(&fatal_alert(alert)).await.is_ok() {
         crate::http::linger(stream).await;
     }
     None
