@@ -253,6 +253,10 @@ pub(crate) struct RawTls {
     pub(crate) default: Key<String>,
     /// File with the passphrase of encrypted keys that have no `NAME.pass` beside them.
     pub(crate) key_passphrase_file: Key<PathText>,
+    /// Whether a certificate's OCSP responder is asked for a response to staple, if the certificate names one. The response
+    /// is checked, kept in `process.state-directory`, and renewed before it ends. A `NAME.ocsp` is sent either way.
+    #[schemars(extend("default" = "on", "enum" = ["on", "off"]))]
+    pub(crate) ocsp: Key<String>,
     /// What is negotiated, after Mozilla's guideline: `"intermediate"` is TLS 1.2 and 1.3 with forward secrecy,
     /// `"modern"` TLS 1.3 only. Both prefer a key exchange that quantum computers cannot break.
     #[schemars(extend("default" = "intermediate", "enum" = ["intermediate", "modern"]))]

@@ -15,7 +15,7 @@ use logic::route::{HeaderEdits, PoolId, Route};
 
 mod tls;
 
-pub use tls::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy, TlsSettings};
+pub use tls::{Cipher, CipherOrder, Group, MinVersion, Ocsp, TlsPolicy, TlsSettings};
 
 /// A whole, valid configuration.
 #[derive(Clone, Debug)]

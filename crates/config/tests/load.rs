@@ -69,7 +69,7 @@ bind = "unix:/run/admin.sock"
 bind = ["[::1]:8080", "systemd:web", ":${PORT:-8081}", ":0", ":0"]
 protocol = "http"
 pool = "app"
-tls = { certificates = "/etc/certs", handshake-timeout = "3s" }
+tls = { certificates = "/etc/certs", handshake-timeout = "3s", ocsp = "off" }
 unix-mode = "0600"
 proxy-protocol-from = ["10.0.0.0/8", "unix"]
 max-connections = 100

@@ -156,7 +156,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         open_state_directory(&config, &mut state);
         let state = Arc::new(state);
         state.max_connections.store(reload::connection_limit(&config, descriptors), Relaxed);
-        let tls = Arc::new(tls::Shared::default());
+        let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
         let snapshot = Arc::new(Snapshot::build(config.clone(), &state, &tls, None));
         let log = AccessLog::open(&config.access_log.target, state.clone())?;
         let (requests, asked) = mpsc::channel(16);
@@ -199,6 +199,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let open: HashMap<_, _> = opened.into_open().collect();
         reload::publish_addresses(&front.state, &snapshot, &open);
         tls.reconcile(&config, &front.state);
+        tokio::spawn(tls.clone().refresh_staples(front.state.clone()));
         let supervisor = Supervisor {
             front: front.clone(),
             workers: senders,
@@ -233,6 +234,12 @@ fn open_state_directory(config: &Config, state: &mut State) {
         Ok(directory) => state.directory = directory,
         Err(error) => state.degrade("process.state-directory", &error.to_string()),
     }
+}
+
+/// Where OCSP responses are kept.
+fn staple_directory(state: &State) -> Option<PathBuf> {
+    let directory = state.directory.as_ref()?.part("ocsp");
+    directory.map_err(|error| state.degrade("process.state-directory", &format!("ocsp: {error}"))).ok()
 }
 
 fn drop_privileges(config: &Config) -> Result<(), StartError> {

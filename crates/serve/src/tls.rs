@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use config::types::{Http2, Protocol, TlsSettings};
 use rustls::ServerConfig;
@@ -24,13 +25,13 @@ use crate::outcome::{Ending, Spoken, TlsFault};
 use crate::state::{State, lock};
 use crate::stream::{Plain, Stream};
 
-mod der;
 mod facts;
 mod fault;
 mod handshakes;
 mod key;
 mod layout;
 mod lookup;
+mod ocsp;
 mod pair;
 mod policy;
 mod replay;
@@ -38,17 +39,18 @@ mod staple;
 mod store;
 mod watch;
 
-pub use facts::{Facts, MustStaple, Responder};
+pub use facts::{Facts, MustStaple};
 pub use fault::{CertificateFault, CertificateFaultKind};
+pub use ocsp::Staples;
 pub use pair::Pair;
-pub use staple::Staple;
+pub use staple::{Origin, Staple};
 pub use store::{Certificate, Standing, Store};
 
 /// HTTP/2 over TLS in ALPN (RFC 9113 section 3.2).
 const H2: &[u8] = b"h2";
 
 use handshakes::Handshakes;
-use store::{Removal, Source};
+use store::{Removal, Scan, Source};
 use watch::Watch;
 
 /// NAME of the files whose certificate is for everybody that no other is for, unless the configuration names one.
@@ -58,6 +60,7 @@ const DEFAULT_NAME: &str = "default";
 /// good.
 pub struct Shared {
     tickets: Option<Arc<dyn ProducesTickets>>,
+    staples: Arc<Staples>,
     directories: Mutex<HashMap<Source, Directory>>,
 }
 
@@ -68,18 +71,43 @@ struct Directory {
 
 impl Default for Shared {
     fn default() -> Self {
-        // Without randomness for ticket keys, sessions are not resumed; everything else works.
-        Self { tickets: aws_lc_rs::Ticketer::new().ok(), directories: Mutex::default() }
+        Self::new(None)
     }
 }
 
 impl Shared {
+    /// Keeps OCSP responses in this directory, if there is one.
+    pub fn new(staples: Option<PathBuf>) -> Self {
+        // Without randomness for ticket keys, sessions are not resumed; everything else works.
+        Self {
+            tickets: aws_lc_rs::Ticketer::new().ok(),
+            staples: Arc::new(Staples::new(staples)),
+            directories: Mutex::default(),
+        }
+    }
+
+    /// Keeps staples fresh, for ever; on the slow side.
+    pub async fn refresh_staples(self: Arc<Self>, state: Arc<State>) {
+        let announce = || {
+            let stores: Vec<_> = lock(&self.directories).values().map(|it| it.store.clone()).collect();
+            let state = state.clone();
+            // A store may be reading its directory meanwhile.
+            tokio::task::spawn_blocking(move || {
+                stores.iter().for_each(|store| store.announce(&Scan::default(), &state));
+            });
+        };
+        self.staples.clone().refresh(announce).await;
+    }
+
     /// The certificates of a listener, read now. What is wrong with them is said through `state`.
     fn read(&self, listener: &Arc<str>, settings: &TlsSettings, state: &State) -> Arc<Store> {
         let source = source_of(settings);
         let store = {
             let mut directories = lock(&self.directories);
-            let new = || Directory { store: Arc::new(Store::new(source.clone())), watch: None };
+            let new = || Directory {
+                store: Arc::new(Store::new(source.clone(), self.staples.clone())),
+                watch: None,
+            };
             directories.entry(source.clone()).or_insert_with(new).store.clone()
         };
         store.set_default(listener, settings.default.as_deref());
@@ -114,12 +142,16 @@ impl Shared {
 }
 
 fn source_of(settings: &TlsSettings) -> Source {
-    Source { directory: settings.certificates.clone(), passphrase_file: settings.key_passphrase_file.clone() }
+    Source {
+        directory: settings.certificates.clone(),
+        passphrase_file: settings.key_passphrase_file.clone(),
+        ocsp: settings.ocsp,
+    }
 }
 
 /// What is wrong with a listener's certificates. Reads files, changes nothing.
 pub fn check(settings: &TlsSettings) -> Vec<String> {
-    let store = Store::new(source_of(settings));
+    let store = Store::new(source_of(settings), Arc::default());
     store.set_default(&"".into(), settings.default.as_deref());
     store.scan(Removal::AtOnce);
     store.faults()
@@ -206,11 +238,10 @@ impl Certificates {
             Some(name) => lookup.find(name).or_else(default).ok_or(Refusal::UnknownName)?,
             None => default().or_else(|| lookup.only()).ok_or(Refusal::NoName)?,
         };
-        let fits =
-            |schemes: &[_]| slot.iter().find(|pair| pair.certified.key.choose_scheme(schemes).is_some());
+        let fits = |schemes: &[_]| slot.iter().find(|pair| pair.key.choose_scheme(schemes).is_some());
         // In TLS 1.2 rustls has taken those schemes away that none of the client's ciphers goes with.
         let twin = if slot.len() > 1 { fits(hello.signature_schemes()) } else { None };
-        Ok(twin.unwrap_or(&slot[0]).certified.clone())
+        Ok(twin.unwrap_or(&slot[0]).certified(SystemTime::now()))
     }
 }
 

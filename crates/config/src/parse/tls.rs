@@ -5,7 +5,7 @@ use crate::de::At;
 use crate::error::quote;
 use crate::nearest::nearest;
 use crate::raw::{Key, RawTls};
-use crate::types::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy, TlsSettings};
+use crate::types::{Cipher, CipherOrder, Group, MinVersion, Ocsp, TlsPolicy, TlsSettings};
 
 impl Parser<'_> {
     pub(super) fn tls(&mut self, at: &At<RawTls>) -> Option<TlsSettings> {
@@ -29,6 +29,10 @@ impl Parser<'_> {
             certificates: certificates?,
             default: default?,
             key_passphrase_file: key_passphrase_file?,
+            ocsp: match raw.ocsp.as_ref()?.value.as_str() {
+                "off" => Ocsp::Off,
+                _ => Ocsp::On,
+            },
             policy: policy?,
             handshake_timeout: handshake_timeout?,
             handshakes: count(raw.handshakes.as_ref()?.value),
