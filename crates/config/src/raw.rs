@@ -255,6 +255,7 @@ pub(crate) struct RawTls {
     pub(crate) key_passphrase_file: Key<PathText>,
     /// Whether a certificate's OCSP responder is asked for a response to staple, if the certificate names one. The response
     /// is checked, kept in `process.state-directory`, and renewed before it ends. A `NAME.ocsp` is sent either way.
+    /// With a certificate that is revoked none is sent any more, and `penstock ctl status` says so.
     #[schemars(extend("default" = "on", "enum" = ["on", "off"]))]
     pub(crate) ocsp: Key<String>,
     /// What is negotiated, after Mozilla's guideline: `"intermediate"` is TLS 1.2 and 1.3 with forward secrecy,

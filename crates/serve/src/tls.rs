@@ -2,7 +2,7 @@
 //!
 //! `store.rs` holds a certificate directory in service: `layout.rs` says which files belong together, `pair.rs` reads them,
 //! `lookup.rs` finds a certificate by the name that a client asks for, `watch.rs` notices changes. `policy.rs` says what
-//! is negotiated. A broken file never stops the others.
+//! is negotiated. A broken file never stops the others. `staple.rs` holds a certificate's OCSP response, `ocsp.rs` fetches it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,6 +35,7 @@ mod ocsp;
 mod pair;
 mod policy;
 mod replay;
+mod standing;
 mod staple;
 mod store;
 mod watch;
@@ -43,8 +44,9 @@ pub use facts::{Facts, MustStaple};
 pub use fault::{CertificateFault, CertificateFaultKind};
 pub use ocsp::Staples;
 pub use pair::Pair;
+pub use standing::{Certificate, Standing};
 pub use staple::{Origin, Staple};
-pub use store::{Certificate, Standing, Store};
+pub use store::Store;
 
 /// HTTP/2 over TLS in ALPN (RFC 9113 section 3.2).
 const H2: &[u8] = b"h2";
@@ -151,7 +153,7 @@ fn source_of(settings: &TlsSettings) -> Source {
 
 /// What is wrong with a listener's certificates. Reads files, changes nothing.
 pub fn check(settings: &TlsSettings) -> Vec<String> {
-    let store = Store::new(source_of(settings), Arc::default());
+    let store = Store::new(source_of(settings), Arc::new(Staples::new(None)));
     store.set_default(&"".into(), settings.default.as_deref());
     store.scan(Removal::AtOnce);
     store.faults()

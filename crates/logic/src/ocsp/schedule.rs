@@ -5,9 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use super::verify::Good;
 
-/// Between two questions about one certificate.
-const SHORTEST: Duration = Duration::from_secs(30);
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// Shortest wait between two questions about one certificate.
+const SHORTEST: Duration = Duration::from_secs(5);
+
+/// Longest wait: a revocation is to be known within a day.
+pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// After one failure, and after many.
 const FIRST_RETRY: Duration = Duration::from_secs(4);

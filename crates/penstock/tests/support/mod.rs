@@ -11,6 +11,7 @@ pub mod peers;
 pub mod server;
 pub mod tools;
 pub mod websocket;
+pub mod witness;
 
 pub use client::{Client, End, Response};
 pub use peers::{Conversation, Recorder, Scripted};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use der::asn1::{Any, BitString, GeneralizedTime, Null, ObjectIdentifier, OctetString};
+use der::asn1::{Any, BitString, GeneralizedTime, Null, OctetString};
 use der::{Decode, Encode};
 use logic::ocsp::message::{
     BASIC, BasicResponse, CertStatus, OcspRequest, OcspResponse, ResponderId, ResponseBytes, ResponseData,
@@ -34,7 +34,7 @@ pub fn openssl(arguments: &[&str]) -> String {
 const EC: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
 const RSA: [&str; 2] = ["-newkey", "rsa:2048"];
 
-/// What the authority thinks of a certificate.
+/// What an authority thinks of certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opinion {
     Good,
@@ -46,8 +46,9 @@ pub enum Opinion {
 /// A certificate authority.
 pub struct Authority {
     dir: TempDir,
-    /// Lines of the index file by serial number.
-    index: Mutex<Vec<(String, Opinion)>>,
+    opinion: Opinion,
+    /// Serial numbers of what it issued, for the responder that is openssl's own.
+    index: Mutex<Vec<String>>,
     runs: AtomicUsize,
 }
 
@@ -64,7 +65,8 @@ impl Authority {
 
     fn with(kind: &[&str], subject: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let authority = Self { dir, index: Mutex::default(), runs: AtomicUsize::new(0) };
+        let (index, runs) = (Mutex::default(), AtomicUsize::new(0));
+        let authority = Self { dir, opinion: Opinion::Good, index, runs };
         let (key, crt) = (authority.text("ca.key"), authority.text("ca.crt"));
         let mut arguments = vec!["req", "-x509", "-nodes", "-days", "30", "-subj", subject];
         arguments.extend(kind);
@@ -98,7 +100,7 @@ impl Authority {
         openssl(&arguments);
         let serial = openssl(&["x509", "-in", &crt, "-noout", "-serial"]);
         let serial = serial.trim().trim_start_matches("serial=").to_owned();
-        self.index.lock().unwrap().push((serial, Opinion::Good));
+        self.index.lock().unwrap().push(serial);
         self.write_index();
         let chain = [fs::read(&crt).unwrap(), fs::read(&ca).unwrap()].concat();
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
@@ -111,32 +113,46 @@ impl Authority {
         }
     }
 
-    /// Changes what it thinks of every certificate that it issued.
-    pub fn think(&self, opinion: Opinion) {
-        self.index.lock().unwrap().iter_mut().for_each(|line| line.1 = opinion);
-        self.write_index();
+    /// A twin with the same key that thinks this of every certificate.
+    pub fn thinking(&self, opinion: Opinion) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["ca.crt", "ca.key"] {
+            fs::copy(self.path(file), dir.path().join(file)).unwrap();
+        }
+        Self { dir, opinion, index: Mutex::default(), runs: AtomicUsize::new(0) }
     }
 
     fn write_index(&self) {
-        let line = |(serial, opinion): &(String, Opinion)| match opinion {
+        let line = |serial: &String| format!("V\t400101000000Z\t\t{serial}\tunknown\t/CN=x\n");
+        let text: String = self.index.lock().unwrap().iter().map(line).collect();
+        fs::write(self.path("index.new"), text).unwrap();
+        fs::rename(self.path("index.new"), self.path("index")).unwrap();
+    }
+
+    /// The index file for one question.
+    fn index_for(&self, request: &[u8], run: usize) -> String {
+        let asked = OcspRequest::from_der(request).unwrap().tbs_request.request_list.remove(0).cert_id;
+        let serial: String =
+            asked.serial_number.as_bytes().iter().map(|byte| format!("{byte:02X}")).collect();
+        let line = match self.opinion {
             Opinion::Good => format!("V\t400101000000Z\t\t{serial}\tunknown\t/CN=x\n"),
             Opinion::Revoked => {
                 format!("R\t400101000000Z\t260101000000Z,keyCompromise\t{serial}\tunknown\t/CN=x\n")
             }
             Opinion::Unknown => String::new(),
         };
-        let text: String = self.index.lock().unwrap().iter().map(line).collect();
-        fs::write(self.path("index.new"), text).unwrap();
-        fs::rename(self.path("index.new"), self.path("index")).unwrap();
+        let path = self.path(&format!("{run}.index"));
+        fs::write(&path, line).unwrap();
+        path.to_str().unwrap().to_owned()
     }
 
-    /// openssl's answer to a request, signed by the authority itself, or with `more` arguments.
+    /// openssl's answer to a question about any certificate, signed by the authority itself, or with `more` arguments.
     #[track_caller]
     pub fn answer(&self, request: &[u8], more: &[&str]) -> Vec<u8> {
         let run = self.runs.fetch_add(1, SeqCst);
         let (asked, answered) = (self.text(&format!("{run}.req")), self.text(&format!("{run}.resp")));
         fs::write(&asked, request).unwrap();
-        let (index, ca, key) = (self.text("index"), self.text("ca.crt"), self.text("ca.key"));
+        let (index, ca, key) = (self.index_for(request, run), self.text("ca.crt"), self.text("ca.key"));
         let mut arguments =
             vec!["ocsp", "-index", &index, "-CA", &ca, "-reqin", &asked, "-respout", &answered];
         if !more.contains(&"-rsigner") {

@@ -1,11 +1,12 @@
 //! Asks OCSP responders for staples, on the slow side, and keeps what they say in the state directory. What may be sent and
-//! when to ask is decided in `logic/src/ocsp.rs`; handshakes take what is there (`staple.rs`) and never wait for this.
+//! when to ask is decided in `logic/src/ocsp`; handshakes take what is there (`staple.rs`) and never wait for this.
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, Once, Weak};
 use std::time::{Duration, SystemTime};
 
 use logic::ocsp::message::ResponseStatus;
@@ -22,14 +23,16 @@ mod fetch;
 use fetch::{FetchError, Method};
 
 /// The staples of all certificates, in all directories.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Staples {
     /// Where responses are kept.
     directory: Option<PathBuf>,
     known: Mutex<HashMap<Key, Weak<Stapling>>>,
     /// There is a certificate that was not known, or an answer.
     news: Notify,
-    /// Certificates for which an answer was taken, and attempts that failed.
+    /// Says once that there is no directory.
+    homeless: Once,
+    /// Answers that were taken, and attempts that failed.
     fetched: AtomicU64,
     failed: AtomicU64,
 }
@@ -53,7 +56,14 @@ const FORGOTTEN: Duration = Duration::from_secs(40 * 24 * 60 * 60);
 impl Staples {
     /// Keeps responses in this directory, or nowhere.
     pub(super) fn new(directory: Option<PathBuf>) -> Self {
-        Self { directory, ..Self::default() }
+        Self {
+            directory,
+            known: Mutex::default(),
+            news: Notify::new(),
+            homeless: Once::new(),
+            fetched: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        }
     }
 
     /// The stapling of a certificate. If it is new, with the response that was kept.
@@ -180,7 +190,13 @@ impl Staples {
     /// Takes a response and keeps it.
     async fn take(&self, stapling: &Arc<Stapling>, response: Vec<u8>) -> Result<(), Fault> {
         let result = stapling.offer(response.clone(), Origin::Responder, SystemTime::now()).map(drop);
-        if let Some(path) = self.path(stapling) {
+        let path = self.path(stapling);
+        if path.is_none() && result.is_ok() {
+            self.homeless.call_once(|| {
+                tracing::info!("OCSP responses are kept in memory only: there is no process.state-directory");
+            });
+        }
+        if let Some(path) = path {
             let written = match &result {
                 Ok(()) => Some(tokio::task::spawn_blocking(move || keep(&path, &response))),
                 // What was kept is not true any more.
@@ -188,7 +204,7 @@ impl Staples {
                 Err(_) => None,
             };
             if let Some(written) = written
-                && let Err(error) = written.await.map_err(std::io::Error::other).and_then(|written| written)
+                && let Err(error) = written.await.map_err(io::Error::other).and_then(|written| written)
             {
                 tracing::warn!("an OCSP response cannot be kept for the next start: {error}");
             }
@@ -217,13 +233,13 @@ impl Staples {
     }
 }
 
-fn keep(path: &std::path::Path, response: &[u8]) -> std::io::Result<()> {
+fn keep(path: &Path, response: &[u8]) -> io::Result<()> {
     state_directory::write(path, response)
 }
 
-fn forget(path: &std::path::Path) -> std::io::Result<()> {
+fn forget(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }

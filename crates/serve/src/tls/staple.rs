@@ -1,5 +1,5 @@
 //! The OCSP response that is sent with one certificate. It is verified in full before it gets here
-//! (`logic/src/ocsp.rs`), is held by the certificate it is for, and is not sent a moment beyond its time: the clock is
+//! (`logic/src/ocsp`), is held by the certificate it is for, and is not sent a moment beyond its time: the clock is
 //! looked at in every handshake. Nothing here waits.
 
 use std::sync::{Arc, LazyLock, Mutex};
@@ -128,6 +128,9 @@ impl Stapling {
                 return Err(fault);
             }
         };
+        if good.until <= now + MARGIN {
+            return Err(Fault::Expired(good.until));
+        }
         let mut progress = lock(&self.progress);
         progress.standing = Standing::NotRevoked;
         let is_newer = |old: &Arc<Staple>| old.is_over(now) || old.good.this_update < good.this_update;
@@ -150,12 +153,9 @@ impl Stapling {
         if let Some(retry) = progress.retry {
             return Some(retry.saturating_duration_since(Instant::now()));
         }
-        match progress.refresh {
-            Some(refresh) if self.current(now).is_some() => {
-                Some(refresh.duration_since(now).unwrap_or_default())
-            }
-            _ => Some(Duration::ZERO),
-        }
+        let left = progress.refresh.map(|refresh| refresh.duration_since(now).unwrap_or_default());
+        // Longer waits are never set: the clock was put back.
+        Some(left.filter(|left| *left <= schedule::LONGEST).unwrap_or_default())
     }
 
     /// Says that somebody is asking, until [`Self::end`].

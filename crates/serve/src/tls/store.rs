@@ -16,6 +16,7 @@ use super::layout::{self, Candidate};
 use super::lookup::Lookup;
 use super::ocsp::Staples;
 use super::pair::{self, Pair, Stamp, StapleFile};
+use super::standing::{Certificate, Standing};
 use crate::events::{Level, timestamp};
 use crate::state::{State, lock};
 
@@ -458,51 +459,6 @@ impl Entry {
             standing: self.standing(now),
             reason: self.complaint(now),
             notes,
-        }
-    }
-}
-
-/// A certificate as it stands.
-#[derive(Clone, Debug)]
-pub struct Certificate {
-    /// NAME of its files.
-    pub name: String,
-    /// Certificate, key, chain, staple, passphrase: those that there are.
-    pub files: Vec<PathBuf>,
-    /// What is served.
-    pub pair: Option<Arc<Pair>>,
-    /// How it stands.
-    pub standing: Standing,
-    /// Why it stands like this, unless it is well.
-    pub reason: Option<String>,
-    /// What could be better.
-    pub notes: Vec<String>,
-}
-
-/// How a certificate stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// What its files say is served.
-    Ok,
-    /// Its files are broken; what they said before is served.
-    KeptOld,
-    /// Its files are broken, and nothing is served.
-    Refused,
-    /// It is served, though its time is over or has not come.
-    Untimely,
-}
-
-impl Standing {
-    /// Every one.
-    pub const ALL: [Self; 4] = [Self::Ok, Self::KeptOld, Self::Refused, Self::Untimely];
-
-    /// Its word.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::KeptOld => "kept-old",
-            Self::Refused => "refused",
-            Self::Untimely => "not-valid",
         }
     }
 }

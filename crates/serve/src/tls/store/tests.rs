@@ -39,7 +39,7 @@ fn certificate(directory: &Path, stem: &str, names: &[&str]) {
 fn store(directory: &Path) -> Store {
     Store::new(
         Source { directory: directory.to_owned(), passphrase_file: None, ocsp: Ocsp::On },
-        Arc::default(),
+        Arc::new(Staples::new(None)),
     )
 }
 
