@@ -433,6 +433,11 @@ fn every_staple_is_its_certificates_own_while_pairs_are_replaced_and_handshakes_
     (0..PAIRS).for_each(issue);
     let server = place.start();
     let address = server.address("secure");
+    let all_stapled = || {
+        let is_stapled = |at| handshake(&address, &name(at)).is_ok_and(|it| !it.staple.is_empty());
+        (0..PAIRS).all(is_stapled).then_some(())
+    };
+    eventually("every certificate has its staple", secs(20), all_stapled);
     let issuer = CertificateDer::from_pem_file(authority.path("ca.crt")).unwrap();
     let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.all;
     let (stop, count, stapled) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -460,9 +465,7 @@ fn every_staple_is_its_certificates_own_while_pairs_are_replaced_and_handshakes_
         }
         (0..PAIRS).rev().for_each(issue);
         eventually("every new certificate has its staple", secs(20), || {
-            let all =
-                (0..PAIRS).all(|at| handshake(&address, &name(at)).is_ok_and(|it| !it.staple.is_empty()));
-            (all && count.load(SeqCst) >= 1000).then_some(())
+            all_stapled().filter(|()| count.load(SeqCst) >= 1000)
         });
         stop.store(true, SeqCst);
     });
