@@ -96,6 +96,13 @@ pub(crate) struct RawProcess {
     #[schemars(schema_with = "forms::word_or_integer")]
     #[schemars(extend("default" = "auto", "x-words" = ["auto"], "minimum" = 1, "maximum" = 100_000_000))]
     pub(crate) max_connections: Key<Scalar>,
+    /// Directory for what must outlive the process: OCSP responses that were fetched. It is made with mode 0700 if it is
+    /// not there. Without one, such things are kept in memory only, and fetched again after a restart.
+    #[schemars(extend(
+        "x-default" = "`STATE_DIRECTORY` of the environment, which systemd sets; else `\"/var/lib/penstock\"` if it is there",
+        "examples" = ["/var/lib/penstock"]
+    ))]
+    pub(crate) state_directory: Key<PathText>,
 }
 
 /// `[access-log]`
@@ -263,6 +270,11 @@ pub(crate) struct RawTls {
     pub(crate) default: Key<String>,
     /// File with the passphrase of encrypted keys that have no `NAME.pass` beside them.
     pub(crate) key_passphrase_file: Key<PathText>,
+    /// Whether a certificate's OCSP responder is asked for a response to staple, if the certificate names one. The response
+    /// is checked, kept in `process.state-directory`, and renewed before it ends. A `NAME.ocsp` is sent either way.
+    /// With a certificate that is revoked none is sent any more, and `penstock ctl status` says so.
+    #[schemars(extend("default" = "on", "enum" = ["on", "off"]))]
+    pub(crate) ocsp: Key<String>,
     /// What is negotiated, after Mozilla's guideline: `"intermediate"` is TLS 1.2 and 1.3 with forward secrecy,
     /// `"modern"` TLS 1.3 only. Both prefer a key exchange that quantum computers cannot break.
     #[schemars(extend("default" = "intermediate", "enum" = ["intermediate", "modern"]))]

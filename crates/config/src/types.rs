@@ -16,7 +16,7 @@ use logic::route::{HeaderEdits, PoolId, Route};
 mod tls;
 
 pub use tls::{
-    Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group, MinVersion,
+    Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group, MinVersion, Ocsp,
     TlsPolicy, TlsSettings, UnknownRevocation,
 };
 
@@ -50,6 +50,8 @@ pub struct Process {
     pub drain_timeout: Duration,
     /// Client connections at once, over all listeners.
     pub max_connections: MaxConnections,
+    /// Where things are kept that outlive the process; `None`: where the usual place is there.
+    pub state_directory: Option<PathBuf>,
 }
 
 /// How many workers.

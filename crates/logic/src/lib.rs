@@ -9,6 +9,7 @@ pub mod client_name;
 pub mod health;
 pub mod http1;
 pub mod http2;
+pub mod ocsp;
 pub mod peers;
 pub mod proxy_header;
 pub mod retry;

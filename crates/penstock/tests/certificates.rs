@@ -6,18 +6,16 @@ mod support;
 
 use std::collections::HashMap;
 use std::fs;
-use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::Value;
 use support::server::Setup;
+use support::witness::handshake;
 use support::{Client, Server, eventually, secs, tools};
 use tempfile::TempDir;
 
@@ -491,7 +489,7 @@ fn the_policy_decides_versions_ciphers_order_and_groups() {
             || s_client(&narrow, &["-servername", "a.example"]).contains("ECDH, P-384, 384 bits")
     );
     assert_eq!(cipher(&narrow, &["-groups", "X25519"]), "(NONE)");
-    assert_eq!(handshake(&usual, "a.example").unwrap().group, "X25519MLKEM768");
+    assert_eq!(handshake(&usual.address("secure"), "a.example").unwrap().group, "X25519MLKEM768");
 }
 
 #[test]
@@ -611,7 +609,7 @@ fn handshakes_go_on_without_a_failure_while_a_hundred_pairs_are_replaced() {
                 let mut at = thread * 37;
                 while !stop.load(SeqCst) {
                     at = (at + 7) % PAIRS;
-                    let fault = match handshake(server, &name(at)) {
+                    let fault = match handshake(&server.address("secure"), &name(at)) {
                         Err(error) => Some(error),
                         Ok(seen) => match known.get(&(name(at), seen.leaf)) {
                             None => Some("a certificate of another name".to_owned()),
@@ -640,96 +638,13 @@ fn handshakes_go_on_without_a_failure_while_a_hundred_pairs_are_replaced() {
         }
         let last = leaf(&certs.dir().join(format!("h{}.crt", PAIRS - 1)));
         eventually("the last one is served", secs(5), || {
-            (handshake(&server, &name(PAIRS - 1)).ok()?.leaf == last).then_some(())
+            (handshake(&server.address("secure"), &name(PAIRS - 1)).ok()?.leaf == last).then_some(())
         });
         wait(50);
         stop.store(true, SeqCst);
     });
     println!("{} handshakes while {PAIRS} pairs were replaced", count.load(SeqCst));
     assert_eq!(failures.into_inner().unwrap(), Vec::<String>::new());
-}
-
-/// What a client saw.
-struct Seen {
-    leaf: Vec<u8>,
-    staple: Vec<u8>,
-    group: String,
-}
-
-/// One handshake with rustls, which checks that the server has the key of the certificate.
-fn handshake(server: &Server, name: &str) -> Result<Seen, String> {
-    let seen = Arc::new(Witness::default());
-    let mut config = rustls::ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(seen.clone())
-        .with_no_client_auth();
-    config.resumption = rustls::client::Resumption::disabled();
-    let host = ServerName::try_from(name.to_owned()).unwrap();
-    let mut connection = rustls::ClientConnection::new(Arc::new(config), host).unwrap();
-    let mut socket = TcpStream::connect(server.address("secure")).map_err(|error| error.to_string())?;
-    socket.set_read_timeout(Some(secs(10))).unwrap();
-    while connection.is_handshaking() {
-        connection.complete_io(&mut socket).map_err(|error| error.to_string())?;
-    }
-    let (leaf, staple) = seen.0.lock().unwrap().clone();
-    let group = connection.negotiated_key_exchange_group().map(|group| format!("{:?}", group.name()));
-    Ok(Seen { leaf, staple, group: group.unwrap_or_default() })
-}
-
-/// Believes everybody and remembers what it was shown.
-#[derive(Debug, Default)]
-struct Witness(Mutex<(Vec<u8>, Vec<u8>)>);
-
-impl ServerCertVerifier for Witness {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        staple: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        *self.0.lock().unwrap() = (leaf.to_vec(), staple.to_vec());
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(
-            message,
-            certificate,
-            signature,
-            &provider().signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(
-            message,
-            certificate,
-            signature,
-            &provider().signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
-fn provider() -> CryptoProvider {
-    aws_lc_rs::default_provider()
 }
 
 #[test]

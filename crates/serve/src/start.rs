@@ -26,6 +26,7 @@ use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
 use crate::snapshot::Snapshot;
 use crate::state::State;
+use crate::state_directory::StateDirectory;
 use crate::worker::{self, Command};
 use crate::{admin, control, file, tls};
 
@@ -151,9 +152,11 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let ended = runtime.block_on(async {
         // First: a signal that comes before its handler ends the process without a word.
         let mut signals = Signals::catch()?;
-        let state = Arc::new(State::new(workers));
+        let mut state = State::new(workers);
+        open_state_directory(&config, &mut state);
+        let state = Arc::new(state);
         state.max_connections.store(reload::connection_limit(&config, descriptors), Relaxed);
-        let tls = Arc::new(tls::Shared::default());
+        let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
         let snapshot = Arc::new(Snapshot::build(config.clone(), &state, &tls, None));
         let log = AccessLog::open(&config.access_log.target, state.clone())?;
         let (requests, asked) = mpsc::channel(16);
@@ -196,6 +199,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let open: HashMap<_, _> = opened.into_open().collect();
         reload::publish_addresses(&front.state, &snapshot, &open);
         tls.reconcile(&config, &front.state);
+        tokio::spawn(tls.clone().refresh_staples(front.state.clone()));
         let supervisor = Supervisor {
             front: front.clone(),
             workers: senders,
@@ -222,6 +226,20 @@ pub fn run(options: Options) -> Result<(), StartError> {
     // Not waited for: a look-up of a name cannot be interrupted, and may take as long as its resolver likes.
     runtime.shutdown_background();
     ended
+}
+
+/// Without a place to keep things, everything that does not need one works.
+fn open_state_directory(config: &Config, state: &mut State) {
+    match StateDirectory::open(config.process.state_directory.as_deref()) {
+        Ok(directory) => state.directory = directory,
+        Err(error) => state.degrade("process.state-directory", &error.to_string()),
+    }
+}
+
+/// Where OCSP responses are kept.
+fn staple_directory(state: &State) -> Option<PathBuf> {
+    let directory = state.directory.as_ref()?.part("ocsp");
+    directory.map_err(|error| state.degrade("process.state-directory", &format!("ocsp: {error}"))).ok()
 }
 
 fn drop_privileges(config: &Config) -> Result<(), StartError> {

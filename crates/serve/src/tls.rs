@@ -2,14 +2,16 @@
 //!
 //! `store.rs` holds a certificate directory in service: `layout.rs` says which files belong together, `pair.rs` reads them,
 //! `lookup.rs` finds a certificate by the name that a client asks for, `watch.rs` notices changes. `policy.rs` says what
-//! is negotiated, `client.rs` asks clients who they are. A broken file never stops the others.
+//! is negotiated, `client.rs` asks clients who they are. A broken file never stops the others. `staple.rs` holds a
+//! certificate's OCSP response, `ocsp.rs` fetches it.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use config::types::{ClientCertificates, Http2, Protocol, TlsPolicy, TlsSettings};
 use logic::client_hello;
@@ -27,37 +29,40 @@ use crate::state::{State, lock};
 use crate::stream::{Plain, Stream};
 
 mod client;
-mod der;
 mod facts;
 mod fault;
 mod handshakes;
 mod key;
 mod layout;
 mod lookup;
+mod ocsp;
 mod pair;
 mod policy;
 mod replay;
 mod session;
 mod sha256;
+mod standing;
 mod staple;
 mod store;
 mod tickets;
 mod watch;
 
 pub use client::Identity;
-pub use facts::{Facts, MustStaple, Responder};
+pub use facts::{Facts, MustStaple};
 pub use fault::{CertificateFault, CertificateFaultKind};
 pub(crate) use handshakes::Handshakes;
+pub use ocsp::Staples;
 pub use pair::Pair;
 pub use session::{Session, Telling};
-pub use staple::Staple;
-pub use store::{Certificate, Standing, Store};
+pub use standing::{Certificate, Standing};
+pub use staple::{Origin, Staple};
+pub use store::Store;
 
 /// HTTP/2 over TLS in ALPN (RFC 9113 section 3.2).
 const H2: &[u8] = b"h2";
 
 use client::{Clients, Ready, Trust, TrustSource};
-use store::{Removal, Source};
+use store::{Removal, Scan, Source};
 use tickets::{Asked, Tickets};
 use watch::{Watch, Watched};
 
@@ -66,9 +71,9 @@ const DEFAULT_NAME: &str = "default";
 
 /// What all TLS listeners share over reloads: certificates in service, whom clients' certificates are from, and tickets, so
 /// that those given out before stay good.
-#[derive(Default)]
 pub struct Shared {
     tickets: Arc<Tickets>,
+    staples: Arc<Staples>,
     directories: Mutex<HashMap<Source, Directory>>,
     trusts: Mutex<HashMap<TrustSource, TrustInUse>>,
 }
@@ -83,13 +88,45 @@ struct TrustInUse {
     watch: Option<Watch>,
 }
 
+impl Default for Shared {
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
+
 impl Shared {
+    /// Keeps OCSP responses in this directory, if there is one.
+    pub fn new(staples: Option<PathBuf>) -> Self {
+        Self {
+            tickets: Arc::default(),
+            staples: Arc::new(Staples::new(staples)),
+            directories: Mutex::default(),
+            trusts: Mutex::default(),
+        }
+    }
+
+    /// Keeps staples fresh, for ever; on the slow side.
+    pub async fn refresh_staples(self: Arc<Self>, state: Arc<State>) {
+        let announce = || {
+            let stores: Vec<_> = lock(&self.directories).values().map(|it| it.store.clone()).collect();
+            let state = state.clone();
+            // A store may be reading its directory meanwhile.
+            tokio::task::spawn_blocking(move || {
+                stores.iter().for_each(|store| store.announce(&Scan::default(), &state));
+            });
+        };
+        self.staples.clone().refresh(announce).await;
+    }
+
     /// The certificates of a listener, read now. What is wrong with them is said through `state`.
     fn read(&self, listener: &Arc<str>, settings: &TlsSettings, state: &State) -> Arc<Store> {
         let source = source_of(settings);
         let store = {
             let mut directories = lock(&self.directories);
-            let new = || Directory { store: Arc::new(Store::new(source.clone())), watch: None };
+            let new = || Directory {
+                store: Arc::new(Store::new(source.clone(), self.staples.clone())),
+                watch: None,
+            };
             directories.entry(source.clone()).or_insert_with(new).store.clone()
         };
         store.set_default(listener, settings.default.as_deref());
@@ -162,12 +199,16 @@ fn unwatched(state: &State, subject: &str, error: &io::Error) {
 }
 
 fn source_of(settings: &TlsSettings) -> Source {
-    Source { directory: settings.certificates.clone(), passphrase_file: settings.key_passphrase_file.clone() }
+    Source {
+        directory: settings.certificates.clone(),
+        passphrase_file: settings.key_passphrase_file.clone(),
+        ocsp: settings.ocsp,
+    }
 }
 
 /// What is wrong with a listener's certificates, and those that its clients' are from. Reads files, changes nothing.
 pub fn check(settings: &TlsSettings) -> Vec<String> {
-    let store = Store::new(source_of(settings));
+    let store = Store::new(source_of(settings), Arc::new(Staples::new(None)));
     store.set_default(&"".into(), settings.default.as_deref());
     store.scan(Removal::AtOnce);
     let mut faults = store.faults();
@@ -303,11 +344,10 @@ impl Certificates {
             Some(name) => lookup.find(name).or_else(default).ok_or(Refusal::UnknownName)?,
             None => default().or_else(|| lookup.only()).ok_or(Refusal::NoName)?,
         };
-        let fits =
-            |schemes: &[_]| slot.iter().find(|pair| pair.certified.key.choose_scheme(schemes).is_some());
+        let fits = |schemes: &[_]| slot.iter().find(|pair| pair.key.choose_scheme(schemes).is_some());
         // In TLS 1.2 rustls has taken those schemes away that none of the client's ciphers goes with.
         let twin = if slot.len() > 1 { fits(hello.signature_schemes()) } else { None };
-        Ok(twin.unwrap_or(&slot[0]).certified.clone())
+        Ok(twin.unwrap_or(&slot[0]).certified(SystemTime::now()))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::error::quote;
 use crate::nearest::nearest;
 use crate::raw::{Key, OneOrMany, RawClientCertificates, RawTls};
 use crate::types::{
-    Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group, MinVersion,
+    Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group, MinVersion, Ocsp,
     TlsPolicy, TlsSettings, UnknownRevocation,
 };
 
@@ -39,6 +39,10 @@ impl Parser<'_> {
             certificates: certificates?,
             default: default?,
             key_passphrase_file: key_passphrase_file?,
+            ocsp: match raw.ocsp.as_ref()?.value.as_str() {
+                "off" => Ocsp::Off,
+                _ => Ocsp::On,
+            },
             policy: policy?,
             handshake_timeout: handshake_timeout?,
             handshakes: count(raw.handshakes.as_ref()?.value),

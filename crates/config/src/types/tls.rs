@@ -14,6 +14,8 @@ pub struct TlsSettings {
     pub default: Option<Box<str>>,
     /// Passphrase of encrypted keys that have none of their own.
     pub key_passphrase_file: Option<PathBuf>,
+    /// Whether OCSP responders are asked.
+    pub ocsp: Ocsp,
     /// What is negotiated.
     pub policy: TlsPolicy,
     /// Time for the whole handshake.
@@ -104,6 +106,15 @@ impl ClientHeader {
             Self::Fingerprint => "X-Client-Cert-Fingerprint",
         }
     }
+}
+
+/// Whether OCSP responders are asked for responses to staple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ocsp {
+    /// Those that a certificate names.
+    On,
+    /// None; responses come from files only.
+    Off,
 }
 
 /// What is negotiated. At least one cipher and one group, and one of the ciphers is for a version that is allowed.

@@ -7,11 +7,13 @@ pub mod client;
 pub mod hello;
 pub mod http2;
 pub mod load;
+pub mod ocsp;
 pub mod peers;
 pub mod pki;
 pub mod server;
 pub mod tools;
 pub mod websocket;
+pub mod witness;
 
 pub use client::{Client, End, Response};
 pub use peers::{Conversation, Recorder, Scripted};

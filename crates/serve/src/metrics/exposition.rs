@@ -270,7 +270,23 @@ fn encode_certificates(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>])
             .into_iter()
             .map(move |(name, seconds)| ([("directory", directory.clone()), ("certificate", name)], seconds))
     });
-    out.gauges("certificate_expiry_seconds", "When a served certificate ends, in Unix time", expiries)
+    out.gauges("certificate_expiry_seconds", "When a served certificate ends, in Unix time", expiries)?;
+    let times: Vec<_> = stores
+        .iter()
+        .flat_map(|store| {
+            let directory = directory(store);
+            store.staple_times().into_iter().map(move |(name, since, until)| {
+                ([("directory", directory.clone()), ("certificate", name)], since, until)
+            })
+        })
+        .collect();
+    let since = times.iter().map(|(labels, since, _)| (labels.clone(), *since));
+    out.gauges("staple_update_seconds", "When what a staple says was known, in Unix time", since)?;
+    let until = times.iter().map(|(labels, _, until)| (labels.clone(), *until));
+    out.gauges("staple_expiry_seconds", "When a staple ends, in Unix time", until)?;
+    let (fetched, failed) = stores.first().map(|store| store.staples().counts()).unwrap_or_default();
+    out.counter("ocsp_fetches", "OCSP responses that were fetched and are good", fetched)?;
+    out.counter("ocsp_failures", "Attempts to fetch an OCSP response that failed", failed)
 }
 
 /// Name, help and value.

@@ -9,7 +9,7 @@ use super::text::{Table, plural, printable, push_line};
 use crate::events::timestamp;
 use crate::front::Front;
 use crate::snapshot::ListenerPlan;
-use crate::tls::{Certificate, Responder, Standing, Store};
+use crate::tls::{Certificate, Standing, Store};
 
 /// A directory of certificates.
 #[derive(Clone, Debug, Serialize)]
@@ -62,10 +62,16 @@ pub struct CertificateReport {
 pub struct StapleReport {
     /// `sent`, `none`, or `not-needed` for a certificate without a responder.
     pub state: &'static str,
+    /// Where it came from: `file`, `responder`, or `kept` (from the responder, before a restart).
+    pub origin: Option<&'static str>,
+    /// When what it says was known.
+    pub since: Option<String>,
     /// Until when it may be sent.
     pub until: Option<String>,
-    /// Why the file beside the certificate is not used.
+    /// Why there is none, or why a newer one is not used.
     pub reason: Option<String>,
+    /// Responders that the certificate names.
+    pub responders: Vec<String>,
 }
 
 /// Every certificate, or those with this text in their names.
@@ -118,7 +124,7 @@ pub(crate) fn stores<'a>(listeners: impl Iterator<Item = &'a ListenerPlan>) -> V
 fn one(certificate: &Certificate, now: SystemTime) -> CertificateReport {
     let pair = certificate.pair.as_deref();
     let facts = pair.map(|pair| pair.facts());
-    let staple = pair.and_then(|pair| pair.staple());
+    let staple = pair.and_then(|pair| pair.staple(now));
     CertificateReport {
         name: certificate.name.clone(),
         state: certificate.standing.word(),
@@ -132,13 +138,16 @@ fn one(certificate: &Certificate, now: SystemTime) -> CertificateReport {
         days_left: facts.map(|facts| days_between(now, facts.not_after)),
         chain_length: pair.map_or(0, |pair| pair.chain_length()),
         staple: StapleReport {
-            state: match (staple, facts.map(|facts| facts.responder)) {
+            state: match (&staple, facts.is_some_and(|facts| facts.responders.is_empty())) {
                 (Some(_), _) => "sent",
-                (None, Some(Responder::None)) => "not-needed",
-                (None, _) => "none",
+                (None, true) => "not-needed",
+                (None, false) => "none",
             },
-            until: staple.and_then(|staple| staple.until).map(timestamp),
-            reason: pair.and_then(|pair| pair.staple_fault().map(str::to_owned)),
+            origin: staple.as_ref().map(|staple| staple.origin.word()),
+            since: staple.as_ref().map(|staple| timestamp(staple.good.this_update)),
+            until: staple.as_ref().map(|staple| timestamp(staple.good.until)),
+            reason: pair.and_then(|pair| pair.staple_fault(now)),
+            responders: facts.map(|facts| facts.responders.clone()).unwrap_or_default(),
         },
         notes: certificate.notes.clone(),
         files: certificate.files.iter().map(|path| path.display().to_string()).collect(),
@@ -174,6 +183,10 @@ pub fn text(directories: &[DirectoryReport]) -> String {
         }
         table.render(&mut out);
         for certificate in &directory.certificates {
+            if let Some(reason) = &certificate.staple.reason {
+                let line = format!("  {}: staple: {}", printable(&certificate.name), printable(reason));
+                push_line(&mut out, &line);
+            }
             for note in &certificate.notes {
                 push_line(&mut out, &format!("  {}: {}", printable(&certificate.name), printable(note)));
             }

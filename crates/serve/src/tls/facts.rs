@@ -2,15 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use der::asn1::Uint;
+use der::{Decode, Sequence};
 use rustls_pki_types::CertificateDer;
-use x509_cert::Certificate;
-use x509_cert::der::Decode;
 use x509_cert::der::oid::ObjectIdentifier;
-use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::ext::pkix::{AuthorityInfoAccessSyntax, SubjectAltName};
 use x509_cert::spki::SubjectPublicKeyInfoOwned;
-
-use super::der;
+use x509_cert::{Certificate, TbsCertificate};
 
 /// What is shown of a certificate, and chosen by.
 #[derive(Clone, Debug)]
@@ -27,19 +26,10 @@ pub struct Facts {
     pub not_before: SystemTime,
     /// Last moment at which it is valid.
     pub not_after: SystemTime,
-    /// Whether it names an OCSP responder (RFC 5280 section 4.2.2.1).
-    pub responder: Responder,
+    /// Addresses of the OCSP responders that it names (RFC 5280 section 4.2.2.1). Empty: there is nothing to staple.
+    pub responders: Vec<String>,
     /// Whether clients may insist on a staple (RFC 7633).
     pub must_staple: MustStaple,
-}
-
-/// Whether a certificate names an OCSP responder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Responder {
-    /// It does.
-    Named,
-    /// It does not: there is nothing to staple.
-    None,
 }
 
 /// Whether a certificate carries the TLS feature `status_request`.
@@ -77,10 +67,7 @@ impl Facts {
             serial: tbs.serial_number().as_bytes().to_vec(),
             not_before: time(tbs.validity().not_before.to_unix_duration()),
             not_after: time(tbs.validity().not_after.to_unix_duration()),
-            responder: match holds(extension(AUTHORITY_INFO_ACCESS), OCSP_METHOD) {
-                true => Responder::Named,
-                false => Responder::None,
-            },
+            responders: responders(tbs),
             must_staple: match holds(extension(TLS_FEATURE), STATUS_REQUEST) {
                 true => MustStaple::Yes,
                 false => MustStaple::No,
@@ -98,6 +85,20 @@ impl Facts {
             Validity::Valid
         }
     }
+}
+
+/// A certificate that says nothing of responders, or something that cannot be read, has none.
+fn responders(tbs: &TbsCertificate) -> Vec<String> {
+    let access = tbs.get_extension::<AuthorityInfoAccessSyntax>().ok().flatten();
+    let access = access.map(|(_, access)| access.0).unwrap_or_default();
+    let responders = access.into_iter().filter(|it| it.access_method == OCSP_METHOD);
+    responders
+        .filter_map(|it| match it.access_location {
+            GeneralName::UniformResourceIdentifier(uri) => Some(uri.as_str().to_owned()),
+            _ => None,
+        })
+        .take(MOST_RESPONDERS)
+        .collect()
 }
 
 /// Where a moment lies.
@@ -157,10 +158,8 @@ fn key_kind(key: &SubjectPublicKeyInfoOwned) -> String {
         key.algorithm.parameters.as_ref().and_then(|any| any.decode_as::<ObjectIdentifier>().ok());
     match (key.algorithm.oid, parameter) {
         (RSA, _) => {
-            let modulus = der::expect(key.subject_public_key.raw_bytes(), der::SEQUENCE)
-                .and_then(|sequence| der::expect(sequence.content, der::INTEGER))
-                .map(|modulus| modulus.content.iter().skip_while(|byte| **byte == 0).count() * 8);
-            modulus.map_or("RSA".to_owned(), |bits| format!("RSA {bits}"))
+            let modulus = RsaKey::from_der(key.subject_public_key.raw_bytes()).map(|key| key.modulus);
+            modulus.map_or("RSA".to_owned(), |modulus| format!("RSA {}", modulus.as_bytes().len() * 8))
         }
         (EC, Some(P256)) => "ECDSA P-256".to_owned(),
         (EC, Some(P384)) => "ECDSA P-384".to_owned(),
@@ -170,17 +169,26 @@ fn key_kind(key: &SubjectPublicKeyInfoOwned) -> String {
     }
 }
 
+/// RFC 8017 appendix A.1.1
+#[derive(Sequence)]
+struct RsaKey {
+    modulus: Uint,
+    _exponent: Uint,
+}
+
 const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
 const EC: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
 const P256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7");
 const P384: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.132.0.34");
 const P521: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.132.0.35");
 const ED25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");
-const AUTHORITY_INFO_ACCESS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.1.1");
 const TLS_FEATURE: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.1.24");
 
-/// id-ad-ocsp, 1.3.6.1.5.5.7.48.1, as DER.
-const OCSP_METHOD: &[u8] = &[0x06, 0x08, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01];
+/// id-ad-ocsp
+const OCSP_METHOD: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.48.1");
+
+/// Responders of one certificate that are asked. One is usual.
+const MOST_RESPONDERS: usize = 4;
 
 /// The feature status_request, an INTEGER 5 as DER.
 const STATUS_REQUEST: &[u8] = &[0x02, 0x01, 0x05];

@@ -7,16 +7,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
+use config::types::Ocsp;
+use logic::ocsp::Query;
 use rustls::SignatureAlgorithm;
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-use super::facts::{self, Facts, MustStaple, Order, Responder};
+use super::facts::{self, Facts, MustStaple, Order};
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
 use super::key;
 use super::layout::Candidate;
-use super::staple::Staple;
+use super::ocsp::Staples;
+use super::staple::{self, Origin, Staple, Stapling};
 use crate::file;
 
 /// A certificate file larger than this is not one.
@@ -25,16 +29,38 @@ pub(super) const FILE_LIMIT: u64 = 1024 * 1024;
 /// A certificate that can be served.
 #[derive(Debug)]
 pub struct Pair {
-    /// What rustls needs, with the staple.
-    pub(super) certified: Arc<CertifiedKey>,
+    /// What was sent last: it is made anew when there is another staple.
+    served: ArcSwap<Served>,
+    /// The key of `served`.
+    pub(super) key: Arc<dyn SigningKey>,
     /// What the leaf says.
     pub(super) facts: Facts,
-    /// Until when the staple may be sent.
-    pub(super) staple: Option<Staple>,
-    /// Why there is no staple though there is a file for it.
-    pub(super) staple_fault: Option<String>,
+    /// Where its staples come from, if there can be one.
+    pub(super) stapling: Option<Arc<Stapling>>,
+    /// The file with its staple.
+    pub(super) file: StapleFile,
+    /// Why there can be no staple though the certificate names a responder.
+    pub(super) unstapled: Option<String>,
     /// What could be better.
     pub(super) notes: Vec<String>,
+}
+
+/// What rustls needs, with the staple that is in it.
+#[derive(Debug)]
+struct Served {
+    certified: Arc<CertifiedKey>,
+    staple: Option<Arc<Staple>>,
+}
+
+/// The file with a certificate's OCSP response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum StapleFile {
+    /// There is none.
+    Absent,
+    /// Its response is good until then.
+    Good(SystemTime),
+    /// It is not used: why, with its path.
+    Refused(String),
 }
 
 impl Pair {
@@ -43,32 +69,73 @@ impl Pair {
         &self.facts
     }
 
-    /// The OCSP response that is sent.
-    pub fn staple(&self) -> Option<&Staple> {
-        self.staple.as_ref()
+    /// What a client gets at this moment. The staple in it is this certificate's own, and in its time.
+    pub(super) fn certified(&self, now: SystemTime) -> Arc<CertifiedKey> {
+        let served = self.served.load();
+        let staple = self.staple(now);
+        let is_same = match (&served.staple, &staple) {
+            (None, None) => true,
+            (Some(sent), Some(due)) => Arc::ptr_eq(sent, due),
+            _ => false,
+        };
+        if is_same {
+            return served.certified.clone();
+        }
+        let mut certified = CertifiedKey::new(served.certified.cert.clone(), self.key.clone());
+        certified.ocsp = staple.as_ref().map(|staple| staple.response.clone());
+        let certified = Arc::new(certified);
+        // Two workers may do this at once, and one may store the older: the next handshake compares again.
+        self.served.store(Arc::new(Served { certified: certified.clone(), staple }));
+        certified
     }
 
-    /// Why a file with an OCSP response is not used.
-    pub fn staple_fault(&self) -> Option<&str> {
-        self.staple_fault.as_deref()
+    /// The OCSP response that is sent.
+    pub fn staple(&self, now: SystemTime) -> Option<Arc<Staple>> {
+        self.stapling.as_ref().and_then(|stapling| stapling.current(now))
+    }
+
+    /// Why there is no staple, or why there will be none when the one that is sent ends.
+    pub fn staple_fault(&self, now: SystemTime) -> Option<String> {
+        let asked = self.stapling.as_ref().and_then(|stapling| stapling.reason(now));
+        let refused = match &self.file {
+            StapleFile::Refused(why) => Some(why.clone()),
+            _ => None,
+        };
+        let all: Vec<String> = refused.into_iter().chain(self.unstapled.clone()).chain(asked).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// What people must be told of its staple.
+    pub(super) fn complaint(&self, now: SystemTime) -> Option<String> {
+        if let Some(complaint) = self.stapling.as_ref().and_then(|stapling| stapling.complaint(now)) {
+            return Some(complaint);
+        }
+        let must = self.facts.must_staple == MustStaple::Yes && self.stapling.is_none();
+        let why = self.unstapled.as_deref().unwrap_or("it names no responder");
+        must.then(|| staple::lacks(why))
+    }
+
+    /// The certificate itself, then those that lead to its issuer.
+    pub(super) fn chain(&self) -> Vec<CertificateDer<'static>> {
+        self.served.load().certified.cert.clone()
     }
 
     /// Certificates that are sent.
     pub fn chain_length(&self) -> usize {
-        self.certified.cert.len()
+        self.served.load().certified.cert.len()
     }
 
     /// What it signs with.
     pub(super) fn algorithm(&self) -> SignatureAlgorithm {
-        self.certified.key.algorithm()
+        self.key.algorithm()
     }
 }
 
-/// Reads a candidate's files. A staple that is broken is replaced by the one `before` had, if it is the same certificate.
+/// Reads a candidate's files.
 pub(super) fn load(
     candidate: &Candidate,
     passphrase_file: Option<&Path>,
-    before: Option<&Pair>,
+    (staples, ocsp): (&Staples, Ocsp),
     now: SystemTime,
 ) -> Result<Pair, CertificateFault> {
     let (path, key_path) = (&*candidate.certificate, &*candidate.key);
@@ -116,15 +183,32 @@ pub(super) fn load(
     };
     let (chain, order) = facts::order(chain, Some(leaf));
     let facts = Facts::of(&chain[0]).map_err(|why| fault(path, Kind::Malformed(why)))?;
-    let mut notes = notes_on(order, chain.len(), &facts);
-    let (staple, staple_fault) = staple(candidate, &chain[0], &facts, before, now);
-    if staple.is_none() && facts.must_staple == MustStaple::Yes {
-        notes.push("it asks for a staple (must-staple) and has none: some clients refuse it".to_owned());
+    let notes = notes_on(order, chain.len(), &facts);
+    let responders = match ocsp {
+        Ocsp::On => facts.responders.clone(),
+        Ocsp::Off => Vec::new(),
+    };
+    let (mut stapling, mut unstapled) = (None, None);
+    if candidate.staple.is_some() || !responders.is_empty() {
+        let issuers = chain.iter().skip(1).chain(chain.first());
+        match issuers.filter_map(|issuer| Query::new(&chain[0], issuer).ok()).next() {
+            Some(query) => stapling = Some(staples.of(query, &facts, responders, now)),
+            None => unstapled = Some(NO_ISSUER.to_owned()),
+        }
+    } else if !facts.responders.is_empty() {
+        unstapled = Some("nobody is asked for one: tls.ocsp = \"off\"".to_owned());
     }
-    let mut certified = CertifiedKey::new(chain, signing);
-    certified.ocsp = staple.as_ref().map(|staple| staple.response.clone());
-    Ok(Pair { certified: Arc::new(certified), facts, staple, staple_fault, notes })
+    let file = match (&candidate.staple, &stapling) {
+        (None, _) => StapleFile::Absent,
+        (Some(path), Some(stapling)) => staple_file(path, stapling, now),
+        (Some(path), None) => StapleFile::Refused(format!("{}: {NO_ISSUER}", path.display())),
+    };
+    let certified = Arc::new(CertifiedKey::new(chain, signing.clone()));
+    let served = ArcSwap::from_pointee(Served { certified, staple: None });
+    Ok(Pair { served, key: signing, facts, stapling, file, unstapled, notes })
 }
+
+const NO_ISSUER: &str = "a staple cannot be checked without the issuer's certificate: add it to the chain";
 
 fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
     CertificateDer::pem_slice_iter(text)
@@ -134,7 +218,7 @@ fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>
 
 fn notes_on(order: Order, length: usize, facts: &Facts) -> Vec<String> {
     match order {
-        Order::Kept if length == 1 && facts.responder == Responder::Named => {
+        Order::Kept if length == 1 && !facts.responders.is_empty() => {
             vec![
                 "the issuer's certificate is missing: clients that do not know it refuse the connection"
                     .to_owned(),
@@ -150,24 +234,14 @@ fn notes_on(order: Order, length: usize, facts: &Facts) -> Vec<String> {
     }
 }
 
-fn staple(
-    candidate: &Candidate,
-    leaf: &CertificateDer<'_>,
-    facts: &Facts,
-    before: Option<&Pair>,
-    now: SystemTime,
-) -> (Option<Staple>, Option<String>) {
-    let Some(path) = &candidate.staple else { return (None, None) };
-    let read = read(path).map_err(|fault| fault.to_string()).and_then(|bytes| {
-        Staple::read(bytes, &facts.serial, now).map_err(|fault| format!("{}: {fault}", path.display()))
-    });
-    match read {
-        Ok(staple) => (Some(staple), None),
-        Err(why) => {
-            let same = before.filter(|before| before.certified.cert.first() == Some(leaf));
-            let kept = same.and_then(|before| before.staple.clone()).filter(|staple| !staple.is_over(now));
-            (kept, Some(why))
-        }
+fn staple_file(path: &Path, stapling: &Stapling, now: SystemTime) -> StapleFile {
+    let response = match read(path) {
+        Ok(response) => response,
+        Err(fault) => return StapleFile::Refused(fault.to_string()),
+    };
+    match stapling.offer(response, Origin::File, now) {
+        Ok(good) => StapleFile::Good(good.until),
+        Err(fault) => StapleFile::Refused(format!("{}: {fault}", path.display())),
     }
 }
 

@@ -1,155 +1,229 @@
-//! The OCSP response beside a certificate (RFC 6960 section 4.2): parsed far enough that one for another certificate, an
-//! old one or none at all is never sent. Its signature is not verified here.
+//! The OCSP response that is sent with one certificate. It is verified in full before it gets here
+//! (`logic/src/ocsp`), is held by the certificate it is for, and is not sent a moment beyond its time: the clock is
+//! looked at in every handshake. Nothing here waits.
 
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{Duration, Instant, SystemTime};
 
-use x509_cert::der::Decode;
-use x509_cert::der::asn1::GeneralizedTime;
+use arc_swap::ArcSwapOption;
+use logic::ocsp::{self, Algorithms, Fault, Good, Hint, Query, schedule};
+use rustls::crypto::aws_lc_rs;
 
-use super::der::{self, Element};
+use super::facts::MustStaple;
+use crate::state::lock;
 
 /// A response that may be sent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staple {
     /// As DER.
     pub response: Vec<u8>,
-    /// When there is a newer one; `None`: the responder does not say.
-    pub until: Option<SystemTime>,
+    /// What it says of its times.
+    pub good: Good,
+    /// Where it came from.
+    pub origin: Origin,
 }
 
-/// Why a response is not sent.
+/// Where a response came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StapleFault {
-    /// It is no OCSPResponse.
-    Malformed,
-    /// The responder had no answer (tryLater, unauthorized, ...).
-    NoAnswer(u8),
-    /// It is about other certificates.
-    OtherCertificate,
-    /// It says that the certificate is revoked.
-    Revoked,
-    /// The responder does not know the certificate.
-    Unknown,
-    /// Its time is over.
-    Expired,
+pub enum Origin {
+    /// A file beside the certificate.
+    File,
+    /// The responder.
+    Responder,
+    /// The responder, before a restart.
+    Kept,
 }
 
-impl std::fmt::Display for StapleFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Origin {
+    /// Its word.
+    pub const fn word(self) -> &'static str {
         match self {
-            Self::Malformed => f.write_str("is no OCSP response (DER)"),
-            Self::NoAnswer(status) => write!(f, "is an answer without a verdict (OCSP status {status})"),
-            Self::OtherCertificate => f.write_str("is the OCSP response for another certificate"),
-            Self::Revoked => f.write_str("says that the certificate is revoked"),
-            Self::Unknown => f.write_str("says that the responder does not know the certificate"),
-            Self::Expired => f.write_str("is an OCSP response whose time is over"),
+            Self::File => "file",
+            Self::Responder => "responder",
+            Self::Kept => "kept",
         }
     }
 }
+
+/// It takes a moment until the client looks at what it was sent.
+const MARGIN: Duration = Duration::from_secs(5);
 
 impl Staple {
-    /// Reads a response for the certificate with this serial number.
-    pub(super) fn read(response: Vec<u8>, serial: &[u8], now: SystemTime) -> Result<Self, StapleFault> {
-        let single = find(&response, serial)?;
-        let status = single.status;
-        let until = match single.next_update {
-            None => None,
-            Some(time) => Some(SystemTime::UNIX_EPOCH + read_time(time).ok_or(StapleFault::Malformed)?),
+    /// Whether it may not be sent any more.
+    fn is_over(&self, now: SystemTime) -> bool {
+        self.good.until <= now + MARGIN
+    }
+}
+
+/// One certificate's staple, now and in future. All that are made of the same certificate share it.
+#[derive(Debug)]
+pub struct Stapling {
+    pub(super) query: Query,
+    /// Where to ask; empty: nowhere.
+    pub(super) responders: Vec<String>,
+    must_staple: MustStaple,
+    /// The certificate's own end: then nobody is asked any more.
+    not_after: SystemTime,
+    current: ArcSwapOption<Staple>,
+    progress: Mutex<Progress>,
+}
+
+/// How asking goes.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    /// Somebody is asking.
+    asking: bool,
+    /// When to ask again: after a success by the clock on the wall, as that is what responses go by.
+    refresh: Option<SystemTime>,
+    /// After a failure by the clock that never jumps.
+    retry: Option<Instant>,
+    /// In a row.
+    failures: u32,
+    /// Why the last attempt failed.
+    fault: Option<String>,
+    standing: Standing,
+    /// What was complained of when somebody last looked.
+    complaint: Option<String>,
+}
+
+/// What the issuer last said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Standing {
+    #[default]
+    NotRevoked,
+    Revoked,
+}
+
+impl Stapling {
+    pub(super) fn new(
+        query: Query,
+        responders: Vec<String>,
+        must_staple: MustStaple,
+        not_after: SystemTime,
+    ) -> Self {
+        Self {
+            query,
+            responders,
+            must_staple,
+            not_after,
+            current: ArcSwapOption::empty(),
+            progress: Mutex::default(),
+        }
+    }
+
+    /// What may be sent at this moment.
+    pub(super) fn current(&self, now: SystemTime) -> Option<Arc<Staple>> {
+        self.current.load_full().filter(|staple| !staple.is_over(now))
+    }
+
+    /// Takes a response, if it is good and newer than the one there is.
+    pub(super) fn offer(&self, response: Vec<u8>, origin: Origin, now: SystemTime) -> Result<Good, Fault> {
+        let good = match ocsp::verify(&response, &self.query, now, algorithms()) {
+            Ok(good) => good,
+            Err(fault) => {
+                if fault.hint() == Hint::DropFormer {
+                    lock(&self.progress).standing = Standing::Revoked;
+                    self.current.store(None);
+                }
+                return Err(fault);
+            }
         };
-        match status {
-            0x80 => {}
-            0xa1 => return Err(StapleFault::Revoked),
-            0x82 => return Err(StapleFault::Unknown),
-            _ => return Err(StapleFault::Malformed),
+        if good.until <= now + MARGIN {
+            return Err(Fault::Expired(good.until));
         }
-        let staple = Self { response, until };
-        if staple.is_over(now) { Err(StapleFault::Expired) } else { Ok(staple) }
-    }
-
-    /// Whether it must not be sent any more. A little early: who looks does so once a minute.
-    pub(super) fn is_over(&self, now: SystemTime) -> bool {
-        self.until.is_some_and(|until| until < now + MARGIN)
-    }
-}
-
-/// Longer than the time between two looks at the directory.
-const MARGIN: Duration = Duration::from_secs(90);
-
-/// What a SingleResponse says.
-struct Single<'a> {
-    /// Tag of the CertStatus.
-    status: u8,
-    next_update: Option<&'a [u8]>,
-}
-
-fn find<'a>(response: &'a [u8], serial: &[u8]) -> Result<Single<'a>, StapleFault> {
-    const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
-    let malformed = StapleFault::Malformed;
-    let sequence = |input| der::expect(input, der::SEQUENCE).ok_or(malformed);
-    let whole = sequence(response)?;
-    if !whole.rest.is_empty() {
-        return Err(malformed);
-    }
-    let status = der::expect(whole.content, der::ENUMERATED).ok_or(malformed)?;
-    match status.content {
-        [0] => {}
-        [other] => return Err(StapleFault::NoAnswer(*other)),
-        _ => return Err(malformed),
-    }
-    let bytes = der::expect(status.rest, der::context(0)).ok_or(malformed)?;
-    let kind = der::expect(sequence(bytes.content)?.content, der::OID).ok_or(malformed)?;
-    let basic = der::expect(kind.rest, der::OCTET_STRING).ok_or(malformed)?;
-    if kind.content != BASIC {
-        return Err(malformed);
-    }
-    let data = sequence(sequence(basic.content)?.content)?.content;
-    // version [0] and responderID [1] or [2]
-    let mut rest = data;
-    while let Some(Element { tag: 0xa0..=0xa2, rest: behind, .. }) = der::read(rest) {
-        rest = behind;
-    }
-    let produced = der::expect(rest, der::GENERALIZED_TIME).ok_or(malformed)?;
-    let mut singles = sequence(produced.rest)?.content;
-    while !singles.is_empty() {
-        let single = sequence(singles)?;
-        singles = single.rest;
-        let id = sequence(single.content)?;
-        if !is_about(id.content, serial).ok_or(malformed)? {
-            continue;
+        let mut progress = lock(&self.progress);
+        progress.standing = Standing::NotRevoked;
+        let is_newer = |old: &Arc<Staple>| old.is_over(now) || old.good.this_update < good.this_update;
+        if self.current.load().as_ref().is_none_or(is_newer) {
+            self.current.store(Some(Arc::new(Staple { response, good, origin })));
         }
-        let status = der::read(id.rest).ok_or(malformed)?;
-        let this_update = der::expect(status.rest, der::GENERALIZED_TIME).ok_or(malformed)?;
-        let next = der::expect(this_update.rest, der::context(0)).map(|next| next.content);
-        return Ok(Single { status: status.tag, next_update: next });
+        progress.refresh = Some(now + schedule::after_success(&good, now, fastrand::f64()));
+        Ok(good)
     }
-    Err(StapleFault::OtherCertificate)
-}
 
-/// Whether a CertID has this serial number.
-fn is_about(id: &[u8], serial: &[u8]) -> Option<bool> {
-    let algorithm = der::expect(id, der::SEQUENCE)?;
-    let name = der::expect(algorithm.rest, der::OCTET_STRING)?;
-    let key = der::expect(name.rest, der::OCTET_STRING)?;
-    let number = der::expect(key.rest, der::INTEGER)?;
-    let plain = |bytes: &[u8]| bytes.iter().copied().skip_while(|byte| *byte == 0).collect::<Vec<_>>();
-    Some(plain(number.content) == plain(serial))
-}
+    /// When to ask, from now; `None`: never. Zero: at once.
+    pub(super) fn due(&self, now: SystemTime) -> Option<Duration> {
+        if self.responders.is_empty() || now > self.not_after {
+            return None;
+        }
+        let progress = lock(&self.progress);
+        if progress.asking {
+            return None;
+        }
+        if let Some(retry) = progress.retry {
+            return Some(retry.saturating_duration_since(Instant::now()));
+        }
+        let left = progress.refresh.map(|refresh| refresh.duration_since(now).unwrap_or_default());
+        // Longer waits are never set: the clock was put back.
+        Some(left.filter(|left| *left <= schedule::LONGEST).unwrap_or_default())
+    }
 
-fn read_time(der: &[u8]) -> Option<Duration> {
-    GeneralizedTime::from_der(der).ok().map(|time| time.to_unix_duration())
-}
+    /// Says that somebody is asking, until [`Self::end`].
+    pub(super) fn begin(&self) {
+        lock(&self.progress).asking = true;
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_no_response_is_never_one() {
-        let now = SystemTime::now();
-        let try_later = vec![0x30, 3, 0x0a, 1, 3];
-        assert_eq!(Staple::read(try_later, &[1], now).unwrap_err(), StapleFault::NoAnswer(3));
-        for bad in [&b""[..], b"-----BEGIN", &[0x30, 0], &[0x30, 3, 0x0a, 1, 0], &[0x30; 4096]] {
-            assert_eq!(Staple::read(bad.to_vec(), &[1], now).unwrap_err(), StapleFault::Malformed, "{bad:?}");
+    /// How asking ended.
+    pub(super) fn end(&self, result: Result<(), String>) {
+        let mut progress = lock(&self.progress);
+        progress.asking = false;
+        match result {
+            Ok(()) => (progress.failures, progress.retry, progress.fault) = (0, None, None),
+            Err(why) => {
+                progress.failures = progress.failures.saturating_add(1);
+                let wait = schedule::after_failure(progress.failures, fastrand::f64());
+                progress.retry = Some(Instant::now() + wait);
+                progress.fault = Some(why);
+            }
         }
     }
+
+    /// Why the last attempt failed, or why there is nothing yet.
+    pub(super) fn reason(&self, now: SystemTime) -> Option<String> {
+        let fault = lock(&self.progress).fault.clone();
+        match fault {
+            None if self.responders.is_empty() || self.current(now).is_some() => None,
+            None => Some("its responder has not answered yet".to_owned()),
+            fault => fault,
+        }
+    }
+
+    /// What people must be told of.
+    pub(super) fn complaint(&self, now: SystemTime) -> Option<String> {
+        let progress = lock(&self.progress);
+        if progress.standing == Standing::Revoked {
+            let why = progress.fault.as_deref().unwrap_or("its issuer has revoked it");
+            return Some(format!(
+                "revoked: replace it; no staple is sent with it, and clients may refuse it: {why}"
+            ));
+        }
+        let is_lacking = self.must_staple == MustStaple::Yes && self.current(now).is_none();
+        let why = match &progress.fault {
+            Some(fault) => fault,
+            None if self.responders.is_empty() => "nobody is asked for one",
+            None => return None,
+        };
+        is_lacking.then(|| lacks(why))
+    }
+
+    /// Whether [`Self::complaint`] is another than at the last call.
+    pub(super) fn complaint_has_changed(&self, now: SystemTime) -> bool {
+        let complaint = self.complaint(now);
+        let mut progress = lock(&self.progress);
+        let has_changed = progress.complaint != complaint;
+        progress.complaint = complaint;
+        has_changed
+    }
+}
+
+/// The complaint about a certificate that must have a staple.
+pub(super) fn lacks(why: &str) -> String {
+    format!("asks for a staple (must-staple) and has none, so some clients refuse it: {why}")
+}
+
+/// Every way of signing that TLS takes; SHA-1 is not among them.
+fn algorithms() -> Algorithms<'static> {
+    static KNOWN: LazyLock<Algorithms<'static>> =
+        LazyLock::new(|| aws_lc_rs::default_provider().signature_verification_algorithms.all);
+    *KNOWN
 }

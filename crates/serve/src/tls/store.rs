@@ -8,12 +8,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
+use config::types::Ocsp;
 
 use super::facts::Validity;
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
 use super::layout::{self, Candidate};
 use super::lookup::Lookup;
-use super::pair::{self, Pair, Stamp};
+use super::ocsp::Staples;
+use super::pair::{self, Pair, Stamp, StapleFile};
+use super::standing::{Certificate, Standing};
 use super::watch::Watched;
 use crate::events::{Level, timestamp};
 use crate::state::{State, lock};
@@ -25,12 +28,15 @@ pub struct Source {
     pub directory: PathBuf,
     /// Passphrase of keys that have none of their own.
     pub passphrase_file: Option<PathBuf>,
+    /// Whether responders are asked for staples.
+    pub ocsp: Ocsp,
 }
 
 /// The certificates of one directory.
 #[derive(Debug)]
 pub struct Store {
     source: Source,
+    staples: Arc<Staples>,
     lookup: ArcSwap<Lookup>,
     memory: Mutex<Memory>,
     /// Listeners with the certificate that they name as default.
@@ -87,8 +93,14 @@ const TOLD: usize = 5;
 
 impl Store {
     /// Nothing is read yet.
-    pub fn new(source: Source) -> Self {
-        Self { source, lookup: ArcSwap::default(), memory: Mutex::default(), defaults: Mutex::default() }
+    pub fn new(source: Source, staples: Arc<Staples>) -> Self {
+        Self {
+            source,
+            staples,
+            lookup: ArcSwap::default(),
+            memory: Mutex::default(),
+            defaults: Mutex::default(),
+        }
     }
 
     /// The directory.
@@ -176,8 +188,7 @@ impl Store {
             {
                 return Read::Same;
             }
-            let served = before.and_then(|before| before.served.as_deref());
-            let pair = pair::load(candidate, passphrase_file, served, now);
+            let pair = pair::load(candidate, passphrase_file, (&self.staples, self.source.ocsp), now);
             let pair = pair.map(Arc::new).map_err(Box::new);
             Read::Fresh(stamp, pair)
         };
@@ -223,7 +234,12 @@ impl Store {
         }
         for entry in memory.entries.values() {
             faults.extend(entry.complaint(now));
-            faults.extend(entry.served.as_ref().and_then(|pair| pair.staple_fault.clone()));
+            let Some(pair) = &entry.served else { continue };
+            let path = entry.candidate.certificate.display();
+            faults.extend(pair.complaint(now).map(|complaint| format!("{path}: {complaint}")));
+            if let StapleFile::Refused(why) = &pair.file {
+                faults.push(why.clone());
+            }
         }
         faults.extend(memory.blind.clone());
         let lookup = self.lookup.load();
@@ -271,6 +287,25 @@ impl Store {
             Some((entry.candidate.name.clone(), until.map_or(0, |until| until.as_secs())))
         };
         memory.entries.values().filter_map(expiry).collect()
+    }
+
+    /// NAME of the files of each certificate that has a staple, and when what that says was known and when it ends, in
+    /// seconds of Unix time.
+    pub fn staple_times(&self) -> Vec<(String, u64, u64)> {
+        let memory = lock(&self.memory);
+        let now = SystemTime::now();
+        let seconds =
+            |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let times = |entry: &Entry| {
+            let good = entry.served.as_ref()?.staple(now)?.good;
+            Some((entry.candidate.name.clone(), seconds(good.this_update), seconds(good.until)))
+        };
+        memory.entries.values().filter_map(times).collect()
+    }
+
+    /// The staples of this and all other directories.
+    pub fn staples(&self) -> &Arc<Staples> {
+        &self.staples
     }
 
     /// How many certificates there are in each state.
@@ -370,17 +405,17 @@ fn choose(
     let untimely = untimely(&candidate.certificate, &fresh, now);
     if let (Some(old), Some(fault)) = (&served, untimely)
         && is_better(old)
-        && old.certified.cert != fresh.certified.cert
+        && old.chain() != fresh.chain()
     {
         return (served, Some(fault));
     }
     let until = timestamp(fresh.facts.not_after);
     match &served {
         None => changes.push(format!("new: {} until {until}", candidate.name)),
-        Some(old) if old.certified.cert != fresh.certified.cert => {
+        Some(old) if old.chain() != fresh.chain() => {
             changes.push(format!("renewed: {} until {until}", candidate.name));
         }
-        Some(old) if old.certified.ocsp != fresh.certified.ocsp => {
+        Some(old) if old.file != fresh.file && matches!(fresh.file, StapleFile::Good(_)) => {
             changes.push(format!("new staple: {}", candidate.name));
         }
         Some(_) => {}
@@ -402,7 +437,7 @@ impl Entry {
     /// Whether time alone may have changed what should be served.
     fn is_touched_by_time(&self, now: SystemTime) -> bool {
         let kind = self.fault.as_ref().map(|fault| &fault.kind);
-        let over = |pair: &Arc<Pair>| pair.staple.as_ref().is_some_and(|staple| staple.is_over(now));
+        let over = |pair: &Arc<Pair>| matches!(pair.file, StapleFile::Good(until) if until <= now);
         matches!(kind, Some(Kind::Expired(_) | Kind::NotYetValid(_)))
             || self.served.as_ref().is_some_and(over)
     }
@@ -432,6 +467,7 @@ impl Entry {
 
     fn report(&self, lookup: &Lookup, now: SystemTime) -> Certificate {
         let mut notes = self.served.as_ref().map(|pair| pair.notes.clone()).unwrap_or_default();
+        notes.extend(self.served.as_ref().and_then(|pair| pair.complaint(now)));
         if self.served.as_ref().is_some_and(|pair| !lookup.serves(pair)) {
             notes.push("others that were issued later are served for all its names".to_owned());
         }
@@ -442,51 +478,6 @@ impl Entry {
             standing: self.standing(now),
             reason: self.complaint(now),
             notes,
-        }
-    }
-}
-
-/// A certificate as it stands.
-#[derive(Clone, Debug)]
-pub struct Certificate {
-    /// NAME of its files.
-    pub name: String,
-    /// Certificate, key, chain, staple, passphrase: those that there are.
-    pub files: Vec<PathBuf>,
-    /// What is served.
-    pub pair: Option<Arc<Pair>>,
-    /// How it stands.
-    pub standing: Standing,
-    /// Why it stands like this, unless it is well.
-    pub reason: Option<String>,
-    /// What could be better.
-    pub notes: Vec<String>,
-}
-
-/// How a certificate stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// What its files say is served.
-    Ok,
-    /// Its files are broken; what they said before is served.
-    KeptOld,
-    /// Its files are broken, and nothing is served.
-    Refused,
-    /// It is served, though its time is over or has not come.
-    Untimely,
-}
-
-impl Standing {
-    /// Every one.
-    pub const ALL: [Self; 4] = [Self::Ok, Self::KeptOld, Self::Refused, Self::Untimely];
-
-    /// Its word.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::KeptOld => "kept-old",
-            Self::Refused => "refused",
-            Self::Untimely => "not-valid",
         }
     }
 }

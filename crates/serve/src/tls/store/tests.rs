@@ -37,7 +37,10 @@ fn certificate(directory: &Path, stem: &str, names: &[&str]) {
 }
 
 fn store(directory: &Path) -> Store {
-    Store::new(Source { directory: directory.to_owned(), passphrase_file: None })
+    Store::new(
+        Source { directory: directory.to_owned(), passphrase_file: None, ocsp: Ocsp::On },
+        Arc::new(Staples::new(None)),
+    )
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn a_broken_pair_leaves_the_one_from_before_and_a_vanished_directory_all_of_them
     certificate(&certs, "b", &["b.example"]);
     let store = store(&certs);
     store.scan(Removal::Settled);
-    let served = |name: &str| store.lookup().find(name).map(|slot| slot[0].certified.cert[0].clone());
+    let served = |name: &str| store.lookup().find(name).map(|slot| slot[0].chain()[0].clone());
     let (a, b) = (served("a.example"), served("b.example"));
     assert!(a.is_some() && b.is_some());
     fs::rename(certs.join("b.key"), certs.join("a.key")).unwrap();

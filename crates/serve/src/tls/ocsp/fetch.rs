@@ -1,0 +1,121 @@
+//! One question to one OCSP responder over plain HTTP (RFC 6960 appendix A): bounded in time and size, and without
+//! redirects. What comes is signed, so nothing else protects the way.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use logic::ocsp::Query;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+/// For everything: look-up, connection, question, answer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Addresses of a responder that are tried.
+const MOST_ADDRESSES: usize = 4;
+
+/// How to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// With the request as body.
+    Post,
+    /// With the request in the path.
+    Get,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FetchError {
+    /// Only plain HTTP is spoken: clients could not get anything else either (RFC 6960 appendix A.1).
+    #[error("is no http:// address")]
+    Scheme,
+    #[error("its name has no address: {0}")]
+    Lookup(io::Error),
+    #[error("cannot be reached: {0}")]
+    Connect(io::Error),
+    #[error("did not answer within {} s", LIMIT.as_secs())]
+    Timeout,
+    #[error("answered {0}, not 200")]
+    Status(StatusCode),
+    #[error("sent more than {} KiB", logic::ocsp::LARGEST / 1024)]
+    TooLarge,
+    #[error("broke off: {0}")]
+    Broken(String),
+}
+
+/// Host and port of a responder, for limits.
+pub(super) fn host(responder: &str) -> String {
+    let uri = responder.parse::<Uri>().ok();
+    uri.and_then(|uri| uri.authority().map(ToString::to_string)).unwrap_or_default()
+}
+
+/// The response as it came.
+pub(super) async fn fetch(responder: &str, method: Method, query: &Query) -> Result<Vec<u8>, FetchError> {
+    tokio::time::timeout(LIMIT, ask(responder, method, query)).await.unwrap_or(Err(FetchError::Timeout))
+}
+
+async fn ask(responder: &str, method: Method, query: &Query) -> Result<Vec<u8>, FetchError> {
+    let uri: Uri = responder.trim().parse().map_err(|_| FetchError::Scheme)?;
+    let (Some("http"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err(FetchError::Scheme);
+    };
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let request = Request::builder()
+        .header(header::HOST, authority.as_str())
+        .header(header::ACCEPT, "application/ocsp-response")
+        .header(header::USER_AGENT, "penstock");
+    let request = match method {
+        Method::Post => request
+            .method(http::Method::POST)
+            .uri(path)
+            .header(header::CONTENT_TYPE, "application/ocsp-request")
+            .body(Full::new(Bytes::from(query.request()))),
+        Method::Get => request
+            .uri(format!("{}/{}", path.trim_end_matches('/'), query.request_path()))
+            .body(Full::default()),
+    };
+    let request = request.map_err(|_| FetchError::Scheme)?;
+    let stream = connect(authority.host(), authority.port_u16().unwrap_or(80)).await?;
+    let broken = |error: hyper::Error| FetchError::Broken(error.to_string());
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(logic::ocsp::LARGEST);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    // Ends with this function, whatever way that ends.
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    let response = sender.send_request(request).await.map_err(broken)?;
+    if response.status() != StatusCode::OK {
+        return Err(FetchError::Status(response.status()));
+    }
+    match Limited::new(response.into_body(), logic::ocsp::LARGEST).collect().await {
+        Ok(body) => Ok(body.to_bytes().to_vec()),
+        Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLarge),
+        Err(error) => Err(FetchError::Broken(error.to_string())),
+    }
+}
+
+async fn connect(host: &str, port: u16) -> Result<TcpStream, FetchError> {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port))
+        .await
+        .map_err(FetchError::Lookup)?
+        .take(MOST_ADDRESSES)
+        .collect();
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    let share = LIMIT / 2 / u32::try_from(addresses.len()).unwrap_or(1).max(1);
+    for address in addresses {
+        // One that swallows packets leaves time for the next.
+        match tokio::time::timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(FetchError::Connect(last))
+}
