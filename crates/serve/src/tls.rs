@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use config::types::{Http2, Protocol, TlsSettings};
+use config::types::{Http2, Protocol, TlsPolicy, TlsSettings};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::{Acceptor, ClientHello, ProducesTickets, ResolvesServerCert};
@@ -125,10 +125,19 @@ pub fn check(settings: &TlsSettings) -> Vec<String> {
     store.faults()
 }
 
+/// The names of each certificate that would be served. Reads files, changes nothing.
+pub fn names(settings: &TlsSettings) -> Vec<Vec<String>> {
+    let store = Store::new(source_of(settings));
+    store.scan(Removal::AtOnce);
+    let served = store.report().into_iter().filter_map(|certificate| certificate.pair);
+    served.map(|pair| pair.facts.names.clone()).collect()
+}
+
 /// One listener's TLS.
 #[derive(Clone)]
 pub struct Terminator {
     config: Arc<ServerConfig>,
+    policy: TlsPolicy,
     certificates: Arc<Certificates>,
     handshakes: Arc<Handshakes>,
     handshake_timeout: Duration,
@@ -157,6 +166,7 @@ impl Terminator {
         }
         Self {
             config: Arc::new(config),
+            policy: settings.policy.clone(),
             certificates,
             handshakes: Handshakes::new(settings.handshakes),
             handshake_timeout: settings.handshake_timeout,
@@ -290,16 +300,24 @@ async fn shake_hands(
 ) -> Result<TlsStream<Plain>, TlsFault> {
     let mut early = early;
     let mut start = hear_hello(plain, &mut early).await?;
+    if policy::is_downgraded(&terminator.policy, &start.client_hello()) {
+        refuse(&mut start.io, INAPPROPRIATE_FALLBACK).await;
+        return Err(TlsFault::Incompatible);
+    }
     if let Err(refusal) = terminator.certificates.choose(&start.client_hello()) {
         // rustls has only one alert for this, access_denied; clients know more of the ones that are meant for it.
-        // The client may be gone; there is nobody else to tell.
-        let _ = start.io.write_all(&[ALERT, 3, 3, 0, 2, FATAL, refusal.alert()]).await;
-        let _ = start.io.shutdown().await;
+        refuse(&mut start.io, refusal.alert()).await;
         return Err(TlsFault::NoCertificate);
     }
     let accepting =
         start.into_stream_with(terminator.config.clone(), |connection| replay::feed(connection, early));
     accepting.await.map_err(|error| fault_of(&error))
+}
+
+async fn refuse(plain: &mut Plain, alert: u8) {
+    // The client may be gone; there is nobody else to tell.
+    let _ = plain.write_all(&[ALERT, 3, 3, 0, 2, FATAL, alert]).await;
+    let _ = plain.shutdown().await;
 }
 
 /// Reads the ClientHello, from `early` first, of which what follows it is left.
@@ -327,6 +345,8 @@ async fn hear_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshak
 /// Content type and level of an alert record (RFC 8446 sections 5.1 and 6).
 const ALERT: u8 = 21;
 const FATAL: u8 = 2;
+/// RFC 7507 section 2.
+const INAPPROPRIATE_FALLBACK: u8 = 86;
 
 /// What the client says first, left where it is. `None` if that cannot be seen without taking it.
 async fn first_byte(plain: &Plain) -> Option<u8> {
