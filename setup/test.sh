@@ -17,6 +17,8 @@ need socat socat
 need nc netcat-openbsd
 need curl curl
 need openssl openssl
+need sslscan sslscan
+need gnutls-serv gnutls-bin
 need ps procps
 need valgrind valgrind
 need shellcheck shellcheck

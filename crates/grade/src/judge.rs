@@ -521,7 +521,9 @@ fn hsts(hsts: &Hsts, findings: &mut Vec<Finding>) {
 /// What is missing to 100 points, unless something else has said it.
 fn points(score: &Score, findings: &mut Vec<Finding>) {
     let lost = |points: f64, share: f64| ((100.0 - points) * share * 10.0).round() / 10.0;
-    if score.key_exchange <= 40.0 {
+    if score.key_exchange == 0.0 {
+        // Handshakes without a certificate, which were named before.
+    } else if score.key_exchange <= 40.0 {
         // The guide: such keys are broken (2009d, and 2009k for Diffie-Hellman).
         findings.push(finding(
             "broken-key",

@@ -51,6 +51,7 @@ pub use version::Version;
 use ask::{Asker, Silence};
 use observed::{ChainSeen, GroupSeen, Observed};
 use probe::{Nothing, UNRECOGNIZED_NAME};
+use reply::Shown;
 
 /// How long to ask.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +154,7 @@ fn report(target: &Target, trust: &Trust, asker: &Asker, probed: probe::Probed) 
     let mut chains: Vec<ChainSeen> = Vec::new();
     let mut known: Vec<Vec<u8>> = Vec::new();
     let mut incomplete = probed.incomplete;
-    for (chain, staple) in sessions.chains.into_iter().chain(probed.chains) {
+    for Shown { chain, staple } in sessions.shown.into_iter().chain(probed.shown) {
         let Some(leaf) = chain.first() else { continue };
         if known.contains(leaf) || known.len() == MAX_CHAINS {
             continue;

@@ -8,7 +8,7 @@ use crate::ask::{Answer, Asker, Silence};
 use crate::group::Group;
 use crate::hello::{self, Compression, FALLBACK_SCSV, Hello, RENEGOTIATION_SCSV};
 use crate::observed::{Feature, Order, SuiteSeen, VersionSeen};
-use crate::reply::ServerHello;
+use crate::reply::{ServerHello, Shown};
 use crate::suite::{Exchange, Suite};
 use crate::version::Version;
 
@@ -17,8 +17,8 @@ use crate::version::Version;
 pub(crate) struct Probed {
     pub(crate) versions: Vec<VersionSeen>,
     pub(crate) groups: Vec<Group>,
-    /// Chains with their staple, as they were sent in the clear.
-    pub(crate) chains: Vec<(Vec<Vec<u8>>, Option<Vec<u8>>)>,
+    /// What was sent in the clear.
+    pub(crate) shown: Vec<Shown>,
     pub(crate) compression: Feature,
     pub(crate) secure_renegotiation: Feature,
     pub(crate) fallback_scsv: Feature,
@@ -50,7 +50,7 @@ pub(crate) fn probe(asker: &Asker) -> Result<Probed, Nothing> {
     let mut probed = Probed {
         versions: Vec::new(),
         groups: Vec::new(),
-        chains: Vec::new(),
+        shown: Vec::new(),
         compression: Feature::Unknown,
         secure_renegotiation: Feature::Unknown,
         fallback_scsv: Feature::Unknown,
@@ -67,7 +67,7 @@ pub(crate) fn probe(asker: &Asker) -> Result<Probed, Nothing> {
                 probed.groups.push(group);
             }
         }
-        probed.chains.extend(scan.chains);
+        probed.shown.extend(scan.shown);
         if let Some(seen) = &scan.first
             && version <= Version::Tls12
             && probed.secure_renegotiation == Feature::Unknown
@@ -156,7 +156,7 @@ struct Scan {
     suites: Vec<SuiteSeen>,
     order: Order,
     groups: Vec<Group>,
-    chains: Vec<(Vec<Vec<u8>>, Option<Vec<u8>>)>,
+    shown: Vec<Shown>,
     first: Option<Box<ServerHello>>,
     failure: Option<String>,
 }
@@ -177,11 +177,9 @@ fn scan(asker: &Asker, version: Version) -> Scan {
                 let mut seen = SuiteSeen::from(Suite(suite));
                 seen.dh_bits = hello.dh_bits;
                 scan.suites.push(seen);
-                if !hello.chain.is_empty() {
-                    let chain = (hello.chain.clone(), hello.staple.clone());
-                    if !scan.chains.iter().any(|known| known.0 == chain.0) {
-                        scan.chains.push(chain);
-                    }
+                let is_known = scan.shown.iter().any(|known| known.chain == hello.shown.chain);
+                if !hello.shown.chain.is_empty() && !is_known {
+                    scan.shown.push(hello.shown.clone());
                 }
                 scan.first.get_or_insert(hello);
             }

@@ -29,9 +29,16 @@ pub(crate) struct ServerHello {
     pub(crate) dh_bits: Option<u32>,
     /// Numbers of the extensions.
     pub(crate) extensions: Vec<u16>,
-    /// The certificates, up to TLS 1.2.
+    /// The certificates and the staple, up to TLS 1.2.
+    pub(crate) shown: Shown,
+}
+
+/// What a server shows of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// The certificates, its own first.
     pub(crate) chain: Vec<Vec<u8>>,
-    /// The stapled OCSP response, up to TLS 1.2.
+    /// The stapled OCSP response.
     pub(crate) staple: Option<Vec<u8>>,
 }
 
@@ -62,10 +69,10 @@ impl Reader {
         let mut pending = std::mem::take(&mut self.bytes);
         let mut at = 0;
         let reply = loop {
-            let Some((kind, content, length)) = record(&pending[at..]) else { break None };
-            let content = match content {
-                Ok(content) => content,
-                Err(NotTls) => break Some(self.so_far().unwrap_or(Reply::Garbage)),
+            let Record { kind, content, length } = match record(&pending[at..]) {
+                Some(Ok(record)) => record,
+                Some(Err(NotTls)) => break Some(self.so_far().unwrap_or(Reply::Garbage)),
+                None => break None,
             };
             at += length;
             match (kind, content) {
@@ -97,13 +104,13 @@ impl Reader {
             if length > MAX_REPLY {
                 return Some(self.so_far().unwrap_or(Reply::Garbage));
             }
-            let Some(body) = rest.get(..length) else { return None };
+            let body = rest.get(..length)?;
             let read = match (kind, &mut self.found) {
                 (SERVER_HELLO, found @ None) => server_hello(body).map(|hello| *found = Some(hello)),
-                (CERTIFICATE, Some(found)) => certificates(body).map(|chain| found.chain = chain),
+                (CERTIFICATE, Some(found)) => certificates(body).map(|chain| found.shown.chain = chain),
                 (CERTIFICATE_STATUS, Some(found)) => {
                     // status_type ocsp(1), then the response (RFC 6066 section 8).
-                    found.staple = match body {
+                    found.shown.staple = match body {
                         [1, _, _, _, response @ ..] => Some(response.to_vec()),
                         _ => None,
                     };
@@ -144,20 +151,27 @@ pub(crate) fn is_ssl2_hello(bytes: &[u8]) -> Option<bool> {
     )
 }
 
+/// A record: its type, its content, its whole length.
+struct Record<'a> {
+    kind: u8,
+    content: &'a [u8],
+    length: usize,
+}
+
 struct NotTls;
 
-/// The first record: its type, its content or that it is none, its whole length. `None`: it is not complete.
-fn record(bytes: &[u8]) -> Option<(u8, Result<&[u8], NotTls>, usize)> {
+/// The first record. `None`: it is not complete.
+fn record(bytes: &[u8]) -> Option<Result<Record<'_>, NotTls>> {
     let kind = *bytes.first()?;
     if !(20..=24).contains(&kind) || bytes.get(1).is_some_and(|major| *major != 3) {
-        return Some((kind, Err(NotTls), bytes.len()));
+        return Some(Err(NotTls));
     }
     let &[_, _, _, high, low, ref rest @ ..] = bytes else { return None };
     let length = usize::from(high) << 8 | usize::from(low);
     if length > MAX_RECORD {
-        return Some((kind, Err(NotTls), bytes.len()));
+        return Some(Err(NotTls));
     }
-    Some((kind, Ok(rest.get(..length)?), 5 + length))
+    Some(Ok(Record { kind, content: rest.get(..length)?, length: 5 + length }))
 }
 
 /// ServerHello and HelloRetryRequest (RFC 8446 section 4.1.3), or that of an older version.

@@ -190,7 +190,9 @@ fn section(out: &mut String, title: &str, findings: &[&Finding], whose: Whose) {
         wrap(out, "    why: ", &finding.why);
         match whose {
             Whose::Penstock => wrap(out, "    do:  ", &finding.penstock),
-            Whose::Unknown if finding.penstock == finding.elsewhere => {
+            Whose::Unknown
+                if finding.penstock == finding.elsewhere || finding.penstock.starts_with(NOT_OURS) =>
+            {
                 wrap(out, "    do:  ", &finding.elsewhere)
             }
             Whose::Unknown => {
@@ -247,3 +249,6 @@ fn word(feature: Feature) -> &'static str {
 }
 
 const WIDTH: usize = 100;
+
+/// How the advice for Penstock starts where its listeners cannot have the fault.
+const NOT_OURS: &str = "nothing: ";

@@ -77,8 +77,8 @@ fn protocol_points(version: Version) -> f64 {
 fn cipher_points(bits: u16) -> f64 {
     match bits {
         0 => 0.0,
-        ..128 => 20.0,
-        ..256 => 80.0,
+        1..128 => 20.0,
+        128..256 => 80.0,
         _ => 100.0,
     }
 }
@@ -87,9 +87,9 @@ fn cipher_points(bits: u16) -> f64 {
 pub(crate) fn key_points(rsa_bits: u32) -> f64 {
     match rsa_bits {
         ..512 => 20.0,
-        ..1024 => 40.0,
-        ..2048 => 80.0,
-        ..4096 => 90.0,
+        512..1024 => 40.0,
+        1024..2048 => 80.0,
+        2048..4096 => 90.0,
         _ => 100.0,
     }
 }

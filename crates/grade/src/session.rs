@@ -16,13 +16,13 @@ use rustls::{
 use crate::ask::Asker;
 use crate::hsts;
 use crate::observed::{Feature, Hsts};
+use crate::reply::Shown;
 use crate::wire::Wire;
 
 /// What whole handshakes found out.
 #[derive(Clone, Debug)]
 pub(crate) struct Sessions {
-    /// Chains with their staple.
-    pub(crate) chains: Vec<(Vec<Vec<u8>>, Option<Vec<u8>>)>,
+    pub(crate) shown: Vec<Shown>,
     pub(crate) post_quantum: Feature,
     pub(crate) resumption_tls13: Feature,
     pub(crate) resumption_tls12: Feature,
@@ -33,14 +33,14 @@ pub(crate) struct Sessions {
 /// Makes them. `name` is what certificates are asked for.
 pub(crate) fn meet(asker: &Asker, name: &ServerName<'static>, host: &str) -> Sessions {
     let met = |plan: Plan<'_>| Meeting::new(asker, name, plan).once();
-    let mut chains = Vec::new();
+    let mut shown: Vec<Shown> = Vec::new();
     for schemes in [ECDSA, RSA] {
         let plan = Plan { schemes, ..Plan::default() };
         if let Some(met) = met(plan)
-            && !met.chain.is_empty()
-            && !chains.iter().any(|(known, _)| *known == met.chain)
+            && !met.shown.chain.is_empty()
+            && !shown.iter().any(|known| known.chain == met.shown.chain)
         {
-            chains.push((met.chain, met.staple));
+            shown.push(met.shown);
         }
     }
     let hybrid: &[&dyn SupportedKxGroup] =
@@ -64,7 +64,7 @@ pub(crate) fn meet(asker: &Asker, name: &ServerName<'static>, host: &str) -> Ses
         .ask_for_root(host)
         .or_else(|| Meeting::new(asker, name, Plan::default()).ask_for_root(host));
     Sessions {
-        chains,
+        shown,
         post_quantum: Feature::of(post_quantum.is_some()),
         resumption_tls13: resumes(&[&version::TLS13]),
         resumption_tls12: resumes(&[&version::TLS12]),
@@ -94,8 +94,7 @@ impl Default for Plan<'_> {
 
 /// What a handshake said.
 struct Met {
-    chain: Vec<Vec<u8>>,
-    staple: Option<Vec<u8>>,
+    shown: Shown,
     alpn: Option<Vec<u8>>,
     resumed: bool,
 }
@@ -134,8 +133,10 @@ impl<'a> Meeting<'a> {
         }
         let chain = connection.peer_certificates().unwrap_or_default();
         let met = Met {
-            chain: chain.iter().map(|certificate| certificate.to_vec()).collect(),
-            staple: self.seen.staple.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            shown: Shown {
+                chain: chain.iter().map(|certificate| certificate.to_vec()).collect(),
+                staple: self.seen.staple.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            },
             alpn: connection.alpn_protocol().map(<[u8]>::to_vec),
             resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
         };

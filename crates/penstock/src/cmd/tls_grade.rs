@@ -155,12 +155,14 @@ fn of_configuration(file: &Path, name: Option<&str>) -> Result<Plan, Failure> {
         }
         match addresses(listener) {
             Ok(addresses) => {
-                for address in addresses {
-                    for name in &names {
-                        match Target::parse(&address.to_string(), Some(name)) {
-                            Ok(target) => plan.targets.push(target),
-                            Err(error) => plan.skipped.push(format!("listener {}: {error}", listener.name)),
-                        }
+                let asked =
+                    addresses.iter().flat_map(|address| names.iter().map(move |name| (address, name)));
+                for (address, name) in asked {
+                    match Target::parse(&address.to_string(), Some(name)) {
+                        // Certificates that differ only in their keys have the same names.
+                        Ok(target) if plan.targets.contains(&target) => {}
+                        Ok(target) => plan.targets.push(target),
+                        Err(error) => plan.skipped.push(format!("listener {}: {error}", listener.name)),
                     }
                 }
             }
