@@ -265,6 +265,12 @@ pub(crate) struct RawTls {
     /// Longest time for a handshake.
     #[schemars(extend("default" = "10s"))]
     pub(crate) handshake_timeout: Key<DurationText>,
+    /// Keys of session tickets, for several nodes that resume each other's sessions: a file with 32 to 1024 random bytes
+    /// (`openssl rand 48`), or a directory of such files, of which the last by name encrypts and all open. Read again
+    /// every two seconds. A ticket is good for twelve hours at most, whatever the keys do. Without this key each process
+    /// has its own and replaces them every six hours. Early data (0-RTT) is never taken.
+    #[schemars(extend("x-default" = "keys of our own, replaced every six hours", "examples" = ["/etc/penstock/ticket-keys"]))]
+    pub(crate) ticket_keys: Key<PathText>,
     /// Unfinished handshakes at once, over all workers. When one more begins, the oldest is cut off: a client that
     /// stalls makes room for one that does not.
     #[schemars(extend("default" = 8192, "minimum" = 1, "maximum" = 1_000_000))]

@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use config::types::{Http2, Protocol, TlsPolicy, TlsSettings};
 use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs;
-use rustls::server::{Acceptor, ClientHello, ProducesTickets, ResolvesServerCert};
+use rustls::server::{Acceptor, ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::server::TlsStream;
@@ -36,6 +35,7 @@ mod policy;
 mod replay;
 mod staple;
 mod store;
+mod tickets;
 mod watch;
 
 pub use facts::{Facts, MustStaple, Responder};
@@ -54,23 +54,17 @@ use watch::Watch;
 /// NAME of the files whose certificate is for everybody that no other is for, unless the configuration names one.
 const DEFAULT_NAME: &str = "default";
 
-/// What all TLS listeners share over reloads: certificates in service, and tickets, so that those given out before stay
-/// good.
+/// What all TLS listeners share over reloads: certificates in service, and ticket keys, so that tickets given out before
+/// stay good.
+#[derive(Default)]
 pub struct Shared {
-    tickets: Option<Arc<dyn ProducesTickets>>,
+    tickets: tickets::Rings,
     directories: Mutex<HashMap<Source, Directory>>,
 }
 
 struct Directory {
     store: Arc<Store>,
     watch: Option<Watch>,
-}
-
-impl Default for Shared {
-    fn default() -> Self {
-        // Without randomness for ticket keys, sessions are not resumed; everything else works.
-        Self { tickets: aws_lc_rs::Ticketer::new().ok(), directories: Mutex::default() }
-    }
 }
 
 impl Shared {
@@ -90,8 +84,10 @@ impl Shared {
 
     /// Watches the directories that the configuration names, and no others.
     pub fn reconcile(&self, config: &config::Config, state: &Arc<State>) {
-        let used: Vec<Source> =
-            config.listeners.iter().filter_map(|listener| listener.tls.as_ref()).map(source_of).collect();
+        let settings = || config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+        let keys: Vec<_> = settings().map(|settings| settings.ticket_keys.clone()).collect();
+        self.tickets.reconcile(&keys, state);
+        let used: Vec<Source> = settings().map(source_of).collect();
         let mut directories = lock(&self.directories);
         directories.retain(|source, directory| {
             let keep = used.contains(source);
@@ -122,7 +118,8 @@ pub fn check(settings: &TlsSettings) -> Vec<String> {
     let store = Store::new(source_of(settings));
     store.set_default(&"".into(), settings.default.as_deref());
     store.scan(Removal::AtOnce);
-    store.faults()
+    let keys = settings.ticket_keys.as_deref().and_then(tickets::check);
+    store.faults().into_iter().chain(keys).collect()
 }
 
 /// The names of each certificate that would be served. Reads files, changes nothing.
@@ -157,8 +154,8 @@ impl Terminator {
         let fallback = before.filter(|before| !Arc::ptr_eq(before, &store) && store.lookup().is_empty());
         let certificates = Arc::new(Certificates { store, fallback, default: settings.default.clone() });
         let mut config = policy::server(&settings.policy, certificates.clone());
-        if let Some(tickets) = &shared.tickets {
-            config.ticketer = tickets.clone();
+        if let Some(ring) = shared.tickets.get(settings.ticket_keys.as_deref(), state) {
+            config.ticketer = ring.for_context(b"");
         }
         if let Protocol::Http(settings) = &listener.protocol {
             let http2 = matches!(settings.http2, Http2::On { .. }).then(|| H2.to_vec());

@@ -23,12 +23,17 @@ impl Parser<'_> {
             Some(path) => self.file(path).map(Some),
             None => Some(None),
         };
+        let ticket_keys = match &raw.ticket_keys {
+            Some(path) => self.file(path).map(Some),
+            None => Some(None),
+        };
         let handshake_timeout = self.time(&raw.handshake_timeout, Zero::Refused, duration::DAY);
         let policy = self.tls_policy(at);
         Some(TlsSettings {
             certificates: certificates?,
             default: default?,
             key_passphrase_file: key_passphrase_file?,
+            ticket_keys: ticket_keys?,
             policy: policy?,
             handshake_timeout: handshake_timeout?,
             handshakes: count(raw.handshakes.as_ref()?.value),

@@ -12,6 +12,8 @@ pub struct TlsSettings {
     pub default: Option<Box<str>>,
     /// Passphrase of encrypted keys that have none of their own.
     pub key_passphrase_file: Option<PathBuf>,
+    /// File or directory with the keys of session tickets; `None`: our own.
+    pub ticket_keys: Option<PathBuf>,
     /// What is negotiated.
     pub policy: TlsPolicy,
     /// Time for the whole handshake.
