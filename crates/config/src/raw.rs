@@ -168,9 +168,11 @@ pool = "app"
         "default" = false, "minimum" = 1, "maximum" = 65535, "x-only" = json!({ "protocol": ["http"] })
     ))]
     pub(crate) redirect_to_https: Key<Scalar>,
-    /// Strict-Transport-Security on TLS connections: a duration, `"off"`, or a whole value with `max-age`.
+    /// Strict-Transport-Security on TLS connections: a duration, `"off"`, `"preload"`, or a whole value with `max-age`.
+    /// `"preload"` is two years for this name and every name below it, and asks browsers to know that before the first
+    /// visit: there is no quick way back. A backend's own header goes before this.
     #[schemars(extend(
-        "x-default" = "`\"365d\"` with `tls`", "x-also" = ["off"], "x-only" = json!({ "protocol": ["http"] })
+        "x-default" = "`\"365d\"` with `tls`", "x-also" = ["off", "preload"], "x-only" = json!({ "protocol": ["http"] })
     ))]
     pub(crate) hsts: Key<String>,
     /// Whose `X-Forwarded-*`, `Forwarded` and request id are believed: networks, addresses, or `"unix"`.
@@ -247,7 +249,8 @@ pub(crate) struct RawTls {
     /// File with the passphrase of encrypted keys that have no `NAME.pass` beside them.
     pub(crate) key_passphrase_file: Key<PathText>,
     /// What is negotiated, after Mozilla's guideline: `"intermediate"` is TLS 1.2 and 1.3 with forward secrecy,
-    /// `"modern"` TLS 1.3 only. Both prefer a key exchange that quantum computers cannot break.
+    /// `"modern"` TLS 1.3 only. Both prefer a key exchange that quantum computers cannot break. Renegotiation does not
+    /// exist here: Pen's `ssl_client_renegotiation_interval` has nothing to limit. `penstock tls-grade` rates the result.
     #[schemars(extend("default" = "intermediate", "enum" = ["intermediate", "modern"]))]
     pub(crate) policy: Key<String>,
     /// Oldest version of TLS.
