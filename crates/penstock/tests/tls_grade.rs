@@ -311,7 +311,18 @@ fn sslyze_and_sslscan_agree() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("OK - Compliant."), "{text}");
 
-    let output = tools::run("sslscan", &["--no-colour", "--sni-name=a.example", &address], secs(60));
+    // What is asked of it; the rest takes ten seconds.
+    let only_versions_and_ciphers = [
+        "--no-heartbleed",
+        "--no-renegotiation",
+        "--no-compression",
+        "--no-groups",
+        "--no-check-certificate",
+    ];
+    let mut arguments = vec!["--no-colour", "--sni-name=a.example"];
+    arguments.extend(only_versions_and_ciphers);
+    arguments.push(&address);
+    let output = tools::run("sslscan", &arguments, secs(60));
     let text = String::from_utf8_lossy(&output.stdout);
     let enabled: Vec<&str> =
         text.lines().filter_map(|line| line.strip_suffix("enabled").map(str::trim)).collect();
