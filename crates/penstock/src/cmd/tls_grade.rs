@@ -23,8 +23,11 @@ use crate::output::{Failure, complain, plain, print};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Whom to ask: HOST, HOST:PORT or [IPv6]:PORT; the port is 443 if none is given
-    #[arg(conflicts_with = "config")]
+    // Not a doc comment: rustdoc takes brackets for a link.
+    #[arg(
+        help = "Whom to ask: HOST, HOST:PORT or [IPv6]:PORT; the port is 443 if none is given",
+        conflicts_with = "config"
+    )]
     address: Option<String>,
     /// Ask for the certificate of this name, whatever the ADDRESS is
     #[arg(long, value_name = "NAME")]
