@@ -21,7 +21,7 @@ pub struct Target {
 /// Why this is nobody to ask.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// Not of the form HOST, HOST:PORT or [IPv6]:PORT.
+    /// Not of the form `HOST`, `HOST:PORT` or `[IPv6]:PORT`.
     #[error("\"{0}\" is no address: write HOST, HOST:PORT or [IPv6]:PORT")]
     Address(String),
     /// Neither a DNS name nor an IP address.
