@@ -19,6 +19,7 @@ need curl curl
 need haproxy haproxy
 need openssl openssl
 need gnutls-cli gnutls-bin
+need sslscan sslscan
 need ps procps
 need valgrind valgrind
 need shellcheck shellcheck

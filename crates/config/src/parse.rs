@@ -15,6 +15,7 @@ mod address;
 mod bind;
 mod duration;
 mod header;
+mod hsts;
 mod listener;
 mod pool;
 mod route;
@@ -51,6 +52,7 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
     if let (Some(listeners), Some(pools)) = (&listeners, &pools) {
         parser.loops(raw, listeners, pools);
         parser.keys_of_tcp(raw, listeners, pools);
+        parser.preload_without_redirect(raw, listeners);
     }
     if !parser.report.has_errors() {
         parser.unused_pools();

@@ -183,9 +183,11 @@ pool = "app"
         "default" = false, "minimum" = 1, "maximum" = 65535, "x-only" = json!({ "protocol": ["http"] })
     ))]
     pub(crate) redirect_to_https: Key<Scalar>,
-    /// Strict-Transport-Security on TLS connections: a duration, `"off"`, or a whole value with `max-age`.
+    /// Strict-Transport-Security on TLS connections: a duration, `"off"`, `"preload"`, or a whole value with `max-age`.
+    /// `"preload"` is two years for this name and every name below it, and asks browsers to know that before the first
+    /// visit: there is no quick way back. A backend's own header goes before this.
     #[schemars(extend(
-        "x-default" = "`\"365d\"` with `tls`", "x-also" = ["off"], "x-only" = json!({ "protocol": ["http"] })
+        "x-default" = "`\"365d\"` with `tls`", "x-also" = ["off", "preload"], "x-only" = json!({ "protocol": ["http"] })
     ))]
     pub(crate) hsts: Key<String>,
     /// Whose `X-Forwarded-*`, `Forwarded` and request id are believed: networks, addresses, or `"unix"`.
@@ -276,7 +278,8 @@ pub(crate) struct RawTls {
     #[schemars(extend("default" = "on", "enum" = ["on", "off"]))]
     pub(crate) ocsp: Key<String>,
     /// What is negotiated, after Mozilla's guideline: `"intermediate"` is TLS 1.2 and 1.3 with forward secrecy,
-    /// `"modern"` TLS 1.3 only. Both prefer a key exchange that quantum computers cannot break.
+    /// `"modern"` TLS 1.3 only. Both prefer a key exchange that quantum computers cannot break. Renegotiation does not
+    /// exist here: Pen's `ssl_client_renegotiation_interval` has nothing to limit. `penstock tls-grade` rates the result.
     #[schemars(extend("default" = "intermediate", "enum" = ["intermediate", "modern"]))]
     pub(crate) policy: Key<String>,
     /// Oldest version of TLS.
@@ -294,6 +297,12 @@ pub(crate) struct RawTls {
     /// Longest time for a handshake.
     #[schemars(extend("default" = "10s"))]
     pub(crate) handshake_timeout: Key<DurationText>,
+    /// Keys of session tickets, for several nodes that resume each other's sessions: a file with 32 to 1024 random bytes
+    /// (`openssl rand 48`), or a directory of such files, of which the last by name encrypts and all open. Read again
+    /// every two seconds. A ticket is good for twelve hours at most, whatever the keys do. Without this key each process
+    /// has its own and replaces them every six hours. Early data (0-RTT) is never taken.
+    #[schemars(extend("x-default" = "keys of our own, replaced every six hours", "examples" = ["/etc/penstock/ticket-keys"]))]
+    pub(crate) ticket_keys: Key<PathText>,
     /// Unfinished handshakes at once, over all workers. When one more begins, the oldest is cut off: a client that
     /// stalls makes room for one that does not.
     #[schemars(extend("default" = 8192, "minimum" = 1, "maximum" = 1_000_000))]

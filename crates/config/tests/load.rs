@@ -69,7 +69,7 @@ bind = "unix:/run/admin.sock"
 bind = ["[::1]:8080", "systemd:web", ":${PORT:-8081}", ":0", ":0"]
 protocol = "http"
 pool = "app"
-tls = { certificates = "/etc/certs", handshake-timeout = "3s", ocsp = "off" }
+tls = { certificates = "/etc/certs", handshake-timeout = "3s", ocsp = "off", ticket-keys = "/etc/ticket-keys" }
 unix-mode = "0600"
 proxy-protocol-from = ["10.0.0.0/8", "unix"]
 max-connections = 100
@@ -199,6 +199,8 @@ fn every_key_reaches_the_configuration() {
     let web = &config.listeners[0];
     assert_eq!(web.binds[2], BindAddress::AnyIp(8081));
     assert_eq!(web.max_connections, Some(100));
+    let tls = web.tls.as_ref().unwrap();
+    assert_eq!(tls.ticket_keys.as_deref(), Some(std::path::Path::new("/etc/ticket-keys")));
     let Protocol::Http(http) = &web.protocol else { panic!("http") };
     assert_eq!(http.routes.len(), 5, "two hosts times two paths, and one");
     assert_eq!(http.hsts.as_deref(), Some("max-age=15552000"));
@@ -597,4 +599,26 @@ proptest! {
             prop_assert!(!rendered.contains(&secret[..10]), "{rendered}");
         }
     }
+}
+
+#[test]
+fn preloading_is_one_word_and_asks_for_nothing_where_http_is_redirected() {
+    let text = |hsts: &str, redirect: &str| {
+        format!(
+            "[listener.web]\nbind = \":80\"\n{redirect}\n[listener.secure]\nbind = \":443\"\npool = \"app\"\n\
+             hsts = \"{hsts}\"\ntls = {{ certificates = \"/etc/certs\" }}\n[pool.app]\nbackends = [\"10.0.0.1:80\"]\n"
+        )
+    };
+    let redirects = [
+        "redirect-to-https = true",
+        "pool = \"app\"\nroute = [{ path = \"/\", redirect = \"https://{host}{path}{query}\" }]",
+    ];
+    for redirect in redirects {
+        let loaded = good(&text("preload", redirect), &[]);
+        assert!(loaded.warnings.is_empty(), "{}", loaded.warnings.render());
+        let Protocol::Http(http) = &loaded.config.listeners[1].protocol else { panic!("http") };
+        assert_eq!(http.hsts.as_deref(), Some("max-age=63072000; includeSubDomains; preload"));
+    }
+    assert!(!good(&text("preload", "pool = \"app\""), &[]).warnings.is_empty());
+    assert!(good(&text("max-age=1; includeSubDomains", "pool = \"app\""), &[]).warnings.is_empty());
 }

@@ -6,3 +6,4 @@ pub mod ctl;
 pub mod demo;
 pub mod documents;
 pub mod serve;
+pub mod tls_grade;

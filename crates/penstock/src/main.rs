@@ -5,6 +5,7 @@
 //! - `cmd/ctl.rs` talks to a running front door; `ctl/client.rs` is the protocol
 //! - `cmd/demo.rs` shows all of it in one command; `demo/` holds its backends, certificates, traffic and table
 //! - `cmd/bench.rs` measures; all of that is in `crates/bench`
+//! - `cmd/tls_grade.rs` rates listeners; all of that is in `crates/grade`
 //! - `cmd/documents.rs` prints what packages ship: man pages, completions, the schema and the reference page
 //!
 //! Exit codes: 0 well, 1 a failure at run time, 2 bad usage or a bad configuration.
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Ctl(arguments) => cmd::ctl::run(&arguments),
         Command::Demo(arguments) => cmd::demo::run(&arguments),
         Command::Bench(arguments) => cmd::bench::run(&arguments),
+        Command::TlsGrade(arguments) => cmd::tls_grade::run(&arguments),
         Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
         Command::Config(arguments) => cmd::documents::config(&arguments),
         Command::Man(arguments) => cmd::documents::man(Cli::command(), &arguments),
@@ -75,6 +77,7 @@ enum Command {
     Ctl(cmd::ctl::Arguments),
     Demo(cmd::demo::Arguments),
     Bench(cmd::bench::Arguments),
+    TlsGrade(cmd::tls_grade::Arguments),
     #[command(hide = true)]
     BenchLoad(cmd::bench::LoadArguments),
     Config(cmd::documents::ConfigArguments),

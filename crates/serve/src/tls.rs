@@ -63,16 +63,16 @@ const H2: &[u8] = b"h2";
 
 use client::{Clients, Ready, Trust, TrustSource};
 use store::{Removal, Scan, Source};
-use tickets::{Asked, Tickets};
+use tickets::{Asked, Ring};
 use watch::{Watch, Watched};
 
 /// NAME of the files whose certificate is for everybody that no other is for, unless the configuration names one.
 const DEFAULT_NAME: &str = "default";
 
-/// What all TLS listeners share over reloads: certificates in service, whom clients' certificates are from, and tickets, so
-/// that those given out before stay good.
+/// What all TLS listeners share over reloads: certificates in service, whom clients' certificates are from, and ticket keys, so
+/// that tickets given out before stay good.
 pub struct Shared {
-    tickets: Arc<Tickets>,
+    tickets: tickets::Rings,
     staples: Arc<Staples>,
     directories: Mutex<HashMap<Source, Directory>>,
     trusts: Mutex<HashMap<TrustSource, TrustInUse>>,
@@ -98,7 +98,7 @@ impl Shared {
     /// Keeps OCSP responses in this directory, if there is one.
     pub fn new(staples: Option<PathBuf>) -> Self {
         Self {
-            tickets: Arc::default(),
+            tickets: tickets::Rings::default(),
             staples: Arc::new(Staples::new(staples)),
             directories: Mutex::default(),
             trusts: Mutex::default(),
@@ -150,8 +150,10 @@ impl Shared {
 
     /// Watches the directories that the configuration names, and no others.
     pub fn reconcile(&self, config: &config::Config, state: &Arc<State>) {
-        let used: Vec<Source> =
-            config.listeners.iter().filter_map(|listener| listener.tls.as_ref()).map(source_of).collect();
+        let settings = || config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+        let keys: Vec<_> = settings().map(|settings| settings.ticket_keys.clone()).collect();
+        self.tickets.reconcile(&keys, state);
+        let used: Vec<Source> = settings().map(source_of).collect();
         let mut directories = lock(&self.directories);
         directories.retain(|source, directory| {
             let keep = used.contains(source);
@@ -212,12 +214,21 @@ pub fn check(settings: &TlsSettings) -> Vec<String> {
     store.set_default(&"".into(), settings.default.as_deref());
     store.scan(Removal::AtOnce);
     let mut faults = store.faults();
+    faults.extend(settings.ticket_keys.as_deref().and_then(tickets::check));
     if let Some(clients) = &settings.client_certificates {
         let trust = Trust::new(TrustSource::from(clients));
         trust.scan();
         faults.extend(trust.faults());
     }
     faults
+}
+
+/// The names of each certificate that would be served. Reads files, changes nothing.
+pub fn names(settings: &TlsSettings) -> Vec<Vec<String>> {
+    let store = Store::new(source_of(settings), Arc::new(Staples::new(None)));
+    store.scan(Removal::AtOnce);
+    let served = store.report().into_iter().filter_map(|certificate| certificate.pair);
+    served.map(|pair| pair.facts.names.clone()).collect()
 }
 
 /// One listener's TLS.
@@ -254,7 +265,7 @@ impl Terminator {
             policy: settings.policy.clone(),
             certificates: certificates.clone(),
             alpn,
-            tickets: shared.tickets.clone(),
+            tickets: shared.tickets.get(settings.ticket_keys.as_deref(), state),
         };
         let mode = match &settings.client_certificates {
             None => {
@@ -293,14 +304,14 @@ struct Recipe {
     policy: TlsPolicy,
     certificates: Arc<Certificates>,
     alpn: Vec<Vec<u8>>,
-    tickets: Arc<Tickets>,
+    tickets: Option<Arc<Ring>>,
 }
 
 impl Recipe {
     fn make(&self, clients: Arc<dyn ClientCertVerifier>, asked: Asked) -> ServerConfig {
         let mut config = policy::server(&self.policy, self.certificates.clone(), clients);
-        if let Some(tickets) = self.tickets.of(asked) {
-            config.ticketer = tickets;
+        if let Some(ring) = &self.tickets {
+            config.ticketer = ring.for_context(&asked.0);
         }
         config.alpn_protocols = self.alpn.clone();
         config
@@ -435,11 +446,13 @@ async fn shake_hands(
 ) -> Result<(TlsStream<Plain>, Option<Identity>), TlsFault> {
     let mut early = early;
     let mut start = hear_hello(plain, &mut early).await?;
+    if policy::is_downgraded(&terminator.recipe.policy, &start.client_hello()) {
+        refuse(&mut start.io, INAPPROPRIATE_FALLBACK).await;
+        return Err(TlsFault::Incompatible);
+    }
     if let Err(refusal) = terminator.certificates.choose(&start.client_hello()) {
         // rustls has only one alert for this, access_denied; clients know more of the ones that are meant for it.
-        // The client may be gone; there is nobody else to tell.
-        let _ = start.io.write_all(&client_hello::fatal_alert(refusal.alert())).await;
-        let _ = start.io.shutdown().await;
+        refuse(&mut start.io, refusal.alert()).await;
         return Err(TlsFault::NoCertificate);
     }
     let (config, asked): (_, Option<(&Clients, Arc<Ready>)>) = match &terminator.mode {
@@ -469,6 +482,12 @@ async fn shake_hands(
             Err(fault)
         }
     }
+}
+
+async fn refuse(plain: &mut Plain, alert: u8) {
+    // The client may be gone; there is nobody else to tell.
+    let _ = plain.write_all(&client_hello::fatal_alert(alert)).await;
+    let _ = plain.shutdown().await;
 }
 
 /// Reads the ClientHello, from `early` first, of which what follows it is left.
@@ -524,6 +543,9 @@ fn unsaid(error: &io::Error) -> Option<u8> {
         _ => None,
     }
 }
+
+/// RFC 7507 section 2.
+const INAPPROPRIATE_FALLBACK: u8 = 86;
 
 /// What the client says first, left where it is. `None` if that cannot be seen without taking it.
 async fn first_byte(plain: &Plain) -> Option<u8> {

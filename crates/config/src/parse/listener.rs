@@ -3,7 +3,7 @@
 use logic::http1::request::{Limits, MAX_HEAD};
 
 use super::bind::Owner;
-use super::duration::{self, DAY, YEAR};
+use super::duration::{DAY, YEAR};
 use super::route::Scheme;
 use super::{Parser, Zero, address, count};
 use crate::de::At;
@@ -11,7 +11,6 @@ use crate::error::quote;
 use crate::raw::{
     BindText, Key, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawRoute, Scalar,
 };
-use crate::tree::NodeId;
 use crate::types::{
     BindAddress, Http2, HttpSettings, HttpTimeouts, Listener, PassthroughSettings, Protocol, RedirectToHttps,
     TcpSettings,
@@ -283,41 +282,6 @@ impl Parser<'_> {
         Some(RedirectToHttps::Port(port))
     }
 
-    fn hsts(&mut self, listener: NodeId, raw: &RawListener) -> Option<Option<Box<str>>> {
-        let Some(hsts) = &raw.hsts else {
-            return (!self.nodes.is_broken(listener, "hsts"))
-                .then(|| raw.tls.as_ref().map(|_| DEFAULT_HSTS.into()));
-        };
-        let text = hsts.value.as_str();
-        if text == "off" {
-            return Some(None);
-        }
-        if raw.tls.is_none() && !self.nodes.is_broken(listener, "tls") {
-            let message = "hsts is for listeners with tls: over plain HTTP clients ignore it";
-            drop(self.report.at_key(self.nodes, hsts.id, message));
-            return None;
-        }
-        if text.to_ascii_lowercase().contains("max-age") {
-            if is_hsts_value(text) {
-                return Some(Some(text.into()));
-            }
-            drop(
-                self.refuse(hsts, "is no value of Strict-Transport-Security")
-                    .hint("such as \"max-age=31536000; includeSubDomains\""),
-            );
-            return None;
-        }
-        let age = match self.read(hsts, duration::parse) {
-            Some(age) if age <= YEAR * 10 => age,
-            Some(_) => {
-                drop(self.refuse(hsts, "is absurdly long here"));
-                return None;
-            }
-            None => return None,
-        };
-        Some(Some(format!("max-age={}", age.as_secs()).into()))
-    }
-
     fn limits(&mut self, raw: &RawLimits) -> Option<Limits> {
         let head = self.size(&raw.head, 256, MAX_HEAD as u64);
         let target = self.size(&raw.target, 16, MAX_HEAD as u64);
@@ -364,18 +328,3 @@ fn http2(raw: &RawListener) -> Option<Http2> {
         _ => Some(Http2::On { streams: u32::try_from(streams.value).ok()? }),
     }
 }
-
-/// RFC 6797 section 6.1: directives between semicolons, one of them `max-age` with a number.
-fn is_hsts_value(text: &str) -> bool {
-    let directives = || text.split(';').map(str::trim);
-    let ages = directives().filter_map(|directive| directive.split_once('=')).filter(|(name, age)| {
-        let number = !age.is_empty() && age.len() <= 12 && age.bytes().all(|byte| byte.is_ascii_digit());
-        name.eq_ignore_ascii_case("max-age") && number
-    });
-    ages.count() == 1
-        && directives()
-            .all(|directive| !directive.is_empty() && directive.bytes().all(|byte| byte.is_ascii_graphic()))
-}
-
-/// One year: what the preload lists of browsers ask for.
-const DEFAULT_HSTS: &str = "max-age=31536000";

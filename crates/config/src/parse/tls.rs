@@ -28,6 +28,10 @@ impl Parser<'_> {
             Some(path) => self.file(path).map(Some),
             None => Some(None),
         };
+        let ticket_keys = match &raw.ticket_keys {
+            Some(path) => self.file(path).map(Some),
+            None => Some(None),
+        };
         let handshake_timeout = self.time(&raw.handshake_timeout, Zero::Refused, duration::DAY);
         let policy = self.tls_policy(at);
         let client_certificates = match &raw.client_certificates {
@@ -43,6 +47,7 @@ impl Parser<'_> {
                 "off" => Ocsp::Off,
                 _ => Ocsp::On,
             },
+            ticket_keys: ticket_keys?,
             policy: policy?,
             handshake_timeout: handshake_timeout?,
             handshakes: count(raw.handshakes.as_ref()?.value),

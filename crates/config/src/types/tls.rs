@@ -16,6 +16,8 @@ pub struct TlsSettings {
     pub key_passphrase_file: Option<PathBuf>,
     /// Whether OCSP responders are asked.
     pub ocsp: Ocsp,
+    /// File or directory with the keys of session tickets; `None`: our own.
+    pub ticket_keys: Option<PathBuf>,
     /// What is negotiated.
     pub policy: TlsPolicy,
     /// Time for the whole handshake.

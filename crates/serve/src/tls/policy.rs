@@ -5,10 +5,25 @@ use std::sync::Arc;
 use config::types::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy};
 use rustls::crypto::aws_lc_rs::{self, cipher_suite as suite, kx_group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
-use rustls::server::ResolvesServerCert;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{CipherSuite, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+
+/// Whether a client says that it tries an older version than it wants because newer ones seemed to fail (RFC 7507). If
+/// the newer one is spoken here, somebody on the way made them fail. rustls leaves that to TLS 1.3 itself (RFC 8446
+/// section 4.1.3), which old clients do not know.
+pub(super) fn is_downgraded(policy: &TlsPolicy, hello: &ClientHello<'_>) -> bool {
+    let offered = hello.cipher_suites();
+    // What offers none of TLS 1.3's suites speaks TLS 1.2 at most.
+    let is_tls13 = |suite: &CipherSuite| u16::from(*suite) >> 8 == 0x13;
+    offered.contains(&CipherSuite::Unknown(FALLBACK_SCSV))
+        && policy.ciphers.iter().any(|cipher| cipher.version() == MinVersion::Tls13)
+        && !offered.iter().any(is_tls13)
+}
+
+/// TLS_FALLBACK_SCSV.
+const FALLBACK_SCSV: u16 = 0x5600;
 
 /// A configuration with nothing but the policy, the certificates, and what is asked of clients.
 pub(super) fn server(

@@ -1,0 +1,142 @@
+//! `hsts` of a listener: Strict-Transport-Security (RFC 6797), and whether it is fit for the preload lists of browsers.
+
+use super::Parser;
+use super::duration::{self, YEAR};
+use crate::raw::{RawConfig, RawListener};
+use crate::tree::NodeId;
+use crate::types::{Listener, Protocol, RedirectToHttps};
+
+impl Parser<'_> {
+    pub(super) fn hsts(&mut self, listener: NodeId, raw: &RawListener) -> Option<Option<Box<str>>> {
+        let Some(hsts) = &raw.hsts else {
+            return (!self.nodes.is_broken(listener, "hsts"))
+                .then(|| raw.tls.as_ref().map(|_| DEFAULT.into()));
+        };
+        let text = hsts.value.as_str();
+        if text == "off" {
+            return Some(None);
+        }
+        if raw.tls.is_none() && !self.nodes.is_broken(listener, "tls") {
+            let message = "hsts is for listeners with tls: over plain HTTP clients ignore it";
+            drop(self.report.at_key(self.nodes, hsts.id, message));
+            return None;
+        }
+        if text == "preload" {
+            return Some(Some(PRELOAD.into()));
+        }
+        if text.to_ascii_lowercase().contains("max-age") {
+            let Some(policy) = Policy::of(text) else {
+                drop(
+                    self.refuse(hsts, "is no value of Strict-Transport-Security")
+                        .hint("such as \"max-age=31536000; includeSubDomains\""),
+                );
+                return None;
+            };
+            if let Some(missing) = policy.missing_for_preload() {
+                let message = format!("the preload lists of browsers do not take this: {missing}");
+                let hint = "hsts = \"preload\" is all that they ask for";
+                drop(self.report.at(self.nodes, hsts.id, message).warning().hint(hint));
+            }
+            return Some(Some(text.into()));
+        }
+        let age = match self.read(hsts, duration::parse) {
+            Some(age) if age <= YEAR * 10 => age,
+            Some(_) => {
+                drop(self.refuse(hsts, "is absurdly long here"));
+                return None;
+            }
+            None => return None,
+        };
+        Some(Some(format!("max-age={}", age.as_secs()).into()))
+    }
+
+    /// Who wants to be on the preload lists and listens on plain HTTP must send clients from there to https.
+    pub(super) fn preload_without_redirect(&mut self, raw: &RawConfig, listeners: &[Listener]) {
+        let is_plain =
+            |listener: &&Listener| listener.tls.is_none() && matches!(listener.protocol, Protocol::Http(_));
+        let raw_listeners = || raw.listener.iter().flat_map(|all| &all.value.0);
+        let by_route = raw_listeners().filter(|(_, raw)| raw.value.tls.is_none()).any(|(_, raw)| {
+            let routes = raw.value.route.iter().flat_map(|routes| &routes.value);
+            let mut targets = routes.filter_map(|route| route.value.redirect.as_ref());
+            targets.any(|target| target.value.starts_with("https://"))
+        });
+        let redirects = |listener: &Listener| match &listener.protocol {
+            Protocol::Http(http) => http.redirect_to_https != RedirectToHttps::Off,
+            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
+        };
+        let mut plain = listeners.iter().filter(is_plain).peekable();
+        if plain.peek().is_none() || by_route || plain.any(redirects) {
+            return;
+        }
+        for (_, raw) in raw_listeners() {
+            let Some(hsts) = &raw.value.hsts else { continue };
+            let wants = hsts.value == "preload"
+                || Policy::of(&hsts.value).is_some_and(|policy| policy.preload == Said::Yes);
+            if wants {
+                let message =
+                    "the preload lists of browsers do not take this: no listener redirects http to https";
+                let hint = "set redirect-to-https = true on the listener without tls";
+                drop(self.report.at(self.nodes, hsts.id, message).warning().hint(hint));
+            }
+        }
+    }
+}
+
+/// What a whole value says.
+struct Policy {
+    max_age: u64,
+    include_sub_domains: Said,
+    preload: Said,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Yes,
+    No,
+}
+
+impl Policy {
+    /// RFC 6797 section 6.1: directives between semicolons, one of them `max-age` with a number.
+    fn of(text: &str) -> Option<Self> {
+        let directives = || text.split(';').map(str::trim);
+        let well_formed =
+            |directive: &str| !directive.is_empty() && directive.bytes().all(|byte| byte.is_ascii_graphic());
+        if !directives().all(well_formed) {
+            return None;
+        }
+        let mut ages = directives().filter_map(|directive| {
+            let (name, age) = directive.split_once('=')?;
+            name.eq_ignore_ascii_case("max-age").then_some(age)
+        });
+        let (Some(age), None) = (ages.next(), ages.next()) else { return None };
+        let is_number = !age.is_empty() && age.len() <= 12 && age.bytes().all(|byte| byte.is_ascii_digit());
+        let says = |word: &str| match directives().any(|directive| directive.eq_ignore_ascii_case(word)) {
+            true => Said::Yes,
+            false => Said::No,
+        };
+        Some(Self {
+            max_age: age.parse().ok().filter(|_| is_number)?,
+            include_sub_domains: says("includeSubDomains"),
+            preload: says("preload"),
+        })
+    }
+
+    /// What <https://hstspreload.org> asks for beyond what this says. Nothing, if this does not want to be there.
+    fn missing_for_preload(&self) -> Option<&'static str> {
+        match self {
+            Self { preload: Said::No, .. } => None,
+            Self { include_sub_domains: Said::No, .. } => Some("includeSubDomains is missing"),
+            Self { max_age: ..PRELOAD_AGE, .. } => Some("max-age must be 31536000 at least, a year"),
+            _ => None,
+        }
+    }
+}
+
+/// One year: long enough for every test of a site.
+const DEFAULT: &str = "max-age=31536000";
+
+/// Two years, as those who keep the lists advise.
+const PRELOAD: &str = "max-age=63072000; includeSubDomains; preload";
+
+/// Seconds of a year.
+const PRELOAD_AGE: u64 = 31_536_000;
