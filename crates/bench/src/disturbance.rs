@@ -9,7 +9,7 @@ use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Cores;
-use crate::meter;
+use crate::meter::{self, Processes};
 
 /// What was seen beside a round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -55,8 +55,7 @@ impl Watch {
         };
         watch.look();
         watch.start = Instant::now();
-        watch.own = own_cpu();
-        watch.kernel_threads = meter::kernel_threads();
+        (watch.own, watch.kernel_threads) = known_cpu();
         watch.times = Times::read(cores);
         watch
     }
@@ -73,8 +72,8 @@ impl Watch {
     /// Ends and judges.
     pub fn end(mut self) -> Disturbance {
         let times = Times::read(&self.cores);
-        let own = own_cpu() - self.own;
-        let kernel_threads = meter::kernel_threads() - self.kernel_threads;
+        let (own, kernel_threads) = known_cpu();
+        let (own, kernel_threads) = (own - self.own, kernel_threads - self.kernel_threads);
         let cores = match self.cores.target.len() + self.cores.load.len() {
             0 => sys::cpu::count(),
             count => count,
@@ -213,9 +212,10 @@ fn one_pace() -> Option<f64> {
     Some((now()? - start).as_nanos() as f64)
 }
 
-/// CPU time of this process and everything below it.
-fn own_cpu() -> f64 {
-    meter::cpu_of_tree(std::process::id() as i32).total
+/// CPU time of this process with everything below it, and of kernel threads.
+fn known_cpu() -> (f64, f64) {
+    let processes = Processes::read();
+    (processes.cpu_of_tree(std::process::id() as i32).total, processes.kernel_threads())
 }
 
 /// Seconds that cores have spent, from `/proc/stat` (proc_stat(5)).
