@@ -9,7 +9,7 @@ use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
 use crate::load::http::{Load, Pace, Reuse};
 use crate::load::{Metered, Order, Window, idle};
-use crate::sample::{Better, Metric, Sample, Scale};
+use crate::sample::{Metric, Sample};
 use crate::scenario::chain::{self, Company, Count, Fresh, Links};
 use crate::scenario::{Bar, Contestant, Group, Pairing, Plan, Running, Scenario};
 use crate::target::backend::HttpBackend;
@@ -55,7 +55,8 @@ impl Scenario for Http {
              does, so no bar counts against them; they show what the headers cost."
                 .to_owned(),
             "In groups with a backlog a spinning process shares the proxy's core, so that the proxy always finds \
-             work when it runs, as under full load. CPU per request is then comparable and the rate means nothing."
+             work when it runs, as under full load. CPU per request is then comparable; the rate says how much was measured, not how \
+             fast the proxy is."
                 .to_owned(),
             "Memory of idle connections is that of the proxy's processes (PSS), not of the kernel's sockets.".to_owned(),
         ];
@@ -177,9 +178,11 @@ impl Work {
 
     fn group(self, context: &Context, rivals: &[Program]) -> Group {
         let mut group = Group::new(self.id, self.title, "request", Pairing::Subject("penstock".to_owned()));
-        match self.pace {
-            Pace::Closed => group.columns.push(backend_cpu()),
-            Pace::Open(_) => {
+        match (self.pace, self.company) {
+            // A proxy that has to wait for its turn beside the spinner has no latency of its own.
+            (Pace::Closed, Company::Spinning) => group.columns = vec![Metric::Rate, chain::backend_cpu()],
+            (Pace::Closed, Company::Alone) => group.columns.push(chain::backend_cpu()),
+            (Pace::Open(_), _) => {
                 group.headline = Metric::Latency99;
                 group.columns =
                     vec![Metric::LatencyMedian, Metric::Latency999, Metric::CpuPerUnit, Metric::Rate];
@@ -373,16 +376,6 @@ impl Running for Stack {
 
 fn metered(name: &str, pid: i32) -> Metered {
     Metered { name: name.to_owned(), pid }
-}
-
-/// What the backend spent: it does the same for everybody, so a round in which it differs is a bad one.
-fn backend_cpu() -> Metric {
-    Metric::Figure {
-        key: "backend-cpu".to_owned(),
-        title: "backend's CPU".to_owned(),
-        scale: Scale::Seconds,
-        better: Better::Lower,
-    }
 }
 
 const BODY: usize = 100;
