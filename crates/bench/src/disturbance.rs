@@ -9,7 +9,7 @@ use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Cores;
-use crate::meter;
+use crate::meter::{self, Processes};
 
 /// What was seen beside a round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +33,7 @@ pub struct Disturbance {
 #[derive(Debug)]
 pub struct Watch {
     cores: Cores,
+    elsewhere: Vec<i32>,
     start: Instant,
     times: Times,
     own: f64,
@@ -42,10 +43,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch these cores.
-    pub fn begin(cores: &Cores) -> Self {
+    /// Begins to watch these cores. `elsewhere` are the roots of process trees that belong to the run although they are
+    /// not below this process.
+    pub fn begin(cores: &Cores, elsewhere: Vec<i32>) -> Self {
         let mut watch = Watch {
             cores: cores.clone(),
+            elsewhere,
             start: Instant::now(),
             times: Times::default(),
             own: 0.0,
@@ -55,8 +58,7 @@ impl Watch {
         };
         watch.look();
         watch.start = Instant::now();
-        watch.own = own_cpu();
-        watch.kernel_threads = meter::kernel_threads();
+        (watch.own, watch.kernel_threads) = known_cpu(&watch.elsewhere);
         watch.times = Times::read(cores);
         watch
     }
@@ -73,8 +75,8 @@ impl Watch {
     /// Ends and judges.
     pub fn end(mut self) -> Disturbance {
         let times = Times::read(&self.cores);
-        let own = own_cpu() - self.own;
-        let kernel_threads = meter::kernel_threads() - self.kernel_threads;
+        let (own, kernel_threads) = known_cpu(&self.elsewhere);
+        let (own, kernel_threads) = (own - self.own, kernel_threads - self.kernel_threads);
         let cores = match self.cores.target.len() + self.cores.load.len() {
             0 => sys::cpu::count(),
             count => count,
@@ -213,9 +215,11 @@ fn one_pace() -> Option<f64> {
     Some((now()? - start).as_nanos() as f64)
 }
 
-/// CPU time of this process and everything below it.
-fn own_cpu() -> f64 {
-    meter::cpu_of_tree(std::process::id() as i32).total
+/// CPU time of the run (this process, everything below it, and what runs for it elsewhere), and of kernel threads.
+fn known_cpu(elsewhere: &[i32]) -> (f64, f64) {
+    let processes = Processes::read();
+    let roots = std::iter::once(std::process::id() as i32).chain(elsewhere.iter().copied());
+    (roots.map(|root| processes.cpu_of_tree(root).total).sum(), processes.kernel_threads())
 }
 
 /// Seconds that cores have spent, from `/proc/stat` (proc_stat(5)).
@@ -298,6 +302,15 @@ mod tests {
             assert!(reasons.len() == 1 && reasons[0].contains(expected), "{reasons:?}");
             assert!(disturbance.severity() > 1.0);
         }
+    }
+
+    #[test]
+    fn what_runs_for_a_run_elsewhere_is_no_foreign_load() {
+        // The parent of the tests' process: not below it, and it has used some time.
+        let parent = nix::unistd::getppid().as_raw();
+        let (alone, _) = known_cpu(&[]);
+        let (both, _) = known_cpu(&[parent]);
+        assert!(both > alone, "{both} {alone}");
     }
 
     #[test]

@@ -4,14 +4,15 @@
 //! clocks or CPU: the gauge opens and closes the window in which units count, and reads the meters at both ends.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
 use crate::latency::{Latency, Recorder};
-use crate::meter::{self, Cpu};
+use crate::meter::{Cpu, Processes};
 use crate::sample::Sample;
 
 pub mod http;
@@ -99,7 +100,11 @@ pub struct Gauge {
     phase: Cell<Phase>,
     created: Instant,
     begun: Cell<Instant>,
+    /// Units that begin from here on have a latency.
+    settled: Cell<Instant>,
     before: RefCell<Vec<Cpu>>,
+    /// Open loop: when units that are not done yet were meant to begin.
+    owed: RefCell<BTreeSet<Instant>>,
     latency: RefCell<Recorder>,
     tally: RefCell<Tally>,
     units: Cell<u64>,
@@ -161,7 +166,9 @@ impl Gauge {
             phase: Cell::new(Phase::WarmUp),
             created: now,
             begun: Cell::new(now),
+            settled: Cell::new(now),
             before: RefCell::default(),
+            owed: RefCell::default(),
             latency: RefCell::default(),
             tally: RefCell::default(),
             units: Cell::new(0),
@@ -170,11 +177,29 @@ impl Gauge {
     }
 
     /// Counts one unit that began (or, in an open loop, was meant to begin) at `start` and is done at `now`.
+    ///
+    /// Its latency counts if it began within the window, and not right at its beginning: what was due before waited while
+    /// the meters were read, and is made up for then.
     pub fn unit(&self, start: Instant, now: Instant) {
+        self.forgive(start);
         if self.phase.get() == Phase::Open {
             self.units.set(self.units.get() + 1);
-            self.latency.borrow_mut().record(now.saturating_duration_since(start));
+            if start >= self.settled.get() {
+                self.latency.borrow_mut().record(now.saturating_duration_since(start));
+            }
         }
+    }
+
+    /// For open loops: a unit is meant to begin at `start`. If it is neither [done](Self::unit) nor
+    /// [given up](Self::forgive) at the end of the window, the time until then is its latency: less than it will be, but
+    /// more than leaving out whoever waits for a server that has stalled.
+    pub fn owe(&self, start: Instant) {
+        self.owed.borrow_mut().insert(start);
+    }
+
+    /// A unit that was owed failed: it has no latency.
+    pub fn forgive(&self, start: Instant) {
+        self.owed.borrow_mut().remove(&start);
     }
 
     /// Counts payload.
@@ -227,15 +252,28 @@ impl Gauge {
     }
 
     fn begin(&self) {
+        let start = Instant::now();
         self.before.replace(self.read_meters());
-        self.begun.set(Instant::now());
+        let now = Instant::now();
+        self.begun.set(now);
+        // Making up for a pause takes less time than the pause, unless the load is too much for somebody anyway.
+        self.settled.set(now + now.duration_since(start));
         self.phase.set(Phase::Open);
     }
 
     fn end(&self) {
-        let seconds = self.begun.get().elapsed().as_secs_f64();
-        let after = self.read_meters();
+        let now = Instant::now();
+        let (seconds, clock) = (now.duration_since(self.begun.get()).as_secs_f64(), own_clock());
+        let mut after = self.read_meters();
+        // Reading the meters is no part of the load. At the beginning it was over before this process's own was read.
+        let reading = own_clock() - clock;
+        for (_, cpu) in self.metered.iter().zip(&mut after).filter(|(metered, _)| metered.pid == 0) {
+            cpu.total -= reading;
+        }
         self.phase.set(Phase::Over);
+        for start in self.owed.borrow().range(self.settled.get()..) {
+            self.latency.borrow_mut().record(now.saturating_duration_since(*start));
+        }
         let mut tally = self.tally.borrow_mut();
         let before = self.before.borrow();
         let used = self.metered.iter().zip(after.iter().zip(before.iter()));
@@ -247,10 +285,19 @@ impl Gauge {
     }
 
     fn read_meters(&self) -> Vec<Cpu> {
+        if self.metered.is_empty() {
+            return Vec::new();
+        }
         let own = std::process::id() as i32;
         let root = |metered: &Metered| if metered.pid == 0 { own } else { metered.pid };
-        self.metered.iter().map(|metered| meter::cpu_of_tree(root(metered))).collect()
+        let processes = Processes::read();
+        self.metered.iter().map(|metered| processes.cpu_of_tree(root(metered))).collect()
     }
+}
+
+/// CPU time of this process, in seconds.
+fn own_clock() -> f64 {
+    ClockId::CLOCK_PROCESS_CPUTIME_ID.now().map_or(0.0, |time| Duration::from(time).as_secs_f64())
 }
 
 #[cfg(test)]
@@ -266,6 +313,8 @@ mod tests {
         gauge.unit(at(0), at(1));
         assert_eq!(gauge.advance(at(99)), Phase::WarmUp);
         assert_eq!(gauge.advance(at(101)), Phase::Open);
+        // Under way when the window opened: it counts, but nobody knows how long it would have taken.
+        gauge.unit(start, at(105));
         gauge.unit(at(110), at(112));
         gauge.bytes(7);
         // The window opened when the meters were read, which is real time.
@@ -273,8 +322,43 @@ mod tests {
         gauge.unit(at(301), at(302));
         gauge.error("late");
         let tally = gauge.tally();
-        assert_eq!((tally.units, tally.bytes, tally.errors), (1, 7, 0));
+        assert_eq!((tally.units, tally.bytes, tally.errors), (2, 7, 0));
+        assert_eq!(tally.latency.count(), 1);
         assert!((tally.latency.quantile(1.0).unwrap() - 2.0).abs() < 0.03);
         assert!(tally.cpu.contains_key("load"));
+    }
+
+    #[test]
+    fn reading_the_meters_is_no_part_of_the_load() {
+        let share = || {
+            let window = Window { warm_up: Duration::ZERO, duration: Duration::ZERO };
+            let gauge = Gauge::new(window, vec![Metered { name: "load".into(), pid: 0 }]);
+            let clock = own_clock();
+            gauge.begin();
+            gauge.end();
+            gauge.tally().cpu["load"].total.abs() / (own_clock() - clock)
+        };
+        // The tests beside this one use the same clock, so a single attempt says nothing; a reading is half of it all.
+        let shares: Vec<_> = (0..30).map(|_| share()).collect();
+        assert!(shares.iter().any(|share| *share < 0.1), "{shares:?}");
+    }
+
+    #[test]
+    fn what_is_owed_at_the_end_has_waited_until_then() {
+        let window = Window { warm_up: Duration::ZERO, duration: Duration::from_secs(100) };
+        let gauge = Gauge::new(window, Vec::new());
+        let early = Instant::now();
+        gauge.begin();
+        let [done, failed, waiting] =
+            [1, 2, 3].map(|number| gauge.settled.get() + Duration::from_nanos(number));
+        for start in [early, done, failed, waiting] {
+            gauge.owe(start);
+        }
+        gauge.unit(done, done + Duration::from_secs(1));
+        gauge.forgive(failed);
+        gauge.end();
+        let tally = gauge.tally();
+        assert_eq!((tally.units, tally.latency.count()), (1, 2));
+        assert!(tally.latency.quantile(0.5).unwrap() < 0.9);
     }
 }

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 
 use crate::process;
+use crate::target::gunicorn;
 
 /// The machine, as far as it matters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,15 +34,15 @@ pub struct Machine {
     pub huge_pages: Option<String>,
     /// Mitigations in force, by flaw.
     pub mitigations: Vec<(String, String)>,
-    /// Programs found, with their versions.
+    /// Programs found, with their versions; this one is the first.
     pub programs: Vec<(String, String)>,
     /// Time in nanoseconds for a cache line from the target's core to the load's and back, at the start.
     pub distance: Option<f64>,
 }
 
 impl Machine {
-    /// Looks at this machine. Nothing it cannot see is an error.
-    pub fn look() -> Self {
+    /// Looks at this machine, and at this very `program`. Nothing it cannot see is an error.
+    pub fn look(program: &Path) -> Self {
         let info = read("/proc/cpuinfo");
         let usable = sys::cpu::usable().unwrap_or_default();
         let [target, load] = [usable.first(), usable.get(1)];
@@ -60,7 +61,7 @@ impl Machine {
             huge_pages: one_line("/sys/kernel/mm/transparent_hugepage/enabled")
                 .and_then(|text| chosen(&text)),
             mitigations: mitigations(Path::new("/sys/devices/system/cpu/vulnerabilities")),
-            programs: programs(),
+            programs: programs(program),
             distance: target
                 .zip(load)
                 .and_then(|(target, load)| crate::disturbance::distance(*target, *load)),
@@ -97,9 +98,12 @@ pub fn version(program: &Path, arguments: &[&str]) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-fn programs() -> Vec<(String, String)> {
-    let pen = package_version("pen").map(|version| ("pen".to_owned(), version));
-    PROGRAMS.iter().filter_map(program).chain(pen).collect()
+fn programs(own: &Path) -> Vec<(String, String)> {
+    let named = |name: &str, version: Option<String>| Some((name.to_owned(), version?));
+    let own = named("penstock", version(own, &["--version"]));
+    let pen = named("pen", package_version("pen"));
+    let stack = gunicorn::find().ok().map(|path| gunicorn::versions(&path)).unwrap_or_default();
+    own.into_iter().chain(PROGRAMS.iter().filter_map(program)).chain(pen).chain(stack).collect()
 }
 
 /// The version of an installed Debian package: for programs that do not tell theirs.
@@ -178,6 +182,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("openssl", &["version"]),
     ("certtool", &["--version"]),
     ("docker", &["--version"]),
+    ("nft", &["--version"]),
+    ("socat", &["-V"]),
     ("python3", &["--version"]),
 ];
 
@@ -210,7 +216,14 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_kernel_and_cores() {
-        let machine = Machine::look();
+        let machine = Machine::look(Path::new("/nonexistent"));
         assert!(machine.cores[0] >= 1 && machine.memory > 0 && machine.kernel != "unknown", "{machine:?}");
+    }
+
+    #[test]
+    fn this_program_is_the_first_of_those_with_a_version() {
+        let env = process::find("env", "coreutils").unwrap();
+        let (name, version) = Machine::look(&env).programs.swap_remove(0);
+        assert!(name == "penstock" && version.starts_with("env "), "{name}: {version}");
     }
 }

@@ -23,39 +23,63 @@ pub struct Cpu {
     pub system: f64,
 }
 
-/// The processes below `root`, itself included. Empty if it is gone.
-pub fn tree(root: i32) -> Vec<i32> {
-    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-    let mut found = Vec::new();
-    for process in processes() {
-        children.entry(process.parent).or_default().push(process.pid);
-        if process.pid == root {
-            found.push(root);
+/// All processes as they were at one moment. Reading it takes a millisecond or more (a file for each process), so who
+/// measures several trees reads it once.
+#[derive(Debug)]
+pub struct Processes(BTreeMap<i32, Process>);
+
+impl Processes {
+    /// Reads them from `/proc`.
+    pub fn read() -> Self {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = entries.filter(|entry| entry.file_name().to_string_lossy().parse::<i32>().is_ok());
+        let processes = numbers
+            .filter_map(|entry| Process::parse(&fs::read_to_string(entry.path().join("stat")).ok()?))
+            .map(|process| (process.pid, process));
+        Processes(processes.collect())
+    }
+
+    /// The processes below `root`, itself included. Empty if it is gone.
+    pub fn tree(&self, root: i32) -> Vec<i32> {
+        self.below(root).iter().map(|process| process.pid).collect()
+    }
+
+    /// CPU time that the process tree of `root` has used so far.
+    pub fn cpu_of_tree(&self, root: i32) -> Cpu {
+        self.below(root).into_iter().map(Process::cpu).fold(Cpu::default(), Add::add)
+    }
+
+    /// The process whose children are the kernel's threads. None in a container, where process 2 is somebody else.
+    pub fn kthreadd(&self) -> Option<i32> {
+        self.0.get(&2).filter(|process| process.name == "kthreadd").map(|process| process.pid)
+    }
+
+    /// CPU time of kernel threads so far, in seconds, to the nearest tick: work that a target caused elsewhere. 0 where
+    /// they are not to be seen.
+    pub fn kernel_threads(&self) -> f64 {
+        let threads = self.kthreadd().map(|root| self.below(root)).unwrap_or_default();
+        threads.into_iter().map(|process| process.user + process.system).fold(0.0, Add::add)
+    }
+
+    fn below(&self, root: i32) -> Vec<&Process> {
+        let mut children: BTreeMap<i32, Vec<&Process>> = BTreeMap::new();
+        for process in self.0.values() {
+            children.entry(process.parent).or_default().push(process);
         }
+        let mut found: Vec<_> = self.0.get(&root).into_iter().collect();
+        let mut next = 0;
+        while let Some(process) = found.get(next) {
+            found.extend(children.get(&process.pid).into_iter().flatten());
+            next += 1;
+        }
+        found
     }
-    let mut next = 0;
-    while let Some(pid) = found.get(next).copied() {
-        found.extend(children.get(&pid).into_iter().flatten());
-        next += 1;
-    }
-    found
-}
-
-/// CPU time that the process tree of `root` has used so far.
-pub fn cpu_of_tree(root: i32) -> Cpu {
-    tree(root).into_iter().map(cpu_of).fold(Cpu::default(), Add::add)
-}
-
-/// CPU time of kernel threads so far, in seconds, to the nearest tick: work that a target caused elsewhere.
-pub fn kernel_threads() -> f64 {
-    let kernel = processes().filter(|process| process.parent == 2 || process.pid == 2);
-    kernel.map(|process| process.user + process.system).fold(0.0, Add::add)
 }
 
 /// Memory of the process tree of `root` in bytes: each page divided by the number of its users (PSS).
 pub fn pss_of_tree(root: i32) -> io::Result<u64> {
     let mut sum = 0;
-    for pid in tree(root) {
+    for pid in Processes::read().tree(root) {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
         let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
         let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
@@ -88,24 +112,11 @@ impl Sub for Cpu {
     }
 }
 
-/// CPU time of one process and of its children that have ended.
-fn cpu_of(pid: i32) -> Cpu {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|text| Process::parse(&text));
-    let Some(stat) = stat else { return Cpu::default() };
-    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).and_then(ClockId::now);
-    let own = match clock {
-        Ok(time) => time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9,
-        Err(_) => stat.user + stat.system,
-    };
-    let user = stat.user + stat.children_user;
-    let system = stat.system + stat.children_system;
-    Cpu { total: own + stat.children_user + stat.children_system, user, system }
-}
-
 /// A line of `/proc/PID/stat` (proc_pid_stat(5)); times in seconds.
 #[derive(Debug, PartialEq)]
 struct Process {
     pid: i32,
+    name: String,
     parent: i32,
     user: f64,
     system: f64,
@@ -122,6 +133,7 @@ impl Process {
         let ticks = |index: usize| Some(fields.get(index)?.parse::<u64>().ok()? as f64 / TICKS);
         Some(Process {
             pid,
+            name: text[start + 1..rest].to_owned(),
             parent: fields.get(1)?.parse().ok()?,
             user: ticks(11)?,
             system: ticks(12)?,
@@ -129,12 +141,19 @@ impl Process {
             children_system: ticks(14)?,
         })
     }
-}
 
-fn processes() -> impl Iterator<Item = Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter(|entry| entry.file_name().to_string_lossy().parse::<i32>().is_ok());
-    numbers.filter_map(|entry| Process::parse(&fs::read_to_string(entry.path().join("stat")).ok()?))
+    /// CPU time of the process and of its children that have ended.
+    fn cpu(&self) -> Cpu {
+        let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(self.pid)).and_then(ClockId::now);
+        let own = match clock {
+            Ok(time) => time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9,
+            // It has ended since: its parent's books, which are as old as these, do not have it yet.
+            Err(_) => self.user + self.system,
+        };
+        let user = self.user + self.children_user;
+        let system = self.system + self.children_system;
+        Cpu { total: own + self.children_user + self.children_system, user, system }
+    }
 }
 
 /// USER_HZ, which is 100 on every architecture that we build for.
@@ -151,21 +170,50 @@ mod tests {
     fn a_process_name_with_parentheses_and_spaces_is_no_trap() {
         let line = "7 (a) b (c) S 3 7 7 0 -1 4194304 1 2 3 4 150 250 10 20 20 0 1 0 99 0 0";
         let process = Process::parse(line).unwrap();
-        let expected =
-            Process { pid: 7, parent: 3, user: 1.5, system: 2.5, children_user: 0.1, children_system: 0.2 };
+        let expected = Process {
+            pid: 7,
+            name: "a) b (c".to_owned(),
+            parent: 3,
+            user: 1.5,
+            system: 2.5,
+            children_user: 0.1,
+            children_system: 0.2,
+        };
         assert_eq!(process, expected);
     }
 
     #[test]
     fn work_of_this_process_is_counted_to_the_millisecond() {
         let pid = std::process::id() as i32;
-        let before = cpu_of(pid);
+        let used = || Processes::read().cpu_of_tree(pid).total;
+        let before = used();
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(30) {
             std::hint::black_box(start);
         }
-        let used = (cpu_of(pid) - before).total;
+        let used = used() - before;
         assert!(used > 0.001, "{used}");
+    }
+
+    #[test]
+    fn process_2_is_the_parent_of_kernel_threads_only_if_it_says_so() {
+        let books = |name: &str| {
+            let line = |pid: i32, name: &str, parent: i32| {
+                format!("{pid} ({name}) S {parent} 0 0 0 0 0 0 0 0 0 100 100 0 0 20 0 1 0 99 0 0")
+            };
+            let lines = [line(2, name, 0), line(3, "worker", 2), line(9, "other", 1)];
+            let processes = lines.iter().filter_map(|line| Process::parse(line));
+            Processes(processes.map(|process| (process.pid, process)).collect())
+        };
+        assert_eq!(books("kthreadd").kernel_threads(), 4.0);
+        assert_eq!(books("sh").kernel_threads(), 0.0);
+    }
+
+    #[test]
+    fn a_process_that_ends_after_the_look_is_counted_with_what_the_look_saw() {
+        // Greater than any number that the kernel gives (PID_MAX_LIMIT).
+        let gone = "4194999 (x) S 1 0 0 0 0 0 0 0 0 0 100 50 0 0 20 0 1 0 99 0 0";
+        assert_eq!(Process::parse(gone).unwrap().cpu().total, 1.5);
     }
 
     #[test]
@@ -177,7 +225,7 @@ mod tests {
             .unwrap();
         let mut line = [0; 1];
         io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
-        let pids = tree(child.id() as i32);
+        let pids = Processes::read().tree(child.id() as i32);
         assert_eq!(pids.len(), 2, "{pids:?}");
         for pid in pids.iter().rev() {
             nix::sys::signal::kill(Pid::from_raw(*pid), nix::sys::signal::Signal::SIGKILL).unwrap();

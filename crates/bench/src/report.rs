@@ -44,7 +44,7 @@ pub fn facts(results: &Results) -> Vec<(String, String)> {
         results.disturbed().map(|(scenario, group)| format!("{}/{}", scenario.name, group.id)).collect();
     let judgement = match disturbed.len() {
         0 => "no".to_owned(),
-        count => format!("yes, in {count} groups: {}", disturbed.join(", ")),
+        count => format!("yes, in {}: {}", groups(count), disturbed.join(", ")),
     };
     facts.push(("disturbed".to_owned(), judgement));
     facts
@@ -64,6 +64,11 @@ pub fn interruption(results: &Results) -> Option<String> {
         results.dropped.as_ref().map(|group| format!("; dropped: {group}, no round of it was complete"));
     let dropped = dropped.unwrap_or_default();
     Some(format!("by {signal}, before everything was measured; kept: {kept}{dropped}"))
+}
+
+/// So many groups, in words.
+pub fn groups(count: usize) -> String {
+    if count == 1 { "1 group".to_owned() } else { format!("{count} groups") }
 }
 
 /// A text in one line, without what would move a cursor, change colours or turn the direction of writing.
@@ -200,7 +205,11 @@ pub fn remarks(group: &GroupResult) -> Vec<String> {
         lines.push(format!("DISTURBED: {reason}"));
     }
     if !group.repeated.is_empty() {
-        lines.push(format!("{} rounds were disturbed and repeated", group.repeated.len()));
+        let repeated = match group.repeated.len() {
+            1 => "1 round was".to_owned(),
+            count => format!("{count} rounds were"),
+        };
+        lines.push(format!("{repeated} disturbed and repeated"));
     }
     lines
 }

@@ -27,7 +27,7 @@ pub fn run(
         trial_seconds: rules.duration.as_secs_f64(),
         extent: context.extent,
         cores: context.cores.clone(),
-        machine: Machine::look(),
+        machine: Machine::look(&context.program),
         scenarios: Vec::new(),
         interrupted: None,
         dropped: None,

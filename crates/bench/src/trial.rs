@@ -177,7 +177,9 @@ fn play(
     number: usize,
     observer: Observer<'_>,
 ) -> Result<(Disturbance, Vec<Option<Sample>>), Error> {
-    let mut watch = Watch::begin(&context.cores);
+    let running = field.iter().filter_map(|entrant| entrant.running.as_ref());
+    let elsewhere = running.flat_map(|running| running.elsewhere()).collect();
+    let mut watch = Watch::begin(&context.cores, elsewhere);
     let mut samples = Vec::new();
     for entrant in field {
         context.check()?;

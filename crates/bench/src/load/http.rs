@@ -148,6 +148,7 @@ impl Shared {
                     self.gauge.bytes(bytes);
                 }
                 Err(error) => {
+                    self.gauge.forgive(start);
                     self.gauge.error(error);
                     client.stream = None;
                     // A server that refuses everybody must not be asked a million times a second.
@@ -179,6 +180,7 @@ impl Shared {
                 timer.sleep(left).await?;
                 continue;
             }
+            self.gauge.owe(intended);
             self.intended.borrow_mut().push_back(intended);
             self.due.add_permits(1);
             number += 1;

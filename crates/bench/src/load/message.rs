@@ -134,15 +134,23 @@ fn serve_kept(socket: &Socket, size: usize) -> io::Result<()> {
 }
 
 fn repeat(gauge: &Rc<Gauge>, mut once: impl FnMut() -> io::Result<usize>) -> io::Result<()> {
-    let mut start = Instant::now();
-    while gauge.advance(start) != Phase::Over {
+    let mut now = Instant::now();
+    let mut phase = gauge.phase();
+    loop {
+        let mut start = now;
+        let next = gauge.advance(now);
+        if next != phase {
+            // The meters were read meanwhile.
+            (phase, start) = (next, Instant::now());
+        }
+        if phase == Phase::Over {
+            return Ok(());
+        }
         let count = once()?;
-        let now = Instant::now();
+        now = Instant::now();
         gauge.unit(start, now);
         gauge.bytes(count);
-        start = now;
     }
-    Ok(())
 }
 
 fn send(mut socket: &Socket, buffer: &[u8], size: usize) -> io::Result<()> {

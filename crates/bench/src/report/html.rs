@@ -52,10 +52,10 @@ fn warnings(page: &mut String, results: &Results) {
     if disturbed.is_empty() {
         return;
     }
-    let count = disturbed.len();
+    let groups = super::groups(disturbed.len());
     let _ = write!(
         page,
-        "<details class=\"warning\"><summary><strong>This run was disturbed</strong> in {count} groups.</summary><ul>"
+        "<details class=\"warning\"><summary><strong>This run was disturbed</strong> in {groups}.</summary><ul>"
     );
     for (scenario, group) in disturbed {
         let reason = group.disturbed.as_deref().unwrap_or_default();

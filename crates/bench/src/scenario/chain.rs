@@ -8,6 +8,7 @@ use crate::agent::Agent;
 use crate::context::{Context, descriptors_for};
 use crate::error::Error;
 use crate::load::{Metered, Order, Window, idle};
+use crate::meter::Processes;
 use crate::sample::{Better, Metric, Sample, Scale};
 use crate::scenario::{Bar, Contestant, Group, Length, Pairing, Plan, Running};
 use crate::target::{Front, Program, Target};
@@ -87,10 +88,9 @@ impl Chain {
             None => vec![tree("target", backend)],
             Some(target) => vec![tree("target", target.process.pid()), tree("backend", backend)],
         };
-        // Splicing makes kernel threads work. Where this is a container, process 2 is somebody else.
-        let kernel = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
-        if self.count == Count::Gigabytes && kernel {
-            metered.push(tree("kernel", 2));
+        // Splicing makes kernel threads work.
+        if self.count == Count::Gigabytes {
+            metered.extend(Processes::read().kthreadd().map(|root| tree(KERNEL, root)));
         }
         metered
     }
@@ -114,6 +114,8 @@ impl Running for Chain {
             sample.figures.values_mut().for_each(|value| *value /= gigabytes);
             sample.figures.retain(|_, value| value.is_finite());
             sample.units = gigabytes;
+            let whole = Metric::CpuPerUnit.of(&sample).zip(kernel_cpu().of(&sample));
+            sample.figures.extend(whole.map(|(own, kernel)| (WHOLE.to_owned(), own + kernel)));
         }
         Ok(sample)
     }
@@ -205,15 +207,29 @@ pub(super) fn contestant<R: Running + 'static>(
     }
 }
 
-/// CPU time that somebody else spent on a unit of work: `backend`, `kernel`.
-pub(super) fn cpu_of(name: &str, title: &str) -> Metric {
-    Metric::Figure {
-        key: format!("{name}-cpu"),
-        title: title.to_owned(),
-        scale: Scale::Seconds,
-        better: Better::Lower,
-    }
+/// CPU time that the backend spent on a unit of work: it does the same for everybody, so a round in which it differs is
+/// a bad one.
+pub(super) fn backend_cpu() -> Metric {
+    cpu_figure("backend-cpu", "backend's CPU")
 }
+
+/// CPU time that kernel threads spent on a unit of work.
+pub(super) fn kernel_cpu() -> Metric {
+    cpu_figure("kernel-cpu", "kernel threads' CPU")
+}
+
+/// CPU time of the target and of kernel threads together for a unit of work: what a target moves to them is in it.
+pub(super) fn whole_cpu() -> Metric {
+    cpu_figure(WHOLE, "both together")
+}
+
+fn cpu_figure(key: &str, title: &str) -> Metric {
+    let (key, title) = (key.to_owned(), title.to_owned());
+    Metric::Figure { key, title, scale: Scale::Seconds, better: Better::Lower }
+}
+
+const KERNEL: &str = "kernel";
+const WHOLE: &str = "whole-cpu";
 
 /// Memory figures of held connections: growth, and all of it.
 pub(super) fn memory() -> [Metric; 2] {

@@ -12,7 +12,7 @@ use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
 use crate::load::http::{Load, Pace, Reuse};
 use crate::load::{Metered, Order, Tally, Window};
-use crate::meter;
+use crate::meter::Processes;
 use crate::process::Process;
 use crate::sample::{Better, Metric, Sample, Scale};
 use crate::scenario::{Contestant, Group, Pairing, Plan, Running, Scenario};
@@ -371,9 +371,10 @@ fn application(tools: &Tools, front: Program, ways: &[Way]) -> Group {
 /// A load's sample, with what forwarder and kernel threads spent. The latter is read around the whole load, its start
 /// included, and is scaled to the window.
 fn watched(load: impl FnOnce() -> Result<Tally, Error>) -> Result<Sample, Error> {
-    let (before, begin) = (meter::kernel_threads(), Instant::now());
+    let kernel_threads = || Processes::read().kernel_threads();
+    let (before, begin) = (kernel_threads(), Instant::now());
     let mut tally = load()?;
-    let kernel = (meter::kernel_threads() - before) * tally.seconds / begin.elapsed().as_secs_f64();
+    let kernel = (kernel_threads() - before) * tally.seconds / begin.elapsed().as_secs_f64();
     let units = (tally.units as f64).max(1.0);
     tally.figures.insert(KERNEL.to_owned(), kernel / units);
     let forwarder = tally.cpu.get(FORWARDER).copied();
@@ -417,6 +418,7 @@ const KERNEL: &str = "kernel-threads";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meter::Cpu;
 
     #[test]
     fn every_forwarded_way_is_compared_with_both_that_need_no_forwarding() {
@@ -429,7 +431,7 @@ mod tests {
 
     #[test]
     fn what_the_forwarder_and_the_kernel_spend_is_shown_beside_the_sum() {
-        let cpu = |total| meter::Cpu { total, ..meter::Cpu::default() };
+        let cpu = |total| Cpu { total, ..Cpu::default() };
         let cpus = [(LOAD, 1.0), (BACKEND, 2.0), (FORWARDER, 4.0)];
         let cpu = cpus.map(|(name, total)| (name.to_owned(), cpu(total))).into();
         let sample = watched(|| Ok(Tally { units: 10, seconds: 1.0, cpu, ..Tally::default() })).unwrap();

@@ -9,8 +9,8 @@ use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
 use crate::load::http::{Load, Pace, Reuse};
 use crate::load::{Metered, Order, Window, idle};
-use crate::sample::{Better, Metric, Sample, Scale};
-use crate::scenario::chain::{self, Company, Count, Fresh, Links};
+use crate::sample::{Metric, Sample};
+use crate::scenario::chain::{self, Chain, Company, Count, Fresh, Links};
 use crate::scenario::{Bar, Contestant, Group, Pairing, Plan, Running, Scenario};
 use crate::target::backend::HttpBackend;
 use crate::target::{Front, Headers, Place, Program, Protocol, SPARE, Target, gunicorn};
@@ -55,7 +55,8 @@ impl Scenario for Http {
              does, so no bar counts against them; they show what the headers cost."
                 .to_owned(),
             "In groups with a backlog a spinning process shares the proxy's core, so that the proxy always finds \
-             work when it runs, as under full load. CPU per request is then comparable and the rate means nothing."
+             work when it runs, as under full load. CPU per request is then comparable; the rate says how much was measured, not how \
+             fast the proxy is."
                 .to_owned(),
             "Memory of idle connections is that of the proxy's processes (PSS), not of the kernel's sockets.".to_owned(),
         ];
@@ -177,9 +178,11 @@ impl Work {
 
     fn group(self, context: &Context, rivals: &[Program]) -> Group {
         let mut group = Group::new(self.id, self.title, "request", Pairing::Subject("penstock".to_owned()));
-        match self.pace {
-            Pace::Closed => group.columns.push(backend_cpu()),
-            Pace::Open(_) => {
+        match (self.pace, self.company) {
+            // A proxy that has to wait for its turn beside the spinner has no latency of its own.
+            (Pace::Closed, Company::Spinning) => group.columns = vec![Metric::Rate, chain::backend_cpu()],
+            (Pace::Closed, Company::Alone) => group.columns.push(chain::backend_cpu()),
+            (Pace::Open(_), _) => {
                 group.headline = Metric::Latency99;
                 group.columns =
                     vec![Metric::LatencyMedian, Metric::Latency999, Metric::CpuPerUnit, Metric::Rate];
@@ -190,7 +193,8 @@ impl Work {
         let rivals_of = &["haproxy", "nginx"];
         let bar = |(must, aim)| Bar::ratio("penstock", Metric::CpuPerUnit, rivals_of, must).aim(aim);
         group.bars.extend(self.bar.map(bar));
-        group.contestants.push(Contestant::new("direct", move |context| Setting::direct(context, self)));
+        let direct = move |context: &Context| Chain::start(context, self.links(context, None)?);
+        group.contestants.push(Contestant::new("direct", direct));
         // pen reaches its backends over TCP only.
         let suits = |program: &Program| *program != Program::Pen || self.backend == Socket::Tcp;
         let equals = [Program::Penstock].into_iter().chain(rivals.iter().copied().filter(suits));
@@ -200,79 +204,40 @@ impl Work {
         let equals = equals.map(|program| (program.name().to_owned(), program, Headers::Added));
         let bare = bare.map(|program| (format!("{}-bare", program.name()), program, Headers::Untouched));
         for (name, program, headers) in equals.chain(bare) {
-            let start = move |context: &Context| Setting::proxied(context, self, program, headers);
+            let start = move |context: &Context| {
+                Chain::start(context, self.links(context, Some((program, headers)))?)
+            };
             group.contestants.push(chain::contestant(context, &name, program, start));
         }
         group
     }
 }
 
-/// A proxy (or none) with its backend, up, and how to load it.
-struct Setting {
-    target: Option<Target>,
-    backend: Agent,
-    /// Ends with the rest.
-    _spinner: Option<Agent>,
-    load: Load,
-}
-
-impl Setting {
-    fn direct(context: &Context, work: Work) -> Result<Self, Error> {
-        let (backend, server) = work.start_backend(context, &context.cores.target)?;
-        let spinner = work.start_spinner(context)?;
-        Ok(Setting { target: None, backend, _spinner: spinner, load: work.load(server) })
-    }
-
-    fn proxied(context: &Context, work: Work, program: Program, headers: Headers) -> Result<Self, Error> {
-        let (backend, behind) = work.start_backend(context, &context.cores.load)?;
-        let front = Front::new(Protocol::Http, context.free_tcp()?, behind).headers(headers);
-        let target = program.start(context, &front)?;
-        let spinner = work.start_spinner(context)?;
-        let server = target.address.clone();
-        Ok(Setting { target: Some(target), backend, _spinner: spinner, load: work.load(server) })
-    }
-}
-
 impl Work {
-    fn start_backend(self, context: &Context, cores: &[usize]) -> Result<(Agent, Address), Error> {
-        let listen = match self.backend {
+    /// A proxy with what it adds to requests, or none, and what stands before and behind it.
+    fn links(self, context: &Context, front: Option<(Program, Headers)>) -> Result<Links, Error> {
+        let behind = match self.backend {
             Socket::Tcp => context.free_tcp()?,
             Socket::Unix => context.free_unix(),
         };
-        let order = Order::HttpBackend(HttpBackend { listen: vec![listen.clone()], body: BODY });
-        let (agent, _) = Agent::serve(context, "backend", order, cores)?;
-        Ok((agent, listen))
-    }
-
-    fn start_spinner(self, context: &Context) -> Result<Option<Agent>, Error> {
-        match self.company {
-            Company::Alone => Ok(None),
-            Company::Spinning => Agent::serve(context, "spinner", Order::Spin, &context.cores.target)
-                .map(|(agent, _)| Some(agent)),
-        }
+        let front = match front {
+            None => None,
+            Some((program, headers)) => {
+                let front = Front::new(Protocol::Http, context.free_tcp()?, behind.clone());
+                Some((program, front.headers(headers)))
+            }
+        };
+        Ok(Links {
+            backend: Order::HttpBackend(HttpBackend { listen: vec![behind], body: BODY }),
+            front,
+            company: self.company,
+            load: Box::new(move |server, _| Order::Http(self.load(server))),
+            count: Count::Units,
+        })
     }
 
     fn load(self, server: Address) -> Load {
         Load { server, path: "/".to_owned(), connections: CONNECTIONS, reuse: self.reuse, pace: self.pace }
-    }
-}
-
-impl Running for Setting {
-    fn configuration(&self) -> String {
-        self.target.as_ref().map(|target| target.configuration.clone()).unwrap_or_default()
-    }
-
-    fn trial(&mut self, context: &Context, window: Window) -> Result<Sample, Error> {
-        let backend = self.backend.pid();
-        let metered = match &mut self.target {
-            None => vec![metered("target", backend)],
-            Some(target) => {
-                target.process.check()?;
-                vec![metered("target", target.process.pid()), metered("backend", backend)]
-            }
-        };
-        let order = Order::Http(self.load.clone());
-        Ok(Agent::load(context, "http load", order, window, metered)?.sample(&["target"]))
     }
 }
 
@@ -373,16 +338,6 @@ impl Running for Stack {
 
 fn metered(name: &str, pid: i32) -> Metered {
     Metered { name: name.to_owned(), pid }
-}
-
-/// What the backend spent: it does the same for everybody, so a round in which it differs is a bad one.
-fn backend_cpu() -> Metric {
-    Metric::Figure {
-        key: "backend-cpu".to_owned(),
-        title: "backend's CPU".to_owned(),
-        scale: Scale::Seconds,
-        better: Better::Lower,
-    }
 }
 
 const BODY: usize = 100;

@@ -46,12 +46,14 @@ impl Scenario for Tcp {
              so do nginx and pen. All have buffers of their usual size; larger ones make copying cheaper and idle \
              connections dearer."
                 .to_owned(),
-            "Splicing moves some work to kernel threads. Their CPU has a column of its own; whoever else made them \
-             work meanwhile is in it too."
+            "Splicing moves some work to kernel threads, which are no part of the relay's CPU: theirs has a column of \
+             its own, and the sum has one. Whoever else made them work meanwhile is in it too. Verdicts and bars look \
+             at the relay's own."
                 .to_owned(),
             "Both ends of a relay share one core, and take bulk out of their sockets without copying it."
                 .to_owned(),
-            "In groups with a backlog a spinning process shares the relay's core: the rate means nothing there."
+            "In groups with a backlog a spinning process shares the relay's core: the rate says how much was measured, not how \
+             fast the relay is."
                 .to_owned(),
             "Memory is that of the relay's processes (PSS), not of the kernel's sockets, for which each connection \
              costs about the same with everybody."
@@ -166,10 +168,10 @@ impl Work {
         group.extent = work.extent;
         group.descriptors = descriptors_for(work.connections);
         group.bars = work.bars();
-        let backend = chain::cpu_of("backend", "backend's CPU");
+        let backend = chain::backend_cpu();
         group.columns = match (work.count(), work.company) {
             (Count::Gigabytes, _) => {
-                vec![Metric::Rate, chain::cpu_of("kernel", "kernel threads' CPU"), backend]
+                vec![Metric::Rate, chain::kernel_cpu(), chain::whole_cpu(), backend]
             }
             (Count::Units, Company::Spinning) => vec![Metric::Rate, backend],
             (Count::Units, Company::Alone) => {

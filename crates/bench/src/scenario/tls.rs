@@ -73,7 +73,8 @@ fn notes() -> Vec<String> {
          streams."
             .to_owned(),
         "In requests, too, hitch and pen pass bytes on and understand none.".to_owned(),
-        "In groups with a backlog a spinning process shares the target's core: the rate means nothing there."
+        "In groups with a backlog a spinning process shares the target's core: the rate says how much was measured, not how \
+         fast the target is."
             .to_owned(),
         "Memory is that of the target's processes (PSS), not of the kernel's sockets."
             .to_owned(),
@@ -243,9 +244,9 @@ impl Work {
         if self.what != What::Idle {
             group.descriptors = descriptors_for(CONNECTIONS);
         }
-        let backend = chain::cpu_of("backend", "backend's CPU");
+        let backend = chain::backend_cpu();
         match self.what {
-            What::Handshakes(_) => group.columns = vec![Metric::Rate, Metric::LatencyMedian],
+            What::Handshakes(_) => group.columns = vec![Metric::Rate],
             What::Requests => group.columns = vec![Metric::Rate, backend],
             What::Stream(_) => group.columns = vec![Metric::Rate, backend],
             What::Idle => group.length = Length::Own(OPENING),

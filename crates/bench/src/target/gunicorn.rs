@@ -1,11 +1,12 @@
 //! Flask under gunicorn: an application as people really have one, with one worker that serves one request after the
 //! other.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
+use crate::machine;
 use crate::process::{self, Launch, Process};
 use crate::target::{Prepared, Target};
 
@@ -44,6 +45,17 @@ pub fn find() -> Result<PathBuf, Error> {
         Some(program) => Ok(program),
         None => process::find("gunicorn", "gunicorn python3-flask"),
     }
+}
+
+/// Versions of what makes the application, by name: gunicorn, Flask and the Python that runs them.
+pub fn versions(gunicorn: &Path) -> Vec<(String, String)> {
+    let python = gunicorn.with_file_name("python3");
+    let names = ["gunicorn", "flask"];
+    let ask = |name: &str| format!("from importlib.metadata import version; print(version('{name}'))");
+    let versions =
+        names.iter().filter_map(|name| Some((*name, machine::version(&python, &["-c", &ask(name)])?)));
+    let python = machine::version(&python, &["--version"]).map(|version| ("python of gunicorn", version));
+    versions.chain(python).map(|(name, version)| (name.to_owned(), version)).collect()
 }
 
 const APPLICATION: &str = "\

@@ -302,7 +302,8 @@ impl Files {
         }
         let disturbed = results.disturbed().count();
         if disturbed > 0 {
-            complain(&format!("warning: {disturbed} groups were disturbed to the end: see the reports\n"));
+            let groups = report::groups(disturbed);
+            complain(&format!("warning: disturbed to the end: {groups}; the reports say which\n"));
         }
         let written = [&self.json, &self.markdown, &self.html].into_iter().flatten();
         print(&written.map(|path| format!("written: {}\n", path.display())).collect::<String>())
@@ -370,6 +371,10 @@ fn observe(step: Step<'_>) {
         }
         Step::Repeated(disturbance) => {
             complain(&format!("\n  round repeated: {}\n", disturbance.reasons.join("; ")));
+        }
+        // Starting everybody and warming up takes a while.
+        Step::Group(_, count) if terminal => {
+            complain(&format!("\r\x1b[K  starting {count} contestants"));
         }
         Step::Group(..) | Step::Trial(..) | Step::Figure(..) => {}
     }

@@ -105,4 +105,10 @@ impl Running for Contained {
         metered.extend(forwarder.map(|pid| meter_of(FORWARDER, pid)));
         watched(|| Agent::load(context, "http load", Order::Http(self.load.clone()), window, metered))
     }
+    fn elsewhere(&self) -> Vec<i32> {
+        match &self.server {
+            Server::Here(_) => Vec::new(),
+            Server::There(container) => std::iter::once(container.pid).chain(container.proxy).collect(),
+        }
+    }
 }
