@@ -66,6 +66,24 @@ pub(crate) fn lay_over(
     }
 }
 
+/// Takes the state directory that a service manager made (systemd.exec(5), StateDirectory=), unless the file names one.
+/// Of several, the first.
+pub(crate) fn take_state_directory(root: &mut Table, nodes: &mut Nodes, env: &BTreeMap<String, String>) {
+    const NAME: &str = "STATE_DIRECTORY";
+    let path = ["process".to_owned(), "state-directory".to_owned()];
+    let is_given = match root.get(&path[0]).map(|node| &node.value) {
+        None => false,
+        Some(Value::Table(process)) => process.get(&path[1]).is_some(),
+        // A section that is no table is refused anyway.
+        Some(_) => true,
+    };
+    let first = env.get(NAME).and_then(|list| list.split(':').next()).filter(|first| !first.is_empty());
+    if let Some(first) = first.filter(|_| !is_given) {
+        // It fails only for a section that is no table.
+        let _ = set(root, nodes, &path, NAME, first, &Json::Null);
+    }
+}
+
 /// Replaces `${NAME}` and `${NAME:-default}` in every text of the file; `$${` stands for `${`.
 pub(crate) fn substitute(
     root: &mut Table,

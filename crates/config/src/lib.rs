@@ -108,6 +108,7 @@ fn finish(
 ) -> Result<Loaded, Faults> {
     let schema = schema::root();
     env::lay_over(&mut root, &mut nodes, schema, env, &mut report);
+    env::take_state_directory(&mut root, &mut nodes, env);
     env::substitute(&mut root, &mut nodes, env, &mut report);
     shape::check(&mut root, &mut nodes, schema, &mut report);
     shape::fill_defaults(&mut root, &mut nodes, schema);

@@ -142,12 +142,17 @@ impl Parser<'_> {
         let user = self.account(&raw.user);
         let group = self.account(&raw.group);
         let drain_timeout = self.time(&raw.drain_timeout, Zero::Allowed, duration::DAY);
+        let state_directory = match &raw.state_directory {
+            Some(path) => self.file(path).map(Some),
+            None => Some(None),
+        };
         Some(Process {
             workers: workers?,
             user: user?,
             group: group?,
             drain_timeout: drain_timeout?,
             max_connections: max_connections?,
+            state_directory: state_directory?,
         })
     }
 

@@ -47,6 +47,8 @@ pub struct Process {
     pub drain_timeout: Duration,
     /// Client connections at once, over all listeners.
     pub max_connections: MaxConnections,
+    /// Where things are kept that outlive the process; `None`: where the usual place is there.
+    pub state_directory: Option<PathBuf>,
 }
 
 /// How many workers.

@@ -1,6 +1,7 @@
 //! What a good configuration becomes, from a file, the environment, and flags.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use config::types::{
@@ -52,6 +53,7 @@ user = "penstock"
 group = "www-data"
 drain-timeout = "1m"
 max-connections = 5000
+state-directory = "/srv/penstock"
 
 [access-log]
 target = "/var/log/penstock.log"
@@ -177,10 +179,23 @@ fn the_example_of_the_design_loads_without_a_warning() {
 }
 
 #[test]
+fn the_state_directory_is_the_files_then_the_service_managers_then_none() {
+    let text = "[listener.web]\nbind = \":80\"\nredirect-to-https = true\n";
+    let directory = |text: &str, env: &[(&str, &str)]| good(text, env).config.process.state_directory;
+    let of_systemd = ("STATE_DIRECTORY", "/var/lib/penstock:/var/lib/other");
+    assert_eq!(directory(text, &[]), None);
+    assert_eq!(directory(text, &[of_systemd]).as_deref(), Some(Path::new("/var/lib/penstock")));
+    let own = format!("[process]\nstate-directory = \"/srv/own\"\n{text}");
+    assert_eq!(directory(&own, &[of_systemd]).as_deref(), Some(Path::new("/srv/own")));
+    assert_eq!(directory(text, &[("STATE_DIRECTORY", "")]), None);
+}
+
+#[test]
 fn every_key_reaches_the_configuration() {
     let loaded = good(&everything(), &[]);
     let config = &loaded.config;
     assert_eq!(config.process.drain_timeout, Duration::from_secs(60));
+    assert_eq!(config.process.state_directory.as_deref(), Some(Path::new("/srv/penstock")));
     let web = &config.listeners[0];
     assert_eq!(web.binds[2], BindAddress::AnyIp(8081));
     assert_eq!(web.max_connections, Some(100));

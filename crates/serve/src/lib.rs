@@ -27,6 +27,7 @@ pub mod resolve;
 pub mod snapshot;
 pub mod start;
 pub mod state;
+pub mod state_directory;
 pub mod stream;
 pub mod tcp;
 mod timer;

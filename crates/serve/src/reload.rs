@@ -183,6 +183,9 @@ impl Supervisor {
         if (&old.process.user, &old.process.group) != (&new.process.user, &new.process.group) {
             fixed.push("process.user");
         }
+        if old.process.state_directory != new.process.state_directory {
+            fixed.push("process.state-directory");
+        }
         if old.control != new.control {
             fixed.push("control.socket");
         }

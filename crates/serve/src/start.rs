@@ -26,6 +26,7 @@ use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
 use crate::snapshot::Snapshot;
 use crate::state::State;
+use crate::state_directory::StateDirectory;
 use crate::worker::{self, Command};
 use crate::{admin, control, file, tls};
 
@@ -151,7 +152,9 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let ended = runtime.block_on(async {
         // First: a signal that comes before its handler ends the process without a word.
         let mut signals = Signals::catch()?;
-        let state = Arc::new(State::new(workers));
+        let mut state = State::new(workers);
+        open_state_directory(&config, &mut state);
+        let state = Arc::new(state);
         state.max_connections.store(reload::connection_limit(&config, descriptors), Relaxed);
         let tls = Arc::new(tls::Shared::default());
         let snapshot = Arc::new(Snapshot::build(config.clone(), &state, &tls, None));
@@ -222,6 +225,14 @@ pub fn run(options: Options) -> Result<(), StartError> {
     // Not waited for: a look-up of a name cannot be interrupted, and may take as long as its resolver likes.
     runtime.shutdown_background();
     ended
+}
+
+/// Without a place to keep things, everything that does not need one works.
+fn open_state_directory(config: &Config, state: &mut State) {
+    match StateDirectory::open(config.process.state_directory.as_deref()) {
+        Ok(directory) => state.directory = directory,
+        Err(error) => state.degrade("process.state-directory", &error.to_string()),
+    }
 }
 
 fn drop_privileges(config: &Config) -> Result<(), StartError> {

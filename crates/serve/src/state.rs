@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use crate::events::Events;
 use crate::metrics::{BackendCounters, ListenerCounters, PerWorker};
+use crate::state_directory::StateDirectory;
 
 /// Everything that outlives a snapshot.
 pub struct State {
@@ -44,6 +45,8 @@ pub struct State {
     pub panics: AtomicU64,
     /// Set once by SIGTERM: no new sessions, connections close after their answer.
     pub draining: AtomicBool,
+    /// Where things are kept that outlive the process; `None`: nothing does.
+    pub directory: Option<StateDirectory>,
     /// What happened.
     pub events: Events,
     /// Things that do not work as configured, by subject; shown first by `status`.
@@ -264,6 +267,7 @@ impl State {
             log_lines_failed: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             draining: AtomicBool::new(false),
+            directory: None,
             events: Events::default(),
             degraded: Mutex::default(),
             backends: Mutex::default(),

@@ -364,6 +364,7 @@ pub fn clear_environment(command: &mut Command) {
         if text.starts_with("PENSTOCK_")
             || text.starts_with("LISTEN_")
             || text == "NOTIFY_SOCKET"
+            || text == "STATE_DIRECTORY"
             || text == "RUST_LOG"
         {
             command.env_remove(&name);
