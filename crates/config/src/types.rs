@@ -13,9 +13,12 @@ use logic::peers::PeerSet;
 use logic::proxy_header;
 use logic::route::{HeaderEdits, PoolId, Route};
 
+mod acme;
 mod tls;
 
-pub use tls::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy, TlsSettings};
+pub(crate) use acme::certificates_directory;
+pub use acme::{Acme, AcmeCertificate, AcmeChallenge, ExternalAccount};
+pub use tls::{AcmeSource, Cipher, CipherOrder, Group, MinVersion, TlsPolicy, TlsSettings};
 
 /// A whole, valid configuration.
 #[derive(Clone, Debug)]
@@ -32,6 +35,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// Sets of equal backends; a [`PoolId`] is an index into this.
     pub pools: Vec<Pool>,
+    /// Where certificates are ordered.
+    pub acme: Vec<Acme>,
 }
 
 /// `[process]`

@@ -1,6 +1,7 @@
 //! TLS of a listener: where its certificates are, and what is negotiated.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// `tls` of a listener.
@@ -8,6 +9,8 @@ use std::time::Duration;
 pub struct TlsSettings {
     /// Directory of certificates and keys.
     pub certificates: PathBuf,
+    /// The section `[acme.NAME]` whose certificates are served: from the same directory, or from one beside it.
+    pub acme: Option<AcmeSource>,
     /// Which certificate is for clients that name no server, or one that is not known.
     pub default: Option<Box<str>>,
     /// Passphrase of encrypted keys that have none of their own.
@@ -18,6 +21,15 @@ pub struct TlsSettings {
     pub handshake_timeout: Duration,
     /// Unfinished handshakes at once, over all workers.
     pub handshakes: usize,
+}
+
+/// Certificates from an authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeSource {
+    /// NAME of the section.
+    pub name: Arc<str>,
+    /// Where its certificates are.
+    pub directory: PathBuf,
 }
 
 /// What is negotiated. At least one cipher and one group, and one of the ciphers is for a version that is allowed.
