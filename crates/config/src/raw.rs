@@ -81,7 +81,7 @@ health = { http = "/healthz", interval = "2s", rise = 2, fall = 3 }
 state-directory = "/var/lib/penstock"
 
 [acme.letsencrypt]
-certificates = [["example.org", "www.example.org"], "shop.example"]
+names = [["example.org", "www.example.org"], "shop.example"]
 contact = "admin@example.org"
 terms-agreed = true
 

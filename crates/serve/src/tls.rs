@@ -19,11 +19,13 @@ use tokio::io::AsyncWriteExt;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
+use crate::acme::{self, Challenges};
 use crate::events::Level;
 use crate::outcome::{Ending, Spoken, TlsFault};
 use crate::state::{State, lock};
 use crate::stream::{Plain, Stream};
 
+mod bundle;
 mod der;
 mod facts;
 mod fault;
@@ -38,6 +40,7 @@ mod staple;
 mod store;
 mod watch;
 
+pub use bundle::Bundle;
 pub use facts::{Facts, MustStaple, Responder};
 pub use fault::{CertificateFault, CertificateFaultKind};
 pub use pair::Pair;
@@ -50,6 +53,9 @@ const H2: &[u8] = b"h2";
 use handshakes::Handshakes;
 use store::{Removal, Source};
 use watch::Watch;
+
+/// Time for the last word to an authority.
+const CHALLENGE_END: Duration = Duration::from_secs(1);
 
 /// NAME of the files whose certificate is for everybody that no other is for, unless the configuration names one.
 const DEFAULT_NAME: &str = "default";
@@ -132,6 +138,7 @@ pub struct Terminator {
     certificates: Arc<Certificates>,
     handshakes: Arc<Handshakes>,
     handshake_timeout: Duration,
+    challenges: Arc<Challenges>,
 }
 
 impl Terminator {
@@ -160,6 +167,7 @@ impl Terminator {
             certificates,
             handshakes: Handshakes::new(settings.handshakes),
             handshake_timeout: settings.handshake_timeout,
+            challenges: state.acme.challenges.clone(),
         }
     }
 
@@ -267,6 +275,11 @@ pub async fn accept(terminator: &Terminator, plain: Plain, early: Vec<u8>) -> Re
         }
     };
     match tokio::time::timeout(terminator.handshake_timeout, accepting).await {
+        Ok(Ok(mut tls)) if tls.get_ref().1.alpn_protocol() == Some(acme::ALPN) => {
+            // The authority has seen what it wanted; nothing else is spoken here (RFC 8737 section 3).
+            let _ = tokio::time::timeout(CHALLENGE_END, tls.shutdown()).await;
+            Err(Ending::AcmeChallenge)
+        }
         Ok(Ok(tls)) => {
             let version = match tls.get_ref().1.protocol_version() {
                 Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",
@@ -290,6 +303,10 @@ async fn shake_hands(
 ) -> Result<TlsStream<Plain>, TlsFault> {
     let mut early = early;
     let mut start = hear_hello(plain, &mut early).await?;
+    if let Some(config) = challenge(terminator, &start.client_hello()) {
+        let accepting = start.into_stream_with(config, |connection| replay::feed(connection, early));
+        return accepting.await.map_err(|error| fault_of(&error));
+    }
     if let Err(refusal) = terminator.certificates.choose(&start.client_hello()) {
         // rustls has only one alert for this, access_denied; clients know more of the ones that are meant for it.
         // The client may be gone; there is nobody else to tell.
@@ -300,6 +317,11 @@ async fn shake_hands(
     let accepting =
         start.into_stream_with(terminator.config.clone(), |connection| replay::feed(connection, early));
     accepting.await.map_err(|error| fault_of(&error))
+}
+
+/// What an authority's handshake is made with, while it looks whether a name is ours.
+fn challenge(terminator: &Terminator, hello: &ClientHello<'_>) -> Option<Arc<ServerConfig>> {
+    terminator.challenges.handshake(hello.server_name(), hello.alpn()?)
 }
 
 /// Reads the ClientHello, from `early` first, of which what follows it is left.

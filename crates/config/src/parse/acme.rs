@@ -12,8 +12,8 @@ use crate::nearest::nearest;
 use crate::raw::{OneOrMany, RawAcme, RawConfig};
 use crate::tree::{NodeId, Nodes};
 use crate::types::{
-    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, BindAddress, ExternalAccount, Listener, Protocol, TlsSettings,
-    certificates_directory,
+    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, BindAddress, ExternalAccount, Listener, Protocol,
+    TlsSettings, certificates_directory,
 };
 
 /// The sections that the file names, also those with faults.
@@ -43,7 +43,9 @@ impl Parser<'_> {
         let has_process_fault = raw.process.as_ref().is_none_or(|process| {
             self.nodes.is_broken(process.id, "state-directory") || process.value.state_directory.is_some()
         });
-        if let (None, false, Some((_, first))) = (&self.acme.state, has_process_fault, sections.value.0.first()) {
+        if let (None, false, Some((_, first))) =
+            (&self.acme.state, has_process_fault, sections.value.0.first())
+        {
             let message = "account and certificates must survive a restart, and there is no state directory";
             let hint = "add state-directory = \"/var/lib/penstock\" to [process]";
             drop(self.report.at_key(self.nodes, first.id, message).hint(hint));
@@ -88,7 +90,7 @@ impl Parser<'_> {
             }
             None => Some(None),
         };
-        let certificates = raw.certificates.as_ref().and_then(|list| self.acme_certificates(list));
+        let certificates = raw.names.as_ref().and_then(|list| self.acme_certificates(list));
         valid?;
         agreed?;
         Some(Acme {
@@ -181,7 +183,7 @@ impl Parser<'_> {
         let draft = self.report.at(self.nodes, name.id, format!("no section [acme.NAME] is named {shown}"));
         drop(match hint {
             Some(hint) => draft.hint_from_value(hint),
-            None => draft.hint("add [acme.NAME] with certificates and terms-agreed"),
+            None => draft.hint("add [acme.NAME] with names and terms-agreed"),
         });
         None
     }
@@ -278,7 +280,9 @@ fn word(text: &str) -> Result<Box<str>, Refused> {
 fn host_name(text: &str) -> Result<String, Refused> {
     if text.starts_with("*.") || text.contains('*') {
         let hint = "name the hosts one by one, or get it by other means into a directory of certificates";
-        return Err(Refused::new("is a wildcard, which can only be validated by DNS (dns-01)").in_general(hint));
+        return Err(
+            Refused::new("is a wildcard, which can only be validated by DNS (dns-01)").in_general(hint)
+        );
     }
     if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
         return Err(Refused::new("is an address: certificates are ordered for names only"));

@@ -10,10 +10,10 @@ use crate::de::At;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawAcme {
-    /// The certificates: one for each entry, which is a host name or a list of them. Files and messages call it by its
-    /// first name. A wildcard is not possible here: it needs a validation by DNS.
+    /// What is ordered: one certificate for each entry, which is a host name or a list of them. Files and messages call
+    /// it by its first name. Wildcards are not possible: they need a validation by DNS.
     #[schemars(extend("x-required" = true, "x-list-example" = "[[\"example.org\", \"www.example.org\"]]"))]
-    pub(crate) certificates: Key<Vec<At<OneOrMany<String>>>>,
+    pub(crate) names: Key<Vec<At<OneOrMany<String>>>>,
     /// `true` says that you have read the terms of service of the authority, and agree to them.
     #[schemars(extend("x-required" = true, "examples" = [true]))]
     pub(crate) terms_agreed: Key<bool>,

@@ -6,6 +6,7 @@ pub mod audit;
 pub mod client;
 pub mod http2;
 pub mod load;
+pub mod pebble;
 pub mod peers;
 pub mod server;
 pub mod tools;

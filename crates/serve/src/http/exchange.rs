@@ -39,6 +39,12 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
     outcome.request_id = request_id.clone();
     let request_id = request_id.as_str();
     let host = lower(text(request.host.of(head)));
+    if session.arrival.tls.is_none()
+        && let Some(answer) = session.worker.front.state.acme.challenges.answer(request.path(head))
+    {
+        outcome.end(Ending::AcmeChallenge);
+        return Box::pin(answer::give(session, client, outcome, &answer)).await;
+    }
     if let RedirectToHttps::Port(port) = session.settings.redirect_to_https {
         return Box::pin(redirect_to_https(session, client, outcome, &host, port)).await;
     }
