@@ -51,7 +51,7 @@ pub use store::{Certificate, Standing, Store};
 const H2: &[u8] = b"h2";
 
 use handshakes::Handshakes;
-use store::{Removal, Source};
+use store::{Filler, Removal, Source};
 use watch::Watch;
 
 /// Time for the last word to an authority.
@@ -82,22 +82,32 @@ impl Default for Shared {
 impl Shared {
     /// The certificates of a listener, read now. What is wrong with them is said through `state`.
     fn read(&self, listener: &Arc<str>, settings: &TlsSettings, state: &State) -> Arc<Store> {
-        let source = source_of(settings);
-        let store = {
-            let mut directories = lock(&self.directories);
-            let new = || Directory { store: Arc::new(Store::new(source.clone())), watch: None };
-            directories.entry(source.clone()).or_insert_with(new).store.clone()
-        };
+        let store = self.store(source_of(settings));
         store.set_default(listener, settings.default.as_deref());
         let scan = store.scan(Removal::AtOnce);
         store.announce(&scan, state);
         store
     }
 
+    /// The certificates that an authority issues beside those of the directory, read now.
+    fn read_beside(&self, settings: &TlsSettings, state: &State) -> Option<Arc<Store>> {
+        let store = self.store(source_beside(settings)?);
+        let scan = store.scan(Removal::AtOnce);
+        store.announce(&scan, state);
+        Some(store)
+    }
+
+    fn store(&self, source: Source) -> Arc<Store> {
+        let mut directories = lock(&self.directories);
+        let new = || Directory { store: Arc::new(Store::new(source.clone())), watch: None };
+        directories.entry(source.clone()).or_insert_with(new).store.clone()
+    }
+
     /// Watches the directories that the configuration names, and no others.
     pub fn reconcile(&self, config: &config::Config, state: &Arc<State>) {
-        let used: Vec<Source> =
-            config.listeners.iter().filter_map(|listener| listener.tls.as_ref()).map(source_of).collect();
+        let settings = config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+        let sources = settings.flat_map(|tls| [Some(source_of(tls)), source_beside(tls)]);
+        let used: Vec<Source> = sources.flatten().collect();
         let mut directories = lock(&self.directories);
         directories.retain(|source, directory| {
             let keep = used.contains(source);
@@ -120,7 +130,21 @@ impl Shared {
 }
 
 fn source_of(settings: &TlsSettings) -> Source {
-    Source { directory: settings.certificates.clone(), passphrase_file: settings.key_passphrase_file.clone() }
+    let filler = match &settings.acme {
+        Some(acme) if acme.directory == settings.certificates => Filler::Authority,
+        _ => Filler::People,
+    };
+    let passphrase_file = match filler {
+        Filler::People => settings.key_passphrase_file.clone(),
+        Filler::Authority => None,
+    };
+    Source { directory: settings.certificates.clone(), passphrase_file, filler }
+}
+
+/// What an authority issues, where that is not all that the listener has.
+fn source_beside(settings: &TlsSettings) -> Option<Source> {
+    let acme = settings.acme.as_ref().filter(|acme| acme.directory != settings.certificates)?;
+    Some(Source { directory: acme.directory.clone(), passphrase_file: None, filler: Filler::Authority })
 }
 
 /// What is wrong with a listener's certificates. Reads files, changes nothing.
@@ -153,7 +177,9 @@ impl Terminator {
         let store = shared.read(&listener.name, settings, state);
         let before = before.map(|before| before.certificates.serving());
         let fallback = before.filter(|before| !Arc::ptr_eq(before, &store) && store.lookup().is_empty());
-        let certificates = Arc::new(Certificates { store, fallback, default: settings.default.clone() });
+        let beside = shared.read_beside(settings, state);
+        let default = settings.default.clone();
+        let certificates = Arc::new(Certificates { store, beside, fallback, default });
         let mut config = policy::server(&settings.policy, certificates.clone());
         if let Some(tickets) = &shared.tickets {
             config.ticketer = tickets.clone();
@@ -172,14 +198,16 @@ impl Terminator {
     }
 
     /// The certificates, as they are known.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.certificates.store
+    pub fn stores(&self) -> impl Iterator<Item = &Arc<Store>> {
+        [&self.certificates.store].into_iter().chain(&self.certificates.beside)
     }
 }
 
 /// Finds the certificate for a client.
 struct Certificates {
     store: Arc<Store>,
+    /// What an authority issues, where that is in a directory of its own.
+    beside: Option<Arc<Store>>,
     /// What served before the configuration named a directory without a usable certificate.
     fallback: Option<Arc<Store>>,
     /// What the configuration calls the default.
@@ -209,9 +237,13 @@ impl Certificates {
             _ => None,
         };
         let lookup = before.unwrap_or(lookup);
+        let beside = self.beside.as_ref().map(|store| store.lookup());
+        let issued = |name| beside.as_ref()?.find(name);
         let default = || lookup.named(self.default.as_deref().unwrap_or(DEFAULT_NAME));
         let slot = match hello.server_name() {
-            Some(name) => lookup.find(name).or_else(default).ok_or(Refusal::UnknownName)?,
+            Some(name) => {
+                lookup.find(name).or_else(|| issued(name)).or_else(default).ok_or(Refusal::UnknownName)?
+            }
             None => default().or_else(|| lookup.only()).ok_or(Refusal::NoName)?,
         };
         let fits =

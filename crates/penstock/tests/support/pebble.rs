@@ -141,6 +141,18 @@ impl Pebble {
         tools::curl_text(&["--fail", "--cacert", ca, "--data-binary", &body, &url]);
     }
 
+    /// The root that its certificates lead to, as PEM. It is a new one with each run.
+    #[track_caller]
+    pub fn root(&self) -> String {
+        let url = format!("{}/roots/0", self.management);
+        tools::curl_text(&["--fail", "--cacert", self.ca.to_str().unwrap(), &url])
+    }
+
+    /// How often something was asked for, by a part of its path.
+    pub fn asked(&self, path: &str) -> usize {
+        self.log().count(&format!(" {path}"))
+    }
+
     fn get(&self, path: &str) -> Option<String> {
         let url = format!("https://localhost:{}{path}", self.port);
         let output = tools::curl(&["--fail", "--cacert", self.ca.to_str().unwrap(), &url]);

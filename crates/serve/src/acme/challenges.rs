@@ -9,6 +9,7 @@ use instant_acme::KeyAuthorization;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 /// Where an authority looks by HTTP (RFC 8555 section 8.3).
@@ -110,13 +111,14 @@ fn handshake_config(name: &str, digest: &[u8]) -> Result<ServerConfig, String> {
     let key = KeyPair::generate().map_err(words)?;
     let certificate = parameters.self_signed(&key).map_err(words)?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let key = aws_lc_rs::sign::any_supported_type(&key).map_err(|error| error.to_string())?;
+    // Made without a check: that extension is critical, and means nothing to anybody else.
+    let certified = CertifiedKey::new(vec![certificate.der().clone()], key);
     let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions();
-    let mut config = builder
-        .and_then(|builder| {
-            builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key)
-        })
+        .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
+    let resolver = Arc::new(SingleCertAndKey::from(certified));
+    let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.send_tls13_tickets = 0;
     Ok(config)

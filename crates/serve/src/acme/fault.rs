@@ -91,8 +91,10 @@ impl Fault {
                 Some(error) if error.is_unavailability() => Setback::Unavailable,
                 _ => Setback::Refused,
             },
-            instant_acme::Error::Api(problem) if problem.status.is_some_and(|status| status >= 500) => {
-                Setback::Unavailable
+            instant_acme::Error::Api(problem) => {
+                let is_nonce = problem.r#type.as_deref().is_some_and(|kind| kind.ends_with(":badNonce"));
+                let is_theirs = problem.status.is_some_and(|status| status >= 500);
+                if is_nonce || is_theirs { Setback::Unavailable } else { Setback::Refused }
             }
             _ => Setback::Refused,
         }

@@ -37,7 +37,7 @@ fn certificate(directory: &Path, stem: &str, names: &[&str]) {
 }
 
 fn store(directory: &Path) -> Store {
-    Store::new(Source { directory: directory.to_owned(), passphrase_file: None })
+    Store::new(Source { directory: directory.to_owned(), passphrase_file: None, filler: Filler::People })
 }
 
 #[test]
