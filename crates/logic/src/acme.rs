@@ -66,7 +66,7 @@ impl Reason {
     /// For people, behind "renewal": why it is at that time.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::Missing => "there is none for these names yet",
+            Self::Missing => "there is none like this yet",
             Self::Suggested => "as the authority suggests",
             Self::Age => "when two thirds of its time are over",
         }

@@ -276,7 +276,8 @@ fn an_authority_that_is_away_at_the_start_delays_only_the_certificate() {
     assert_eq!(server.client("web").get("/", &[("Host", "one.example")]).status, 308);
     let degraded = server.ctl_json(&["status"])["degraded"].to_string();
     assert!(
-        degraded.contains("acme.test.one.example") && degraded.contains("no certificate yet"),
+        degraded.contains("acme.test.one.example")
+            && degraded.contains("there is no certificate for these names yet"),
         "{degraded}"
     );
     assert!(

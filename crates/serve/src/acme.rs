@@ -4,15 +4,15 @@
 //!
 //! Runs on the slow runtime. Workers only answer the challenges that `acme/challenges.rs` holds.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use config::Config;
 use config::types::{Acme, AcmeCertificate};
 use instant_acme::{Account, CertificateIdentifier};
-use logic::acme::{self as rules, Held, Next, Progress, Reason, Validity, Window};
+use logic::acme::{self as rules, Held, Next, Progress, Reason, Setback, Validity, Window};
 use rustls_pki_types::Der;
 use tokio::task::AbortHandle;
 
@@ -21,12 +21,15 @@ use crate::state::{State, lock};
 use crate::tls::Bundle;
 
 mod account;
+mod board;
 mod challenges;
 mod client;
 mod fault;
 mod kept;
 mod order;
 
+use board::Key;
+pub use board::{Board, Phase, Standing};
 pub use challenges::{ALPN, Challenges};
 use client::Client;
 use fault::Fault;
@@ -40,69 +43,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 /// Another process is ordering: its certificate may be there after so long.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Orders at once, for each section.
+/// So long an authority that did not answer is not asked for suggestions: a thousand certificates must not wait for it one
+/// after the other.
+const SILENCE: Duration = Duration::from_secs(300);
+
+/// Orders and questions at once, for each section.
 const ORDERS_AT_ONCE: usize = 4;
-
-/// What is known of all orders, for reports, and what workers need.
-#[derive(Debug, Default)]
-pub struct Board {
-    /// The challenges that are pending.
-    pub challenges: Arc<Challenges>,
-    /// Certificates issued since the start.
-    pub issued: AtomicU64,
-    /// Orders that failed since the start.
-    pub failed: AtomicU64,
-    standings: Mutex<BTreeMap<Key, Standing>>,
-}
-
-/// NAME of the section, and what the certificate is called by.
-type Key = (Arc<str>, Arc<str>);
-
-impl Board {
-    /// The certificates of a section, by name.
-    pub fn of_section(&self, section: &str) -> Vec<(Arc<str>, Standing)> {
-        let all = lock(&self.standings);
-        let of_section = all.iter().filter(|((its, _), _)| **its == *section);
-        of_section.map(|((_, name), standing)| (name.clone(), standing.clone())).collect()
-    }
-}
-
-/// How the renewal of a certificate stands.
-#[derive(Clone, Debug)]
-pub struct Standing {
-    /// What it is for.
-    pub names: Vec<String>,
-    /// What its task does.
-    pub phase: Phase,
-    /// When it orders next, and why then.
-    pub next: Next,
-    /// Failures since the last success.
-    pub failures: u32,
-    /// Why the last order failed.
-    pub reason: Option<String>,
-}
-
-/// What a certificate's task does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// It waits until the certificate is due.
-    Waiting,
-    /// It orders.
-    Ordering,
-    /// The last order failed; it waits to try again.
-    Failed,
-}
-
-impl Phase {
-    /// Its word.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Ordering => "ordering",
-            Self::Failed => "failed",
-        }
-    }
-}
 
 /// Runs the tasks. Dropping it ends them.
 pub struct Orderer {
@@ -162,6 +108,7 @@ impl Orderer {
             settings: settings.clone(),
             account: tokio::sync::Mutex::new(None),
             places: tokio::sync::Semaphore::new(ORDERS_AT_ONCE),
+            silent_until: Mutex::default(),
         });
         let task = |certificate: &AcmeCertificate| {
             let job = Job {
@@ -173,7 +120,22 @@ impl Orderer {
             };
             tokio::spawn(job.run()).abort_handle()
         };
-        Running { settings: settings.clone(), tasks: settings.certificates.iter().map(task).collect() }
+        let mut tasks: Vec<AbortHandle> = settings.certificates.iter().map(task).collect();
+        tasks.push(tokio::spawn(clear_away(settings.clone(), self.state.clone())).abort_handle());
+        Running { settings: settings.clone(), tasks }
+    }
+}
+
+/// Removes certificates that nobody orders any more, once their time is over: until then they serve those names that
+/// nothing else is for.
+async fn clear_away(settings: Acme, state: Arc<State>) {
+    loop {
+        let section = settings.clone();
+        for name in on_disk(move || Ok(kept::remove_unwanted(&section))).await.unwrap_or_default() {
+            let message = "removed: it has expired, and is ordered no more";
+            state.events.record(Level::Info, subject(&settings.name, &name), message);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
@@ -186,6 +148,8 @@ struct Section {
     settings: Acme,
     account: tokio::sync::Mutex<Option<Opened>>,
     places: tokio::sync::Semaphore,
+    /// Until then the authority is not asked for suggestions: it did not answer.
+    silent_until: Mutex<Option<Instant>>,
 }
 
 /// An account with the client that speaks for it.
@@ -224,6 +188,8 @@ struct Job {
     subject: String,
 }
 
+const NONE_YET: &str = "there is no certificate for these names yet";
+
 /// What came of an order.
 enum Done {
     Issued,
@@ -246,17 +212,19 @@ impl Job {
         let mut suggestion: Option<Suggestion> = None;
         if self.held().await.is_none() {
             let why = reason.as_deref().unwrap_or("it is being ordered");
-            self.state.degrade(&self.subject, &format!("there is no certificate yet: {why}"));
+            self.state.degrade(&self.subject, &format!("{NONE_YET}: {why}"));
         }
         loop {
             let bundle = self.held().await;
+            let phase = if progress.failures == 0 { Phase::Waiting } else { Phase::Failed };
             if let Some(bundle) = &bundle {
+                let next = progress.next(SystemTime::now(), Some(held(bundle, suggestion.as_ref())));
+                self.publish(phase, next, &progress, reason.as_deref());
                 self.ask_for_suggestion(bundle, &mut suggestion).await;
             }
             let now = SystemTime::now();
             let held = bundle.as_ref().map(|bundle| held(bundle, suggestion.as_ref()));
             let next = progress.next(now, held);
-            let phase = if progress.failures == 0 { Phase::Waiting } else { Phase::Failed };
             self.publish(phase, next, &progress, reason.as_deref());
             if bundle.is_some() && progress.failures == 0 {
                 self.state.restore(&self.subject);
@@ -326,9 +294,21 @@ impl Job {
 
     async fn suggested(&self, bundle: &Bundle) -> Result<(Option<Window>, Duration), String> {
         let Some(id) = identifier(bundle) else { return Err("it names no issuer's key".to_owned()) };
-        let opened = self.section.account().await.map_err(|(fault, _)| fault.to_string())?;
+        let _place = self.section.places.acquire().await.map_err(|error| error.to_string())?;
+        if lock(&self.section.silent_until).is_some_and(|until| Instant::now() < until) {
+            return Err("the authority does not answer".to_owned());
+        }
+        let failed = |fault: Fault| {
+            if fault.setback() == Setback::Unavailable {
+                *lock(&self.section.silent_until) = Some(Instant::now() + SILENCE);
+            }
+            fault.to_string()
+        };
+        let opened = self.section.account().await.map_err(|(fault, _)| failed(fault))?;
         let Some(opened) = opened else { return Err("another process is registering".to_owned()) };
-        let (info, again) = opened.account.renewal_info(&id).await.map_err(|error| error.to_string())?;
+        let info = opened.account.renewal_info(&id).await;
+        let doing = "ask when to renew";
+        let (info, again) = info.map_err(|source| failed(Fault::Authority { doing, source }))?;
         let window = Window {
             start: SystemTime::from(info.suggested_window.start),
             end: SystemTime::from(info.suggested_window.end),
@@ -396,7 +376,7 @@ impl Job {
                     timestamp(bundle.facts.not_after)
                 )
             }
-            None => "there is no certificate yet".to_owned(),
+            None => NONE_YET.to_owned(),
         };
         self.state.events.record(Level::Error, &self.subject, format!("{words}; the next try is at {again}"));
         self.state.degrade(&self.subject, &format!("{rest}: {words}"));

@@ -201,7 +201,6 @@ impl Parser<'_> {
                 drop(self.report.at_key(self.nodes, at.id, message).warning().hint(hint));
                 continue;
             }
-            let id = at.value.challenge.as_ref().map_or(at.id, |challenge| challenge.id);
             let (port, what, fits): (u16, _, fn(&Listener) -> bool) = match section.challenge {
                 AcmeChallenge::Http01 => (80, "without tls and with protocol = \"http\"", |listener| {
                     listener.tls.is_none() && matches!(listener.protocol, Protocol::Http(_))
@@ -212,7 +211,7 @@ impl Parser<'_> {
             let mut able = listeners.iter().filter(|listener| fits(listener)).peekable();
             if able.peek().is_none() {
                 let message = format!("{word} is answered by a listener {what}, and there is none");
-                drop(self.report.at_key(self.nodes, id, message));
+                drop(self.report.at_key(self.nodes, at.id, message));
                 continue;
             }
             let at_port = |bind: &BindAddress| match bind {
@@ -225,7 +224,7 @@ impl Parser<'_> {
                     "authorities ask port {port} of each name, and no listener {what} is there: something must lead \
                      it here"
                 );
-                drop(self.report.at_key(self.nodes, id, message).warning());
+                drop(self.report.at_key(self.nodes, at.id, message).warning());
             }
         }
     }

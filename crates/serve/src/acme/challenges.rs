@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use instant_acme::KeyAuthorization;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
@@ -49,19 +48,15 @@ impl Challenges {
     }
 
     /// Answers a token until the offer is dropped.
-    pub(super) fn offer_answer(self: &Arc<Self>, token: &str, proof: &KeyAuthorization) -> Offer {
-        let answer: Arc<str> = proof.as_str().into();
+    pub(super) fn offer_answer(self: &Arc<Self>, token: &str, answer: &str) -> Offer {
+        let answer: Arc<str> = answer.into();
         change(&self.answers, |answers| drop(answers.insert(token.into(), answer.clone())));
         Offer { challenges: self.clone(), kind: Kind::Answer(token.into()) }
     }
 
-    /// Makes handshakes for a name until the offer is dropped.
-    pub(super) fn offer_handshake(
-        self: &Arc<Self>,
-        name: &str,
-        proof: &KeyAuthorization,
-    ) -> Result<Offer, String> {
-        let config = Arc::new(handshake_config(name, proof.digest().as_ref())?);
+    /// Makes handshakes for a name, which show this digest, until the offer is dropped.
+    pub(super) fn offer_handshake(self: &Arc<Self>, name: &str, digest: &[u8]) -> Result<Offer, String> {
+        let config = Arc::new(handshake_config(name, digest)?);
         change(&self.handshakes, |handshakes| drop(handshakes.insert(name.into(), config.clone())));
         Ok(Offer { challenges: self.clone(), kind: Kind::Handshake(name.into()) })
     }
@@ -122,4 +117,41 @@ fn handshake_config(name: &str, digest: &[u8]) -> Result<ServerConfig, String> {
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.send_tls13_tickets = 0;
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_given_for_its_token_and_as_long_as_it_is_offered() {
+        let challenges = Arc::new(Challenges::default());
+        let offer = challenges.offer_answer("token", "token.thumb");
+        let other = challenges.offer_answer("other", "other.thumb");
+        assert_eq!(challenges.answer("/.well-known/acme-challenge/token").as_deref(), Some("token.thumb"));
+        for path in ["/.well-known/acme-challenge/", "/.well-known/acme-challenge/token/", "/token", "token"]
+        {
+            assert!(challenges.answer(path).is_none(), "{path}");
+        }
+        drop(offer);
+        assert!(challenges.answer("/.well-known/acme-challenge/token").is_none());
+        assert!(challenges.answer("/.well-known/acme-challenge/other").is_some());
+        drop(other);
+        assert!(challenges.answers.load().is_empty());
+    }
+
+    #[test]
+    fn a_handshake_is_for_those_who_offer_nothing_else_and_name_the_host() {
+        let challenges = Arc::new(Challenges::default());
+        let offer = challenges.offer_handshake("a.example", &[7; 32]).unwrap();
+        let ask = |name, protocols: &[&'static [u8]]| {
+            challenges.handshake(name, protocols.iter().copied()).is_some()
+        };
+        assert!(ask(Some("a.example"), &[ALPN]) && ask(Some("A.Example"), &[ALPN]));
+        assert!(!ask(Some("b.example"), &[ALPN]) && !ask(None, &[ALPN]));
+        assert!(!ask(Some("a.example"), &[ALPN, b"h2"]) && !ask(Some("a.example"), &[b"h2"]));
+        drop(offer);
+        assert!(!ask(Some("a.example"), &[ALPN]));
+        assert!(challenges.offer_handshake("a.example", &[7; 31]).is_err());
+    }
 }

@@ -45,8 +45,8 @@ pub(super) enum ClientError {
     #[error("{host}: the connection broke: {why}")]
     Broken { host: String, why: String },
     /// It did not speak.
-    #[error("{host}: no answer within {} s", LIMIT.as_secs())]
-    Late { host: String },
+    #[error("{host}: no answer within {} s", limit.as_secs_f32())]
+    Late { host: String, limit: Duration },
     /// It said something else.
     #[error(
         "{host}: answered {status} with {kind}{}: this is not the answer of an ACME server",
@@ -88,6 +88,7 @@ fn excerpt(body: &str) -> String {
 #[derive(Clone)]
 pub(super) struct Client {
     connector: TlsConnector,
+    limit: Duration,
     /// What the last error said of when to come again.
     retry_after: Arc<Mutex<Option<Duration>>>,
 }
@@ -101,7 +102,11 @@ impl Client {
             .map_err(|error| Fault::Crypto(error.to_string()))?;
         let mut config = builder.with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { connector: TlsConnector::from(Arc::new(config)), retry_after: Arc::default() })
+        Ok(Self {
+            connector: TlsConnector::from(Arc::new(config)),
+            limit: LIMIT,
+            retry_after: Arc::default(),
+        })
     }
 
     /// What the last error said of when to come again.
@@ -111,9 +116,9 @@ impl Client {
 
     async fn ask(&self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, ClientError> {
         let host = request.uri().authority().map(ToString::to_string).unwrap_or_default();
-        match tokio::time::timeout(LIMIT, self.exchange(request, &host)).await {
+        match tokio::time::timeout(self.limit, self.exchange(request, &host)).await {
             Ok(answer) => answer,
-            Err(_) => Err(ClientError::Late { host }),
+            Err(_) => Err(ClientError::Late { host, limit: self.limit }),
         }
     }
 
@@ -255,4 +260,48 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore, Fault> {
         return Err(Fault::Setting { key: "ca", why });
     }
     Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_does_not_answer_is_waited_for_no_longer_than_the_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let ca = directory.path().join("ca.pem");
+        let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        std::fs::write(&ca, issued.cert.pem()).unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = Client { limit: Duration::from_millis(50), ..Client::new(Some(&ca)).unwrap() };
+        let request = Request::builder().uri(format!("https://{address}/dir")).body(BodyWrapper::default());
+        let error = client.ask(request.unwrap()).await.err().unwrap();
+        assert!(error.is_unavailability());
+        assert_eq!(error.to_string(), format!("{address}: no answer within 0.05 s"));
+    }
+
+    #[test]
+    fn the_time_to_come_again_is_read_as_seconds_and_as_a_date() {
+        let headers =
+            |value: &'static str| HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]);
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_400);
+        let read = |value| retry_after(&headers(value), now).map(|wait| wait.as_secs());
+        assert_eq!(read(" 120 "), Some(120));
+        assert_eq!(read("Wed, 21 Oct 2015 07:28:00 GMT"), Some(80));
+        for nothing in ["", "soon", "-5", "Wed, 21 Oct 2009 07:28:00 GMT"] {
+            assert_eq!(read(nothing), None, "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_certificate_is_no_file_of_trust() {
+        let directory = tempfile::tempdir().unwrap();
+        let ca = directory.path().join("ca.pem");
+        std::fs::write(&ca, "nothing").unwrap();
+        let fault = Client::new(Some(&ca)).err().unwrap().to_string();
+        assert!(fault.ends_with("ca.pem: holds no certificate"), "{fault}");
+        let fault = Client::new(Some(&ca.join("missing"))).err().unwrap().to_string();
+        assert!(fault.contains("cannot be read"), "{fault}");
+    }
 }

@@ -27,6 +27,8 @@ pub(super) struct Files {
     bundle: PathBuf,
     progress: PathBuf,
     lock: PathBuf,
+    /// First line of the certificate's file: where it is from.
+    origin: String,
     /// What was asked for: of another wish, nothing that was tried counts.
     wish: u64,
 }
@@ -48,7 +50,9 @@ impl Files {
     pub(super) fn new(settings: &Acme, certificate: &AcmeCertificate) -> Self {
         let name = &certificate.name;
         let wish = format!("{:?}", (&settings.directory, settings.challenge, &settings.profile, certificate));
+        let profile = settings.profile.as_deref().map_or(String::new(), |profile| format!(" {profile}"));
         Self {
+            origin: format!("# issued by {}{profile}\n", settings.directory),
             directory: settings.state.clone(),
             bundle: settings.certificates_directory().join(format!("{name}.pem")),
             progress: settings.state.join(format!("{name}.json")),
@@ -67,15 +71,16 @@ impl Files {
         })
     }
 
-    /// The certificate that is there; `None` without one, or with one that cannot be used.
+    /// The certificate that is there; `None` without one, or with one that cannot be used or is of another authority.
     pub(super) fn bundle(&self) -> Option<Bundle> {
         let text = file::read(&self.bundle, LARGEST).ok()?;
-        Bundle::read(&text).ok()
+        let is_foreign = text.starts_with(b"# issued by ") && !text.starts_with(self.origin.as_bytes());
+        if is_foreign { None } else { Bundle::read(&text).ok() }
     }
 
     /// Puts a new one in its place, in one step: whoever watches sees the old one or the new one.
     pub(super) fn install(&self, text: &str) -> Result<(), Fault> {
-        write(&self.bundle, text.as_bytes())
+        write(&self.bundle, format!("{}{text}", self.origin).as_bytes())
     }
 
     /// Whether there is room for what an order will bring. Asked before: an order that cannot be kept is spent.
@@ -130,6 +135,27 @@ impl Files {
     }
 }
 
+/// Removes what nobody orders any more and whose time is over. Gives the names.
+pub(super) fn remove_unwanted(settings: &Acme) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(settings.certificates_directory()) else { return Vec::new() };
+    let is_over = |path: &Path| {
+        let text = file::read(path, LARGEST).ok();
+        let bundle = text.and_then(|text| Bundle::read(&text).ok());
+        bundle.is_some_and(|bundle| bundle.facts.not_after < SystemTime::now())
+    };
+    let mut removed = Vec::new();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".pem")) else {
+            continue;
+        };
+        let is_wanted = settings.certificates.iter().any(|certificate| *certificate.name == *name);
+        if !is_wanted && is_over(&path) && fs::remove_file(&path).is_ok() {
+            removed.push(name.to_owned());
+        }
+    }
+    removed
+}
+
 /// Takes a lock, made if it is not there; it ends with the file. `None`: another process has it.
 pub(super) fn lock_file(path: &Path) -> Result<Option<File>, Fault> {
     let fault = |source| Fault::File { path: path.to_owned(), what: "written", source };
@@ -156,4 +182,101 @@ pub(super) async fn on_disk<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
         Err(Fault::File { path: PathBuf::new(), what: "read", source: io::Error::other(error) })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use config::types::AcmeChallenge;
+
+    use super::*;
+
+    fn settings(state: &Path, directory: &str) -> Acme {
+        Acme {
+            name: "test".into(),
+            directory: directory.into(),
+            contacts: Vec::new(),
+            challenge: AcmeChallenge::Http01,
+            ca: None,
+            profile: None,
+            external_account: None,
+            certificates: vec![AcmeCertificate {
+                name: "a.example".into(),
+                names: vec!["a.example".to_owned()],
+            }],
+            state: state.to_owned(),
+        }
+    }
+
+    fn files(settings: &Acme) -> Files {
+        Files::new(settings, &settings.certificates[0])
+    }
+
+    fn issued(until: Duration) -> String {
+        let mut parameters = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        parameters.not_after = (SystemTime::UNIX_EPOCH + until).into();
+        let key = rcgen::KeyPair::generate().unwrap();
+        format!("{}{}", key.serialize_pem(), parameters.self_signed(&key).unwrap().pem())
+    }
+
+    const LONG: Duration = Duration::from_secs(4_000_000_000);
+    const PAST: Duration = Duration::from_secs(1_000_000_000);
+
+    #[test]
+    fn a_certificate_of_another_authority_does_not_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let staging = files(&settings(directory.path(), "https://staging.test/dir"));
+        staging.prepare().unwrap();
+        assert!(staging.bundle().is_none());
+        staging.install(&issued(LONG)).unwrap();
+        assert!(staging.bundle().is_some());
+        let real = files(&settings(directory.path(), "https://real.test/dir"));
+        assert!(real.bundle().is_none());
+        // One that somebody put there himself counts everywhere.
+        fs::write(&real.bundle, issued(LONG)).unwrap();
+        assert!(real.bundle().is_some() && staging.bundle().is_some());
+    }
+
+    #[test]
+    fn what_was_tried_counts_for_the_same_wish_and_is_readable_whatever_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let files_of = |directory_url| files(&settings(directory.path(), directory_url));
+        let (one, other) = (files_of("https://one.test/dir"), files_of("https://other.test/dir"));
+        let mut progress = Progress::default();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        progress.issued(now);
+        progress.failed(now, logic::acme::Setback::Refused, Some(Duration::from_secs(7200)), 0.0);
+        one.note(&progress, Some("why")).unwrap();
+        assert_eq!(one.progress(), (progress, Some("why".to_owned())));
+        let (elsewhere, reason) = other.progress();
+        assert_eq!((elsewhere.failures, reason, elsewhere.issued), (0, None, progress.issued));
+        for damaged in ["", "{", "[]", "{\"failures\": -1}"] {
+            fs::write(&one.progress, damaged).unwrap();
+            assert_eq!(one.progress(), (Progress::default(), None), "{damaged}");
+        }
+    }
+
+    #[test]
+    fn a_lock_is_one_processs_until_it_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = files(&settings(directory.path(), "https://one.test/dir"));
+        let held = files.lock().unwrap();
+        assert!(held.is_some() && files.lock().unwrap().is_none());
+        drop(held);
+        assert!(files.lock().unwrap().is_some());
+    }
+
+    #[test]
+    fn what_nobody_orders_is_removed_once_its_time_is_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path(), "https://one.test/dir");
+        files(&settings).prepare().unwrap();
+        let certificates = settings.certificates_directory();
+        let texts = [("a.example", PAST), ("old.example", PAST), ("young.example", LONG)];
+        for (name, until) in texts {
+            fs::write(certificates.join(format!("{name}.pem")), issued(until)).unwrap();
+        }
+        fs::write(certificates.join("broken.pem"), "nothing").unwrap();
+        assert_eq!(remove_unwanted(&settings), ["old.example"]);
+        assert_eq!(fs::read_dir(certificates).unwrap().count(), 3);
+    }
 }

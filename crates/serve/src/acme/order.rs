@@ -128,8 +128,10 @@ async fn prove(
         let Some(mut handle) = authorization.challenge(kind.clone()) else { return Err(no_challenge) };
         let proof = handle.key_authorization();
         offers.push(match challenge {
-            AcmeChallenge::Http01 => challenges.offer_answer(&handle.token, &proof),
-            AcmeChallenge::TlsAlpn01 => challenges.offer_handshake(&name, &proof).map_err(Fault::Crypto)?,
+            AcmeChallenge::Http01 => challenges.offer_answer(&handle.token, proof.as_str()),
+            AcmeChallenge::TlsAlpn01 => {
+                challenges.offer_handshake(&name, proof.digest().as_ref()).map_err(Fault::Crypto)?
+            }
         });
         handle.set_ready().await.map_err(of("say that a name can be looked at"))?;
     }
@@ -163,3 +165,6 @@ async fn await_validation(order: &mut Order, wanted: &Wanted<'_>) -> Result<(), 
     let name = wanted.certificate.name.to_string();
     Err(Fault::Validation { name, challenge: wanted.challenge.word(), why })
 }
+
+#[cfg(test)]
+mod tests;

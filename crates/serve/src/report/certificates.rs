@@ -238,7 +238,7 @@ fn line(order: &OrderReport) -> String {
             let times = plural(*failures as usize, "failure");
             format!("  ! {certificate}: {state}: {times}, the next try is at {next}: {}", printable(reason))
         }
-        None => format!("  {certificate}: {state}: ordered at {next}, {because}"),
+        None => format!("  {certificate}: {state}: next order at {next}, {because}"),
     }
 }
 
