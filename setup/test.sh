@@ -36,13 +36,17 @@ done
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/penstock
 mkdir -p "$cache"
-if ! [ -x "$cache/bin/h2spec" ]; then
+# Builds a program of a Go module, unless it is there.
+go_program() {
+    [ -x "$cache/bin/$1" ] && return
     PATH=$PATH:/usr/local/go/bin
     have go || install_packages golang-go
-    say "building h2spec"
-    GOBIN=$cache/bin go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible ||
-        die "go could not build h2spec; is the network there, and go 1.21 or newer?"
-fi
+    say "building $1"
+    GOBIN=$cache/bin go install "$2" || die "go could not build $1; is the network there, and go 1.24 or newer?"
+}
+go_program h2spec github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
+go_program pebble github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.1
+go_program pebble-challtestsrv github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@v2.10.1
 for requirements in setup/requirements-*.txt; do
     name=$(basename "$requirements" .txt)
     environment=$cache/venv-${name#requirements-}

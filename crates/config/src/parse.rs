@@ -11,6 +11,7 @@ use std::time::Duration;
 use logic::peers::{PeerSet, PeerSetEntry};
 use logic::route::PoolId;
 
+mod acme;
 mod address;
 mod bind;
 mod duration;
@@ -21,6 +22,8 @@ mod pool;
 mod route;
 mod size;
 mod tls;
+
+use acme::AcmeNames;
 
 use crate::de::At;
 use crate::error::{Draft, Report, quote};
@@ -34,8 +37,11 @@ use crate::types::{
 /// The configuration, unless the report has errors.
 pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Option<Config> {
     let pools = PoolNames::new(raw);
-    let mut parser = Parser { nodes, report, pools, binds: Vec::new(), routes: 0 };
+    let acme = AcmeNames::new(raw);
+    let mut parser = Parser { nodes, report, pools, acme, binds: Vec::new(), routes: 0 };
     let process = raw.process.as_ref().and_then(|process| parser.process(&process.value));
+    parser.acme.keep_in(process.as_ref().and_then(|process| process.state_directory.as_deref()));
+    let acme = parser.all_acme(raw);
     let access_log = raw.access_log.as_ref().and_then(|log| parser.access_log(&log.value));
     let control = raw.control.as_ref().map(|control| {
         let socket = control.value.socket.as_ref()?;
@@ -57,6 +63,9 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
     if !parser.report.has_errors() {
         parser.unused_pools();
     }
+    if let (Some(sections), Some(listeners)) = (&acme, &listeners) {
+        parser.useless_acme(raw, sections, listeners);
+    }
     Some(Config {
         process: process?,
         access_log: access_log?,
@@ -64,6 +73,7 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
         admin: flatten(admin)?,
         listeners: listeners?,
         pools: pools?,
+        acme: acme?,
     })
 }
 
@@ -123,6 +133,7 @@ struct Parser<'a> {
     nodes: &'a Nodes,
     report: &'a mut Report,
     pools: PoolNames,
+    acme: AcmeNames,
     /// Every address that is bound, for collisions.
     binds: Vec<bind::Bound>,
     /// Routes so far, over all listeners.

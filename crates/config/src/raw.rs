@@ -10,11 +10,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+mod acme;
 mod clients;
 mod forms;
 mod pool;
 
 use crate::de::{At, Named};
+pub(crate) use acme::RawAcme;
 pub(crate) use clients::RawClientCertificates;
 pub(crate) use forms::{
     BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, Scalar, SizeText, TextOr,
@@ -74,6 +76,27 @@ backends = ["10.0.0.11:8000", { address = "unix:/run/app.sock", weight = 2 }]
 health = { http = "/healthz", interval = "2s", rise = 2, fall = 3 }
 "#))]
     pub(crate) pool: Key<Named<RawPool>>,
+    /// Certificates that are ordered and renewed by themselves, from an authority that speaks ACME (RFC 8555), such as
+    /// Let's Encrypt. Listeners serve them by `tls.acme = "NAME"`. It needs `process.state-directory`. NAME is up to 64
+    /// of `A-Z a-z 0-9 _ -`.
+    #[schemars(extend("x-example" = r#"[process]
+state-directory = "/var/lib/penstock"
+
+[acme.letsencrypt]
+names = [["example.org", "www.example.org"], "shop.example"]
+contact = "admin@example.org"
+terms-agreed = true
+
+[listener.web]
+bind = ":80"
+redirect-to-https = true
+
+[listener.secure]
+bind = ":443"
+tls = { acme = "letsencrypt" }
+pool = "app"
+"#))]
+    pub(crate) acme: Key<Named<RawAcme>>,
 }
 
 /// `[process]`
@@ -263,8 +286,12 @@ pub(crate) struct RawTls {
     /// response and `NAME.pass` for the passphrase of the key), `NAME.pem` with key and chain, and certbot's
     /// `NAME/fullchain.pem` and `NAME/privkey.pem`, also as `/etc/letsencrypt` as a whole. Clients get the certificate
     /// that is for the server name that they ask for, ECDSA before RSA where they can take both.
-    #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/certs"]))]
+    #[schemars(extend("x-default" = "none; needed without `acme`", "examples" = ["/etc/penstock/certs"]))]
     pub(crate) certificates: Key<PathText>,
+    /// NAME of the section `[acme.NAME]` whose certificates are served, instead of a directory or beside it. Where both
+    /// have one for a name, the directory counts.
+    #[schemars(extend("x-default" = "none", "examples" = ["letsencrypt"]))]
+    pub(crate) acme: Key<String>,
     /// Certificate for clients that name no server, or one that no certificate is for: NAME of its files, or a name
     /// that it is for. Without it the files named `default` are that; without these, unknown names are refused, and
     /// clients that name no server get the only certificate if there is just one.

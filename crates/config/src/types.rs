@@ -13,11 +13,14 @@ use logic::peers::PeerSet;
 use logic::proxy_header;
 use logic::route::{HeaderEdits, PoolId, Route};
 
+mod acme;
 mod tls;
 
+pub(crate) use acme::certificates_directory;
+pub use acme::{Acme, AcmeCertificate, AcmeChallenge, ExternalAccount};
 pub use tls::{
-    Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group, MinVersion, Ocsp,
-    TlsPolicy, TlsSettings, UnknownRevocation,
+    AcmeSource, Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group,
+    MinVersion, Ocsp, TlsPolicy, TlsSettings, UnknownRevocation,
 };
 
 /// A whole, valid configuration.
@@ -35,6 +38,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// Sets of equal backends; a [`PoolId`] is an index into this.
     pub pools: Vec<Pool>,
+    /// Where certificates are ordered.
+    pub acme: Vec<Acme>,
 }
 
 /// `[process]`

@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod access_log;
+pub mod acme;
 pub mod admin;
 pub mod connect;
 pub mod connection;

@@ -27,6 +27,8 @@ pub enum Ending {
     Ok,
     /// We answered by configuration: a redirect.
     Redirected,
+    /// We showed an authority that a name is ours.
+    AcmeChallenge,
     /// The request was ambiguous, broken or over a limit.
     Refused(Refusal),
     /// The request was malformed in HTTP/2.
@@ -87,6 +89,7 @@ impl Ending {
         match self {
             Self::Ok => "ok",
             Self::Redirected => "redirected",
+            Self::AcmeChallenge => "acme-challenge",
             Self::Refused(refusal) => refusal.reason(),
             Self::Malformed(malformed) => malformed.reason(),
             Self::Http2Fault => "h2-protocol",

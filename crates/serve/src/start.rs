@@ -18,6 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::AccessLog;
+use crate::acme::Orderer;
 use crate::events::Level;
 use crate::front::{Front, Request};
 use crate::health::Checker;
@@ -161,8 +162,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let log = AccessLog::open(&config.access_log.target, state.clone())?;
         let (requests, asked) = mpsc::channel(16);
         let front = Arc::new(Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests });
-        let mut slow =
-            Slow { checker: Checker::new(front.state.clone()), resolver: Resolver::new(front.state.clone()) };
+        let mut slow = Slow::new(&front.state);
         slow.resolver.reconcile(&snapshot);
         tokio::select! {
             () = slow.resolver.first() => {}
@@ -200,6 +200,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         reload::publish_addresses(&front.state, &snapshot, &open);
         tls.reconcile(&config, &front.state);
         tokio::spawn(tls.clone().refresh_staples(front.state.clone()));
+        slow.orderer.reconcile(&config);
         let supervisor = Supervisor {
             front: front.clone(),
             workers: senders,
@@ -318,6 +319,17 @@ fn say_where(config: &Config, supervisor: &Supervisor, admin: Option<String>) {
 struct Slow {
     checker: Checker,
     resolver: Resolver,
+    orderer: Orderer,
+}
+
+impl Slow {
+    fn new(state: &Arc<State>) -> Self {
+        Self {
+            checker: Checker::new(state.clone()),
+            resolver: Resolver::new(state.clone()),
+            orderer: Orderer::new(state.clone()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -456,6 +468,7 @@ impl FrontDoor {
         let snapshot = self.supervisor.front.snapshot.load_full();
         self.slow.resolver.reconcile(&snapshot);
         self.slow.checker.reconcile(&snapshot);
+        self.slow.orderer.reconcile(&snapshot.config);
         let mut said = done;
         for (subject, reason) in self.supervisor.front.state.degraded() {
             said.push_str(&format!("\nwarning: {subject} is degraded: {reason}"));

@@ -13,6 +13,7 @@ use logic::balance::StickyTable;
 use logic::health::{Health, State as HealthState};
 use tokio::sync::Notify;
 
+use crate::acme::Board;
 use crate::events::Events;
 use crate::metrics::{BackendCounters, ListenerCounters, PerWorker};
 use crate::state_directory::StateDirectory;
@@ -47,6 +48,8 @@ pub struct State {
     pub draining: AtomicBool,
     /// Where things are kept that outlive the process; `None`: nothing does.
     pub directory: Option<StateDirectory>,
+    /// Certificates that are ordered, and the challenges that are pending.
+    pub acme: Board,
     /// What happened.
     pub events: Events,
     /// Things that do not work as configured, by subject; shown first by `status`.
@@ -268,6 +271,7 @@ impl State {
             panics: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             directory: None,
+            acme: Board::default(),
             events: Events::default(),
             degraded: Mutex::default(),
             backends: Mutex::default(),

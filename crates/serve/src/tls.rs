@@ -23,11 +23,13 @@ use tokio::io::AsyncWriteExt;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
+use crate::acme::{self, Challenges};
 use crate::events::Level;
 use crate::outcome::{ClientFault, Ending, Spoken, TlsFault};
 use crate::state::{State, lock};
 use crate::stream::{Plain, Stream};
 
+mod bundle;
 mod client;
 mod facts;
 mod fault;
@@ -47,6 +49,7 @@ mod store;
 mod tickets;
 mod watch;
 
+pub use bundle::Bundle;
 pub use client::Identity;
 pub use facts::{Facts, MustStaple};
 pub use fault::{CertificateFault, CertificateFaultKind};
@@ -62,9 +65,12 @@ pub use store::Store;
 const H2: &[u8] = b"h2";
 
 use client::{Clients, Ready, Trust, TrustSource};
-use store::{Removal, Scan, Source};
+use store::{Filler, Removal, Scan, Source};
 use tickets::{Asked, Ring};
 use watch::{Watch, Watched};
+
+/// Time for the last word to an authority.
+const CHALLENGE_END: Duration = Duration::from_secs(1);
 
 /// NAME of the files whose certificate is for everybody that no other is for, unless the configuration names one.
 const DEFAULT_NAME: &str = "default";
@@ -120,19 +126,26 @@ impl Shared {
 
     /// The certificates of a listener, read now. What is wrong with them is said through `state`.
     fn read(&self, listener: &Arc<str>, settings: &TlsSettings, state: &State) -> Arc<Store> {
-        let source = source_of(settings);
-        let store = {
-            let mut directories = lock(&self.directories);
-            let new = || Directory {
-                store: Arc::new(Store::new(source.clone(), self.staples.clone())),
-                watch: None,
-            };
-            directories.entry(source.clone()).or_insert_with(new).store.clone()
-        };
+        let store = self.store(source_of(settings));
         store.set_default(listener, settings.default.as_deref());
         let scan = store.scan(Removal::AtOnce);
         store.announce(&scan, state);
         store
+    }
+
+    /// The certificates that an authority issues beside those of the directory, read now.
+    fn read_beside(&self, settings: &TlsSettings, state: &State) -> Option<Arc<Store>> {
+        let store = self.store(source_beside(settings)?);
+        let scan = store.scan(Removal::AtOnce);
+        store.announce(&scan, state);
+        Some(store)
+    }
+
+    fn store(&self, source: Source) -> Arc<Store> {
+        let mut directories = lock(&self.directories);
+        let new =
+            || Directory { store: Arc::new(Store::new(source.clone(), self.staples.clone())), watch: None };
+        directories.entry(source.clone()).or_insert_with(new).store.clone()
     }
 
     /// Whom a listener's clients must have their certificates from, read now.
@@ -153,7 +166,8 @@ impl Shared {
         let settings = || config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
         let keys: Vec<_> = settings().map(|settings| settings.ticket_keys.clone()).collect();
         self.tickets.reconcile(&keys, state);
-        let used: Vec<Source> = settings().map(source_of).collect();
+        let sources = settings().flat_map(|tls| [Some(source_of(tls)), source_beside(tls)]);
+        let used: Vec<Source> = sources.flatten().collect();
         let mut directories = lock(&self.directories);
         directories.retain(|source, directory| {
             let keep = used.contains(source);
@@ -201,11 +215,26 @@ fn unwatched(state: &State, subject: &str, error: &io::Error) {
 }
 
 fn source_of(settings: &TlsSettings) -> Source {
-    Source {
-        directory: settings.certificates.clone(),
-        passphrase_file: settings.key_passphrase_file.clone(),
+    let filler = match &settings.acme {
+        Some(acme) if acme.directory == settings.certificates => Filler::Authority,
+        _ => Filler::People,
+    };
+    let passphrase_file = match filler {
+        Filler::People => settings.key_passphrase_file.clone(),
+        Filler::Authority => None,
+    };
+    Source { directory: settings.certificates.clone(), passphrase_file, ocsp: settings.ocsp, filler }
+}
+
+/// What an authority issues, where that is not all that the listener has.
+fn source_beside(settings: &TlsSettings) -> Option<Source> {
+    let acme = settings.acme.as_ref().filter(|acme| acme.directory != settings.certificates)?;
+    Some(Source {
+        directory: acme.directory.clone(),
+        passphrase_file: None,
         ocsp: settings.ocsp,
-    }
+        filler: Filler::Authority,
+    })
 }
 
 /// What is wrong with a listener's certificates, and those that its clients' are from. Reads files, changes nothing.
@@ -225,9 +254,13 @@ pub fn check(settings: &TlsSettings) -> Vec<String> {
 
 /// The names of each certificate that would be served. Reads files, changes nothing.
 pub fn names(settings: &TlsSettings) -> Vec<Vec<String>> {
-    let store = Store::new(source_of(settings), Arc::new(Staples::new(None)));
-    store.scan(Removal::AtOnce);
-    let served = store.report().into_iter().filter_map(|certificate| certificate.pair);
+    let sources = [Some(source_of(settings)), source_beside(settings)];
+    let stores = sources.into_iter().flatten().map(|source| {
+        let store = Store::new(source, Arc::new(Staples::new(None)));
+        store.scan(Removal::AtOnce);
+        store
+    });
+    let served = stores.flat_map(|store| store.report()).filter_map(|certificate| certificate.pair);
     served.map(|pair| pair.facts.names.clone()).collect()
 }
 
@@ -239,6 +272,7 @@ pub struct Terminator {
     certificates: Arc<Certificates>,
     handshakes: Arc<Handshakes>,
     handshake_timeout: Duration,
+    challenges: Arc<Challenges>,
 }
 
 impl Terminator {
@@ -253,7 +287,9 @@ impl Terminator {
         let store = shared.read(&listener.name, settings, state);
         let before = before.map(|before| before.certificates.serving());
         let fallback = before.filter(|before| !Arc::ptr_eq(before, &store) && store.lookup().is_empty());
-        let certificates = Arc::new(Certificates { store, fallback, default: settings.default.clone() });
+        let beside = shared.read_beside(settings, state);
+        let default = settings.default.clone();
+        let certificates = Arc::new(Certificates { store, beside, fallback, default });
         let alpn = match &listener.protocol {
             Protocol::Http(settings) => {
                 let http2 = matches!(settings.http2, Http2::On { .. }).then(|| H2.to_vec());
@@ -283,12 +319,13 @@ impl Terminator {
             certificates,
             handshakes: Handshakes::new(settings.handshakes),
             handshake_timeout: settings.handshake_timeout,
+            challenges: state.acme.challenges.clone(),
         }
     }
 
     /// The certificates, as they are known.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.certificates.store
+    pub fn stores(&self) -> impl Iterator<Item = &Arc<Store>> {
+        [&self.certificates.store].into_iter().chain(&self.certificates.beside)
     }
 }
 
@@ -321,6 +358,8 @@ impl Recipe {
 /// Finds the certificate for a client.
 struct Certificates {
     store: Arc<Store>,
+    /// What an authority issues, where that is in a directory of its own.
+    beside: Option<Arc<Store>>,
     /// What served before the configuration named a directory without a usable certificate.
     fallback: Option<Arc<Store>>,
     /// What the configuration calls the default.
@@ -350,9 +389,13 @@ impl Certificates {
             _ => None,
         };
         let lookup = before.unwrap_or(lookup);
+        let beside = self.beside.as_ref().map(|store| store.lookup());
+        let issued = |name| beside.as_ref()?.find(name);
         let default = || lookup.named(self.default.as_deref().unwrap_or(DEFAULT_NAME));
         let slot = match hello.server_name() {
-            Some(name) => lookup.find(name).or_else(default).ok_or(Refusal::UnknownName)?,
+            Some(name) => {
+                lookup.find(name).or_else(|| issued(name)).or_else(default).ok_or(Refusal::UnknownName)?
+            }
             None => default().or_else(|| lookup.only()).ok_or(Refusal::NoName)?,
         };
         let fits = |schemes: &[_]| slot.iter().find(|pair| pair.key.choose_scheme(schemes).is_some());
@@ -422,6 +465,11 @@ pub async fn accept(
         }
     };
     match tokio::time::timeout(terminator.handshake_timeout, accepting).await {
+        Ok(Ok((mut tls, _))) if tls.get_ref().1.alpn_protocol() == Some(acme::ALPN) => {
+            // The authority has seen what it wanted; nothing else is spoken here (RFC 8737 section 3).
+            let _ = tokio::time::timeout(CHALLENGE_END, tls.shutdown()).await;
+            Err(Ending::AcmeChallenge)
+        }
         Ok(Ok((tls, identity))) => {
             let version = match tls.get_ref().1.protocol_version() {
                 Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",
@@ -446,6 +494,10 @@ async fn shake_hands(
 ) -> Result<(TlsStream<Plain>, Option<Identity>), TlsFault> {
     let mut early = early;
     let mut start = hear_hello(plain, &mut early).await?;
+    if let Some(config) = challenge(terminator, &start.client_hello()) {
+        let accepting = start.into_stream_with(config, |connection| replay::feed(connection, early));
+        return accepting.await.map(|tls| (tls, None)).map_err(|error| fault_of(&error));
+    }
     if policy::is_downgraded(&terminator.recipe.policy, &start.client_hello()) {
         refuse(&mut start.io, INAPPROPRIATE_FALLBACK).await;
         return Err(TlsFault::Incompatible);
@@ -488,6 +540,11 @@ async fn refuse(plain: &mut Plain, alert: u8) {
     // The client may be gone; there is nobody else to tell.
     let _ = plain.write_all(&client_hello::fatal_alert(alert)).await;
     let _ = plain.shutdown().await;
+}
+
+/// What an authority's handshake is made with, while it looks whether a name is ours.
+fn challenge(terminator: &Terminator, hello: &ClientHello<'_>) -> Option<Arc<ServerConfig>> {
+    terminator.challenges.handshake(hello.server_name(), hello.alpn()?)
 }
 
 /// Reads the ClientHello, from `early` first, of which what follows it is left.

@@ -1,5 +1,7 @@
 //! `tls` of a listener.
 
+use std::path::PathBuf;
+
 use logic::client_name::NamePattern;
 
 use super::{Parser, Zero, count, duration};
@@ -8,14 +10,14 @@ use crate::error::quote;
 use crate::nearest::nearest;
 use crate::raw::{Key, OneOrMany, RawClientCertificates, RawTls};
 use crate::types::{
-    Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group, MinVersion, Ocsp,
-    TlsPolicy, TlsSettings, UnknownRevocation,
+    AcmeSource, Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group,
+    MinVersion, Ocsp, TlsPolicy, TlsSettings, UnknownRevocation,
 };
 
 impl Parser<'_> {
     pub(super) fn tls(&mut self, at: &At<RawTls>) -> Option<TlsSettings> {
         let raw = &at.value;
-        let certificates = raw.certificates.as_ref().and_then(|path| self.file(path));
+        let (certificates, acme) = self.certificate_sources(at);
         let default = match &raw.default {
             Some(name) if name.value.is_empty() || name.value.contains(['/', '\0']) => {
                 let hint = "a name of the certificate, or the name of its files without .pem or .crt";
@@ -41,6 +43,7 @@ impl Parser<'_> {
         };
         Some(TlsSettings {
             certificates: certificates?,
+            acme: acme?,
             default: default?,
             key_passphrase_file: key_passphrase_file?,
             ocsp: match raw.ocsp.as_ref()?.value.as_str() {
@@ -53,6 +56,29 @@ impl Parser<'_> {
             handshakes: count(raw.handshakes.as_ref()?.value),
             client_certificates: client_certificates?,
         })
+    }
+
+    /// The directory that counts first, and the section that fills it or another one.
+    fn certificate_sources(&mut self, at: &At<RawTls>) -> (Option<PathBuf>, Option<Option<AcmeSource>>) {
+        let raw = &at.value;
+        let acme = match &raw.acme {
+            Some(name) => self.acme_named(name).map(Some),
+            None => Some(None),
+        };
+        let broken = |key| self.nodes.is_broken(at.id, key);
+        let directory = match (&raw.certificates, &acme) {
+            (Some(path), _) => self.file(path),
+            (None, Some(Some(source))) => Some(source.directory.clone()),
+            (None, None) => None,
+            (None, Some(None)) => {
+                if !broken("certificates") && !broken("acme") {
+                    let hint = "add certificates = \"/etc/penstock/certs\"";
+                    drop(self.report.at_key(self.nodes, at.id, "certificates is missing").hint(hint));
+                }
+                None
+            }
+        };
+        (directory, acme)
     }
 
     fn client_certificates(&mut self, at: &At<RawClientCertificates>) -> Option<ClientCertificates> {

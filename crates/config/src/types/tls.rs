@@ -1,6 +1,7 @@
 //! TLS of a listener: where its certificates are, and what is negotiated.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use logic::client_name::NamePattern;
@@ -10,6 +11,8 @@ use logic::client_name::NamePattern;
 pub struct TlsSettings {
     /// Directory of certificates and keys.
     pub certificates: PathBuf,
+    /// The section `[acme.NAME]` whose certificates are served: from the same directory, or from one beside it.
+    pub acme: Option<AcmeSource>,
     /// Which certificate is for clients that name no server, or one that is not known.
     pub default: Option<Box<str>>,
     /// Passphrase of encrypted keys that have none of their own.
@@ -117,6 +120,15 @@ pub enum Ocsp {
     On,
     /// None; responses come from files only.
     Off,
+}
+
+/// Certificates from an authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeSource {
+    /// NAME of the section.
+    pub name: Arc<str>,
+    /// Where its certificates are.
+    pub directory: PathBuf,
 }
 
 /// What is negotiated. At least one cipher and one group, and one of the ciphers is for a version that is allowed.

@@ -150,6 +150,20 @@ fn quality(parameter: &[u8]) -> Option<u16> {
     }
 }
 
+/// Writes an answer with a short text of our own.
+pub fn write_text(
+    out: &mut Vec<u8>,
+    text: &str,
+    persistence: Persistence,
+    method: MethodKind,
+    extra: &[(&str, &str)],
+) {
+    write_status_line(out, 200, "OK");
+    push_line(out, b"Content-Type", b"text/plain; charset=utf-8");
+    push_line(out, b"Cache-Control", b"no-store");
+    write_rest(out, persistence, extra, None, method, text);
+}
+
 fn html(page: &Page<'_>, reason: &str) -> String {
     let status = page.status;
     let mut body = String::with_capacity(640);

@@ -8,6 +8,7 @@ pub mod hello;
 pub mod http2;
 pub mod load;
 pub mod ocsp;
+pub mod pebble;
 pub mod peers;
 pub mod pki;
 pub mod server;

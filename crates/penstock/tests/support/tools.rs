@@ -37,8 +37,14 @@ pub fn python_script(environment: &str, name: &str) -> PathBuf {
 /// The conformance suite of HTTP/2.
 #[track_caller]
 pub fn h2spec() -> PathBuf {
-    let found = cache().join("bin").join("h2spec");
-    assert!(found.exists(), "h2spec is missing: run `make setup`");
+    built("h2spec")
+}
+
+/// A program that `make setup` builds.
+#[track_caller]
+pub fn built(name: &str) -> PathBuf {
+    let found = cache().join("bin").join(name);
+    assert!(found.exists(), "{name} is missing: run `make setup`");
     found
 }
 

@@ -100,6 +100,18 @@ pub(super) async fn redirect(
     send(client, &out, persistence, session.settings.timeouts.write, outcome).await
 }
 
+/// Answers a request with a short text of our own.
+pub(super) async fn give(session: &Session<'_>, client: &Client, outcome: &mut Outcome, text: &str) -> After {
+    let persistence = own_persistence(session, client);
+    let mut out = Vec::with_capacity(512);
+    let received = &session.received;
+    let method = received.request.kind(&received.head).method;
+    let extra = [(&*session.settings.request_id_header, outcome.request_id.as_str())];
+    error_page::write_text(&mut out, text, persistence, method, &extra);
+    outcome.status = 200;
+    send(client, &out, persistence, session.settings.timeouts.write, outcome).await
+}
+
 async fn send(
     client: &Client,
     out: &[u8],

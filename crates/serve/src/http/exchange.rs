@@ -35,6 +35,8 @@ pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mu
 
 /// Why a request goes to no backend.
 enum Own<'a> {
+    /// An authority looks whether a name is ours.
+    AcmeChallenge(Arc<str>),
     /// To this port.
     RedirectToHttps(u16),
     Redirect(RedirectStatus, &'a Location),
@@ -62,6 +64,11 @@ fn direct<'a>(
         None => RequestId::new(),
     };
     outcome.request_id = request_id.clone();
+    if session.arrival.tls.is_none()
+        && let Some(answer) = session.worker.front.state.acme.challenges.answer(request.path(head))
+    {
+        return Err(Own::AcmeChallenge(answer));
+    }
     if let RedirectToHttps::Port(port) = session.settings.redirect_to_https {
         return Err(Own::RedirectToHttps(port));
     }
@@ -129,6 +136,10 @@ async fn answer_ourselves(
     let received = &*session.received;
     let (head, request) = (&received.head[..], &received.request);
     match own {
+        Own::AcmeChallenge(answer) => {
+            outcome.end(Ending::AcmeChallenge);
+            answer::give(session, client, outcome, &answer).await
+        }
         Own::RedirectToHttps(port) => {
             let host = lower(text(request.host.of(head)));
             redirect_to_https(session, client, outcome, &host, port).await

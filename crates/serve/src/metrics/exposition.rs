@@ -4,13 +4,16 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::SystemTime;
 
+use config::Config;
 use logic::balance::Availability;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use crate::acme;
 use crate::front::Front;
 use crate::metrics::{LATENCY_BOUNDS, LatencySum};
 use crate::report::certificates::stores as certificate_stores;
@@ -53,6 +56,7 @@ impl Collector for FrontCollector {
             .collect();
         encode_listeners(&mut out, &listeners)?;
         encode_certificates(&mut out, &listeners)?;
+        encode_orders(&mut out, &self.0.state, &snapshot.config)?;
         let backends: Vec<_> = snapshot
             .pools
             .iter()
@@ -287,6 +291,33 @@ fn encode_certificates(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>])
     let (fetched, failed) = stores.first().map(|store| store.staples().counts()).unwrap_or_default();
     out.counter("ocsp_fetches", "OCSP responses that were fetched and are good", fetched)?;
     out.counter("ocsp_failures", "Attempts to fetch an OCSP response that failed", failed)
+}
+
+fn encode_orders(out: &mut Families<'_>, state: &State, config: &Config) -> fmt::Result {
+    let board = &state.acme;
+    out.counter("acme_issued", "Certificates that authorities have issued", board.issued.load(Relaxed))?;
+    out.counter("acme_failures", "Orders of certificates that failed", board.failed.load(Relaxed))?;
+    let standings: Vec<_> = config
+        .acme
+        .iter()
+        .flat_map(|section| {
+            let label = move |(name, standing): (Arc<str>, acme::Standing)| {
+                ([("acme", section.name.to_string()), ("certificate", name.to_string())], standing)
+            };
+            board.of_section(&section.name).into_iter().map(label)
+        })
+        .collect();
+    let failures = standings.iter().map(|(labels, standing)| (labels.clone(), u64::from(standing.failures)));
+    out.gauges(
+        "acme_failures_in_a_row",
+        "Orders of a certificate that failed since the last success",
+        failures,
+    )?;
+    let due = standings.iter().map(|(labels, standing)| {
+        let at = standing.next.at.duration_since(SystemTime::UNIX_EPOCH);
+        (labels.clone(), at.map_or(0, |at| at.as_secs()))
+    });
+    out.gauges("acme_next_order_seconds", "When a certificate is ordered next, in Unix time", due)
 }
 
 /// Name, help and value.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use config::Config;
 use serde::Serialize;
 
 use super::text::{Table, plural, printable, push_line};
+use crate::acme;
 use crate::events::timestamp;
 use crate::front::Front;
 use crate::snapshot::ListenerPlan;
@@ -22,6 +24,29 @@ pub struct DirectoryReport {
     pub faults: Vec<String>,
     /// Broken ones first, then by the time they have left.
     pub certificates: Vec<CertificateReport>,
+    /// Those that are ordered from an authority, by name.
+    pub orders: Vec<OrderReport>,
+}
+
+/// A certificate that is ordered, and ordered again when it is due.
+#[derive(Clone, Debug, Serialize)]
+pub struct OrderReport {
+    /// NAME of its file.
+    pub certificate: String,
+    /// NAME of the section `[acme.NAME]`.
+    pub acme: String,
+    /// Names that it is for.
+    pub names: Vec<String>,
+    /// `waiting` until it is due, `ordering`, or `failed` and waiting to try again.
+    pub state: &'static str,
+    /// Not before this it is ordered.
+    pub next: String,
+    /// Why then.
+    pub because: &'static str,
+    /// Failures since the last success.
+    pub failures: u32,
+    /// Why the last order failed.
+    pub reason: Option<String>,
 }
 
 /// A certificate as it stands.
@@ -93,8 +118,9 @@ pub fn read(front: &Front, wanted: Option<&str>) -> Vec<DirectoryReport> {
     stores(plans.iter().copied())
         .into_iter()
         .map(|store| {
-            let serves =
-                |plan: &&&ListenerPlan| plan.tls.as_ref().is_some_and(|tls| Arc::ptr_eq(tls.store(), store));
+            let serves = |plan: &&&ListenerPlan| {
+                plan.tls.as_ref().is_some_and(|tls| tls.stores().any(|other| Arc::ptr_eq(other, store)))
+            };
             DirectoryReport {
                 directory: store.directory().display().to_string(),
                 listeners: plans.iter().filter(serves).map(|plan| plan.settings.name.to_string()).collect(),
@@ -105,6 +131,7 @@ pub fn read(front: &Front, wanted: Option<&str>) -> Vec<DirectoryReport> {
                     .filter(|it| is_wanted(it))
                     .map(|it| one(it, now))
                     .collect(),
+                orders: orders(front, &snapshot.config, store, wanted.as_deref()),
             }
         })
         .collect()
@@ -113,12 +140,32 @@ pub fn read(front: &Front, wanted: Option<&str>) -> Vec<DirectoryReport> {
 /// The directories of these listeners, each once.
 pub(crate) fn stores<'a>(listeners: impl Iterator<Item = &'a ListenerPlan>) -> Vec<&'a Arc<Store>> {
     let mut stores: Vec<&Arc<Store>> = Vec::new();
-    for store in listeners.filter_map(|plan| plan.tls.as_ref()).map(|tls| tls.store()) {
+    for store in listeners.filter_map(|plan| plan.tls.as_ref()).flat_map(|tls| tls.stores()) {
         if !stores.iter().any(|other| Arc::ptr_eq(other, store)) {
             stores.push(store);
         }
     }
     stores
+}
+
+/// What is ordered into this directory.
+fn orders(front: &Front, config: &Config, store: &Store, wanted: Option<&str>) -> Vec<OrderReport> {
+    let sections = config.acme.iter().filter(|section| section.certificates_directory() == store.directory());
+    let all = sections.flat_map(|section| {
+        let report = |(name, standing): (Arc<str>, acme::Standing)| OrderReport {
+            certificate: name.to_string(),
+            acme: section.name.to_string(),
+            names: standing.names,
+            state: standing.phase.word(),
+            next: timestamp(standing.next.at),
+            because: standing.next.reason.words(),
+            failures: standing.failures,
+            reason: standing.reason,
+        };
+        front.state.acme.of_section(&section.name).into_iter().map(report)
+    });
+    all.filter(|order| wanted.is_none_or(|wanted| order.names.iter().any(|name| name.contains(wanted))))
+        .collect()
 }
 
 fn one(certificate: &Certificate, now: SystemTime) -> CertificateReport {
@@ -191,8 +238,21 @@ pub fn text(directories: &[DirectoryReport]) -> String {
                 push_line(&mut out, &format!("  {}: {}", printable(&certificate.name), printable(note)));
             }
         }
+        directory.orders.iter().for_each(|order| push_line(&mut out, &line(order)));
     }
     out
+}
+
+fn line(order: &OrderReport) -> String {
+    let OrderReport { certificate, state, next, because, failures, .. } = order;
+    let certificate = printable(certificate);
+    match &order.reason {
+        Some(reason) => {
+            let times = plural(*failures as usize, "failure");
+            format!("  ! {certificate}: {state}: {times}, the next try is at {next}: {}", printable(reason))
+        }
+        None => format!("  {certificate}: {state}: next order at {next}, {because}"),
+    }
 }
 
 fn row(certificate: &CertificateReport) -> [String; 9] {

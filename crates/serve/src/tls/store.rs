@@ -2,6 +2,7 @@
 //! A pair that is broken leaves the one from before in service. Reading happens where it holds up no worker.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -30,6 +31,17 @@ pub struct Source {
     pub passphrase_file: Option<PathBuf>,
     /// Whether responders are asked for staples.
     pub ocsp: Ocsp,
+    /// Who puts certificates there.
+    pub filler: Filler,
+}
+
+/// Who puts certificates into a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Filler {
+    /// Somebody else: without one it is a fault.
+    People,
+    /// Our own orders from an authority, which say themselves what is missing.
+    Authority,
 }
 
 /// The certificates of one directory.
@@ -134,7 +146,12 @@ impl Store {
             Ok(layout) => layout,
             Err((path, error)) => {
                 // An unmounted or moved directory takes nothing out of service.
-                memory.fault = Some(CertificateFault::unreadable(&path, &error));
+                let serves = memory.entries.values().any(|entry| entry.served.is_some());
+                let is_to_come = !serves && self.source.filler == Filler::Authority;
+                memory.fault = match error.kind() {
+                    io::ErrorKind::NotFound if is_to_come => None,
+                    _ => Some(CertificateFault::unreadable(&path, &error)),
+                };
                 memory.scanned = true;
                 return Scan { directories: vec![self.source.directory.clone()], ..Scan::default() };
             }
@@ -158,7 +175,7 @@ impl Store {
             .values()
             .filter_map(|entry| Some((entry.candidate.name.as_str(), entry.served.as_ref()?)));
         let lookup = Lookup::new(pairs, now);
-        if lookup.is_empty() {
+        if lookup.is_empty() && self.source.filler == Filler::People {
             memory.fault = Some(CertificateFault::new(&self.source.directory, Kind::Empty));
         }
         if first {

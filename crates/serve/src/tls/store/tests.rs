@@ -38,7 +38,12 @@ fn certificate(directory: &Path, stem: &str, names: &[&str]) {
 
 fn store(directory: &Path) -> Store {
     Store::new(
-        Source { directory: directory.to_owned(), passphrase_file: None, ocsp: Ocsp::On },
+        Source {
+            directory: directory.to_owned(),
+            passphrase_file: None,
+            ocsp: Ocsp::On,
+            filler: Filler::People,
+        },
         Arc::new(Staples::new(None)),
     )
 }

@@ -1,0 +1,307 @@
+//! `[acme.NAME]`.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Parser, Refused};
+use crate::de::At;
+use crate::error::quote;
+use crate::nearest::nearest;
+use crate::raw::{OneOrMany, RawAcme, RawConfig};
+use crate::tree::{NodeId, Nodes};
+use crate::types::{
+    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, BindAddress, ExternalAccount, Listener, Protocol,
+    TlsSettings, certificates_directory,
+};
+
+/// The sections that the file names, also those with faults.
+pub(super) struct AcmeNames {
+    names: Vec<String>,
+    /// What their directories are in.
+    state: Option<PathBuf>,
+}
+
+impl AcmeNames {
+    pub(super) fn new(raw: &RawConfig) -> Self {
+        let sections = raw.acme.as_ref().map(|acme| acme.value.0.as_slice()).unwrap_or_default();
+        Self { names: sections.iter().map(|(name, _)| name.clone()).collect(), state: None }
+    }
+
+    pub(super) fn keep_in(&mut self, state_directory: Option<&Path>) {
+        self.state = state_directory.map(|state| state.join("acme"));
+    }
+}
+
+impl Parser<'_> {
+    /// All sections; what they keep goes below the state directory.
+    pub(super) fn all_acme(&mut self, raw: &RawConfig) -> Option<Vec<Acme>> {
+        let Some(sections) = &raw.acme else {
+            return (!self.nodes.is_broken(Nodes::ROOT, "acme")).then(Vec::new);
+        };
+        let has_process_fault = raw.process.as_ref().is_none_or(|process| {
+            self.nodes.is_broken(process.id, "state-directory") || process.value.state_directory.is_some()
+        });
+        if let (None, false, Some((_, first))) =
+            (&self.acme.state, has_process_fault, sections.value.0.first())
+        {
+            let message = "account and certificates must survive a restart, and there is no state directory";
+            let hint = "add state-directory = \"/var/lib/penstock\" to [process]";
+            drop(self.report.at_key(self.nodes, first.id, message).hint(hint));
+        }
+        let all: Vec<_> =
+            sections.value.0.iter().map(|(name, section)| self.acme_section(name, section)).collect();
+        all.into_iter().collect()
+    }
+
+    fn acme_section(&mut self, name: &str, at: &At<RawAcme>) -> Option<Acme> {
+        let raw = &at.value;
+        let valid = self.name(name, at.id);
+        let agreed = raw.terms_agreed.as_ref().and_then(|agreed| {
+            if !agreed.value {
+                let message = "without your consent to its terms of service an authority issues nothing";
+                drop(self.report.at(self.nodes, agreed.id, message).hint("read them, then write true"));
+            }
+            agreed.value.then_some(())
+        });
+        let directory = raw.directory.as_ref().and_then(|url| self.read(url, https_url));
+        let contacts = match &raw.contact {
+            None => Some(Vec::new()),
+            Some(contact) => self.texts(contact, mailbox),
+        };
+        let challenge = raw.challenge.as_ref().map(|challenge| match challenge.value.as_str() {
+            "tls-alpn-01" => AcmeChallenge::TlsAlpn01,
+            _ => AcmeChallenge::Http01,
+        });
+        let ca = match &raw.ca {
+            Some(path) => self.file(path).map(Some),
+            None => Some(None),
+        };
+        let profile = match &raw.profile {
+            Some(profile) => self.read(profile, word).map(Some),
+            None => Some(None),
+        };
+        let external_account = match &raw.external_account {
+            Some(account) => {
+                let id = account.value.id.as_ref().and_then(|id| self.read(id, word));
+                let key_file = account.value.key_file.as_ref().and_then(|path| self.file(path));
+                id.zip(key_file).map(|(id, key_file)| Some(ExternalAccount { id: id.into(), key_file }))
+            }
+            None => Some(None),
+        };
+        let certificates = raw.names.as_ref().and_then(|list| self.acme_certificates(list));
+        valid?;
+        agreed?;
+        Some(Acme {
+            name: name.into(),
+            directory: directory?,
+            contacts: contacts?,
+            challenge: challenge?,
+            ca: ca?,
+            profile: profile?,
+            external_account: external_account?,
+            certificates: certificates?,
+            state: self.acme.state.as_ref()?.join(name),
+        })
+    }
+
+    fn acme_certificates(&mut self, list: &At<Vec<At<OneOrMany<String>>>>) -> Option<Vec<AcmeCertificate>> {
+        if list.value.is_empty() {
+            if !self.nodes.is_incomplete(list.id) {
+                drop(self.report.at(self.nodes, list.id, "this list is empty: nothing would be ordered"));
+            }
+            return None;
+        }
+        let all: Vec<_> = list.value.iter().map(|entry| self.acme_certificate(entry)).collect();
+        let all: Vec<AcmeCertificate> = all.into_iter().collect::<Option<_>>()?;
+        let mut seen: HashMap<Arc<str>, NodeId> = HashMap::new();
+        for (entry, certificate) in list.value.iter().zip(&all) {
+            if let Some(first) = seen.insert(certificate.name.clone(), entry.id) {
+                let place = self.report.whereabouts(self.nodes, first);
+                let message = format!(
+                    "another certificate begins with {}{place}, and files are named by the first name",
+                    quote(&certificate.name)
+                );
+                drop(self.report.at(self.nodes, entry.id, message));
+                return None;
+            }
+        }
+        Some(all)
+    }
+
+    fn acme_certificate(&mut self, entry: &At<OneOrMany<String>>) -> Option<AcmeCertificate> {
+        let names = self.texts(entry, host_name)?;
+        if names.len() > MOST_NAMES {
+            let message = format!("{} names: authorities put at most {MOST_NAMES} into one", names.len());
+            drop(self.report.at(self.nodes, entry.id, message).hint("make several certificates of them"));
+            return None;
+        }
+        let mut unique: Vec<String> = Vec::new();
+        for name in names {
+            if !unique.contains(&name) {
+                unique.push(name);
+            }
+        }
+        let Some(first) = unique.first() else {
+            drop(self.report.at(self.nodes, entry.id, "this certificate has no name"));
+            return None;
+        };
+        Some(AcmeCertificate { name: first.as_str().into(), names: unique })
+    }
+
+    /// The entries of a list of texts, or a single one.
+    fn texts<V>(
+        &mut self,
+        at: &At<OneOrMany<String>>,
+        read: impl Fn(&str) -> Result<V, Refused>,
+    ) -> Option<Vec<V>> {
+        match &at.value {
+            OneOrMany::One(text) => {
+                self.read(&At { id: at.id, value: text.clone() }, read).map(|value| vec![value])
+            }
+            OneOrMany::Many(list) => {
+                let all: Vec<_> = list.iter().map(|text| self.read(text, &read)).collect();
+                all.into_iter().collect()
+            }
+        }
+    }
+
+    /// The section that a listener names.
+    pub(super) fn acme_named(&mut self, name: &At<String>) -> Option<AcmeSource> {
+        if self.acme.names.contains(&name.value) {
+            // Without a state directory that was said already.
+            let directory = certificates_directory(&self.acme.state.as_ref()?.join(&name.value));
+            return Some(AcmeSource { name: name.value.as_str().into(), directory });
+        }
+        if self.nodes.is_broken(Nodes::ROOT, "acme") {
+            return None;
+        }
+        let near = nearest(&name.value, self.acme.names.iter().map(String::as_str));
+        let hint = near.map(|near| format!("did you mean {}?", quote(near)));
+        let shown = self.nodes.show(name.id, &name.value);
+        let draft = self.report.at(self.nodes, name.id, format!("no section [acme.NAME] is named {shown}"));
+        drop(match hint {
+            Some(hint) => draft.hint_from_value(hint),
+            None => draft.hint("add [acme.NAME] with names and terms-agreed"),
+        });
+        None
+    }
+
+    /// Sections that do nothing, and challenges that nothing here may answer.
+    pub(super) fn useless_acme(&mut self, raw: &RawConfig, sections: &[Acme], listeners: &[Listener]) {
+        let Some(all) = &raw.acme else { return };
+        let names = |tls: &TlsSettings, section: &Acme| {
+            tls.acme.as_ref().is_some_and(|source| source.name == section.name)
+        };
+        for (section, (_, at)) in sections.iter().zip(&all.value.0) {
+            if !listeners.iter().any(|it| it.tls.as_ref().is_some_and(|tls| names(tls, section))) {
+                let message = "no listener uses these certificates: they are not ordered";
+                let hint = format!("add acme = {} to tls of a listener", quote(&section.name));
+                drop(self.report.at_key(self.nodes, at.id, message).warning().hint(hint));
+                continue;
+            }
+            let (port, what, fits): (u16, _, fn(&Listener) -> bool) = match section.challenge {
+                AcmeChallenge::Http01 => (80, "without tls and with protocol = \"http\"", |listener| {
+                    listener.tls.is_none() && matches!(listener.protocol, Protocol::Http(_))
+                }),
+                AcmeChallenge::TlsAlpn01 => (443, "with tls", |listener| listener.tls.is_some()),
+            };
+            let word = section.challenge.word();
+            let mut able = listeners.iter().filter(|listener| fits(listener)).peekable();
+            if able.peek().is_none() {
+                let message = format!("{word} is answered by a listener {what}, and there is none");
+                drop(self.report.at_key(self.nodes, at.id, message));
+                continue;
+            }
+            let at_port = |bind: &BindAddress| match bind {
+                BindAddress::AnyIp(own) => *own == port,
+                BindAddress::Ip(address) => address.port() == port,
+                BindAddress::Unix(_) | BindAddress::Systemd(_) => true,
+            };
+            if !able.any(|listener| listener.binds.iter().any(at_port)) {
+                let message = format!(
+                    "authorities ask port {port} of each name, and no listener {what} is there: something must lead \
+                     it here"
+                );
+                drop(self.report.at_key(self.nodes, at.id, message).warning());
+            }
+        }
+    }
+}
+
+/// Let's Encrypt's bound, and that of others.
+const MOST_NAMES: usize = 100;
+
+/// A URL with `https` and a host.
+fn https_url(text: &str) -> Result<Box<str>, Refused> {
+    let Some(rest) = text.strip_prefix("https://") else {
+        let reason = match text.starts_with("http://") {
+            true => "is not encrypted: ACME is spoken over https only",
+            false => "is no URL with https",
+        };
+        return Err(Refused::new(reason));
+    };
+    let host = rest.split('/').next().unwrap_or_default();
+    let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"<>\\^`{|}#".contains(&byte));
+    if host.is_empty() || host.starts_with(':') || host.contains('@') || !visible || text.len() > 2048 {
+        return Err(Refused::new("is no URL of a directory"));
+    }
+    Ok(text.into())
+}
+
+/// A contact as ACME wants it.
+fn mailbox(text: &str) -> Result<String, Refused> {
+    let address = text.strip_prefix("mailto:").unwrap_or(text);
+    let fits = |byte: u8| byte.is_ascii_graphic() && !b"\",?%:<>()[]\\".contains(&byte);
+    match address.split_once('@') {
+        Some((who, domain))
+            if !who.is_empty()
+                && !domain.is_empty()
+                && !domain.contains('@')
+                && text.len() <= 320
+                && address.bytes().all(fits) =>
+        {
+            Ok(format!("mailto:{address}"))
+        }
+        _ => Err(Refused::new("is no address of e-mail").in_general("such as \"admin@example.org\"")),
+    }
+}
+
+fn word(text: &str) -> Result<Box<str>, Refused> {
+    match (1..=256).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(text.into()),
+        false => Err(Refused::new("is not one word of visible characters")),
+    }
+}
+
+/// A name that a public authority could validate by a connection (RFC 1123 section 2.1).
+fn host_name(text: &str) -> Result<String, Refused> {
+    if text.starts_with("*.") || text.contains('*') {
+        let hint = "name the hosts one by one, or get it by other means into a directory of certificates";
+        return Err(
+            Refused::new("is a wildcard, which can only be validated by DNS (dns-01)").in_general(hint)
+        );
+    }
+    if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+        return Err(Refused::new("is an address: certificates are ordered for names only"));
+    }
+    if text.contains("://") || text.contains('/') {
+        return Err(Refused::new("is a URL, not a host name"));
+    }
+    if !text.is_ascii() {
+        let hint = "write it as DNS does, in Punycode: \"xn--...\"";
+        return Err(Refused::new("has characters that host names do not have").in_general(hint));
+    }
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if name.len() > 253 || !name.split('.').all(label) {
+        return Err(Refused::new("is no host name"));
+    }
+    Ok(name.to_ascii_lowercase())
+}

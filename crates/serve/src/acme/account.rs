@@ -1,0 +1,164 @@
+//! The account with an authority: registered once, kept in a file, and used from then on.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use config::types::{Acme, ExternalAccount};
+use instant_acme::{Account, AccountCredentials, ExternalAccountKey, NewAccount};
+use serde::{Deserialize, Serialize};
+
+use super::client::Client;
+use super::fault::Fault;
+use super::kept::{lock_file, on_disk, write};
+use crate::file;
+
+/// Largest file of an account or its key.
+const LARGEST: u64 = 64 * 1024;
+
+/// An account's file.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    contacts: Vec<String>,
+    credentials: AccountCredentials,
+}
+
+/// Opens the account of a section, or registers one. `None`: another process is about to.
+pub(super) async fn open(settings: &Acme, client: Client) -> Result<Option<Account>, Fault> {
+    let path = path(settings);
+    let (of_lock, of_file) = (settings.state.join("account.lock"), path.clone());
+    let Some(_lock) = on_disk(move || lock_file(&of_lock)).await? else { return Ok(None) };
+    let Some(mut kept) = on_disk(move || read(&of_file)).await? else {
+        return register(settings, client, &path).await.map(Some);
+    };
+    let again = serde_json::to_value(&kept.credentials);
+    let fault = |doing| move |source| Fault::Authority { doing, source };
+    let builder = Account::builder_with_http(Box::new(client));
+    let account = match builder.from_credentials(kept.credentials).await {
+        Ok(account) => account,
+        Err(instant_acme::Error::KeyRejected | instant_acme::Error::Crypto) => {
+            return Err(Fault::Account { path, why: "its key is none".to_owned() });
+        }
+        Err(source) => return Err(fault("read the directory of the authority")(source)),
+    };
+    if kept.contacts != settings.contacts {
+        let contacts: Vec<&str> = settings.contacts.iter().map(String::as_str).collect();
+        account.update_contacts(&contacts).await.map_err(fault("change the contacts of the account"))?;
+        kept.contacts.clone_from(&settings.contacts);
+        let text = serde_json::to_string_pretty(&serde_json::json!({
+            "contacts": kept.contacts,
+            "credentials": again.map_err(|error| Fault::Crypto(error.to_string()))?,
+        }));
+        let text = text.map_err(|error| Fault::Crypto(error.to_string()))?;
+        on_disk(move || write(&path, text.as_bytes())).await?;
+    }
+    Ok(Some(account))
+}
+
+async fn register(settings: &Acme, client: Client, path: &Path) -> Result<Account, Fault> {
+    // An account whose key cannot be kept would be registered again and again.
+    let probe = path.with_extension("probe");
+    on_disk(move || {
+        write(&probe, &[b'x'; 4096])?;
+        std::fs::remove_file(&probe).map_err(|source| Fault::File { path: probe, what: "written", source })
+    })
+    .await?;
+    let external = match settings.external_account.clone() {
+        Some(account) => Some(on_disk(move || external_key(&account)).await?),
+        None => None,
+    };
+    let contacts: Vec<&str> = settings.contacts.iter().map(String::as_str).collect();
+    let wanted =
+        NewAccount { contact: &contacts, terms_of_service_agreed: true, only_return_existing: false };
+    let directory = settings.directory.to_string();
+    let (account, credentials) = Account::builder_with_http(Box::new(client))
+        .create(&wanted, directory, external.as_ref())
+        .await
+        .map_err(|source| Fault::Authority { doing: "register an account", source })?;
+    let kept = Kept { contacts: settings.contacts.clone(), credentials };
+    let text = serde_json::to_string_pretty(&kept).map_err(|error| Fault::Crypto(error.to_string()))?;
+    let path = path.to_owned();
+    on_disk(move || write(&path, text.as_bytes())).await?;
+    Ok(account)
+}
+
+/// Each authority has its own: the name of its host, and what tells two directories on one host apart.
+fn path(settings: &Acme) -> PathBuf {
+    let url = &settings.directory;
+    let host = url.trim_start_matches("https://").split('/').next().unwrap_or_default();
+    let host: String = host
+        .chars()
+        .map(|char| if char.is_ascii_alphanumeric() || char == '.' { char } else { '-' })
+        .collect();
+    let hash = logic::balance::hash_bytes(0, url.as_bytes()) as u32;
+    settings.state.join(format!("account-{host}-{hash:08x}.json"))
+}
+
+fn read(path: &Path) -> Result<Option<Kept>, Fault> {
+    let text = match file::read(path, LARGEST) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(Fault::File { path: path.to_owned(), what: "read", source }),
+    };
+    let damaged = |why: String| Fault::Account { path: path.to_owned(), why };
+    serde_json::from_slice(&text).map(Some).map_err(|error| damaged(error.to_string()))
+}
+
+fn external_key(account: &ExternalAccount) -> Result<ExternalAccountKey, Fault> {
+    let path = &account.key_file;
+    let text = file::read(path, LARGEST).map_err(|source| Fault::File {
+        path: path.clone(),
+        what: "read",
+        source,
+    })?;
+    let key = decode_base64url(text.trim_ascii()).filter(|key| !key.is_empty());
+    let key = key.ok_or_else(|| Fault::Setting {
+        key: "external-account.key-file",
+        why: format!("{}: holds no key in base64url", path.display()),
+    })?;
+    Ok(ExternalAccountKey::new(account.id.clone(), &key))
+}
+
+/// RFC 4648 section 5, with or without padding. Authorities also give the other alphabet.
+fn decode_base64url(text: &[u8]) -> Option<Vec<u8>> {
+    let text = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
+    let value = |byte: u8| {
+        Some(match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'-' | b'+' => 62,
+            b'_' | b'/' => 63,
+            _ => return None,
+        })
+    };
+    let mut out = Vec::with_capacity(text.len() * 3 / 4);
+    for group in text.chunks(4) {
+        let mut bits = 0_u32;
+        for byte in group {
+            bits = bits << 6 | u32::from(value(*byte)?);
+        }
+        match group.len() {
+            4 => out.extend_from_slice(&bits.to_be_bytes()[1..]),
+            3 => out.extend_from_slice(&(bits >> 2).to_be_bytes()[2..]),
+            2 => out.push((bits >> 4) as u8),
+            _ => return None,
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_in_both_alphabets_with_and_without_padding() {
+        for text in ["-_8AAQ", "+/8AAQ==", "-_8AAQ=="] {
+            assert_eq!(decode_base64url(text.as_bytes()).unwrap(), [0xfb, 0xff, 0, 1], "{text}");
+        }
+        assert_eq!(decode_base64url(b"AAEC").unwrap(), [0, 1, 2]);
+        for bad in ["A", "AAAAA", "A A=", "%%%%"] {
+            assert!(decode_base64url(bad.as_bytes()).is_none(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! HTTPS to an authority: one connection for each request, with a limit for its time and for the size of the answer.
+
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http_body_util::{BodyExt, Limited};
+use hyper_util::rt::TokioIo;
+use instant_acme::{BodyWrapper, BytesResponse, HttpClient, Problem};
+use rustls::crypto::aws_lc_rs;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::fault::{Fault, short};
+use crate::file;
+use crate::state::lock;
+
+/// Longest time for a request and its answer.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Largest answer: a chain of certificates is a few kilobytes.
+const LARGEST: usize = 1024 * 1024;
+
+/// Largest file of trusted certificates.
+const LARGEST_CA: u64 = 16 * 1024 * 1024;
+
+/// Why a request has no answer that could be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    /// There was no connection.
+    #[error("{host}: cannot be reached: {source}")]
+    Connect { host: String, source: io::Error },
+    /// It is not who it says.
+    #[error("{host}: TLS failed: {source}{}", trust_hint(source))]
+    Tls { host: String, source: io::Error },
+    /// It stopped speaking.
+    #[error("{host}: the connection broke: {why}")]
+    Broken { host: String, why: String },
+    /// It did not speak.
+    #[error("{host}: no answer within {} s", limit.as_secs_f32())]
+    Late { host: String, limit: Duration },
+    /// It said something else.
+    #[error(
+        "{host}: answered {status} with {kind}{}: this is not the answer of an ACME server",
+        excerpt(body)
+    )]
+    Foreign { host: String, status: u16, kind: String, body: String },
+    /// The URL has no host.
+    #[error("\"{0}\" is no URL with https")]
+    Url(String),
+}
+
+impl ClientError {
+    /// Whether the authority did not come to see the request.
+    pub(super) fn is_unavailability(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Tls { .. } | Self::Broken { .. } | Self::Late { .. } => true,
+            Self::Foreign { status, .. } => *status >= 500 || *status == 429,
+            Self::Url(_) => false,
+        }
+    }
+}
+
+fn trust_hint(error: &io::Error) -> &'static str {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
+            "; the issuer of its certificate is not trusted: name it in `ca`"
+        }
+        _ => "",
+    }
+}
+
+fn excerpt(body: &str) -> String {
+    let start: String = short(body).chars().take(80).collect();
+    if start.trim().is_empty() { String::new() } else { format!(" (\"{}\")", start.trim()) }
+}
+
+/// A client for one authority.
+#[derive(Clone)]
+pub(super) struct Client {
+    connector: TlsConnector,
+    limit: Duration,
+    /// What the last error said of when to come again.
+    retry_after: Arc<Mutex<Option<Duration>>>,
+}
+
+impl Client {
+    /// A client that believes those in the file, or those that the system believes. Reads files.
+    pub(super) fn new(ca: Option<&Path>) -> Result<Self, Fault> {
+        let roots = roots(ca)?;
+        let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Fault::Crypto(error.to_string()))?;
+        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self {
+            connector: TlsConnector::from(Arc::new(config)),
+            limit: LIMIT,
+            retry_after: Arc::default(),
+        })
+    }
+
+    /// What the last error said of when to come again.
+    pub(super) fn take_retry_after(&self) -> Option<Duration> {
+        lock(&self.retry_after).take()
+    }
+
+    async fn ask(&self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, ClientError> {
+        let host = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+        match tokio::time::timeout(self.limit, self.exchange(request, &host)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ClientError::Late { host, limit: self.limit }),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        mut request: Request<BodyWrapper<Bytes>>,
+        host: &str,
+    ) -> Result<BytesResponse, ClientError> {
+        let broken =
+            |why: &dyn std::error::Error| ClientError::Broken { host: host.to_owned(), why: causes(why) };
+        let (name, port) =
+            target(request.uri()).ok_or_else(|| ClientError::Url(request.uri().to_string()))?;
+        let server =
+            ServerName::try_from(name.clone()).map_err(|_| ClientError::Url(request.uri().to_string()))?;
+        let tcp = TcpStream::connect((name.as_str(), port))
+            .await
+            .map_err(|source| ClientError::Connect { host: host.to_owned(), source })?;
+        let tls = self
+            .connector
+            .connect(server, tcp)
+            .await
+            .map_err(|source| ClientError::Tls { host: host.to_owned(), source })?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| broken(&error))?;
+        // It ends with the sender.
+        let connection = Connection(tokio::spawn(connection));
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let path = path.parse::<Uri>().map_err(|_| ClientError::Url(request.uri().to_string()))?;
+        if let Ok(value) = HeaderValue::from_str(host) {
+            request.headers_mut().insert(HOST, value);
+        }
+        *request.uri_mut() = path;
+        let answer = sender.send_request(request).await.map_err(|error| broken(&error))?;
+        let (parts, body) = answer.into_parts();
+        let body = Limited::new(body, LARGEST).collect().await.map_err(|error| broken(&*error))?.to_bytes();
+        drop(connection);
+        self.judge(host, Response::from_parts(parts, body))
+    }
+
+    /// Refuses what no ACME server says, and remembers when to come again.
+    fn judge(&self, host: &str, answer: Response<Bytes>) -> Result<BytesResponse, ClientError> {
+        let (parts, body) = answer.into_parts();
+        let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let is_page = kind.starts_with("text/html");
+        if parts.status.as_u16() >= 400 {
+            *lock(&self.retry_after) = retry_after(&parts.headers, SystemTime::now());
+        }
+        let is_problem = || serde_json::from_slice::<Problem>(&body).is_ok();
+        let is_fine = if parts.status.is_success() { !is_page } else { is_problem() };
+        // A HEAD for a nonce that fails has no body; the library says what it misses.
+        if !is_fine {
+            return Err(ClientError::Foreign {
+                host: host.to_owned(),
+                status: parts.status.as_u16(),
+                kind: if kind.is_empty() { "no content type".to_owned() } else { short(kind) },
+                body: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
+            });
+        }
+        Ok(BytesResponse { parts, body: Box::new(body) })
+    }
+}
+
+impl HttpClient for Client {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, instant_acme::Error>> + Send>> {
+        let client = self.clone();
+        Box::pin(async move {
+            client.ask(request).await.map_err(|error| instant_acme::Error::Other(Box::new(error)))
+        })
+    }
+}
+
+/// A connection's task, ended with it.
+struct Connection(tokio::task::JoinHandle<hyper::Result<()>>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Host and port of a URL with `https`.
+fn target(uri: &Uri) -> Option<(String, u16)> {
+    let host = uri.host().filter(|host| !host.is_empty() && uri.scheme_str() == Some("https"))?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Some((host.to_owned(), uri.port_u16().unwrap_or(443)))
+}
+
+/// The time to wait that an answer asks for: seconds, or a date (RFC 9110 section 10.2.3).
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = value.parse::<u64>() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::parse(value).ok()?;
+    SystemTime::from(date.timestamp()).duration_since(now).ok()
+}
+
+/// An error with what is behind it: hyper says only half of it itself.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut inner = error.source();
+    while let Some(cause) = inner {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        inner = cause.source();
+    }
+    text
+}
+
+fn roots(ca: Option<&Path>) -> Result<RootCertStore, Fault> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            let bytes = file::read(path, LARGEST_CA).map_err(|source| Fault::File {
+                path: path.to_owned(),
+                what: "read",
+                source,
+            })?;
+            for certificate in CertificateDer::pem_slice_iter(&bytes) {
+                let added = certificate.map_err(|error| error.to_string());
+                let added = added.and_then(|it| roots.add(it).map_err(|error| error.to_string()));
+                added
+                    .map_err(|why| Fault::Setting { key: "ca", why: format!("{}: {why}", path.display()) })?;
+            }
+        }
+        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+    }
+    if roots.is_empty() {
+        let why = match ca {
+            Some(path) => format!("{}: holds no certificate", path.display()),
+            None => "the system trusts nobody (is the package ca-certificates there?)".to_owned(),
+        };
+        return Err(Fault::Setting { key: "ca", why });
+    }
+    Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_does_not_answer_is_waited_for_no_longer_than_the_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let ca = directory.path().join("ca.pem");
+        let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        std::fs::write(&ca, issued.cert.pem()).unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = Client { limit: Duration::from_millis(50), ..Client::new(Some(&ca)).unwrap() };
+        let request = Request::builder().uri(format!("https://{address}/dir")).body(BodyWrapper::default());
+        let error = client.ask(request.unwrap()).await.err().unwrap();
+        assert!(error.is_unavailability());
+        assert_eq!(error.to_string(), format!("{address}: no answer within 0.05 s"));
+    }
+
+    #[test]
+    fn the_time_to_come_again_is_read_as_seconds_and_as_a_date() {
+        let headers =
+            |value: &'static str| HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]);
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_400);
+        let read = |value| retry_after(&headers(value), now).map(|wait| wait.as_secs());
+        assert_eq!(read(" 120 "), Some(120));
+        assert_eq!(read("Wed, 21 Oct 2015 07:28:00 GMT"), Some(80));
+        for nothing in ["", "soon", "-5", "Wed, 21 Oct 2009 07:28:00 GMT"] {
+            assert_eq!(read(nothing), None, "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_certificate_is_no_file_of_trust() {
+        let directory = tempfile::tempdir().unwrap();
+        let ca = directory.path().join("ca.pem");
+        std::fs::write(&ca, "nothing").unwrap();
+        let fault = Client::new(Some(&ca)).err().unwrap().to_string();
+        assert!(fault.ends_with("ca.pem: holds no certificate"), "{fault}");
+        let fault = Client::new(Some(&ca.join("missing"))).err().unwrap().to_string();
+        assert!(fault.contains("cannot be read"), "{fault}");
+    }
+}

@@ -1,0 +1,170 @@
+//! One order (RFC 8555 section 7.4): from the names to a certificate with its key, or a fault.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::types::{AcmeCertificate, AcmeChallenge};
+use instant_acme::{
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier, NewOrder, Order,
+    OrderStatus, RetryPolicy,
+};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+
+use super::challenges::{Challenges, Offer};
+use super::fault::Fault;
+use crate::tls::Bundle;
+
+/// What is ordered, and how its names are shown to be ours.
+pub(super) struct Wanted<'a> {
+    pub(super) certificate: &'a AcmeCertificate,
+    pub(super) challenge: AcmeChallenge,
+    pub(super) profile: Option<&'a str>,
+    /// The certificate that it replaces (RFC 9773 section 5).
+    pub(super) replaces: Option<CertificateIdentifier<'static>>,
+    pub(super) limits: Limits,
+}
+
+/// How long an authority may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// To look at all names.
+    pub(super) validation: Duration,
+    /// To sign.
+    pub(super) issuance: Duration,
+}
+
+impl Limits {
+    pub(super) const USUAL: Self =
+        Self { validation: Duration::from_secs(180), issuance: Duration::from_secs(180) };
+}
+
+/// Orders, shows that the names are ours, and brings key and chain in one text.
+pub(super) async fn order(
+    account: &Account,
+    wanted: &Wanted<'_>,
+    challenges: &Arc<Challenges>,
+) -> Result<String, Fault> {
+    let names = &wanted.certificate.names;
+    let mut order = begin(account, wanted).await?;
+    let offers = prove(&mut order, wanted.challenge, challenges).await?;
+    if !offers.is_empty() {
+        await_validation(&mut order, wanted).await?;
+    }
+    drop(offers);
+    let crypto = |error: rcgen::Error| Fault::Crypto(error.to_string());
+    let mut request = CertificateParams::new(names.clone()).map_err(crypto)?;
+    request.distinguished_name = DistinguishedName::new();
+    let key = KeyPair::generate().map_err(crypto)?;
+    let request = request.serialize_request(&key).map_err(crypto)?;
+    order.finalize_csr(request.der()).await.map_err(of("finalize the order"))?;
+    let policy = policy(wanted.limits.issuance);
+    let chain = match order.poll_certificate(&policy).await {
+        Ok(chain) => chain,
+        Err(instant_acme::Error::Timeout(_)) => {
+            return Err(Fault::Late { what: "sign the certificate", limit: wanted.limits.issuance });
+        }
+        Err(error) => return Err(of("fetch the certificate")(error)),
+    };
+    let text = format!("{}{chain}", key.serialize_pem());
+    let bundle = Bundle::read(text.as_bytes()).map_err(Fault::Unusable)?;
+    match names.iter().find(|name| !bundle.facts.names.contains(name)) {
+        Some(missing) => Err(Fault::Unusable(format!("it is not for {missing}"))),
+        None => Ok(text),
+    }
+}
+
+fn of(doing: &'static str) -> impl FnOnce(instant_acme::Error) -> Fault {
+    move |source| Fault::Authority { doing, source }
+}
+
+fn policy(limit: Duration) -> RetryPolicy {
+    RetryPolicy::new().initial_delay(Duration::from_millis(250)).backoff(1.5).timeout(limit)
+}
+
+async fn begin(account: &Account, wanted: &Wanted<'_>) -> Result<Order, Fault> {
+    let identifiers: Vec<Identifier> =
+        wanted.certificate.names.iter().cloned().map(Identifier::Dns).collect();
+    let plain = || {
+        let order = NewOrder::new(&identifiers);
+        match wanted.profile {
+            Some(profile) => order.profile(profile),
+            None => order,
+        }
+    };
+    if let Some(replaced) = wanted.replaces.clone() {
+        match account.new_order(&plain().replaces(replaced)).await {
+            Ok(order) => return Ok(order),
+            // The authority may not know the certificate any more, or not that it can be replaced: then it is a new one.
+            Err(instant_acme::Error::Unsupported(_)) => {}
+            Err(instant_acme::Error::Api(problem))
+                if !problem.r#type.as_deref().is_some_and(|kind| kind.ends_with(":rateLimited")) => {}
+            // The field came back otherwise than it went.
+            Err(instant_acme::Error::Other(error)) if error.to_string().contains("replaces") => {}
+            Err(error) => return Err(of("place the order")(error)),
+        }
+    }
+    account.new_order(&plain()).await.map_err(of("place the order"))
+}
+
+/// Offers an answer for each name that the authority has not seen to be ours, then says so.
+async fn prove(
+    order: &mut Order,
+    challenge: AcmeChallenge,
+    challenges: &Arc<Challenges>,
+) -> Result<Vec<Offer>, Fault> {
+    let kind = match challenge {
+        AcmeChallenge::Http01 => ChallengeType::Http01,
+        AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
+    };
+    let mut offers = Vec::new();
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization.map_err(of("read what is to be proved"))?;
+        if authorization.status == AuthorizationStatus::Valid {
+            continue;
+        }
+        let name = authorization.identifier().to_string();
+        let no_challenge = Fault::NoChallenge { name: name.clone(), challenge: challenge.word() };
+        let Some(mut handle) = authorization.challenge(kind.clone()) else { return Err(no_challenge) };
+        let proof = handle.key_authorization();
+        offers.push(match challenge {
+            AcmeChallenge::Http01 => challenges.offer_answer(&handle.token, proof.as_str()),
+            AcmeChallenge::TlsAlpn01 => {
+                challenges.offer_handshake(&name, proof.digest().as_ref()).map_err(Fault::Crypto)?
+            }
+        });
+        handle.set_ready().await.map_err(of("say that a name can be looked at"))?;
+    }
+    Ok(offers)
+}
+
+async fn await_validation(order: &mut Order, wanted: &Wanted<'_>) -> Result<(), Fault> {
+    let limit = wanted.limits.validation;
+    let why = match order.poll_ready(&policy(limit)).await {
+        Ok(OrderStatus::Ready) => return Ok(()),
+        Ok(_) => None,
+        Err(instant_acme::Error::Api(problem)) => Some(problem),
+        Err(instant_acme::Error::Timeout(_)) => {
+            return Err(Fault::Late { what: "look at the names", limit });
+        }
+        Err(error) => return Err(of("wait for the validation")(error)),
+    };
+    // What the order says is little; each name has its own reason.
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization.map_err(of("read why the validation failed"))?;
+        authorization.refresh().await.map_err(of("read why the validation failed"))?;
+        let name = authorization.identifier().to_string();
+        if let Some(problem) = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref())
+        {
+            let why = problem.detail.clone().or_else(|| problem.r#type.clone()).unwrap_or_default();
+            return Err(Fault::Validation { name, challenge: wanted.challenge.word(), why });
+        }
+    }
+    let why = why.map_or_else(|| "it does not say why".to_owned(), |problem| problem.to_string());
+    let name = wanted.certificate.name.to_string();
+    Err(Fault::Validation { name, challenge: wanted.challenge.word(), why })
+}
+
+#[cfg(test)]
+mod tests;
