@@ -12,6 +12,7 @@ use logic::peers::{PeerSet, PeerSetEntry};
 use logic::route::PoolId;
 
 mod address;
+mod backend_tls;
 mod bind;
 mod duration;
 mod header;

@@ -17,7 +17,9 @@ use crate::de::{At, Named};
 pub(crate) use forms::{
     BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, Scalar, SizeText, TextOr,
 };
-pub(crate) use pool::{RawBackend, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky};
+pub(crate) use pool::{
+    RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
+};
 
 /// A key that may be absent.
 pub(crate) type Key<T> = Option<At<T>>;

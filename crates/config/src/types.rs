@@ -12,10 +12,11 @@ use logic::http1::request::Limits;
 use logic::peers::PeerSet;
 use logic::proxy_header;
 use logic::route::{HeaderEdits, PoolId, Route};
+use rustls_pki_types::ServerName;
 
 mod tls;
 
-pub use tls::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy, TlsSettings};
+pub use tls::{BackendTls, Cipher, CipherOrder, Group, Identity, MinVersion, TlsPolicy, TlsSettings, Verify};
 
 /// A whole, valid configuration.
 #[derive(Clone, Debug)]
@@ -246,6 +247,8 @@ pub struct Pool {
     pub queue_length: usize,
     /// A backend that came back gets its full share after so long; zero switches it off.
     pub slow_start: Duration,
+    /// TLS to backends; without it the connection is plain.
+    pub tls: Option<BackendTls>,
     /// PROXY header written to backends.
     pub send_proxy: Option<proxy_header::Version>,
     /// Further backends tried for a request that may be tried again.
@@ -267,6 +270,8 @@ pub struct Backend {
     pub weight: u32,
     /// Sessions at once, over all workers.
     pub max_connections: Option<u32>,
+    /// What its certificate must be for; where its pool speaks TLS.
+    pub server_name: Option<ServerName<'static>>,
 }
 
 /// Where a backend is. `Display` gives the configuration's spelling, its identity everywhere (hash, logs, metrics).

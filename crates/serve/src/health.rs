@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use crate::events::Level;
 use crate::snapshot::Snapshot;
 use crate::state::{Admission, BackendState, State, lock};
+use crate::tls::backend::Endpoint;
 
 mod probe;
 
@@ -58,6 +59,7 @@ impl Checker {
                     active: pool.settings.health.clone(),
                     passive: pool.settings.passive,
                     send_proxy: pool.settings.send_proxy,
+                    tls: plan.tls.clone(),
                     watch: watch.clone(),
                 });
                 // The rules were adopted when the snapshot was built; what that changed is published here.
@@ -127,6 +129,7 @@ struct Target {
     active: Option<ActiveCheck>,
     passive: PassiveRule,
     send_proxy: Option<proxy_header::Version>,
+    tls: Option<Arc<Endpoint>>,
     watch: Arc<PoolWatch>,
 }
 
@@ -199,8 +202,8 @@ impl Target {
             }
             health.handle_probe_start(now);
         }
-        let (backend, send_proxy) = (self.backend.clone(), self.send_proxy);
-        Some(Box::pin(async move { probe::run(&backend, &active, send_proxy).await }))
+        let (backend, send_proxy, tls) = (self.backend.clone(), self.send_proxy, self.tls.clone());
+        Some(Box::pin(async move { probe::run(&backend, &active, send_proxy, tls.as_ref()).await }))
     }
 
     fn handle_finding(&self, finding: Finding) {

@@ -14,6 +14,7 @@ use logic::route::{PoolId, RouteTable};
 use crate::events::Level;
 use crate::state::{BackendState, ListenerState, Queue, State};
 use crate::tls;
+use crate::tls::backend::{Authorities, Endpoint, PoolTls};
 
 /// What a worker needs to serve, under one pointer.
 pub struct Snapshot {
@@ -47,6 +48,8 @@ pub struct PoolPlan {
     pub settings: Pool,
     /// In configuration order.
     pub backends: Vec<BackendPlan>,
+    /// TLS to its backends.
+    pub tls: Option<PoolTls>,
     /// What hash and maglev need; equal on every node with an equal configuration.
     pub identities: Identities,
     /// Who went where; only for `sticky`.
@@ -59,6 +62,8 @@ pub struct PoolPlan {
 pub struct BackendPlan {
     /// As configured.
     pub settings: Backend,
+    /// TLS to it.
+    pub tls: Option<Arc<Endpoint>>,
     /// What survives reloads.
     pub state: Arc<BackendState>,
 }
@@ -69,11 +74,17 @@ impl Snapshot {
     /// `before` is what was served until now: a listener whose certificates have become unusable keeps those.
     pub fn build(config: Arc<Config>, state: &State, tls: &tls::Shared, before: Option<&Snapshot>) -> Self {
         let generation = state.generation.load(std::sync::atomic::Ordering::Relaxed) + 1;
+        let authorities = Authorities::default();
         let pools: Vec<_> = config
             .pools
             .iter()
             .enumerate()
-            .map(|(at, pool)| Arc::new(build_pool(PoolId(at), pool, state)))
+            .map(|(at, pool)| {
+                let before = before
+                    .and_then(|before| before.pools.iter().find(|plan| plan.settings.name == pool.name));
+                let tls = build_tls(pool, &authorities, state, before.and_then(|before| before.tls.as_ref()));
+                Arc::new(build_pool(PoolId(at), pool, tls, state))
+            })
             .collect();
         let listeners = config
             .listeners
@@ -93,7 +104,21 @@ impl Snapshot {
     }
 }
 
-fn build_pool(id: PoolId, pool: &Pool, state: &State) -> PoolPlan {
+fn build_tls(
+    pool: &Pool,
+    authorities: &Authorities,
+    state: &State,
+    before: Option<&PoolTls>,
+) -> Option<PoolTls> {
+    let Some(settings) = &pool.tls else {
+        let subject = format!("pool.{}.tls", pool.name);
+        state.forget_degraded(|degraded| degraded == subject);
+        return None;
+    };
+    Some(PoolTls::new(&pool.name, settings, authorities, state, before))
+}
+
+fn build_pool(id: PoolId, pool: &Pool, tls: Option<PoolTls>, state: &State) -> PoolPlan {
     let now = Instant::now();
     let rule = pool.health.as_ref().map(|check| check.rule);
     let backends: Vec<_> = pool
@@ -108,7 +133,9 @@ fn build_pool(id: PoolId, pool: &Pool, state: &State) -> PoolPlan {
                 let message = format!("{event}: it is not checked any more");
                 state.events.record(Level::Info, entry.subject(), message);
             }
-            BackendPlan { settings: backend.clone(), state: entry }
+            let endpoint =
+                tls.as_ref().zip(backend.server_name.as_ref()).map(|(tls, name)| tls.endpoint(name));
+            BackendPlan { settings: backend.clone(), tls: endpoint, state: entry }
         })
         .collect();
     let names: Vec<(String, u32)> =
@@ -118,6 +145,7 @@ fn build_pool(id: PoolId, pool: &Pool, state: &State) -> PoolPlan {
         id,
         settings: pool.clone(),
         backends,
+        tls,
         identities: Identities::new(pool.balance, &names),
         sticky: (pool.balance == Policy::Sticky).then(|| state.sticky(&pool.name, pool.sticky)),
         queue: state.queue(&pool.name),

@@ -24,6 +24,7 @@ use crate::outcome::{Ending, Spoken, TlsFault};
 use crate::state::{State, lock};
 use crate::stream::{Plain, Stream};
 
+pub mod backend;
 mod der;
 mod facts;
 mod fault;

@@ -38,7 +38,13 @@ impl Parser<'_> {
         });
         let sticky = raw.sticky.as_ref().and_then(|sticky| self.sticky(&sticky.value));
         let default_limit = raw.max_connections.as_ref().map(|most| small(most.value));
-        let backends = self.backends(raw, default_limit);
+        let tls = raw.tls.as_ref().and_then(|tls| self.backend_tls(tls));
+        let mut backends = self.backends(raw, default_limit);
+        if let (Some(Some(tls)), Some(found), Some(list)) = (&tls, &mut backends, &raw.backends)
+            && self.server_names(tls, found, list.id).is_none()
+        {
+            backends = None;
+        }
         let health = raw.health.as_ref().and_then(|health| self.health(health));
         let passive = raw.passive.as_ref().and_then(|passive| self.passive(&passive.value));
         let all_down = raw.when_all_down.as_ref().map(|word| match word.value.as_str() {
@@ -67,6 +73,7 @@ impl Parser<'_> {
             all_down: all_down?,
             queue_length: count(raw.queue.as_ref()?.value),
             slow_start: slow_start?,
+            tls: tls?.map(|tls| tls.settings),
             send_proxy: send_proxy?,
             retries: small(raw.retries.as_ref()?.value),
             keep_alive: count(raw.keep_alive.as_ref()?.value),
@@ -94,7 +101,10 @@ impl Parser<'_> {
                     let text = At { id: entry.id, value: text.clone() };
                     let address = self.backend_text(&text);
                     address.map(|address| {
-                        (Backend { address, weight: 1, max_connections: default_limit }, entry.id)
+                        (
+                            Backend { address, weight: 1, max_connections: default_limit, server_name: None },
+                            entry.id,
+                        )
                     })
                 }
                 TextOr::Table(table) => self.backend(table, default_limit),
@@ -142,7 +152,8 @@ impl Parser<'_> {
         let address = self.read(at, address::backend)?;
         let weight = small(raw.weight.as_ref()?.value);
         let own_limit = raw.max_connections.as_ref().map(|most| small(most.value));
-        Some((Backend { address, weight, max_connections: own_limit.or(default_limit) }, at.id))
+        let max_connections = own_limit.or(default_limit);
+        Some((Backend { address, weight, max_connections, server_name: None }, at.id))
     }
 
     fn sticky(&mut self, raw: &RawSticky) -> Option<Sticky> {

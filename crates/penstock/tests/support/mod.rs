@@ -7,6 +7,7 @@ pub mod client;
 pub mod http2;
 pub mod load;
 pub mod peers;
+pub mod pki;
 pub mod server;
 pub mod tools;
 pub mod websocket;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::types::{ActiveCheck, BackendAddress};
@@ -13,8 +14,9 @@ use logic::proxy_header;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout_at;
 
-use crate::connect::{self, ConnectFault};
+use crate::connect::{self, ConnectFault, Link};
 use crate::state::BackendState;
+use crate::tls::backend::Endpoint;
 
 /// Bytes of an answer that are read at most.
 const ANSWER_LIMIT: usize = 16 * 1024;
@@ -39,14 +41,23 @@ pub(super) async fn run(
     backend: &BackendState,
     active: &ActiveCheck,
     send_proxy: Option<proxy_header::Version>,
+    tls: Option<&Arc<Endpoint>>,
 ) -> Finding {
     let start = Instant::now();
     let limits = Times { deadline: start + active.rule.timeout, whole: active.rule.timeout };
     if backend.addresses.load().is_empty() && matches!(backend.address, BackendAddress::Name { .. }) {
         return Finding::NoAddress;
     }
-    let result = match connect::open(backend, sys::socket::Opening::TheyMaySpeak, active.rule.timeout).await {
-        Ok(stream) => exchange(stream, &host_of(&backend.address), active, send_proxy, limits).await,
+    let mut header = Vec::new();
+    if let Some(version) = send_proxy {
+        // It is we who connect, on behalf of nobody.
+        proxy_header::write(version, &mut header, &Peer::Unix, &Peer::Unix);
+    }
+    let opening = sys::socket::Opening::TheyMaySpeak;
+    let host = host_of(&backend.address);
+    let result = match connect::establish(backend, tls, opening, &header, active.rule.timeout).await {
+        Ok(Link::Plain(stream)) => exchange(stream, &host, active, limits).await,
+        Ok(Link::Tls(stream)) => exchange(*stream, &host, active, limits).await,
         Err(ConnectFault::Backend(cause)) => Err(cause),
         Err(ConnectFault::Ours(error)) => return Finding::OurOwnFault(error),
     };
@@ -70,25 +81,13 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     own_host: &str,
     active: &ActiveCheck,
-    send_proxy: Option<proxy_header::Version>,
     times: Times,
 ) -> Result<Passed, Cause> {
-    let mut question = Vec::new();
-    if let Some(version) = send_proxy {
-        // It is we who connect, on behalf of nobody.
-        proxy_header::write(version, &mut question, &Peer::Unix, &Peer::Unix);
-    }
     let no_answer = || Cause::NoAnswer { after: times.whole };
     match &active.check {
-        Check::Tcp => {
-            let took = times.elapsed();
-            if !question.is_empty() {
-                let sent = timeout_at(times.deadline.into(), stream.write_all(&question)).await;
-                sent.map_err(|_| no_answer())?.map_err(|_| Cause::ClosedEarly)?;
-            }
-            Ok(took)
-        }
+        Check::Tcp => Ok(times.elapsed()),
         Check::Http { path, host, method, expect } => {
+            let mut question = Vec::new();
             write_request(&mut question, *method, path, host.as_deref().unwrap_or(own_host));
             let answer = timeout_at(times.deadline.into(), ask(&mut stream, &question, *method)).await;
             let status = answer.map_err(|_| no_answer())??;
