@@ -249,6 +249,8 @@ pub struct Pool {
     pub slow_start: Duration,
     /// TLS to backends; without it the connection is plain.
     pub tls: Option<BackendTls>,
+    /// What is spoken to backends under HTTP.
+    pub http: BackendHttp,
     /// PROXY header written to backends.
     pub send_proxy: Option<proxy_header::Version>,
     /// Further backends tried for a request that may be tried again.
@@ -259,6 +261,15 @@ pub struct Pool {
     pub timeouts: PoolTimeouts,
     /// How often backend names are looked up again.
     pub resolve_interval: Duration,
+}
+
+/// What is spoken to backends under HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendHttp {
+    /// HTTP/1.1, one request at a time on a connection.
+    Http1,
+    /// HTTP/2, many.
+    Http2,
 }
 
 /// One server of a pool.

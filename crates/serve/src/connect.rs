@@ -1,17 +1,19 @@
 //! Opens a connection to a backend: to its path, its address, or the addresses of its name one after the other.
 //! Traffic (`upstream.rs`) and checks (`health/probe.rs`) connect in the same way and name failures in the same words.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use config::types::BackendAddress;
 use logic::health::Cause;
 use nix::errno::Errno;
 use sys::socket::Opening;
-use tokio::io::{AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout_at;
 
@@ -75,6 +77,53 @@ pub enum Link {
     Plain(Plain),
     /// With TLS.
     Tls(Box<Outbound>),
+}
+
+impl AsyncRead for Link {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_read(cx, into),
+            Self::Tls(outbound) => Pin::new(outbound).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Link {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_write(cx, from),
+            Self::Tls(outbound) => Pin::new(outbound).poll_write(cx, from),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_write_vectored(cx, from),
+            Self::Tls(outbound) => Pin::new(outbound).poll_write_vectored(cx, from),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_flush(cx),
+            Self::Tls(outbound) => Pin::new(outbound).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
+            Self::Tls(outbound) => Pin::new(outbound).poll_shutdown(cx),
+        }
+    }
 }
 
 /// Connects, says `preface` (a PROXY header), and makes the TLS handshake if there is one to make, all within `limit`.

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use config::Config;
-use config::types::{Backend, Listener, Pool, Protocol};
+use config::types::{Backend, BackendHttp, Listener, Pool, Protocol};
 use logic::balance::{Identities, Policy, StickyTable};
 use logic::health::Health;
 use logic::route::{PoolId, RouteTable};
 
 use crate::events::Level;
+use crate::http2::backend::Rules;
 use crate::state::{BackendState, ListenerState, Queue, State};
 use crate::tls;
 use crate::tls::backend::{Authorities, Endpoint, PoolTls};
@@ -64,6 +65,8 @@ pub struct BackendPlan {
     pub settings: Backend,
     /// TLS to it.
     pub tls: Option<Arc<Endpoint>>,
+    /// How HTTP/2 is spoken to it, if so.
+    pub http2: Option<Rules>,
     /// What survives reloads.
     pub state: Arc<BackendState>,
 }
@@ -120,6 +123,7 @@ fn build_tls(
 
 fn build_pool(id: PoolId, pool: &Pool, tls: Option<PoolTls>, state: &State) -> PoolPlan {
     let now = Instant::now();
+    let http2 = (pool.http == BackendHttp::Http2).then(|| Rules::of(pool));
     let rule = pool.health.as_ref().map(|check| check.rule);
     let backends: Vec<_> = pool
         .backends
@@ -133,9 +137,11 @@ fn build_pool(id: PoolId, pool: &Pool, tls: Option<PoolTls>, state: &State) -> P
                 let message = format!("{event}: it is not checked any more");
                 state.events.record(Level::Info, entry.subject(), message);
             }
-            let endpoint =
-                tls.as_ref().zip(backend.server_name.as_ref()).map(|(tls, name)| tls.endpoint(name));
-            BackendPlan { settings: backend.clone(), tls: endpoint, state: entry }
+            let endpoint = tls
+                .as_ref()
+                .zip(backend.server_name.as_ref())
+                .map(|(tls, name)| tls.endpoint(name, pool.http));
+            BackendPlan { settings: backend.clone(), tls: endpoint, http2, state: entry }
         })
         .collect();
     let names: Vec<(String, u32)> =

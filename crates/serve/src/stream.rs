@@ -14,7 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use crate::http2::Side;
+use crate::http2::backend::Fate;
+use crate::http2::{Call, Side};
 use crate::tls::backend::{Ended, Endpoint, Outbound};
 
 /// Size of the scratch buffer: what one read can bring. 64 KiB is the largest that stays in a core's second-level cache
@@ -49,6 +50,8 @@ enum Transport {
     Lost,
     /// HTTP/1.1 on our side, a stream of HTTP/2 on the other.
     Http2(Box<Side>),
+    /// HTTP/1.1 on our side, a stream of HTTP/2 towards a backend on the other.
+    Call(Box<Call>),
 }
 
 /// A plain connection that the runtime does not watch: not more than its descriptor.
@@ -122,11 +125,24 @@ impl Stream {
         Self(RefCell::new(Transport::Http2(Box::new(side))))
     }
 
+    /// Wraps one request to an HTTP/2 backend.
+    pub fn call(call: Call) -> Self {
+        Self(RefCell::new(Transport::Call(Box::new(call))))
+    }
+
+    /// What a backend has done with a request on a connection that ended without an answer.
+    pub fn fate(&self) -> Fate {
+        match &*self.0.borrow() {
+            Transport::Call(call) => call.fate(),
+            _ => Fate::Unknown,
+        }
+    }
+
     /// Whether splice(2) can be used.
     pub fn carriage(&self) -> Carriage {
         match &*self.0.borrow() {
             Transport::Tls(_) | Transport::Outbound(_) => Carriage::Encrypted,
-            Transport::Http2(_) => Carriage::Multiplexed,
+            Transport::Http2(_) | Transport::Call(_) => Carriage::Multiplexed,
             Transport::Plain(_) | Transport::Parked(_) | Transport::Lost => Carriage::Plain,
         }
     }
@@ -146,6 +162,7 @@ impl Stream {
             Watched::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
             Watched::Outbound(outbound) => Pin::new(outbound).poll_read(cx, buffer),
             Watched::Http2(side) => side.poll_read(cx, buffer),
+            Watched::Call(call) => call.poll_read(cx, buffer),
         };
         match ready!(read) {
             Ok(()) => Poll::Ready(Ok(())),
@@ -246,6 +263,7 @@ impl Stream {
             (Watched::Tls(tls), parts) => Pin::new(tls).poll_write_vectored(cx, parts),
             (Watched::Outbound(outbound), parts) => Pin::new(outbound).poll_write_vectored(cx, parts),
             (Watched::Http2(side), parts) => side.poll_write(cx, parts),
+            (Watched::Call(call), parts) => call.poll_write(cx, parts),
         };
         match ready!(written) {
             Ok(0) if parts.iter().any(|part| !part.is_empty()) => {
@@ -261,6 +279,7 @@ impl Stream {
             Transport::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
             Transport::Outbound(outbound) => Pin::new(&mut **outbound).poll_flush(cx),
             Transport::Http2(side) => side.poll_flush(cx),
+            Transport::Call(call) => call.poll_flush(cx),
             Transport::Plain(_) | Transport::Parked(_) | Transport::Lost => Poll::Ready(Ok(())),
         }
     }
@@ -299,6 +318,7 @@ impl Stream {
             Watched::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
             Watched::Outbound(outbound) => Pin::new(outbound).poll_shutdown(cx),
             Watched::Http2(side) => side.poll_shutdown(cx),
+            Watched::Call(call) => call.poll_shutdown(cx),
         }
     }
 
@@ -315,9 +335,11 @@ impl Stream {
             Transport::Outbound(outbound) => return look_into(outbound),
             Transport::Plain(Plain::Tcp(tcp)) => tcp.try_read(&mut byte),
             Transport::Plain(Plain::Unix(unix)) => unix.try_read(&mut byte),
-            Transport::Tls(_) | Transport::Http2(_) | Transport::Parked(_) | Transport::Lost => {
-                return Quiet::No;
-            }
+            Transport::Tls(_)
+            | Transport::Http2(_)
+            | Transport::Call(_)
+            | Transport::Parked(_)
+            | Transport::Lost => return Quiet::No,
         };
         match read {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Quiet::Yes,
@@ -373,7 +395,7 @@ impl Stream {
             },
             Transport::Plain(Plain::Unix(_)) | Transport::Parked(Parked::Unix(_)) | Transport::Lost => return,
             // A stream whose answer is not whole is reset when it is dropped.
-            Transport::Http2(_) => return,
+            Transport::Http2(_) | Transport::Call(_) => return,
         };
         // Failing means that the connection is gone already.
         let _ = sys::socket::set_linger_zero(tcp);
@@ -489,6 +511,7 @@ enum Watched<'a> {
     Tls(&'a mut TlsStream<Plain>),
     Outbound(&'a mut Outbound),
     Http2(&'a mut Side),
+    Call(&'a mut Call),
 }
 
 impl Transport {
@@ -503,6 +526,7 @@ impl Transport {
             Self::Tls(tls) => Ok(Watched::Tls(tls)),
             Self::Outbound(outbound) => Ok(Watched::Outbound(outbound)),
             Self::Http2(side) => Ok(Watched::Http2(side)),
+            Self::Call(call) => Ok(Watched::Call(call)),
             Self::Parked(_) | Self::Lost => Err(io::ErrorKind::NotConnected.into()),
         }
     }

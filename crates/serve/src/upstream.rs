@@ -285,6 +285,11 @@ pub enum Freshness {
 /// An idle connection of the right backend, if there is one that still lives.
 pub fn reuse(worker: &Worker, plan: &BackendPlan, idempotence: Idempotence, now: Instant) -> Option<Stream> {
     let backend = &plan.state;
+    if plan.http2.is_some() {
+        let call = worker.lines.take(plan)?;
+        backend.counters.of(worker.index).reused.add(1);
+        return Some(call);
+    }
     while let Some(stream) = worker.idle.take(backend, now) {
         // A connection of before a reload was made with what held then.
         if !is_same(stream.endpoint().as_ref(), plan.tls.as_ref()) {
@@ -320,6 +325,9 @@ pub async fn connect(
     limit: Duration,
 ) -> Result<Stream, ConnectFault> {
     let (backend, tls) = (&*plan.state, plan.tls.as_ref());
+    if let Some(rules) = plan.http2 {
+        return Box::pin(worker.lines.open(plan, rules, limit)).await;
+    }
     let link = match connect::establish(backend, tls, opening, preface, limit).await {
         // Descriptors are short: idle connections to backends are the ones that nobody needs now.
         Err(ConnectFault::Ours(_)) => {

@@ -63,6 +63,13 @@ backends = ["app1.internal:8443", "app2.internal:8443"]
 tls = { ca = "/etc/penstock/internal-ca.pem" }
 "#))]
     pub(crate) tls: Key<TextOr<String, RawBackendTls>>,
+    /// Speak HTTP/2 to the backends, as gRPC needs it: with `tls` by ALPN, without it by prior knowledge. Many requests share
+    /// one connection. For `http` listeners only.
+    #[schemars(extend("default" = "off", "enum" = ["on", "off"], "x-example" = r#"[pool.grpc]
+backends = ["10.0.0.21:50051", "10.0.0.22:50051"]
+http2 = "on"
+"#))]
+    pub(crate) http2: Key<String>,
     /// Write a PROXY header of this version to backends; without this none.
     #[schemars(extend("enum" = ["v1", "v2"]))]
     pub(crate) send_proxy: Key<String>,

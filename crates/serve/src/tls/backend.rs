@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime};
 
-use config::types::{BackendTls, Identity, MinVersion, Verify};
+use config::types::{BackendHttp, BackendTls, Identity, MinVersion, Verify};
 use logic::health::Cause;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::facts::Facts;
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
-use super::{key, pair};
+use super::{H2, key, pair};
 use crate::events::{Level, timestamp};
 use crate::state::State;
 use crate::stream::Plain;
@@ -94,15 +94,19 @@ impl PoolTls {
         }
     }
 
-    /// TLS to one backend, whose certificate must be for `name`.
-    pub fn endpoint(&self, name: &ServerName<'static>) -> Arc<Endpoint> {
+    /// TLS to one backend, whose certificate must be for `name`, to speak this.
+    pub fn endpoint(&self, name: &ServerName<'static>, http: BackendHttp) -> Arc<Endpoint> {
         let config = self.base.as_ref().map_err(Arc::clone).map(|base| {
             let mut config = ClientConfig::clone(base);
             // Of each backend its own: another one of the same name knows nothing of its tickets.
             config.resumption = Resumption::in_memory_sessions(SESSIONS);
+            // A pool may serve tcp too, whatever that speaks: without HTTP/2 there is nothing to agree on.
+            if http == BackendHttp::Http2 {
+                config.alpn_protocols = vec![H2.to_vec()];
+            }
             Arc::new(config)
         });
-        Arc::new(Endpoint { config, name: name.clone() })
+        Arc::new(Endpoint { config, name: name.clone(), http })
     }
 }
 
@@ -183,6 +187,7 @@ fn outside(facts: &Facts, now: SystemTime) -> Option<Kind> {
 pub struct Endpoint {
     config: Result<Arc<ClientConfig>, Arc<str>>,
     name: ServerName<'static>,
+    http: BackendHttp,
 }
 
 impl Endpoint {
@@ -191,6 +196,9 @@ impl Endpoint {
         let config = self.config.as_ref().map_err(|why| Cause::Tls(why.to_string()))?;
         let connecting = TlsConnector::from(config.clone()).connect(self.name.clone(), plain);
         match tokio::time::timeout_at(deadline.into(), connecting).await {
+            Ok(Ok(tls)) if self.http == BackendHttp::Http2 && tls.get_ref().1.alpn_protocol() != Some(H2) => {
+                Err(Cause::Tls(fault::NO_HTTP2.to_owned()))
+            }
             Ok(Ok(tls)) => Ok(Outbound { tls, endpoint: self.clone(), ended: Ended::No }),
             Ok(Err(error)) => Err(Cause::Tls(fault::of_handshake(&error))),
             Err(_) => Err(Cause::Tls(fault::SILENT.to_owned())),

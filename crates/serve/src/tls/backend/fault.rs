@@ -11,6 +11,10 @@ use crate::events::timestamp;
 /// It took the connection and never answered.
 pub(super) const SILENT: &str = "no handshake within the time for a connect: does this port speak TLS?";
 
+/// It has agreed on something else, or on nothing.
+pub(super) const NO_HTTP2: &str =
+    "the backend does not speak HTTP/2 on this port (ALPN): take away http2 = \"on\"";
+
 /// What went wrong in a handshake.
 pub(super) fn of_handshake(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
@@ -95,6 +99,7 @@ fn of_alert(alert: AlertDescription) -> String {
         AlertDescription::HandshakeFailure => {
             "the backend ended the handshake: no cipher in common, or it wants a certificate of us".to_owned()
         }
+        AlertDescription::NoApplicationProtocol => NO_HTTP2.to_owned(),
         other => format!("the backend ended the handshake ({other:?})"),
     }
 }
