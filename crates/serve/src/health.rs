@@ -13,17 +13,15 @@ use std::time::{Duration, Instant, SystemTime};
 use config::types::{ActiveCheck, AllDown};
 use logic::balance::Availability;
 use logic::health::{Event, PassiveRule, Source, Spoken, State as HealthState, Verdict, VerdictOutcome};
-use logic::proxy_header;
 use tokio::sync::watch;
 
 use crate::events::Level;
 use crate::snapshot::Snapshot;
 use crate::state::{Admission, BackendState, State, lock};
-use crate::tls::backend::Endpoint;
 
 mod probe;
 
-use probe::Finding;
+use probe::{Finding, Way};
 
 /// Runs the checks of all backends. Dropping it ends them.
 pub struct Checker {
@@ -58,8 +56,11 @@ impl Checker {
                     backend: plan.state.clone(),
                     active: pool.settings.health.clone(),
                     passive: pool.settings.passive,
-                    send_proxy: pool.settings.send_proxy,
-                    tls: plan.tls.clone(),
+                    way: Way {
+                        send_proxy: pool.settings.send_proxy,
+                        tls: plan.tls.clone(),
+                        http: pool.settings.http,
+                    },
                     watch: watch.clone(),
                 });
                 // The rules were adopted when the snapshot was built; what that changed is published here.
@@ -128,8 +129,7 @@ struct Target {
     backend: Arc<BackendState>,
     active: Option<ActiveCheck>,
     passive: PassiveRule,
-    send_proxy: Option<proxy_header::Version>,
-    tls: Option<Arc<Endpoint>>,
+    way: Way,
     watch: Arc<PoolWatch>,
 }
 
@@ -202,8 +202,8 @@ impl Target {
             }
             health.handle_probe_start(now);
         }
-        let (backend, send_proxy, tls) = (self.backend.clone(), self.send_proxy, self.tls.clone());
-        Some(Box::pin(async move { probe::run(&backend, &active, send_proxy, tls.as_ref()).await }))
+        let (backend, way) = (self.backend.clone(), self.way.clone());
+        Some(Box::pin(async move { probe::run(&backend, &active, &way).await }))
     }
 
     fn handle_finding(&self, finding: Finding) {

@@ -374,7 +374,11 @@ impl Stream {
                 Plain::Tcp(tcp) => tcp.local_addr().ok(),
                 Plain::Unix(_) => None,
             },
-            Transport::Plain(Plain::Unix(_)) | Transport::Http2(_) => None,
+            Transport::Outbound(outbound) => match outbound.plain() {
+                Plain::Tcp(tcp) => tcp.local_addr().ok(),
+                Plain::Unix(_) => None,
+            },
+            Transport::Plain(Plain::Unix(_)) | Transport::Http2(_) | Transport::Call(_) => None,
             Transport::Parked(_) | Transport::Lost => None,
         }
     }

@@ -324,15 +324,12 @@ pub async fn connect(
     preface: &[u8],
     limit: Duration,
 ) -> Result<Stream, ConnectFault> {
-    let (backend, tls) = (&*plan.state, plan.tls.as_ref());
-    if let Some(rules) = plan.http2 {
-        return Box::pin(worker.lines.open(plan, rules, limit)).await;
-    }
-    let link = match connect::establish(backend, tls, opening, preface, limit).await {
+    let backend = &*plan.state;
+    let stream = match open(worker, plan, opening, preface, limit).await {
         // Descriptors are short: idle connections to backends are the ones that nobody needs now.
         Err(ConnectFault::Ours(_)) => {
             worker.idle.clear();
-            connect::establish(backend, tls, opening, preface, limit).await?
+            open(worker, plan, opening, preface, limit).await?
         }
         Err(ConnectFault::Backend(Cause::Tls(why))) => {
             backend.counters.of(worker.index).tls_failures.add(1);
@@ -341,10 +338,23 @@ pub async fn connect(
         result => result?,
     };
     backend.counters.of(worker.index).connects.add(1);
-    Ok(match link {
-        Link::Plain(plain) => Stream::plain(plain),
-        Link::Tls(outbound) => Stream::outbound(*outbound),
-    })
+    Ok(stream)
+}
+
+async fn open(
+    worker: &Worker,
+    plan: &BackendPlan,
+    opening: Opening,
+    preface: &[u8],
+    limit: Duration,
+) -> Result<Stream, ConnectFault> {
+    if let Some(rules) = plan.http2 {
+        return Box::pin(worker.lines.open(plan, rules, limit)).await;
+    }
+    match connect::establish(&plan.state, plan.tls.as_ref(), opening, preface, limit).await? {
+        Link::Plain(plain) => Ok(Stream::plain(plain)),
+        Link::Tls(outbound) => Ok(Stream::outbound(*outbound)),
+    }
 }
 
 /// Notes that real traffic failed at a backend; ejects it when that has happened too often in a row.

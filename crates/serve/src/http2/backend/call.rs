@@ -236,16 +236,18 @@ impl Call {
         };
         let taken = head.len - before;
         self.method = head.kind(bytes).method;
-        let (upload, download) = match self.ask(&head) {
-            Ok((body, response)) => (body.map_or(Writing::Ended, Writing::Body), Reading::Waiting(response)),
+        let (upload, download, asked) = match self.ask(&head) {
+            Ok((body, response)) => {
+                (body.map_or(Writing::Ended, Writing::Body), Reading::Waiting(response), Ok(taken))
+            }
             // Whoever reads finds that there is no answer.
-            Err(_) => (Writing::Ended, Reading::Ended),
+            Err(error) => (Writing::Ended, Reading::Ended, Err(error)),
         };
         self.upload = upload;
         if let Reading::Unasked(Some(waker)) = std::mem::replace(&mut self.download, download) {
             waker.wake();
         }
-        Ok(taken)
+        asked
     }
 
     fn ask(&mut self, head: &RequestHead) -> io::Result<(Option<Outflow>, ResponseFuture)> {

@@ -1,7 +1,9 @@
 //! One connection to an HTTP/2 backend, shared by the requests of a worker.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -58,19 +60,20 @@ impl Line {
     ) -> Result<Rc<Self>, Cause> {
         let scheme = if endpoint.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let beginning = async {
-            let (requests, mut connection) = builder(rules).handshake::<_, Bytes>(link).await?;
-            std::future::poll_fn(|cx| match std::pin::Pin::new(&mut connection).poll(cx) {
-                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            let shaken = builder(rules).handshake::<_, Bytes>(link).await;
+            let (requests, mut connection) = shaken.map_err(|error| words(&error))?;
+            poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(words(&error))),
+                Poll::Ready(Ok(())) => Poll::Ready(Err(CLOSED.to_owned())),
                 Poll::Pending if requests.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
                 Poll::Pending => Poll::Pending,
             })
             .await?;
-            Ok::<_, h2::Error>((requests, connection))
+            Ok((requests, connection))
         };
         let (requests, connection) = match timeout_at(deadline.into(), beginning).await {
             Ok(Ok(begun)) => begun,
-            Ok(Err(error)) => return Err(Cause::Http2(words(&error))),
+            Ok(Err(why)) => return Err(Cause::Http2(why)),
             Err(_) => return Err(Cause::Http2("no settings within the time for a connect".to_owned())),
         };
         let line = Rc::new(Self {
@@ -190,10 +193,14 @@ async fn drive(line: Weak<Line>, mut connection: Connection<Link, Bytes>) {
     }
 }
 
+const CLOSED: &str = "the backend closed the connection at once: does this port speak HTTP/2?";
+
 fn words(error: &h2::Error) -> String {
     match error.get_io() {
-        Some(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            "the backend closed the connection at once: does this port speak HTTP/2?".to_owned()
+        Some(error)
+            if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) =>
+        {
+            CLOSED.to_owned()
         }
         Some(error) => format!("the connection broke: {error}"),
         None => format!("what the backend says is not HTTP/2 ({error})"),
