@@ -12,6 +12,7 @@ need() { have "$1" || missing="$missing $2"; }
 need nginx nginx-light
 need wrk wrk
 need h2load nghttp2-client
+need nghttpd nghttp2-server
 need slowhttptest slowhttptest
 need socat socat
 need nc netcat-openbsd

@@ -13,6 +13,7 @@ use logic::route::PoolId;
 
 mod acme;
 mod address;
+mod backend_tls;
 mod bind;
 mod duration;
 mod header;

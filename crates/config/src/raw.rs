@@ -21,7 +21,9 @@ pub(crate) use clients::RawClientCertificates;
 pub(crate) use forms::{
     BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, Scalar, SizeText, TextOr,
 };
-pub(crate) use pool::{RawBackend, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky};
+pub(crate) use pool::{
+    RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
+};
 
 /// A key that may be absent.
 pub(crate) type Key<T> = Option<At<T>>;
@@ -221,7 +223,7 @@ pool = "app"
     #[schemars(extend("default" = "X-Request-Id", "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) request_id_header: Key<String>,
     /// Whether clients may speak HTTP/2: with `tls` those that negotiate it (ALPN), without it those that begin with it
-    /// (prior knowledge). Backends are spoken to in HTTP/1.1 either way.
+    /// (prior knowledge). What backends are spoken to in is a matter of their pool.
     #[schemars(extend(
         "default" = "on", "enum" = ["on", "off"], "x-only" = json!({ "protocol": ["http"] })
     ))]

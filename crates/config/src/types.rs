@@ -12,6 +12,7 @@ use logic::http1::request::Limits;
 use logic::peers::PeerSet;
 use logic::proxy_header;
 use logic::route::{HeaderEdits, PoolId, Route};
+use rustls_pki_types::ServerName;
 
 mod acme;
 mod tls;
@@ -19,8 +20,8 @@ mod tls;
 pub(crate) use acme::certificates_directory;
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, ExternalAccount};
 pub use tls::{
-    AcmeSource, Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group,
-    MinVersion, Ocsp, TlsPolicy, TlsSettings, UnknownRevocation,
+    AcmeSource, BackendTls, Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader,
+    Group, Identity, MinVersion, Ocsp, TlsPolicy, TlsSettings, UnknownRevocation, Verify,
 };
 
 /// A whole, valid configuration.
@@ -271,6 +272,10 @@ pub struct Pool {
     pub queue_length: usize,
     /// A backend that came back gets its full share after so long; zero switches it off.
     pub slow_start: Duration,
+    /// TLS to backends; without it the connection is plain.
+    pub tls: Option<BackendTls>,
+    /// What is spoken to backends under HTTP.
+    pub http: BackendHttp,
     /// PROXY header written to backends.
     pub send_proxy: Option<proxy_header::Version>,
     /// Further backends tried for a request that may be tried again.
@@ -283,6 +288,15 @@ pub struct Pool {
     pub resolve_interval: Duration,
 }
 
+/// What is spoken to backends under HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendHttp {
+    /// HTTP/1.1, one request at a time on a connection.
+    Http1,
+    /// HTTP/2, many.
+    Http2,
+}
+
 /// One server of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
@@ -292,6 +306,8 @@ pub struct Backend {
     pub weight: u32,
     /// Sessions at once, over all workers.
     pub max_connections: Option<u32>,
+    /// What its certificate must be for; where its pool speaks TLS.
+    pub server_name: Option<ServerName<'static>>,
 }
 
 /// Where a backend is. `Display` gives the configuration's spelling, its identity everywhere (hash, logs, metrics).

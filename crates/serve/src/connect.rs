@@ -1,21 +1,25 @@
 //! Opens a connection to a backend: to its path, its address, or the addresses of its name one after the other.
 //! Traffic (`upstream.rs`) and checks (`health/probe.rs`) connect in the same way and name failures in the same words.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use config::types::BackendAddress;
 use logic::health::Cause;
 use nix::errno::Errno;
 use sys::socket::Opening;
-use tokio::io::Interest;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout_at;
 
 use crate::state::BackendState;
 use crate::stream::Plain;
+use crate::tls::backend::{Endpoint, Outbound};
 
 /// First wait before a Unix socket whose queue is full is tried again; it doubles up to [`UNIX_BACK_OFF_MAX`].
 const UNIX_BACK_OFF: Duration = Duration::from_millis(1);
@@ -42,7 +46,7 @@ impl ConnectFault {
 
 /// Connects within `limit`. Of several addresses each gets its share of the time that is left, so that a silent one does
 /// not hide those behind it.
-pub async fn open(backend: &BackendState, opening: Opening, limit: Duration) -> Result<Plain, ConnectFault> {
+async fn open(backend: &BackendState, opening: Opening, limit: Duration) -> Result<Plain, ConnectFault> {
     let deadline = Instant::now() + limit;
     if let BackendAddress::Unix(path) = &backend.address {
         return match timeout_at(deadline.into(), open_unix(path)).await {
@@ -65,6 +69,83 @@ pub async fn open(backend: &BackendState, opening: Opening, limit: Duration) -> 
         };
     }
     Err(last)
+}
+
+/// A connection to a backend, ready for what it is for.
+pub enum Link {
+    /// Without TLS.
+    Plain(Plain),
+    /// With TLS.
+    Tls(Box<Outbound>),
+}
+
+impl AsyncRead for Link {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_read(cx, into),
+            Self::Tls(outbound) => Pin::new(outbound).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Link {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_write(cx, from),
+            Self::Tls(outbound) => Pin::new(outbound).poll_write(cx, from),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_write_vectored(cx, from),
+            Self::Tls(outbound) => Pin::new(outbound).poll_write_vectored(cx, from),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_flush(cx),
+            Self::Tls(outbound) => Pin::new(outbound).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
+            Self::Tls(outbound) => Pin::new(outbound).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Connects, says `preface` (a PROXY header), and makes the TLS handshake if there is one to make, all within `limit`.
+pub async fn establish(
+    backend: &BackendState,
+    tls: Option<&Arc<Endpoint>>,
+    opening: Opening,
+    preface: &[u8],
+    limit: Duration,
+) -> Result<Link, ConnectFault> {
+    let deadline = Instant::now() + limit;
+    let mut plain = open(backend, opening, limit).await?;
+    if !preface.is_empty() {
+        match timeout_at(deadline.into(), plain.write_all(preface)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(ConnectFault::Backend(Cause::ClosedEarly)),
+            Err(_) => return Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
+        }
+    }
+    let Some(endpoint) = tls else { return Ok(Link::Plain(plain)) };
+    let shaken = Box::pin(endpoint.shake_hands(plain, deadline)).await;
+    shaken.map(|outbound| Link::Tls(Box::new(outbound))).map_err(ConnectFault::Backend)
 }
 
 async fn open_tcp(address: SocketAddr, opening: Opening) -> io::Result<TcpStream> {

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant, SystemTime};
 use config::types::{ActiveCheck, AllDown};
 use logic::balance::Availability;
 use logic::health::{Event, PassiveRule, Source, Spoken, State as HealthState, Verdict, VerdictOutcome};
-use logic::proxy_header;
 use tokio::sync::watch;
 
 use crate::events::Level;
@@ -22,7 +21,7 @@ use crate::state::{Admission, BackendState, State, lock};
 
 mod probe;
 
-use probe::Finding;
+use probe::{Finding, Way};
 
 /// Runs the checks of all backends. Dropping it ends them.
 pub struct Checker {
@@ -57,7 +56,11 @@ impl Checker {
                     backend: plan.state.clone(),
                     active: pool.settings.health.clone(),
                     passive: pool.settings.passive,
-                    send_proxy: pool.settings.send_proxy,
+                    way: Way {
+                        send_proxy: pool.settings.send_proxy,
+                        tls: plan.tls.clone(),
+                        http: pool.settings.http,
+                    },
                     watch: watch.clone(),
                 });
                 // The rules were adopted when the snapshot was built; what that changed is published here.
@@ -126,7 +129,7 @@ struct Target {
     backend: Arc<BackendState>,
     active: Option<ActiveCheck>,
     passive: PassiveRule,
-    send_proxy: Option<proxy_header::Version>,
+    way: Way,
     watch: Arc<PoolWatch>,
 }
 
@@ -199,8 +202,8 @@ impl Target {
             }
             health.handle_probe_start(now);
         }
-        let (backend, send_proxy) = (self.backend.clone(), self.send_proxy);
-        Some(Box::pin(async move { probe::run(&backend, &active, send_proxy).await }))
+        let (backend, way) = (self.backend.clone(), self.way.clone());
+        Some(Box::pin(async move { probe::run(&backend, &active, &way).await }))
     }
 
     fn handle_finding(&self, finding: Finding) {

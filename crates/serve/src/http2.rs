@@ -30,9 +30,12 @@ use crate::stream::Stream;
 use crate::timer::Timer;
 use crate::worker::{Control, Current, Woken, Worker};
 
+pub mod backend;
+mod outflow;
 mod side;
 mod wire;
 
+pub use backend::Call;
 pub use side::Side;
 use wire::{Gate, Wire};
 

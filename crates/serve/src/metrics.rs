@@ -112,6 +112,8 @@ pub struct BackendCounters {
     pub retries: Counter,
     /// Attempts that failed.
     pub failures: Counter,
+    /// Connections without a TLS handshake that went well.
+    pub tls_failures: Counter,
     /// Bytes sent to it.
     pub bytes_in: Counter,
     /// Bytes received from it.

@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use config::Config;
-use config::types::{Backend, Listener, Pool, Protocol};
+use config::types::{Backend, BackendHttp, Listener, Pool, Protocol};
 use logic::balance::{Identities, Policy, StickyTable};
 use logic::health::Health;
 use logic::route::{PoolId, RouteTable};
 
 use crate::events::Level;
+use crate::http2::backend::Rules;
 use crate::state::{BackendState, ListenerState, Queue, State};
 use crate::tls;
+use crate::tls::backend::{Authorities, Endpoint, PoolTls};
 
 /// What a worker needs to serve, under one pointer.
 pub struct Snapshot {
@@ -52,6 +54,8 @@ pub struct PoolPlan {
     pub settings: Pool,
     /// In configuration order.
     pub backends: Vec<BackendPlan>,
+    /// TLS to its backends.
+    pub tls: Option<PoolTls>,
     /// What hash and maglev need; equal on every node with an equal configuration.
     pub identities: Identities,
     /// Who went where; only for `sticky`.
@@ -64,6 +68,10 @@ pub struct PoolPlan {
 pub struct BackendPlan {
     /// As configured.
     pub settings: Backend,
+    /// TLS to it.
+    pub tls: Option<Arc<Endpoint>>,
+    /// How HTTP/2 is spoken to it, if so.
+    pub http2: Option<Rules>,
     /// What survives reloads.
     pub state: Arc<BackendState>,
 }
@@ -74,11 +82,17 @@ impl Snapshot {
     /// `before` is what was served until now: a listener whose certificates have become unusable keeps those.
     pub fn build(config: Arc<Config>, state: &State, tls: &tls::Shared, before: Option<&Snapshot>) -> Self {
         let generation = state.generation.load(std::sync::atomic::Ordering::Relaxed) + 1;
+        let authorities = Authorities::default();
         let pools: Vec<_> = config
             .pools
             .iter()
             .enumerate()
-            .map(|(at, pool)| Arc::new(build_pool(PoolId(at), pool, state)))
+            .map(|(at, pool)| {
+                let before = before
+                    .and_then(|before| before.pools.iter().find(|plan| plan.settings.name == pool.name));
+                let tls = build_tls(pool, &authorities, state, before.and_then(|before| before.tls.as_ref()));
+                Arc::new(build_pool(PoolId(at), pool, tls, state))
+            })
             .collect();
         let listeners = config
             .listeners
@@ -98,8 +112,23 @@ impl Snapshot {
     }
 }
 
-fn build_pool(id: PoolId, pool: &Pool, state: &State) -> PoolPlan {
+fn build_tls(
+    pool: &Pool,
+    authorities: &Authorities,
+    state: &State,
+    before: Option<&PoolTls>,
+) -> Option<PoolTls> {
+    let Some(settings) = &pool.tls else {
+        let subject = format!("pool.{}.tls", pool.name);
+        state.forget_degraded(|degraded| degraded == subject);
+        return None;
+    };
+    Some(PoolTls::new(&pool.name, settings, authorities, state, before))
+}
+
+fn build_pool(id: PoolId, pool: &Pool, tls: Option<PoolTls>, state: &State) -> PoolPlan {
     let now = Instant::now();
+    let http2 = (pool.http == BackendHttp::Http2).then(|| Rules::of(pool));
     let rule = pool.health.as_ref().map(|check| check.rule);
     let backends: Vec<_> = pool
         .backends
@@ -113,7 +142,11 @@ fn build_pool(id: PoolId, pool: &Pool, state: &State) -> PoolPlan {
                 let message = format!("{event}: it is not checked any more");
                 state.events.record(Level::Info, entry.subject(), message);
             }
-            BackendPlan { settings: backend.clone(), state: entry }
+            let endpoint = tls
+                .as_ref()
+                .zip(backend.server_name.as_ref())
+                .map(|(tls, name)| tls.endpoint(name, pool.http));
+            BackendPlan { settings: backend.clone(), tls: endpoint, http2, state: entry }
         })
         .collect();
     let names: Vec<(String, u32)> =
@@ -123,6 +156,7 @@ fn build_pool(id: PoolId, pool: &Pool, state: &State) -> PoolPlan {
         id,
         settings: pool.clone(),
         backends,
+        tls,
         identities: Identities::new(pool.balance, &names),
         sticky: (pool.balance == Policy::Sticky).then(|| state.sticky(&pool.name, pool.sticky)),
         queue: state.queue(&pool.name),

@@ -2,17 +2,21 @@
 //! Reads go through one scratch buffer per worker thread, so a connection without bytes in flight holds no buffer.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use crate::http2::Side;
+use crate::http2::backend::Fate;
+use crate::http2::{Call, Side};
+use crate::tls::backend::{Ended, Endpoint, Outbound};
 
 /// Size of the scratch buffer: what one read can bring. 64 KiB is the largest that stays in a core's second-level cache
 /// beside the rest, and what one TCP receive usually holds at most.
@@ -38,12 +42,16 @@ pub struct Stream(RefCell<Transport>);
 enum Transport {
     Plain(Plain),
     Tls(Box<TlsStream<Plain>>),
+    /// TLS to a backend.
+    Outbound(Box<Outbound>),
     /// A plain connection that the runtime does not watch.
     Parked(Parked),
     /// Closed, as the runtime could not watch it again.
     Lost,
     /// HTTP/1.1 on our side, a stream of HTTP/2 on the other.
     Http2(Box<Side>),
+    /// HTTP/1.1 on our side, a stream of HTTP/2 towards a backend on the other.
+    Call(Box<Call>),
 }
 
 /// A plain connection that the runtime does not watch: not more than its descriptor.
@@ -91,16 +99,50 @@ impl Stream {
         Self(RefCell::new(Transport::Parked(parked)))
     }
 
+    /// Wraps a TLS connection to a backend.
+    pub fn outbound(outbound: Outbound) -> Self {
+        Self(RefCell::new(Transport::Outbound(Box::new(outbound))))
+    }
+
+    /// What the handshake with a backend was made with; `None` without one.
+    pub fn endpoint(&self) -> Option<Arc<Endpoint>> {
+        match &*self.0.borrow() {
+            Transport::Outbound(outbound) => Some(outbound.endpoint().clone()),
+            _ => None,
+        }
+    }
+
+    /// How a connection has ended of which a read gave the end.
+    pub fn ended(&self) -> Ended {
+        match &*self.0.borrow() {
+            Transport::Outbound(outbound) => outbound.ended(),
+            _ => Ended::Whole,
+        }
+    }
+
     /// Wraps one stream of an HTTP/2 connection.
     pub fn http2(side: Side) -> Self {
         Self(RefCell::new(Transport::Http2(Box::new(side))))
     }
 
+    /// Wraps one request to an HTTP/2 backend.
+    pub fn call(call: Call) -> Self {
+        Self(RefCell::new(Transport::Call(Box::new(call))))
+    }
+
+    /// What a backend has done with a request on a connection that ended without an answer.
+    pub fn fate(&self) -> Fate {
+        match &*self.0.borrow() {
+            Transport::Call(call) => call.fate(),
+            _ => Fate::Unknown,
+        }
+    }
+
     /// Whether splice(2) can be used.
     pub fn carriage(&self) -> Carriage {
         match &*self.0.borrow() {
-            Transport::Tls(_) => Carriage::Encrypted,
-            Transport::Http2(_) => Carriage::Multiplexed,
+            Transport::Tls(_) | Transport::Outbound(_) => Carriage::Encrypted,
+            Transport::Http2(_) | Transport::Call(_) => Carriage::Multiplexed,
             Transport::Plain(_) | Transport::Parked(_) | Transport::Lost => Carriage::Plain,
         }
     }
@@ -118,7 +160,9 @@ impl Stream {
         let read = match transport.watched()? {
             Watched::Plain(plain) => Pin::new(plain).poll_read(cx, buffer),
             Watched::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
+            Watched::Outbound(outbound) => Pin::new(outbound).poll_read(cx, buffer),
             Watched::Http2(side) => side.poll_read(cx, buffer),
+            Watched::Call(call) => call.poll_read(cx, buffer),
         };
         match ready!(read) {
             Ok(()) => Poll::Ready(Ok(())),
@@ -217,7 +261,9 @@ impl Stream {
             (Watched::Plain(plain), [part]) => Pin::new(plain).poll_write(cx, part),
             (Watched::Plain(plain), parts) => Pin::new(plain).poll_write_vectored(cx, parts),
             (Watched::Tls(tls), parts) => Pin::new(tls).poll_write_vectored(cx, parts),
+            (Watched::Outbound(outbound), parts) => Pin::new(outbound).poll_write_vectored(cx, parts),
             (Watched::Http2(side), parts) => side.poll_write(cx, parts),
+            (Watched::Call(call), parts) => call.poll_write(cx, parts),
         };
         match ready!(written) {
             Ok(0) if parts.iter().any(|part| !part.is_empty()) => {
@@ -231,7 +277,9 @@ impl Stream {
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self.0.borrow_mut() {
             Transport::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
+            Transport::Outbound(outbound) => Pin::new(&mut **outbound).poll_flush(cx),
             Transport::Http2(side) => side.poll_flush(cx),
+            Transport::Call(call) => call.poll_flush(cx),
             Transport::Plain(_) | Transport::Parked(_) | Transport::Lost => Poll::Ready(Ok(())),
         }
     }
@@ -268,7 +316,9 @@ impl Stream {
         match self.0.borrow_mut().watched()? {
             Watched::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
             Watched::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+            Watched::Outbound(outbound) => Pin::new(outbound).poll_shutdown(cx),
             Watched::Http2(side) => side.poll_shutdown(cx),
+            Watched::Call(call) => call.poll_shutdown(cx),
         }
     }
 
@@ -281,12 +331,15 @@ impl Stream {
     /// silent, and no part of the task's budget, so that a sweep sees every connection.
     pub fn is_quiet(&self) -> Quiet {
         let mut byte = [0; 1];
-        let read = match &*self.0.borrow() {
+        let read = match &mut *self.0.borrow_mut() {
+            Transport::Outbound(outbound) => return look_into(outbound),
             Transport::Plain(Plain::Tcp(tcp)) => tcp.try_read(&mut byte),
             Transport::Plain(Plain::Unix(unix)) => unix.try_read(&mut byte),
-            Transport::Tls(_) | Transport::Http2(_) | Transport::Parked(_) | Transport::Lost => {
-                return Quiet::No;
-            }
+            Transport::Tls(_)
+            | Transport::Http2(_)
+            | Transport::Call(_)
+            | Transport::Parked(_)
+            | Transport::Lost => return Quiet::No,
         };
         match read {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Quiet::Yes,
@@ -296,8 +349,16 @@ impl Stream {
 
     /// Asks the kernel whether an idle connection is silent and open. For requests that could not be sent again.
     pub fn is_quiet_now(&self) -> Quiet {
-        let transport = self.0.borrow();
-        let Transport::Plain(plain) = &*transport else { return Quiet::No };
+        let mut transport = self.0.borrow_mut();
+        let plain = match &mut *transport {
+            Transport::Plain(plain) => plain,
+            // What TLS says to itself is taken out first: then the kernel has nothing either, or it has ended.
+            Transport::Outbound(outbound) => match look_into(outbound) {
+                Quiet::Yes => outbound.plain(),
+                Quiet::No => return Quiet::No,
+            },
+            _ => return Quiet::No,
+        };
         let mut byte = [std::mem::MaybeUninit::uninit(); 1];
         match socket2::SockRef::from(plain).peek(&mut byte) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Quiet::Yes,
@@ -313,7 +374,11 @@ impl Stream {
                 Plain::Tcp(tcp) => tcp.local_addr().ok(),
                 Plain::Unix(_) => None,
             },
-            Transport::Plain(Plain::Unix(_)) | Transport::Http2(_) => None,
+            Transport::Outbound(outbound) => match outbound.plain() {
+                Plain::Tcp(tcp) => tcp.local_addr().ok(),
+                Plain::Unix(_) => None,
+            },
+            Transport::Plain(Plain::Unix(_)) | Transport::Http2(_) | Transport::Call(_) => None,
             Transport::Parked(_) | Transport::Lost => None,
         }
     }
@@ -328,9 +393,13 @@ impl Stream {
                 Plain::Tcp(tcp) => tcp.as_fd(),
                 Plain::Unix(_) => return,
             },
+            Transport::Outbound(outbound) => match outbound.plain() {
+                Plain::Tcp(tcp) => tcp.as_fd(),
+                Plain::Unix(_) => return,
+            },
             Transport::Plain(Plain::Unix(_)) | Transport::Parked(Parked::Unix(_)) | Transport::Lost => return,
             // A stream whose answer is not whole is reset when it is dropped.
-            Transport::Http2(_) => return,
+            Transport::Http2(_) | Transport::Call(_) => return,
         };
         // Failing means that the connection is gone already.
         let _ = sys::socket::set_linger_zero(tcp);
@@ -429,10 +498,24 @@ impl Stream {
     }
 }
 
+/// Whether an idle connection to a backend says nothing, in which session tickets do not count. No part of the task's
+/// budget, and nobody is woken.
+fn look_into(outbound: &mut Outbound) -> Quiet {
+    let mut byte = [0; 1];
+    let reading = poll_fn(|cx| Pin::new(&mut *outbound).poll_read(cx, &mut ReadBuf::new(&mut byte)));
+    let reading = std::pin::pin!(tokio::task::unconstrained(reading));
+    match reading.poll(&mut Context::from_waker(std::task::Waker::noop())) {
+        Poll::Pending => Quiet::Yes,
+        Poll::Ready(_) => Quiet::No,
+    }
+}
+
 enum Watched<'a> {
     Plain(&'a mut Plain),
     Tls(&'a mut TlsStream<Plain>),
+    Outbound(&'a mut Outbound),
     Http2(&'a mut Side),
+    Call(&'a mut Call),
 }
 
 impl Transport {
@@ -445,7 +528,9 @@ impl Transport {
         match self {
             Self::Plain(plain) => Ok(Watched::Plain(plain)),
             Self::Tls(tls) => Ok(Watched::Tls(tls)),
+            Self::Outbound(outbound) => Ok(Watched::Outbound(outbound)),
             Self::Http2(side) => Ok(Watched::Http2(side)),
+            Self::Call(call) => Ok(Watched::Call(call)),
             Self::Parked(_) | Self::Lost => Err(io::ErrorKind::NotConnected.into()),
         }
     }

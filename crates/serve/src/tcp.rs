@@ -231,16 +231,11 @@ async fn connect(
 ) -> Result<Stream, ()> {
     let started = Instant::now();
     let counters = chosen.backend.counters.of(worker.index);
-    match upstream::connect(worker, &chosen.backend, opening, pool.settings.timeouts.connect).await {
+    let header = pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();
+    let (plan, limit) = (&pool.backends[chosen.index], pool.settings.timeouts.connect);
+    match upstream::connect(worker, plan, opening, &header, limit).await {
         Ok(stream) => {
             let took = started.elapsed();
-            if let Some(version) = pool.settings.send_proxy {
-                let header = proxy_header(version, arrival);
-                if stream.write_all(&header).await.is_err() {
-                    upstream::note_failure(worker, pool, chosen.index, logic::health::Cause::ClosedEarly);
-                    return Err(());
-                }
-            }
             counters.sessions.add(1);
             counters.latency.observe(took);
             outcome.connect = Some(took);

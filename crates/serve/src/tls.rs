@@ -29,6 +29,7 @@ use crate::outcome::{ClientFault, Ending, Spoken, TlsFault};
 use crate::state::{State, lock};
 use crate::stream::{Plain, Stream};
 
+pub mod backend;
 mod bundle;
 mod client;
 mod facts;

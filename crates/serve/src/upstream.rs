@@ -16,11 +16,12 @@ use logic::peers::Peer;
 use logic::retry::Idempotence;
 use sys::socket::Opening;
 
-use crate::connect::{self, ConnectFault};
+use crate::connect::{self, ConnectFault, Link};
 use crate::events::Level;
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
 use crate::state::{Admission, BackendState, Queue, lock};
 use crate::stream::{Quiet, Stream};
+use crate::tls::backend::Endpoint;
 use crate::worker::Worker;
 
 /// Health and weights change without a word to those who wait for a busy backend: they look again this often.
@@ -282,13 +283,18 @@ pub enum Freshness {
 }
 
 /// An idle connection of the right backend, if there is one that still lives.
-pub fn reuse(
-    worker: &Worker,
-    backend: &Arc<BackendState>,
-    idempotence: Idempotence,
-    now: Instant,
-) -> Option<Stream> {
+pub fn reuse(worker: &Worker, plan: &BackendPlan, idempotence: Idempotence, now: Instant) -> Option<Stream> {
+    let backend = &plan.state;
+    if plan.http2.is_some() {
+        let call = worker.lines.take(plan)?;
+        backend.counters.of(worker.index).reused.add(1);
+        return Some(call);
+    }
     while let Some(stream) = worker.idle.take(backend, now) {
+        // A connection of before a reload was made with what held then.
+        if !is_same(stream.endpoint().as_ref(), plan.tls.as_ref()) {
+            continue;
+        }
         let quiet = match idempotence {
             Idempotence::Idempotent => stream.is_quiet(),
             // It could not be sent again: ask the kernel, not what the runtime knows.
@@ -302,23 +308,53 @@ pub fn reuse(
     None
 }
 
-/// Opens a connection to a backend within `limit`.
+fn is_same(one: Option<&Arc<Endpoint>>, other: Option<&Arc<Endpoint>>) -> bool {
+    match (one, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        _ => false,
+    }
+}
+
+/// Opens a connection to a backend within `limit`, its handshake included. `preface` goes first, in the clear.
 pub async fn connect(
     worker: &Worker,
-    backend: &BackendState,
+    plan: &BackendPlan,
     opening: Opening,
+    preface: &[u8],
     limit: Duration,
 ) -> Result<Stream, ConnectFault> {
-    let plain = match connect::open(backend, opening, limit).await {
+    let backend = &*plan.state;
+    let stream = match open(worker, plan, opening, preface, limit).await {
         // Descriptors are short: idle connections to backends are the ones that nobody needs now.
         Err(ConnectFault::Ours(_)) => {
             worker.idle.clear();
-            connect::open(backend, opening, limit).await?
+            open(worker, plan, opening, preface, limit).await?
+        }
+        Err(ConnectFault::Backend(Cause::Tls(why))) => {
+            backend.counters.of(worker.index).tls_failures.add(1);
+            return Err(ConnectFault::Backend(Cause::Tls(why)));
         }
         result => result?,
     };
     backend.counters.of(worker.index).connects.add(1);
-    Ok(Stream::plain(plain))
+    Ok(stream)
+}
+
+async fn open(
+    worker: &Worker,
+    plan: &BackendPlan,
+    opening: Opening,
+    preface: &[u8],
+    limit: Duration,
+) -> Result<Stream, ConnectFault> {
+    if let Some(rules) = plan.http2 {
+        return Box::pin(worker.lines.open(plan, rules, limit)).await;
+    }
+    match connect::establish(&plan.state, plan.tls.as_ref(), opening, preface, limit).await? {
+        Link::Plain(plain) => Ok(Stream::plain(plain)),
+        Link::Tls(outbound) => Ok(Stream::outbound(*outbound)),
+    }
 }
 
 /// Notes that real traffic failed at a backend; ejects it when that has happened too often in a row.
@@ -328,6 +364,14 @@ pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause
     let failures = backend.failures.fetch_add(1, Relaxed) + 1;
     let limit = pool.settings.passive.failures;
     if failures == 1 {
+        if let Cause::Tls(_) = &cause {
+            // Nobody can tell from a status that it is the certificate.
+            worker.front.state.events.record(
+                Level::Warning,
+                backend.subject(),
+                format!("traffic fails: {cause}"),
+            );
+        }
         // The first of a row: its cause is what somebody will ask for.
         backend.lock_health().note_traffic_failure(Verdict {
             at: SystemTime::now(),

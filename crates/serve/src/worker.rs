@@ -20,6 +20,7 @@ use crate::accept;
 use crate::access_log::{AccessLog, Batch};
 use crate::dormitory::Dormitory;
 use crate::front::Front;
+use crate::http2::backend::Lines;
 use crate::listen::{BoundKey, Socket};
 use crate::snapshot::Snapshot;
 use crate::upstream::IdlePool;
@@ -68,6 +69,8 @@ pub struct Worker {
     pub idle: IdlePool,
     /// Its TCP sessions in which nobody speaks.
     pub dormitory: Dormitory,
+    /// Connections to backends that speak HTTP/2.
+    pub lines: Lines,
     current: RefCell<Current>,
     /// By [`PoolId`], with the generation that each was made for.
     balancers: RefCell<Vec<Option<(u64, Balancer)>>>,
@@ -373,6 +376,7 @@ impl Worker {
             control.begin_drain();
         }
         self.idle.clear();
+        self.lines.clear();
     }
 
     fn tick(&self, now: Instant) {
@@ -382,6 +386,7 @@ impl Worker {
             self.swept.set(now);
             self.idle.sweep(now, &self.current.borrow());
             self.dormitory.sweep(now);
+            self.lines.sweep(now, &self.current.borrow());
         }
     }
 }
@@ -411,6 +416,7 @@ pub fn run(
         front,
         idle: IdlePool::default(),
         dormitory: Dormitory::new()?,
+        lines: Lines::default(),
         current: RefCell::new(Rc::new(snapshot)),
         balancers: RefCell::default(),
         connections: RefCell::default(),

@@ -15,7 +15,8 @@ use crate::raw::{
 };
 use crate::tree::{NodeId, Origin};
 use crate::types::{
-    ActiveCheck, AllDown, Backend, BackendAddress, Listener, Pool, PoolTimeouts, Protocol, Sticky,
+    ActiveCheck, AllDown, Backend, BackendAddress, BackendHttp, Listener, Pool, PoolTimeouts, Protocol,
+    Sticky,
 };
 
 impl Parser<'_> {
@@ -38,7 +39,13 @@ impl Parser<'_> {
         });
         let sticky = raw.sticky.as_ref().and_then(|sticky| self.sticky(&sticky.value));
         let default_limit = raw.max_connections.as_ref().map(|most| small(most.value));
-        let backends = self.backends(raw, default_limit);
+        let tls = raw.tls.as_ref().and_then(|tls| self.backend_tls(tls));
+        let mut backends = self.backends(raw, default_limit);
+        if let (Some(Some(tls)), Some(found), Some(list)) = (&tls, &mut backends, &raw.backends)
+            && self.server_names(tls, found, list.id).is_none()
+        {
+            backends = None;
+        }
         let health = raw.health.as_ref().and_then(|health| self.health(health));
         let passive = raw.passive.as_ref().and_then(|passive| self.passive(&passive.value));
         let all_down = raw.when_all_down.as_ref().map(|word| match word.value.as_str() {
@@ -53,6 +60,7 @@ impl Parser<'_> {
                 _ => proxy_header::Version::V2,
             })),
         };
+        let http = self.backend_http(raw);
         let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.pool_timeouts(&timeouts.value));
         let resolve_interval = self.time(&raw.resolve_interval, Zero::Refused, DAY);
         valid?;
@@ -67,6 +75,8 @@ impl Parser<'_> {
             all_down: all_down?,
             queue_length: count(raw.queue.as_ref()?.value),
             slow_start: slow_start?,
+            tls: tls?.map(|tls| tls.settings),
+            http: http?,
             send_proxy: send_proxy?,
             retries: small(raw.retries.as_ref()?.value),
             keep_alive: count(raw.keep_alive.as_ref()?.value),
@@ -94,7 +104,10 @@ impl Parser<'_> {
                     let text = At { id: entry.id, value: text.clone() };
                     let address = self.backend_text(&text);
                     address.map(|address| {
-                        (Backend { address, weight: 1, max_connections: default_limit }, entry.id)
+                        (
+                            Backend { address, weight: 1, max_connections: default_limit, server_name: None },
+                            entry.id,
+                        )
                     })
                 }
                 TextOr::Table(table) => self.backend(table, default_limit),
@@ -142,7 +155,23 @@ impl Parser<'_> {
         let address = self.read(at, address::backend)?;
         let weight = small(raw.weight.as_ref()?.value);
         let own_limit = raw.max_connections.as_ref().map(|most| small(most.value));
-        Some((Backend { address, weight, max_connections: own_limit.or(default_limit) }, at.id))
+        let max_connections = own_limit.or(default_limit);
+        Some((Backend { address, weight, max_connections, server_name: None }, at.id))
+    }
+
+    fn backend_http(&mut self, raw: &RawPool) -> Option<BackendHttp> {
+        let key = raw.http2.as_ref()?;
+        if key.value != "on" {
+            return Some(BackendHttp::Http1);
+        }
+        if raw.send_proxy.is_some() {
+            let message =
+                "a PROXY header tells of one client, and these connections carry the requests of many";
+            let hint = "take away send-proxy: backends learn of the client by X-Forwarded-For";
+            drop(self.report.at_key(self.nodes, key.id, message).hint(hint));
+            return None;
+        }
+        Some(BackendHttp::Http2)
     }
 
     fn sticky(&mut self, raw: &RawSticky) -> Option<Sticky> {
@@ -292,6 +321,11 @@ impl Parser<'_> {
                 continue;
             };
             let pool = &pools[tcp.pool.0];
+            if let (BackendHttp::Http2, Some(key)) = (pool.http, &entry.value.pool) {
+                let message = "this pool speaks HTTP/2, and a tcp listener passes on whatever clients speak";
+                let hint = "protocol = \"http\", or another pool without http2";
+                drop(self.report.at(self.nodes, key.id, message).hint(hint));
+            }
             let hashes = matches!(pool.balance, Policy::Hash | Policy::Maglev);
             if let (true, false, Some(key)) = (hashes, pool.hash_key == HashKey::Client, &entry.value.pool) {
                 let message = format!(

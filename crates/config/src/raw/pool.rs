@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{BackendText, DurationText, Key, TextOr};
+use super::{BackendText, DurationText, Key, PathText, TextOr};
 use crate::de::At;
 
 /// `[pool.NAME]`
@@ -55,6 +55,21 @@ health = { http = "/healthz", host = "app.example.com", expect = "200", interval
     /// A backend that came back gets its full share only after so long; `"0s"`: at once.
     #[schemars(extend("default" = "0s"))]
     pub(crate) slow_start: Key<DurationText>,
+    /// Speak TLS to the backends: `"on"`, `"off"`, or a table with more about it. Their certificates are verified against
+    /// the certificate authorities of this machine, and must be for the name (or address) by which a backend is
+    /// configured. Checks, WebSockets and `tcp` use it too.
+    #[schemars(extend("default" = "off", "x-words" = ["on", "off"], "x-example" = r#"[pool.app]
+backends = ["app1.internal:8443", "app2.internal:8443"]
+tls = { ca = "/etc/penstock/internal-ca.pem" }
+"#))]
+    pub(crate) tls: Key<TextOr<String, RawBackendTls>>,
+    /// Speak HTTP/2 to the backends, as gRPC needs it: with `tls` by ALPN, without it by prior knowledge. Many requests share
+    /// one connection. For `http` listeners only.
+    #[schemars(extend("default" = "off", "enum" = ["on", "off"], "x-example" = r#"[pool.grpc]
+backends = ["10.0.0.21:50051", "10.0.0.22:50051"]
+http2 = "on"
+"#))]
+    pub(crate) http2: Key<String>,
     /// Write a PROXY header of this version to backends; without this none. Version 2 also tells of the client's TLS: server
     /// name, and where it is terminated ALPN, version, cipher, and the common name of a verified certificate.
     #[schemars(extend("enum" = ["v1", "v2"]))]
@@ -113,6 +128,32 @@ pub(crate) struct RawHealth {
     /// Failures in a row after which a backend is down.
     #[schemars(extend("default" = 3, "minimum" = 1, "maximum" = 100))]
     pub(crate) fall: Key<i64>,
+}
+
+/// `tls` of a pool
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawBackendTls {
+    /// `"off"` takes any certificate: whoever stands in between can then read and change everything.
+    #[schemars(extend("default" = "on", "enum" = ["on", "off"]))]
+    pub(crate) verify: Key<String>,
+    /// File with the certificates (PEM) of the authorities that are trusted instead of those of this machine. A backend's
+    /// own self-signed certificate is trusted if it is in there.
+    #[schemars(extend("x-default" = "the authorities that this machine trusts"))]
+    pub(crate) ca: Key<PathText>,
+    /// Name or address that the certificates must be for; a name is also what backends are told that we look for (SNI).
+    #[schemars(extend("x-default" = "the host of each backend; needed for Unix sockets"))]
+    pub(crate) server_name: Key<String>,
+    /// File with the certificate (PEM, with the rest of its chain) that shows backends who we are.
+    pub(crate) certificate: Key<PathText>,
+    /// File with the key of `certificate`.
+    #[schemars(extend("x-default" = "the file of `certificate`"))]
+    pub(crate) key: Key<PathText>,
+    /// File with the passphrase of an encrypted key.
+    pub(crate) key_passphrase_file: Key<PathText>,
+    /// Oldest version of TLS.
+    #[schemars(extend("default" = "1.2", "enum" = ["1.2", "1.3"]))]
+    pub(crate) min_version: Key<String>,
 }
 
 /// `passive`

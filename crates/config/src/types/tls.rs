@@ -1,4 +1,4 @@
-//! TLS of a listener: where its certificates are, and what is negotiated.
+//! TLS of a listener: where its certificates are, and what is negotiated. TLS to backends: whom to believe.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -286,4 +286,37 @@ impl Group {
             Self::X25519 | Self::Secp256r1 | Self::Secp384r1 => MinVersion::Tls12,
         }
     }
+}
+
+/// `tls` of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendTls {
+    /// Whose certificates are taken.
+    pub verify: Verify,
+    /// What shows backends who we are.
+    pub identity: Option<Identity>,
+    /// Oldest version.
+    pub min_version: MinVersion,
+}
+
+/// Whose certificates are taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Those that an authority of this machine vouches for.
+    System,
+    /// Those that an authority in this file vouches for, and those in it.
+    File(PathBuf),
+    /// Anybody's.
+    Off,
+}
+
+/// Files of a certificate that we show to backends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The certificate and the rest of its chain.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Passphrase of the key.
+    pub key_passphrase_file: Option<PathBuf>,
 }

@@ -71,6 +71,10 @@ pub enum Cause {
     },
     /// The connection failed otherwise, in the words of the system.
     ConnectFailed(String),
+    /// There is no TLS with it, in words.
+    Tls(String),
+    /// It does not speak HTTP/2, in words.
+    Http2(String),
     /// The backend's Unix socket does not exist.
     SocketMissing,
     /// The backend's Unix socket may not be opened.
@@ -100,6 +104,8 @@ impl fmt::Display for Cause {
             Cause::ConnectRefused => f.write_str("connect refused"),
             Cause::ConnectTimeout { after } => write!(f, "no connection within {}", Spoken(*after)),
             Cause::ConnectFailed(why) => write!(f, "connect failed: {}", OneLine(why)),
+            Cause::Tls(why) => write!(f, "TLS: {}", OneLine(why)),
+            Cause::Http2(why) => write!(f, "HTTP/2: {}", OneLine(why)),
             Cause::SocketMissing => f.write_str("the socket does not exist: is the application running?"),
             Cause::PermissionDenied => {
                 f.write_str("permission denied: may the user of penstock write to the socket?")

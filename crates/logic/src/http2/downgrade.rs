@@ -283,7 +283,7 @@ fn finish(mut head: Vec<u8>, regular: &Regular<'_>) -> Vec<u8> {
 }
 
 /// RFC 9113 section 8.2.1: a token without capitals.
-fn check_name(name: &[u8]) -> Result<(), Malformed> {
+pub(super) fn check_name(name: &[u8]) -> Result<(), Malformed> {
     match name {
         _ if !is_token(name) => Err(Malformed::NameSyntax),
         _ if name.iter().any(u8::is_ascii_uppercase) => Err(Malformed::NameCase),
@@ -292,7 +292,7 @@ fn check_name(name: &[u8]) -> Result<(), Malformed> {
 }
 
 /// RFC 9113 section 8.2.1, and no other control byte either: HTTP/1.1 allows none but HTAB.
-fn check_value(value: &[u8]) -> Result<(), Malformed> {
+pub(super) fn check_value(value: &[u8]) -> Result<(), Malformed> {
     if value.iter().any(|&byte| (byte < 0x20 && byte != b'\t') || byte == 0x7f) {
         return Err(Malformed::ValueSyntax);
     }
@@ -303,7 +303,7 @@ fn check_value(value: &[u8]) -> Result<(), Malformed> {
 }
 
 /// RFC 9113 section 8.2.2.
-fn is_of_connection(name: &[u8]) -> bool {
+pub(super) fn is_of_connection(name: &[u8]) -> bool {
     matches!(
         name,
         b"connection"
@@ -315,7 +315,7 @@ fn is_of_connection(name: &[u8]) -> bool {
     )
 }
 
-fn parse_length(value: &[u8]) -> Result<u64, Malformed> {
+pub(super) fn parse_length(value: &[u8]) -> Result<u64, Malformed> {
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(value).ok().filter(|_| digits);
     // Many programs count in signed numbers, where the upper half is something else.
@@ -324,7 +324,7 @@ fn parse_length(value: &[u8]) -> Result<u64, Malformed> {
         .ok_or(Malformed::LengthSyntax)
 }
 
-fn push_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub(super) fn push_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     for part in [name, b": ", value, b"\r\n"] {
         out.extend_from_slice(part);
     }

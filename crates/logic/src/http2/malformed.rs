@@ -43,6 +43,7 @@ malformed! {
     ValueSyntax, "h2-value-syntax", "a control byte in a field value";
     ValueBlank, "h2-value-blank", "a blank at the start or end of a field value";
     ConnectionField, "h2-connection-field", "a field for one connection, which HTTP/2 does not have";
+    StatusUnexpected, "h2-status-unexpected", "a status that this response cannot have";
     Te, "h2-te", "te holds anything but trailers";
     LengthSyntax, "h2-length-syntax", "content-length is not a plain decimal number";
     LengthRepeated, "h2-length-repeated", "more than one content-length";

@@ -8,3 +8,4 @@ pub mod downgrade;
 pub mod flood;
 pub mod malformed;
 pub mod respond;
+pub mod upgrade;

@@ -133,6 +133,12 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
         let path = format!("listener.{name}.tls.certificates");
         faults.into_iter().map(move |fault| MachineFault { path: path.clone(), message: fault })
     });
+    let backends = config.pools.iter().filter_map(|pool| Some((&pool.name, pool.tls.as_ref()?)));
+    let backends = backends.flat_map(|(name, tls)| {
+        let path = format!("pool.{name}.tls");
+        let faults = serve::tls::backend::check(tls);
+        faults.into_iter().map(move |fault| MachineFault { path: path.clone(), message: fault })
+    });
     let missing = |path: &str, kind: &str, name: &str| MachineFault {
         path: path.to_owned(),
         message: format!("there is no {kind} named \"{name}\" on this machine: the start would be refused"),
@@ -140,6 +146,7 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
     let user = config.process.user.as_deref().filter(|name| matches!(User::from_name(name), Ok(None)));
     let group = config.process.group.as_deref().filter(|name| matches!(Group::from_name(name), Ok(None)));
     certificates
+        .chain(backends)
         .chain(user.map(|name| missing("process.user", "user", name)))
         .chain(group.map(|name| missing("process.group", "group", name)))
         .collect()

@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, reason = "each test file is its own crate and uses its own part")]
 
 pub mod audit;
+pub mod backend_pki;
 pub mod client;
 pub mod hello;
 pub mod http2;

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use config::types::{ActiveCheck, BackendAddress};
+use config::types::{ActiveCheck, BackendAddress, BackendHttp};
 use logic::health::{Cause, Check, CheckMethod, Source, StatusRange, Verdict, VerdictOutcome};
 use logic::http1::request::{Limits, MethodKind, Parse, RequestKind, UpgradeWish};
 use logic::http1::response::{self, Progress};
@@ -13,8 +14,11 @@ use logic::proxy_header::{self, Additions};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout_at;
 
-use crate::connect::{self, ConnectFault};
+use crate::connect::{self, ConnectFault, Link};
 use crate::state::BackendState;
+use crate::tls::backend::Endpoint;
+
+mod http2;
 
 /// Bytes of an answer that are read at most.
 const ANSWER_LIMIT: usize = 16 * 1024;
@@ -34,19 +38,30 @@ pub(super) enum Finding {
     OurOwnFault(io::Error),
 }
 
+/// How a backend is spoken to: as traffic does it.
+#[derive(Clone)]
+pub(super) struct Way {
+    pub(super) send_proxy: Option<proxy_header::Version>,
+    pub(super) tls: Option<Arc<Endpoint>>,
+    pub(super) http: BackendHttp,
+}
+
 /// Makes one check.
-pub(super) async fn run(
-    backend: &BackendState,
-    active: &ActiveCheck,
-    send_proxy: Option<proxy_header::Version>,
-) -> Finding {
+pub(super) async fn run(backend: &BackendState, active: &ActiveCheck, way: &Way) -> Finding {
     let start = Instant::now();
     let limits = Times { deadline: start + active.rule.timeout, whole: active.rule.timeout };
     if backend.addresses.load().is_empty() && matches!(backend.address, BackendAddress::Name { .. }) {
         return Finding::NoAddress;
     }
-    let result = match connect::open(backend, sys::socket::Opening::TheyMaySpeak, active.rule.timeout).await {
-        Ok(stream) => exchange(stream, &host_of(&backend.address), active, send_proxy, limits).await,
+    let mut header = Vec::new();
+    if let Some(version) = way.send_proxy {
+        // It is we who connect, on behalf of nobody.
+        proxy_header::write(version, &mut header, &Peer::Unix, &Peer::Unix, &Additions::default());
+    }
+    let opening = sys::socket::Opening::TheyMaySpeak;
+    let link = connect::establish(backend, way.tls.as_ref(), opening, &header, active.rule.timeout).await;
+    let result = match link {
+        Ok(link) => exchange(link, &host_of(&backend.address), active, way.http, limits).await,
         Err(ConnectFault::Backend(cause)) => Err(cause),
         Err(ConnectFault::Ours(error)) => return Finding::OurOwnFault(error),
     };
@@ -66,39 +81,33 @@ struct Times {
 /// Time until the answer was known.
 type Passed = Duration;
 
-async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
-    mut stream: S,
+async fn exchange(
+    mut link: Link,
     own_host: &str,
     active: &ActiveCheck,
-    send_proxy: Option<proxy_header::Version>,
+    http: BackendHttp,
     times: Times,
 ) -> Result<Passed, Cause> {
-    let mut question = Vec::new();
-    if let Some(version) = send_proxy {
-        // It is we who connect, on behalf of nobody.
-        proxy_header::write(version, &mut question, &Peer::Unix, &Peer::Unix, &Additions::default());
-    }
     let no_answer = || Cause::NoAnswer { after: times.whole };
-    match &active.check {
-        Check::Tcp => {
-            let took = times.elapsed();
-            if !question.is_empty() {
-                let sent = timeout_at(times.deadline.into(), stream.write_all(&question)).await;
-                sent.map_err(|_| no_answer())?.map_err(|_| Cause::ClosedEarly)?;
-            }
-            Ok(took)
-        }
-        Check::Http { path, host, method, expect } => {
-            write_request(&mut question, *method, path, host.as_deref().unwrap_or(own_host));
-            let answer = timeout_at(times.deadline.into(), ask(&mut stream, &question, *method)).await;
-            let status = answer.map_err(|_| no_answer())??;
-            let took = times.elapsed();
-            let tail_end = times.deadline.min(Instant::now() + TAIL_LIMIT);
-            let _ = timeout_at(tail_end.into(), discard(&mut stream)).await;
-            judge(status, *expect)?;
-            Ok(took)
-        }
+    let (path, host, method, expect) = match &active.check {
+        Check::Tcp => return Ok(times.elapsed()),
+        Check::Http { path, host, method, expect } => (path, host, *method, *expect),
+    };
+    let host = host.as_deref().unwrap_or(own_host);
+    if http == BackendHttp::Http2 {
+        let answer = timeout_at(times.deadline.into(), http2::ask(link, method, path, host)).await;
+        judge(answer.map_err(|_| no_answer())??, expect)?;
+        return Ok(times.elapsed());
     }
+    let mut question = Vec::new();
+    write_request(&mut question, method, path, host);
+    let answer = timeout_at(times.deadline.into(), ask(&mut link, &question, method)).await;
+    let status = answer.map_err(|_| no_answer())??;
+    let took = times.elapsed();
+    let tail_end = times.deadline.min(Instant::now() + TAIL_LIMIT);
+    let _ = timeout_at(tail_end.into(), discard(&mut link)).await;
+    judge(status, expect)?;
+    Ok(took)
 }
 
 impl Times {

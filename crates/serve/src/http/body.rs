@@ -10,6 +10,7 @@ use logic::http1::request::BodyLength;
 use super::heads::HeadBuffer;
 use crate::stream::Stream;
 use crate::timer::Timer;
+use crate::tls::backend::Ended;
 
 /// A body of so many bytes is copied behind its head, so that both go out in one piece: send(2) with a copy costs less than
 /// writev(2) without.
@@ -133,7 +134,7 @@ impl Transfer<'_> {
             match filled {
                 Err(_) => return Err(Broken::SourceTimeout),
                 Ok(Err(_)) => return Err(Broken::SourceClosed),
-                Ok(Ok(0)) if matches!(self.reader, Reader::UntilClose) => {
+                Ok(Ok(0)) if matches!(self.reader, Reader::UntilClose) && self.from.ended() != Ended::Cut => {
                     return self.finish_until_close().await;
                 }
                 Ok(Ok(0)) => return Err(Broken::SourceClosed),

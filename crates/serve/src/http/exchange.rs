@@ -317,7 +317,7 @@ impl Forwarding<'_> {
             false => self.idempotence,
         };
         let kept = match reuse {
-            Reuse::Allowed => upstream::reuse(worker, &chosen.backend, idempotence, now),
+            Reuse::Allowed => upstream::reuse(worker, &self.pool.backends[chosen.index], idempotence, now),
             Reuse::Forbidden => None,
         };
         let mut began = now;
@@ -368,16 +368,16 @@ impl Forwarding<'_> {
     async fn connect(&self, client: &Client, chosen: &Chosen) -> Result<Stream, ConnectFault> {
         let worker = self.session.worker;
         let limit = self.pool.settings.timeouts.connect;
-        let stream = upstream::connect(worker, &chosen.backend, sys::socket::Opening::WeSpeak, limit).await?;
-        if let Some(version) = self.pool.settings.send_proxy {
-            let arrival = self.session.arrival;
-            let arrival = Arrival { local: arrival.local_of(&client.stream), ..arrival.clone() };
-            let header = proxy_header(version, &arrival);
-            body::write(&client.timer, &stream, &header, &[], limit, &Cell::new(0))
-                .await
-                .map_err(|_| ConnectFault::Backend(Cause::ClosedEarly))?;
-        }
-        Ok(stream)
+        let header = match self.pool.settings.send_proxy {
+            Some(version) => {
+                let arrival = self.session.arrival;
+                let arrival = Arrival { local: arrival.local_of(&client.stream), ..arrival.clone() };
+                proxy_header(version, &arrival)
+            }
+            None => Vec::new(),
+        };
+        let plan = &self.pool.backends[chosen.index];
+        upstream::connect(worker, plan, sys::socket::Opening::WeSpeak, &header, limit).await
     }
 
     /// The answer went out, whole or not.

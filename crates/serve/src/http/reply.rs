@@ -17,6 +17,7 @@ use super::body::{self, Broken, Framing, Reader, Transfer};
 use super::heads::HeadBuffer;
 use super::{After, Client, Session, answer, persistence};
 use crate::connect::ConnectFault;
+use crate::http2::backend::Fate;
 use crate::outcome::{Ending, Outcome};
 use crate::relay;
 use crate::snapshot::PoolPlan;
@@ -313,7 +314,12 @@ impl Attempt<'_> {
                 }
                 Ok(_) => {
                     let answered = if buffer.is_empty() { Answered::Nothing } else { Answered::Started };
-                    return Err(Failure::Closed { answered, progress: self.progress(shared) });
+                    let has_body = Reader::new(self.session.received.request.body).is_some();
+                    let progress = match backend.fate() {
+                        Fate::Refused if !has_body => Progress::NothingSent,
+                        _ => self.progress(shared),
+                    };
+                    return Err(Failure::Closed { answered, progress });
                 }
                 // The time for an answer runs from the request's end; until then the client's own limits hold.
                 Err(_) if !was_sent && whole_by.is_none() => wait_from = Instant::now(),

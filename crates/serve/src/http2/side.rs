@@ -338,7 +338,7 @@ fn convert(bytes: &[u8], head: &ResponseHead) -> io::Result<Response<()>> {
     Ok(response)
 }
 
-fn trailer_map(trailers: &[(Vec<u8>, Vec<u8>)]) -> Option<HeaderMap> {
+pub(super) fn trailer_map(trailers: &[(Vec<u8>, Vec<u8>)]) -> Option<HeaderMap> {
     let mut map = HeaderMap::new();
     for (name, value) in trailers {
         append(&mut map, name, value);
@@ -346,13 +346,13 @@ fn trailer_map(trailers: &[(Vec<u8>, Vec<u8>)]) -> Option<HeaderMap> {
     (!map.is_empty()).then_some(map)
 }
 
-fn append(map: &mut HeaderMap, name: &[u8], value: &[u8]) -> Option<()> {
+pub(super) fn append(map: &mut HeaderMap, name: &[u8], value: &[u8]) -> Option<()> {
     let name = HeaderName::from_bytes(name).ok()?;
     let value = HeaderValue::from_bytes(value).ok()?;
     map.try_append(name, value).ok().map(|_| ())
 }
 
-fn broken(error: h2::Error) -> io::Error {
+pub(super) fn broken(error: h2::Error) -> io::Error {
     if error.is_io() {
         return error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionAborted.into());
     }

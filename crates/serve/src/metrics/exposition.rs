@@ -213,7 +213,7 @@ fn backend_counters(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan
     let each = |value: fn(&BackendPlan) -> u64| {
         backends.iter().map(move |(pool, backend)| (backend_labels(pool, backend), value(backend)))
     };
-    let counters: [BackendCounter; 7] = [
+    let counters: [BackendCounter; 8] = [
         ("backend_sessions", "Sessions given to it", |backend| {
             backend.state.counters.sum(|block| &block.sessions)
         }),
@@ -225,6 +225,9 @@ fn backend_counters(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan
         }),
         ("backend_failures", "Attempts that failed", |backend| {
             backend.state.counters.sum(|block| &block.failures)
+        }),
+        ("backend_tls_failures", "TLS handshakes that failed", |backend| {
+            backend.state.counters.sum(|block| &block.tls_failures)
         }),
         ("backend_retries", "Attempts that failed and were made again elsewhere", |backend| {
             backend.state.counters.sum(|block| &block.retries)

@@ -50,10 +50,14 @@ enum Then {
 }
 
 async fn verdict(address: &BackendAddress, active: &ActiveCheck) -> (VerdictOutcome, Cause) {
-    match run(&backend(address), active, None).await {
+    match run(&backend(address), active, &plain(None)).await {
         Finding::Verdict(verdict) => (verdict.outcome, verdict.cause),
         other => panic!("{other:?}"),
     }
+}
+
+fn plain(send_proxy: Option<proxy_header::Version>) -> Way {
+    Way { send_proxy, tls: None, http: BackendHttp::Http1 }
 }
 
 #[tokio::test]
@@ -159,9 +163,9 @@ async fn a_name_is_checked_at_the_first_address_that_connects() {
     let (address, _asked) = server(b"HTTP/1.1 200 OK\r\n\r\n", Then::Close).await;
     let BackendAddress::Ip(good) = address else { panic!("a TCP server") };
     let backend = backend(&BackendAddress::Name { host: "app.test".to_owned(), port: 80 });
-    assert!(matches!(run(&backend, &http(LONG), None).await, Finding::NoAddress));
+    assert!(matches!(run(&backend, &http(LONG), &plain(None)).await, Finding::NoAddress));
     backend.addresses.store(Arc::new(vec![free, good]));
-    let finding = run(&backend, &http(LONG), None).await;
+    let finding = run(&backend, &http(LONG), &plain(None)).await;
     assert!(
         matches!(&finding, Finding::Verdict(verdict) if verdict.outcome == VerdictOutcome::Pass),
         "{finding:?}"
@@ -172,7 +176,7 @@ async fn a_name_is_checked_at_the_first_address_that_connects() {
 #[tokio::test]
 async fn a_backend_that_wants_a_proxy_header_gets_one() {
     let (address, asked) = server(b"HTTP/1.1 200 OK\r\n\r\n", Then::Close).await;
-    let finding = run(&backend(&address), &http(LONG), Some(proxy_header::Version::V1)).await;
+    let finding = run(&backend(&address), &http(LONG), &plain(Some(proxy_header::Version::V1))).await;
     assert!(matches!(finding, Finding::Verdict(_)));
     assert!(asked.await.unwrap().starts_with("PROXY UNKNOWN\r\nGET "));
 }

@@ -1,0 +1,244 @@
+//! Backends that speak HTTP/2: a real one, and scripted ones that break the rules, refuse, leave, or die.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use support::backend_pki::{Pki, Time};
+use support::client::Complete;
+use support::http2::{block, frame};
+use support::{Conversation, Scripted, Server, eventually, peers, secs, tools};
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// A backend of raw frames: `on_request` is called for every HEADERS with the number of the connection and the stream.
+fn backend(
+    settings: &[(u16, u32)],
+    on_request: impl Fn(&mut Conversation, usize, u32) + Send + Sync + 'static,
+) -> Scripted {
+    let settings: Vec<u8> = settings
+        .iter()
+        .flat_map(|(name, value)| [&name.to_be_bytes()[..], &value.to_be_bytes()[..]].concat())
+        .collect();
+    Scripted::start(move |talk| {
+        talk.client.read_exactly(24);
+        talk.send(frame(SETTINGS, 0, 0, &settings));
+        loop {
+            let head = talk.client.read_exactly(9);
+            let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+            let payload = talk.client.read_exactly(length);
+            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+            match head[3] {
+                SETTINGS if head[4] & ACK == 0 => drop(talk.send(frame(SETTINGS, ACK, 0, &[]))),
+                PING if head[4] & ACK == 0 => drop(talk.send(frame(PING, ACK, 0, &payload))),
+                HEADERS => on_request(talk, talk.number, stream),
+                _ => {}
+            }
+        }
+    })
+}
+
+fn answer(talk: &mut Conversation, stream: u32, fields: &[(&str, &str)], body: &[u8]) {
+    let mut all = vec![(":status", "200")];
+    all.extend_from_slice(fields);
+    talk.send(frame(HEADERS, END_HEADERS, stream, &block(&all)));
+    talk.send(frame(DATA, END_STREAM, stream, body));
+}
+
+fn config(backends: &[&str], more: &str) -> String {
+    format!(
+        "[process]\nworkers = 1\n[admin]\nbind = \"127.0.0.1:0\"\n[control]\nsocket = \"@DIR@/control.sock\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
+         [pool.app]\nbackends = {backends:?}\nhttp2 = \"on\"\n{more}\n"
+    )
+}
+
+#[test]
+fn clients_of_both_versions_reach_a_real_backend_that_checks_find_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Pki::new(dir.path());
+    let files = pki.issue("backend", &["127.0.0.1"], Time::Now);
+    std::fs::write(dir.path().join("page"), vec![b'x'; 300_000]).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = Command::new(tools::program("nghttpd"));
+    command.args(["-a", "127.0.0.1", "-d"]).arg(dir.path()).arg(port.to_string());
+    let _nghttpd = peers::Process::start(command.arg(&files.key).arg(&files.certificate));
+    let address = format!("127.0.0.1:{port}");
+    eventually("nghttpd listens", secs(10), || std::net::TcpStream::connect(&address).ok());
+    let tls = format!("tls = {{ ca = \"{}\" }}\nhealth = {{ http = \"/page\" }}", pki.authority().display());
+    let server = Server::start(&config(&[&address], &tls));
+    eventually("the check passes", secs(10), || (server.health(&address) == "up").then_some(()));
+    let url = format!("http://{}/page", server.address("web"));
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        assert_eq!(tools::curl_text(&[version, &url]).len(), 300_000, "{version}");
+    }
+    let connects: u64 = server.backend(&address)["connects"].as_u64().unwrap();
+    assert_eq!(connects, 1, "they share a connection");
+}
+
+#[test]
+fn a_backend_that_does_not_speak_it_is_an_answer_of_502_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Pki::new(dir.path());
+    let old = Scripted::answering("hello");
+    let server = Server::start(&config(&[&old.address], ""));
+    assert_eq!(server.client("web").get("/", &[]).status, 502);
+    let shown = format!("{:#}", server.backend(&old.address));
+    assert!(shown.contains("HTTP/2: "), "{shown}");
+    let tls = support::backend_pki::s_server(&pki.issue("old", &["127.0.0.1"], Time::Now), &[]);
+    let more = format!("tls = {{ ca = \"{}\" }}", pki.authority().display());
+    let server = Server::start(&config(&[&tls.address], &more));
+    assert_eq!(server.client("web").get("/", &[]).status, 502);
+    let shown = format!("{:#}", server.backend(&tls.address));
+    assert!(shown.contains("does not speak HTTP/2"), "{shown}");
+}
+
+#[test]
+fn nothing_of_a_malformed_response_reaches_a_client() {
+    let vectors: [&[(&str, &str)]; 14] = [
+        &[("x", "a\r\nset-cookie: b")],
+        &[("x", "a\nb")],
+        &[("x", "a\0b")],
+        &[("X-Upper", "a")],
+        &[("x y", "a")],
+        &[("x:y", "a")],
+        &[("x\r\ny", "a")],
+        &[("connection", "close")],
+        &[("transfer-encoding", "chunked")],
+        &[("keep-alive", "timeout=1")],
+        &[("content-length", "4"), ("content-length", "5")],
+        &[("content-length", "+4")],
+        &[("content-length", "3")],
+        &[("content-length", "5")],
+    ];
+    for fields in vectors {
+        let fields: Vec<(String, String)> =
+            fields.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let bad = fields.clone();
+        let backend = backend(&[], move |talk, _, stream| {
+            let fields: Vec<(&str, &str)> = bad.iter().map(|(name, value)| (&**name, &**value)).collect();
+            answer(talk, stream, &fields, b"body");
+        });
+        let server = Server::start(&config(&[&backend.address], "retries = 0"));
+        let mut client = server.client("web");
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let answer = client.try_response(secs(10)).unwrap();
+        assert!(answer.status == 502 || answer.complete == Complete::Truncated, "{fields:?}: {answer:?}");
+        assert!(!answer.text().contains("set-cookie"), "{answer:?}");
+    }
+}
+
+#[test]
+fn refused_streams_and_those_behind_a_goaway_are_asked_again() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let backend = backend(&[], move |talk, _, stream| match count.fetch_add(1, SeqCst) {
+        0 => answer(talk, stream, &[], b"first"),
+        1 => drop(talk.send(frame(RST_STREAM, 0, stream, &7_u32.to_be_bytes()))),
+        2 => answer(talk, stream, &[], b"second"),
+        3 => {
+            // Nothing above the stream that was answered has been looked at.
+            let last = stream.saturating_sub(2).to_be_bytes();
+            talk.send(frame(GOAWAY, 0, 0, &[&last[..], &[0; 4]].concat()));
+        }
+        _ => answer(talk, stream, &[], b"third"),
+    });
+    let server = Server::start(&config(&[&backend.address], "passive = \"off\""));
+    let mut client = server.client("web");
+    for answer in ["first", "second", "third"] {
+        let said = client.request("POST", "/", &[], b"");
+        assert_eq!(said.text(), answer, "nothing was done with it, so even a POST is safe");
+    }
+    assert_eq!(asked.load(SeqCst), 5);
+}
+
+#[test]
+fn a_backend_that_dies_in_the_middle_cuts_the_answer_and_the_next_request_gets_a_new_connection() {
+    let backend = backend(&[], |talk, number, stream| {
+        if number > 0 {
+            return answer(talk, stream, &[], b"whole");
+        }
+        talk.send(frame(HEADERS, END_HEADERS, stream, &block(&[(":status", "200")])));
+        talk.send(frame(DATA, 0, stream, b"part"));
+        panic!("dies");
+    });
+    let server = Server::start(&config(&[&backend.address], ""));
+    let mut client = server.client("web");
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.try_response(secs(10)).unwrap().complete, Complete::Truncated);
+    assert_eq!(server.client("web").get("/", &[]).text(), "whole");
+}
+
+#[test]
+fn more_requests_than_a_connection_takes_open_another() {
+    // SETTINGS_MAX_CONCURRENT_STREAMS of 2; the first two answers wait for the third request.
+    let third = Arc::new(AtomicUsize::new(0));
+    let seen = third.clone();
+    let backend = backend(&[(3, 2)], move |talk, number, stream| match (number, stream) {
+        (0, 1) => {}
+        (0, _) => {
+            eventually("the third request comes", secs(10), || (seen.load(SeqCst) > 0).then_some(()));
+            answer(talk, 1, &[], b"0");
+            answer(talk, stream, &[], b"0");
+        }
+        (number, _) => {
+            seen.fetch_add(1, SeqCst);
+            answer(talk, stream, &[], format!("{number}").as_bytes());
+        }
+    });
+    let server = Server::start(&config(&[&backend.address], ""));
+    let mut clients: Vec<_> = (0..3).map(|_| server.client("web")).collect();
+    clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    let mut answers: Vec<String> = clients.iter_mut().map(|client| client.response().text()).collect();
+    answers.sort();
+    assert_eq!(answers, ["0", "0", "1"]);
+}
+
+#[test]
+fn a_backend_that_floods_a_client_who_reads_nothing_is_held_back() {
+    // The backend is allowed one window; what it sends beyond ends the connection, so it must not be told of more.
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = sent.clone();
+    let backend = backend(&[], move |talk, _, stream| {
+        if stream > 1 {
+            return answer(talk, stream, &[], b"beside");
+        }
+        talk.send(frame(HEADERS, END_HEADERS, stream, &block(&[(":status", "200")])));
+        for _ in 0..4 {
+            talk.send(frame(DATA, 0, stream, &[b'x'; 16 * 1024 - 1]));
+            count.fetch_add(16 * 1024 - 1, SeqCst);
+        }
+    });
+    let server = Server::start(&config(&[&backend.address], ""));
+    let mut slow = server.client("web");
+    slow.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    eventually("one window is full", secs(10), || (sent.load(SeqCst) >= 65_000).then_some(()));
+    assert_eq!(server.client("web").get("/", &[]).text(), "beside", "another stream goes on");
+}
+
+#[test]
+fn a_body_goes_through_tiny_windows_whole() {
+    // SETTINGS_INITIAL_WINDOW_SIZE of 1: every byte waits for a WINDOW_UPDATE.
+    let dir = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = Command::new(tools::program("nghttpd"));
+    command.args(["--no-tls", "--echo-upload", "-w", "4", "-W", "4", "-a", "127.0.0.1", "-d"]);
+    let _nghttpd = peers::Process::start(command.arg(dir.path()).arg(port.to_string()));
+    let address = format!("127.0.0.1:{port}");
+    eventually("nghttpd listens", secs(10), || std::net::TcpStream::connect(&address).ok());
+    let server = Server::start(&config(&[&address], ""));
+    let body: Vec<u8> = (0..20_000_u32).flat_map(u32::to_be_bytes).collect();
+    let answer = server.client("web").request("POST", "/", &[], &body);
+    assert_eq!((answer.status, answer.body == body), (200, true));
+}

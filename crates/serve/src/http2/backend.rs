@@ -1,0 +1,169 @@
+//! Connections to backends that speak HTTP/2, of one worker: each carries many requests at once.
+//! `backend/line.rs` is one of them, `backend/call.rs` one request as the exchange sees it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::types::Pool;
+use logic::health::Cause;
+use sys::socket::Opening;
+use tokio::sync::watch;
+
+use crate::connect::{self, ConnectFault};
+use crate::snapshot::{BackendPlan, Snapshot};
+use crate::state::BackendState;
+use crate::stream::Stream;
+
+mod call;
+mod line;
+
+pub use call::{Call, Fate};
+use line::Line;
+
+/// How a pool speaks HTTP/2 to its backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// For how long a connection without requests is kept.
+    pub keep_alive: Duration,
+    /// Largest response head, as HTTP/2 counts (RFC 9113 section 6.5.2).
+    pub header_list: u32,
+}
+
+impl Rules {
+    /// Those of a pool.
+    pub fn of(pool: &Pool) -> Self {
+        Self { keep_alive: pool.timeouts.keep_alive, header_list: HEADER_LIST }
+    }
+}
+
+/// The limits of listeners hold as well, and are smaller unless they were made large.
+const HEADER_LIST: u32 = 256 * 1024;
+
+/// The connections, by backend.
+#[derive(Default)]
+pub struct Lines(RefCell<HashMap<usize, Kept>>);
+
+struct Kept {
+    backend: Arc<BackendState>,
+    rules: Rules,
+    lines: Vec<Rc<Line>>,
+    /// What came of the connection that is being opened now: those who come meanwhile wait for it.
+    opening: Option<watch::Receiver<Option<Opened>>>,
+}
+
+/// Whether a connection could be opened.
+type Opened = Result<(), Cause>;
+
+impl Lines {
+    /// A request on a connection that is there and has room.
+    pub fn take(&self, plan: &BackendPlan) -> Option<Stream> {
+        let kept = self.0.borrow();
+        let kept = kept.get(&key(plan))?;
+        let line = kept.lines.iter().find(|line| line.has_room(plan.tls.as_ref()))?;
+        Some(Stream::call(Call::new(line.place())))
+    }
+
+    /// A request on a connection that was opened for it, or by others meanwhile.
+    pub async fn open(
+        &self,
+        plan: &BackendPlan,
+        rules: Rules,
+        limit: Duration,
+    ) -> Result<Stream, ConnectFault> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let opening = self.entry(plan, rules, |kept| kept.opening.clone());
+            let Some(mut opening) = opening else { break };
+            let told = tokio::time::timeout_at(deadline.into(), opening.wait_for(Option::is_some)).await;
+            match told {
+                Ok(Ok(opened)) => {
+                    if let Some(Err(cause)) = &*opened {
+                        return Err(ConnectFault::Backend(cause.clone()));
+                    }
+                }
+                // Whoever opened it has been given up; the next one tries.
+                Ok(Err(_)) => {}
+                Err(_) => return Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
+            }
+            if let Some(stream) = self.take(plan) {
+                return Ok(stream);
+            }
+        }
+        let (tell, told) = watch::channel(None);
+        self.entry(plan, rules, |kept| kept.opening = Some(told));
+        let _done = Done { lines: self, key: key(plan) };
+        let opened = self.connect(plan, rules, deadline, limit).await;
+        tell.send_replace(match &opened {
+            Ok(_) => Some(Ok(())),
+            Err(ConnectFault::Backend(cause)) => Some(Err(cause.clone())),
+            // It says nothing about the backend: the next one tries for itself.
+            Err(ConnectFault::Ours(_)) => None,
+        });
+        opened
+    }
+
+    async fn connect(
+        &self,
+        plan: &BackendPlan,
+        rules: Rules,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Result<Stream, ConnectFault> {
+        let tls = plan.tls.as_ref();
+        let link = connect::establish(&plan.state, tls, Opening::WeSpeak, &[], limit).await?;
+        let line = Line::begin(link, tls, &rules, deadline).await.map_err(ConnectFault::Backend)?;
+        let place = line.place();
+        self.entry(plan, rules, |kept| kept.lines.push(line));
+        Ok(Stream::call(Call::new(place)))
+    }
+
+    fn entry<T>(&self, plan: &BackendPlan, rules: Rules, with: impl FnOnce(&mut Kept) -> T) -> T {
+        let mut all = self.0.borrow_mut();
+        let kept = all.entry(key(plan)).or_insert_with(|| Kept {
+            backend: plan.state.clone(),
+            rules,
+            lines: Vec::new(),
+            opening: None,
+        });
+        kept.rules = rules;
+        with(kept)
+    }
+
+    /// Lets go of connections that have ended, or were idle for too long, or whose backend is gone.
+    pub fn sweep(&self, now: Instant, snapshot: &Snapshot) {
+        self.0.borrow_mut().retain(|_, kept| {
+            kept.lines.retain(|line| !line.is_over(now, kept.rules.keep_alive));
+            let served = snapshot.pools.iter().any(|pool| {
+                *pool.settings.name == *kept.backend.pool
+                    && pool.backends.iter().any(|backend| Arc::ptr_eq(&backend.state, &kept.backend))
+            });
+            (served && !kept.lines.is_empty()) || kept.opening.is_some()
+        });
+    }
+
+    /// Lets go of all of them; requests that are on their way go on.
+    pub fn clear(&self) {
+        self.0.borrow_mut().clear();
+    }
+}
+
+/// The connection that was being opened is there, or not, also when whoever opened it was given up.
+struct Done<'a> {
+    lines: &'a Lines,
+    key: usize,
+}
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        if let Some(kept) = self.lines.0.borrow_mut().get_mut(&self.key) {
+            kept.opening = None;
+        }
+    }
+}
+
+fn key(plan: &BackendPlan) -> usize {
+    Arc::as_ptr(&plan.state) as usize
+}

@@ -1,0 +1,129 @@
+//! The body of a message of HTTP/1.1 on its way into one stream of HTTP/2: the framing is taken off, the rest becomes DATA.
+//! No more than one piece is held: what the other side's windows do not allow waits with whoever writes.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::SendStream;
+use logic::http1::chunked::{ChunkLimits, Decoder, Step};
+use logic::http1::request::BodyLength;
+
+use super::side::{broken, trailer_map};
+
+/// Bytes that are handed to the frame layer at once: a frame of the size that every peer takes.
+const PIECE: usize = 16 * 1024;
+
+/// One body.
+pub(super) struct Outflow {
+    send: SendStream<Bytes>,
+    framing: Framing,
+    piece: Bytes,
+    ended: Ended,
+}
+
+/// Whether the stream has been ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// By END_STREAM.
+    Yes,
+    /// Not yet.
+    No,
+}
+
+/// How the body comes in.
+enum Framing {
+    Length(u64),
+    Chunked(Box<Decoder>),
+}
+
+impl Outflow {
+    /// `None` where there is no body.
+    pub(super) fn new(send: SendStream<Bytes>, body: BodyLength) -> Option<Self> {
+        let framing = match body {
+            BodyLength::None | BodyLength::Length(0) | BodyLength::UntilClose => return None,
+            BodyLength::Length(length) => Framing::Length(length),
+            BodyLength::Chunked => Framing::Chunked(Box::new(Decoder::new(ChunkLimits::default()))),
+        };
+        Some(Self { send, framing, piece: Bytes::new(), ended: Ended::No })
+    }
+
+    /// Takes some of `part`. Waits while the piece before it waits for the other side.
+    pub(super) fn poll_write(&mut self, cx: &mut Context<'_>, part: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_piece(cx))?;
+        if self.ended == Ended::Yes {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let count = self.take(part)?;
+        // What does not go now goes with the next call, or with the flush.
+        match self.poll_piece(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(count)),
+        }
+    }
+
+    /// Whether everything has been handed over.
+    pub(super) fn ended(&self) -> Ended {
+        self.ended
+    }
+
+    /// Gives the stream up.
+    pub(super) fn reset(&mut self, reason: h2::Reason) {
+        self.send.send_reset(reason);
+    }
+
+    /// Takes the framing off the front of `part`, or a piece of data. Gives how much that was.
+    fn take(&mut self, part: &[u8]) -> io::Result<usize> {
+        let part = &part[..part.len().min(PIECE)];
+        match &mut self.framing {
+            Framing::Length(left) => {
+                let len = usize::try_from(*left).unwrap_or(usize::MAX).min(part.len());
+                self.piece = Bytes::copy_from_slice(&part[..len]);
+                *left -= len as u64;
+                Ok(len)
+            }
+            Framing::Chunked(decoder) => {
+                let step = decoder
+                    .decode(part)
+                    .map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault))?;
+                match step {
+                    Step::Data { offset, len } => {
+                        self.piece = Bytes::copy_from_slice(&part[offset..offset + len]);
+                        Ok(offset + len)
+                    }
+                    Step::NeedMore { consumed } => Ok(consumed),
+                    Step::End { consumed } => {
+                        self.ended = Ended::Yes;
+                        match trailer_map(decoder.trailers()) {
+                            Some(trailers) => self.send.send_trailers(trailers),
+                            None => self.send.send_data(Bytes::new(), true),
+                        }
+                        .map_err(broken)?;
+                        Ok(consumed)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands the piece to the frame layer as far as the other side's windows allow.
+    pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.piece.is_empty() {
+            self.send.reserve_capacity(self.piece.len());
+            let mut room = self.send.capacity();
+            while room == 0 {
+                match ready!(self.send.poll_capacity(cx)) {
+                    Some(capacity) => room = capacity.map_err(broken)?,
+                    None => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                }
+            }
+            let data = self.piece.split_to(room.min(self.piece.len()));
+            let is_last = self.piece.is_empty() && matches!(self.framing, Framing::Length(0));
+            self.send.send_data(data, is_last).map_err(broken)?;
+            if is_last {
+                self.ended = Ended::Yes;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
