@@ -559,7 +559,7 @@ fn points(score: &Score, findings: &mut Vec<Finding>) {
             "ciphers with a key of 128 bits are accepted".to_owned(),
             "they are safe, and TLS 1.3 demands that servers have one of them (RFC 8446 section 9.1); the guide gives \
              full points to 256 bits only",
-            "leave it; for the points alone list only those with AES-256 and ChaCha20 in tls.ciphers",
+            "leave it where clients need them; for the points leave out tls.ciphers and policy = \"compatible\"",
             "leave it; for the points alone allow only those with AES-256 and ChaCha20",
         ));
     }

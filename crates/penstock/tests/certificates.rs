@@ -272,7 +272,7 @@ fn of_twins_each_client_gets_the_one_it_can_verify_and_ecdsa_if_it_can_both() {
     assert_eq!(kind(&[]), "ecdsa");
     assert_eq!(kind(&["-sigalgs", "RSA-PSS+SHA256"]), "rsa");
     assert_eq!(kind(&["-tls1_2"]), "ecdsa");
-    assert_eq!(kind(&["-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256"]), "rsa");
+    assert_eq!(kind(&["-tls1_2", "-cipher", "ECDHE-RSA-AES256-GCM-SHA384"]), "rsa");
 }
 
 #[test]
@@ -477,9 +477,11 @@ fn the_policy_decides_versions_ciphers_order_and_groups() {
         line.rsplit(' ').next().unwrap_or_default().to_owned()
     };
     let old_way = ["-tls1_2", "-cipher", "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-ECDSA-AES128-GCM-SHA256"];
-    let usual = start("");
-    assert_eq!(cipher(&usual, &old_way), "ECDHE-ECDSA-AES256-GCM-SHA384", "the client's order");
-    assert_eq!(cipher(&start(", cipher-order = \"server\""), &old_way), "ECDHE-ECDSA-AES128-GCM-SHA256");
+    let all = ", policy = \"compatible\"";
+    assert_eq!(cipher(&start(all), &old_way), "ECDHE-ECDSA-AES256-GCM-SHA384", "the client's order");
+    let ours = start(&format!("{all}, cipher-order = \"server\""));
+    assert_eq!(cipher(&ours, &old_way), "ECDHE-ECDSA-AES128-GCM-SHA256");
+    assert_eq!(cipher(&start(""), &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"]), "(NONE)");
     assert_eq!(cipher(&start(", policy = \"modern\""), &old_way), "(NONE)");
     assert_eq!(cipher(&start(", min-version = \"1.3\""), &["-tls1_2"]), "(NONE)");
     let narrow = start(", ciphers = [\"TLS_CHACHA20_POLY1305_SHA256\"], groups = [\"secp384r1\"]");

@@ -153,6 +153,7 @@ impl Parser<'_> {
         let word = |key: &Key<String>| key.as_ref().map(|word| word.value.clone());
         let mut policy = match word(&raw.policy)?.as_str() {
             "modern" => TlsPolicy::modern(),
+            "compatible" => TlsPolicy::compatible(),
             _ => TlsPolicy::intermediate(),
         };
         match word(&raw.min_version).as_deref() {
@@ -175,7 +176,7 @@ impl Parser<'_> {
         if !policy.ciphers.iter().any(|cipher| allowed(cipher.version())) {
             let id = raw.ciphers.as_ref().map_or(at.id, |ciphers| ciphers.id);
             let message = "none of these ciphers is for TLS 1.3, and nothing older is allowed";
-            drop(self.report.at(self.nodes, id, message).hint("add \"TLS_AES_128_GCM_SHA256\""));
+            drop(self.report.at(self.nodes, id, message).hint("add \"TLS_AES_256_GCM_SHA384\""));
             return None;
         }
         let only_old = policy.ciphers.iter().all(|cipher| cipher.version() == MinVersion::Tls12);
