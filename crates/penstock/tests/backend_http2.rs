@@ -242,3 +242,22 @@ fn a_body_goes_through_tiny_windows_whole() {
     let answer = server.client("web").request("POST", "/", &[], &body);
     assert_eq!((answer.status, answer.body == body), (200, true));
 }
+
+#[test]
+fn a_target_that_http2_cannot_say_is_the_fault_of_the_client_and_of_no_backend() {
+    let backends = [0, 1].map(|_| backend(&[], |talk, _, stream| answer(talk, stream, &[], b"fine")));
+    let addresses = [&*backends[0].address, &*backends[1].address];
+    let server = Server::start(&config(&addresses, "retries = 3"));
+    for target in ["/<x>", "/a`b", "/?q=\"x\"", "/a?b<c"] {
+        for _ in 0..4 {
+            let said = server.client("web").request("POST", target, &[], b"body");
+            assert_eq!(said.status, 400, "{target}: {}", said.text());
+        }
+    }
+    for address in addresses {
+        let shown = server.backend(address);
+        assert_eq!(shown["failures"], 0, "{shown:#}");
+        assert_ne!(shown["state"], "ejected", "{shown:#}");
+    }
+    assert_eq!(server.client("web").get("/", &[]).text(), "fine");
+}

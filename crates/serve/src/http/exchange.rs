@@ -259,7 +259,7 @@ impl Forwarding<'_> {
             }
             let retries = self.pool.settings.retries;
             let attempts = if is_stale { 0 } else { failed };
-            if matches!(failure, Failure::Fault { .. })
+            if matches!(failure, Failure::Fault { .. } | Failure::Unsayable)
                 || retry::decide(self.idempotence, failure.progress(), attempts, retries)
                     == retry::Decision::GiveUp
             {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use logic::health::Cause;
 use logic::http1::forward::{self, Answer, ResponseFraming};
+use logic::http1::refusal::Refusal;
 use logic::http1::request::{BodyLength, Parse, Persistence, Version};
 use logic::http1::response::{self, Progress as HeadProgress, ResponseFault, ResponseHead};
 use logic::retry::Progress;
@@ -50,13 +51,15 @@ pub(super) enum Failure {
     Fault { fault: ResponseFault, progress: Progress },
     /// The client's request body could not be read to its end, and there is no answer yet.
     Client(Broken),
+    /// The client's request cannot be said in HTTP/2.
+    Unsayable,
 }
 
 impl Failure {
     /// How far the attempt had come.
     pub(super) fn progress(&self) -> Progress {
         match self {
-            Self::Connect(_) => Progress::NothingSent,
+            Self::Connect(_) | Self::Unsayable => Progress::NothingSent,
             Self::Closed { progress, .. }
             | Self::TimedOut { progress, .. }
             | Self::Fault { progress, .. } => *progress,
@@ -68,7 +71,7 @@ impl Failure {
     pub(super) fn blame(&self) -> Option<Cause> {
         match self {
             Self::Connect(ConnectFault::Backend(cause)) => Some(cause.clone()),
-            Self::Connect(ConnectFault::Ours(_)) | Self::Client(_) => None,
+            Self::Connect(ConnectFault::Ours(_)) | Self::Client(_) | Self::Unsayable => None,
             Self::Closed { .. } => Some(Cause::ClosedEarly),
             Self::TimedOut { after, .. } => Some(Cause::NoAnswer { after: *after }),
             Self::Fault { fault, .. } => Some(Cause::BadResponse(fault.to_string())),
@@ -98,6 +101,11 @@ impl Failure {
                 Ending::BackendBad,
             ),
             Self::Client(_) => (400, "The request broke off.", Ending::ClientClosed),
+            Self::Unsayable => (
+                400,
+                "The target of the request holds characters that no address may hold: write them as %XX.",
+                Ending::Refused(Refusal::TargetSyntax),
+            ),
         }
     }
 }
@@ -316,6 +324,7 @@ impl Attempt<'_> {
                     let answered = if buffer.is_empty() { Answered::Nothing } else { Answered::Started };
                     let has_body = Reader::new(self.session.received.request.body).is_some();
                     let progress = match backend.fate() {
+                        Fate::Unsayable => return Err(Failure::Unsayable),
                         Fate::Refused if !has_body => Progress::NothingSent,
                         _ => self.progress(shared),
                     };

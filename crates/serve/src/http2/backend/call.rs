@@ -40,6 +40,8 @@ pub enum Fate {
     Unknown,
     /// Nothing: it says so (RFC 9113 section 8.7), and it can be sent again.
     Refused,
+    /// Nothing: HTTP/2 has no words for it, and it was never sent.
+    Unsayable,
 }
 
 /// How far the request has been written.
@@ -252,7 +254,8 @@ impl Call {
 
     fn ask(&mut self, head: &RequestHead) -> io::Result<(Option<Outflow>, ResponseFuture)> {
         let Writing::Head { bytes, .. } = &self.upload else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let request = convert(bytes, head, self.place.scheme())?;
+        let request =
+            convert(bytes, head, self.place.scheme()).inspect_err(|_| self.fate = Fate::Unsayable)?;
         let ends = matches!(head.body, BodyLength::None | BodyLength::Length(0));
         let (response, send) = self.place.send(request, ends).map_err(|error| {
             // It never left.
