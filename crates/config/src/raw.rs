@@ -121,8 +121,9 @@ pub(crate) struct RawProcess {
     #[schemars(schema_with = "forms::word_or_integer")]
     #[schemars(extend("default" = "auto", "x-words" = ["auto"], "minimum" = 1, "maximum" = 100_000_000))]
     pub(crate) max_connections: Key<Scalar>,
-    /// Directory for what must outlive the process: OCSP responses that were fetched. It is made with mode 0700 if it is
-    /// not there. Without one, such things are kept in memory only, and fetched again after a restart.
+    /// Directory for what must outlive the process: what `[acme]` orders, with its keys, and OCSP responses that were
+    /// fetched. It is made with mode 0700 if it is not there. `[acme]` needs one; without one, OCSP responses are kept in
+    /// memory only, and fetched again after a restart.
     #[schemars(extend(
         "x-default" = "`STATE_DIRECTORY` of the environment, which systemd sets; else `\"/var/lib/penstock\"` if it is there",
         "examples" = ["/var/lib/penstock"]

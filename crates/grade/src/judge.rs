@@ -275,7 +275,7 @@ fn protocols(observed: &Observed, findings: &mut Vec<Finding>) {
             Effect::Caps(Letter::AMinus),
             "TLS 1.3 is not accepted".to_owned(),
             "it is faster, hides the certificate, and has only safe ciphers",
-            "remove tls.ciphers, or add TLS_AES_128_GCM_SHA256 to it",
+            "remove tls.ciphers, or add TLS_AES_256_GCM_SHA384 to it",
             "switch it on (nginx: ssl_protocols TLSv1.2 TLSv1.3)",
         ));
     }

@@ -19,6 +19,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use support::pebble::{Pebble, PebbleSetup, authority};
 use support::server::penstock;
+use support::witness::{s_client, served};
 use support::{Server, eventually, secs, tools};
 
 /// A plain listener that redirects, a TLS listener that redirects elsewhere, and an authority.
@@ -76,21 +77,6 @@ impl Kept {
 }
 
 const ONE: &str = "names = [\"one.example\"]";
-
-/// What s_client says of a handshake, both streams.
-fn s_client(server: &Server, arguments: &[&str]) -> String {
-    let address = server.address("secure");
-    let mut all = vec!["s_client", "-connect", &address];
-    all.extend(arguments);
-    let output = tools::run("openssl", &all, secs(20));
-    [output.stdout, output.stderr].iter().map(|bytes| String::from_utf8_lossy(bytes)).collect()
-}
-
-/// The leaf that a client gets for a name, as DER; `None` if there is no handshake.
-fn served(server: &Server, name: &str) -> Option<Vec<u8>> {
-    let text = s_client(server, &["-servername", name]);
-    CertificateDer::from_pem_slice(text.as_bytes()).ok().map(|leaf| leaf.to_vec())
-}
 
 #[track_caller]
 fn wait_for_certificate(server: &Server, name: &str) -> Vec<u8> {

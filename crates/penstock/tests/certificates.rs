@@ -15,17 +15,10 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 use support::server::Setup;
-use support::witness::handshake;
+use support::tools::openssl;
+use support::witness::{handshake, s_client, served};
 use support::{Client, Server, eventually, secs, tools};
 use tempfile::TempDir;
-
-/// Runs openssl, which must succeed.
-#[track_caller]
-fn openssl(arguments: &[&str]) -> String {
-    let output = tools::run("openssl", arguments, secs(30));
-    assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 const EC: &[&str] = &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
 const RSA: &[&str] = &["-newkey", "rsa:2048"];
@@ -102,22 +95,6 @@ fn config(directory: &Path, tls: &str) -> String {
          tls = {{ certificates = \"{}\"{tls} }}\n[pool.app]\nbackends = [\"127.0.0.1:9\"]\n",
         directory.display()
     )
-}
-
-/// What s_client says of a handshake, both streams.
-fn s_client(server: &Server, arguments: &[&str]) -> String {
-    let address = server.address("secure");
-    let mut all = vec!["s_client", "-connect", &address];
-    all.extend(arguments);
-    let output = tools::run("openssl", &all, secs(20));
-    [output.stdout, output.stderr].iter().map(|bytes| String::from_utf8_lossy(bytes)).collect()
-}
-
-/// The leaf that a client gets for a name, as DER; `None` if there is no handshake.
-fn served(server: &Server, name: &str) -> Option<Vec<u8>> {
-    let text = s_client(server, &["-servername", name]);
-    let leaf = CertificateDer::from_pem_slice(text.as_bytes()).ok()?;
-    Some(leaf.to_vec())
 }
 
 fn leaf(path: &Path) -> Vec<u8> {
@@ -478,10 +455,11 @@ fn the_policy_decides_versions_ciphers_order_and_groups() {
     };
     let old_way = ["-tls1_2", "-cipher", "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-ECDSA-AES128-GCM-SHA256"];
     let all = ", policy = \"compatible\"";
+    let usual = start("");
     assert_eq!(cipher(&start(all), &old_way), "ECDHE-ECDSA-AES256-GCM-SHA384", "the client's order");
     let ours = start(&format!("{all}, cipher-order = \"server\""));
     assert_eq!(cipher(&ours, &old_way), "ECDHE-ECDSA-AES128-GCM-SHA256");
-    assert_eq!(cipher(&start(""), &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"]), "(NONE)");
+    assert_eq!(cipher(&usual, &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"]), "(NONE)");
     assert_eq!(cipher(&start(", policy = \"modern\""), &old_way), "(NONE)");
     assert_eq!(cipher(&start(", min-version = \"1.3\""), &["-tls1_2"]), "(NONE)");
     let narrow = start(", ciphers = [\"TLS_CHACHA20_POLY1305_SHA256\"], groups = [\"secp384r1\"]");

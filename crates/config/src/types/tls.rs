@@ -191,7 +191,7 @@ pub enum CipherOrder {
 
 /// A cipher suite, by its name in IANA's registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Cipher {
     Tls13Aes128GcmSha256,
     Tls13Aes256GcmSha384,
@@ -268,7 +268,7 @@ impl Cipher {
 
 /// A group of the key exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Group {
     X25519MlKem768,
     Secp256r1MlKem768,

@@ -7,23 +7,24 @@ use super::malformed::Malformed;
 use crate::http1::field::Field;
 use crate::http1::request::{MethodKind, RequestHead, Trailers};
 
-/// Fields for the backend, without `Host`, which is `:authority` there. `head` is what was parsed; names are as they were
-/// spelled.
+/// Fields for the backend, without `Host`, which is `:authority` there. `head` is what was written for a backend, and parsed
+/// again; names are as they were spelled.
 pub fn fields<'h>(head: &'h [u8], request: &'h RequestHead) -> impl Iterator<Item = (&'h [u8], &'h [u8])> {
     let te = (request.trailers == Trailers::Accepted).then_some((&b"te"[..], &b"trailers"[..]));
     let regular = request.headers.iter().filter_map(move |line| {
-        let of_connection = matches!(
-            line.field,
+        let name = line.name.of(head);
+        let of_connection = match line.field {
             Field::Host
-                | Field::Connection
-                | Field::KeepAlive
-                | Field::TransferEncoding
-                | Field::Upgrade
-                | Field::Te
-                | Field::Dropped
-                | Field::Imitation
-        );
-        (!of_connection).then(|| (line.name.of(head), line.value.of(head)))
+            | Field::Connection
+            | Field::KeepAlive
+            | Field::TransferEncoding
+            | Field::Upgrade
+            | Field::Te => true,
+            // What clients must not say is not in this head any more: a `Client-Cert` here is our own word.
+            Field::Dropped => is_of_connection(&name.to_ascii_lowercase()),
+            _ => false,
+        };
+        (!of_connection).then(|| (name, line.value.of(head)))
     });
     regular.chain(te)
 }
@@ -157,6 +158,19 @@ mod tests {
                     Keep-Alive: timeout=5\r\nX-A: 1\r\nProxy-Connection: close\r\n\r\n";
         assert_eq!(converted(head), ["X-A=1", "te=trailers"]);
         assert_eq!(converted("GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\r\n"), [""; 0]);
+    }
+
+    #[test]
+    fn what_was_written_for_the_backend_about_the_client_goes_there() {
+        let head = "GET / HTTP/1.1\r\nHost: a\r\nClient-Cert: :BBBB:\r\nX-Client-Cert-Subject: CN=me\r\n\
+                    X-Forwarded-For: 192.0.2.1\r\nx_forwarded_port: 1\r\nHTTP2-Settings: x\r\n\r\n";
+        let expected = [
+            "Client-Cert=:BBBB:",
+            "X-Client-Cert-Subject=CN=me",
+            "X-Forwarded-For=192.0.2.1",
+            "x_forwarded_port=1",
+        ];
+        assert_eq!(converted(head), expected);
     }
 
     fn answered(status: u16, fields: &[(&str, &str)], body: Body) -> Result<(String, Download), Malformed> {

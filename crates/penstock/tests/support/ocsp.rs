@@ -21,15 +21,8 @@ use rustls_pki_types::pem::PemObject;
 use tempfile::TempDir;
 
 use super::peers::{Conversation, Process, Scripted};
+use super::tools::openssl;
 use super::{secs, tools};
-
-/// Runs openssl, which must succeed.
-#[track_caller]
-pub fn openssl(arguments: &[&str]) -> String {
-    let output = tools::run("openssl", arguments, secs(30));
-    assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 const EC: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
 const RSA: [&str; 2] = ["-newkey", "rsa:2048"];

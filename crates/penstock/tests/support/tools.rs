@@ -89,6 +89,14 @@ pub fn curl_text(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Runs openssl, which must succeed, and gives its standard output as text.
+#[track_caller]
+pub fn openssl(arguments: &[&str]) -> String {
+    let output = run("openssl", arguments, Duration::from_secs(30));
+    assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 /// What h2load counted.
 #[derive(Clone, Copy, Debug)]
 pub struct H2load {

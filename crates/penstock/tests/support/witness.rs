@@ -1,13 +1,29 @@
-//! A TLS client that believes everybody and remembers what it was shown.
+//! TLS clients that believe everybody and tell what they were shown.
 
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::secs;
+use super::{Server, secs, tools};
+
+/// What `openssl s_client` says of a handshake with the listener `secure`, both streams.
+pub fn s_client(server: &Server, arguments: &[&str]) -> String {
+    let address = server.address("secure");
+    let mut all = vec!["s_client", "-connect", &address];
+    all.extend(arguments);
+    let output = tools::run("openssl", &all, secs(20));
+    [output.stdout, output.stderr].iter().map(|bytes| String::from_utf8_lossy(bytes)).collect()
+}
+
+/// The leaf that a client gets there for a name, as DER; `None` if there is no handshake.
+pub fn served(server: &Server, name: &str) -> Option<Vec<u8>> {
+    let text = s_client(server, &["-servername", name]);
+    CertificateDer::from_pem_slice(text.as_bytes()).ok().map(|leaf| leaf.to_vec())
+}
 
 /// What a client saw.
 pub struct Seen {

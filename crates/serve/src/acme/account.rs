@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use base64ct::{Base64UrlUnpadded, Encoding};
 use config::types::{Acme, ExternalAccount};
 use instant_acme::{Account, AccountCredentials, ExternalAccountKey, NewAccount};
 use serde::{Deserialize, Serialize};
@@ -110,7 +111,7 @@ fn external_key(account: &ExternalAccount) -> Result<ExternalAccountKey, Fault> 
         what: "read",
         source,
     })?;
-    let key = decode_base64url(text.trim_ascii()).filter(|key| !key.is_empty());
+    let key = str::from_utf8(text.trim_ascii()).ok().and_then(decode_base64url).filter(|key| !key.is_empty());
     let key = key.ok_or_else(|| Fault::Setting {
         key: "external-account.key-file",
         why: format!("{}: holds no key in base64url", path.display()),
@@ -119,32 +120,9 @@ fn external_key(account: &ExternalAccount) -> Result<ExternalAccountKey, Fault> 
 }
 
 /// RFC 4648 section 5, with or without padding. Authorities also give the other alphabet.
-fn decode_base64url(text: &[u8]) -> Option<Vec<u8>> {
-    let text = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
-    let value = |byte: u8| {
-        Some(match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'-' | b'+' => 62,
-            b'_' | b'/' => 63,
-            _ => return None,
-        })
-    };
-    let mut out = Vec::with_capacity(text.len() * 3 / 4);
-    for group in text.chunks(4) {
-        let mut bits = 0_u32;
-        for byte in group {
-            bits = bits << 6 | u32::from(value(*byte)?);
-        }
-        match group.len() {
-            4 => out.extend_from_slice(&bits.to_be_bytes()[1..]),
-            3 => out.extend_from_slice(&(bits >> 2).to_be_bytes()[2..]),
-            2 => out.push((bits >> 4) as u8),
-            _ => return None,
-        }
-    }
-    Some(out)
+fn decode_base64url(text: &str) -> Option<Vec<u8>> {
+    let text = text.strip_suffix("==").or_else(|| text.strip_suffix('=')).unwrap_or(text);
+    Base64UrlUnpadded::decode_vec(&text.replace('+', "-").replace('/', "_")).ok()
 }
 
 #[cfg(test)]
@@ -154,11 +132,11 @@ mod tests {
     #[test]
     fn a_key_is_read_in_both_alphabets_with_and_without_padding() {
         for text in ["-_8AAQ", "+/8AAQ==", "-_8AAQ=="] {
-            assert_eq!(decode_base64url(text.as_bytes()).unwrap(), [0xfb, 0xff, 0, 1], "{text}");
+            assert_eq!(decode_base64url(text).unwrap(), [0xfb, 0xff, 0, 1], "{text}");
         }
-        assert_eq!(decode_base64url(b"AAEC").unwrap(), [0, 1, 2]);
+        assert_eq!(decode_base64url("AAEC").unwrap(), [0, 1, 2]);
         for bad in ["A", "AAAAA", "A A=", "%%%%"] {
-            assert!(decode_base64url(bad.as_bytes()).is_none(), "{bad}");
+            assert!(decode_base64url(bad).is_none(), "{bad}");
         }
     }
 }

@@ -14,23 +14,19 @@ use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient, Problem};
 use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::fault::{Fault, short};
-use crate::file;
 use crate::state::lock;
+use crate::tls::backend::Authorities;
 
 /// Longest time for a request and its answer.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Largest answer: a chain of certificates is a few kilobytes.
 const LARGEST: usize = 1024 * 1024;
-
-/// Largest file of trusted certificates.
-const LARGEST_CA: u64 = 16 * 1024 * 1024;
 
 /// Why a request has no answer that could be read.
 #[derive(Debug, thiserror::Error)]
@@ -234,32 +230,20 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn roots(ca: Option<&Path>) -> Result<RootCertStore, Fault> {
-    let mut roots = RootCertStore::empty();
-    match ca {
-        Some(path) => {
-            let bytes = file::read(path, LARGEST_CA).map_err(|source| Fault::File {
-                path: path.to_owned(),
-                what: "read",
-                source,
-            })?;
-            for certificate in CertificateDer::pem_slice_iter(&bytes) {
-                let added = certificate.map_err(|error| error.to_string());
-                let added = added.and_then(|it| roots.add(it).map_err(|error| error.to_string()));
-                added
-                    .map_err(|why| Fault::Setting { key: "ca", why: format!("{}: {why}", path.display()) })?;
-            }
+fn roots(ca: Option<&Path>) -> Result<Arc<RootCertStore>, Fault> {
+    let setting = |why| Fault::Setting { key: "ca", why };
+    let authorities = Authorities::default();
+    let trusted = match ca {
+        Some(path) => authorities.file(path),
+        None => authorities.system(),
+    };
+    let trusted = trusted.map_err(setting)?;
+    match (ca, trusted.unusable) {
+        (Some(path), count @ 1..) => {
+            Err(setting(format!("{}: {count} of its certificates cannot be used", path.display())))
         }
-        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+        _ => Ok(trusted.roots.clone()),
     }
-    if roots.is_empty() {
-        let why = match ca {
-            Some(path) => format!("{}: holds no certificate", path.display()),
-            None => "the system trusts nobody (is the package ca-certificates there?)".to_owned(),
-        };
-        return Err(Fault::Setting { key: "ca", why });
-    }
-    Ok(roots)
 }
 
 #[cfg(test)]
@@ -300,7 +284,7 @@ mod tests {
         let ca = directory.path().join("ca.pem");
         std::fs::write(&ca, "nothing").unwrap();
         let fault = Client::new(Some(&ca)).err().unwrap().to_string();
-        assert!(fault.ends_with("ca.pem: holds no certificate"), "{fault}");
+        assert!(fault.contains("ca.pem: holds no certificate"), "{fault}");
         let fault = Client::new(Some(&ca.join("missing"))).err().unwrap().to_string();
         assert!(fault.contains("cannot be read"), "{fault}");
     }

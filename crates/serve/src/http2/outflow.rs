@@ -5,11 +5,12 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::SendStream;
+use h2::{Reason, SendStream};
+use http::HeaderMap;
 use logic::http1::chunked::{ChunkLimits, Decoder, Step};
 use logic::http1::request::BodyLength;
 
-use super::side::{broken, trailer_map};
+use super::side::{append, broken};
 
 /// Bytes that are handed to the frame layer at once: a frame of the size that every peer takes.
 const PIECE: usize = 16 * 1024;
@@ -35,6 +36,8 @@ pub(super) enum Ended {
 enum Framing {
     Length(u64),
     Chunked(Box<Decoder>),
+    /// To the end: another protocol.
+    Raw,
 }
 
 impl Outflow {
@@ -45,7 +48,16 @@ impl Outflow {
             BodyLength::Length(length) => Framing::Length(length),
             BodyLength::Chunked => Framing::Chunked(Box::new(Decoder::new(ChunkLimits::default()))),
         };
-        Some(Self { send, framing, piece: Bytes::new(), ended: Ended::No })
+        Some(Self::framed(send, framing))
+    }
+
+    /// What the far side of a tunnel says. It ends when its writer does.
+    pub(super) fn tunnel(send: SendStream<Bytes>) -> Self {
+        Self::framed(send, Framing::Raw)
+    }
+
+    fn framed(send: SendStream<Bytes>, framing: Framing) -> Self {
+        Self { send, framing, piece: Bytes::new(), ended: Ended::No }
     }
 
     /// Takes some of `part`. Waits while the piece before it waits for the other side.
@@ -67,8 +79,23 @@ impl Outflow {
         self.ended
     }
 
+    /// Waits until everything is handed over, and ends a tunnel. A message has an end of its own.
+    pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_piece(cx))?;
+        if self.ended == Ended::No && matches!(self.framing, Framing::Raw) {
+            self.ended = Ended::Yes;
+            self.send.send_data(Bytes::new(), true).map_err(broken)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Waits for the other side to reset the stream.
+    pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Result<Reason, h2::Error>> {
+        self.send.poll_reset(cx)
+    }
+
     /// Gives the stream up.
-    pub(super) fn reset(&mut self, reason: h2::Reason) {
+    pub(super) fn reset(&mut self, reason: Reason) {
         self.send.send_reset(reason);
     }
 
@@ -76,6 +103,10 @@ impl Outflow {
     fn take(&mut self, part: &[u8]) -> io::Result<usize> {
         let part = &part[..part.len().min(PIECE)];
         match &mut self.framing {
+            Framing::Raw => {
+                self.piece = Bytes::copy_from_slice(part);
+                Ok(part.len())
+            }
             Framing::Length(left) => {
                 let len = usize::try_from(*left).unwrap_or(usize::MAX).min(part.len());
                 self.piece = Bytes::copy_from_slice(&part[..len]);
@@ -126,4 +157,12 @@ impl Outflow {
         }
         Poll::Ready(Ok(()))
     }
+}
+
+fn trailer_map(trailers: &[(Vec<u8>, Vec<u8>)]) -> Option<HeaderMap> {
+    let mut map = HeaderMap::new();
+    for (name, value) in trailers {
+        append(&mut map, name, value);
+    }
+    (!map.is_empty()).then_some(map)
 }

@@ -8,17 +8,16 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use h2::server::SendResponse;
-use h2::{Reason, RecvStream, SendStream};
+use h2::{Reason, RecvStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use logic::http1::chunked::{ChunkLimits, Decoder, Step, write_chunk_header, write_end};
+use logic::http1::chunked::{write_chunk_header, write_end};
 use logic::http1::request::{BodyLength, Limits, MAX_HEAD, MethodKind, Parse, RequestKind, UpgradeWish};
 use logic::http1::response::{self, Progress, ResponseHead};
 use logic::http2::downgrade::{self, Upload};
 use logic::http2::respond;
 use tokio::io::ReadBuf;
 
-/// Bytes of a response that are handed to the frame layer at once: a frame of the size that every client takes.
-const PIECE: usize = 16 * 1024;
+use super::outflow::{Ended, Outflow};
 
 /// One stream.
 pub struct Side {
@@ -48,20 +47,8 @@ enum Writing {
         bytes: Vec<u8>,
         progress: Progress,
     },
-    Body {
-        send: SendStream<Bytes>,
-        framing: Framing,
-        piece: Bytes,
-    },
+    Body(Outflow),
     Ended,
-}
-
-/// How the body comes in.
-enum Framing {
-    Length(u64),
-    Chunked(Box<Decoder>),
-    /// To the end: another protocol.
-    Raw,
 }
 
 impl Side {
@@ -127,13 +114,7 @@ impl Side {
                 data
             }
             Reading::Chunked if data.is_empty() => data,
-            Reading::Chunked => {
-                let mut chunk = Vec::with_capacity(data.len() + 16);
-                write_chunk_header(&mut chunk, data.len());
-                chunk.extend_from_slice(&data);
-                chunk.extend_from_slice(b"\r\n");
-                chunk.into()
-            }
+            Reading::Chunked => chunk(&data),
             Reading::Tunnel | Reading::Ended(_) => data,
         };
         Ok(())
@@ -162,7 +143,7 @@ impl Side {
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let reset = match &mut self.download {
             Writing::Head { .. } => self.respond.poll_reset(cx),
-            Writing::Body { send, .. } => send.poll_reset(cx),
+            Writing::Body(body) => body.poll_reset(cx),
             Writing::Ended => return Poll::Pending,
         };
         match ready!(reset) {
@@ -181,35 +162,37 @@ impl Side {
         match &mut self.download {
             Writing::Ended => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             Writing::Head { .. } => Poll::Ready(self.write_head(part)),
-            Writing::Body { .. } => {
-                ready!(self.poll_piece(cx))?;
-                let count = self.take_piece(part)?;
-                // What does not go now goes with the next call, or with the flush.
-                match self.poll_piece(cx) {
-                    Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                    _ => Poll::Ready(Ok(count)),
-                }
+            Writing::Body(body) => {
+                let written = ready!(body.poll_write(cx, part));
+                self.end_download();
+                Poll::Ready(written)
             }
         }
     }
 
     /// Waits until the frame layer has everything.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.download {
-            Writing::Body { .. } => self.poll_piece(cx),
-            Writing::Head { .. } | Writing::Ended => Poll::Ready(Ok(())),
+        if let Writing::Body(body) = &mut self.download {
+            ready!(body.poll_piece(cx))?;
+            self.end_download();
         }
+        Poll::Ready(Ok(()))
     }
 
     /// Ends a tunnel's direction. A message has an end of its own.
     pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_flush(cx))?;
-        if let Writing::Body { send, framing: Framing::Raw, .. } = &mut self.download {
-            let sent = send.send_data(Bytes::new(), true).map_err(broken);
-            self.download = Writing::Ended;
-            sent?;
+        if let Writing::Body(body) = &mut self.download {
+            let shut = ready!(body.poll_shutdown(cx));
+            self.end_download();
+            shut?;
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn end_download(&mut self) {
+        if matches!(&self.download, Writing::Body(body) if body.ended() == Ended::Yes) {
+            self.download = Writing::Ended;
+        }
     }
 
     /// Gives how much of `part` belongs to the head.
@@ -227,84 +210,16 @@ impl Side {
             self.download = Writing::head();
             return Ok(taken);
         }
-        let framing = match head.body {
-            _ if head.status == 101 => Some(Framing::Raw),
-            BodyLength::None | BodyLength::Length(0) => None,
-            BodyLength::Length(length) => Some(Framing::Length(length)),
-            BodyLength::Chunked => Some(Framing::Chunked(Box::new(Decoder::new(ChunkLimits::default())))),
+        let is_tunnel = head.status == 101;
+        if !is_tunnel && head.body == BodyLength::UntilClose {
             // Is only written for clients of HTTP/1.0.
-            BodyLength::UntilClose => return Err(io::ErrorKind::InvalidData.into()),
-        };
-        let send = self.respond.send_response(response, framing.is_none()).map_err(broken)?;
-        self.download = match framing {
-            Some(framing) => Writing::Body { send, framing, piece: Bytes::new() },
-            None => Writing::Ended,
-        };
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let ends = !is_tunnel && matches!(head.body, BodyLength::None | BodyLength::Length(0));
+        let send = self.respond.send_response(response, ends).map_err(broken)?;
+        let body = if is_tunnel { Some(Outflow::tunnel(send)) } else { Outflow::new(send, head.body) };
+        self.download = body.map_or(Writing::Ended, Writing::Body);
         Ok(taken)
-    }
-
-    /// Takes the framing off the front of `part`, or a piece of data. Gives how much that was.
-    fn take_piece(&mut self, part: &[u8]) -> io::Result<usize> {
-        let part = &part[..part.len().min(PIECE)];
-        let Writing::Body { send, framing, piece } = &mut self.download else {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        };
-        match framing {
-            Framing::Raw => {
-                *piece = Bytes::copy_from_slice(part);
-                Ok(part.len())
-            }
-            Framing::Length(left) => {
-                let len = usize::try_from(*left).unwrap_or(usize::MAX).min(part.len());
-                *piece = Bytes::copy_from_slice(&part[..len]);
-                *left -= len as u64;
-                Ok(len)
-            }
-            Framing::Chunked(decoder) => {
-                match decoder
-                    .decode(part)
-                    .map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault))?
-                {
-                    Step::Data { offset, len } => {
-                        *piece = Bytes::copy_from_slice(&part[offset..offset + len]);
-                        Ok(offset + len)
-                    }
-                    Step::NeedMore { consumed } => Ok(consumed),
-                    Step::End { consumed } => {
-                        let ended = match trailer_map(decoder.trailers()) {
-                            Some(trailers) => send.send_trailers(trailers),
-                            None => send.send_data(Bytes::new(), true),
-                        };
-                        self.download = Writing::Ended;
-                        ended.map_err(broken)?;
-                        Ok(consumed)
-                    }
-                }
-            }
-        }
-    }
-
-    /// Hands the piece to the frame layer as far as the client's windows allow.
-    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Writing::Body { send, framing, piece } = &mut self.download else { return Poll::Ready(Ok(())) };
-        while !piece.is_empty() {
-            send.reserve_capacity(piece.len());
-            let mut room = send.capacity();
-            while room == 0 {
-                match ready!(send.poll_capacity(cx)) {
-                    Some(capacity) => room = capacity.map_err(broken)?,
-                    None => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
-                }
-            }
-            let data = piece.split_to(room.min(piece.len()));
-            let is_last = piece.is_empty() && matches!(framing, Framing::Length(0));
-            send.send_data(data, is_last).map_err(broken)?;
-            if is_last {
-                self.download = Writing::Ended;
-                break;
-            }
-        }
-        Poll::Ready(Ok(()))
     }
 }
 
@@ -314,7 +229,7 @@ impl Drop for Side {
         // frame layer tells by NO_ERROR (RFC 9113 section 8.1).
         match &mut self.download {
             Writing::Head { .. } => self.respond.send_reset(Reason::INTERNAL_ERROR),
-            Writing::Body { send, .. } => send.send_reset(Reason::INTERNAL_ERROR),
+            Writing::Body(body) => body.reset(Reason::INTERNAL_ERROR),
             Writing::Ended => {}
         }
     }
@@ -338,12 +253,13 @@ fn convert(bytes: &[u8], head: &ResponseHead) -> io::Result<Response<()>> {
     Ok(response)
 }
 
-pub(super) fn trailer_map(trailers: &[(Vec<u8>, Vec<u8>)]) -> Option<HeaderMap> {
-    let mut map = HeaderMap::new();
-    for (name, value) in trailers {
-        append(&mut map, name, value);
-    }
-    (!map.is_empty()).then_some(map)
+/// A chunk that holds this. Empty data would be the end, and is for the caller to leave out.
+pub(super) fn chunk(data: &[u8]) -> Bytes {
+    let mut chunk = Vec::with_capacity(data.len() + 16);
+    write_chunk_header(&mut chunk, data.len());
+    chunk.extend_from_slice(data);
+    chunk.extend_from_slice(b"\r\n");
+    chunk.into()
 }
 
 pub(super) fn append(map: &mut HeaderMap, name: &[u8], value: &[u8]) -> Option<()> {
@@ -360,4 +276,4 @@ pub(super) fn broken(error: h2::Error) -> io::Error {
 }
 
 /// For heads that were written here, within the limits of what they were made from.
-const OUR_OWN: Limits = Limits { head: MAX_HEAD, headers: 100_000, target: MAX_HEAD, body: None };
+pub(super) const OUR_OWN: Limits = Limits { head: MAX_HEAD, headers: 100_000, target: MAX_HEAD, body: None };

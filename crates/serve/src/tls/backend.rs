@@ -24,7 +24,7 @@ use tokio_rustls::client::TlsStream;
 use super::facts::Facts;
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
 use super::{H2, key, pair};
-use crate::events::{Level, timestamp};
+use crate::events::Level;
 use crate::state::State;
 use crate::stream::Plain;
 
@@ -162,8 +162,8 @@ fn read_identity(identity: &Identity, notes: &mut Vec<String>) -> Result<Certifi
     key::expect_private(&identity.key)?;
     let key = key::read(&identity.key, &pair::read(&identity.key)?, identity.key_passphrase_file.as_deref())?;
     // Backends decide what they take: one that has expired is said, and shown to them.
-    if let Some(kind) = outside(&facts, SystemTime::now()) {
-        notes.push(fault(kind).to_string());
+    if let Some(fault) = CertificateFault::untimely(path, &facts, SystemTime::now()) {
+        notes.push(fault.to_string());
     }
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
@@ -171,15 +171,6 @@ fn read_identity(identity: &Identity, notes: &mut Vec<String>) -> Result<Certifi
             Err(CertificateFault::new(path, Kind::Mismatch))
         }
         _ => Ok(certified),
-    }
-}
-
-/// Why a certificate is not valid now, if so.
-fn outside(facts: &Facts, now: SystemTime) -> Option<Kind> {
-    match () {
-        () if now > facts.not_after => Some(Kind::Expired(timestamp(facts.not_after))),
-        () if now < facts.not_before => Some(Kind::NotYetValid(timestamp(facts.not_before))),
-        () => None,
     }
 }
 

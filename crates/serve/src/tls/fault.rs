@@ -4,6 +4,10 @@ use std::fmt;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::facts::{Facts, Validity};
+use crate::events::timestamp;
 
 /// One file that cannot be used, and what to do about it.
 #[derive(Clone, Debug)]
@@ -69,6 +73,16 @@ impl CertificateFault {
             _ => error.to_string(),
         });
         Self::new(path, CertificateFaultKind::Unreadable(text))
+    }
+
+    /// The fault of a certificate that is not valid now.
+    pub(super) fn untimely(path: &Path, facts: &Facts, now: SystemTime) -> Option<Self> {
+        let kind = match facts.validity(now) {
+            Validity::Valid => return None,
+            Validity::Expired => CertificateFaultKind::Expired(timestamp(facts.not_after)),
+            Validity::NotYet => CertificateFaultKind::NotYetValid(timestamp(facts.not_before)),
+        };
+        Some(Self::new(path, kind))
     }
 }
 

@@ -419,7 +419,7 @@ fn choose(
         Err(fault) => return (served, Some(fault)),
     };
     let is_better = |old: &Pair| old.facts.validity(now) == Validity::Valid;
-    let untimely = untimely(&candidate.certificate, &fresh, now);
+    let untimely = CertificateFault::untimely(&candidate.certificate, &fresh.facts, now);
     if let (Some(old), Some(fault)) = (&served, untimely)
         && is_better(old)
         && old.chain() != fresh.chain()
@@ -438,16 +438,6 @@ fn choose(
         Some(_) => {}
     }
     (Some(fresh), None)
-}
-
-/// The fault of a pair that is not valid now.
-fn untimely(path: &Path, pair: &Pair, now: SystemTime) -> Option<CertificateFault> {
-    let kind = match pair.facts.validity(now) {
-        Validity::Valid => return None,
-        Validity::Expired => Kind::Expired(timestamp(pair.facts.not_after)),
-        Validity::NotYet => Kind::NotYetValid(timestamp(pair.facts.not_before)),
-    };
-    Some(CertificateFault::new(path, kind))
 }
 
 impl Entry {
@@ -476,7 +466,8 @@ impl Entry {
             }
             Standing::Refused => Some(self.fault.as_ref()?.to_string()),
             Standing::Untimely => {
-                let fault = untimely(&self.candidate.certificate, self.served.as_ref()?, now)?;
+                let facts = &self.served.as_ref()?.facts;
+                let fault = CertificateFault::untimely(&self.candidate.certificate, facts, now)?;
                 Some(format!("{fault}; it is served, as there is no other: clients refuse it"))
             }
         }

@@ -10,14 +10,14 @@ use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, Method, Request, Response};
-use logic::http1::chunked::{write_chunk_header, write_end};
-use logic::http1::request::{self, BodyLength, Limits, MAX_HEAD, MethodKind, Parse, Progress, RequestHead};
+use logic::http1::chunked::write_end;
+use logic::http1::request::{self, BodyLength, MethodKind, Parse, Progress, RequestHead};
 use logic::http2::downgrade::{self, Body};
 use logic::http2::upgrade::{self, Download};
 use tokio::io::ReadBuf;
 
 use super::super::outflow::{Ended, Outflow};
-use super::super::side::{append, broken};
+use super::super::side::{OUR_OWN, append, broken, chunk};
 use super::line::Place;
 
 /// One request and its response.
@@ -164,13 +164,7 @@ impl Call {
                 *left = left.checked_sub(data.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
                 data
             }
-            Reading::Chunked(_) if !data.is_empty() => {
-                let mut chunk = Vec::with_capacity(data.len() + 16);
-                write_chunk_header(&mut chunk, data.len());
-                chunk.extend_from_slice(&data);
-                chunk.extend_from_slice(b"\r\n");
-                chunk.into()
-            }
+            Reading::Chunked(_) if !data.is_empty() => chunk(&data),
             _ => data,
         };
         Ok(())
@@ -305,6 +299,3 @@ fn reason(status: http::StatusCode) -> &'static str {
 fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
-
-/// For heads that were written here, within the limits of what they were made from.
-const OUR_OWN: Limits = Limits { head: MAX_HEAD, headers: 100_000, target: MAX_HEAD, body: None };

@@ -1,5 +1,6 @@
-//! Whom to believe: the authorities of this machine, or those in a file. Reading them takes time in proportion to their
-//! number, and happens where a configuration is loaded, never on a worker.
+//! Whom to believe of those that we connect to, backends and authorities of ACME: the authorities of this machine, or those in
+//! a file. Reading them takes time in proportion to their number, and happens where a configuration is loaded or an order
+//! begins, never on a worker.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::state::lock;
 /// A file of authorities larger than this is refused: ten times what the largest ones are.
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
-/// Authorities that were read for one configuration, each set once however many pools use it.
+/// Authorities that were read, each set once however many use it.
 #[derive(Default)]
 pub struct Authorities {
     system: OnceLock<Result<Arc<Trusted>, String>>,
@@ -24,23 +25,23 @@ pub struct Authorities {
 }
 
 /// A set of authorities.
-pub(super) struct Trusted {
+pub(crate) struct Trusted {
     /// Whose signatures count.
-    pub(super) roots: Arc<RootCertStore>,
+    pub(crate) roots: Arc<RootCertStore>,
     /// Certificates that count without a signature, as somebody put them into the file.
-    pub(super) own: HashSet<CertificateDer<'static>>,
+    pub(crate) own: HashSet<CertificateDer<'static>>,
     /// How many could not be understood.
-    pub(super) unusable: usize,
+    pub(crate) unusable: usize,
 }
 
 impl Authorities {
     /// Those of this machine.
-    pub(super) fn system(&self) -> Result<Arc<Trusted>, String> {
+    pub(crate) fn system(&self) -> Result<Arc<Trusted>, String> {
         self.system.get_or_init(read_system).clone()
     }
 
     /// Those in a file.
-    pub(super) fn file(&self, path: &Path) -> Result<Arc<Trusted>, String> {
+    pub(crate) fn file(&self, path: &Path) -> Result<Arc<Trusted>, String> {
         let read = || read_file(path).map(Arc::new).map_err(|fault| fault.to_string());
         lock(&self.files).entry(path.to_owned()).or_insert_with(read).clone()
     }
