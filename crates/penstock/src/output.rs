@@ -67,9 +67,35 @@ pub fn complain(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Takes away what would move the cursor or change colours: texts that others chose are shown on a terminal.
+/// Takes away what would move the cursor, change colours or turn the direction of reading: texts that others chose are shown
+/// on a terminal.
 pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if c.is_control() || is_hidden(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// The same for several lines.
+pub fn plain_lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// The same for JSON, whose readers get what was said: as escapes (RFC 8259 section 7).
+pub fn plain_json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\n' => out.push(c),
+            c if c.is_control() || is_hidden(c) => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Zero-width marks, line separators and overrides of the direction.
+fn is_hidden(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// An error and its causes on one line each time they add something.
@@ -100,5 +126,14 @@ mod tests {
     #[test]
     fn plain_text_cannot_move_the_cursor() {
         assert_eq!(plain("a\u{1b}[2Jb\r\nc"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}c");
+        assert_eq!(plain_lines("a\u{9b}\n\u{202e}b\n"), "a\u{fffd}\n\u{fffd}b\n");
+    }
+
+    #[test]
+    fn json_says_the_same_and_cannot_move_the_cursor() {
+        let said = serde_json::json!({ "said": "\u{9b}31m \u{202e}\u{1b}[2J\u{7f}" });
+        let shown = plain_json(&format!("{said:#}\n"));
+        assert!(!shown.chars().any(|c| (c.is_control() && c != '\n') || is_hidden(c)), "{shown:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).expect("JSON"), said);
     }
 }

@@ -99,7 +99,8 @@ async fn hear(stream: &Stream, early: Vec<u8>, reader: &mut Reader) -> Result<Cl
         if let Progress::Complete(hello) = reader.read(&bytes).map_err(Unheard::Fault)? {
             return Ok(hello);
         }
-        bytes.clear();
+        // No buffer is held while nothing comes: a client may wait until the limit with half a hello.
+        bytes = Vec::new();
         if !matches!(stream.fill(&mut bytes).await, Ok(1..)) {
             return Err(Unheard::Closed);
         }

@@ -12,7 +12,7 @@ use logic::peers::Peer;
 use serde_json::json;
 
 use crate::load;
-use crate::output::{Failure, complain, plain, print};
+use crate::output::{Failure, complain, plain, plain_json, plain_lines, print};
 
 /// Rate the TLS of a listener, ours or any other, by real handshakes
 ///
@@ -72,7 +72,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             Ok(report) => {
                 if !arguments.json {
                     let gap = if done.reports.is_empty() { "" } else { "\n" };
-                    print(&format!("{gap}{}", report::text(&report, plan.whose, SystemTime::now())))?;
+                    let text = report::text(&report, plan.whose, SystemTime::now());
+                    print(&format!("{gap}{}", plain_lines(&text)))?;
                 }
                 done.reports.push(report);
             }
@@ -80,7 +81,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     if arguments.json {
-        print(&format!("{:#}\n", json!({ "graded": done.reports, "not_asked": done.skipped })))?;
+        let all = json!({ "graded": done.reports, "not_asked": done.skipped });
+        print(&plain_json(&format!("{all:#}\n")))?;
     }
     done.verdict(arguments.fail_below)
 }
