@@ -330,8 +330,8 @@ pub(crate) struct RawTls {
     #[schemars(extend("default" = "10s"))]
     pub(crate) handshake_timeout: Key<DurationText>,
     /// Keys of session tickets, for several nodes that resume each other's sessions: a file with 32 to 1024 random bytes
-    /// (`openssl rand 48`), or a directory of such files, of which the last by name encrypts and all open. Read again
-    /// every two seconds. A ticket is good for twelve hours at most, whatever the keys do. Without this key each process
+    /// (`umask 077; openssl rand 48 > FILE`: one that others can read is refused), or a directory of such files, of which
+    /// the last by name encrypts and all open. Read again every two seconds. A ticket is good for twelve hours at most, whatever the keys do. Without this key each process
     /// has its own and replaces them every six hours. Early data (0-RTT) is never taken.
     #[schemars(extend("x-default" = "keys of our own, replaced every six hours", "examples" = ["/etc/penstock/ticket-keys"]))]
     pub(crate) ticket_keys: Key<PathText>,

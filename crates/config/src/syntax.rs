@@ -239,7 +239,11 @@ fn syntax_hint(message: &str, line: &str, written: &str) -> Option<&'static str>
     let unquoted = |value: &str| {
         value.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric() || b":/*.$".contains(&byte))
     };
-    if line.starts_with("//") || line.starts_with(';') {
+    if message.contains("inline table with a dotted key") {
+        Some(
+            "a table in braces is whole: write this key into the braces, or each of its keys in a line, as in tls.certificates = \"/etc/penstock/certs\"",
+        )
+    } else if line.starts_with("//") || line.starts_with(';') {
         Some("comments begin with #")
     } else if line.starts_with('[') && !line.contains(']') {
         Some("a section ends in ]")

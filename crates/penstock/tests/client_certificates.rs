@@ -205,6 +205,10 @@ fn who_is_not_let_in_gets_the_alert_that_says_why_and_the_log_and_a_counter_say_
         named("x.partner.example")(params);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     });
+    let own_authority = authority.issue(dir, "ca", |params| {
+        named("x.partner.example")(params);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    });
     let crl = bench.path("clients.crl");
     let more = format!(", crl = \"{}\", names = [\"dns:*.partner.example\"]", crl.display());
     let server = bench.start(&bench.requiring(&more));
@@ -222,8 +226,9 @@ fn who_is_not_let_in_gets_the_alert_that_says_why_and_the_log_and_a_counter_say_
         (Some(&revoked), 44, "client-certificate-revoked"),
         (Some(&other), 49, "client-certificate-name"),
         (Some(&server_only), 43, "client-certificate-purpose"),
+        (Some(&own_authority), 46, "client-certificate-purpose"),
     ];
-    for (identity, alert, word) in refused {
+    for (at, (identity, alert, word)) in refused.into_iter().enumerate() {
         for version in VERSIONS {
             let shown = identity.map(Identity::for_openssl);
             let more = [&[version][..], shown.as_ref().map_or(&[][..], |shown| &shown[..])].concat();
@@ -236,7 +241,8 @@ fn who_is_not_let_in_gets_the_alert_that_says_why_and_the_log_and_a_counter_say_
         let metrics = server.metrics();
         let counted =
             metrics.lines().find(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {metrics}"));
-        assert!(counted.ends_with(" 2"), "{counted}");
+        let times = VERSIONS.len() * refused[..=at].iter().filter(|(_, _, other)| *other == word).count();
+        assert!(counted.ends_with(&format!(" {times}")), "{counted}");
     }
     assert_eq!(bench.recorder.requests().len(), 2, "nobody else came through");
 }

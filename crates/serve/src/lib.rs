@@ -9,6 +9,7 @@ pub mod accept;
 pub mod access_log;
 pub mod acme;
 pub mod admin;
+mod causes;
 pub mod connect;
 pub mod connection;
 pub mod control;

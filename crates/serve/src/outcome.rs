@@ -162,7 +162,7 @@ pub enum ClientFault {
     OldRevocationList,
     /// It has none of the names that are let in.
     Name,
-    /// It is not for clients.
+    /// It is not for clients, or is a CA's own.
     Purpose,
     /// A signature is wrong, or made in a way that is not accepted.
     Signature,

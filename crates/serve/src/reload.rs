@@ -173,8 +173,8 @@ impl Supervisor {
         }
     }
 
-    /// Says what a reload could not change: it is as it was at the start.
-    pub fn warn_of_fixed(&self, new: &Config) {
+    /// Says what a reload could not change: it is as it was at the start. The warning is also given back.
+    pub fn warn_of_fixed(&self, new: &Config) -> Option<String> {
         let old = &self.started_with;
         let mut fixed = Vec::new();
         if old.process.workers != new.process.workers {
@@ -192,10 +192,12 @@ impl Supervisor {
         if old.admin != new.admin {
             fixed.push("admin.bind");
         }
-        if !fixed.is_empty() {
-            let message = format!("{} changed: takes effect at the next start", fixed.join(", "));
-            self.front.state.events.record(Level::Warning, "process", message);
+        if fixed.is_empty() {
+            return None;
         }
+        let message = format!("{} changed: takes effect at the next start", fixed.join(", "));
+        self.front.state.events.record(Level::Warning, "process", message.as_str());
+        Some(message)
     }
 }
 

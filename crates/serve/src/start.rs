@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::AccessLog;
 use crate::acme::Orderer;
+use crate::causes::causes;
 use crate::events::Level;
 use crate::front::{Front, Request};
 use crate::health::Checker;
@@ -75,10 +76,10 @@ pub enum StartError {
     #[error("sockets passed by systemd cannot be used: {0}")]
     Passed(#[from] sys::socket::InheritedError),
     /// The control socket could not be made.
-    #[error("control.socket: {0}")]
+    #[error("control.socket: {}", causes(.0))]
     Control(control::ControlError),
     /// The admin listener could not be made.
-    #[error("admin.bind: {0}")]
+    #[error("admin.bind: {}", causes(.0))]
     Admin(#[from] admin::AdminError),
     /// The access log could not be opened.
     #[error("access-log.target: {0}")]
@@ -424,7 +425,7 @@ impl FrontDoor {
         let result = self.try_reload().await;
         let events = &self.supervisor.front.state.events;
         match &result {
-            Ok(done) => events.record(Level::Info, "process", format!("reloaded: {done}")),
+            Ok((done, _)) => events.record(Level::Info, "process", format!("reloaded: {done}")),
             Err(faults) => {
                 self.supervisor.front.state.reloads_refused.fetch_add(1, Relaxed);
                 events.record(
@@ -435,10 +436,14 @@ impl FrontDoor {
             }
         }
         notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
-        result
+        result.map(|(said, fixed)| match fixed {
+            Some(fixed) => format!("{said}\nwarning: {fixed}"),
+            None => said,
+        })
     }
 
-    async fn try_reload(&mut self) -> Result<String, String> {
+    /// What was done, and what takes effect at the next start only.
+    async fn try_reload(&mut self) -> Result<(String, Option<String>), String> {
         let environment = &self.options.environment;
         let loaded = match &self.options.source {
             ConfigSource::File(path) => {
@@ -464,7 +469,7 @@ impl FrontDoor {
         if loaded.config.access_log.target != log_before {
             self.log.set_target(&loaded.config.access_log.target);
         }
-        self.supervisor.warn_of_fixed(&loaded.config);
+        let fixed = self.supervisor.warn_of_fixed(&loaded.config);
         let snapshot = self.supervisor.front.snapshot.load_full();
         self.slow.resolver.reconcile(&snapshot);
         self.slow.checker.reconcile(&snapshot);
@@ -476,7 +481,7 @@ impl FrontDoor {
         if !loaded.warnings.is_empty() {
             said.push_str(&format!("\n{}", loaded.warnings.render()));
         }
-        Ok(said)
+        Ok((said, fixed))
     }
 
     fn check_workers(&mut self) -> Result<(), StartError> {

@@ -238,17 +238,19 @@ fn source_beside(settings: &TlsSettings) -> Option<Source> {
     })
 }
 
-/// What is wrong with a listener's certificates, and those that its clients' are from. Reads files, changes nothing.
-pub fn check(settings: &TlsSettings) -> Vec<String> {
+/// What is wrong with a listener's certificates, ticket keys, and those that its clients' are from; each with the key of
+/// `tls` that names it. Reads files, changes nothing.
+pub fn check(settings: &TlsSettings) -> Vec<(&'static str, String)> {
     let store = Store::new(source_of(settings), Arc::new(Staples::new(None)));
     store.set_default(&"".into(), settings.default.as_deref());
     store.scan(Removal::AtOnce);
-    let mut faults = store.faults();
-    faults.extend(settings.ticket_keys.as_deref().and_then(tickets::check));
+    let of = |key: &'static str| move |fault: String| (key, fault);
+    let mut faults: Vec<_> = store.faults().into_iter().map(of("certificates")).collect();
+    faults.extend(settings.ticket_keys.as_deref().and_then(tickets::check).map(of("ticket-keys")));
     if let Some(clients) = &settings.client_certificates {
         let trust = Trust::new(TrustSource::from(clients));
         trust.scan();
-        faults.extend(trust.faults());
+        faults.extend(trust.faults().into_iter().map(of("client-certificates")));
     }
     faults
 }

@@ -64,7 +64,9 @@ pub enum ResponseFault {
     #[error("backend sent a broken head: {0}")]
     Flaw(Refusal),
     /// The first line is not a status line.
-    #[error("backend sent something that is not an HTTP/1 response")]
+    #[error(
+        "backend sent something that is not an HTTP/1 response: if it speaks HTTP/2 only (gRPC), set http2 = \"on\" in its pool"
+    )]
     StatusLine,
     /// Not HTTP/1.0 or HTTP/1.1.
     #[error("backend answered in an unknown HTTP version")]

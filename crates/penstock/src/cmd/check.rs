@@ -130,8 +130,9 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
         config.listeners.iter().filter_map(|listener| Some((&listener.name, listener.tls.as_ref()?)));
     let certificates = with_tls.flat_map(|(name, tls)| {
         let faults = serve::tls::check(tls);
-        let path = format!("listener.{name}.tls.certificates");
-        faults.into_iter().map(move |fault| MachineFault { path: path.clone(), message: fault })
+        faults
+            .into_iter()
+            .map(move |(key, message)| MachineFault { path: format!("listener.{name}.tls.{key}"), message })
     });
     let backends = config.pools.iter().filter_map(|pool| Some((&pool.name, pool.tls.as_ref()?)));
     let backends = backends.flat_map(|(name, tls)| {

@@ -1,5 +1,6 @@
 //! `penstock tls-grade`: rates listeners as SSL Labs does. The asking and the judging are in `crates/grade`.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -84,7 +85,31 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let all = json!({ "graded": done.reports, "not_asked": done.skipped });
         print(&plain_json(&format!("{all:#}\n")))?;
     }
+    if !arguments.json && done.reports.len() > 1 {
+        let grades = done.reports.iter().map(|report| (report.verdict.grade, plain(&report.name)));
+        print(&format!("\n{}\n", summary(grades)))?;
+    }
     done.verdict(arguments.fail_below)
+}
+
+/// How often each grade was given, the worst first, and to whom where those are few.
+fn summary(grades: impl Iterator<Item = (Option<Letter>, String)>) -> String {
+    const FEW: usize = 5;
+    let mut by_grade: BTreeMap<Option<Letter>, Vec<String>> = BTreeMap::new();
+    for (grade, name) in grades {
+        by_grade.entry(grade).or_default().push(name);
+    }
+    let asked: usize = by_grade.values().map(Vec::len).sum();
+    // No grade at all comes first in the map, and is the worst.
+    let (none, some): (Vec<_>, Vec<_>) = by_grade.into_iter().partition(|(grade, _)| grade.is_none());
+    let told = none.into_iter().chain(some.into_iter().rev()).map(|(grade, names)| {
+        let grade = grade.map_or("no grade".to_owned(), |grade| grade.to_string());
+        match names.len() {
+            count @ ..=FEW => format!("{count} x {grade} ({})", names.join(", ")),
+            count => format!("{count} x {grade}"),
+        }
+    });
+    format!("{asked} certificates asked for: {}", told.collect::<Vec<_>>().join("; "))
 }
 
 /// For one connection. Handshakes are short; who needs longer is as good as silent.
@@ -154,7 +179,11 @@ fn of_configuration(file: &Path, name: Option<&str>) -> Result<Plan, Failure> {
             None => serve::tls::names(tls).iter().filter_map(|names| askable(names)).collect(),
         };
         if names.is_empty() {
-            let why = format!("listener {}: no certificate can be read: see `penstock check`", listener.name);
+            let see = match tls.acme {
+                None => "`penstock check` says why",
+                Some(_) => "the authority has given none yet? `penstock ctl certs` says",
+            };
+            let why = format!("listener {}: no certificate can be read: {see}", listener.name);
             plan.skipped.push(why);
             continue;
         }
@@ -216,4 +245,19 @@ fn addresses(listener: &Listener) -> Result<Vec<SocketAddr>, String> {
         return Err("it has no fixed address and port: give its address as the argument".to_owned());
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_tells_the_worst_grade_first_and_names_the_few() {
+        let good = (0..6).map(|at| (Some(Letter::APlus), format!("{at}.example")));
+        let bad = [(Some(Letter::F), "f.example".to_owned()), (None, "x.example".to_owned())];
+        assert_eq!(
+            summary(good.chain(bad)),
+            "8 certificates asked for: 1 x no grade (x.example); 1 x F (f.example); 6 x A+"
+        );
+    }
 }

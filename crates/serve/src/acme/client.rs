@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::fault::{Fault, short};
+use crate::causes::causes;
 use crate::state::lock;
 use crate::tls::backend::Authorities;
 
@@ -70,6 +71,11 @@ fn trust_hint(error: &io::Error) -> &'static str {
     match inner {
         Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
             "; the issuer of its certificate is not trusted: name it in `ca`"
+        }
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            "; it shows the certificate of a CA as its own: let that CA sign one for the host, and name the CA in `ca`"
         }
         _ => "",
     }
@@ -213,21 +219,6 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     }
     let date = jiff::fmt::rfc2822::parse(value).ok()?;
     SystemTime::from(date.timestamp()).duration_since(now).ok()
-}
-
-/// An error with what is behind it: hyper says only half of it itself.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut inner = error.source();
-    while let Some(cause) = inner {
-        let words = cause.to_string();
-        if !text.contains(&words) {
-            text.push_str(": ");
-            text.push_str(&words);
-        }
-        inner = cause.source();
-    }
-    text
 }
 
 fn roots(ca: Option<&Path>) -> Result<Arc<RootCertStore>, Fault> {

@@ -259,8 +259,9 @@ fn backends(call: &Call<'_>) -> Result<Step, Refusal> {
 
 fn certificates(call: &Call<'_>) -> Result<Step, Refusal> {
     call.expect_arguments(1)?;
-    let all = report::certificates::read(call.front, call.arguments.first().copied());
-    Ok(call.answer(|| report::certificates::text(&all), || to_json(&all)))
+    let wanted = call.arguments.first().copied();
+    let all = report::certificates::read(call.front, wanted);
+    Ok(call.answer(|| report::certificates::text(&all, wanted), || to_json(&all)))
 }
 
 fn events(call: &Call<'_>) -> Result<Step, Refusal> {

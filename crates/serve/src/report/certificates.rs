@@ -121,19 +121,22 @@ pub fn read(front: &Front, wanted: Option<&str>) -> Vec<DirectoryReport> {
             let serves = |plan: &&&ListenerPlan| {
                 plan.tls.as_ref().is_some_and(|tls| tls.stores().any(|other| Arc::ptr_eq(other, store)))
             };
+            let certificates: Vec<_> =
+                store.report().iter().filter(|it| is_wanted(it)).map(|it| one(it, now)).collect();
+            let mut faults = store.faults();
+            if wanted.is_some() {
+                let files: Vec<_> = certificates.iter().flat_map(|one| &one.files).collect();
+                faults.retain(|fault| files.iter().any(|file| fault.contains(file.as_str())));
+            }
             DirectoryReport {
                 directory: store.directory().display().to_string(),
                 listeners: plans.iter().filter(serves).map(|plan| plan.settings.name.to_string()).collect(),
-                faults: store.faults(),
-                certificates: store
-                    .report()
-                    .iter()
-                    .filter(|it| is_wanted(it))
-                    .map(|it| one(it, now))
-                    .collect(),
+                faults,
+                certificates,
                 orders: orders(front, &snapshot.config, store, wanted.as_deref()),
             }
         })
+        .filter(|it| wanted.is_none() || !it.certificates.is_empty() || !it.orders.is_empty())
         .collect()
 }
 
@@ -210,11 +213,15 @@ fn days_between(now: SystemTime, then: SystemTime) -> i64 {
     }
 }
 
-/// The tables for people.
-pub fn text(directories: &[DirectoryReport]) -> String {
+/// The tables for people, of what `read` found for `wanted`.
+pub fn text(directories: &[DirectoryReport], wanted: Option<&str>) -> String {
     let mut out = String::new();
-    if directories.is_empty() {
-        push_line(&mut out, "no listener has tls");
+    match wanted {
+        Some(wanted) if directories.is_empty() => {
+            push_line(&mut out, &format!("no certificate has \"{}\" in one of its names", printable(wanted)));
+        }
+        None if directories.is_empty() => push_line(&mut out, "no listener has tls"),
+        _ => {}
     }
     for directory in directories {
         let count = plural(directory.certificates.len(), "certificate");

@@ -253,7 +253,7 @@ fn milliseconds(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| duration(Duration::from_secs_f64(value / 1e3)))
 }
 
-pub(super) fn plural(count: usize, noun: &str) -> String {
+pub(crate) fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 

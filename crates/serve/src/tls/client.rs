@@ -119,6 +119,8 @@ impl ClientFault {
             }
             Fault::ApplicationVerificationFailure => Self::Name,
             Fault::InvalidPurpose | Fault::InvalidPurposeContext { .. } => Self::Purpose,
+            // What `openssl req -x509` makes unless told otherwise: the certificate of a CA, used as a client's own.
+            Fault::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => Self::Purpose,
             Fault::BadSignature
             | Fault::UnsupportedSignatureAlgorithmContext { .. }
             | Fault::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => Self::Signature,

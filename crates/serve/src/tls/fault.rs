@@ -105,12 +105,12 @@ impl fmt::Display for CertificateFault {
             ),
             Kind::NoKey(key) => write!(f, "{path}: its key is missing; it should be {}", key.display()),
             Kind::NoCertificate => write!(f, "{path}: its certificate is missing; put it beside it as .crt"),
-            Kind::HoldsNoCertificate => write!(f, "{path}: holds no certificate (BEGIN CERTIFICATE)"),
+            Kind::HoldsNoCertificate => write!(f, "{path}: holds no certificate in PEM (BEGIN CERTIFICATE)"),
             Kind::HoldsNoKey => write!(f, "{path}: holds no private key (BEGIN PRIVATE KEY)"),
             Kind::Malformed(why) => write!(f, "{path}: cannot be understood: {why}"),
             Kind::UnknownKey => write!(
                 f,
-                "{path}: not a key that can serve: RSA of 2048 to 8192 bits, ECDSA on P-256, P-384 or P-521, Ed25519"
+                "{path}: not a key that can serve: these can: RSA of 2048 to 8192 bits, ECDSA on P-256, P-384 or P-521, Ed25519"
             ),
             Kind::NoPassphrase => write!(
                 f,

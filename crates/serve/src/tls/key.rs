@@ -57,7 +57,7 @@ pub(super) fn read(
     }
     let key = PrivateKeyDer::from_pem_slice(text).map_err(|error| match error {
         rustls_pki_types::pem::Error::NoItemsFound => fault(Kind::HoldsNoKey),
-        error => fault(Kind::Malformed(error.to_string())),
+        error => fault(Kind::Malformed(pair::pem_words(&error))),
     })?;
     signing(&key)
 }

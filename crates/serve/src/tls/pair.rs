@@ -213,7 +213,18 @@ const NO_ISSUER: &str = "a staple cannot be checked without the issuer's certifi
 fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
     CertificateDer::pem_slice_iter(text)
         .collect::<Result<_, _>>()
-        .map_err(|error| CertificateFault::new(path, Kind::Malformed(error.to_string())))
+        .map_err(|error| CertificateFault::new(path, Kind::Malformed(pem_words(&error))))
+}
+
+/// What is wrong with a PEM file. The parser's own words hold lines of the file, as numbers.
+pub(super) fn pem_words(error: &rustls_pki_types::pem::Error) -> String {
+    use rustls_pki_types::pem::Error;
+    match error {
+        Error::MissingSectionEnd { .. } => "it ends before an -----END line: is the file whole?".to_owned(),
+        Error::IllegalSectionStart { .. } => "it has a broken -----BEGIN line".to_owned(),
+        Error::Base64Decode(_) => "what stands between -----BEGIN and -----END is not base64".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 fn notes_on(order: Order, length: usize, facts: &Facts) -> Vec<String> {

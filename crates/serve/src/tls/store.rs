@@ -20,6 +20,7 @@ use super::pair::{self, Pair, Stamp, StapleFile};
 use super::standing::{Certificate, Standing};
 use super::watch::Watched;
 use crate::events::{Level, timestamp};
+use crate::report::text::plural;
 use crate::state::{State, lock};
 
 /// What a store is made of: listeners that name the same share one.
@@ -64,6 +65,8 @@ struct Memory {
     fault: Option<CertificateFault>,
     /// Why changes are not noticed at once.
     blind: Option<String>,
+    /// The faults that people were told of, in that order.
+    told: Vec<String>,
     scanned: bool,
 }
 
@@ -180,7 +183,11 @@ impl Store {
         }
         if first {
             let served = memory.entries.values().filter(|entry| entry.served.is_some()).count();
-            scan.changes.push(format!("{served} certificates for {} names", lookup.names()));
+            scan.changes.push(format!(
+                "{} for {}",
+                plural(served, "certificate"),
+                plural(lookup.names(), "name")
+            ));
         }
         self.lookup.store(Arc::new(lookup));
         scan
@@ -276,6 +283,7 @@ impl Store {
             state.events.record(Level::Info, &subject, listed(&scan.changes));
         }
         let faults = self.faults();
+        let faults = newest_first(&mut lock(&self.memory).told, faults);
         if faults.is_empty() {
             state.restore(&subject);
         } else {
@@ -488,6 +496,14 @@ impl Entry {
             notes,
         }
     }
+}
+
+/// Faults in the order in which people should hear of them: what is new must not hide behind what they know.
+fn newest_first(told: &mut Vec<String>, faults: Vec<String>) -> Vec<String> {
+    let (old, mut all): (Vec<_>, Vec<_>) = faults.into_iter().partition(|fault| told.contains(fault));
+    all.extend(told.drain(..).filter(|fault| old.contains(fault)));
+    told.clone_from(&all);
+    all
 }
 
 pub(super) fn listed(all: &[String]) -> String {

@@ -79,7 +79,9 @@ async fn every_kind_of_answer_has_its_verdict() {
             b"SSH-2.0-OpenSSH_9.2\r\n",
             Then::Close,
             Fail,
-            broken("backend sent something that is not an HTTP/1 response"),
+            broken(
+                "backend sent something that is not an HTTP/1 response: if it speaks HTTP/2 only (gRPC), set http2 = \"on\" in its pool",
+            ),
         ),
         (b"\x15\x03\x01\x00\x02\x02\x46", Then::Close, Fail, broken("the backend expects TLS")),
         (b"", Then::Close, Fail, Cause::ClosedEarly),

@@ -122,3 +122,44 @@ fn of_two_for_one_name_the_one_that_was_issued_last_is_served_and_the_other_says
     assert_eq!(notes.iter().map(|(_, notes)| notes).sum::<usize>(), 1, "{notes:?}");
     assert_eq!(store.lookup().find("x.example").unwrap().len(), 1);
 }
+
+#[test]
+fn a_new_fault_is_told_before_those_that_people_know() {
+    let faults = |all: &[&str]| all.iter().map(|fault| (*fault).to_owned()).collect::<Vec<_>>();
+    let mut told = Vec::new();
+    assert_eq!(newest_first(&mut told, faults(&["a", "b"])), ["a", "b"]);
+    assert_eq!(newest_first(&mut told, faults(&["a", "b", "z"])), ["z", "a", "b"]);
+    assert_eq!(
+        newest_first(&mut told, faults(&["a", "b", "z"])),
+        ["z", "a", "b"],
+        "nothing changed, nothing is said"
+    );
+    assert_eq!(newest_first(&mut told, faults(&["a", "z"])), ["z", "a"]);
+}
+
+#[test]
+fn a_key_that_was_cut_off_is_said_in_words() {
+    let directory = tempfile::tempdir().unwrap();
+    certificate(directory.path(), "a", &["a.example"]);
+    let key = directory.path().join("a.key");
+    let text = fs::read(&key).unwrap();
+    fs::write(&key, &text[..60]).unwrap();
+    let store = store(directory.path());
+    store.scan(Removal::AtOnce);
+    let wanted = "a.key: cannot be understood: it ends before an -----END line: is the file whole?";
+    assert!(store.faults().iter().any(|fault| fault.ends_with(wanted)), "{:?}", store.faults());
+}
+
+#[test]
+fn faults_are_announced_with_the_new_ones_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = State::new(1);
+    let store = store(directory.path());
+    for name in ["a.pem", "b.pem"] {
+        fs::write(directory.path().join(name), "x").unwrap();
+        let scan = store.scan(Removal::AtOnce);
+        store.announce(&scan, &state);
+    }
+    let (_, told) = state.degraded().remove(0);
+    assert!(told.find("b.pem").unwrap() < told.find("a.pem").unwrap(), "{told}");
+}
