@@ -15,7 +15,7 @@ use rcgen::{
 };
 use support::pki::{Authority, Identity, dns, server_pair};
 use support::server::run_to_end;
-use support::{Recorder, Server, eventually, secs, tools};
+use support::{Recorder, Server, eventually, peers, secs, tools};
 
 /// A front door for `a.example` with its certificate, and a directory for the rest.
 struct Bench {
@@ -173,6 +173,32 @@ fn openssl(arguments: &[&str], input: &[u8]) -> String {
         run_to_end(command.args(arguments).stdin(Stdio::from(File::open(file.path()).unwrap())), secs(20));
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_backend_that_speaks_http2_is_told_as_well() {
+    let bench = Bench::new();
+    let authority = Authority::new("clients");
+    bench.write("ca.pem", &authority.pem());
+    let alice = authority.issue(bench.dir.path(), "alice", |_| ());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = Command::new(tools::program("nghttpd"));
+    command.args(["--no-tls", "--verbose", "-a", "127.0.0.1", "-d"]).arg(bench.dir.path());
+    let nghttpd = peers::Process::start(command.arg(port.to_string()));
+    eventually("nghttpd listens", secs(10), || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
+    let server = Server::start(&format!(
+        "{}\n[pool.app]\nbackends = [\"127.0.0.1:{port}\"]\nhttp2 = \"on\"\n",
+        bench.requiring("")
+    ));
+    for version in ["--http1.1", "--http2"] {
+        let lie = ["-H", "X-Client-Cert-Subject: CN=mallory", version];
+        assert_eq!(fetch(&server, "secure", &[&alice.for_curl()[..], &lie].concat()), Ok("404".to_owned()));
+    }
+    nghttpd.stdout.wait_for("client-cert: :", secs(5));
+    eventually("both requests came", secs(5), || {
+        (nghttpd.stdout.count("x-client-cert-subject: CN=alice") == 2).then_some(())
+    });
+    assert_eq!(nghttpd.stdout.count("mallory"), 0);
 }
 
 #[test]
