@@ -1,15 +1,17 @@
 //! `penstock bench` as people call it: tiny runs of real scenarios, and what is left of them afterwards.
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use support::{eventually, secs};
 
 /// Runs the real binary with a private directory for temporary files.
 fn bench(scratch: &Path, arguments: &[&str]) -> Command {
@@ -102,9 +104,11 @@ fn an_interrupted_run_ends_soon_and_leaves_nothing_behind() {
         let mut command = bench(scratch.path(), &[&run, files].concat());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         // The run's own process, at least one backend and one proxy.
-        wait_until(|| leftovers(scratch.path()).len() >= 3);
+        eventually("the run, a backend and a proxy are there", secs(60), || {
+            (leftovers(scratch.path()).len() >= 3).then_some(())
+        });
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();
-        wait_until(|| child.try_wait().unwrap().is_some());
+        eventually("the run ends", secs(60), || child.try_wait().unwrap().is_some().then_some(()));
         assert_eq!(child.wait().unwrap().code(), Some(128 + signal as i32));
         // Nothing was measured yet.
         assert!(!scratch.path().join("r.json").exists());
@@ -170,10 +174,12 @@ fn a_killed_run_takes_its_processes_along() {
     let mut command =
         bench(scratch.path(), &["http", "--rounds", "100", "--duration", "60s", "--json", "r.json"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    wait_until(|| leftovers(scratch.path()).len() >= 3);
+    eventually("the run, a backend and a proxy are there", secs(60), || {
+        (leftovers(scratch.path()).len() >= 3).then_some(())
+    });
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until(|| leftovers(scratch.path()).is_empty());
+    eventually("all processes are gone", secs(60), || leftovers(scratch.path()).is_empty().then_some(()));
 }
 
 #[test]
@@ -197,13 +203,4 @@ fn wrong_usage_says_what_there_is() {
     let output = bench(scratch.path(), &["compare", "x.json", "y.json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(directories(scratch.path()), Vec::<String>::new());
-}
-
-#[track_caller]
-fn wait_until(mut true_at_last: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !true_at_last() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never happened");
-        std::thread::yield_now();
-    }
 }

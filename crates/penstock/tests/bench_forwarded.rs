@@ -1,15 +1,16 @@
 //! `penstock bench forwarded` and `truststore` as people call them: tiny runs, and what is left of them afterwards.
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use support::{eventually, secs};
 
 fn bench(scratch: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_penstock"));
@@ -65,15 +66,6 @@ fn named() -> BTreeSet<PathBuf> {
     entries.into_iter().flatten().map(|entry| entry.path()).collect()
 }
 
-#[track_caller]
-fn wait_until(mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited for too long");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
@@ -114,11 +106,13 @@ fn a_run_that_is_stopped_in_any_way_takes_its_namespaces_along() {
         let arguments = ["forwarded", "--rounds", "100", "--duration", "60s", "--json", "r.json"];
         let mut child = bench(scratch.path(), &arguments).spawn().unwrap();
         // A host and a container.
-        wait_until(|| foreign_networks(&processes(scratch.path())).len() >= 2);
+        eventually("two networks are there", secs(60), || {
+            (foreign_networks(&processes(scratch.path())).len() >= 2).then_some(())
+        });
         let networks = foreign_networks(&processes(scratch.path()));
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();
         child.wait().unwrap();
-        wait_until(|| processes(scratch.path()).is_empty());
+        eventually("all processes are gone", secs(60), || processes(scratch.path()).is_empty().then_some(()));
         let all: Vec<_> = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).collect();
         assert!(foreign_networks(&all).is_disjoint(&networks), "{signal}: {networks:?}");
         assert_eq!(named(), before, "{signal}");

@@ -1,13 +1,16 @@
 //! `penstock bench` where something is wrong: files that are damaged, odd directories, low limits, a sudden death.
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+
+use support::{eventually, secs};
 
 /// Runs of different tests would take each other's cores.
 static TURN: Mutex<()> = Mutex::new(());
@@ -33,15 +36,6 @@ fn measure(scratch: &Path, group: &str, file: &str) {
 
 fn json(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-}
-
-#[track_caller]
-fn wait_until(mut true_at_last: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !true_at_last() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never happened");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
@@ -211,9 +205,9 @@ fn kill(mut run: Child) {
     let below = tree(run.id() as i32);
     run.kill().unwrap();
     run.wait().unwrap();
-    wait_until(|| {
+    eventually("nothing that the run started lives", secs(60), || {
         let living = processes();
-        below.keys().all(|identity| !living.contains_key(identity))
+        below.keys().all(|identity| !living.contains_key(identity)).then_some(())
     });
 }
 
@@ -239,10 +233,10 @@ fn no_program_of_any_kind_survives_a_run_that_is_killed() {
     for (group, expected) in everybody {
         let scratch = tempfile::tempdir().unwrap();
         let mut child = begin(scratch.path(), group);
-        wait_until(|| {
+        eventually("all contestants are there", secs(60), || {
             assert!(child.try_wait().unwrap().is_none(), "it ended");
             let there: BTreeSet<_> = tree(child.id() as i32).into_values().collect();
-            expected.iter().all(|name| there.contains(*name))
+            expected.iter().all(|name| there.contains(*name)).then_some(())
         });
         kill(child);
     }
@@ -253,14 +247,16 @@ fn what_a_killed_run_left_is_removed_by_the_next_and_a_living_run_keeps_its_own(
     let _turn = TURN.lock();
     let scratch = tempfile::tempdir().unwrap();
     let killed = begin(scratch.path(), "sockets/kept-16");
-    wait_until(|| directories(scratch.path()).iter().any(|directory| directory.join("lock").exists()));
+    eventually("the run has its directory", secs(60), || {
+        directories(scratch.path()).iter().any(|directory| directory.join("lock").exists()).then_some(())
+    });
     kill(killed);
     let left = directories(scratch.path());
     assert_eq!(left.len(), 1);
     let living = begin(scratch.path(), "sockets/kept-16");
-    wait_until(|| {
+    eventually("the next run has its own, and only that is left", secs(60), || {
         let now = directories(scratch.path());
-        !left[0].exists() && now.len() == 1 && now[0].join("lock").exists()
+        (!left[0].exists() && now.len() == 1 && now[0].join("lock").exists()).then_some(())
     });
     let its_own = directories(scratch.path());
     // Somebody's directory that only looks like one of ours.
