@@ -273,7 +273,7 @@ pub(super) struct Stamp(Vec<FileStamp>);
 pub(super) type FileStamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 /// A file that changed so recently may change again without its times telling it.
-pub(super) const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(50);
 
 impl Stamp {
     /// `None` if a file cannot be looked at, or changed just now: then it must be read.
