@@ -24,6 +24,18 @@ need sslscan sslscan
 need ps procps
 need valgrind valgrind
 need shellcheck shellcheck
+need sshd openssh-server
+need ssh openssh-client
+need parallel-ssh pssh
+need pdsh pdsh
+need clush clustershell
+need rsnapshot rsnapshot
+need ganesha.nfsd "nfs-ganesha nfs-ganesha-vfs"
+need nfs-ls libnfs-utils
+need sshfs sshfs
+need knotd knot
+need unbound unbound
+need pv pv
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3 python3-venv"
 # shellcheck disable=SC2086 # a list of names
 [ -z "$missing" ] || install_packages $missing

@@ -1,0 +1,1 @@
+//! The fleet: a command on many hosts at once, and tunnels that are proved before a job runs through them.

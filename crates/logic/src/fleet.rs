@@ -1,0 +1,3 @@
+//! Decisions about many hosts at once: what happened on each.
+
+pub mod ending;

@@ -1,0 +1,3 @@
+//! Decisions about SSH that need no connection: keys and their fingerprints.
+
+pub mod key;
