@@ -1,2 +1,21 @@
 //! SSH: connections to hosts whose identity is proved, authentication, commands, forwards, files; and a fleet of
 //! in-process hosts to try them on. The only crate that names the SSH library.
+
+mod authenticate;
+mod client;
+mod connect;
+mod handler;
+mod judge;
+mod keys;
+mod preferences;
+mod process;
+mod session;
+mod target;
+mod trouble;
+
+pub use client::Client;
+pub use judge::{BoxFuture, Judge, Offered, Place, Verdict};
+pub use keys::{KeyPlan, Keys};
+pub use process::{Event, Exec, Process};
+pub use session::{Facts, Session};
+pub use target::{Addresses, Algorithms, KeepAlive, Proxy, Purpose, Rekey, Target};

@@ -13,6 +13,7 @@ pub mod pebble;
 pub mod peers;
 pub mod pki;
 pub mod server;
+pub mod sshd;
 pub mod tools;
 pub mod websocket;
 pub mod witness;

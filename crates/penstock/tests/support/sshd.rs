@@ -1,0 +1,189 @@
+//! Real OpenSSH servers on addresses of the loopback network, with keys made for the test. Stands alone, so that other
+//! crates' tests can include it.
+#![allow(dead_code, reason = "each test file is its own crate and uses its own part")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// A running sshd. Ended and reaped on drop; sessions that are open then are ended too.
+pub struct Sshd {
+    /// Its own directory: keys, configuration, `authorized_keys`.
+    pub directory: TempDir,
+    /// An address of 127.0.0.0/8.
+    pub address: Ipv4Addr,
+    /// Its port there.
+    pub port: u16,
+    /// Who can log in: the user who runs the test.
+    pub user: String,
+    /// Private key files that it accepts; the first is Ed25519.
+    pub client_key: PathBuf,
+    log: Arc<Mutex<String>>,
+    process: Child,
+}
+
+impl Sshd {
+    /// With an Ed25519 host key and one Ed25519 client key.
+    pub fn start() -> Self {
+        Self::with("")
+    }
+
+    /// With lines of `sshd_config` that come before ours, so they win.
+    pub fn with(lines: &str) -> Self {
+        Self::in_directory(tempfile::tempdir().unwrap(), lines)
+    }
+
+    /// In a directory that may hold keys already: `host` and `client`, made by `ssh-keygen`.
+    pub fn in_directory(directory: TempDir, lines: &str) -> Self {
+        let path = directory.path();
+        for name in ["host", "client"] {
+            if !path.join(name).exists() {
+                keygen(&path.join(name), &["-t", "ed25519"]);
+            }
+        }
+        if !path.join("authorized_keys").exists() {
+            fs::copy(path.join("client.pub"), path.join("authorized_keys")).unwrap();
+        }
+        let (address, port) = free_address();
+        let shown = path.display();
+        let config = format!(
+            "{lines}\nListenAddress {address}\nPort {port}\nHostKey {shown}/host\nAuthorizedKeysFile {shown}/authorized_keys\n\
+             PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
+             PermitRootLogin yes\nLogLevel VERBOSE\nMaxStartups 200\nSubsystem sftp internal-sftp\nPrintMotd no\n"
+        );
+        let file = path.join("sshd_config");
+        fs::write(&file, config).unwrap();
+        if nix::unistd::geteuid().is_root() {
+            fs::create_dir_all("/run/sshd").unwrap();
+        }
+        let mut process = Command::new(program("sshd"))
+            .args(["-D", "-e", "-f"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        let (ready, listening) = mpsc::channel();
+        let lines = BufReader::new(process.stderr.take().unwrap());
+        let kept = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                if line.starts_with("Server listening") {
+                    let _ = ready.send(());
+                }
+                let mut kept = kept.lock().unwrap();
+                kept.push_str(&line);
+                kept.push('\n');
+            }
+        });
+        if listening.recv_timeout(Duration::from_secs(20)).is_err() {
+            let _ = process.kill();
+            panic!("sshd does not listen: {}", log.lock().unwrap());
+        }
+        let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap().name;
+        let client_key = path.join("client");
+        Self { directory, address, port, user, client_key, log, process }
+    }
+
+    /// The host key as one line, algorithm and base64.
+    pub fn host_key(&self) -> String {
+        public_line(&self.directory.path().join("host.pub"))
+    }
+
+    /// What it said so far (`LogLevel VERBOSE`).
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Its process id: sessions are its children.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Processes below this sshd whose command line contains `word`, as `ps` sees them.
+    pub fn processes_with(&self, word: &str) -> Vec<String> {
+        processes().into_iter().filter(|line| line.contains(word)).collect()
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        for child in children_of(self.process.id()) {
+            let _ = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(child.cast_signed()),
+                nix::sys::signal::Signal::SIGKILL,
+            );
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Makes a key pair without a passphrase at `file` and `file.pub`.
+pub fn keygen(file: &Path, arguments: &[&str]) {
+    let made = Command::new(program("ssh-keygen"))
+        .args(["-q", "-N", "", "-C", "made by a test", "-f"])
+        .arg(file)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// The first two words of a public key file.
+pub fn public_line(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap();
+    text.split_ascii_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// Command lines of all processes that are not zombies.
+pub fn processes() -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        if entry.file_name().to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            found.push(String::from_utf8_lossy(&line).replace('\0', " "));
+        }
+    }
+    found
+}
+
+/// A free port of a loopback address that nobody else is likely to use.
+pub fn free_address() -> (Ipv4Addr, u16) {
+    let random =
+        std::process::id() ^ u32::from(std::thread::current().name().map_or(0, |name| name.len() as u16));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
+    let mixed = (random ^ now).wrapping_mul(0x9E37_79B1);
+    let [first, second, third, _] = mixed.to_be_bytes();
+    let address = Ipv4Addr::new(127, first.max(2), second, third.clamp(1, 254));
+    let port = TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port();
+    (address, port)
+}
+
+/// A program in `PATH` or where Debian puts daemons.
+#[track_caller]
+pub fn program(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
+        .unwrap_or_else(|| panic!("{name} is missing: run `make setup`"))
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    listed.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}

@@ -1,0 +1,108 @@
+//! What the tests of connections stand on: judges, targets, events gathered.
+#![allow(dead_code, reason = "each test file is its own crate and uses its own part")]
+
+#[path = "../../../penstock/tests/support/sshd.rs"]
+pub mod sshd;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use logic::fleet::ending::{Ending, Failure, Phase, Reason};
+use logic::ssh::key::PublicKey;
+use ssh::{BoxFuture, Client, Event, Exec, Judge, Keys, Offered, Place, Process, Session, Target, Verdict};
+
+use sshd::Sshd;
+
+/// Accepts the keys it was given, and remembers what it was asked.
+#[derive(Default)]
+pub struct Pinned {
+    pub keys: Vec<PublicKey>,
+    pub asked: Mutex<Vec<(String, Place)>>,
+    pub announced: Mutex<Vec<PublicKey>>,
+}
+
+impl Pinned {
+    pub fn of(servers: &[&Sshd]) -> Arc<Self> {
+        let keys = servers.iter().map(|sshd| sshd.host_key().parse().unwrap()).collect();
+        Arc::new(Self { keys, ..Self::default() })
+    }
+}
+
+impl Judge for Pinned {
+    fn wanted(&self, _: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn judge<'a>(&'a self, name: &'a str, at: &'a Place, offered: &'a Offered) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            self.asked.lock().unwrap().push((name.to_owned(), at.clone()));
+            match offered {
+                Offered::Key(key) if self.keys.contains(key) => Verdict::Accepted { note: None },
+                _ => Verdict::Refused {
+                    reason: Reason::KeyChanged,
+                    message: format!("{name} answered with another key"),
+                    advice: "look who it is".to_owned(),
+                },
+            }
+        })
+    }
+
+    fn announced(&self, _: &str, keys: Vec<PublicKey>) {
+        self.announced.lock().unwrap().extend(keys);
+    }
+}
+
+/// How to reach `sshd` with its own client key.
+pub fn target(sshd: &Sshd) -> Target {
+    let mut target = Target::new("web1", &sshd.user);
+    target.addresses.known = vec![IpAddr::V4(sshd.address)];
+    target.port = sshd.port;
+    target.keys.files = vec![sshd.client_key.clone()];
+    target
+}
+
+pub fn client(judge: &Arc<Pinned>) -> Client {
+    Client::new(Arc::clone(judge) as Arc<dyn Judge>, Arc::new(Keys::new()))
+}
+
+/// A session with `sshd`, or the test fails.
+pub async fn session(sshd: &Sshd) -> Session {
+    connect(sshd).await.unwrap_or_else(|failure| panic!("{failure:?}\n{}", sshd.log()))
+}
+
+pub async fn connect(sshd: &Sshd) -> Result<Session, Failure> {
+    client(&Pinned::of(&[sshd])).connect(&target(sshd), &|_| {}).await
+}
+
+/// Everything a command said.
+#[derive(Debug, Default)]
+pub struct Said {
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub ending: Option<Ending>,
+    pub started: bool,
+}
+
+pub async fn run(session: &Session, command: &str) -> Said {
+    gather(&mut session.exec(command, &Exec::default()).await.unwrap()).await
+}
+
+pub async fn gather(process: &mut Process) -> Said {
+    let mut said = Said::default();
+    while let Some(event) = process.next().await {
+        match event {
+            Event::Started => said.started = true,
+            Event::Stdout(data) => said.stdout.extend_from_slice(&data),
+            Event::Stderr(data) => said.stderr.extend_from_slice(&data),
+            Event::Ended(ending) => said.ending = Some(ending),
+        }
+    }
+    said
+}
+
+/// The phases told while connecting.
+pub async fn phases(client: &Client, target: &Target) -> (Vec<Phase>, Result<Session, Failure>) {
+    let seen = Mutex::new(Vec::new());
+    let result = client.connect(target, &|phase| seen.lock().unwrap().push(phase)).await;
+    (seen.into_inner().unwrap(), result)
+}
