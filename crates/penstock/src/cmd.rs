@@ -5,5 +5,6 @@ pub mod check;
 pub mod ctl;
 pub mod demo;
 pub mod documents;
+pub mod lab;
 pub mod serve;
 pub mod tls_grade;

@@ -2,7 +2,6 @@
 
 pub mod authority;
 pub mod backend;
-pub mod directory;
 pub mod server;
 pub mod status;
 pub mod table;

@@ -4,6 +4,7 @@
 //! - `cmd/serve.rs` runs the front door, `cmd/check.rs` validates a configuration without touching anything
 //! - `cmd/ctl.rs` talks to a running front door; `ctl/client.rs` is the protocol
 //! - `cmd/demo.rs` shows all of it in one command; `demo/` holds its backends, certificates, traffic and table
+//! - `cmd/lab.rs` starts SSH hosts to try things on; all of them are in `crates/ssh`
 //! - `cmd/bench.rs` measures; all of that is in `crates/bench`
 //! - `cmd/tls_grade.rs` rates listeners; all of that is in `crates/grade`
 //! - `cmd/documents.rs` prints what packages ship: man pages, completions, the schema and the reference page
@@ -20,9 +21,12 @@ use crate::output::Failure;
 mod cmd;
 mod ctl;
 mod demo;
+mod directory;
 mod load;
 mod log;
 mod output;
+mod paste;
+mod signals;
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => cmd::check::run(&arguments),
         Command::Ctl(arguments) => cmd::ctl::run(&arguments),
         Command::Demo(arguments) => cmd::demo::run(&arguments),
+        Command::Lab(arguments) => cmd::lab::run(&arguments),
         Command::Bench(arguments) => cmd::bench::run(&arguments),
         Command::TlsGrade(arguments) => cmd::tls_grade::run(&arguments),
         Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
@@ -76,6 +81,7 @@ enum Command {
     Check(cmd::check::Arguments),
     Ctl(cmd::ctl::Arguments),
     Demo(cmd::demo::Arguments),
+    Lab(cmd::lab::Arguments),
     Bench(cmd::bench::Arguments),
     TlsGrade(cmd::tls_grade::Arguments),
     #[command(hide = true)]

@@ -7,6 +7,7 @@ mod connect;
 mod handler;
 mod judge;
 mod keys;
+pub mod lab;
 mod preferences;
 mod process;
 mod session;

@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{self, Instant};
 
 use crate::demo::backend::{self, Backend, Power};
-use crate::demo::directory::Directory;
 use crate::demo::server::Server;
 use crate::demo::table::Table;
 use crate::demo::traffic::Traffic;
 use crate::demo::{authority, status};
+use crate::directory::Directory;
 use crate::output::{Failure, plain, print};
+use crate::paste::{program, quote};
+use crate::signals::Signals;
 
 /// Try it: four backends, HTTP and HTTPS, a live table; nothing to configure
 ///
@@ -62,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let _context = runtime.enter();
         Signals::install()?
     };
-    let directory = Directory::create().map_err(|error| {
+    let directory = Directory::create("demo").map_err(|error| {
         Failure::runtime(format_args!("cannot make a directory in {}: {error}", env::temp_dir().display()))
     })?;
     let stage = Stage::build(arguments, &directory).map_err(Failure::Runtime)?;
@@ -275,25 +276,6 @@ fn path_string(path: &Path) -> anyhow::Result<String> {
     Ok(string(text))
 }
 
-/// How this program is called from a shell: by its name if that finds it, otherwise by its path.
-fn program() -> String {
-    let Ok(path) = env::current_exe() else { return "penstock".to_owned() };
-    let found = env::var_os("PATH").is_some_and(|directories| {
-        let first = env::split_paths(&directories)
-            .map(|directory| directory.join("penstock"))
-            .find(|file| file.is_file());
-        first.and_then(|file| file.canonicalize().ok()).is_some_and(|file| file == path)
-    });
-    if found { "penstock".to_owned() } else { quote(&path) }
-}
-
-/// A path as a shell takes it.
-fn quote(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
-    if text.chars().all(plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
-}
-
 fn last_lines(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
@@ -372,26 +354,6 @@ impl Victim {
     }
 }
 
-/// What ends the demo from outside.
-struct Signals([Signal; 3]);
-
-impl Signals {
-    fn install() -> io::Result<Self> {
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let [interrupt, terminate, hangup] = kinds.map(signal);
-        Ok(Signals([interrupt?, terminate?, hangup?]))
-    }
-
-    async fn any(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.0;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    }
-}
-
 async fn until(end: Option<Instant>) {
     match end {
         Some(end) => time::sleep_until(end).await,
@@ -430,12 +392,6 @@ mod tests {
         let loaded = config::load(&source, &Default::default()).unwrap_or_else(|faults| panic!("{faults}"));
         assert!(loaded.warnings.is_empty(), "{}", loaded.warnings);
         assert_eq!(loaded.config.pools[0].backends.len(), 4);
-    }
-
-    #[test]
-    fn shell_gets_paths_back_as_they_were() {
-        assert_eq!(quote(Path::new("/tmp/penstock-demo-1/ca.pem")), "/tmp/penstock-demo-1/ca.pem");
-        assert_eq!(quote(Path::new("/tmp/it's $HOME")), r"'/tmp/it'\''s $HOME'");
     }
 
     #[test]

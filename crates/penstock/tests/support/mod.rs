@@ -7,6 +7,7 @@ pub mod backend_pki;
 pub mod client;
 pub mod hello;
 pub mod http2;
+pub mod lab;
 pub mod load;
 pub mod ocsp;
 pub mod pebble;

@@ -1,5 +1,5 @@
-//! The directory of one run of the demo: everything it writes is in there, nobody else can look into it,
-//! and it is gone when the demo ends.
+//! The directory of one run of the demo or the lab: everything it writes is in there, nobody else can look into it,
+//! and it is gone when the run ends.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{BuildHasher, RandomState};
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// Makes a new one, mode 0700, under the directory for temporary files.
-    pub fn create() -> io::Result<Self> {
-        Self::create_in(&std::env::temp_dir())
+    /// Makes a new one, mode 0700, under the directory for temporary files; its name says what it is for.
+    pub fn create(kind: &str) -> io::Result<Self> {
+        Self::create_in(&std::env::temp_dir(), kind)
     }
 
-    fn create_in(parent: &Path) -> io::Result<Self> {
+    fn create_in(parent: &Path, kind: &str) -> io::Result<Self> {
         // A name that exists, whoever made it, is never used: `create` refuses it.
         for _ in 0..64 {
             let random = RandomState::new().hash_one(std::process::id());
-            let path = parent.join(format!("penstock-demo-{:08x}", random as u32));
+            let path = parent.join(format!("penstock-{kind}-{:08x}", random as u32));
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Directory(path)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn directory_is_private_and_gone_with_its_files_after_the_run() {
         let parent = tempfile::tempdir().unwrap();
-        let directory = Directory::create_in(parent.path()).unwrap();
+        let directory = Directory::create_in(parent.path(), "test").unwrap();
         assert_eq!(directory.path().metadata().unwrap().permissions().mode() & 0o777, 0o700);
         fs::write(directory.join("file"), "x").unwrap();
         let path = directory.path().to_owned();

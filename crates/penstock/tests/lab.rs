@@ -1,0 +1,95 @@
+//! `penstock lab` seen by clients that nobody here wrote.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use support::lab::Lab;
+use support::server::{clear_environment, run_to_end};
+use support::{secs, tools};
+
+#[track_caller]
+fn text(output: &Output) -> (Option<i32>, String, String) {
+    let [stdout, stderr] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    (output.status.code(), stdout, stderr)
+}
+
+#[test]
+fn commands_of_the_lab_do_what_openssh_expects_of_a_shell() {
+    let lab = Lab::start(3, &[]);
+    let run = |command: &str| text(&lab.ssh(&[], "lab002", command));
+    let ended =
+        |status: i32, stdout: &str, stderr: &str| (Some(status), stdout.to_owned(), stderr.to_owned());
+    assert_eq!(run("true"), ended(0, "", ""));
+    assert_eq!(run("echo $HOSTNAME; hostname; uname -n"), ended(0, "lab002\nlab002\nlab002\n", ""));
+    assert_eq!(run("echo a; echo b >&2; exit 7"), ended(7, "a\n", "b\n"));
+    assert_eq!(run("false || printf '%s\\x21' \"it's\""), ended(0, "it's!", ""));
+    assert_eq!(run("false; echo $?"), ended(0, "1\n", ""));
+    assert_eq!(run("nonsense"), ended(127, "", "sh: nonsense: not found\n"));
+    // OpenSSH says 255 of a command that a signal ended.
+    assert_eq!(run("kill-self SEGV").0, Some(255));
+    let (status, stdout, _) = run("flood 1000000");
+    assert_eq!((status, stdout.len()), (Some(0), 1_000_000));
+    assert!(stdout.starts_with("00000002 000000000000 "), "{stdout:.64}");
+    assert!(run("uptime").1.contains("load average"));
+}
+
+#[test]
+fn a_lab_has_the_same_identities_when_it_is_started_again_and_tells_what_each_host_received() {
+    let directory = tempfile::tempdir().unwrap();
+    let keys = |lab: &Lab| -> Vec<String> {
+        let known = fs::read_to_string(lab.file("known_hosts")).unwrap();
+        known.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
+    };
+    let mut lab = Lab::start_in(directory.path(), 5, &[]);
+    let first = keys(&lab);
+    assert_eq!(first.len(), 5);
+    assert!(lab.ssh(&[], "lab004", "echo here").status.success());
+    assert!(lab.wait_for("lab004", "exec").ends_with("exec echo here"));
+    assert!(lab.wait_for("lab004", "method=publickey").contains(" user=lab "));
+    lab.wait_for("lab004", "close");
+    assert_eq!(lab.journal("lab003"), Vec::<String>::new());
+    assert_eq!(lab.terminate().code(), Some(0));
+    let lab = Lab::start_in(directory.path(), 5, &["--first", "127.67.0.1"]);
+    assert_eq!(keys(&lab), first);
+    assert!(lab.address("lab001").starts_with("127.67.0.1:"));
+    assert!(lab.ssh(&[], "lab001", "true").status.success());
+}
+
+#[test]
+fn parallel_ssh_pdsh_and_clush_reach_all_hosts() {
+    let lab = Lab::start(20, &[]);
+    let options = format!("-F {}", lab.path("ssh_config"));
+    let run = |name: &str, arguments: &[&str]| {
+        let mut command = Command::new(tools::program(name));
+        clear_environment(&mut command);
+        command.env("PDSH_SSH_ARGS_APPEND", &options).args(arguments).stdin(Stdio::null());
+        let (status, stdout, stderr) = text(&run_to_end(&mut command, secs(60)));
+        assert_eq!(status, Some(0), "{name}: {stdout}{stderr}");
+        stdout
+    };
+    let hosts = lab.path("hosts");
+    assert_eq!(run("parallel-ssh", &["-h", &hosts, "-x", &options, "true"]).matches("[SUCCESS]").count(), 20);
+    assert_eq!(run("pdsh", &["-R", "ssh", "-w", &format!("^{hosts}"), "hostname"]).lines().count(), 20);
+    let folded = run("clush", &["-b", "-o", &options, "--hostfile", &hosts, "uname"]);
+    assert!(folded.contains("lab[001-020] (20)"), "{folded}");
+}
+
+#[test]
+fn a_lab_without_a_directory_leaves_nothing_behind() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut command = Command::new(support::server::BINARY);
+    clear_environment(&mut command);
+    command.args(["lab", "3"]).env("TMPDIR", temporary.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = support::server::Lines::follow(child.stdout.take().unwrap());
+    lines.wait_for("ready: 3 hosts", secs(20));
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 1);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id().cast_signed()), nix::sys::signal::SIGINT)
+        .unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+}

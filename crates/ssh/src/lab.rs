@@ -1,0 +1,259 @@
+//! A fleet to try things on: SSH hosts in this process, each on a loopback address of its own with a key of its own.
+//!
+//! [`Lab::start`] makes the files (`lab/files.rs`), binds a socket for each host and serves it (`lab/host.rs`): a
+//! connection goes through `lab/wire.rs`, which counts its bytes and can cut it, to `lab/session.rs`, which speaks
+//! SSH. Commands are interpreted here (`lab/script.rs`, `lab/program.rs`), so that a thousand hosts cost no process.
+//! What each host received is in `lab/journal.rs`. Never binds anything but loopback.
+
+mod files;
+pub mod flood;
+mod host;
+mod journal;
+mod program;
+mod script;
+mod session;
+mod wire;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use logic::ssh::key::PublicKey;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use files::Files;
+use host::Host;
+use journal::Journal;
+use wire::Wires;
+
+/// What a lab is to be.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How many hosts.
+    pub hosts: usize,
+    /// Where its files go. It is made if it is not there. A lab that is started again in the same directory has the
+    /// same identities.
+    pub directory: PathBuf,
+    /// The address of the first host; the others follow. All of them are in 127.0.0.0/8.
+    pub first: Ipv4Addr,
+    /// The port of all hosts; without it the kernel chooses one.
+    pub port: Option<u16>,
+}
+
+impl Plan {
+    /// A plan with everything else as usual.
+    pub fn new(hosts: usize, directory: impl Into<PathBuf>) -> Self {
+        Self { hosts, directory: directory.into(), first: FIRST_ADDRESS, port: None }
+    }
+}
+
+/// A running lab. It ends, with all connections, when this is dropped; the directory stays.
+#[derive(Debug)]
+pub struct Lab {
+    hosts: Vec<Arc<Host>>,
+    directory: PathBuf,
+    wires: Arc<Wires>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Lab {
+    /// Starts the hosts in the runtime of the caller. When this returns, all of them listen.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or there are not enough addresses, descriptors or free ports.
+    pub async fn start(plan: Plan) -> Result<Self, LabError> {
+        let addresses = addresses(plan.first, plan.hosts)?;
+        let (files, keys) = Files::prepare(&plan.directory, plan.hosts)?;
+        let sockets = bind_all(&addresses, plan.port)?;
+        let port = sockets.first().and_then(|socket| port_of(socket).ok()).unwrap_or(0);
+        let journal = Arc::new(Journal::create(&plan.directory)?);
+        let authorized = Arc::new(files.authorized_keys()?);
+        let wires = Arc::new(Wires::default());
+        let mut lab = Self {
+            hosts: Vec::with_capacity(plan.hosts),
+            directory: plan.directory,
+            wires: Arc::clone(&wires),
+            tasks: Vec::with_capacity(plan.hosts),
+        };
+        for (number, ((address, key), socket)) in addresses.into_iter().zip(keys).zip(sockets).enumerate() {
+            let address = SocketAddr::V4(SocketAddrV4::new(address, port));
+            let name = host_name(number, plan.hosts);
+            let host = Host::new(number, name, address, key, Arc::clone(&journal), Arc::clone(&authorized))?;
+            let host = Arc::new(host);
+            lab.hosts.push(Arc::clone(&host));
+            let listener = listen(&socket)
+                .and_then(|()| TcpListener::from_std(socket.into()))
+                .map_err(|source| LabError::Bind { address, source })?;
+            lab.tasks.push(tokio::spawn(host::accept(host, listener, Arc::clone(&wires))));
+        }
+        files.write(&lab.hosts)?;
+        Ok(lab)
+    }
+
+    /// The names of the hosts, in order: `lab001`, ...
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.hosts.iter().map(|host| host.name.as_str())
+    }
+
+    /// Where a host listens.
+    pub fn address(&self, name: &str) -> Option<SocketAddr> {
+        self.host(name).map(|host| host.address)
+    }
+
+    /// The key with which a host proves who it is.
+    pub fn key(&self, name: &str) -> Option<&PublicKey> {
+        self.host(name).map(|host| &host.public)
+    }
+
+    /// The directory with `hosts`, `ssh_config`, `known_hosts`, `client_key` and `journal`.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What a host received so far: its lines of the journal, without its name.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn journal(&self, name: &str) -> io::Result<Vec<String>> {
+        journal::lines(&self.directory, name)
+    }
+
+    fn host(&self, name: &str) -> Option<&Host> {
+        self.hosts.iter().find(|host| host.name == name).map(Arc::as_ref)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.wires.cut_all();
+    }
+}
+
+/// Why a lab does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// A file or directory.
+    #[error("the lab cannot {doing} {path}")]
+    File {
+        /// What was tried.
+        doing: &'static str,
+        /// With what.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A key in the directory is no key, or one could not be made.
+    #[error("the lab cannot make the keys in {path}: {why}")]
+    Keys {
+        /// The directory.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// No socket.
+    #[error("the lab cannot listen on {address}")]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The addresses do not fit.
+    #[error(
+        "{hosts} hosts from {first} on do not fit into 127.0.0.0/8; a lab listens on loopback addresses only"
+    )]
+    Addresses {
+        /// How many were asked for.
+        hosts: usize,
+        /// From where on.
+        first: Ipv4Addr,
+    },
+}
+
+/// `lab001`; four digits from 1,000 hosts on.
+fn host_name(number: usize, hosts: usize) -> String {
+    let width = hosts.to_string().len().max(3);
+    format!("lab{:0width$}", number + 1)
+}
+
+/// One address each, without those that end in 0 or 255, which people take for networks.
+fn addresses(first: Ipv4Addr, hosts: usize) -> Result<Vec<Ipv4Addr>, LabError> {
+    let all = (u32::from(first)..=u32::from(Ipv4Addr::new(127, 255, 255, 254)))
+        .filter(|bits| !matches!(bits & 0xff, 0 | 0xff))
+        .map(Ipv4Addr::from)
+        .take(hosts);
+    let all: Vec<_> = all.collect();
+    if !first.is_loopback() || all.len() < hosts {
+        return Err(LabError::Addresses { hosts, first });
+    }
+    Ok(all)
+}
+
+/// The same port on all addresses. The kernel knows a free one for the first address only; where another address has
+/// it in use, the next try has another port.
+fn bind_all(addresses: &[Ipv4Addr], port: Option<u16>) -> Result<Vec<Socket>, LabError> {
+    let mut tries = if port.is_some() { 1 } else { 20 };
+    loop {
+        tries -= 1;
+        let mut chosen = port.unwrap_or(0);
+        let mut sockets = Vec::with_capacity(addresses.len());
+        let mut failed = None;
+        for address in addresses {
+            let at = SocketAddr::V4(SocketAddrV4::new(*address, chosen));
+            match bind(at).and_then(|socket| Ok((port_of(&socket)?, socket))) {
+                Ok((port, socket)) => {
+                    chosen = port;
+                    sockets.push(socket);
+                }
+                Err(source) => {
+                    failed = Some(LabError::Bind { address: at, source });
+                    break;
+                }
+            }
+        }
+        match failed {
+            None => return Ok(sockets),
+            Some(LabError::Bind { source, .. }) if source.kind() == io::ErrorKind::AddrInUse && tries > 0 => {
+            }
+            Some(error) => return Err(error),
+        }
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    // A lab that is started again finds connections of the last one in TIME_WAIT.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn port_of(socket: &Socket) -> io::Result<u16> {
+    Ok(socket.local_addr()?.as_socket().map_or(0, |address| address.port()))
+}
+
+fn listen(socket: &Socket) -> io::Result<()> {
+    socket.listen(BACKLOG)
+}
+
+/// Connections that wait to be accepted, for each host.
+const BACKLOG: i32 = 1024;
+
+/// Far from what other programs use on loopback.
+const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 66, 0, 1);
+
+/// Raises the limit of open descriptors as far as it goes, and gives it: a lab needs one for each host and one for each
+/// connection.
+///
+/// # Errors
+/// The operating system refuses.
+pub fn raise_descriptors() -> io::Result<u64> {
+    sys::descriptors::raise_limit()
+}

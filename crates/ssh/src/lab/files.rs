@@ -1,0 +1,171 @@
+//! The directory of a lab: its identities, and what clients need to reach it.
+//!
+//! `seed` (all host keys are made of it), `client_key`, `authorized_keys`, `hosts`, `ssh_config`, `known_hosts`,
+//! `journal`. What is secret has mode 0600.
+
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aws_lc_rs::{hmac, rand};
+use russh::keys::PrivateKey;
+use russh::keys::ssh_key::LineEnding;
+use russh::keys::ssh_key::private::Ed25519Keypair;
+
+use super::host::Host;
+use super::{LabError, host_name};
+
+/// The directory of a lab.
+#[derive(Debug)]
+pub(super) struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    /// Makes the directory and the keys, or finds those of the last time. Gives the host keys in order.
+    pub(super) fn prepare(directory: &Path, hosts: usize) -> Result<(Self, Vec<PrivateKey>), LabError> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(failed("make", directory))?;
+        // Everything written below names this path, and other programs do not know where we started.
+        let directory = directory.canonicalize().map_err(failed("find", directory))?;
+        let files = Self { directory };
+        let seed = files.seed()?;
+        let keys = (0..hosts).map(|number| derive(&seed, &host_name(number, hosts))).collect();
+        files.write_client_key(&derive(&seed, "client"))?;
+        Ok((files, keys))
+    }
+
+    /// The keys that may log in: that of the lab, and whatever somebody added to the file.
+    pub(super) fn authorized_keys(&self) -> Result<Vec<russh::keys::PublicKey>, LabError> {
+        let path = self.path("authorized_keys");
+        let text = fs::read_to_string(&path).map_err(failed("read", &path))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        lines
+            .map(|line| {
+                russh::keys::PublicKey::from_openssh(line).map_err(|error| LabError::Keys {
+                    path: path.display().to_string(),
+                    why: format!("`{}` is no public key: {error}", line.escape_default()),
+                })
+            })
+            .collect()
+    }
+
+    /// Writes what depends on the addresses.
+    pub(super) fn write(&self, hosts: &[Arc<Host>]) -> Result<(), LabError> {
+        let mut names = String::new();
+        let mut known = String::new();
+        for host in hosts {
+            let (ip, port) = (host.address.ip(), host.address.port());
+            // Writing to a string does not fail.
+            let _ = writeln!(names, "{}", host.name);
+            let _ = writeln!(known, "{},[{ip}]:{port} {}", host.name, host.public);
+        }
+        self.replace("hosts", &names, 0o644)?;
+        self.replace("known_hosts", &known, 0o644)?;
+        self.replace("ssh_config", self.ssh_config(hosts), 0o644)
+    }
+
+    fn ssh_config(&self, hosts: &[Arc<Host>]) -> String {
+        let mut text = String::from("# Written by penstock lab.\n");
+        for Host { name, address, .. } in hosts.iter().map(Arc::as_ref) {
+            let _ = writeln!(text, "Host {name}\n  HostName {}\n  HostKeyAlias {name}", address.ip());
+        }
+        let port = hosts.first().map_or(22, |host| host.address.port());
+        let [known, key] = ["known_hosts", "client_key"].map(|name| quoted(&self.path(name)));
+        let _ = write!(
+            text,
+            "Host lab*
+  Port {port}
+  User lab
+  IdentityFile {key}
+  IdentitiesOnly yes
+  IdentityAgent none
+  UserKnownHostsFile {known}
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+  UpdateHostKeys no
+  BatchMode yes
+"
+        );
+        text
+    }
+
+    /// What all host keys are made of, so that three thousand of them need one small file.
+    fn seed(&self) -> Result<hmac::Key, LabError> {
+        let path = self.path("seed");
+        let bytes = match fs::read(&path) {
+            Ok(bytes) if bytes.len() == SEED_BYTES => bytes,
+            Ok(bytes) => {
+                let why =
+                    format!("seed has {} bytes instead of {SEED_BYTES}; remove it for new keys", bytes.len());
+                return Err(self.keys(why));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let mut bytes = vec![0; SEED_BYTES];
+                rand::fill(&mut bytes).map_err(|_| self.keys("the system gives no random bytes".into()))?;
+                self.replace("seed", &bytes, 0o600)?;
+                bytes
+            }
+            Err(error) => return Err(failed("read", &path)(error)),
+        };
+        Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+    }
+
+    fn write_client_key(&self, key: &PrivateKey) -> Result<(), LabError> {
+        let mut key = key.clone();
+        key.set_comment("penstock-lab");
+        let text = key.to_openssh(LineEnding::LF).map_err(|error| self.keys(error.to_string()))?;
+        let public = key.public_key().to_openssh().map_err(|error| self.keys(error.to_string()))? + "\n";
+        self.replace("client_key", text.as_bytes(), 0o600)?;
+        self.replace("client_key.pub", &public, 0o644)?;
+        match self.path("authorized_keys").try_exists() {
+            Ok(true) => Ok(()),
+            _ => self.replace("authorized_keys", &public, 0o644),
+        }
+    }
+
+    /// Whole or not at all: a client that reads while a lab starts again sees the old file or the new one.
+    fn replace(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> Result<(), LabError> {
+        let path = self.path(name);
+        let new = self.path(&format!("{name}.new"));
+        let write = || -> io::Result<()> {
+            let mut file =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
+            // One that was left behind keeps its mode.
+            file.set_permissions(Permissions::from_mode(mode))?;
+            file.write_all(content.as_ref())?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(failed("write", &path))
+    }
+
+    fn keys(&self, why: String) -> LabError {
+        LabError::Keys { path: self.directory.display().to_string(), why }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+/// The key of a name: always the same for the same seed.
+pub(super) fn derive(seed: &hmac::Key, name: &str) -> PrivateKey {
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(hmac::sign(seed, name.as_bytes()).as_ref());
+    Ed25519Keypair::from_seed(&bytes).into()
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LabError {
+    let path = path.display().to_string();
+    move |source| LabError::File { doing, path, source }
+}
+
+/// A path as `ssh_config` takes it: in quotes, with the percent sign doubled.
+fn quoted(path: &Path) -> String {
+    format!("\"{}\"", path.display().to_string().replace('%', "%%"))
+}
+
+const SEED_BYTES: usize = 32;

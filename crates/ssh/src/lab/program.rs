@@ -1,0 +1,446 @@
+//! The commands of the lab's hosts, interpreted in this process: what a channel is told, and how it ends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use russh::server::{Handle, Msg};
+use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig};
+use tokio::sync::mpsc;
+
+use super::flood::Flood;
+use super::host::Host;
+use super::script::{self, Join, Piece, Sink, Step, Word};
+
+/// What a client asked for.
+#[derive(Debug)]
+pub(super) enum Call {
+    /// `exec`.
+    Command(Vec<u8>),
+    /// `shell`: the script comes on standard input.
+    Shell,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Status(u32),
+    Signal(Sig),
+    /// The client closed the channel or the connection first. A real host would let the process run on.
+    Left,
+}
+
+/// Runs what was asked for in a channel, and closes it.
+pub(super) async fn run(
+    host: Arc<Host>,
+    connection: u64,
+    channel: Channel<Msg>,
+    handle: Handle,
+    call: Call,
+    environment: Vec<(String, String)>,
+) {
+    let id = channel.id();
+    let (read, write) = channel.split();
+    let (feed, stdin) = mpsc::unbounded_channel();
+    let taken = Arc::new(AtomicU64::new(0));
+    let mut program =
+        Program::new(&host, write, Stdin { feed: stdin, taken: Arc::clone(&taken) }, environment);
+    let ended = tokio::select! {
+        ended = program.call(call) => ended,
+        ended = listen(read, feed, &taken) => ended,
+    };
+    let write = program.write;
+    // What fails from here on fails because the client is gone.
+    let sent = match ended {
+        Ended::Status(status) => {
+            host.note(connection, format_args!("ended status={status}"));
+            write.exit_status(status).await.is_ok()
+        }
+        Ended::Signal(signal) => {
+            host.note(connection, format_args!("ended signal={signal:?}"));
+            handle.exit_signal_request(id, signal, false, String::new(), String::new()).await.is_ok()
+        }
+        Ended::Left => {
+            host.note(connection, format_args!("left running"));
+            false
+        }
+    };
+    if sent && write.eof().await.is_ok() {
+        let _ = write.close().await;
+    }
+}
+
+/// Hands on what the client sends, until a signal or the end of the channel.
+async fn listen(mut read: ChannelReadHalf, feed: mpsc::UnboundedSender<Bytes>, taken: &AtomicU64) -> Ended {
+    let mut feed = Some(feed);
+    let mut given: u64 = 0;
+    loop {
+        match read.wait().await {
+            Some(ChannelMsg::Data { data }) => {
+                given += data.len() as u64;
+                if let Some(feed) = &feed {
+                    // A program that reads no input holds nothing up; it has none of it either.
+                    let _ = feed.send(data);
+                }
+                // Only a client that sends this much to a program that does not read is held up, as it should be.
+                while given.saturating_sub(taken.load(Ordering::Relaxed)) > MOST_UNREAD {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+            Some(ChannelMsg::Eof) => feed = None,
+            Some(ChannelMsg::Signal { signal }) => return Ended::Signal(signal),
+            Some(ChannelMsg::Close) | None => return Ended::Left,
+            Some(_) => {}
+        }
+    }
+}
+
+/// Standard input of a program.
+struct Stdin {
+    feed: mpsc::UnboundedReceiver<Bytes>,
+    taken: Arc<AtomicU64>,
+}
+
+impl Stdin {
+    async fn next(&mut self) -> Option<Bytes> {
+        let bytes = self.feed.recv().await?;
+        self.taken.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Some(bytes)
+    }
+}
+
+/// A running program.
+struct Program<'a> {
+    host: &'a Host,
+    write: ChannelWriteHalf<Msg>,
+    stdin: Stdin,
+    environment: HashMap<String, String>,
+    status: u32,
+}
+
+/// What follows a simple command.
+enum Next {
+    Status(u32),
+    Exit(u32),
+    Killed(Sig),
+}
+
+/// The client does not listen any more.
+struct Gone;
+
+impl From<russh::Error> for Gone {
+    fn from(_: russh::Error) -> Self {
+        Self
+    }
+}
+
+impl<'a> Program<'a> {
+    fn new(host: &'a Host, write: ChannelWriteHalf<Msg>, stdin: Stdin, given: Vec<(String, String)>) -> Self {
+        let own = [("HOSTNAME", host.name.as_str()), ("HOME", "/"), ("USER", "lab"), ("SHELL", "/bin/sh")];
+        let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Self { host, write, stdin, environment: own.into_iter().chain(given).collect(), status: 0 }
+    }
+
+    async fn call(&mut self, call: Call) -> Ended {
+        let next = match call {
+            Call::Command(text) => self.script(&text).await,
+            Call::Shell => self.stdin_script().await,
+        };
+        match next {
+            Ok(Next::Status(status) | Next::Exit(status)) => Ended::Status(status),
+            Ok(Next::Killed(signal)) => Ended::Signal(signal),
+            Err(Gone) => Ended::Left,
+        }
+    }
+
+    /// `sh`, `sh -s`, or no command at all: the script is what comes on standard input, up to its end.
+    async fn stdin_script(&mut self) -> Result<Next, Gone> {
+        let mut text = Vec::new();
+        while let Some(bytes) = self.stdin.next().await {
+            if text.len() + bytes.len() > LONGEST_SCRIPT {
+                return self.complain(2, "sh: a script of more than 1 MiB").await;
+            }
+            text.extend_from_slice(&bytes);
+        }
+        self.script(&text).await
+    }
+
+    async fn script(&mut self, text: &[u8]) -> Result<Next, Gone> {
+        let steps = match script::parse(text) {
+            Ok(steps) => steps,
+            Err(error) => return self.complain(2, &format!("sh: {error}")).await,
+        };
+        for step in steps {
+            let runs = match step.join {
+                Join::Always => true,
+                Join::AfterSuccess => self.status == 0,
+                Join::AfterFailure => self.status != 0,
+            };
+            if runs {
+                match self.step(&step).await? {
+                    Next::Status(status) => self.status = status,
+                    end => return Ok(end),
+                }
+            }
+        }
+        Ok(Next::Status(self.status))
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<Next, Gone> {
+        let words: Vec<Vec<u8>> = step.words.iter().map(|word| self.expand(word)).collect();
+        let Some((name, rest)) = words.split_first() else { return Ok(Next::Status(0)) };
+        let name = String::from_utf8_lossy(name).into_owned();
+        let first = rest.first().map(|word| String::from_utf8_lossy(word).into_owned());
+        let number = |default: u64| first.as_deref().map_or(Some(default), |word| word.parse::<u64>().ok());
+        if let Some((variable, value)) = name.split_once('=')
+            && rest.is_empty()
+        {
+            self.environment.insert(variable.to_owned(), value.to_owned());
+            return Ok(Next::Status(0));
+        }
+        let program = name.rsplit('/').next().unwrap_or(&name);
+        match program {
+            "true" | ":" => {}
+            "false" => return Ok(Next::Status(1)),
+            "exit" => {
+                let status = number(u64::from(self.status)).and_then(|status| u32::try_from(status).ok());
+                return Ok(Next::Exit(status.unwrap_or(2)));
+            }
+            "echo" => {
+                let (rest, end) = match rest.first() {
+                    Some(word) if word == b"-n" => (&rest[1..], &b""[..]),
+                    _ => (rest, &b"\n"[..]),
+                };
+                let mut line = rest.join(&b' ');
+                line.extend_from_slice(end);
+                self.print(step.stdout, line).await?;
+            }
+            "printf" => {
+                let Some((format, rest)) = rest.split_first() else {
+                    return self.complain(2, "printf: a format is missing").await;
+                };
+                let text = printf(format, rest);
+                self.print(step.stdout, text).await?;
+            }
+            "cat" => {
+                while let Some(bytes) = self.stdin.next().await {
+                    self.print(step.stdout, bytes).await?;
+                }
+            }
+            "wc" => {
+                let mut total = 0;
+                while let Some(bytes) = self.stdin.next().await {
+                    total += bytes.len();
+                }
+                self.print(step.stdout, format!("{total}\n")).await?;
+            }
+            "hostname" => self.print(step.stdout, format!("{}\n", self.host.name)).await?,
+            "uname" => {
+                let text = match first.as_deref() {
+                    Some("-n") => format!("{}\n", self.host.name),
+                    Some("-a") => format!("Linux {} 6.1.0-lab #1 SMP x86_64 GNU/Linux\n", self.host.name),
+                    Some("-r") => "6.1.0-lab\n".to_owned(),
+                    _ => "Linux\n".to_owned(),
+                };
+                self.print(step.stdout, text).await?;
+            }
+            "uptime" => self.print(step.stdout, self.uptime()).await?,
+            "date" => {
+                let now = jiff::Timestamp::now().strftime("%a %b %e %H:%M:%S UTC %Y\n").to_string();
+                self.print(step.stdout, now).await?;
+            }
+            "whoami" => self.print(step.stdout, "lab\n").await?,
+            "id" => self.print(step.stdout, "uid=1000(lab) gid=1000(lab) groups=1000(lab)\n").await?,
+            "pwd" => self.print(step.stdout, "/\n").await?,
+            "env" => {
+                let mut lines: Vec<_> =
+                    self.environment.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+                lines.sort_unstable();
+                self.print(step.stdout, lines.concat()).await?;
+            }
+            "cd" | "export" | "set" | "umask" => {}
+            "sleep" => match first.as_deref().unwrap_or("").parse::<f64>() {
+                Ok(seconds) if (0.0..1e9).contains(&seconds) => {
+                    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+                }
+                _ => return self.complain(1, "sleep: how many seconds?").await,
+            },
+            "flood" => {
+                let seed = rest.get(1).map(|word| String::from_utf8_lossy(word).parse::<u64>());
+                let seed = seed.unwrap_or(Ok(self.host.number as u64 + 1));
+                let (Some(bytes), Ok(seed)) = (number(1024 * 1024), seed) else {
+                    return self.complain(2, "flood: BYTES [SEED]").await;
+                };
+                for piece in Flood::new(bytes, seed) {
+                    self.print(step.stdout, piece).await?;
+                }
+            }
+            "kill-self" => {
+                let name = first.unwrap_or_else(|| "TERM".to_owned());
+                return match signal(name.strip_prefix("SIG").unwrap_or(&name)) {
+                    Some(signal) => Ok(Next::Killed(signal)),
+                    None => self.complain(2, "kill-self: a signal such as TERM, KILL, SEGV").await,
+                };
+            }
+            "sh" | "bash" => return self.shell(first.as_deref(), rest).await,
+            _ => {
+                let text =
+                    format!("sh: {}: not found", String::from_utf8_lossy(name.as_bytes()).escape_default());
+                return self.complain_to(step.stderr, 127, &text).await;
+            }
+        }
+        Ok(Next::Status(0))
+    }
+
+    async fn shell(&mut self, first: Option<&str>, rest: &[Vec<u8>]) -> Result<Next, Gone> {
+        let next = match (first, rest.get(1)) {
+            (None | Some("-s"), _) => Box::pin(self.stdin_script()).await?,
+            (Some("-c"), Some(text)) => Box::pin(self.script(text)).await?,
+            _ => return self.complain(2, "sh: only -s and -c COMMAND are understood").await,
+        };
+        // Its `exit` is its own.
+        Ok(match next {
+            Next::Exit(status) => Next::Status(status),
+            next => next,
+        })
+    }
+
+    fn expand(&self, word: &Word) -> Vec<u8> {
+        let mut text = Vec::new();
+        for piece in word {
+            match piece {
+                Piece::Text(piece) => text.extend_from_slice(piece),
+                Piece::Variable(name) if name == "?" => {
+                    text.extend_from_slice(self.status.to_string().as_bytes())
+                }
+                Piece::Variable(name) => {
+                    text.extend_from_slice(self.environment.get(name).map_or("", String::as_str).as_bytes());
+                }
+            }
+        }
+        text
+    }
+
+    /// A line that differs from host to host and from call to call.
+    fn uptime(&self) -> String {
+        let now = jiff::Timestamp::now();
+        let up = 1 + self.host.number % 400;
+        let load = fastrand::u32(5..150);
+        format!(
+            " {} up {up} days, {:2}:{:02},  1 user,  load average: {}.{:02}, 0.{:02}, 0.{:02}\n",
+            now.strftime("%H:%M:%S"),
+            now.as_second() / 3600 % 24,
+            now.as_second() / 60 % 60,
+            load / 100,
+            load % 100,
+            fastrand::u32(5..60),
+            fastrand::u32(5..40),
+        )
+    }
+
+    async fn print(&self, sink: Sink, bytes: impl Into<Bytes>) -> Result<(), Gone> {
+        match sink {
+            Sink::Stdout => self.write.data_bytes(bytes).await?,
+            Sink::Stderr => self.write.extended_data_bytes(STDERR, bytes).await?,
+            Sink::Nowhere => {}
+        }
+        Ok(())
+    }
+
+    async fn complain(&self, status: u32, text: &str) -> Result<Next, Gone> {
+        self.complain_to(Sink::Stderr, status, text).await
+    }
+
+    async fn complain_to(&self, sink: Sink, status: u32, text: &str) -> Result<Next, Gone> {
+        self.print(sink, format!("{text}\n")).await?;
+        Ok(Next::Status(status))
+    }
+}
+
+/// `%s`, `%d`, `%%`, `\n`, `\t`, `\r`, `\\`, `\0`, `\xHH` and octal: enough to print any byte.
+fn printf(format: &[u8], arguments: &[Vec<u8>]) -> Vec<u8> {
+    let mut arguments = arguments.iter();
+    let mut out = Vec::new();
+    let mut rest = format;
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        match (byte, after.first()) {
+            (b'%', Some(b's' | b'd')) => {
+                out.extend_from_slice(arguments.next().map_or(&b""[..], Vec::as_slice));
+                rest = &after[1..];
+            }
+            (b'%', Some(b'%')) => {
+                out.push(b'%');
+                rest = &after[1..];
+            }
+            (b'\\', Some(escape)) => {
+                rest = &after[1..];
+                match escape {
+                    b'n' => out.push(b'\n'),
+                    b't' => out.push(b'\t'),
+                    b'r' => out.push(b'\r'),
+                    b'x' => out.push(digits(&mut rest, 16, 2)),
+                    b'0'..=b'7' => {
+                        rest = after;
+                        out.push(digits(&mut rest, 8, 3));
+                    }
+                    other => out.push(*other),
+                }
+            }
+            _ => out.push(*byte),
+        }
+    }
+    out
+}
+
+/// Takes up to `most` digits from the front.
+fn digits(rest: &mut &[u8], radix: u32, most: usize) -> u8 {
+    let mut value: u32 = 0;
+    for _ in 0..most {
+        let Some((byte, after)) = rest.split_first() else { break };
+        let Some(digit) = char::from(*byte).to_digit(radix) else { break };
+        value = value * radix + digit;
+        *rest = after;
+    }
+    value as u8
+}
+
+/// Without `SIG`, as RFC 4254 section 6.10 names them.
+fn signal(name: &str) -> Option<Sig> {
+    Some(match name {
+        "ABRT" => Sig::ABRT,
+        "ALRM" => Sig::ALRM,
+        "FPE" => Sig::FPE,
+        "HUP" => Sig::HUP,
+        "ILL" => Sig::ILL,
+        "INT" => Sig::INT,
+        "KILL" => Sig::KILL,
+        "PIPE" => Sig::PIPE,
+        "QUIT" => Sig::QUIT,
+        "SEGV" => Sig::SEGV,
+        "TERM" => Sig::TERM,
+        "USR1" => Sig::USR1,
+        _ => return None,
+    })
+}
+
+/// `SSH_EXTENDED_DATA_STDERR` (RFC 4254 section 5.2).
+const STDERR: u32 = 1;
+
+/// More than any window: below this the connection goes on, so that signals and windows are heard.
+const MOST_UNREAD: u64 = 64 * 1024 * 1024;
+
+const LONGEST_SCRIPT: usize = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printf_makes_any_byte() {
+        assert_eq!(printf(b"a\\x1b[31m\\033%s%%\\n", &[b"x".to_vec()]), b"a\x1b[31m\x1bx%\n");
+        assert_eq!(printf(b"\\xff\\0\\", &[]), b"\xff\0\\");
+    }
+}
