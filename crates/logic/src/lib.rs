@@ -11,6 +11,7 @@ pub mod fleet;
 pub mod health;
 pub mod http1;
 pub mod http2;
+pub mod identity;
 pub mod ocsp;
 pub mod peers;
 pub mod proxy_header;

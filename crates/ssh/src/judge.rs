@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
-use logic::fleet::ending::Reason;
+pub use logic::identity::Verdict;
 use logic::ssh::key::PublicKey;
 
 /// A future on the heap.
@@ -57,23 +57,4 @@ pub enum Offered {
     Key(PublicKey),
     /// A certificate, whole, as the wire carries it. Nothing of it has been checked but that the server holds the key in it.
     Certificate(PublicKey),
-}
-
-/// What was decided about a host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is the host that was meant.
-    Accepted {
-        /// Something the user should know, such as a new address.
-        note: Option<String>,
-    },
-    /// It is not, or nobody knows.
-    Refused {
-        /// The group of failures.
-        reason: Reason,
-        /// What was found.
-        message: String,
-        /// What to do.
-        advice: String,
-    },
 }

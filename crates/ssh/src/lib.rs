@@ -5,6 +5,7 @@ mod authenticate;
 mod client;
 mod connect;
 mod handler;
+pub mod identity;
 mod judge;
 mod keys;
 pub mod lab;

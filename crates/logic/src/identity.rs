@@ -1,0 +1,76 @@
+//! Who a host is: its name is the identity, its address is a hint.
+//!
+//! One small text file per host ([`HostFile`]) says which keys it may show and how each was proved. An [`Index`] over all
+//! of them answers a question in constant time, and [`decide`] is the whole table of decisions: pure, with every message.
+//! Files are read and written, names asked in the DNS and signatures checked by `crates/ssh/src/identity.rs`.
+
+mod audit;
+mod authority;
+mod certificate;
+mod console;
+mod date;
+mod decide;
+mod host;
+mod import;
+mod index;
+mod known_hosts;
+mod line;
+mod name;
+mod pattern;
+mod rotation;
+mod sshfp;
+
+pub use audit::{Facts, Finding, Severity, Strict, audit};
+pub use authority::{Authority, AuthorityFile};
+pub use certificate::{CertificateError, HostCertificate, Signature, Use};
+pub use console::{ConsoleError, ConsoleKey, read_console};
+pub use date::{Date, Moment};
+pub use decide::{Decision, Effect, Offered, Question, Run, Verdict, decide};
+pub use host::{
+    Address, Binding, Entry, HostFile, MOVES_KEPT, Move, PINS_KEPT, Pin, Proof, Root, Signer, Sshfp,
+};
+pub use import::{Import, Left, import};
+pub use index::{Damage, Found, Index};
+pub use known_hosts::{KnownHosts, KnownLine, Marker, Names};
+pub use line::Fault;
+pub use name::{Name, NameError};
+pub use pattern::{Patterns, wildcard};
+pub use rotation::{RETIRE_AFTER_DAYS, Rotation, rotate};
+pub use sshfp::{FingerprintRecord, SshfpAnswer, SshfpRecords};
+
+use crate::ssh::key::PublicKey;
+
+/// A key and its fingerprint at the head of `words`, and what follows them.
+fn host_key(words: &[&str]) -> Result<PublicKey, String> {
+    host::read_key(words).map(|(key, _)| key)
+}
+
+/// How hard a type of key is to forge, for "weaker than what is pinned": larger is stronger.
+#[must_use]
+pub fn strength(algorithm: &str) -> u8 {
+    match plain_algorithm(algorithm) {
+        "ssh-ed25519" | "sk-ssh-ed25519@openssh.com" | "ssh-ed448" => 3,
+        "ecdsa-sha2-nistp256"
+        | "ecdsa-sha2-nistp384"
+        | "ecdsa-sha2-nistp521"
+        | "sk-ecdsa-sha2-nistp256@openssh.com" => 2,
+        "ssh-rsa" => 1,
+        _ => 0,
+    }
+}
+
+/// The type of the key inside a certificate; other algorithms as they are.
+#[must_use]
+pub fn plain_algorithm(algorithm: &str) -> &str {
+    match algorithm {
+        "ssh-ed25519-cert-v01@openssh.com" => "ssh-ed25519",
+        "ssh-rsa-cert-v01@openssh.com" => "ssh-rsa",
+        "ecdsa-sha2-nistp256-cert-v01@openssh.com" => "ecdsa-sha2-nistp256",
+        "ecdsa-sha2-nistp384-cert-v01@openssh.com" => "ecdsa-sha2-nistp384",
+        "ecdsa-sha2-nistp521-cert-v01@openssh.com" => "ecdsa-sha2-nistp521",
+        "ssh-dss-cert-v01@openssh.com" => "ssh-dss",
+        "sk-ssh-ed25519-cert-v01@openssh.com" => "sk-ssh-ed25519@openssh.com",
+        "sk-ecdsa-sha2-nistp256-cert-v01@openssh.com" => "sk-ecdsa-sha2-nistp256@openssh.com",
+        other => other,
+    }
+}

@@ -1,0 +1,233 @@
+//! Turning `known_hosts` into identities: lines that name the same host become one file, and what cannot be taken is told.
+
+use std::collections::BTreeMap;
+
+use super::authority::{Authority, AuthorityFile};
+use super::date::Date;
+use super::host::{HostFile, Pin, Proof};
+use super::index::{Found, Index};
+use super::known_hosts::{KnownHosts, KnownLine, Marker, Names};
+use super::name::Name;
+use super::pattern::Patterns;
+use crate::ssh::key::PublicKey;
+
+/// What an import would change.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Import {
+    /// Files of hosts, new or changed.
+    pub hosts: Vec<HostFile>,
+    /// New authorities.
+    pub authorities: Vec<AuthorityFile>,
+    /// Keys that nobody may show.
+    pub revoked: Vec<PublicKey>,
+    /// How many lines said only what was known.
+    pub known: usize,
+    /// Lines that were not taken.
+    pub left: Vec<Left>,
+}
+
+/// A line that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// Its number.
+    pub line: usize,
+    /// Why not, and what would help.
+    pub why: String,
+}
+
+/// Turns a file into identities. Hashed names are found among `candidates`: names that the user gave, aliases of
+/// `ssh_config`, hosts that are known.
+#[must_use]
+pub fn import(file: &KnownHosts, candidates: &[String], index: &Index, today: Date) -> Import {
+    let mut import = Import::default();
+    import.left.extend(file.faults.iter().map(|fault| Left { line: fault.line, why: fault.message.clone() }));
+    let mut work = Work { hosts: BTreeMap::new(), names: BTreeMap::new(), index, today, import };
+    // Names first: a line that has only an address then finds the host that has its key.
+    let (named, bare): (Vec<&KnownLine>, Vec<&KnownLine>) =
+        file.lines.iter().partition(|line| !names_of(line, candidates).iter().all(|name| is_address(name)));
+    for line in named.into_iter().chain(bare) {
+        work.take(line, candidates);
+    }
+    let Work { hosts, mut import, .. } = work;
+    import.hosts = hosts.into_values().filter(|host| is_changed(host, index)).collect();
+    import.left.sort_by_key(|left| left.line);
+    import
+}
+
+struct Work<'i> {
+    hosts: BTreeMap<Name, HostFile>,
+    /// Which host a name of an earlier line belongs to.
+    names: BTreeMap<Name, Name>,
+    index: &'i Index,
+    today: Date,
+    import: Import,
+}
+
+impl Work<'_> {
+    fn take(&mut self, line: &KnownLine, candidates: &[String]) {
+        let result = match line.marker {
+            Marker::None => self.take_key(line, candidates),
+            Marker::Authority => self.take_authority(line),
+            Marker::Revoked => self.take_revoked(line),
+        };
+        if let Err(why) = result {
+            self.import.left.push(Left { line: line.number, why });
+        }
+    }
+
+    fn take_key(&mut self, line: &KnownLine, candidates: &[String]) -> Result<(), String> {
+        if let Names::Plain(patterns) = &line.names
+            && !patterns.are_names()
+        {
+            return Err(format!(
+                "{patterns} is a pattern: a key for many hosts is nobody's identity; use an authority"
+            ));
+        }
+        if line.key.algorithm().contains("-cert-v01@") {
+            return Err("it is a certificate: name its authority instead".into());
+        }
+        let names = names_of(line, candidates);
+        if names.is_empty() {
+            return Err("the name is hashed and none of the given names fits: give it with --name, or a file with --names".into());
+        }
+        let names: Vec<Name> = names
+            .iter()
+            .map(|name| name.parse())
+            .collect::<Result<_, _>>()
+            .map_err(|error| format!("{error}"))?;
+        let id = self.identity(&names, &line.key);
+        let known = match self.index.find(id.as_str(), 22) {
+            Found::Host(host) => Some(host.clone()),
+            Found::Damaged(damage) => return Err(format!("{} is damaged: repair it first", damage.path)),
+            _ => None,
+        };
+        let id = known.as_ref().map_or(id, |host| host.name().clone());
+        let host = self
+            .hosts
+            .entry(id.clone())
+            .or_insert_with(|| known.clone().unwrap_or_else(|| HostFile::new(id.clone())));
+        let before = host.clone();
+        if host.pin(&line.key).is_none() {
+            let trusted = known.as_ref().into_iter().flat_map(HostFile::pins);
+            if trusted.map(|pin| pin.key.algorithm()).any(|algorithm| algorithm == line.key.algorithm()) {
+                return Err(format!(
+                    "{id} has another {} pinned: if this one is right, penstock host add {id} --replace --fingerprint {}",
+                    line.key.algorithm(),
+                    line.key.fingerprint()
+                ));
+            }
+            if host.retired_keys().any(|(key, _)| *key == line.key) {
+                return Err(format!("{id} had this key once; it is retired"));
+            }
+            if self.index.is_revoked(&line.key) {
+                return Err("the key is revoked".into());
+            }
+            let proof = Proof::KnownHosts;
+            host.pin_key(Pin { key: line.key.clone(), proof, date: self.today, by: None, absent: None });
+        }
+        for name in names {
+            match name.address() {
+                Some(address) if name != id => host.add_address(address),
+                _ if name != id => host.add_alias(name.clone()),
+                _ => {}
+            }
+            self.names.entry(name).or_insert_with(|| id.clone());
+        }
+        self.import.known += usize::from(*host == before);
+        Ok(())
+    }
+
+    /// The identity of a line: the host that has one of its names already; for addresses alone the host that has the key;
+    /// else its first name.
+    fn identity(&self, names: &[Name], key: &PublicKey) -> Name {
+        let known = names.iter().find_map(|name| {
+            let here = self.names.get(name).cloned();
+            here.or_else(|| match self.index.find(name.as_str(), 22) {
+                Found::Host(host) => Some(host.name().clone()),
+                _ => None,
+            })
+        });
+        if let Some(known) = known {
+            return known;
+        }
+        match names.iter().find(|name| name.address().is_none()) {
+            Some(name) if !is_address(name.as_str()) => name.clone(),
+            _ => {
+                let here = self.hosts.values().find(|host| host.pin(key).is_some());
+                here.map_or_else(|| names[0].clone(), |host| host.name().clone())
+            }
+        }
+    }
+
+    fn take_authority(&mut self, line: &KnownLine) -> Result<(), String> {
+        let Names::Plain(names) = &line.names else {
+            return Err("the name of an authority's hosts is hashed: write the pattern instead".into());
+        };
+        let speaks = |authority: &Authority| {
+            authority.keys.contains(&line.key) && authority.names.as_ref() == Some(names)
+        };
+        let new = self.import.authorities.iter().map(|file| &file.authority);
+        if self.index.authorities().iter().chain(new).any(speaks) {
+            self.import.known += 1;
+            return Ok(());
+        }
+        let name = authority_name(names, &line.key);
+        let name = name.parse().map_err(|error| format!("{error}"))?;
+        let authority = Authority { name, names: Some(names.clone()), keys: vec![line.key.clone()] };
+        self.import.authorities.push(AuthorityFile { authority, proof: Proof::KnownHosts, date: self.today });
+        Ok(())
+    }
+
+    fn take_revoked(&mut self, line: &KnownLine) -> Result<(), String> {
+        if self.index.is_revoked(&line.key) || self.import.revoked.contains(&line.key) {
+            self.import.known += 1;
+        } else {
+            self.import.revoked.push(line.key.clone());
+        }
+        Ok(())
+    }
+}
+
+/// The plain names of a line; a hashed one is looked up among the candidates.
+fn names_of(line: &KnownLine, candidates: &[String]) -> Vec<String> {
+    match &line.names {
+        Names::Plain(patterns) => {
+            patterns.parts().map(str::to_owned).map(|name| without_port_22(&name)).collect()
+        }
+        Names::Hashed { .. } => candidates.iter().filter(|name| line.names.matches(name)).cloned().collect(),
+    }
+}
+
+fn without_port_22(name: &str) -> String {
+    let plain = name.strip_prefix('[').and_then(|rest| rest.strip_suffix("]:22"));
+    plain.unwrap_or(name).to_owned()
+}
+
+/// An address, or `[address]:port`.
+fn is_address(name: &str) -> bool {
+    let inside =
+        name.strip_prefix('[').and_then(|rest| rest.rsplit_once("]:")).map_or(name, |(inside, _)| inside);
+    inside.parse::<std::net::IpAddr>().is_ok()
+}
+
+/// A name for an authority that had none: after its first pattern, told apart by its key.
+fn authority_name(names: &Patterns, key: &PublicKey) -> String {
+    let first = names.parts().next().unwrap_or_default();
+    let letters: String =
+        first.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.' || *c == '-').collect();
+    let fingerprint: String =
+        key.fingerprint().to_string().chars().skip(7).filter(char::is_ascii_alphanumeric).take(8).collect();
+    let letters = letters.trim_start_matches(['.', '-']).to_owned();
+    let start = if letters.is_empty() { "any".to_owned() } else { letters.chars().take(100).collect() };
+    format!("{start}-{fingerprint}").to_ascii_lowercase()
+}
+
+fn is_changed(host: &HostFile, index: &Index) -> bool {
+    match index.find(host.name().as_str(), 22) {
+        Found::Host(known) => known != host,
+        _ => host.pins().next().is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

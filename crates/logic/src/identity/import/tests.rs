@@ -1,0 +1,75 @@
+use super::*;
+
+fn key(seed: u8) -> PublicKey {
+    let mut blob = b"\0\0\0\x0bssh-ed25519\0\0\0\x20".to_vec();
+    blob.extend_from_slice(&[seed; 32]);
+    PublicKey::from_blob(&blob).unwrap()
+}
+
+fn today() -> Date {
+    "2026-11-20".parse().unwrap()
+}
+
+fn take(text: &str, index: &Index) -> Import {
+    import(&KnownHosts::parse(text), &[], index, today())
+}
+
+#[test]
+fn lines_of_one_host_become_one_file_with_its_addresses_as_hints() {
+    let text = format!(
+        "10.0.0.1 {k1}\nweb1,www {k1}\nweb1 {k2}\n[web1]:2222 {k3}\n10.0.0.9 {k4}\nweb1 {k2}\n",
+        k1 = key(1),
+        k2 = key(2),
+        k3 = key(3),
+        k4 = key(4)
+    );
+    let import = take(&text, &Index::default());
+    let names: Vec<&str> = import.hosts.iter().map(|host| host.name().as_str()).collect();
+    assert_eq!(names, ["10.0.0.9", "[web1]:2222", "web1"]);
+    let web1 = &import.hosts[2];
+    assert_eq!(web1.pins().count(), 2);
+    assert_eq!(web1.address().addresses, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
+    assert!(web1.names().any(|name| name.as_str() == "www"));
+    assert_eq!((import.known, import.left), (1, vec![]));
+}
+
+#[test]
+fn what_cannot_be_taken_is_told_with_its_line() {
+    let known = HostFile::parse(
+        &"web1".parse().unwrap(),
+        &format!("id web1\npin {} from=console 2026-01-01\n", key(9)),
+    )
+    .unwrap();
+    let index = Index::new(vec![known], Vec::new(), Vec::new(), [key(8)]);
+    let text = format!(
+        "*.example.com {k1}\nweb1 {k2}\nweb2 {k8}\n|1|CQkJCQkJCQkJCQkJCQkJCQkJCQk=|CQkJCQkJCQkJCQkJCQkJCQkJCQk= {k1}\nweb1 {k9}\nnonsense\n",
+        k1 = key(1),
+        k2 = key(2),
+        k8 = key(8),
+        k9 = key(9)
+    );
+    let import = take(&text, &index);
+    let said: Vec<String> = import.left.iter().map(|left| format!("{}: {}", left.line, left.why)).collect();
+    assert_eq!(said, [
+        "1: *.example.com is a pattern: a key for many hosts is nobody's identity; use an authority".to_owned(),
+        format!("2: web1 has another ssh-ed25519 pinned: if this one is right, penstock host add web1 --replace --fingerprint {}", key(2).fingerprint()),
+        "3: the key is revoked".into(),
+        "4: the name is hashed and none of the given names fits: give it with --name, or a file with --names".into(),
+        "6: names, an algorithm and a key stand on a line".into(),
+    ]);
+    assert_eq!(import.known, 1);
+    assert_eq!(import.hosts.len(), 0, "a refused key leaves no file: {:?}", import.hosts);
+}
+
+#[test]
+fn authorities_and_revoked_keys_are_taken_once() {
+    let text = format!(
+        "@cert-authority *.example.com {k}\n@cert-authority *.example.com {k}\n@revoked * {r}\n",
+        k = key(1),
+        r = key(2)
+    );
+    let import = take(&text, &Index::default());
+    assert_eq!(import.authorities.len(), 1);
+    assert!(import.authorities[0].authority.name.as_str().starts_with("example.com-"));
+    assert_eq!((import.revoked, import.known), (vec![key(2)], 1));
+}

@@ -1,0 +1,283 @@
+//! All hosts at once: which host has this name, which has this key.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use super::authority::Authority;
+use super::host::{Binding, HostFile};
+use super::line::Fault;
+use super::name::Name;
+use super::pattern::Patterns;
+use crate::ssh::key::PublicKey;
+
+/// A file that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// Where it is.
+    pub path: String,
+    /// What is wrong with it.
+    pub faults: Vec<Fault>,
+}
+
+/// What is known of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found<'i> {
+    /// This host.
+    Host(&'i HostFile),
+    /// A host whose file is damaged.
+    Damaged(&'i Damage),
+    /// No identity, but a hint of several hosts.
+    Ambiguous(Vec<&'i Name>),
+    /// Nothing.
+    Nobody,
+}
+
+/// An authority that counts for one host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bound<'i> {
+    pub(super) key: &'i PublicKey,
+    /// The names a certificate may carry; `None`: those of the host.
+    pub(super) principals: Option<&'i Patterns>,
+}
+
+/// Every host, found by name and by key.
+#[derive(Debug, Default)]
+pub struct Index {
+    hosts: Vec<HostFile>,
+    by_id: HashMap<Name, usize>,
+    by_hint: HashMap<Name, Vec<usize>>,
+    /// Ports of the identities that are called `[name]:port`, by `name`.
+    ports: HashMap<Box<str>, u16>,
+    by_address: HashMap<IpAddr, Vec<usize>>,
+    by_key: HashMap<PublicKey, Vec<usize>>,
+    damaged: HashMap<Name, Damage>,
+    authorities: Vec<Authority>,
+    damaged_authorities: Vec<(Name, Damage)>,
+    revoked: HashSet<PublicKey>,
+}
+
+impl Index {
+    /// Takes what was read.
+    #[must_use]
+    pub fn new(
+        hosts: Vec<HostFile>,
+        damaged: Vec<(Name, Damage)>,
+        authorities: Vec<Result<Authority, (Name, Damage)>>,
+        revoked: impl IntoIterator<Item = PublicKey>,
+    ) -> Self {
+        let mut index = Self {
+            by_id: HashMap::with_capacity(hosts.len()),
+            by_key: HashMap::with_capacity(hosts.len() * 2),
+            damaged: damaged.into_iter().collect(),
+            revoked: revoked.into_iter().collect(),
+            ..Self::default()
+        };
+        for authority in authorities {
+            match authority {
+                Ok(authority) => index.authorities.push(authority),
+                Err(damage) => index.damaged_authorities.push(damage),
+            }
+        }
+        for host in hosts {
+            index.insert(host);
+        }
+        index
+    }
+
+    fn insert(&mut self, host: HostFile) {
+        let at = self.hosts.len();
+        fn note<K: std::hash::Hash + Eq>(map: &mut HashMap<K, Vec<usize>>, key: K, at: usize) {
+            let all = map.entry(key).or_default();
+            if !all.contains(&at) {
+                all.push(at);
+            }
+        }
+        for key in host.pins().map(|pin| &pin.key).chain(host.retired_keys().map(|(key, _)| key)) {
+            note(&mut self.by_key, key.clone(), at);
+        }
+        self.revoked.extend(host.revoked().cloned());
+        for name in host.names().skip(1) {
+            note(&mut self.by_hint, name.clone(), at);
+        }
+        for address in host.address().addresses {
+            note(&mut self.by_address, address, at);
+        }
+        if let (name, Some(port)) = host.name().split_port() {
+            self.ports.insert(name.into(), port);
+        }
+        self.by_id.insert(host.name().clone(), at);
+        self.hosts.push(host);
+    }
+
+    /// Puts the file of one host in the place of the one from before.
+    pub fn replace(&mut self, host: HostFile) {
+        let name = host.name().clone();
+        self.damaged.remove(&name);
+        let mut hosts = std::mem::take(&mut self.hosts);
+        match self.by_id.get(&name) {
+            Some(at) => hosts[*at] = host,
+            None => hosts.push(host),
+        }
+        self.by_id.clear();
+        self.by_hint.clear();
+        self.by_address.clear();
+        self.by_key.clear();
+        for host in hosts {
+            self.insert(host);
+        }
+    }
+
+    /// Whom a name stands for: an identity; else an alias, a name in the DNS or an address that is a hint of one host.
+    /// With another port than 22 `[name]:port` is asked first, as OpenSSH does.
+    #[must_use]
+    pub fn find(&self, name: &str, port: u16) -> Found<'_> {
+        let with_port = if port == 22 { None } else { Name::with_port(name, port).ok() };
+        let plain = name.parse::<Name>().ok();
+        // `[web1]:2222` as OpenSSH hands it over stands for web1 where nobody is called that.
+        let without =
+            plain.as_ref().and_then(|name| name.split_port().1.map(|_| name.split_port().0.to_owned()));
+        let without = without.and_then(|name| name.parse::<Name>().ok());
+        for name in [with_port, plain, without].iter().flatten() {
+            match self.find_exactly(name) {
+                Found::Nobody => {}
+                found => return found,
+            }
+        }
+        Found::Nobody
+    }
+
+    fn find_exactly(&self, name: &Name) -> Found<'_> {
+        if let Some(damage) = self.damaged.get(name) {
+            return Found::Damaged(damage);
+        }
+        if let Some(at) = self.by_id.get(name) {
+            return Found::Host(&self.hosts[*at]);
+        }
+        let hinted = self.by_hint.get(name).or_else(|| self.by_address.get(&name.address()?));
+        match hinted.map(Vec::as_slice) {
+            None | Some([]) => Found::Nobody,
+            Some([at]) => Found::Host(&self.hosts[*at]),
+            Some(several) => Found::Ambiguous(several.iter().map(|at| self.hosts[*at].name()).collect()),
+        }
+    }
+
+    /// The hosts that have or had this key.
+    pub fn owners<'i>(&'i self, key: &PublicKey) -> impl Iterator<Item = &'i HostFile> + use<'i> {
+        self.by_key.get(key).into_iter().flatten().map(|at| &self.hosts[*at])
+    }
+
+    /// Whether nobody may show this key.
+    #[must_use]
+    pub fn is_revoked(&self, key: &PublicKey) -> bool {
+        self.revoked.contains(key)
+    }
+
+    /// The keys that nobody may show.
+    pub fn revoked(&self) -> impl Iterator<Item = &PublicKey> {
+        self.revoked.iter()
+    }
+
+    /// Every host, in the order in which the files were read.
+    #[must_use]
+    pub fn hosts(&self) -> &[HostFile] {
+        &self.hosts
+    }
+
+    /// Hosts whose files cannot be used.
+    #[must_use]
+    pub fn damaged(&self) -> &HashMap<Name, Damage> {
+        &self.damaged
+    }
+
+    /// Authorities whose files cannot be used.
+    #[must_use]
+    pub fn damaged_authorities(&self) -> &[(Name, Damage)] {
+        &self.damaged_authorities
+    }
+
+    /// The authorities.
+    #[must_use]
+    pub fn authorities(&self) -> &[Authority] {
+        &self.authorities
+    }
+
+    /// The authorities that count for `name`, which stands for `host` if it is known; an error names one that the host
+    /// wants and that is not here: such a host is refused, or a damaged file would loosen what is asked of it.
+    pub(super) fn bound<'i>(
+        &'i self,
+        name: &str,
+        host: Option<&'i HostFile>,
+    ) -> Result<Vec<Bound<'i>>, &'i Name> {
+        let mut bound = Vec::new();
+        for signer in host.into_iter().flat_map(HostFile::signers) {
+            let principals = signer.principals.as_ref();
+            match &signer.authority {
+                Binding::Key(key) => bound.push(Bound { key, principals }),
+                Binding::Named(wanted) => {
+                    let authority =
+                        self.authorities.iter().find(|authority| authority.name == *wanted).ok_or(wanted)?;
+                    bound.extend(authority.keys.iter().map(|key| Bound { key, principals }));
+                }
+            }
+        }
+        let id = host.map(|host| host.name().as_str());
+        for authority in &self.authorities {
+            if authority.speaks_for(name) || id.is_some_and(|id| authority.speaks_for(id)) {
+                bound.extend(
+                    authority.keys.iter().map(|key| Bound { key, principals: authority.names.as_ref() }),
+                );
+            }
+        }
+        Ok(bound)
+    }
+    /// Algorithms of host keys to ask for, best first: certificates where an authority counts for the host, then the types
+    /// of its pins, then the others. Empty where nothing is known of it.
+    #[must_use]
+    pub fn wanted(&self, name: &str, port: Option<u16>) -> Vec<&'static str> {
+        // Who asks without knowing the port means the identity of that name, or one on a port of its own.
+        let guess = || self.ports.get(name.to_ascii_lowercase().as_str()).copied();
+        let host = match self.find(name, port.or_else(guess).unwrap_or(22)) {
+            Found::Host(host) => Some(host),
+            _ => None,
+        };
+        let certificates = self.bound(name, host).is_ok_and(|bound| !bound.is_empty());
+        let mut pinned: Vec<&str> =
+            host.into_iter().flat_map(HostFile::pins).map(|pin| pin.key.algorithm()).collect();
+        if pinned.is_empty() && !certificates {
+            return Vec::new();
+        }
+        pinned.sort_by_key(|algorithm| std::cmp::Reverse(super::strength(algorithm)));
+        let plain = pinned.iter().flat_map(|pinned| SIGNATURES.iter().filter(move |(of, _)| of == pinned));
+        let plain = plain.chain(SIGNATURES).map(|(_, signature)| *signature);
+        let all = CERTIFICATES.iter().copied().filter(|_| certificates).chain(plain);
+        let mut wanted = Vec::new();
+        for algorithm in all {
+            if !wanted.contains(&algorithm) {
+                wanted.push(algorithm);
+            }
+        }
+        wanted
+    }
+}
+
+/// Signature algorithms by type of key, strongest first (RFC 8332 for RSA with SHA-2). No SHA-1.
+const SIGNATURES: &[(&str, &str)] = &[
+    ("ssh-ed25519", "ssh-ed25519"),
+    ("sk-ssh-ed25519@openssh.com", "sk-ssh-ed25519@openssh.com"),
+    ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp256"),
+    ("ecdsa-sha2-nistp384", "ecdsa-sha2-nistp384"),
+    ("ecdsa-sha2-nistp521", "ecdsa-sha2-nistp521"),
+    ("sk-ecdsa-sha2-nistp256@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com"),
+    ("ssh-rsa", "rsa-sha2-512"),
+    ("ssh-rsa", "rsa-sha2-256"),
+];
+
+/// The same for certificates.
+const CERTIFICATES: &[&str] = &[
+    "ssh-ed25519-cert-v01@openssh.com",
+    "ecdsa-sha2-nistp256-cert-v01@openssh.com",
+    "ecdsa-sha2-nistp384-cert-v01@openssh.com",
+    "ecdsa-sha2-nistp521-cert-v01@openssh.com",
+    "rsa-sha2-512-cert-v01@openssh.com",
+    "rsa-sha2-256-cert-v01@openssh.com",
+];

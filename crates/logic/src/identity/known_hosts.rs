@@ -1,0 +1,138 @@
+//! OpenSSH's `known_hosts` (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT): plain and hashed names, patterns, markers.
+
+use base64ct::{Base64, Encoding};
+use hmac::{Hmac, KeyInit, Mac};
+use sha1::Sha1;
+
+use super::line::Fault;
+use super::pattern::Patterns;
+use crate::ssh::key::PublicKey;
+
+/// A longer line is nobody's: a key of 16,384 bits has 2,800 characters.
+const LONGEST_LINE: usize = 128 * 1024;
+
+/// A file, read as far as it can be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KnownHosts {
+    /// The lines that are right.
+    pub lines: Vec<KnownLine>,
+    /// The others.
+    pub faults: Vec<Fault>,
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownLine {
+    /// Its number, from 1.
+    pub number: usize,
+    /// What the key is for.
+    pub marker: Marker,
+    /// Whom it is about.
+    pub names: Names,
+    /// The key.
+    pub key: PublicKey,
+}
+
+/// What the key of a line is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marker {
+    /// It is the host's.
+    None,
+    /// It signs certificates of hosts.
+    Authority,
+    /// Nobody may show it.
+    Revoked,
+}
+
+/// Whom a line is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Names {
+    /// Names and patterns.
+    Plain(Patterns),
+    /// HMAC-SHA1 of one name, with its salt as the key.
+    Hashed {
+        /// 20 bytes.
+        salt: [u8; 20],
+        /// 20 bytes.
+        hash: [u8; 20],
+    },
+}
+
+impl KnownHosts {
+    /// Reads a file. What is damaged does not hide the rest.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let mut read = Self::default();
+        for (at, line) in text.lines().enumerate() {
+            let trimmed = line.trim_matches([' ', '\t', '\r']);
+            if trimmed.is_empty() || trimmed.starts_with('#') {
+                continue;
+            }
+            match read_line(trimmed) {
+                Ok((marker, names, key)) => read.lines.push(KnownLine { number: at + 1, marker, names, key }),
+                Err(message) => read.faults.push(Fault { line: at + 1, message }),
+            }
+        }
+        read
+    }
+
+    /// The lines about `name` (`name`, or `[name]:port` for another port than 22).
+    pub fn about<'k>(&'k self, name: &'k str) -> impl Iterator<Item = &'k KnownLine> {
+        self.lines.iter().filter(move |line| line.names.matches(name))
+    }
+}
+
+impl Names {
+    /// Whether the line is about this name.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Plain(patterns) => patterns.matches(name),
+            Self::Hashed { salt, hash } => {
+                let hashed = Hmac::<Sha1>::new_from_slice(salt).map(|mac| {
+                    let name = name.to_ascii_lowercase();
+                    mac.chain_update(name.as_bytes()).finalize().into_bytes()
+                });
+                hashed.is_ok_and(|hashed| hashed[..] == hash[..])
+            }
+        }
+    }
+}
+
+fn read_line(line: &str) -> Result<(Marker, Names, PublicKey), String> {
+    if line.len() > LONGEST_LINE {
+        return Err(format!("longer than {LONGEST_LINE} characters: no such key exists"));
+    }
+    let (marker, line) = match line.strip_prefix('@') {
+        None => (Marker::None, line),
+        Some(rest) => match rest.split_once([' ', '\t']) {
+            Some(("cert-authority", rest)) => (Marker::Authority, rest),
+            Some(("revoked", rest)) => (Marker::Revoked, rest),
+            _ => return Err("a marker is @cert-authority or @revoked".into()),
+        },
+    };
+    let line = line.trim_start_matches([' ', '\t']);
+    let (names, key) = line.split_once([' ', '\t']).ok_or("names, an algorithm and a key stand on a line")?;
+    let mut words = key.split_ascii_whitespace();
+    if words.next().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
+        return Err("a key of SSH version 1: nobody speaks that any more".into());
+    }
+    let key = key.parse().map_err(|error| format!("{error}"))?;
+    Ok((marker, read_names(names)?, key))
+}
+
+fn read_names(text: &str) -> Result<Names, String> {
+    let Some(hashed) = text.strip_prefix("|1|") else {
+        return Patterns::parse(text)
+            .map(Names::Plain)
+            .ok_or_else(|| "the list of names has an empty part or a mark".into());
+    };
+    let field = |text: &str| -> Option<[u8; 20]> { Base64::decode_vec(text).ok()?.try_into().ok() };
+    let parts = hashed.split_once('|').and_then(|(salt, hash)| field(salt).zip(field(hash)));
+    let (salt, hash) =
+        parts.ok_or("a hashed name is |1|salt|hash, each 20 bytes in base64: was the line cut?")?;
+    Ok(Names::Hashed { salt, hash })
+}
+
+#[cfg(test)]
+mod tests;

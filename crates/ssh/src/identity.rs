@@ -1,0 +1,68 @@
+//! The identities of hosts on disk, and the judge that asks them.
+//! `crates/logic/src/identity.rs` decides; here files are read and written, signatures checked and the DNS asked.
+
+mod dns;
+mod facts;
+mod files;
+mod judge;
+mod load;
+mod pending;
+mod store;
+
+pub use dns::{Anchor, Dns, DnsError};
+pub use facts::Seen;
+pub use files::Places;
+pub use judge::{Flushed, Identities, certificate};
+pub use pending::Pending;
+pub use store::{Change, Store};
+
+use std::io;
+use std::path::PathBuf;
+
+use logic::identity::{Fault, Name};
+use thiserror::Error;
+
+/// Why identities could not be read or written.
+#[derive(Debug, Error)]
+pub enum IdentityError {
+    /// No place for them.
+    #[error("neither XDG_{0}_HOME nor HOME is set: where the identities of hosts are is not known")]
+    NoHome(&'static str),
+    /// Something of the operating system.
+    #[error("{doing} {}", .path.display())]
+    Io {
+        /// What we were doing.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What was said.
+        source: io::Error,
+    },
+    /// Others could change who is trusted.
+    #[error("{} can be written by others: chmod go-w {}", .0.display(), .0.display())]
+    Open(PathBuf),
+    /// A file that must be repaired first.
+    #[error("{} is damaged: {fault}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first fault.
+        fault: Fault,
+    },
+    /// No such host.
+    #[error("no host is called {0}: penstock host list shows all")]
+    Unknown(String),
+    /// The name is in use.
+    #[error("{0} exists already")]
+    Exists(Name),
+    /// What was asked for makes no sense for this host.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl IdentityError {
+    fn io(doing: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { doing, path, source }
+    }
+}

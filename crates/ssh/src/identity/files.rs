@@ -1,0 +1,144 @@
+//! Where identities are, and how a file there is replaced: all or nothing, by one process at a time.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::IdentityError;
+
+/// The directories of one user.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// `$XDG_CONFIG_HOME/penstock`: what people decide, fit for version control.
+    pub configuration: PathBuf,
+    /// `$XDG_STATE_HOME/penstock`: what was noticed.
+    pub state: PathBuf,
+}
+
+impl Places {
+    /// Those of the user who runs this.
+    ///
+    /// # Errors
+    /// There is no home directory.
+    pub fn of_user() -> Result<Self, IdentityError> {
+        let place = |variable: &'static str, name, otherwise: &str| {
+            let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
+            let home = || std::env::var_os("HOME").and_then(absolute).map(|home| home.join(otherwise));
+            let base = std::env::var_os(variable).and_then(absolute).or_else(home);
+            base.map(|base| base.join("penstock")).ok_or(IdentityError::NoHome(name))
+        };
+        Ok(Self {
+            configuration: place("XDG_CONFIG_HOME", "CONFIG", ".config")?,
+            state: place("XDG_STATE_HOME", "STATE", ".local/state")?,
+        })
+    }
+
+    /// One file per host.
+    #[must_use]
+    pub fn hosts(&self) -> PathBuf {
+        self.configuration.join("hosts")
+    }
+
+    /// One file per authority.
+    #[must_use]
+    pub fn authorities(&self) -> PathBuf {
+        self.configuration.join("authorities")
+    }
+
+    /// Keys that nobody may show.
+    #[must_use]
+    pub fn revoked(&self) -> PathBuf {
+        self.configuration.join("revoked")
+    }
+
+    pub(super) fn identity_state(&self) -> PathBuf {
+        self.state.join("identity")
+    }
+}
+
+/// Makes a directory for us alone, and refuses one that others can write to.
+pub(super) fn private_directory(path: &Path) -> Result<(), IdentityError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(IdentityError::io("cannot create", path))?;
+    is_ours(path, &fs::metadata(path).map_err(IdentityError::io("cannot look at", path))?)
+}
+
+/// Refuses what others can write to.
+pub(super) fn is_ours(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
+    let is_sticky_directory = metadata.is_dir() && metadata.mode() & 0o1000 != 0;
+    if metadata.mode() & 0o002 != 0 && !is_sticky_directory {
+        return Err(IdentityError::Open(path.to_owned()));
+    }
+    Ok(())
+}
+
+/// Held while files of a directory are written. Readers need none: a file is replaced whole.
+pub(super) struct Lock(#[allow(dead_code, reason = "held until it is dropped")] Flock<File>);
+
+impl Lock {
+    /// Waits for other writers.
+    pub(super) fn of(directory: &Path) -> Result<Self, IdentityError> {
+        private_directory(directory)?;
+        let path = directory.join(".lock");
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let mut file = file.map_err(IdentityError::io("cannot open", &path))?;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusive) {
+                Ok(lock) => {
+                    remove_leftovers(directory);
+                    return Ok(Self(lock));
+                }
+                Err((again, nix::errno::Errno::EINTR)) => file = again,
+                Err((_, errno)) => return Err(IdentityError::io("cannot lock", &path)(errno.into())),
+            }
+        }
+    }
+}
+
+/// What a writer that was killed left behind. Nobody else writes while we hold the lock.
+fn remove_leftovers(directory: &Path) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in
+        entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes()))
+    {
+        let _ = fs::remove_file(entry.path());
+    }
+}
+
+/// Replaces files of one directory: each is the old one or the new one at every moment, after a power cut too.
+/// The directory must be locked.
+pub(super) fn replace(directory: &Path, files: &[(String, String)], _: &Lock) -> Result<(), IdentityError> {
+    let mut ready = Vec::with_capacity(files.len());
+    let result = files.iter().enumerate().try_for_each(|(at, (name, text))| {
+        let temporary = directory.join(format!("{TEMPORARY}{at}"));
+        let written = write_new(&temporary, text);
+        ready.push((temporary, directory.join(name)));
+        written.map_err(IdentityError::io("cannot write", &directory.join(name)))
+    });
+    let result = result.and_then(|()| {
+        for (temporary, path) in &ready {
+            fs::rename(temporary, path).map_err(IdentityError::io("cannot write", path))?;
+        }
+        let directory_file = File::open(directory).and_then(|file| file.sync_all());
+        directory_file.map_err(IdentityError::io("cannot write", directory))
+    });
+    if result.is_err() {
+        ready.iter().for_each(|(temporary, _)| drop(fs::remove_file(temporary)));
+    }
+    result
+}
+
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_data()
+}
+
+const TEMPORARY: &str = ".new.";

@@ -1,0 +1,373 @@
+//! The judge: asks the index, remembers what is to be recorded, and writes it down when the connections are made.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use logic::identity::{
+    Decision, Effect, Facts, Found, HostCertificate, Index, Moment, Name, Question, Rotation, Run, Signature,
+    Sshfp, SshfpAnswer, decide, rotate,
+};
+use logic::ssh::key::PublicKey;
+
+use super::IdentityError;
+use super::dns::Dns;
+use super::facts::{self, Seen};
+use super::pending::{self, Pending};
+use super::store::{Change, Store};
+use crate::judge::{BoxFuture, Judge, Offered, Place, Verdict};
+
+/// All identities of one user, as they were when a run began, and what the run noticed. What it noticed is written by
+/// [`Self::flush`], or when it is dropped.
+pub struct Identities {
+    store: Store,
+    index: Index,
+    seen: BTreeMap<Name, Seen>,
+    dns: Option<Dns>,
+    noticed: Mutex<Noticed>,
+}
+
+/// What is to be written.
+#[derive(Default)]
+struct Noticed {
+    effects: Vec<Effect>,
+    /// Identities whose key changed.
+    changed: HashSet<Name>,
+    /// The pinned key that a host showed: it vouches for those it announces.
+    shown: HashMap<String, (Name, PublicKey)>,
+    announced: BTreeMap<Name, (PublicKey, Vec<PublicKey>)>,
+    facts: BTreeMap<Name, Facts>,
+}
+
+/// What a flush wrote.
+#[derive(Debug, Default)]
+pub struct Flushed {
+    /// Files of hosts that were written.
+    pub written: Vec<Name>,
+    /// Keys that came, went or were refused by rotation.
+    pub rotations: Vec<(Name, Rotation)>,
+    /// What could not be written.
+    pub failed: Vec<IdentityError>,
+}
+
+impl Identities {
+    /// Reads all identities.
+    ///
+    /// # Errors
+    /// As [`Store::load`].
+    pub fn load(store: Store) -> Result<Self, IdentityError> {
+        let index = store.load()?;
+        let seen = facts::read(store.places());
+        Ok(Self { store, index, seen, dns: None, noticed: Mutex::default() })
+    }
+
+    /// Asks this resolver where a host allows that the DNS vouches for it; without one nobody is asked.
+    #[must_use]
+    pub fn with_dns(mut self, dns: Dns) -> Self {
+        self.dns = Some(dns);
+        self
+    }
+
+    /// The index as it was read.
+    #[must_use]
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Where it was read from.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// How many hosts showed another key than the pinned one so far.
+    #[must_use]
+    pub fn changed(&self) -> usize {
+        self.noticed().changed.len()
+    }
+
+    /// Notes what was negotiated with a host, for the audit.
+    pub fn observed(&self, name: &str, port: u16, facts: Facts) {
+        if let Found::Host(host) = self.index.find(name, port) {
+            self.noticed().facts.insert(host.name().clone(), facts);
+        }
+    }
+
+    /// Decides, and remembers what follows. Also for decisions that are only explained: then `effects` of the decision say
+    /// what would be recorded.
+    pub async fn decision(
+        &self,
+        name: &str,
+        address: Option<IpAddr>,
+        port: u16,
+        offered: &logic::identity::Offered,
+    ) -> Decision {
+        let sshfp = self.sshfp(name, port, offered.key()).await;
+        let host = match self.index.find(name, port) {
+            Found::Host(host) => Some(host.name()),
+            _ => None,
+        };
+        let changed = {
+            let noticed = self.noticed();
+            noticed.changed.iter().filter(|changed| Some(*changed) != host).count()
+        };
+        let last_good = host.and_then(|host| self.seen.get(host)).map(|seen| seen.date);
+        let question = Question {
+            name,
+            address,
+            port,
+            offered,
+            sshfp: &sshfp,
+            run: Run { changed },
+            last_good,
+            now: now(),
+        };
+        decide(question, &self.index)
+    }
+
+    /// The DNS, where the host allows it and its key is not pinned.
+    async fn sshfp(&self, name: &str, port: u16, key: &PublicKey) -> SshfpAnswer {
+        let Found::Host(host) = self.index.find(name, port) else { return SshfpAnswer::NotAsked };
+        if host.sshfp() == Sshfp::Off || host.pin(key).is_some() {
+            return SshfpAnswer::NotAsked;
+        }
+        let hint = host.address().names.into_iter().next();
+        let asked = hint.unwrap_or_else(|| host.name().clone());
+        match &self.dns {
+            Some(dns) => dns.sshfp(asked.split_port().0).await,
+            None => SshfpAnswer::NotAsked,
+        }
+    }
+
+    /// Writes what was noticed since the last time: moves, pins, rotations, the queue, when each host was last good.
+    /// Where nothing changed, nothing is written.
+    pub fn flush(&self) -> Flushed {
+        let noticed = {
+            let mut kept = self.noticed();
+            let taken = std::mem::take(&mut *kept);
+            // These two are the run's memory, not work to be done.
+            kept.changed.clone_from(&taken.changed);
+            kept.shown.clone_from(&taken.shown);
+            taken
+        };
+        let mut flushed = Flushed::default();
+        let mut changes: BTreeMap<Name, Vec<Effect>> = BTreeMap::new();
+        let (mut good, mut queue) = (BTreeMap::new(), Vec::new());
+        for effect in noticed.effects {
+            match effect {
+                Effect::Good(host, address) => drop(good.insert(host, address)),
+                Effect::Queue { name, address, port, key } => {
+                    queue.push(Pending { name, address, port, key: *key, date: now().date() });
+                }
+                Effect::Changed(_) => {}
+                Effect::Moved { ref host, .. }
+                | Effect::AddressFound(ref host, _)
+                | Effect::Pin(ref host, _) => {
+                    changes.entry(host.clone()).or_default().push(effect);
+                }
+            }
+        }
+        for host in noticed.announced.keys() {
+            changes.entry(host.clone()).or_default();
+        }
+        if !changes.is_empty() {
+            self.write_hosts(changes, &noticed.announced, &mut flushed);
+        }
+        if !queue.is_empty() {
+            flushed.failed.extend(pending::add(self.store.places(), queue).err());
+        }
+        self.write_seen(&good, &noticed.facts, &mut flushed);
+        flushed
+    }
+
+    fn write_hosts(
+        &self,
+        changes: BTreeMap<Name, Vec<Effect>>,
+        announced: &BTreeMap<Name, (PublicKey, Vec<PublicKey>)>,
+        flushed: &mut Flushed,
+    ) {
+        let today = now().date();
+        let lock = match self.store.lock() {
+            Ok(lock) => lock,
+            Err(error) => return flushed.failed.push(error),
+        };
+        for (name, effects) in changes {
+            let mut rotation = None;
+            let result = self.store.change_locked(
+                &name,
+                |host| {
+                    // Somebody removed it meanwhile: it stays removed.
+                    let mut host = host.ok_or_else(|| IdentityError::Unknown(name.to_string()))?;
+                    for effect in effects {
+                        match effect {
+                            Effect::Moved { from, to, .. }
+                                if !host.known_addresses().any(|known| known == to) =>
+                            {
+                                host.record_move(from, to, today);
+                            }
+                            Effect::AddressFound(_, address) => host.add_address(address),
+                            Effect::Pin(_, pin) if host.pin(&pin.key).is_none() => host.pin_key(*pin),
+                            _ => {}
+                        }
+                    }
+                    if let Some((shown, keys)) = announced.get(&name)
+                        && let Some((rotated, what)) = rotate(&host, shown, keys, &self.index, today)
+                    {
+                        host = rotated;
+                        rotation = Some(what);
+                    }
+                    Ok(host)
+                },
+                &lock,
+            );
+            match result {
+                Ok(change) => {
+                    flushed.written.extend((change == Change::Written).then_some(name.clone()));
+                    flushed.rotations.extend(rotation.map(|rotation| (name, rotation)));
+                }
+                Err(error) => flushed.failed.push(error),
+            }
+        }
+    }
+
+    fn write_seen(
+        &self,
+        good: &BTreeMap<Name, Option<IpAddr>>,
+        facts: &BTreeMap<Name, Facts>,
+        flushed: &mut Flushed,
+    ) {
+        let today = now().date();
+        let note = |all: &mut BTreeMap<Name, Seen>| {
+            for (name, address) in good {
+                let fresh = Seen { date: today, address: None, facts: Facts::default() };
+                let seen = all.entry(name.clone()).or_insert(fresh);
+                seen.date = today;
+                seen.address = address.or(seen.address);
+            }
+            for (name, facts) in facts {
+                if let Some(seen) = all.get_mut(name) {
+                    seen.facts.clone_from(facts);
+                }
+            }
+        };
+        // The lock is taken only where something is new: an ordinary run writes nothing.
+        let mut after = self.seen.clone();
+        note(&mut after);
+        if after != self.seen {
+            flushed.failed.extend(facts::change(self.store.places(), note).err());
+        }
+    }
+
+    fn noticed(&self) -> MutexGuard<'_, Noticed> {
+        self.noticed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    /// The enrolment queue, oldest first.
+    #[must_use]
+    pub fn pending(&self) -> Vec<Pending> {
+        pending::read(self.places())
+    }
+
+    /// Takes a host out of the queue.
+    ///
+    /// # Errors
+    /// The queue cannot be written.
+    pub fn forget_pending(&self, name: &str) -> Result<(), IdentityError> {
+        pending::remove(self.places(), name)
+    }
+
+    /// What connections saw of each host.
+    #[must_use]
+    pub fn seen(&self) -> BTreeMap<Name, Seen> {
+        facts::read(self.places())
+    }
+}
+
+impl Judge for Identities {
+    fn wanted(&self, name: &str) -> Vec<String> {
+        self.index.wanted(name, None).into_iter().map(str::to_owned).collect()
+    }
+
+    fn judge<'a>(&'a self, name: &'a str, at: &'a Place, offered: &'a Offered) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            let (address, port) = match at {
+                Place::Address(address) => (Some(address.ip().to_canonical()), address.port()),
+                Place::Jumped { port, .. } => (None, *port),
+                Place::Command => (None, 22),
+            };
+            let offered = match offered {
+                Offered::Key(key) => logic::identity::Offered::Key(key.clone()),
+                Offered::Certificate(blob) => match certificate(blob) {
+                    Ok(certificate) => logic::identity::Offered::Certificate(Box::new(certificate)),
+                    Err(error) => return unreadable(name, &error.to_string()),
+                },
+            };
+            let decision = self.decision(name, address, port, &offered).await;
+            let mut noticed = self.noticed();
+            for effect in &decision.effects {
+                if let Effect::Changed(host) = effect {
+                    noticed.changed.insert(host.clone());
+                }
+            }
+            if let (Verdict::Accepted { .. }, logic::identity::Offered::Key(key), Some(host)) =
+                (&decision.verdict, &offered, &decision.host)
+            {
+                noticed.shown.insert(name.to_owned(), (host.clone(), key.clone()));
+            }
+            noticed.effects.extend(decision.effects);
+            decision.verdict
+        })
+    }
+
+    fn announced(&self, name: &str, keys: Vec<PublicKey>) {
+        let mut noticed = self.noticed();
+        if let Some((host, shown)) = noticed.shown.get(name).cloned() {
+            noticed.announced.insert(host, (shown, keys));
+        }
+    }
+}
+
+impl Drop for Identities {
+    fn drop(&mut self) {
+        for error in self.flush().failed {
+            tracing::warn!("what was noticed of the identities of hosts is lost: {error}");
+        }
+    }
+}
+
+/// Reads a certificate and checks its signature.
+///
+/// # Errors
+/// It is no certificate.
+pub fn certificate(blob: &PublicKey) -> Result<HostCertificate, logic::identity::CertificateError> {
+    let checked = russh::keys::Certificate::from_bytes(blob.blob()).and_then(|read| {
+        // The signature only: time, names and authority are decided elsewhere.
+        let authority = read.signature_key().fingerprint(russh::keys::HashAlg::Sha256);
+        read.validate_at(read.valid_after(), &[authority])
+    });
+    let signature = if checked.is_ok() { Signature::Holds } else { Signature::Wrong };
+    HostCertificate::from_blob(blob.blob(), signature)
+}
+
+fn unreadable(name: &str, why: &str) -> Verdict {
+    Verdict::Refused {
+        reason: logic::fleet::ending::Reason::KeyRefused,
+        message: format!("the certificate of {name} is refused: {why}; nothing was sent"),
+        advice: format!("have the authority sign a new one for {name}"),
+    }
+}
+
+/// Now.
+pub(super) fn now() -> Moment {
+    Moment(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}
+
+/// A judge that several connections share.
+impl From<Identities> for Arc<dyn Judge> {
+    fn from(identities: Identities) -> Self {
+        Arc::new(identities)
+    }
+}

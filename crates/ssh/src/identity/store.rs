@@ -1,0 +1,209 @@
+//! The files of all hosts: read at once, changed one by one under a lock, after reading them again.
+
+use std::fs;
+use std::io;
+
+use logic::identity::{AuthorityFile, Date, HostFile, Index, Name};
+use logic::ssh::key::PublicKey;
+
+use super::IdentityError;
+use super::files::{self, Lock, Places};
+use super::load::{self, Read};
+
+/// The identities of one user.
+#[derive(Debug, Clone)]
+pub struct Store {
+    places: Places,
+}
+
+/// What a change came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The file was written.
+    Written,
+    /// It said all of that already.
+    Nothing,
+}
+
+impl Store {
+    /// Touches nothing yet.
+    #[must_use]
+    pub fn new(places: Places) -> Self {
+        Self { places }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// The directory cannot be read, or others can write to it. Damaged files are no error: they stand in the index.
+    pub fn load(&self) -> Result<Index, IdentityError> {
+        load::index(&self.places)
+    }
+
+    /// Reads what concerns one identity: its file, the authorities, and keys that nobody may show. Quick, however many
+    /// hosts there are; knows no aliases.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_one(&self, name: &Name) -> Result<Option<Index>, IdentityError> {
+        let Some(read) = load::one(&self.places.hosts(), name, ".host", HostFile::parse) else {
+            return Ok(None);
+        };
+        let (hosts, damaged) = match read {
+            Read::Well(host) => (vec![host], Vec::new()),
+            Read::Damaged(name, damage) => (Vec::new(), vec![(name, damage)]),
+        };
+        let authorities = load::authorities(&self.places)?;
+        Ok(Some(Index::new(hosts, damaged, authorities, load::revoked(&self.places)?)))
+    }
+
+    /// Changes the file of one host. `change` gets what is there now, read under the lock, and gives what is to be there.
+    ///
+    /// # Errors
+    /// The file is damaged, cannot be written, or `change` refuses.
+    pub fn change(
+        &self,
+        name: &Name,
+        change: impl FnOnce(Option<HostFile>) -> Result<HostFile, IdentityError>,
+    ) -> Result<Change, IdentityError> {
+        let lock = Lock::of(&self.places.hosts())?;
+        self.change_locked(name, change, &lock)
+    }
+
+    pub(super) fn lock(&self) -> Result<Lock, IdentityError> {
+        Lock::of(&self.places.hosts())
+    }
+
+    pub(super) fn change_locked(
+        &self,
+        name: &Name,
+        change: impl FnOnce(Option<HostFile>) -> Result<HostFile, IdentityError>,
+        lock: &Lock,
+    ) -> Result<Change, IdentityError> {
+        let before = self.read(name)?;
+        let after = change(before.clone())?;
+        if before.as_ref() == Some(&after) {
+            return Ok(Change::Nothing);
+        }
+        files::replace(&self.places.hosts(), &[file_of(&after)], lock)?;
+        Ok(Change::Written)
+    }
+
+    /// Writes several files of hosts at once, if those that are there are the ones in `index`.
+    ///
+    /// # Errors
+    /// As [`Self::change`]; somebody else changed one of them meanwhile.
+    pub fn write_all(&self, hosts: &[HostFile], index: &Index) -> Result<(), IdentityError> {
+        let lock = self.lock()?;
+        for host in hosts {
+            let known = match index.find(host.name().as_str(), 22) {
+                logic::identity::Found::Host(known) if known.name() == host.name() => Some(known),
+                _ => None,
+            };
+            if self.read(host.name())?.as_ref() != known {
+                let name = host.name();
+                return Err(IdentityError::Refused(format!(
+                    "the file of {name} changed meanwhile: run the command again"
+                )));
+            }
+        }
+        let files: Vec<_> = hosts.iter().map(file_of).collect();
+        files::replace(&self.places.hosts(), &files, &lock)
+    }
+
+    /// Removes the file of a host.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove(&self, name: &Name) -> Result<(), IdentityError> {
+        let _lock = self.lock()?;
+        self.unlink(name)
+    }
+
+    /// Gives a host another name; the old one becomes an alias.
+    ///
+    /// # Errors
+    /// The old one is not there or damaged, or the new one is.
+    pub fn rename(&self, from: &Name, to: &Name) -> Result<(), IdentityError> {
+        let lock = self.lock()?;
+        if self.path(to).exists() {
+            return Err(IdentityError::Exists(to.clone()));
+        }
+        let mut host = self.read(from)?.ok_or_else(|| IdentityError::Unknown(from.to_string()))?;
+        host.rename(to.clone());
+        files::replace(&self.places.hosts(), &[file_of(&host)], &lock)?;
+        self.unlink(from)
+    }
+
+    /// Writes the file of an authority.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_authority(&self, file: &AuthorityFile) -> Result<(), IdentityError> {
+        let directory = self.places.authorities();
+        let lock = Lock::of(&directory)?;
+        files::replace(&directory, &[(format!("{}.ca", file.authority.name), file.to_string())], &lock)
+    }
+
+    /// Adds keys that nobody may show.
+    ///
+    /// # Errors
+    /// The list is damaged or cannot be written.
+    pub fn revoke(&self, keys: &[PublicKey], today: Date) -> Result<(), IdentityError> {
+        let lock = Lock::of(&self.places.configuration)?;
+        let known = load::revoked(&self.places)?;
+        let path = self.places.revoked();
+        let mut text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(fault) if fault.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(fault) => return Err(IdentityError::io("cannot read", &path)(fault)),
+        };
+        for key in keys.iter().filter(|key| !known.contains(key)) {
+            text.push_str(&format!("{key} {} {today}\n", key.fingerprint()));
+        }
+        files::replace(&self.places.configuration, &[("revoked".into(), text)], &lock)
+    }
+
+    /// The file of one host as it is now.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn read(&self, name: &Name) -> Result<Option<HostFile>, IdentityError> {
+        match load::one(&self.places.hosts(), name, ".host", HostFile::parse) {
+            None => Ok(None),
+            Some(Read::Well(host)) => Ok(Some(host)),
+            Some(Read::Damaged(_, mut damage)) => {
+                Err(IdentityError::Damaged { path: self.path(name), fault: damage.faults.swap_remove(0) })
+            }
+        }
+    }
+
+    /// Where the file of a host is.
+    #[must_use]
+    pub fn path(&self, name: &Name) -> std::path::PathBuf {
+        self.places.hosts().join(format!("{name}.host"))
+    }
+
+    fn unlink(&self, name: &Name) -> Result<(), IdentityError> {
+        let path = self.path(name);
+        match fs::remove_file(&path) {
+            Err(fault) if fault.kind() == io::ErrorKind::NotFound => {
+                Err(IdentityError::Unknown(name.to_string()))
+            }
+            result => result.map_err(IdentityError::io("cannot remove", &path)),
+        }
+    }
+}
+
+fn file_of(host: &HostFile) -> (String, String) {
+    (format!("{}.host", host.name()), host.to_string())
+}
+
+#[cfg(test)]
+mod tests;
