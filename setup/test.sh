@@ -40,6 +40,11 @@ python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3 pyt
 # shellcheck disable=SC2086 # a list of names
 [ -z "$missing" ] || install_packages $missing
 
+# A server of SSH separates privileges, as it does in real life, only for somebody who is not root.
+if [ "$(id -u)" = 0 ] && ! id penstock-test >/dev/null 2>&1; then
+    useradd --system --create-home --home-dir /var/lib/penstock-test --shell /bin/sh --password '*' penstock-test
+fi
+
 for component in fmt clippy; do
     cargo $component --version >/dev/null 2>&1 && continue
     have rustup || die "cargo $component is missing: install it with your Rust"

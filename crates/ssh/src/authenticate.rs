@@ -42,13 +42,13 @@ pub(crate) async fn authenticate(
         let hash = match handle.best_supported_rsa_hash().await {
             _ if !key.algorithm().is_rsa() => None,
             Ok(hash) => hash.flatten(),
-            Err(fault) => return Err(trouble::of(Phase::Authenticate, &fault, target)),
+            Err(fault) => return Err(trouble::of(Phase::Authenticate, &fault, &target.name)),
         };
         match handle.authenticate_publickey(target.user.clone(), PrivateKeyWithHashAlg::new(key, hash)).await
         {
             Ok(AuthResult::Success) => return Ok(Login { key: file.display().to_string() }),
             Ok(AuthResult::Failure { .. }) => tried.push(file.display().to_string()),
-            Err(fault) => return Err(trouble::of(Phase::Authenticate, &fault, target)),
+            Err(fault) => return Err(trouble::of(Phase::Authenticate, &fault, &target.name)),
         }
     }
     Err(Failure {

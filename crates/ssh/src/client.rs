@@ -1,84 +1,241 @@
 //! Opens connections. Shared by all connections of a process.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use logic::fleet::ending::{Failure, Phase, Reason};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::authenticate::authenticate;
 use crate::connect;
+use crate::facts::Timings;
 use crate::handler::{Fault, Handler, Shared};
 use crate::judge::{Judge, Place};
 use crate::keys::Keys;
 use crate::preferences;
-use crate::session::{Facts, Session};
-use crate::target::Target;
-use crate::trouble;
+use crate::proxy_command::ProxyCommand;
+use crate::session::Session;
+use crate::target::{Proxy, Target};
+use crate::trouble::{self, harmless, late};
+use crate::wire::{Carrier, Wire};
 
 /// Opens connections to hosts, with one judge of their identities and one set of keys.
 #[derive(Clone)]
 pub struct Client {
     judge: Arc<dyn Judge>,
     keys: Arc<Keys>,
+    lookups: Arc<Semaphore>,
 }
+
+/// A way to a host, before SSH begins.
+struct Way {
+    carrier: Box<dyn Carrier>,
+    place: Place,
+    /// What a proxy command said on standard error.
+    said: Option<Arc<Mutex<Vec<u8>>>>,
+}
+
+/// Who is told of each phase as it begins.
+type OnPhase<'a> = &'a (dyn Fn(Phase) + Sync);
 
 impl Client {
     /// A client that connects only to hosts which `judge` accepts, and logs in with `keys`.
     #[must_use]
     pub fn new(judge: Arc<dyn Judge>, keys: Arc<Keys>) -> Self {
-        Self { judge, keys }
+        Self { judge, keys, lookups: Arc::new(Semaphore::new(LOOKUPS)) }
     }
 
-    /// Connects and logs in. `on_phase` is told each phase as it begins.
+    /// Connects and logs in. `on_phase` is told each phase as it begins. Dropping the future ends the attempt.
     ///
     /// # Errors
     /// Says in which phase it stopped and why. No command was started.
-    pub async fn connect(
+    pub async fn connect(&self, target: &Target, on_phase: OnPhase<'_>) -> Result<Session, Failure> {
+        let mut timings = Timings::default();
+        let way = self.reach(target, on_phase, &mut timings).await?;
+        self.log_in(way, target, on_phase, timings).await
+    }
+
+    /// Finds a way to the host.
+    async fn reach(
         &self,
         target: &Target,
-        on_phase: &(dyn Fn(Phase) + Sync),
+        on_phase: OnPhase<'_>,
+        timings: &mut Timings,
+    ) -> Result<Way, Failure> {
+        let limit = target.connect_timeout;
+        match &target.proxy {
+            Proxy::Jump(hops) if !hops.is_empty() => {
+                on_phase(Phase::Connect);
+                let begun = Instant::now();
+                let way = Box::pin(self.jump(hops, target)).await?;
+                timings.connect = begun.elapsed();
+                Ok(way)
+            }
+            Proxy::None | Proxy::Jump(_) => {
+                on_phase(Phase::Resolve);
+                let begun = Instant::now();
+                let addresses = timeout(limit, connect::resolve(target, &self.lookups))
+                    .await
+                    .map_err(|_| late(Phase::Resolve, &target.name, "no address was found", limit))??;
+                timings.resolve = begun.elapsed();
+                on_phase(Phase::Connect);
+                let begun = Instant::now();
+                let (stream, address) = timeout(limit, connect::tcp(&target.name, &addresses))
+                    .await
+                    .map_err(|_| late(Phase::Connect, &target.name, &nobody_at(&addresses), limit))??;
+                timings.connect = begun.elapsed();
+                Ok(Way { carrier: Box::new(stream), place: Place::Address(address), said: None })
+            }
+            Proxy::Command(command) => {
+                on_phase(Phase::Connect);
+                let command = ProxyCommand::start(command).map_err(|fault| {
+                    let detail = format!("start the proxy command of {}: {fault}", target.name);
+                    trouble::failure(Phase::Connect, Reason::Local, detail)
+                })?;
+                let said = Some(Arc::clone(&command.said));
+                Ok(Way { carrier: Box::new(command), place: Place::Command, said })
+            }
+        }
+    }
+
+    /// From jump host to jump host, and from the last one to `target`. What is opened on a session keeps it alive.
+    async fn jump(&self, hops: &[Target], target: &Target) -> Result<Way, Failure> {
+        let mut through: Option<(Session, &str)> = None;
+        for hop in hops {
+            let session = match through.take() {
+                None => self.connect(hop, &|_| {}).await,
+                Some((before, name)) => match step(&before, name, hop).await {
+                    Ok(way) => self.log_in(way, hop, &|_| {}, Timings::default()).await,
+                    Err(failure) => Err(failure),
+                },
+            };
+            let session = session.map_err(|failure| Failure {
+                phase: Phase::Connect,
+                detail: format!("jump host: {}", failure.detail),
+                ..failure
+            })?;
+            through = Some((session, &hop.name));
+        }
+        let (last, name) = through.ok_or_else(|| {
+            trouble::failure(Phase::Connect, Reason::Configuration, format!("{}: no jump host", target.name))
+        })?;
+        step(&last, name, target).await
+    }
+
+    /// Key exchange, verdict, authentication.
+    async fn log_in(
+        &self,
+        way: Way,
+        target: &Target,
+        on_phase: OnPhase<'_>,
+        mut timings: Timings,
     ) -> Result<Session, Failure> {
         let limit = target.connect_timeout;
-        let late = |phase: Phase| {
-            trouble::failure(
-                phase,
-                Reason::TimedOut,
-                format!("{}: {phase} took longer than {} s", target.name, limit.as_secs_f32()),
-            )
-        };
-        on_phase(Phase::Resolve);
-        let addresses =
-            timeout(limit, connect::resolve(target)).await.map_err(|_| late(Phase::Resolve))??;
-        on_phase(Phase::Connect);
-        let (stream, address) =
-            timeout(limit, connect::tcp(&addresses)).await.map_err(|_| late(Phase::Connect))??;
+        let name: Arc<str> = target.name.as_str().into();
         on_phase(Phase::Identity);
-        let shared =
-            Arc::new(Shared { facts: Mutex::new(Facts::default()), ended: watch::Sender::new(None) });
-        let target = Arc::new(target.clone());
+        let begun = Instant::now();
+        let config = preferences::config(target, &self.judge.wanted(&target.name))?;
+        let (wire, heard, lifeline) = Wire::new(way.carrier, preferences::read_buffer(target.purpose));
+        let shared = Arc::new(Shared::new(Arc::clone(&name), &target.user));
+        shared.note(|facts| facts.address = Some(way.place.clone()));
+        let (announcing, announced) = mpsc::channel(1);
         let handler = Handler {
-            target: Arc::clone(&target),
+            name: Arc::clone(&name),
             judge: Arc::clone(&self.judge),
-            place: Place::Address(address),
+            place: way.place.clone(),
+            heard: Arc::clone(&heard),
             shared: Arc::clone(&shared),
+            announced: announcing,
         };
-        let config = preferences::config(&target, &self.judge.wanted(&target.name));
-        let mut handle = timeout(limit, russh::client::connect_stream(config, stream, handler))
+        let place = way.place.to_string();
+        let mut handle = timeout(limit, russh::client::connect_stream(config, wire, handler))
             .await
-            .map_err(|_| late(Phase::Identity))?
+            .map_err(|_| stalled(&name, &place, heard.version(), limit))?
             .map_err(|fault| match fault {
-                Fault::Library(fault) => trouble::of(Phase::Identity, &fault, &target),
+                Fault::Library(fault) => {
+                    explained(trouble::handshake(&fault, &heard, &name, &place), way.said.as_deref())
+                }
                 Fault::Refused(failure) => failure,
             })?;
+        timings.identity = begun.elapsed();
         on_phase(Phase::Authenticate);
-        let login = timeout(limit, authenticate(&mut handle, &target, &self.keys))
+        let begun = Instant::now();
+        let login = timeout(limit, authenticate(&mut handle, target, &self.keys))
             .await
-            .map_err(|_| late(Phase::Authenticate))??;
+            .map_err(|_| late(Phase::Authenticate, &name, "it did not finish logging us in", limit))?;
+        let login = match login {
+            Ok(login) => login,
+            // A connection that is gone looks to the dialogue like a refusal.
+            Err(denied) if handle.is_closed() => return Err(cut_short(denied, &shared).await),
+            Err(denied) => return Err(denied),
+        };
+        timings.authenticate = begun.elapsed();
         shared.note(|facts| {
-            facts.address = Some(Place::Address(address));
             facts.key = login.key;
+            facts.timings = timings;
         });
-        Ok(Session::new(handle, target, shared))
+        lifeline.keep();
+        Ok(Session::new(handle, shared, Arc::clone(&self.judge), announced))
     }
 }
+
+/// From a jump host to `next`, whose name the jump host looks up.
+async fn step(from: &Session, name: &str, next: &Target) -> Result<Way, Failure> {
+    let limit = next.connect_timeout;
+    let opened = timeout(limit, from.open_tcp(&next.host, next.port))
+        .await
+        .map_err(|_| late(Phase::Connect, &next.name, &format!("{name} did not connect to it"), limit))?;
+    let stream = opened.map_err(|failure| Failure {
+        phase: Phase::Connect,
+        detail: format!("from jump host {name} to {}:{}: {}", next.host, next.port, failure.detail),
+        ..failure
+    })?;
+    let place = Place::Jumped { through: name.to_owned(), host: next.host.clone(), port: next.port };
+    Ok(Way { carrier: Box::new(stream), place, said: None })
+}
+
+fn nobody_at(addresses: &[std::net::SocketAddr]) -> String {
+    let shown: Vec<_> = addresses.iter().take(4).map(ToString::to_string).collect();
+    format!("nobody answered at {}", shown.join(", "))
+}
+
+fn stalled(name: &str, place: &str, version: Option<String>, limit: Duration) -> Failure {
+    let what = match version {
+        None => format!("at {place} it did not say who it is"),
+        Some(version) => format!("at {place} ({}) the key exchange did not finish", harmless(&version)),
+    };
+    late(Phase::Identity, name, &what, limit)
+}
+
+/// With what the proxy command said, which is mostly the reason.
+fn explained(mut failure: Failure, said: Option<&Mutex<Vec<u8>>>) -> Failure {
+    let said =
+        said.map(|said| said.lock().unwrap_or_else(PoisonError::into_inner).clone()).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    if !said.trim().is_empty() {
+        failure.detail.push_str(&format!("; the proxy command said {}", harmless(&said)));
+        failure.advice = None;
+    }
+    failure
+}
+
+/// The server hung up while we logged in: sshd does at MaxAuthTries, saying so; others without a word.
+async fn cut_short(denied: Failure, shared: &Shared) -> Failure {
+    let Some(ended) = shared.ended_soon().await else { return denied };
+    let out_of_tries = ended.detail.to_ascii_lowercase().contains("authentication failures");
+    if denied.reason == Reason::Denied && out_of_tries {
+        let advice = denied.advice.unwrap_or_else(|| {
+            "name one key with IdentityFile and set IdentitiesOnly, or raise MaxAuthTries there".to_owned()
+        });
+        return Failure {
+            detail: format!("{}; {}", denied.detail, ended.detail),
+            advice: Some(advice),
+            ..denied
+        };
+    }
+    trouble::failure(Phase::Authenticate, ended.reason, format!("while logging in: {}", ended.detail))
+}
+
+/// So many names are looked up at once: more would only queue at the resolver.
+const LOOKUPS: usize = 64;

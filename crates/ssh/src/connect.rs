@@ -1,32 +1,38 @@
-//! TCP to a host: its addresses, tried in turn.
+//! TCP to a host: its addresses, tried one after another with a head start each (RFC 8305).
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use crate::target::Target;
-use crate::trouble::failure;
+use crate::trouble::{advised, failure};
 
-/// The addresses of `target`.
+/// The addresses of `target`, in the order in which to try them.
 ///
 /// # Errors
 /// Its name has none.
-pub(crate) async fn resolve(target: &Target) -> Result<Vec<SocketAddr>, Failure> {
+pub(crate) async fn resolve(target: &Target, lookups: &Semaphore) -> Result<Vec<SocketAddr>, Failure> {
     if !target.addresses.known.is_empty() {
         return Ok(target.addresses.known.iter().map(|ip| SocketAddr::new(*ip, target.port)).collect());
     }
-    let no_address = |why: String| failure(Phase::Resolve, Reason::NoAddress, why);
+    let _turn = lookups.acquire().await;
     match tokio::net::lookup_host((target.host.as_str(), target.port)).await {
         Ok(found) => {
             let found: Vec<_> = found.collect();
-            if found.is_empty() {
-                return Err(no_address(format!("{} has no address", target.host)));
-            }
-            Ok(found)
+            if found.is_empty() { Err(no_address(target, "no address")) } else { Ok(in_turns(found)) }
         }
-        Err(fault) => Err(no_address(format!("look up {}: {fault}", target.host))),
+        Err(fault) => {
+            let why = fault.to_string();
+            Err(no_address(
+                target,
+                why.strip_prefix("failed to lookup address information: ").unwrap_or(&why),
+            ))
+        }
     }
 }
 
@@ -34,26 +40,84 @@ pub(crate) async fn resolve(target: &Target) -> Result<Vec<SocketAddr>, Failure>
 ///
 /// # Errors
 /// None did.
-pub(crate) async fn tcp(addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), Failure> {
+pub(crate) async fn tcp(name: &str, addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), Failure> {
+    let mut left = addresses.iter().copied();
+    let mut attempts = JoinSet::new();
     let mut last = None;
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
-                stream.set_nodelay(true).map_err(|fault| refused(*address, &fault))?;
-                return Ok((stream, *address));
+    loop {
+        let more = left.next();
+        if let Some(address) = more {
+            attempts.spawn(async move { (address, TcpStream::connect(address).await) });
+        }
+        let wait = if left.len() > 0 { HEAD_START } else { FOREVER };
+        let Ok(joined) = tokio::time::timeout(wait, attempts.join_next()).await else { continue };
+        match joined {
+            Some(Ok((address, Ok(stream)))) => {
+                stream.set_nodelay(true).map_err(|fault| refused(name, address, &fault))?;
+                return Ok((stream, address));
             }
-            Err(fault) => last = Some(refused(*address, &fault)),
+            Some(Ok((address, Err(fault)))) => last = Some(refused(name, address, &fault)),
+            Some(Err(_)) => {}
+            None if more.is_none() => break,
+            None => {}
         }
     }
-    Err(last
-        .unwrap_or_else(|| failure(Phase::Resolve, Reason::NoAddress, "no address to connect to".to_owned())))
+    Err(last.unwrap_or_else(|| failure(Phase::Resolve, Reason::NoAddress, format!("{name} has no address"))))
 }
 
-fn refused(address: SocketAddr, fault: &io::Error) -> Failure {
-    let reason = match fault.kind() {
-        io::ErrorKind::ConnectionRefused => Reason::Refused,
-        io::ErrorKind::TimedOut => Reason::TimedOut,
-        _ => Reason::Unreachable,
-    };
-    failure(Phase::Connect, reason, format!("connect to {address}: {fault}"))
+/// IPv6 and IPv4 in turns, beginning with what the system put first.
+fn in_turns(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first = found.first().is_some_and(SocketAddr::is_ipv6);
+    let (same, other): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| address.is_ipv6() == first);
+    let mut other = other.into_iter();
+    let mut mixed = Vec::new();
+    for address in same {
+        mixed.push(address);
+        mixed.extend(other.next());
+    }
+    mixed.extend(other);
+    mixed.dedup();
+    mixed
 }
+
+fn no_address(target: &Target, why: &str) -> Failure {
+    failure(Phase::Resolve, Reason::NoAddress, format!("look up {} for {}: {why}", target.host, target.name))
+}
+
+fn refused(name: &str, address: SocketAddr, fault: &io::Error) -> Failure {
+    let doing = format!("connect to {name} at {address}");
+    match fault.kind() {
+        io::ErrorKind::ConnectionRefused => advised(
+            Phase::Connect,
+            Reason::Refused,
+            format!("{doing}: nobody listens there"),
+            "check that sshd runs, and its port",
+        ),
+        io::ErrorKind::TimedOut => failure(Phase::Connect, Reason::TimedOut, format!("{doing}: no answer")),
+        io::ErrorKind::AddrNotAvailable => advised(
+            Phase::Connect,
+            Reason::Local,
+            format!("{doing}: this machine has no port left, or not that kind of address"),
+            "fewer at once",
+        ),
+        _ if matches!(fault.raw_os_error(), Some(nix::libc::EMFILE | nix::libc::ENFILE)) => advised(
+            Phase::Connect,
+            Reason::Local,
+            format!("{doing}: this process may not open more files"),
+            "raise the limit (ulimit -n), or fewer at once",
+        ),
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+            failure(Phase::Connect, Reason::Unreachable, format!("{doing}: no way there"))
+        }
+        io::ErrorKind::ConnectionReset => {
+            failure(Phase::Connect, Reason::Refused, format!("{doing}: the connection was reset"))
+        }
+        _ => failure(Phase::Connect, Reason::Unreachable, format!("{doing}: {fault}")),
+    }
+}
+
+/// An address has so much time before the next is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// The caller has a limit.
+const FOREVER: Duration = Duration::from_secs(24 * 3600);

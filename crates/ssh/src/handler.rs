@@ -1,36 +1,84 @@
 //! What the SSH library calls us for while a connection lives.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
-use logic::fleet::ending::{Failure, Phase};
+use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::ssh::key::PublicKey;
-use russh::client::DisconnectReason;
+use russh::client::{ChannelOpenHandle, DisconnectReason, Handle, Msg, Session as Library};
 use russh::keys::PublicKeyOrCertificate;
-use tokio::sync::watch;
+use russh::{Channel, ChannelOpenFailure, Names};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
+use crate::facts::{Facts, Negotiated};
 use crate::judge::{Judge, Offered, Place, Verdict};
-use crate::session::Facts;
-use crate::target::Target;
-use crate::trouble;
+use crate::listen::Listeners;
+use crate::stream::Stream;
+use crate::trouble::{failure, harmless, of};
+use crate::wire::Heard;
 
 /// The callbacks of one connection.
 pub(crate) struct Handler {
-    pub(crate) target: Arc<Target>,
+    pub(crate) name: Arc<str>,
     pub(crate) judge: Arc<dyn Judge>,
     pub(crate) place: Place,
+    pub(crate) heard: Arc<Heard>,
     pub(crate) shared: Arc<Shared>,
+    /// Keys that the server announced go here, to be proved.
+    pub(crate) announced: mpsc::Sender<Vec<russh::keys::PublicKey>>,
 }
 
 /// What the callbacks learn and the session tells.
 pub(crate) struct Shared {
+    pub(crate) name: Arc<str>,
     pub(crate) facts: Mutex<Facts>,
     /// Why the connection ended.
     pub(crate) ended: watch::Sender<Option<Failure>>,
+    /// Ports and sockets on which the server listens for us.
+    pub(crate) listeners: Listeners,
+    /// Who is logged in.
+    pub(crate) user: Box<str>,
+    /// The connection, once it is logged in and for as long as somebody uses it.
+    pub(crate) handle: OnceLock<Weak<Handle<Handler>>>,
+    /// Commands that run on it.
+    pub(crate) commands: AtomicUsize,
 }
 
 impl Shared {
+    pub(crate) fn new(name: Arc<str>, user: &str) -> Self {
+        Self {
+            user: user.into(),
+            handle: OnceLock::new(),
+            commands: AtomicUsize::new(0),
+            name,
+            facts: Mutex::new(Facts::default()),
+            ended: watch::Sender::new(None),
+            listeners: Listeners::default(),
+        }
+    }
+
     pub(crate) fn note(&self, note: impl FnOnce(&mut Facts)) {
         note(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The failure that `fault` is. Where the library knows only that the connection is gone, the reason that it gave to
+    /// the callbacks is told, which may come a moment later.
+    pub(crate) async fn why(&self, phase: Phase, fault: &russh::Error) -> Failure {
+        use russh::Error::{Disconnect, HUP, RecvError, SendError};
+        if matches!(fault, Disconnect | HUP | RecvError | SendError)
+            && let Some(ended) = self.ended_soon().await
+        {
+            return Failure { phase, remote: failure(phase, ended.reason, String::new()).remote, ..ended };
+        }
+        of(phase, fault, &self.name)
+    }
+
+    /// Why the connection ended, if it did.
+    pub(crate) async fn ended_soon(&self) -> Option<Failure> {
+        let mut ended = self.ended.subscribe();
+        timeout(SOON, ended.wait_for(Option::is_some)).await.ok()?.ok()?.clone()
     }
 
     fn end(&self, failure: Failure) {
@@ -64,43 +112,160 @@ impl russh::client::Handler for Handler {
 
     async fn check_server_key(&mut self, offered: &PublicKeyOrCertificate) -> Result<bool, Fault> {
         let offered = match offered {
-            PublicKeyOrCertificate::PublicKey { key, .. } => key.to_bytes().map(|blob| (false, blob)),
+            PublicKeyOrCertificate::PublicKey { key, .. } => Offered::Key(logical(key)?),
             PublicKeyOrCertificate::Certificate(certificate) => {
-                certificate.to_bytes().map(|blob| (true, blob))
+                let blob = certificate.to_bytes().map_err(russh::Error::from)?;
+                Offered::Certificate(PublicKey::from_blob(&blob).map_err(|_| russh::Error::CouldNotReadKey)?)
             }
         };
-        let (certified, blob) = offered.map_err(|_| russh::Error::CouldNotReadKey)?;
-        let key = PublicKey::from_blob(&blob).map_err(|_| russh::Error::CouldNotReadKey)?;
-        let offered = if certified { Offered::Certificate(key) } else { Offered::Key(key) };
-        let verdict = self.judge.judge(&self.target.name, &self.place, &offered).await;
+        let verdict = self.judge.judge(&self.name, &self.place, &offered).await;
+        self.shared.note(|facts| facts.identity = Some(offered));
         match verdict {
             Verdict::Accepted { note } => {
-                self.shared.note(|facts| {
-                    facts.identity = Some(offered);
-                    facts.note = note;
-                });
+                self.shared.note(|facts| facts.note = note);
                 Ok(true)
             }
             Verdict::Refused { reason, message, advice } => {
-                let mut failure = trouble::failure(Phase::Identity, reason, message);
-                failure.advice = (!advice.is_empty()).then_some(advice);
-                Err(Fault::Refused(failure))
+                let mut refused = failure(Phase::Identity, reason, message);
+                refused.advice = (!advice.is_empty()).then_some(advice);
+                Err(Fault::Refused(refused))
             }
         }
+    }
+
+    async fn kex_done(&mut self, _: Option<&[u8]>, names: &Names, _: &mut Library) -> Result<(), Fault> {
+        let negotiated = Negotiated::new(names);
+        let server = self.heard.version().unwrap_or_default();
+        self.shared.note(|facts| {
+            // Keys exchanged anew say nothing of strictness: that was settled the first time.
+            let strict = facts.negotiated.as_ref().map(|first| first.strict);
+            facts.negotiated = Some(Negotiated { strict: strict.unwrap_or(negotiated.strict), ..negotiated });
+            if facts.server.is_empty() {
+                facts.server = harmless(&server).trim_matches('"').to_owned();
+            }
+        });
+        Ok(())
+    }
+
+    async fn auth_banner(&mut self, banner: &str, _: &mut Library) -> Result<(), Fault> {
+        self.shared.note(|facts| {
+            let room = LONGEST_BANNER.saturating_sub(facts.banner.len());
+            facts.banner.extend(banner.chars().take(room));
+        });
+        Ok(())
+    }
+
+    async fn openssh_ext_host_keys_announced(
+        &mut self,
+        keys: Vec<russh::keys::PublicKey>,
+        _: &mut Library,
+    ) -> Result<(), Fault> {
+        let _ = self.announced.try_send(keys);
+        Ok(())
+    }
+
+    async fn server_channel_open_forwarded_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        address: &str,
+        port: u32,
+        from: &str,
+        from_port: u32,
+        reply: ChannelOpenHandle,
+        _: &mut Library,
+    ) -> Result<(), Fault> {
+        let from = format!("{}:{from_port}", harmless(from).trim_matches('"'));
+        let Some(room) = self.shared.listeners.tcp(address, port) else {
+            reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+            return Ok(());
+        };
+        admit(room, channel, from, reply).await;
+        Ok(())
+    }
+
+    async fn server_channel_open_forwarded_streamlocal(
+        &mut self,
+        channel: Channel<Msg>,
+        path: &str,
+        reply: ChannelOpenHandle,
+        _: &mut Library,
+    ) -> Result<(), Fault> {
+        let Some(room) = self.shared.listeners.unix(path) else {
+            reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+            return Ok(());
+        };
+        admit(room, channel, String::new(), reply).await;
+        Ok(())
+    }
+
+    // The library accepts these by default; a server has no business to open any of them.
+
+    async fn server_channel_open_agent_forward(
+        &mut self,
+        _: Channel<Msg>,
+        reply: ChannelOpenHandle,
+        _: &mut Library,
+    ) -> Result<(), Fault> {
+        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+        Ok(())
+    }
+
+    async fn server_channel_open_session(
+        &mut self,
+        _: Channel<Msg>,
+        reply: ChannelOpenHandle,
+        _: &mut Library,
+    ) -> Result<(), Fault> {
+        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+        Ok(())
+    }
+
+    async fn server_channel_open_direct_tcpip(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: &str,
+        _: u32,
+        reply: ChannelOpenHandle,
+        _: &mut Library,
+    ) -> Result<(), Fault> {
+        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+        Ok(())
+    }
+
+    async fn server_channel_open_direct_streamlocal(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        reply: ChannelOpenHandle,
+        _: &mut Library,
+    ) -> Result<(), Fault> {
+        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+        Ok(())
+    }
+
+    async fn server_channel_open_x11(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        reply: ChannelOpenHandle,
+        _: &mut Library,
+    ) -> Result<(), Fault> {
+        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+        Ok(())
     }
 
     async fn disconnected(&mut self, reason: DisconnectReason<Fault>) -> Result<(), Fault> {
         match reason {
             DisconnectReason::ReceivedDisconnect(said) => {
-                self.shared.end(trouble::failure(
-                    Phase::Run,
-                    logic::fleet::ending::Reason::Lost,
-                    format!("{} ended the connection: {}", self.target.name, said.message),
-                ));
+                let detail = format!("{} ended the connection: {}", self.name, harmless(&said.message));
+                self.shared.end(failure(Phase::Run, Reason::Lost, detail));
                 Ok(())
             }
             DisconnectReason::Error(Fault::Library(fault)) => {
-                self.shared.end(trouble::of(Phase::Run, &fault, &self.target));
+                self.shared.end(of(Phase::Run, &fault, &self.name));
                 Err(Fault::Library(fault))
             }
             DisconnectReason::Error(Fault::Refused(failure)) => {
@@ -110,3 +275,42 @@ impl russh::client::Handler for Handler {
         }
     }
 }
+
+impl Drop for Handler {
+    /// The library's task is over, in whatever way.
+    fn drop(&mut self) {
+        self.shared.listeners.close();
+        self.shared.end(failure(
+            Phase::Run,
+            Reason::Lost,
+            format!("the connection to {} was closed", self.name),
+        ));
+    }
+}
+
+/// Our form of a key.
+pub(crate) fn logical(key: &russh::keys::PublicKey) -> Result<PublicKey, russh::Error> {
+    let blob = key.to_bytes()?;
+    PublicKey::from_blob(&blob).map_err(|_| russh::Error::CouldNotReadKey)
+}
+
+async fn admit(
+    room: mpsc::Sender<(Stream, String)>,
+    channel: Channel<Msg>,
+    from: String,
+    reply: ChannelOpenHandle,
+) {
+    match room.try_reserve() {
+        Ok(place) => {
+            reply.accept().await;
+            place.send((Stream::new(channel), from));
+        }
+        Err(_) => reply.reject(ChannelOpenFailure::ResourceShortage).await,
+    }
+}
+
+/// The library tells a caller that a connection is gone a moment before it says why.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Of the text before authentication so many characters are kept.
+const LONGEST_BANNER: usize = 4096;

@@ -18,6 +18,12 @@ pub trait Judge: Send + Sync {
     /// Decides about what a host offered. The server has proved that it holds the key.
     fn judge<'a>(&'a self, name: &'a str, at: &'a Place, offered: &'a Offered) -> BoxFuture<'a, Verdict>;
 
+    /// Which of the keys that an accepted host announced are worth a proof: all, or those that are not known yet.
+    fn unproved(&self, name: &str, keys: Vec<PublicKey>) -> Vec<PublicKey> {
+        let _ = name;
+        keys
+    }
+
     /// More keys of a host that was accepted (`hostkeys-00@openssh.com`), each proved by the server.
     fn announced(&self, name: &str, keys: Vec<PublicKey>);
 }

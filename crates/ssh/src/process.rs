@@ -1,19 +1,37 @@
 //! A command that runs on a host.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use logic::fleet::ending::{Core, Ending, Failure, Phase, Reason, Remote};
 use russh::client::Msg;
-use russh::{Channel, ChannelMsg, Sig};
+use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig};
+use tokio::sync::watch;
 
 use crate::handler::Shared;
-use crate::target::Target;
-use crate::trouble;
+use crate::stream::close_later;
+use crate::trouble::{advised, failure};
 
 /// How a command is started.
-#[derive(Debug, Clone, Default)]
-pub struct Exec {}
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Exec {
+    /// Variables to set; servers refuse most (`AcceptEnv`), silently.
+    pub environment: Vec<(String, String)>,
+    /// A terminal to run it in; without one standard output and error stay apart.
+    pub terminal: Option<Terminal>,
+}
+
+/// A terminal as a remote command sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terminal {
+    /// The value of `TERM`.
+    pub kind: String,
+    /// Its width in characters.
+    pub columns: u32,
+    /// Its height in lines.
+    pub rows: u32,
+}
 
 /// What a command does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,45 +47,59 @@ pub enum Event {
 }
 
 /// A running command. Nothing is read from the network while its events are not taken, but for a small buffer.
+///
+/// Dropping it closes the channel; the command may then go on (see [`Process::end`]).
 pub struct Process {
-    channel: Channel<Msg>,
-    target: Arc<Target>,
+    pub(crate) reading: ChannelReadHalf,
+    channel: Arc<ChannelWriteHalf<Msg>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) phase: Phase,
+    pub(crate) ending: Option<Ending>,
+    /// True once no more events will come.
+    pub(crate) over: watch::Sender<bool>,
+}
+
+/// The standard input of a command, to be written while its events are read.
+#[derive(Clone)]
+pub struct Stdin {
+    channel: Arc<ChannelWriteHalf<Msg>>,
     shared: Arc<Shared>,
-    phase: Phase,
-    ending: Option<Ending>,
-    over: bool,
+    over: watch::Receiver<bool>,
 }
 
 impl Process {
-    pub(crate) fn new(channel: Channel<Msg>, target: Arc<Target>, shared: Arc<Shared>) -> Self {
-        Self { channel, target, shared, phase: Phase::Start, ending: None, over: false }
+    pub(crate) fn new(channel: Channel<Msg>, shared: Arc<Shared>) -> Self {
+        let (reading, channel) = channel.split();
+        shared.commands.fetch_add(1, Relaxed);
+        Self {
+            reading,
+            channel: Arc::new(channel),
+            shared,
+            phase: Phase::Start,
+            ending: None,
+            over: watch::Sender::new(false),
+        }
     }
 
-    /// The next event; `None` after [`Event::Ended`].
+    /// The next event; `None` after [`Event::Ended`]. May be dropped and called again without losing anything.
     pub async fn next(&mut self) -> Option<Event> {
-        if self.over {
+        if *self.over.borrow() {
             return None;
         }
         loop {
-            match self.channel.wait().await {
+            match self.reading.wait().await {
                 Some(ChannelMsg::Success) if self.phase == Phase::Start => {
                     self.phase = Phase::Run;
                     return Some(Event::Started);
                 }
                 Some(ChannelMsg::Failure) if self.phase == Phase::Start => {
-                    self.over = true;
-                    let mut refused = trouble::failure(
-                        Phase::Start,
-                        Reason::ChannelRefused,
-                        format!("{} refused to run the command", self.target.name),
-                    );
-                    refused.remote = Remote::NeverStarted;
-                    return Some(Event::Ended(Ending::Failed(refused)));
+                    self.ending = Some(Ending::Failed(self.refused()));
+                    return Some(self.finish());
                 }
                 Some(ChannelMsg::Data { data }) => return Some(Event::Stdout(data)),
                 Some(ChannelMsg::ExtendedData { data, ext: 1 }) => return Some(Event::Stderr(data)),
                 Some(ChannelMsg::ExitStatus { exit_status }) => {
-                    self.ending = Some(Ending::Exited(exit_status))
+                    self.ending = Some(Ending::Exited(exit_status));
                 }
                 Some(ChannelMsg::ExitSignal { signal_name, core_dumped, .. }) => {
                     self.ending = Some(Ending::Signalled {
@@ -75,67 +107,153 @@ impl Process {
                         core: if core_dumped { Core::Dumped } else { Core::None },
                     });
                 }
-                Some(ChannelMsg::Close) | None => {
-                    self.over = true;
-                    let ending = self.ending.take().unwrap_or_else(|| Ending::Failed(self.no_status()));
-                    return Some(Event::Ended(ending));
+                Some(ChannelMsg::Close) => return Some(self.finish()),
+                None => {
+                    if self.ending.is_none() {
+                        // The connection is gone; why comes a moment later.
+                        self.ending = Some(Ending::Failed(self.lost().await));
+                    }
+                    return Some(self.finish());
                 }
                 Some(_) => {}
             }
         }
     }
 
-    /// Writes to the command's standard input; waits while the other side does not read.
+    /// Its standard input.
+    #[must_use]
+    pub fn stdin(&self) -> Stdin {
+        Stdin {
+            channel: Arc::clone(&self.channel),
+            shared: Arc::clone(&self.shared),
+            over: self.over.subscribe(),
+        }
+    }
+
+    /// Writes to its standard input; waits while the other side does not read. While it waits no events are taken, so
+    /// where the command may answer much, write through [`Process::stdin`] beside reading.
     ///
     /// # Errors
     /// The command or the connection has ended.
     pub async fn write(&mut self, data: &[u8]) -> Result<(), Failure> {
-        self.channel.data(data).await.map_err(|fault| trouble::of(self.phase, &fault, &self.target))
+        self.stdin().write(Bytes::copy_from_slice(data)).await
     }
 
-    /// Ends the command's standard input.
+    /// Ends its standard input.
     ///
     /// # Errors
     /// The connection has ended.
     pub async fn finish_stdin(&mut self) -> Result<(), Failure> {
-        self.channel.eof().await.map_err(|fault| trouble::of(self.phase, &fault, &self.target))
+        self.stdin().finish().await
     }
 
-    /// Sends a signal, such as `TERM`, to the command (RFC 4254 section 6.9). The server does not say whether it obeyed.
+    /// Sends a signal, such as `TERM`, to the command and all it started (RFC 4254 section 6.9). The server does not say
+    /// whether it obeyed; OpenSSH does not for commands that its configuration forces.
     ///
     /// # Errors
     /// The connection has ended.
     pub async fn signal(&mut self, name: &str) -> Result<(), Failure> {
-        let signal = match name {
-            "TERM" => Sig::TERM,
-            "KILL" => Sig::KILL,
-            "INT" => Sig::INT,
-            "HUP" => Sig::HUP,
-            "QUIT" => Sig::QUIT,
-            "USR1" => Sig::USR1,
-            other => Sig::Custom(other.to_owned()),
-        };
-        self.channel.signal(signal).await.map_err(|fault| trouble::of(self.phase, &fault, &self.target))
+        match self.channel.signal(signal_named(name)).await {
+            Ok(()) => Ok(()),
+            Err(fault) => Err(self.shared.why(self.phase, &fault).await),
+        }
     }
 
-    fn no_status(&self) -> Failure {
-        match self.shared.ended.borrow().clone() {
-            Some(mut failure) => {
-                failure.phase = self.phase;
-                failure.remote = Remote::Unknown;
-                failure
-            }
-            None => trouble::failure(
+    fn finish(&mut self) -> Event {
+        self.over.send_replace(true);
+        let ending = match &self.ending {
+            Some(ending) => ending.clone(),
+            None => Ending::Failed(failure(
                 self.phase,
                 Reason::NoStatus,
-                format!("{} closed the channel without saying how the command ended", self.target.name),
-            ),
+                format!("{} closed the channel without saying how the command ended", self.shared.name),
+            )),
+        };
+        self.ending = Some(ending.clone());
+        Event::Ended(ending)
+    }
+
+    pub(crate) fn refused(&self) -> Failure {
+        let mut refused = advised(
+            Phase::Start,
+            Reason::ChannelRefused,
+            format!("{} logged us in, but refused to run the command", self.shared.name),
+            "look at the options of our key in authorized_keys there, and at its sshd_config",
+        );
+        refused.remote = Remote::NeverStarted;
+        refused
+    }
+
+    async fn lost(&self) -> Failure {
+        self.shared.why(self.phase, &russh::Error::Disconnect).await
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.shared.commands.fetch_sub(1, Relaxed);
+        if !self.over.send_replace(true) {
+            close_later(&self.channel, None);
         }
     }
 }
 
-fn signal_word(signal: &Sig) -> String {
-    match signal {
+impl Stdin {
+    /// Writes; waits while the other side does not read.
+    ///
+    /// # Errors
+    /// The command or the connection has ended.
+    pub async fn write(&mut self, data: Bytes) -> Result<(), Failure> {
+        let mut ended = self.shared.ended.subscribe();
+        let sent = tokio::select! {
+            sent = self.channel.data_bytes(data) => sent,
+            // Nobody opens the window of a channel that is closed.
+            _ = self.over.wait_for(|over| *over) => Err(russh::Error::WrongChannel),
+            _ = ended.wait_for(Option::is_some) => Err(russh::Error::Disconnect),
+        };
+        match sent {
+            Ok(()) => Ok(()),
+            Err(russh::Error::WrongChannel) => Err(failure(
+                Phase::Run,
+                Reason::ChannelRefused,
+                format!("the command on {} ended without reading all its input", self.shared.name),
+            )),
+            Err(fault) => Err(self.shared.why(Phase::Run, &fault).await),
+        }
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub async fn finish(&mut self) -> Result<(), Failure> {
+        match self.channel.eof().await {
+            Ok(()) => Ok(()),
+            Err(fault) => Err(self.shared.why(Phase::Run, &fault).await),
+        }
+    }
+}
+
+fn signal_named(name: &str) -> Sig {
+    match name.strip_prefix("SIG").unwrap_or(name) {
+        "ABRT" => Sig::ABRT,
+        "ALRM" => Sig::ALRM,
+        "FPE" => Sig::FPE,
+        "HUP" => Sig::HUP,
+        "ILL" => Sig::ILL,
+        "INT" => Sig::INT,
+        "KILL" => Sig::KILL,
+        "PIPE" => Sig::PIPE,
+        "QUIT" => Sig::QUIT,
+        "SEGV" => Sig::SEGV,
+        "TERM" => Sig::TERM,
+        "USR1" => Sig::USR1,
+        other => Sig::Custom(other.to_owned()),
+    }
+}
+
+pub(crate) fn signal_word(signal: &Sig) -> String {
+    let word = match signal {
         Sig::ABRT => "ABRT",
         Sig::ALRM => "ALRM",
         Sig::FPE => "FPE",
@@ -148,7 +266,8 @@ fn signal_word(signal: &Sig) -> String {
         Sig::SEGV => "SEGV",
         Sig::TERM => "TERM",
         Sig::USR1 => "USR1",
-        Sig::Custom(name) => name,
-    }
-    .to_owned()
+        // A name of the server's own choice.
+        Sig::Custom(name) => return name.chars().filter(char::is_ascii_graphic).take(32).collect(),
+    };
+    word.to_owned()
 }

@@ -1,49 +1,155 @@
 //! A connection to a host that is who it should be, logged in.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
-use logic::fleet::ending::{Failure, Phase, Reason};
+use logic::fleet::ending::{Failure, Phase, Reason, Remote};
 use russh::client::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
-use crate::handler::{Handler, Shared};
-use crate::judge::{Offered, Place};
+use crate::facts::Facts;
+use crate::handler::{Handler, Shared, logical};
+use crate::judge::Judge;
+use crate::listen::{Incoming, Listener};
 use crate::process::{Exec, Process};
-use crate::target::Target;
-use crate::trouble;
+use crate::stream::Stream;
+use crate::trouble::{self, failure};
 
 /// A connection, logged in. Dropping it and all that was opened on it closes it.
 pub struct Session {
-    handle: Handle<Handler>,
-    target: Arc<Target>,
+    handle: Arc<Handle<Handler>>,
     shared: Arc<Shared>,
+    proofs: watch::Receiver<Proofs>,
 }
 
-/// What was learnt while connecting.
-#[derive(Debug, Clone, Default)]
-pub struct Facts {
-    /// Where the host answered.
-    pub address: Option<Place>,
-    /// The key or certificate that it proved.
-    pub identity: Option<Offered>,
-    /// What the judge wants the user to know.
-    pub note: Option<String>,
-    /// Our key that it accepted.
-    pub key: String,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proofs {
+    None,
+    Pending,
 }
 
 impl Session {
-    pub(crate) fn new(handle: Handle<Handler>, target: Arc<Target>, shared: Arc<Shared>) -> Self {
-        Self { handle, target, shared }
+    pub(crate) fn new(
+        handle: Handle<Handler>,
+        shared: Arc<Shared>,
+        judge: Arc<dyn Judge>,
+        announced: mpsc::Receiver<Vec<russh::keys::PublicKey>>,
+    ) -> Self {
+        let handle = Arc::new(handle);
+        let (pending, proofs) = watch::channel(Proofs::None);
+        let weak = Arc::downgrade(&handle);
+        let _ = shared.handle.set(Weak::clone(&weak));
+        let name = Arc::clone(&shared.name);
+        tokio::spawn(prove(weak, name, judge, announced, pending));
+        Self { handle, shared, proofs }
     }
 
     /// Sends a command. Its events, [`crate::Event::Started`] first, come from [`Process::next`].
     ///
     /// # Errors
     /// The server refused a channel, or the connection broke; the command was not started.
-    pub async fn exec(&self, command: &str, _options: &Exec) -> Result<Process, Failure> {
-        let channel = self.handle.channel_open_session().await.map_err(|fault| self.never_started(&fault))?;
-        channel.exec(true, command).await.map_err(|fault| self.never_started(&fault))?;
-        Ok(Process::new(channel, Arc::clone(&self.target), Arc::clone(&self.shared)))
+    pub async fn exec(&self, command: &str, options: &Exec) -> Result<Process, Failure> {
+        let channel = match self.handle.channel_open_session().await {
+            Ok(channel) => channel,
+            Err(fault) => return Err(self.never_started(&fault).await),
+        };
+        for (name, value) in &options.environment {
+            if let Err(fault) = channel.set_env(false, name.as_str(), value.as_str()).await {
+                return Err(self.never_started(&fault).await);
+            }
+        }
+        if let Some(terminal) = &options.terminal {
+            let (columns, rows) = (terminal.columns, terminal.rows);
+            let sent = channel.request_pty(false, &terminal.kind, columns, rows, 0, 0, &[]).await;
+            if let Err(fault) = sent {
+                return Err(self.never_started(&fault).await);
+            }
+        }
+        if let Err(fault) = channel.exec(true, command).await {
+            return Err(self.never_started(&fault).await);
+        }
+        Ok(Process::new(channel, Arc::clone(&self.shared)))
+    }
+
+    /// Opens a stream to a TCP port as the host sees it (RFC 4254 section 7.2).
+    ///
+    /// # Errors
+    /// The server refused, or could not connect.
+    pub async fn open_tcp(&self, host: &str, port: u16) -> Result<Stream, Failure> {
+        let opened = self.handle.channel_open_direct_tcpip(host, u32::from(port), "127.0.0.1", 0).await;
+        self.stream(opened, &format!("{host}:{port}")).await
+    }
+
+    /// Opens a stream to a Unix socket on the host (OpenSSH PROTOCOL section 2.4).
+    ///
+    /// # Errors
+    /// The server refused, or could not connect.
+    pub async fn open_unix(&self, path: &str) -> Result<Stream, Failure> {
+        let opened = self.handle.channel_open_direct_streamlocal(path).await;
+        self.stream(opened, path).await
+    }
+
+    /// Has the host listen on a TCP port for us. With port 0 it chooses one; [`Incoming::at`] tells.
+    ///
+    /// # Errors
+    /// The server refused.
+    pub async fn listen_tcp(&self, address: &str, port: u16) -> Result<Incoming, Failure> {
+        let weak = Arc::downgrade(&self.handle);
+        let asked = Listener::Tcp(address.to_owned(), port);
+        // A port that is known is awaited before it is asked for, so that the first client finds us ready.
+        let early = (port != 0).then(|| self.shared.listeners.open(asked, weak.clone()));
+        match self.handle.tcpip_forward(address, u32::from(port)).await {
+            Ok(chosen) => Ok(early.unwrap_or_else(|| {
+                let chosen = u16::try_from(chosen).unwrap_or_default();
+                self.shared.listeners.open(Listener::Tcp(address.to_owned(), chosen), weak)
+            })),
+            Err(fault) => Err(self.no_listener(&fault, &format!("{address}:{port}")).await),
+        }
+    }
+
+    /// Has the host listen on a Unix socket for us.
+    ///
+    /// # Errors
+    /// The server refused, for instance because the path exists.
+    pub async fn listen_unix(&self, path: &str) -> Result<Incoming, Failure> {
+        let at = Listener::Unix(path.to_owned());
+        let incoming = self.shared.listeners.open(at, Arc::downgrade(&self.handle));
+        match self.handle.streamlocal_forward(path).await {
+            Ok(()) => Ok(incoming),
+            Err(fault) => Err(self.no_listener(&fault, path).await),
+        }
+    }
+
+    /// A channel to a subsystem.
+    #[expect(dead_code, reason = "transfers of files come next")]
+    pub(crate) async fn subsystem(&self, name: &str) -> Result<Stream, Failure> {
+        let opened = self.handle.channel_open_session().await;
+        let mut channel = match opened {
+            Ok(channel) => channel,
+            Err(fault) => return Err(self.never_started(&fault).await),
+        };
+        if let Err(fault) = channel.request_subsystem(true, name).await {
+            return Err(self.never_started(&fault).await);
+        }
+        loop {
+            match channel.wait().await {
+                Some(russh::ChannelMsg::Success) => return Ok(Stream::new(channel)),
+                Some(russh::ChannelMsg::Failure) => {
+                    let mut refused = trouble::advised(
+                        Phase::Start,
+                        Reason::ChannelRefused,
+                        format!("{} has no subsystem {name}", self.shared.name),
+                        &format!("add \"Subsystem {name} internal-{name}\" to its sshd_config"),
+                    );
+                    refused.remote = Remote::NeverStarted;
+                    return Err(refused);
+                }
+                Some(russh::ChannelMsg::Close) | None => {
+                    return Err(self.never_started(&russh::Error::Disconnect).await);
+                }
+                Some(_) => {}
+            }
+        }
     }
 
     /// What was learnt while connecting.
@@ -52,27 +158,102 @@ impl Session {
         self.shared.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The name under which the host is known.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Whether the connection still stands, as far as is known.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.handle.is_closed()
+    }
+
     /// Waits until the connection has ended, and says why.
     pub async fn closed(&self) -> Failure {
         let mut ended = self.shared.ended.subscribe();
         match ended.wait_for(Option::is_some).await.map(|why| why.clone()) {
             Ok(Some(failure)) => failure,
-            _ => trouble::failure(
+            _ => failure(
                 Phase::Run,
                 Reason::Lost,
-                format!("the connection to {} ended", self.target.name),
+                format!("the connection to {} was closed", self.shared.name),
             ),
         }
     }
 
-    /// Says goodbye.
-    pub async fn close(self) {
+    /// Says goodbye, after the proofs of announced keys that are under way.
+    pub async fn close(mut self) {
+        let _ = timeout(LAST_PROOF, self.proofs.wait_for(|proofs| *proofs == Proofs::None)).await;
         let _ = self.handle.disconnect(russh::Disconnect::ByApplication, "", "").await;
     }
 
-    fn never_started(&self, fault: &russh::Error) -> Failure {
-        let mut failure = trouble::of(Phase::Start, fault, &self.target);
-        failure.remote = logic::fleet::ending::Remote::NeverStarted;
+    async fn stream(
+        &self,
+        opened: Result<russh::Channel<russh::client::Msg>, russh::Error>,
+        to: &str,
+    ) -> Result<Stream, Failure> {
+        match opened {
+            Ok(channel) => Ok(Stream::new(channel)),
+            Err(fault) => {
+                let mut failure = self.never_started(&fault).await;
+                if matches!(fault, russh::Error::ChannelOpenFailure(russh::ChannelOpenFailure::ConnectFailed))
+                {
+                    failure.reason = Reason::Unreachable;
+                    failure.detail = format!("{} could not connect to {to}", self.shared.name);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    async fn no_listener(&self, fault: &russh::Error, at: &str) -> Failure {
+        let mut failure = self.never_started(fault).await;
+        if matches!(fault, russh::Error::RequestDenied) {
+            failure.detail = format!("{} refused to listen on {at} for us", self.shared.name);
+            failure.advice = Some(
+                "is it in use there? look at AllowTcpForwarding, GatewayPorts, PermitListen in its sshd_config"
+                    .to_owned(),
+            );
+        }
         failure
     }
+
+    async fn never_started(&self, fault: &russh::Error) -> Failure {
+        Failure { remote: Remote::NeverStarted, ..self.shared.why(Phase::Start, fault).await }
+    }
 }
+
+/// Has the server prove the keys that it announced, and passes them on.
+async fn prove(
+    handle: Weak<Handle<Handler>>,
+    name: Arc<str>,
+    judge: Arc<dyn Judge>,
+    mut announced: mpsc::Receiver<Vec<russh::keys::PublicKey>>,
+    pending: watch::Sender<Proofs>,
+) {
+    while let Some(keys) = announced.recv().await {
+        let logical: Vec<_> = keys.iter().take(MOST_KEYS).filter_map(|key| logical(key).ok()).collect();
+        let new = judge.unproved(&name, logical.clone());
+        let asked: Vec<_> = keys
+            .into_iter()
+            .take(MOST_KEYS)
+            .filter(|key| crate::handler::logical(key).is_ok_and(|key| new.contains(&key)))
+            .collect();
+        let Some(handle) = handle.upgrade().filter(|_| !asked.is_empty()) else { continue };
+        pending.send_replace(Proofs::Pending);
+        let proved = timeout(LAST_PROOF, handle.hostkeys_prove(asked)).await;
+        drop(handle);
+        if matches!(proved, Ok(Ok(()))) {
+            judge.announced(&name, new);
+        }
+        pending.send_replace(Proofs::None);
+    }
+}
+
+/// How long a proof may take; and so long the end of a session waits for one.
+const LAST_PROOF: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// So many announced keys are looked at.
+const MOST_KEYS: usize = 32;

@@ -2,9 +2,15 @@
 
 mod support;
 
-use logic::fleet::ending::{Ending, Phase, Reason};
-use support::sshd::Sshd;
-use support::{Pinned, client, phases, run, session, target};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use bytes::Bytes;
+use logic::fleet::ending::{Core, Ending, Phase, Reason, Remote};
+use ssh::{Event, Exec, Terminal};
+use support::sshd::{Sshd, processes};
+use support::{Pinned, client, gather, phases, run, session, target};
 
 #[tokio::test]
 async fn a_command_says_both_streams_and_its_status() {
@@ -33,4 +39,260 @@ async fn a_host_that_the_judge_refuses_gets_nothing_of_ours() {
     assert_eq!((failure.phase, failure.reason), (Phase::Identity, Reason::KeyChanged));
     assert_eq!(failure.detail, "web1 answered with another key");
     assert!(!sshd.log().contains("publickey"), "{}", sshd.log());
+}
+
+#[tokio::test]
+async fn many_commands_share_a_session_at_once() {
+    let sshd = Sshd::with("MaxSessions 10");
+    let session = session(&sshd).await;
+    let mut running = Vec::new();
+    for number in 0..8 {
+        running.push(session.exec(&format!("echo {number}"), &Exec::default()).await.unwrap());
+    }
+    for (number, process) in running.iter_mut().enumerate() {
+        assert_eq!(gather(process).await.stdout, format!("{number}\n").into_bytes());
+    }
+}
+
+#[tokio::test]
+async fn a_signal_of_the_command_itself_is_told_apart_from_a_status() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    let said = run(&session, "kill -SEGV $$").await;
+    let Some(Ending::Signalled { signal, core }) = said.ending else { panic!("{:?}", said.ending) };
+    assert_eq!(signal, "SEGV");
+    assert!(matches!(core, Core::Dumped | Core::None));
+}
+
+#[tokio::test]
+async fn ending_a_command_ends_it_and_its_children_on_the_server() {
+    ends_everything(&Sshd::for_ordinary_user(""), 8110).await;
+}
+
+#[tokio::test]
+async fn ending_a_command_of_root_ends_it_too_though_sshd_ignores_the_signal() {
+    ends_everything(&Sshd::start(), 8120).await;
+}
+
+/// `seconds` tells this test's processes from those of others.
+async fn ends_everything(sshd: &Sshd, seconds: u32) {
+    for (number, script) in [
+        // Obeys.
+        "sleep SECONDS & echo ready; wait",
+        // Ignores TERM, so KILL is needed.
+        "trap '' TERM; sleep SECONDS & echo ready; while :; do wait; sleep SECONDS; done",
+        // Never stops talking, and nobody listens.
+        "sleep SECONDS & echo ready; exec yes SECONDS",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let session = session(sshd).await;
+        let word = (seconds + u32::try_from(number).unwrap()).to_string();
+        let running = || processes().iter().any(|line| line.contains(&format!(" {word}")));
+        let mut process = session.exec(&script.replace("SECONDS", &word), &Exec::default()).await.unwrap();
+        while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
+        support::eventually("it runs", running).await;
+        let remote = process.end(Duration::from_millis(800)).await;
+        assert_eq!(remote, Remote::Ended, "{script}\n{}", sshd.log());
+        support::eventually("its processes are gone", || !running()).await;
+    }
+}
+
+#[tokio::test]
+async fn the_signal_that_ended_a_command_is_told() {
+    let sshd = Sshd::for_ordinary_user("");
+    let session = session(&sshd).await;
+    for name in ["INT", "TERM", "KILL"] {
+        let mut process = session.exec("echo ready; exec sleep 8104", &Exec::default()).await.unwrap();
+        while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
+        process.signal(name).await.unwrap();
+        let said = gather(&mut process).await;
+        assert!(matches!(&said.ending, Some(Ending::Signalled { signal, .. }) if signal == name), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_be_signalled_is_unknown() {
+    let sshd = Sshd::for_ordinary_user("");
+    let key = std::fs::read_to_string(sshd.directory.path().join("client.pub")).unwrap();
+    let line = format!("command=\"echo ready; exec sleep 8105\" {key}");
+    std::fs::write(sshd.directory.path().join("authorized_keys"), line).unwrap();
+    let session = session(&sshd).await;
+    let mut process = session.exec("true", &Exec::default()).await.unwrap();
+    while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
+    assert_eq!(process.end(Duration::from_millis(300)).await, Remote::Unknown);
+}
+
+#[tokio::test]
+async fn a_flood_is_held_back_by_a_slow_reader_and_arrives_whole() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    let script = "head -c 40000000 /dev/zero | tr '\\0' 'x' | cat; echo done >&2";
+    let mut process = session.exec(script, &Exec::default()).await.unwrap();
+    let mut hash = Context::new(&SHA256);
+    let (mut total, mut taken) = (0_usize, 0_u32);
+    let before = memory();
+    let ending = loop {
+        match process.next().await.unwrap() {
+            Event::Stdout(data) => {
+                hash.update(&data);
+                total += data.len();
+                taken += 1;
+                if taken.is_multiple_of(200) {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+            Event::Ended(ending) => break ending,
+            _ => {}
+        }
+    };
+    assert_eq!(ending, Ending::Exited(0));
+    assert_eq!(total, 40_000_000);
+    assert_eq!(hex(hash.finish().as_ref()), sha256_of_x(40_000_000));
+    let grown = memory().saturating_sub(before);
+    assert!(grown < 20_000, "grew by {grown} KiB");
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_stops_the_sender() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    let file = sshd.directory.path().join("written");
+    let script = format!("dd if=/dev/zero bs=65536 count=4000 2>/dev/null | tee {} | cat", file.display());
+    let mut process = session.exec(&script, &Exec::default()).await.unwrap();
+    while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
+    let written = || std::fs::metadata(&file).map_or(0, |found| found.len());
+    // It has stopped when two looks, far apart for a program that writes without end, see the same.
+    let mut last = 0;
+    support::eventually("it stops", || {
+        let now = written();
+        let same = now == last && now > 0;
+        last = now;
+        std::thread::sleep(Duration::from_millis(150));
+        same
+    })
+    .await;
+    assert!(written() < 16 << 20, "{} bytes were written", written());
+    let said = gather(&mut process).await;
+    assert_eq!(said.ending, Some(Ending::Exited(0)));
+    assert_eq!(written(), 4000 * 65_536);
+}
+
+#[tokio::test]
+async fn standard_input_arrives_whole_while_output_is_read() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    let mut process = session.exec("tee /dev/stderr | sha256sum", &Exec::default()).await.unwrap();
+    let mut stdin = process.stdin();
+    let writing = tokio::spawn(async move {
+        let block = Bytes::from(vec![b'x'; 100_000]);
+        for _ in 0..100 {
+            stdin.write(block.clone()).await.unwrap();
+        }
+        stdin.finish().await.unwrap();
+    });
+    let said = gather(&mut process).await;
+    writing.await.unwrap();
+    assert_eq!(said.stderr.len(), 10_000_000);
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), format!("{}  -\n", sha256_of_x(10_000_000)));
+}
+
+#[tokio::test]
+async fn a_writer_is_told_when_the_command_ends_without_reading() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    let mut process = session.exec("exec 0<&-; exit 4", &Exec::default()).await.unwrap();
+    let mut stdin = process.stdin();
+    let writing = tokio::spawn(async move {
+        let block = Bytes::from(vec![0; 1_000_000]);
+        loop {
+            if let Err(failure) = stdin.write(block.clone()).await {
+                return failure;
+            }
+        }
+    });
+    assert_eq!(gather(&mut process).await.ending, Some(Ending::Exited(4)));
+    assert_eq!(writing.await.unwrap().reason, Reason::ChannelRefused);
+}
+
+#[tokio::test]
+async fn a_connection_lost_while_running_is_lost_and_the_command_unknown() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    let script = "echo ready; kill -9 $PPID; sleep 1";
+    let said = run(&session, script).await;
+    let Some(Ending::Failed(failure)) = said.ending else { panic!("{:?}", said.ending) };
+    assert_eq!((failure.phase, failure.reason, failure.remote), (Phase::Run, Reason::Lost, Remote::Unknown));
+    assert!(failure.detail.contains("web1"), "{}", failure.detail);
+    assert_eq!(session.closed().await.reason, Reason::Lost);
+    let after = session.exec("true", &Exec::default()).await.err().unwrap();
+    assert_eq!((after.reason, after.remote), (Reason::Lost, Remote::NeverStarted));
+}
+
+#[tokio::test]
+async fn a_session_too_many_is_a_channel_refused() {
+    let sshd = Sshd::with("MaxSessions 1");
+    let session = session(&sshd).await;
+    let _first = session.exec("sleep 8106", &Exec::default()).await.unwrap();
+    let failure = session.exec("true", &Exec::default()).await.err().unwrap();
+    assert_eq!((failure.phase, failure.reason), (Phase::Start, Reason::ChannelRefused));
+    assert_eq!(failure.remote, Remote::NeverStarted);
+}
+
+#[tokio::test]
+async fn a_command_in_a_terminal_sees_one() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    let terminal = Terminal { kind: "xterm".to_owned(), columns: 91, rows: 33 };
+    let exec = Exec { terminal: Some(terminal), ..Exec::default() };
+    let said = gather(&mut session.exec("stty size; echo $TERM", &exec).await.unwrap()).await;
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "33 91\r\nxterm\r\n");
+}
+
+#[tokio::test]
+async fn keys_exchanged_anew_lose_no_byte() {
+    let sshd = Sshd::with("RekeyLimit 1M");
+    let mut target = target(&sshd);
+    target.rekey.bytes = 700_000;
+    let session = client(&Pinned::of(&[&sshd])).connect(&target, &|_| {}).await.unwrap();
+    let mut process = session.exec("tee /dev/stderr | sha256sum", &Exec::default()).await.unwrap();
+    let mut stdin = process.stdin();
+    let writing = tokio::spawn(async move {
+        let block = Bytes::from(vec![b'x'; 50_000]);
+        for _ in 0..400 {
+            stdin.write(block.clone()).await.unwrap();
+        }
+        stdin.finish().await.unwrap();
+    });
+    let said = gather(&mut process).await;
+    writing.await.unwrap();
+    assert_eq!(said.stderr.len(), 20_000_000, "{:?}", said.ending);
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), format!("{}  -\n", sha256_of_x(20_000_000)));
+}
+
+fn sha256_of_x(length: usize) -> String {
+    let mut hash = Context::new(&SHA256);
+    let block = vec![b'x'; 1 << 20];
+    let mut left = length;
+    while left > 0 {
+        let now = left.min(block.len());
+        hash.update(&block[..now]);
+        left -= now;
+    }
+    hex(hash.finish().as_ref())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Resident memory of this process in KiB.
+fn memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
 }

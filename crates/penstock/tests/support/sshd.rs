@@ -41,6 +41,20 @@ impl Sshd {
         Self::in_directory(tempfile::tempdir().unwrap(), lines)
     }
 
+    /// Lets somebody log in who is not root, if the test runs as root: sshd separates privileges only then.
+    pub fn for_ordinary_user(lines: &str) -> Self {
+        let mut sshd = Self::with(lines);
+        if nix::unistd::geteuid().is_root() {
+            sshd.user = ordinary_user();
+            let open = |path: &Path, mode| {
+                fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            };
+            open(sshd.directory.path(), 0o755);
+            open(&sshd.directory.path().join("authorized_keys"), 0o644);
+        }
+        sshd
+    }
+
     /// In a directory that may hold keys already: `host` and `client`, made by `ssh-keygen`.
     pub fn in_directory(directory: TempDir, lines: &str) -> Self {
         let path = directory.path();
@@ -64,7 +78,10 @@ impl Sshd {
         if nix::unistd::geteuid().is_root() {
             fs::create_dir_all("/run/sshd").unwrap();
         }
-        let mut process = Command::new(program("sshd"))
+        // A job in the background of a script ignores SIGINT, and so would all that it starts.
+        let mut process = Command::new(program("env"))
+            .arg("--default-signal=INT,QUIT")
+            .arg(program("sshd"))
             .args(["-D", "-e", "-f"])
             .arg(&file)
             .stdin(Stdio::null())
@@ -118,7 +135,7 @@ impl Sshd {
 
 impl Drop for Sshd {
     fn drop(&mut self) {
-        for child in children_of(self.process.id()) {
+        for child in descendants(self.process.id()) {
             let _ = nix::sys::signal::kill(
                 nix::unistd::Pid::from_raw(child.cast_signed()),
                 nix::sys::signal::Signal::SIGKILL,
@@ -181,6 +198,26 @@ pub fn program(name: &str) -> PathBuf {
         .map(|directory| directory.join(name))
         .find(|candidate| candidate.is_file())
         .unwrap_or_else(|| panic!("{name} is missing: run `make setup`"))
+}
+
+/// The user that `make setup` makes where it runs as root.
+fn ordinary_user() -> String {
+    let name = "penstock-test";
+    assert!(
+        nix::unistd::User::from_name(name).unwrap().is_some(),
+        "there is no user {name}: run `make setup`"
+    );
+    name.to_owned()
+}
+
+fn descendants(of: u32) -> Vec<u32> {
+    let mut found = children_of(of);
+    let mut next = 0;
+    while let Some(child) = found.get(next).copied() {
+        found.extend(children_of(child));
+        next += 1;
+    }
+    found
 }
 
 fn children_of(parent: u32) -> Vec<u32> {

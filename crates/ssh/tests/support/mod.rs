@@ -1,4 +1,5 @@
 //! What the tests of connections stand on: judges, targets, events gathered.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![allow(dead_code, reason = "each test file is its own crate and uses its own part")]
 
 #[path = "../../../penstock/tests/support/sshd.rs"]
@@ -105,4 +106,13 @@ pub async fn phases(client: &Client, target: &Target) -> (Vec<Phase>, Result<Ses
     let seen = Mutex::new(Vec::new());
     let result = client.connect(target, &|phase| seen.lock().unwrap().push(phase)).await;
     (seen.into_inner().unwrap(), result)
+}
+
+/// Waits until `condition` holds; the test fails with `what` after 20 seconds.
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !condition() {
+        assert!(std::time::Instant::now() < limit, "not in time: {what}");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
 }
