@@ -3,17 +3,27 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, VerifiedPublicKey};
 use russh::{Channel, ChannelId, ChannelOpenFailure, Sig};
 
-use super::host::Host;
-use super::program::{self, Call};
+use super::channel::{self, Call, Place};
+use super::fault::{Fault, Kind};
+use super::host::{Farewell, Host};
+
+use super::wire::{Control, Cut};
 
 /// The state of one connection.
 pub(super) struct Session {
     host: Arc<Host>,
     connection: u64,
+    control: Arc<Control>,
+    fault: Option<Fault>,
+    /// Told when the connection is to end with a message.
+    farewell: Arc<Farewell>,
+    /// Answers that never come.
+    unanswered: Vec<ChannelOpenHandle>,
     /// Channels in which nothing runs yet.
     idle: HashMap<ChannelId, Idle>,
 }
@@ -25,8 +35,19 @@ struct Idle {
 }
 
 impl Session {
-    pub(super) fn new(host: Arc<Host>, connection: u64) -> Self {
-        Self { host, connection, idle: HashMap::new() }
+    pub(super) fn new(
+        host: Arc<Host>,
+        connection: u64,
+        control: Arc<Control>,
+        fault: Option<Fault>,
+        farewell: Arc<Farewell>,
+    ) -> Self {
+        Self { host, connection, control, fault, farewell, unanswered: Vec::new(), idle: HashMap::new() }
+    }
+
+    /// Whether this connection has a fault.
+    fn has(&self, kind: Kind) -> bool {
+        self.fault.as_ref().is_some_and(|fault| fault.kind == kind)
     }
 
     fn note(&self, event: std::fmt::Arguments<'_>) {
@@ -34,7 +55,9 @@ impl Session {
     }
 
     fn judge(&self, user: &str, key: &russh::keys::PublicKey, proved: Proof) -> Auth {
-        let known = self.host.authorized.iter().any(|allowed| allowed.key_data() == key.key_data());
+        let refuses = self.has(Kind::Deny) || (self.has(Kind::Disconnect) && matches!(proved, Proof::Signed));
+        let known =
+            !refuses && self.host.authorized.iter().any(|allowed| allowed.key_data() == key.key_data());
         let result = if known { "accepted" } else { "refused" };
         let fingerprint = key.fingerprint(russh::keys::HashAlg::Sha256);
         let word = match proved {
@@ -59,9 +82,14 @@ impl Session {
             return Ok(session.channel_failure(id)?);
         };
         session.channel_success(id)?;
-        let host = Arc::clone(&self.host);
-        let handle = session.handle();
-        tokio::spawn(program::run(host, self.connection, channel, handle, command, environment));
+        let place = Place {
+            host: Arc::clone(&self.host),
+            connection: self.connection,
+            control: Arc::clone(&self.control),
+            handle: session.handle(),
+            fault: self.fault.clone(),
+        };
+        tokio::spawn(channel::run(place, channel, command, environment));
         Ok(())
     }
 }
@@ -81,7 +109,42 @@ impl Handler for Session {
         Ok(Auth::reject())
     }
 
+    async fn authentication_banner(&mut self) -> Result<Option<String>, Halt> {
+        self.note(format_args!("log-in begins"));
+        match self.fault.as_ref().map(|fault| fault.kind) {
+            Some(Kind::HangService) => {
+                self.control.gone().await;
+                Err(Halt)
+            }
+            Some(Kind::HostileBanner) => Ok(Some(channel::HOSTILE_FAREWELL.to_owned())),
+            _ => Ok(None),
+        }
+    }
+
     async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Halt> {
+        match self.fault.as_ref().map(|fault| (fault.kind, fault.number())) {
+            Some((Kind::HangAuth, _)) => {
+                self.judge(user, offer.public_key, Proof::Offered);
+                self.control.gone().await;
+                return Err(Halt);
+            }
+            Some((Kind::SlowAuth, milliseconds)) => {
+                tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+            }
+            Some((Kind::HangUpAuth, _)) => {
+                self.judge(user, offer.public_key, Proof::Offered);
+                self.control.cut(Cut::Fin);
+                return Err(Halt);
+            }
+            Some((Kind::Disconnect, _)) => {
+                self.judge(user, offer.public_key, Proof::Offered);
+                self.farewell.wanted.notify_one();
+                self.farewell.queued.notified().await;
+                // A client that is refused here would be gone before it hears why.
+                return Ok(Auth::Accept);
+            }
+            _ => {}
+        }
         Ok(self.judge(user, offer.public_key, Proof::Offered))
     }
 
@@ -100,6 +163,17 @@ impl Handler for Session {
             return Ok(());
         }
         self.note(format_args!("channel session"));
+        match self.fault.as_ref().map(|fault| fault.kind) {
+            Some(Kind::RefuseChannel) => {
+                reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+                return Ok(());
+            }
+            Some(Kind::HangChannel) if self.unanswered.len() < MOST_IDLE => {
+                self.unanswered.push(reply);
+                return Ok(());
+            }
+            _ => {}
+        }
         self.idle.insert(channel.id(), Idle { channel, environment: Vec::new() });
         reply.accept().await;
         Ok(())
@@ -108,6 +182,21 @@ impl Handler for Session {
     async fn channel_close(&mut self, id: ChannelId, _: &mut russh::server::Session) -> Result<(), Halt> {
         self.idle.remove(&id);
         Ok(())
+    }
+
+    async fn pty_request(
+        &mut self,
+        id: ChannelId,
+        _: &str,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: &[(russh::Pty, u32)],
+        session: &mut russh::server::Session,
+    ) -> Result<(), Halt> {
+        // Nothing here needs a terminal, and clients that ask for one want to go on.
+        Ok(session.channel_success(id)?)
     }
 
     async fn env_request(
@@ -133,6 +222,11 @@ impl Handler for Session {
         session: &mut russh::server::Session,
     ) -> Result<(), Halt> {
         self.note(format_args!("exec {}", command.escape_ascii()));
+        match self.fault.as_ref().map(|fault| fault.kind) {
+            Some(Kind::RefuseExec) => return Ok(session.channel_failure(id)?),
+            Some(Kind::HangExec) => return Ok(()),
+            _ => {}
+        }
         self.run(id, Call::Command(command.to_owned()), session)
     }
 
