@@ -15,6 +15,7 @@ mod program;
 mod raw;
 mod script;
 mod session;
+mod sftp;
 mod wire;
 
 use std::io;
@@ -94,6 +95,7 @@ impl Lab {
             authorized: Arc::new(files.authorized_keys()?),
             journal: Arc::new(Journal::create(&plan.directory)?),
             wires: Arc::new(Wires::default()),
+            files: plan.directory.join("files"),
         };
         let mut lab = Self {
             hosts: Vec::with_capacity(plan.hosts),

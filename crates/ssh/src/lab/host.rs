@@ -1,6 +1,7 @@
 //! One host of a lab: who it is, and its accept loop.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub(super) struct Host {
     /// Who may log in.
     pub authorized: Arc<Vec<russh::keys::PublicKey>>,
     pub fault: Option<Fault>,
+    /// Where its files are, if it has any.
+    pub files: PathBuf,
     journal: Arc<Journal>,
     config: Arc<Config>,
     /// What connections get that have the fault: another key, fewer algorithms, new keys all the time.
@@ -58,6 +61,7 @@ impl Host {
         let config = Arc::new(config(keys.own));
         Ok(Self {
             number,
+            files: shared.files.join(&name),
             name,
             address,
             public,
@@ -86,6 +90,8 @@ pub(super) struct Shared {
     pub authorized: Arc<Vec<russh::keys::PublicKey>>,
     pub journal: Arc<Journal>,
     pub wires: Arc<Wires>,
+    /// The directory above those of the hosts.
+    pub files: PathBuf,
 }
 
 impl std::fmt::Debug for Host {

@@ -2,15 +2,18 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, VerifiedPublicKey};
 use russh::{Channel, ChannelId, ChannelOpenFailure, Sig};
+use tokio::net::TcpStream;
 
 use super::channel::{self, Call, Place};
 use super::fault::{Fault, Kind};
 use super::host::{Farewell, Host};
+use super::sftp::Sftp;
 
 use super::wire::{Control, Cut};
 
@@ -179,6 +182,36 @@ impl Handler for Session {
         Ok(())
     }
 
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        host: &str,
+        port: u32,
+        _: &str,
+        _: u32,
+        reply: ChannelOpenHandle,
+        _: &mut russh::server::Session,
+    ) -> Result<(), Halt> {
+        self.note(format_args!("channel direct-tcpip {}:{port}", host.escape_default()));
+        let target = loopback(host).zip(u16::try_from(port).ok());
+        // Connecting takes its time; the connection goes on meanwhile.
+        tokio::spawn(async move {
+            let Some(target) = target else {
+                // A lab reaches nothing but this machine.
+                return reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+            };
+            match TcpStream::connect(target).await {
+                Ok(mut stream) => {
+                    reply.accept().await;
+                    let mut channel = channel.into_stream();
+                    let _ = tokio::io::copy_bidirectional(&mut channel, &mut stream).await;
+                }
+                Err(_) => reply.reject(ChannelOpenFailure::ConnectFailed).await,
+            }
+        });
+        Ok(())
+    }
+
     async fn channel_close(&mut self, id: ChannelId, _: &mut russh::server::Session) -> Result<(), Halt> {
         self.idle.remove(&id);
         Ok(())
@@ -246,7 +279,12 @@ impl Handler for Session {
         session: &mut russh::server::Session,
     ) -> Result<(), Halt> {
         self.note(format_args!("subsystem {}", name.escape_default()));
-        Ok(session.channel_failure(id)?)
+        let Some(Idle { channel, .. }) = (name == "sftp").then(|| self.idle.remove(&id)).flatten() else {
+            return Ok(session.channel_failure(id)?);
+        };
+        session.channel_success(id)?;
+        russh_sftp::server::run(channel.into_stream(), Sftp::new(self.host.files.clone())).await;
+        Ok(())
     }
 
     async fn signal(
@@ -258,6 +296,14 @@ impl Handler for Session {
         // The program gets it through its channel.
         self.note(format_args!("signal {signal:?}"));
         Ok(())
+    }
+}
+
+/// A loopback address, by name or number; nothing else.
+fn loopback(host: &str) -> Option<IpAddr> {
+    match host {
+        "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        host => host.parse().ok().filter(IpAddr::is_loopback),
     }
 }
 
