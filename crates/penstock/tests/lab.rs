@@ -79,6 +79,45 @@ fn parallel_ssh_pdsh_and_clush_reach_all_hosts() {
 }
 
 #[test]
+fn files_go_to_a_host_and_come_back_and_stay_in_its_directory() {
+    let lab = Lab::start(2, &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let (there, back) = (directory.path().join("there"), directory.path().join("back"));
+    let content: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(&there, &content).unwrap();
+    let batch = directory.path().join("batch");
+    let (from, to) = (there.to_str().unwrap(), back.to_str().unwrap());
+    let steps = format!(
+        "mkdir a\nput {from} a/b\nrename a/b ../../c\nchmod 640 c\nls -l /\nget c {to}\nrm c\nrmdir a\n"
+    );
+    fs::write(&batch, steps).unwrap();
+    let mut sftp = Command::new(tools::program("sftp"));
+    clear_environment(&mut sftp);
+    sftp.arg("-F").arg(lab.file("ssh_config")).arg("-b").arg(&batch).arg("lab002").stdin(Stdio::null());
+    let (status, stdout, stderr) = text(&run_to_end(&mut sftp, secs(60)));
+    assert_eq!(status, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("rw-r-----") && stdout.contains("12000000"), "{stdout}");
+    assert!(fs::read(&back).unwrap() == content);
+    assert_eq!(fs::read_dir(lab.file("files").join("lab002")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_host_leads_on_to_other_hosts_of_the_lab_and_nowhere_else() {
+    let lab = Lab::start(3, &[]);
+    // Through lab001, end to end: the keys of both are checked.
+    let config = lab.path("ssh_config");
+    let jump = format!("ProxyCommand=ssh -F '{config}' -W '[%h]:%p' lab001");
+    let output = lab.ssh(&["-o", &jump], "lab003", "hostname");
+    assert_eq!(text(&output), (Some(0), "lab003\n".to_owned(), String::new()));
+    assert!(lab.wait_for("lab001", "direct-tcpip").contains("127.66.0.3:"));
+    let mut outside = Command::new(tools::program("ssh"));
+    clear_environment(&mut outside);
+    outside.args(["-F", &config, "-W", "192.0.2.1:80", "lab001"]).stdin(Stdio::null());
+    let (status, _, stderr) = text(&run_to_end(&mut outside, secs(60)));
+    assert!(status != Some(0) && stderr.contains("administratively prohibited"), "{stderr}");
+}
+
+#[test]
 fn a_lab_without_a_directory_leaves_nothing_behind() {
     let temporary = tempfile::tempdir().unwrap();
     let mut command = Command::new(support::server::BINARY);

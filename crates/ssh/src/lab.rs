@@ -3,29 +3,36 @@
 //! [`Lab::start`] makes the files (`lab/files.rs`), binds a socket for each host and serves it (`lab/host.rs`): a
 //! connection goes through `lab/wire.rs`, which counts its bytes and can cut it, to `lab/session.rs`, which speaks
 //! SSH. Commands are interpreted here (`lab/script.rs`, `lab/program.rs`), so that a thousand hosts cost no process.
-//! What each host received is in `lab/journal.rs`. Never binds anything but loopback.
+//! `lab/fault.rs` is the table of what can be wrong; what is wrong before SSH is in `lab/raw.rs`. What each host received is in `lab/journal.rs`. Never binds anything but loopback.
 
+mod channel;
+pub mod fault;
 mod files;
 pub mod flood;
 mod host;
 mod journal;
 mod program;
+mod raw;
 mod script;
 mod session;
+mod sftp;
 mod wire;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use logic::ssh::key::PublicKey;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+pub use channel::{ESCAPES, HOSTILE_FAREWELL};
+use fault::{Assignment, FaultError, Kind};
 use files::Files;
-use host::Host;
+use host::{Host, Shared};
 use journal::Journal;
 use wire::Wires;
 
@@ -41,12 +48,14 @@ pub struct Plan {
     pub first: Ipv4Addr,
     /// The port of all hosts; without it the kernel chooses one.
     pub port: Option<u16>,
+    /// What is wrong with which hosts.
+    pub faults: Vec<Assignment>,
 }
 
 impl Plan {
     /// A plan with everything else as usual.
     pub fn new(hosts: usize, directory: impl Into<PathBuf>) -> Self {
-        Self { hosts, directory: directory.into(), first: FIRST_ADDRESS, port: None }
+        Self { hosts, directory: directory.into(), first: FIRST_ADDRESS, port: None, faults: Vec::new() }
     }
 }
 
@@ -57,6 +66,18 @@ pub struct Lab {
     directory: PathBuf,
     wires: Arc<Wires>,
     tasks: Vec<JoinHandle<()>>,
+    /// Held as long as the lab runs, so that nobody else answers there.
+    deaf: Vec<Deaf>,
+}
+
+/// A host that takes no connection.
+#[derive(Debug)]
+#[allow(dead_code, reason = "what is held here works by being there")]
+enum Deaf {
+    /// Bound and not listening: the kernel refuses.
+    Refusing(Socket),
+    /// Its queue of connections is full, so that the kernel drops what else comes: with those that fill it.
+    Full(Socket, Vec<TcpStream>),
 }
 
 impl Lab {
@@ -66,28 +87,41 @@ impl Lab {
     /// The directory cannot be written, or there are not enough addresses, descriptors or free ports.
     pub async fn start(plan: Plan) -> Result<Self, LabError> {
         let addresses = addresses(plan.first, plan.hosts)?;
-        let (files, keys) = Files::prepare(&plan.directory, plan.hosts)?;
+        let faults = fault::assign(&plan.faults, plan.hosts)?;
+        let files = Files::prepare(&plan.directory)?;
         let sockets = bind_all(&addresses, plan.port)?;
         let port = sockets.first().and_then(|socket| port_of(socket).ok()).unwrap_or(0);
-        let journal = Arc::new(Journal::create(&plan.directory)?);
-        let authorized = Arc::new(files.authorized_keys()?);
-        let wires = Arc::new(Wires::default());
+        let shared = Shared {
+            authorized: Arc::new(files.authorized_keys()?),
+            journal: Arc::new(Journal::create(&plan.directory)?),
+            wires: Arc::new(Wires::default()),
+            files: plan.directory.join("files"),
+        };
         let mut lab = Self {
             hosts: Vec::with_capacity(plan.hosts),
             directory: plan.directory,
-            wires: Arc::clone(&wires),
+            wires: Arc::clone(&shared.wires),
             tasks: Vec::with_capacity(plan.hosts),
+            deaf: Vec::new(),
         };
-        for (number, ((address, key), socket)) in addresses.into_iter().zip(keys).zip(sockets).enumerate() {
+        for (number, ((address, fault), socket)) in addresses.into_iter().zip(faults).zip(sockets).enumerate()
+        {
             let address = SocketAddr::V4(SocketAddrV4::new(address, port));
-            let name = host_name(number, plan.hosts);
-            let host = Host::new(number, name, address, key, Arc::clone(&journal), Arc::clone(&authorized))?;
-            let host = Arc::new(host);
+            let keys = files.keys_of(number, plan.hosts, fault.as_ref());
+            let kind = fault.as_ref().map(|fault| fault.kind);
+            let host =
+                Arc::new(Host::new(number, host_name(number, plan.hosts), address, keys, fault, &shared)?);
             lab.hosts.push(Arc::clone(&host));
-            let listener = listen(&socket)
-                .and_then(|()| TcpListener::from_std(socket.into()))
-                .map_err(|source| LabError::Bind { address, source })?;
-            lab.tasks.push(tokio::spawn(host::accept(host, listener, Arc::clone(&wires))));
+            let failed = |source| LabError::Bind { address, source };
+            match kind {
+                Some(Kind::Refuse) => lab.deaf.push(Deaf::Refusing(socket)),
+                Some(Kind::Blackhole) => lab.deaf.push(blackhole(socket, address).map_err(failed)?),
+                _ => {
+                    socket.listen(BACKLOG).map_err(failed)?;
+                    let listener = TcpListener::from_std(socket.into()).map_err(failed)?;
+                    lab.tasks.push(tokio::spawn(host::accept(host, listener, Arc::clone(&shared.wires))));
+                }
+            }
         }
         files.write(&lab.hosts)?;
         Ok(lab)
@@ -156,6 +190,9 @@ pub enum LabError {
         /// What is wrong.
         why: String,
     },
+    /// A fault that cannot be had.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
     /// No socket.
     #[error("the lab cannot listen on {address}")]
     Bind {
@@ -239,9 +276,22 @@ fn port_of(socket: &Socket) -> io::Result<u16> {
     Ok(socket.local_addr()?.as_socket().map_or(0, |address| address.port()))
 }
 
-fn listen(socket: &Socket) -> io::Result<()> {
-    socket.listen(BACKLOG)
+/// Linux drops the SYN of a connection for which there is no room in the queue of those to be accepted. A queue of
+/// length 0 holds one; a second one is tried for kernels that count otherwise.
+fn blackhole(socket: Socket, address: SocketAddr) -> io::Result<Deaf> {
+    socket.listen(0)?;
+    let mut held = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, FULL_AFTER) {
+        held.push(stream);
+        if held.len() > 4 {
+            return Err(io::Error::other("its queue of connections is never full"));
+        }
+    }
+    Ok(Deaf::Full(socket, held))
 }
+
+/// A connection on loopback that takes longer was dropped.
+const FULL_AFTER: Duration = Duration::from_millis(50);
 
 /// Connections that wait to be accepted, for each host.
 const BACKLOG: i32 = 1024;

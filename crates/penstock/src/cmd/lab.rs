@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ssh::lab::fault::{self, Assignment};
 use ssh::lab::{Lab, LabError, Plan};
 
 use crate::directory::Directory;
@@ -22,8 +23,14 @@ use crate::signals::Signals;
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// How many hosts
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000), default_value_t = 10)]
     hosts: u16,
+    /// What is wrong with which hosts: `--list` names all faults. @N: only the first N connections have it
+    #[arg(long = "fault", value_name = "NAME[:PARAMETER][@N][=HOSTS|PERCENT%]")]
+    faults: Vec<Assignment>,
+    /// Name all faults: where a client meets them, how a good client ends, what the host does
+    #[arg(long)]
+    list: bool,
     /// Where the files go; the same directory gives the same identities again
     /// [default: a temporary one, removed at the end]
     #[arg(long, value_name = "DIRECTORY")]
@@ -40,11 +47,15 @@ const EXAMPLES: &str = "\
 Examples:
   penstock lab 20
   penstock lab 1000 --dir ./lab               the same identities each time
+  penstock lab 200 --fault hang-auth=5% --fault reset:4096=lab[010-014] --fault refuse@2=lab020
 
 It says `ready:` on standard output when all hosts listen, and how to reach them.";
 
 /// Runs the lab until Ctrl-C or SIGTERM.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.list {
+        return print(&fault::list());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // From here on Ctrl-C waits for its turn, and no way out leaves anything behind.
     let mut signals = {
@@ -57,6 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut plan = Plan::new(usize::from(arguments.hosts), place.path());
     plan.first = arguments.first;
     plan.port = arguments.port;
+    plan.faults.clone_from(&arguments.faults);
     let lab = runtime.block_on(Lab::start(plan)).map_err(failure)?;
     print(&introduction(&lab))?;
     runtime.block_on(signals.any());
@@ -127,7 +139,7 @@ ready: {count} hosts, {first} at {from} to {last} at {to}, port {port}, files in
 /// What was asked for cannot be: wrong usage. The rest is a failure.
 fn failure(error: LabError) -> Failure {
     match error {
-        LabError::Addresses { .. } => Failure::usage(error),
+        LabError::Addresses { .. } | LabError::Fault(_) => Failure::usage(error),
         error => Failure::Runtime(error.into()),
     }
 }

@@ -15,27 +15,49 @@ use russh::keys::PrivateKey;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::ssh_key::private::Ed25519Keypair;
 
-use super::host::Host;
+use super::fault::{self, Fault, Kind, Parameter};
+use super::host::{Host, Keys};
 use super::{LabError, host_name};
 
 /// The directory of a lab.
-#[derive(Debug)]
 pub(super) struct Files {
     directory: PathBuf,
+    seed: hmac::Key,
 }
 
 impl Files {
-    /// Makes the directory and the keys, or finds those of the last time. Gives the host keys in order.
-    pub(super) fn prepare(directory: &Path, hosts: usize) -> Result<(Self, Vec<PrivateKey>), LabError> {
+    /// Makes the directory and its keys, or finds those of the last time.
+    pub(super) fn prepare(directory: &Path) -> Result<Self, LabError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(failed("make", directory))?;
         // Everything written below names this path, and other programs do not know where we started.
         let directory = directory.canonicalize().map_err(failed("find", directory))?;
-        let files = Self { directory };
-        let seed = files.seed()?;
-        let keys = (0..hosts).map(|number| derive(&seed, &host_name(number, hosts))).collect();
-        files.write_client_key(&derive(&seed, "client"))?;
-        Ok((files, keys))
+        let seed = seed(&directory)?;
+        let files = Self { directory, seed };
+        files.write_client_key(&files.derive("client"))?;
+        Ok(files)
+    }
+
+    /// The keys of a host: its own, and the one it shows when it lies.
+    pub(super) fn keys_of(&self, number: usize, hosts: usize, fault: Option<&Fault>) -> Keys {
+        let other = match fault {
+            Some(Fault { kind: Kind::Impostor, parameter, .. }) => {
+                let other = match parameter {
+                    Parameter::Host(Some(name)) => fault::host_number(name).map(|number| number - 1),
+                    _ => None,
+                };
+                host_name(other.unwrap_or((number + 1) % hosts), hosts)
+            }
+            _ => format!("other {}", host_name(number, hosts)),
+        };
+        Keys { own: self.derive(&host_name(number, hosts)), other: self.derive(&other) }
+    }
+
+    /// The key of a name: always the same for the same seed.
+    fn derive(&self, name: &str) -> PrivateKey {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(hmac::sign(&self.seed, name.as_bytes()).as_ref());
+        Ed25519Keypair::from_seed(&bytes).into()
     }
 
     /// The keys that may log in: that of the lab, and whatever somebody added to the file.
@@ -93,27 +115,6 @@ impl Files {
         text
     }
 
-    /// What all host keys are made of, so that three thousand of them need one small file.
-    fn seed(&self) -> Result<hmac::Key, LabError> {
-        let path = self.path("seed");
-        let bytes = match fs::read(&path) {
-            Ok(bytes) if bytes.len() == SEED_BYTES => bytes,
-            Ok(bytes) => {
-                let why =
-                    format!("seed has {} bytes instead of {SEED_BYTES}; remove it for new keys", bytes.len());
-                return Err(self.keys(why));
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let mut bytes = vec![0; SEED_BYTES];
-                rand::fill(&mut bytes).map_err(|_| self.keys("the system gives no random bytes".into()))?;
-                self.replace("seed", &bytes, 0o600)?;
-                bytes
-            }
-            Err(error) => return Err(failed("read", &path)(error)),
-        };
-        Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
-    }
-
     fn write_client_key(&self, key: &PrivateKey) -> Result<(), LabError> {
         let mut key = key.clone();
         key.set_comment("penstock-lab");
@@ -127,23 +128,12 @@ impl Files {
         }
     }
 
-    /// Whole or not at all: a client that reads while a lab starts again sees the old file or the new one.
     fn replace(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> Result<(), LabError> {
-        let path = self.path(name);
-        let new = self.path(&format!("{name}.new"));
-        let write = || -> io::Result<()> {
-            let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
-            // One that was left behind keeps its mode.
-            file.set_permissions(Permissions::from_mode(mode))?;
-            file.write_all(content.as_ref())?;
-            fs::rename(&new, &path)
-        };
-        write().map_err(failed("write", &path))
+        replace(&self.path(name), content.as_ref(), mode)
     }
 
     fn keys(&self, why: String) -> LabError {
-        LabError::Keys { path: self.directory.display().to_string(), why }
+        no_keys(&self.directory, why)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -151,11 +141,44 @@ impl Files {
     }
 }
 
-/// The key of a name: always the same for the same seed.
-pub(super) fn derive(seed: &hmac::Key, name: &str) -> PrivateKey {
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(hmac::sign(seed, name.as_bytes()).as_ref());
-    Ed25519Keypair::from_seed(&bytes).into()
+/// What all host keys are made of, so that three thousand of them need one small file.
+fn seed(directory: &Path) -> Result<hmac::Key, LabError> {
+    let path = directory.join("seed");
+    let bytes = match fs::read(&path) {
+        Ok(bytes) if bytes.len() == SEED_BYTES => bytes,
+        Ok(bytes) => {
+            let why =
+                format!("seed has {} bytes instead of {SEED_BYTES}; remove it for new keys", bytes.len());
+            return Err(no_keys(directory, why));
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let mut bytes = vec![0; SEED_BYTES];
+            rand::fill(&mut bytes)
+                .map_err(|_| no_keys(directory, "the system gives no random bytes".into()))?;
+            replace(&path, &bytes, 0o600)?;
+            bytes
+        }
+        Err(error) => return Err(failed("read", &path)(error)),
+    };
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+}
+
+/// Whole or not at all: a client that reads while a lab starts again sees the old file or the new one.
+fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), LabError> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
+        // One that was left behind keeps its mode.
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.write_all(content)?;
+        fs::rename(&new, path)
+    };
+    write().map_err(failed("write", path))
+}
+
+fn no_keys(directory: &Path, why: String) -> LabError {
+    LabError::Keys { path: directory.display().to_string(), why }
 }
 
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LabError {

@@ -1,4 +1,4 @@
-//! The commands of the lab's hosts, interpreted in this process: what a channel is told, and how it ends.
+//! The commands of the lab's hosts, interpreted in this process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,101 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use russh::server::{Handle, Msg};
-use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig};
+use russh::server::Msg;
+use russh::{ChannelWriteHalf, Sig};
 use tokio::sync::mpsc;
 
+use super::channel::{Call, Ended};
 use super::flood::Flood;
 use super::host::Host;
 use super::script::{self, Join, Piece, Sink, Step, Word};
 
-/// What a client asked for.
-#[derive(Debug)]
-pub(super) enum Call {
-    /// `exec`.
-    Command(Vec<u8>),
-    /// `shell`: the script comes on standard input.
-    Shell,
-}
-
-/// How a program ended.
-#[derive(Debug)]
-pub(super) enum Ended {
-    Status(u32),
-    Signal(Sig),
-    /// The client closed the channel or the connection first. A real host would let the process run on.
-    Left,
-}
-
-/// Runs what was asked for in a channel, and closes it.
-pub(super) async fn run(
-    host: Arc<Host>,
-    connection: u64,
-    channel: Channel<Msg>,
-    handle: Handle,
-    call: Call,
-    environment: Vec<(String, String)>,
-) {
-    let id = channel.id();
-    let (read, write) = channel.split();
-    let (feed, stdin) = mpsc::unbounded_channel();
-    let taken = Arc::new(AtomicU64::new(0));
-    let mut program =
-        Program::new(&host, write, Stdin { feed: stdin, taken: Arc::clone(&taken) }, environment);
-    let ended = tokio::select! {
-        ended = program.call(call) => ended,
-        ended = listen(read, feed, &taken) => ended,
-    };
-    let write = program.write;
-    // What fails from here on fails because the client is gone.
-    let sent = match ended {
-        Ended::Status(status) => {
-            host.note(connection, format_args!("ended status={status}"));
-            write.exit_status(status).await.is_ok()
-        }
-        Ended::Signal(signal) => {
-            host.note(connection, format_args!("ended signal={signal:?}"));
-            handle.exit_signal_request(id, signal, false, String::new(), String::new()).await.is_ok()
-        }
-        Ended::Left => {
-            host.note(connection, format_args!("left running"));
-            false
-        }
-    };
-    if sent && write.eof().await.is_ok() {
-        let _ = write.close().await;
-    }
-}
-
-/// Hands on what the client sends, until a signal or the end of the channel.
-async fn listen(mut read: ChannelReadHalf, feed: mpsc::UnboundedSender<Bytes>, taken: &AtomicU64) -> Ended {
-    let mut feed = Some(feed);
-    let mut given: u64 = 0;
-    loop {
-        match read.wait().await {
-            Some(ChannelMsg::Data { data }) => {
-                given += data.len() as u64;
-                if let Some(feed) = &feed {
-                    // A program that reads no input holds nothing up; it has none of it either.
-                    let _ = feed.send(data);
-                }
-                // Only a client that sends this much to a program that does not read is held up, as it should be.
-                while given.saturating_sub(taken.load(Ordering::Relaxed)) > MOST_UNREAD {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-            }
-            Some(ChannelMsg::Eof) => feed = None,
-            Some(ChannelMsg::Signal { signal }) => return Ended::Signal(signal),
-            Some(ChannelMsg::Close) | None => return Ended::Left,
-            Some(_) => {}
-        }
-    }
-}
-
 /// Standard input of a program.
-struct Stdin {
-    feed: mpsc::UnboundedReceiver<Bytes>,
-    taken: Arc<AtomicU64>,
+pub(super) struct Stdin {
+    pub feed: mpsc::UnboundedReceiver<Bytes>,
+    /// Bytes that the program has read.
+    pub taken: Arc<AtomicU64>,
 }
 
 impl Stdin {
@@ -112,9 +31,9 @@ impl Stdin {
 }
 
 /// A running program.
-struct Program<'a> {
-    host: &'a Host,
-    write: ChannelWriteHalf<Msg>,
+pub(super) struct Program<'a> {
+    pub host: &'a Host,
+    pub write: ChannelWriteHalf<Msg>,
     stdin: Stdin,
     environment: HashMap<String, String>,
     status: u32,
@@ -137,13 +56,19 @@ impl From<russh::Error> for Gone {
 }
 
 impl<'a> Program<'a> {
-    fn new(host: &'a Host, write: ChannelWriteHalf<Msg>, stdin: Stdin, given: Vec<(String, String)>) -> Self {
+    pub(super) fn new(
+        host: &'a Host,
+        write: ChannelWriteHalf<Msg>,
+        stdin: Stdin,
+        given: Vec<(String, String)>,
+    ) -> Self {
         let own = [("HOSTNAME", host.name.as_str()), ("HOME", "/"), ("USER", "lab"), ("SHELL", "/bin/sh")];
         let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
         Self { host, write, stdin, environment: own.into_iter().chain(given).collect(), status: 0 }
     }
 
-    async fn call(&mut self, call: Call) -> Ended {
+    /// Runs it to its end.
+    pub(super) async fn call(&mut self, call: Call) -> Ended {
         let next = match call {
             Call::Command(text) => self.script(&text).await,
             Call::Shell => self.stdin_script().await,
@@ -269,7 +194,7 @@ impl<'a> Program<'a> {
             },
             "flood" => {
                 let seed = rest.get(1).map(|word| String::from_utf8_lossy(word).parse::<u64>());
-                let seed = seed.unwrap_or(Ok(self.host.number as u64 + 1));
+                let seed = seed.unwrap_or(Ok(self.host.seed()));
                 let (Some(bytes), Ok(seed)) = (number(1024 * 1024), seed) else {
                     return self.complain(2, "flood: BYTES [SEED]").await;
                 };
@@ -349,6 +274,16 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
+    /// Prints all of it, unless the client goes first.
+    pub(super) async fn print_all(&self, sink: Sink, pieces: impl IntoIterator<Item = Bytes>) -> Ended {
+        for piece in pieces {
+            if self.print(sink, piece).await.is_err() {
+                return Ended::Left;
+            }
+        }
+        Ended::Status(0)
+    }
+
     async fn complain(&self, status: u32, text: &str) -> Result<Next, Gone> {
         self.complain_to(Sink::Stderr, status, text).await
     }
@@ -408,7 +343,7 @@ fn digits(rest: &mut &[u8], radix: u32, most: usize) -> u8 {
 }
 
 /// Without `SIG`, as RFC 4254 section 6.10 names them.
-fn signal(name: &str) -> Option<Sig> {
+pub(super) fn signal(name: &str) -> Option<Sig> {
     Some(match name {
         "ABRT" => Sig::ABRT,
         "ALRM" => Sig::ALRM,
@@ -428,9 +363,6 @@ fn signal(name: &str) -> Option<Sig> {
 
 /// `SSH_EXTENDED_DATA_STDERR` (RFC 4254 section 5.2).
 const STDERR: u32 = 1;
-
-/// More than any window: below this the connection goes on, so that signals and windows are heard.
-const MOST_UNREAD: u64 = 64 * 1024 * 1024;
 
 const LONGEST_SCRIPT: usize = 1024 * 1024;
 

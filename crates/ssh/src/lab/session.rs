@@ -2,18 +2,31 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, VerifiedPublicKey};
 use russh::{Channel, ChannelId, ChannelOpenFailure, Sig};
+use tokio::net::TcpStream;
 
-use super::host::Host;
-use super::program::{self, Call};
+use super::channel::{self, Call, Place};
+use super::fault::{Fault, Kind};
+use super::host::{Farewell, Host};
+use super::sftp::Sftp;
+
+use super::wire::{Control, Cut};
 
 /// The state of one connection.
 pub(super) struct Session {
     host: Arc<Host>,
     connection: u64,
+    control: Arc<Control>,
+    fault: Option<Fault>,
+    /// Told when the connection is to end with a message.
+    farewell: Arc<Farewell>,
+    /// Answers that never come.
+    unanswered: Vec<ChannelOpenHandle>,
     /// Channels in which nothing runs yet.
     idle: HashMap<ChannelId, Idle>,
 }
@@ -25,8 +38,19 @@ struct Idle {
 }
 
 impl Session {
-    pub(super) fn new(host: Arc<Host>, connection: u64) -> Self {
-        Self { host, connection, idle: HashMap::new() }
+    pub(super) fn new(
+        host: Arc<Host>,
+        connection: u64,
+        control: Arc<Control>,
+        fault: Option<Fault>,
+        farewell: Arc<Farewell>,
+    ) -> Self {
+        Self { host, connection, control, fault, farewell, unanswered: Vec::new(), idle: HashMap::new() }
+    }
+
+    /// Whether this connection has a fault.
+    fn has(&self, kind: Kind) -> bool {
+        self.fault.as_ref().is_some_and(|fault| fault.kind == kind)
     }
 
     fn note(&self, event: std::fmt::Arguments<'_>) {
@@ -34,7 +58,9 @@ impl Session {
     }
 
     fn judge(&self, user: &str, key: &russh::keys::PublicKey, proved: Proof) -> Auth {
-        let known = self.host.authorized.iter().any(|allowed| allowed.key_data() == key.key_data());
+        let refuses = self.has(Kind::Deny) || (self.has(Kind::Disconnect) && matches!(proved, Proof::Signed));
+        let known =
+            !refuses && self.host.authorized.iter().any(|allowed| allowed.key_data() == key.key_data());
         let result = if known { "accepted" } else { "refused" };
         let fingerprint = key.fingerprint(russh::keys::HashAlg::Sha256);
         let word = match proved {
@@ -59,9 +85,14 @@ impl Session {
             return Ok(session.channel_failure(id)?);
         };
         session.channel_success(id)?;
-        let host = Arc::clone(&self.host);
-        let handle = session.handle();
-        tokio::spawn(program::run(host, self.connection, channel, handle, command, environment));
+        let place = Place {
+            host: Arc::clone(&self.host),
+            connection: self.connection,
+            control: Arc::clone(&self.control),
+            handle: session.handle(),
+            fault: self.fault.clone(),
+        };
+        tokio::spawn(channel::run(place, channel, command, environment));
         Ok(())
     }
 }
@@ -81,7 +112,42 @@ impl Handler for Session {
         Ok(Auth::reject())
     }
 
+    async fn authentication_banner(&mut self) -> Result<Option<String>, Halt> {
+        self.note(format_args!("log-in begins"));
+        match self.fault.as_ref().map(|fault| fault.kind) {
+            Some(Kind::HangService) => {
+                self.control.gone().await;
+                Err(Halt)
+            }
+            Some(Kind::HostileBanner) => Ok(Some(channel::HOSTILE_FAREWELL.to_owned())),
+            _ => Ok(None),
+        }
+    }
+
     async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Halt> {
+        match self.fault.as_ref().map(|fault| (fault.kind, fault.number())) {
+            Some((Kind::HangAuth, _)) => {
+                self.judge(user, offer.public_key, Proof::Offered);
+                self.control.gone().await;
+                return Err(Halt);
+            }
+            Some((Kind::SlowAuth, milliseconds)) => {
+                tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+            }
+            Some((Kind::HangUpAuth, _)) => {
+                self.judge(user, offer.public_key, Proof::Offered);
+                self.control.cut(Cut::Fin);
+                return Err(Halt);
+            }
+            Some((Kind::Disconnect, _)) => {
+                self.judge(user, offer.public_key, Proof::Offered);
+                self.farewell.wanted.notify_one();
+                self.farewell.queued.notified().await;
+                // A client that is refused here would be gone before it hears why.
+                return Ok(Auth::Accept);
+            }
+            _ => {}
+        }
         Ok(self.judge(user, offer.public_key, Proof::Offered))
     }
 
@@ -100,14 +166,70 @@ impl Handler for Session {
             return Ok(());
         }
         self.note(format_args!("channel session"));
+        match self.fault.as_ref().map(|fault| fault.kind) {
+            Some(Kind::RefuseChannel) => {
+                reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+                return Ok(());
+            }
+            Some(Kind::HangChannel) if self.unanswered.len() < MOST_IDLE => {
+                self.unanswered.push(reply);
+                return Ok(());
+            }
+            _ => {}
+        }
         self.idle.insert(channel.id(), Idle { channel, environment: Vec::new() });
         reply.accept().await;
+        Ok(())
+    }
+
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        host: &str,
+        port: u32,
+        _: &str,
+        _: u32,
+        reply: ChannelOpenHandle,
+        _: &mut russh::server::Session,
+    ) -> Result<(), Halt> {
+        self.note(format_args!("channel direct-tcpip {}:{port}", host.escape_default()));
+        let target = loopback(host).zip(u16::try_from(port).ok());
+        // Connecting takes its time; the connection goes on meanwhile.
+        tokio::spawn(async move {
+            let Some(target) = target else {
+                // A lab reaches nothing but this machine.
+                return reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+            };
+            match TcpStream::connect(target).await {
+                Ok(mut stream) => {
+                    reply.accept().await;
+                    let mut channel = channel.into_stream();
+                    let _ = tokio::io::copy_bidirectional(&mut channel, &mut stream).await;
+                }
+                Err(_) => reply.reject(ChannelOpenFailure::ConnectFailed).await,
+            }
+        });
         Ok(())
     }
 
     async fn channel_close(&mut self, id: ChannelId, _: &mut russh::server::Session) -> Result<(), Halt> {
         self.idle.remove(&id);
         Ok(())
+    }
+
+    async fn pty_request(
+        &mut self,
+        id: ChannelId,
+        _: &str,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: &[(russh::Pty, u32)],
+        session: &mut russh::server::Session,
+    ) -> Result<(), Halt> {
+        // Nothing here needs a terminal, and clients that ask for one want to go on.
+        Ok(session.channel_success(id)?)
     }
 
     async fn env_request(
@@ -133,6 +255,11 @@ impl Handler for Session {
         session: &mut russh::server::Session,
     ) -> Result<(), Halt> {
         self.note(format_args!("exec {}", command.escape_ascii()));
+        match self.fault.as_ref().map(|fault| fault.kind) {
+            Some(Kind::RefuseExec) => return Ok(session.channel_failure(id)?),
+            Some(Kind::HangExec) => return Ok(()),
+            _ => {}
+        }
         self.run(id, Call::Command(command.to_owned()), session)
     }
 
@@ -152,7 +279,12 @@ impl Handler for Session {
         session: &mut russh::server::Session,
     ) -> Result<(), Halt> {
         self.note(format_args!("subsystem {}", name.escape_default()));
-        Ok(session.channel_failure(id)?)
+        let Some(Idle { channel, .. }) = (name == "sftp").then(|| self.idle.remove(&id)).flatten() else {
+            return Ok(session.channel_failure(id)?);
+        };
+        session.channel_success(id)?;
+        russh_sftp::server::run(channel.into_stream(), Sftp::new(self.host.files.clone())).await;
+        Ok(())
     }
 
     async fn signal(
@@ -164,6 +296,14 @@ impl Handler for Session {
         // The program gets it through its channel.
         self.note(format_args!("signal {signal:?}"));
         Ok(())
+    }
+}
+
+/// A loopback address, by name or number; nothing else.
+fn loopback(host: &str) -> Option<IpAddr> {
+    match host {
+        "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        host => host.parse().ok().filter(IpAddr::is_loopback),
     }
 }
 

@@ -7,14 +7,27 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// A connection, as the SSH library reads and writes it.
 #[derive(Debug)]
-pub(super) struct Wire(Arc<Control>);
+pub(super) struct Wire {
+    control: Arc<Control>,
+    /// Whether the proof of the host key is still to be spoilt.
+    spoil: Spoil,
+}
+
+/// What is done to the signature of the key exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spoil {
+    Nothing,
+    /// One bit of it is turned.
+    Signature,
+}
 
 /// The same connection, for those who count and cut.
 #[derive(Debug)]
@@ -29,14 +42,16 @@ pub(super) struct Control {
 pub(super) enum Cut {
     /// In good order: what was sent arrives, then the end.
     Fin,
+    /// A TCP reset: what was on its way is lost.
+    Reset,
 }
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream, wires: &Wires) -> (Self, Arc<Control>) {
+    pub(super) fn new(stream: TcpStream, spoil: Spoil, wires: &Wires) -> (Self, Arc<Control>) {
         let control = Control { stream, received: AtomicU64::new(0), sent: AtomicU64::new(0) };
         let control = Arc::new(control);
         wires.add(&control);
-        (Self(Arc::clone(&control)), control)
+        (Self { control: Arc::clone(&control), spoil }, control)
     }
 }
 
@@ -57,13 +72,28 @@ impl Control {
         // What fails here is cut already.
         let _ = match cut {
             Cut::Fin => socket.shutdown(Shutdown::Both),
+            Cut::Reset => {
+                socket.set_linger(Some(Duration::ZERO)).and_then(|()| socket.shutdown(Shutdown::Read))
+            }
         };
+    }
+
+    /// Returns when the client has closed its side: how a fault hangs without holding a descriptor for ever.
+    pub(super) async fn gone(&self) {
+        loop {
+            match self.stream.ready(Interest::READABLE).await {
+                Ok(ready) if !ready.is_read_closed() => {}
+                _ => return,
+            }
+            // Readable because of bytes that nobody takes while something hangs.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 }
 
 impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let control = &self.0;
+        let control = &self.control;
         loop {
             ready!(control.stream.poll_read_ready(cx))?;
             match control.stream.try_read(buf.initialize_unfilled()) {
@@ -80,8 +110,16 @@ impl AsyncRead for Wire {
 }
 
 impl AsyncWrite for Wire {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let control = &self.0;
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let spoilt = match self.spoil {
+            Spoil::Nothing => None,
+            Spoil::Signature => spoil_signature(bytes),
+        };
+        if spoilt.is_some() {
+            self.spoil = Spoil::Nothing;
+        }
+        let bytes = spoilt.as_deref().unwrap_or(bytes);
+        let control = &self.control;
         loop {
             ready!(control.stream.poll_write_ready(cx))?;
             match control.stream.try_write(bytes) {
@@ -100,7 +138,26 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(SockRef::from(&self.0.stream).shutdown(Shutdown::Write))
+        Poll::Ready(SockRef::from(&self.control.stream).shutdown(Shutdown::Write))
+    }
+}
+
+/// The same packets with a wrong signature, if they are in the clear and one of them is the server's answer in a key
+/// exchange: `SSH_MSG_KEX_ECDH_REPLY` (RFC 5656 section 4) or its like, whose last field is the signature.
+fn spoil_signature(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut at = 0;
+    loop {
+        let packet = bytes.get(at..)?;
+        let (length, rest) = packet.split_first_chunk::<4>()?;
+        let length = u32::from_be_bytes(*length) as usize;
+        let (padding, kind) = (usize::from(*rest.first()?), *rest.get(1)?);
+        if kind == 31 {
+            let mut spoilt = bytes.to_vec();
+            let last = (at + 4 + length).checked_sub(padding + 1)?;
+            *spoilt.get_mut(last)? ^= 1;
+            return Some(spoilt);
+        }
+        at = at.checked_add(4 + length)?;
     }
 }
 
