@@ -1,3 +1,4 @@
-//! Decisions about many hosts at once: what happened on each.
+//! Decisions about many hosts at once: which they are, what happened on each, and how their output is shown.
 
 pub mod ending;
+pub mod nodeset;
