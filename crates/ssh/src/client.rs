@@ -6,7 +6,7 @@ use logic::fleet::ending::{Failure, Phase, Reason};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::authenticate::authenticate;
+use crate::authenticate::{Listener, authenticate};
 use crate::connect;
 use crate::handler::{Fault, Handler, Shared};
 use crate::judge::{Judge, Place};
@@ -21,13 +21,20 @@ use crate::trouble;
 pub struct Client {
     judge: Arc<dyn Judge>,
     keys: Arc<Keys>,
+    listener: Option<Arc<Listener>>,
 }
 
 impl Client {
     /// A client that connects only to hosts which `judge` accepts, and logs in with `keys`.
     #[must_use]
     pub fn new(judge: Arc<dyn Judge>, keys: Arc<Keys>) -> Self {
-        Self { judge, keys }
+        Self { judge, keys, listener: None }
+    }
+
+    /// The same client, telling each step of a log-in; it also asks each server first what it accepts.
+    #[must_use]
+    pub fn narrating(self, listener: Arc<Listener>) -> Self {
+        Self { listener: Some(listener), ..self }
     }
 
     /// Connects and logs in. `on_phase` is told each phase as it begins.
@@ -72,12 +79,12 @@ impl Client {
                 Fault::Refused(failure) => failure,
             })?;
         on_phase(Phase::Authenticate);
-        let login = timeout(limit, authenticate(&mut handle, &target, &self.keys))
-            .await
-            .map_err(|_| late(Phase::Authenticate))??;
+        let listener = self.listener.as_deref();
+        let login = authenticate(&mut handle, &target, &self.keys, &shared, listener).await?;
         shared.note(|facts| {
             facts.address = Some(Place::Address(address));
             facts.key = login.key;
+            facts.attempts = login.attempts;
         });
         Ok(Session::new(handle, target, shared))
     }

@@ -1,13 +1,15 @@
 //! SSH: connections to hosts whose identity is proved, authentication, commands, forwards, files; and a fleet of
 //! in-process hosts to try them on. The only crate that names the SSH library.
 
-mod authenticate;
+mod agent;
+pub mod authenticate;
 mod client;
 mod connect;
 mod handler;
+mod harmless;
 pub mod identity;
 mod judge;
-mod keys;
+pub mod keys;
 pub mod lab;
 mod preferences;
 mod process;
@@ -15,6 +17,8 @@ mod session;
 mod target;
 mod trouble;
 
+pub use agent::{AgentFault, AgentLimits};
+pub use authenticate::{Attempt, Listener};
 pub use client::Client;
 pub use judge::{BoxFuture, Judge, Offered, Place, Verdict};
 pub use keys::{KeyPlan, Keys};

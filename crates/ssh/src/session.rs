@@ -29,6 +29,8 @@ pub struct Facts {
     pub note: Option<String>,
     /// Our key that it accepted.
     pub key: String,
+    /// Every step of the log-in.
+    pub attempts: Vec<crate::Attempt>,
 }
 
 impl Session {
