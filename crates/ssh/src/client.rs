@@ -7,7 +7,7 @@ use logic::fleet::ending::{Failure, Phase, Reason};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-use crate::authenticate::authenticate;
+use crate::authenticate::{Narrator, authenticate};
 use crate::connect;
 use crate::facts::Timings;
 use crate::handler::{Fault, Handler, Shared};
@@ -26,6 +26,7 @@ pub struct Client {
     judge: Arc<dyn Judge>,
     keys: Arc<Keys>,
     lookups: Arc<Semaphore>,
+    listener: Option<Arc<Narrator>>,
 }
 
 /// A way to a host, before SSH begins.
@@ -43,7 +44,13 @@ impl Client {
     /// A client that connects only to hosts which `judge` accepts, and logs in with `keys`.
     #[must_use]
     pub fn new(judge: Arc<dyn Judge>, keys: Arc<Keys>) -> Self {
-        Self { judge, keys, lookups: Arc::new(Semaphore::new(LOOKUPS)) }
+        Self { judge, keys, lookups: Arc::new(Semaphore::new(LOOKUPS)), listener: None }
+    }
+
+    /// The same client, telling each step of a log-in; it also asks each server first what it accepts.
+    #[must_use]
+    pub fn narrating(self, listener: Arc<Narrator>) -> Self {
+        Self { listener: Some(listener), ..self }
     }
 
     /// Connects and logs in. `on_phase` is told each phase as it begins. Dropping the future ends the attempt.
@@ -161,19 +168,14 @@ impl Client {
         timings.identity = begun.elapsed();
         on_phase(Phase::Authenticate);
         let begun = Instant::now();
-        let login = timeout(limit, authenticate(&mut handle, target, &self.keys))
-            .await
-            .map_err(|_| late(Phase::Authenticate, &name, "it did not finish logging us in", limit))?;
-        let login = match login {
-            Ok(login) => login,
-            // A connection that is gone looks to the dialogue like a refusal.
-            Err(denied) if handle.is_closed() => return Err(cut_short(denied, &shared).await),
-            Err(denied) => return Err(denied),
-        };
+        // Its limits are its own: the server is timed, the person who types a passphrase is not.
+        let listener = self.listener.as_deref();
+        let login = authenticate(&mut handle, target, &self.keys, &shared, listener).await?;
         timings.authenticate = begun.elapsed();
         shared.note(|facts| {
             facts.key = login.key;
             facts.timings = timings;
+            facts.attempts = login.attempts;
         });
         lifeline.keep();
         Ok(Session::new(handle, shared, Arc::clone(&self.judge), announced))
@@ -218,23 +220,6 @@ fn explained(mut failure: Failure, said: Option<&Mutex<Vec<u8>>>) -> Failure {
         failure.advice = None;
     }
     failure
-}
-
-/// The server hung up while we logged in: sshd does at MaxAuthTries, saying so; others without a word.
-async fn cut_short(denied: Failure, shared: &Shared) -> Failure {
-    let Some(ended) = shared.ended_soon().await else { return denied };
-    let out_of_tries = ended.detail.to_ascii_lowercase().contains("authentication failures");
-    if denied.reason == Reason::Denied && out_of_tries {
-        let advice = denied.advice.unwrap_or_else(|| {
-            "name one key with IdentityFile and set IdentitiesOnly, or raise MaxAuthTries there".to_owned()
-        });
-        return Failure {
-            detail: format!("{}; {}", denied.detail, ended.detail),
-            advice: Some(advice),
-            ..denied
-        };
-    }
-    trouble::failure(Phase::Authenticate, ended.reason, format!("while logging in: {}", ended.detail))
 }
 
 /// So many names are looked up at once: more would only queue at the resolver.

@@ -21,6 +21,8 @@ pub struct Facts {
     pub note: Option<String>,
     /// Our key that it accepted.
     pub key: String,
+    /// Every step of the log-in.
+    pub attempts: Vec<crate::Attempt>,
     /// What was negotiated, the last time.
     pub negotiated: Option<Negotiated>,
     /// How long each phase took.

@@ -1,15 +1,17 @@
 //! SSH: connections to hosts whose identity is proved, authentication, commands, forwards, files; and a fleet of
 //! in-process hosts to try them on. The only crate that names the SSH library.
 
-mod authenticate;
+mod agent;
+pub mod authenticate;
 mod client;
 mod connect;
 mod end;
 mod facts;
 mod handler;
+mod harmless;
 pub mod identity;
 mod judge;
-mod keys;
+pub mod keys;
 pub mod lab;
 mod listen;
 mod preferences;
@@ -21,6 +23,8 @@ mod target;
 mod trouble;
 mod wire;
 
+pub use agent::{AgentFault, AgentLimits};
+pub use authenticate::{Attempt, Narrator};
 pub use client::Client;
 pub use facts::{Facts, Negotiated, Quantum, Strict, Timings};
 pub use judge::{BoxFuture, Judge, Offered, Place, Verdict};

@@ -1,4 +1,5 @@
 //! Commands on real OpenSSH servers.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

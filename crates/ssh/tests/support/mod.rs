@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![allow(dead_code, reason = "each test file is its own crate and uses its own part")]
 
+pub mod agent;
 #[path = "../../../penstock/tests/support/sshd.rs"]
 pub mod sshd;
 
@@ -58,7 +59,7 @@ pub fn target(sshd: &Sshd) -> Target {
     let mut target = Target::new("web1", &sshd.user);
     target.addresses.known = vec![IpAddr::V4(sshd.address)];
     target.port = sshd.port;
-    target.keys.files = vec![sshd.client_key.clone()];
+    target.keys = ssh::KeyPlan::of_file(sshd.client_key.clone());
     target
 }
 

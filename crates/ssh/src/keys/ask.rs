@@ -1,0 +1,305 @@
+//! Asks a person for a passphrase: on the controlling terminal, or with the program of `SSH_ASKPASS`, by the rules of
+//! ssh(1). Never from an argument or the environment.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{Signal, raise};
+use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Someone who can be asked. Called on a thread of its own, one question at a time.
+pub trait Ask: Send + Sync {
+    /// Blocks until there is an answer.
+    ///
+    /// # Errors
+    /// There is nobody to ask, or they do not want to answer.
+    fn ask(&self, question: &Question) -> Result<Zeroizing<String>, AskError>;
+}
+
+/// A question to a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// One line, harmless on a terminal, ending in `: `.
+    pub text: String,
+    /// Whether the answer may be seen.
+    pub answer: Answered,
+}
+
+/// Whether an answer may be seen while it is typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    /// It is a secret.
+    Unseen,
+    /// It is none.
+    Seen,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+pub enum AskError {
+    /// Nobody is there.
+    #[error("there is no terminal to ask on, and no program in SSH_ASKPASS")]
+    Nobody,
+    /// A person did not want to.
+    #[error("it was cancelled at the prompt")]
+    Cancelled,
+    /// Something went wrong on the way.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Refuses every question: for services, and for runs that must not wait for a person.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Nobody;
+
+impl Ask for Nobody {
+    fn ask(&self, _: &Question) -> Result<Zeroizing<String>, AskError> {
+        Err(AskError::Nobody)
+    }
+}
+
+/// The person at this terminal or desktop.
+#[derive(Debug, Clone)]
+pub struct Person {
+    program: PathBuf,
+    wish: Wish,
+    desktop: Desktop,
+    terminal: PathBuf,
+}
+
+/// `SSH_ASKPASS_REQUIRE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Unsaid,
+    Never,
+    Prefer,
+    Force,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Desktop {
+    Here,
+    Absent,
+}
+
+impl Person {
+    /// By the environment of this process.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        Self::from_variables(&|name| std::env::var_os(name))
+    }
+
+    /// By these variables.
+    #[must_use]
+    pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
+        let set = |name| variable(name).filter(|value| !value.is_empty());
+        let wish = match set("SSH_ASKPASS_REQUIRE").map(|word| word.to_ascii_lowercase()) {
+            Some(word) if word == "never" => Wish::Never,
+            Some(word) if word == "prefer" => Wish::Prefer,
+            Some(word) if word == "force" => Wish::Force,
+            _ => Wish::Unsaid,
+        };
+        let here = set("DISPLAY").or_else(|| set("WAYLAND_DISPLAY")).is_some();
+        Self {
+            program: set("SSH_ASKPASS").map_or_else(|| PathBuf::from("/usr/bin/ssh-askpass"), PathBuf::from),
+            wish,
+            desktop: if here { Desktop::Here } else { Desktop::Absent },
+            terminal: PathBuf::from("/dev/tty"),
+        }
+    }
+}
+
+impl Ask for Person {
+    fn ask(&self, question: &Question) -> Result<Zeroizing<String>, AskError> {
+        let program_may = match self.wish {
+            Wish::Force => true,
+            Wish::Never => false,
+            Wish::Prefer | Wish::Unsaid => self.desktop == Desktop::Here,
+        };
+        let program_first = program_may && matches!(self.wish, Wish::Force | Wish::Prefer);
+        if !program_first {
+            let open = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(nix::libc::O_NOCTTY | nix::libc::O_CLOEXEC)
+                .open(&self.terminal);
+            match open {
+                Ok(terminal) => return ask_on(terminal, question),
+                Err(_) if program_may => {}
+                Err(_) => return Err(AskError::Nobody),
+            }
+        }
+        ask_program(&self.program, question)
+    }
+}
+
+/// Restores a terminal on every way out.
+struct Quiet {
+    terminal: File,
+    before: Termios,
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let _ = tcsetattr(&self.terminal, SetArg::TCSAFLUSH, &self.before);
+        let _ = self.terminal.write_all(b"\n");
+    }
+}
+
+/// Ctrl-C is read as a byte, so that no signal can end the process while the terminal does not echo; it is raised again
+/// once the terminal is as it was.
+fn ask_on(terminal: File, question: &Question) -> Result<Zeroizing<String>, AskError> {
+    let failed = |doing: &str, error: &dyn std::fmt::Display| {
+        AskError::Failed(format!("{doing} the terminal failed: {error}"))
+    };
+    let before = tcgetattr(&terminal).map_err(|error| failed("asking", &error))?;
+    let mut during = before.clone();
+    during.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG);
+    during.control_chars[SpecialCharacterIndices::VMIN as usize] = 1;
+    during.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
+    tcsetattr(&terminal, SetArg::TCSAFLUSH, &during).map_err(|error| failed("silencing", &error))?;
+    let mut quiet = Quiet { terminal, before };
+    quiet.terminal.write_all(question.text.as_bytes()).map_err(|error| failed("writing to", &error))?;
+    let mut line = Zeroizing::new(Vec::with_capacity(LONGEST_ANSWER));
+    loop {
+        let mut byte = [0_u8];
+        match quiet.terminal.read(&mut byte) {
+            Ok(0) => return Err(AskError::Cancelled),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(failed("reading from", &error)),
+        }
+        match byte[0] {
+            b'\r' | b'\n' => break,
+            CTRL_C => {
+                drop(quiet);
+                let _ = raise(Signal::SIGINT);
+                return Err(AskError::Cancelled);
+            }
+            CTRL_D if line.is_empty() => return Err(AskError::Cancelled),
+            CTRL_U => line.clear(),
+            BACKSPACE | DELETE => while line.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {},
+            byte if line.len() < LONGEST_ANSWER => line.push(byte),
+            _ => return Err(AskError::Failed(format!("the answer is longer than {LONGEST_ANSWER} bytes"))),
+        }
+        if question.answer == Answered::Seen && byte[0] >= b' ' && byte[0] != DELETE {
+            let _ = quiet.terminal.write_all(&byte);
+        }
+    }
+    text_of(line)
+}
+
+/// Runs the program with the question as its argument; the first line of its output is the answer, and a status other
+/// than 0 means no.
+fn ask_program(program: &std::path::Path, question: &Question) -> Result<Zeroizing<String>, AskError> {
+    let shown = program.display();
+    let mut child = Command::new(program)
+        .arg(&question.text)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => AskError::Nobody,
+            _ => AskError::Failed(format!("starting {shown}, which SSH_ASKPASS names, failed: {error}")),
+        })?;
+    let mut line = Zeroizing::new(Vec::with_capacity(LONGEST_ANSWER + 2));
+    let read = match child.stdout.take() {
+        Some(output) => output.take(LONGEST_ANSWER as u64 + 2).read_to_end(&mut line),
+        None => Ok(0),
+    };
+    let status = child.wait();
+    match (read, status) {
+        (Ok(_), Ok(status)) if status.success() => {}
+        (Ok(_), Ok(_)) => return Err(AskError::Cancelled),
+        (Err(error), _) | (_, Err(error)) => {
+            return Err(AskError::Failed(format!("asking with {shown} failed: {error}")));
+        }
+    }
+    let end = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(line.len());
+    if end > LONGEST_ANSWER {
+        return Err(AskError::Failed(format!("the answer of {shown} is longer than {LONGEST_ANSWER} bytes")));
+    }
+    line.truncate(end);
+    text_of(line)
+}
+
+fn text_of(mut line: Zeroizing<Vec<u8>>) -> Result<Zeroizing<String>, AskError> {
+    match String::from_utf8(std::mem::take(&mut *line)) {
+        Ok(text) => Ok(Zeroizing::new(text)),
+        Err(error) => {
+            drop(Zeroizing::new(error.into_bytes()));
+            Err(AskError::Failed("the answer is not UTF-8".to_owned()))
+        }
+    }
+}
+
+/// As much as OpenSSH takes. The buffer has this capacity from the start, so that no copy is left behind.
+const LONGEST_ANSWER: usize = 1023;
+const CTRL_C: u8 = 0x03;
+const CTRL_D: u8 = 0x04;
+const BACKSPACE: u8 = 0x08;
+const CTRL_U: u8 = 0x15;
+const DELETE: u8 = 0x7f;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn question() -> Question {
+        Question { text: "passphrase: ".to_owned(), answer: Answered::Unseen }
+    }
+
+    fn person(directory: &std::path::Path, script: &str, variables: &[(&str, &str)]) -> Person {
+        let program = directory.join("ask");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut person = Person::from_variables(&|name| match name {
+            "SSH_ASKPASS" => Some(program.clone().into()),
+            _ => variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into()),
+        });
+        person.terminal = directory.join("no-terminal");
+        person
+    }
+
+    #[test]
+    fn a_program_is_asked_as_ssh_asks_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let ask = |script, variables| {
+            person(directory.path(), script, variables).ask(&question()).map(|answer| answer.to_string())
+        };
+        let echo = "echo \"got $1\"; echo more";
+        assert_eq!(ask(echo, &[("SSH_ASKPASS_REQUIRE", "force")]), Ok("got passphrase: ".to_owned()));
+        assert_eq!(ask(echo, &[("DISPLAY", ":0")]), Ok("got passphrase: ".to_owned()));
+        assert_eq!(ask(echo, &[("SSH_ASKPASS_REQUIRE", "prefer")]), Err(AskError::Nobody), "no desktop");
+        assert_eq!(ask(echo, &[("DISPLAY", ":0"), ("SSH_ASKPASS_REQUIRE", "never")]), Err(AskError::Nobody));
+        assert_eq!(ask("echo no; exit 1", &[("SSH_ASKPASS_REQUIRE", "force")]), Err(AskError::Cancelled));
+        let endless = ask("exec yes | tr -d '\\n'", &[("SSH_ASKPASS_REQUIRE", "force")]);
+        assert!(matches!(endless, Err(AskError::Failed(_) | AskError::Cancelled)), "{endless:?}");
+    }
+
+    #[test]
+    fn a_terminal_is_asked_unseen_and_left_as_it_was() {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let mut master = File::from(pty.master);
+        let slave = File::from(pty.slave);
+        let before = tcgetattr(&slave).unwrap();
+        let asked = slave.try_clone().unwrap();
+        let answer = std::thread::spawn(move || ask_on(asked, &question()));
+        let mut prompt = [0; 12];
+        master.read_exact(&mut prompt).unwrap();
+        assert_eq!(&prompt, b"passphrase: ");
+        master.write_all("wrong\x15sesamé\x7fx\r".as_bytes()).unwrap();
+        assert_eq!(*answer.join().unwrap().unwrap(), "sesamx");
+        assert_eq!(tcgetattr(&slave).unwrap().local_flags, before.local_flags);
+        let mut newline = [0; 2];
+        master.read_exact(&mut newline).unwrap();
+        assert_eq!(&newline, b"\r\n", "nothing of the answer was echoed");
+    }
+}

@@ -1,0 +1,255 @@
+//! Private key files: reads one, says whose it is, and opens it with a passphrase.
+//! Blocking; nothing is asked and nothing is kept here.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64ct::{Base64, Encoding};
+use russh::keys::ssh_key::{self, Algorithm, PrivateKey, PublicKey};
+use russh::keys::{Error as DecodeError, decode_secret_key};
+use zeroize::Zeroizing;
+
+use super::fault::KeyFault;
+
+/// What a key file holds.
+pub(crate) struct KeyFile {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// The public half, from the file itself or from the `.pub` file beside it. None: it shows after the passphrase.
+    pub(crate) public: Option<PublicKey>,
+    /// The private half.
+    pub(crate) private: Private,
+}
+
+/// The private half of a key file.
+pub(crate) enum Private {
+    /// In clear.
+    Open(Arc<PrivateKey>),
+    /// Encrypted: the text of the file.
+    Locked(Zeroizing<String>),
+    /// Not here: the file is a public key, which names a key of the agent.
+    Elsewhere,
+}
+
+/// What tells two states of a file apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp([i64; 6]);
+
+impl KeyFile {
+    /// Reads and checks a file.
+    pub(crate) fn read(path: &Path) -> Result<Self, KeyFault> {
+        let (text, metadata) = read_text(path, LONGEST_FILE)?;
+        let kind = Kind::of(&text).map_err(|fault| fault.at(path))?;
+        if let Kind::Public(public) = kind {
+            return Ok(Self { path: path.to_owned(), public: Some(*public), private: Private::Elsewhere });
+        }
+        if let Some(fault) = exposed(path, &metadata, nix::unistd::geteuid().as_raw()) {
+            return Err(fault);
+        }
+        let beside = || public_beside(path);
+        let (public, private) = match kind {
+            Kind::OpenSsh => {
+                let key = openssh(&text).map_err(|fault| fault.at(path))?;
+                let public = PublicKey::new(key.public_key().key_data().clone(), "");
+                if key.is_encrypted() {
+                    (Some(public), Private::Locked(text))
+                } else {
+                    (Some(public), Private::Open(Arc::new(key)))
+                }
+            }
+            Kind::EncryptedPem => (beside(), Private::Locked(text)),
+            Kind::Pem | Kind::Public(_) => {
+                let key = decode_secret_key(&text, None).map_err(|error| broken(&error).at(path))?;
+                (Some(PublicKey::new(key.public_key().key_data().clone(), "")), Private::Open(Arc::new(key)))
+            }
+        };
+        Ok(Self { path: path.to_owned(), public, private })
+    }
+
+    /// What the file looks like now, without reading it.
+    pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
+        let data = std::fs::metadata(path).ok()?;
+        let word = |number: u64| i64::from_ne_bytes(number.to_ne_bytes());
+        let (inode, size) = (word(data.ino()), word(data.size()));
+        Some(Stamp([inode, size, data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec()]))
+    }
+}
+
+/// Opens the text of an encrypted key.
+///
+/// # Errors
+/// [`KeyFault::WrongPassphrase`], or what else is wrong with it.
+pub(crate) fn open(text: &str, path: &Path, passphrase: &str) -> Result<PrivateKey, KeyFault> {
+    let key = decode_secret_key(text, Some(passphrase)).map_err(|error| match error {
+        DecodeError::SshKey(ssh_key::Error::Crypto | ssh_key::Error::AlgorithmUnsupported { .. })
+        | DecodeError::Unpad(_) => Fault::WrongPassphrase.at(path),
+        DecodeError::Pkcs8(ref inner) if inner.to_string().contains("unsupported") => broken(&error).at(path),
+        // What a wrong passphrase makes of the data is noise, and fails as noise does
+        DecodeError::Pkcs8(_) | DecodeError::Pkcs1(_) | DecodeError::Der(_) | DecodeError::Rsa(_) => {
+            Fault::WrongPassphrase.at(path)
+        }
+        error => broken(&error).at(path),
+    })?;
+    match key.algorithm() {
+        Algorithm::SkEd25519 | Algorithm::SkEcdsaSha2NistP256 => Err(Fault::Fido.at(path)),
+        _ => Ok(key),
+    }
+}
+
+/// The text of a regular file; a FIFO or a device never makes us wait.
+pub(crate) fn read_text(path: &Path, longest: u64) -> Result<(Zeroizing<String>, Metadata), KeyFault> {
+    let io = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Fault::Missing.at(path),
+        io::ErrorKind::PermissionDenied => Fault::Denied.at(path),
+        _ => Fault::Unreadable(source.to_string()).at(path),
+    };
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY | nix::libc::O_CLOEXEC)
+        .open(path)
+        .map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    let kind = metadata.file_type();
+    let other = [
+        (kind.is_dir(), "a directory"),
+        (kind.is_fifo(), "a FIFO"),
+        (kind.is_socket(), "a socket"),
+        (kind.is_char_device() || kind.is_block_device(), "a device"),
+    ];
+    if let Some((_, what)) = other.iter().find(|(is, _)| *is) {
+        return Err(Fault::NotAFile(what).at(path));
+    }
+    if metadata.len() > longest {
+        return Err(Fault::TooLong { longest }.at(path));
+    }
+    let bytes = whole(file, longest).map_err(io)?;
+    if bytes.len() as u64 > longest {
+        return Err(Fault::TooLong { longest }.at(path));
+    }
+    if bytes.is_empty() {
+        return Err(Fault::Empty.at(path));
+    }
+    let Ok(text) = std::str::from_utf8(&bytes) else {
+        return Err(Fault::NoKey.at(path));
+    };
+    Ok((Zeroizing::new(text.to_owned()), metadata))
+}
+
+/// The buffer has its full size from the start, so that no copy of a secret is left in memory behind it.
+fn whole(file: File, longest: u64) -> io::Result<Zeroizing<Vec<u8>>> {
+    let size = usize::try_from(longest + 1).map_err(io::Error::other)?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(size));
+    file.take(longest + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether somebody besides the owner can read the file, or change it.
+///
+/// OpenSSH checks only files of our own. Files of others are refused here too if everybody can read them; their group
+/// may, for it is the only way in which we can read a file that is not ours.
+fn exposed(path: &Path, metadata: &Metadata, we: u32) -> Option<KeyFault> {
+    let mode = metadata.mode() & 0o777;
+    let bad = if metadata.uid() == we { mode & 0o077 } else { mode & 0o027 };
+    (bad != 0)
+        .then(|| Fault::Exposed { mode, keep: if metadata.uid() == we { 0o600 } else { 0o640 } }.at(path))
+}
+
+/// What a text is, by its first lines.
+enum Kind {
+    OpenSsh,
+    Pem,
+    EncryptedPem,
+    Public(Box<PublicKey>),
+}
+
+impl Kind {
+    fn of(text: &str) -> Result<Self, Fault> {
+        let begin = text.lines().map(str::trim_end).find(|line| line.starts_with("-----BEGIN "));
+        let Some(begin) = begin else {
+            if text.trim_start().starts_with("PuTTY-User-Key-File-") {
+                return Err(Fault::Putty);
+            }
+            return public_line(text).map(|key| Self::Public(Box::new(key))).ok_or(Fault::NoKey);
+        };
+        let kind = match begin.trim_start_matches("-----BEGIN ").trim_end_matches('-') {
+            "OPENSSH PRIVATE KEY" => Self::OpenSsh,
+            "ENCRYPTED PRIVATE KEY" => Self::EncryptedPem,
+            "RSA PRIVATE KEY" | "EC PRIVATE KEY" => {
+                match text.lines().find(|line| line.starts_with("DEK-Info:")) {
+                    // The one old cipher that the library opens, and only for RSA
+                    Some(line) if line.contains("AES-128-CBC") && begin.contains("RSA") => Self::EncryptedPem,
+                    Some(_) => return Err(Fault::OldEncryption),
+                    None => Self::Pem,
+                }
+            }
+            "PRIVATE KEY" => Self::Pem,
+            "DSA PRIVATE KEY" => return Err(Fault::Dsa),
+            "PUBLIC KEY" | "RSA PUBLIC KEY" | "SSH2 PUBLIC KEY" | "---- BEGIN SSH2 PUBLIC KEY" => {
+                return Err(Fault::PublicPem);
+            }
+            "CERTIFICATE" => return Err(Fault::X509),
+            _ => return Err(Fault::NoKey),
+        };
+        let end = begin.replacen("BEGIN", "END", 1);
+        if text.lines().any(|line| line.trim_end() == end) { Ok(kind) } else { Err(Fault::CutOff) }
+    }
+}
+
+/// A line as in a `.pub` file.
+fn public_line(text: &str) -> Option<PublicKey> {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'))?;
+    // The words first: the library's reader recurses into whatever a blob claims to be
+    let key: logic::ssh::key::PublicKey = line.parse().ok()?;
+    russh::keys::key::parse_public_key(key.blob()).ok()
+}
+
+fn public_beside(path: &Path) -> Option<PublicKey> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".pub");
+    let (text, _) = read_text(Path::new(&beside), LONGEST_FILE).ok()?;
+    public_line(&text)
+}
+
+/// The OpenSSH form says in clear whose key it is, even when the key is encrypted.
+fn openssh(text: &str) -> Result<PrivateKey, Fault> {
+    let mut body = Zeroizing::new(String::with_capacity(text.len()));
+    let lines = text.lines().map(str::trim).skip_while(|line| !line.starts_with("-----BEGIN ")).skip(1);
+    lines.take_while(|line| !line.starts_with("-----END ")).for_each(|line| body.push_str(line));
+    let bytes = Base64::decode_vec(&body)
+        .map(Zeroizing::new)
+        .map_err(|_| Fault::Broken("it is not base64".into()))?;
+    // The key's name stands in the clear part: a type that the library does not know is told apart from damage
+    let named = |name: &[u8]| bytes.windows(name.len()).take(512).any(|window| window == name);
+    if named(b"sk-ssh-ed25519@openssh.com") || named(b"sk-ecdsa-sha2-nistp256@openssh.com") {
+        return Err(Fault::Fido);
+    }
+    if named(b"ssh-dss") {
+        return Err(Fault::Dsa);
+    }
+    PrivateKey::from_bytes(&bytes).map_err(|error| match error {
+        ssh_key::Error::AlgorithmUnknown | ssh_key::Error::AlgorithmUnsupported { .. } => {
+            Fault::Broken("its algorithm or its cipher is not one we know".into())
+        }
+        error => Fault::Broken(error.to_string()),
+    })
+}
+
+fn broken(error: &DecodeError) -> Fault {
+    match error {
+        DecodeError::UnknownAlgorithm(oid) => {
+            Fault::Broken(format!("its algorithm ({oid}) is none that SSH has: use Ed25519, ECDSA or RSA"))
+        }
+        error => Fault::Broken(crate::harmless::harmless(&error.to_string(), 200)),
+    }
+}
+
+use super::fault::Fault;
+
+/// The longest file that is read as a key: an RSA key of 16,384 bits has 13 KB.
+const LONGEST_FILE: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests;
