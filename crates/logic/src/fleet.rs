@@ -1,4 +1,6 @@
 //! Decisions about many hosts at once: which they are, what happened on each, and how their output is shown.
 
 pub mod ending;
+pub mod groups;
+pub mod hostfile;
 pub mod nodeset;
