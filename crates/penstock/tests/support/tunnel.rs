@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use super::server::{BINARY, Lines};
+use super::server::BINARY;
 use super::sshd::{Sshd, program};
 use super::{eventually, secs};
 
@@ -80,23 +80,27 @@ impl Place {
         let mut command = Command::new(BINARY);
         let path = std::env::var("PATH").unwrap_or_default();
         command.arg("tunnel").args(arguments).env_clear();
-        command.env("PATH", format!("{}:{path}:/usr/sbin:/sbin", self.shown("bin"))).env("HOME", self.path("home"));
+        command
+            .env("PATH", format!("{}:{path}:/usr/sbin:/sbin", self.shown("bin")))
+            .env("HOME", self.path("home"));
         command.env("XDG_STATE_HOME", self.path("state")).env("XDG_RUNTIME_DIR", self.path("run"));
         command.env("PENSTOCK_CONFIG", self.path("penstock.toml"));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null());
         command
     }
 
     /// Runs it to its end.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> Ran {
-        let running = self.start(arguments);
-        running.finish()
+        self.start(arguments).finish()
     }
 
+    /// Starts it; what it says goes into files, so that nothing is missed when it has ended.
     pub fn start(&self, arguments: &[&str]) -> Running {
-        let mut child = self.command(arguments).spawn().unwrap();
-        let (out, err) = (Lines::follow(child.stdout.take().unwrap()), Lines::follow(child.stderr.take().unwrap()));
+        let turn = fs::read_dir(self.directory.path()).unwrap().count();
+        let (out, err) = (self.path(&format!("out.{turn}")), self.path(&format!("err.{turn}")));
+        let file = |path: &Path| fs::File::create(path).unwrap();
+        let child = self.command(arguments).stdout(file(&out)).stderr(file(&err)).spawn().unwrap();
         Running { child, out, err }
     }
 
@@ -136,7 +140,10 @@ impl Place {
     }
 
     pub fn is_mounted(&self, point: &Path) -> bool {
-        let point = format!(" {} ", fs::canonicalize(point.parent().unwrap()).unwrap().join(point.file_name().unwrap()).display());
+        let point = format!(
+            " {} ",
+            fs::canonicalize(point.parent().unwrap()).unwrap().join(point.file_name().unwrap()).display()
+        );
         fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&point)
     }
 }
@@ -158,8 +165,8 @@ impl Drop for Place {
 
 pub struct Running {
     pub child: Child,
-    pub out: Lines,
-    pub err: Lines,
+    out: PathBuf,
+    err: PathBuf,
 }
 
 pub struct Ran {
@@ -173,16 +180,28 @@ impl Running {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
+    /// Waits until it has said this on standard error.
     #[track_caller]
-    pub fn finish(self) -> Ran {
-        let err = self.err.clone();
-        let status = eventually("its end", secs(60), || self.child.try_wait().unwrap());
-        // What was written last is read by other threads.
-        std::thread::sleep(Duration::from_millis(30));
-        Ran { status, out: self.out.all().join("\n"), err: err.all().join("\n") }
+    pub fn wait_for(&self, part: &str) -> String {
+        let said = || fs::read_to_string(&self.err).unwrap();
+        let mut last = String::new();
+        for _ in 0..4000 {
+            last = said();
+            if let Some(line) = last.lines().find(|line| line.contains(part)) {
+                return line.to_owned();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("no {part:?} in:\n{last}");
     }
 
     #[track_caller]
+    pub fn finish(mut self) -> Ran {
+        let status = eventually("its end", secs(90), || self.child.try_wait().unwrap());
+        let read = |path: &Path| fs::read_to_string(path).unwrap();
+        Ran { status, out: read(&self.out), err: read(&self.err) }
+    }
+
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -205,7 +224,12 @@ impl Ran {
 
     #[track_caller]
     pub fn says(&self, part: &str) -> &Self {
-        assert!(self.err.contains(part) || self.out.contains(part), "no {part:?} in:\n{}\n{}", self.out, self.err);
+        assert!(
+            self.err.contains(part) || self.out.contains(part),
+            "no {part:?} in:\n{}\n{}",
+            self.out,
+            self.err
+        );
         self
     }
 }
