@@ -23,6 +23,7 @@ mod pool;
 mod route;
 mod size;
 mod tls;
+mod tunnel;
 
 use acme::AcmeNames;
 
@@ -55,6 +56,7 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
     });
     let listeners = parser.listeners(raw);
     let pools = parser.all_pools(raw);
+    let tunnels = parser.tunnels(raw);
     parser.collisions(raw, control.as_ref().and_then(Option::as_ref));
     if let (Some(listeners), Some(pools)) = (&listeners, &pools) {
         parser.loops(raw, listeners, pools);
@@ -75,6 +77,7 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
         listeners: listeners?,
         pools: pools?,
         acme: acme?,
+        tunnels: tunnels?,
     })
 }
 

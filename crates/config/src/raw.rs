@@ -14,6 +14,7 @@ mod acme;
 mod clients;
 mod forms;
 mod pool;
+mod tunnel;
 
 use crate::de::{At, Named};
 pub(crate) use acme::RawAcme;
@@ -24,6 +25,7 @@ pub(crate) use forms::{
 pub(crate) use pool::{
     RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
 };
+pub(crate) use tunnel::{RawForward, RawTunnel};
 
 /// A key that may be absent.
 pub(crate) type Key<T> = Option<At<T>>;
@@ -55,7 +57,8 @@ socket = "/run/penstock/control.sock"
 bind = "127.0.0.1:9900"
 "#))]
     pub(crate) admin: Key<RawAdmin>,
-    /// A place where clients arrive. NAME is up to 64 of `A-Z a-z 0-9 _ -`; at least one listener is needed.
+    /// A place where clients arrive. NAME is up to 64 of `A-Z a-z 0-9 _ -`; at least one listener is needed to
+    /// serve.
     #[schemars(extend("default" = json!({}), "x-example" = r#"[listener.web]
 bind = [":80", "unix:/run/penstock/web.sock"]
 redirect-to-https = true
@@ -99,6 +102,19 @@ tls = { acme = "letsencrypt" }
 pool = "app"
 "#))]
     pub(crate) acme: Key<Named<RawAcme>>,
+    /// Forwards over one SSH connection that is supervised and proved, and what is mounted through them: for `penstock tunnel`.
+    /// `penstock serve` does not read it. NAME is up to 64 of `A-Z a-z 0-9 _ -`.
+    #[schemars(extend("default" = json!({}), "x-example" = r#"[tunnel.nas]
+host = "nas"
+mount-point = "/mnt/nas"
+mount = ["mount", "-t", "nfs4", "-o", "port={nfs.port},noatime", "127.0.0.1:/storage", "{mount-point}"]
+job = ["rsnapshot", "weekly"]
+
+[tunnel.nas.forward.nfs]
+connect = "127.0.0.1:2049"
+check = "nfs-null"
+"#))]
+    pub(crate) tunnel: Key<Named<RawTunnel>>,
 }
 
 /// `[process]`

@@ -316,7 +316,8 @@ fn fill_table(table: &mut Table, id: NodeId, nodes: &mut Nodes, schema: &Json) {
             && !nodes.is_broken(id, key)
         {
             let child = nodes.add(Some(id), Step::Key(key.clone()), Spans::default(), Origin::Default);
-            table.push(key.clone(), Node { id: child, value: value_of(default) });
+            let value = value_of(default, child, nodes);
+            table.push(key.clone(), Node { id: child, value });
         }
         if let Some(node) = table.get_mut(key) {
             fill_node(node, nodes, property);
@@ -342,13 +343,22 @@ fn fill_node(node: &mut Node, nodes: &mut Nodes, schema: &Json) {
     }
 }
 
-/// A default of the schema; lists and tables are empty there.
-fn value_of(default: &Json) -> Value {
+/// A default of the schema; tables are empty there.
+fn value_of(default: &Json, id: NodeId, nodes: &mut Nodes) -> Value {
     match default {
         Json::String(text) => Value::Text(text.clone()),
         Json::Number(number) => Value::Integer(number.as_i64().unwrap_or_default()),
         Json::Bool(switch) => Value::Switch(*switch),
-        Json::Array(_) => Value::List(Vec::new()),
+        Json::Array(list) => Value::List(
+            list.iter()
+                .enumerate()
+                .map(|(at, entry)| {
+                    let id = nodes.add(Some(id), Step::Entry(at), Spans::default(), Origin::Default);
+                    let value = value_of(entry, id, nodes);
+                    Node { id, value }
+                })
+                .collect(),
+        ),
         Json::Object(_) | Json::Null => Value::Table(Table::default()),
     }
 }

@@ -12,6 +12,7 @@ use logic::http1::request::Limits;
 use logic::peers::PeerSet;
 use logic::proxy_header;
 use logic::route::{HeaderEdits, PoolId, Route};
+use logic::tunnel::plan::{Endpoint, Tunnel};
 use rustls_pki_types::ServerName;
 
 mod acme;
@@ -35,12 +36,14 @@ pub struct Config {
     pub control: Option<Control>,
     /// The admin listener (metrics, health, status); `None` switches it off.
     pub admin: Option<Admin>,
-    /// Where clients arrive, in file order. Never empty.
+    /// Where clients arrive, in file order. Empty only in a file that has tunnels.
     pub listeners: Vec<Listener>,
     /// Sets of equal backends; a [`PoolId`] is an index into this.
     pub pools: Vec<Pool>,
     /// Where certificates are ordered.
     pub acme: Vec<Acme>,
+    /// Tunnels, for `penstock tunnel`.
+    pub tunnels: Vec<Tunnel>,
 }
 
 /// `[process]`
@@ -324,6 +327,13 @@ pub enum BackendAddress {
     },
     /// `unix:/path`
     Unix(PathBuf),
+    /// `ssh:nas/127.0.0.1:8000`, `ssh:nas/unix:/run/app.sock`: reached through an SSH host.
+    Ssh {
+        /// The host, by the name that is its identity.
+        host: String,
+        /// Where the host connects.
+        connect: Endpoint,
+    },
 }
 
 impl std::fmt::Display for BackendAddress {
@@ -332,6 +342,7 @@ impl std::fmt::Display for BackendAddress {
             Self::Ip(address) => address.fmt(f),
             Self::Name { host, port } => write!(f, "{host}:{port}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Ssh { host, connect } => write!(f, "ssh:{host}/{connect}"),
         }
     }
 }

@@ -18,3 +18,4 @@ pub mod proxy_header;
 pub mod retry;
 pub mod route;
 pub mod ssh;
+pub mod tunnel;

@@ -41,6 +41,8 @@ fn verdict(source: Source, outcome: VerdictOutcome) -> Verdict {
         (Source::Probe, VerdictOutcome::Pass) => Cause::Passed,
         (Source::Probe, VerdictOutcome::Fail) => Cause::ConnectRefused,
         (Source::Resolver, VerdictOutcome::Pass) => Cause::Resolved,
+        (Source::Tunnel, VerdictOutcome::Pass) => Cause::TunnelUp,
+        (Source::Tunnel, VerdictOutcome::Fail) => Cause::Tunnel("the host is gone".into()),
         (Source::Resolver, VerdictOutcome::Fail) => Cause::Unresolvable("no such host".into()),
         (Source::Traffic, _) => Cause::ClosedEarly,
     };

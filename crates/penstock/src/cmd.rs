@@ -8,3 +8,4 @@ pub mod documents;
 pub mod lab;
 pub mod serve;
 pub mod tls_grade;
+pub mod tunnel;

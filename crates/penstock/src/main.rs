@@ -7,6 +7,7 @@
 //! - `cmd/lab.rs` starts SSH hosts to try things on; all of them are in `crates/ssh`
 //! - `cmd/bench.rs` measures; all of that is in `crates/bench`
 //! - `cmd/tls_grade.rs` rates listeners; all of that is in `crates/grade`
+//! - `cmd/tunnel.rs` brings tunnels up, proves them and runs jobs through them; all of that is in `crates/fleet`
 //! - `cmd/documents.rs` prints what packages ship: man pages, completions, the schema and the reference page
 //!
 //! Exit codes: 0 well, 1 a failure at run time, 2 bad usage or a bad configuration.
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Lab(arguments) => cmd::lab::run(&arguments),
         Command::Bench(arguments) => cmd::bench::run(&arguments),
         Command::TlsGrade(arguments) => cmd::tls_grade::run(&arguments),
+        Command::Tunnel(arguments) => cmd::tunnel::run(&arguments),
         Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
         Command::Config(arguments) => cmd::documents::config(&arguments),
         Command::Man(arguments) => cmd::documents::man(Cli::command(), &arguments),
@@ -84,6 +86,7 @@ enum Command {
     Lab(cmd::lab::Arguments),
     Bench(cmd::bench::Arguments),
     TlsGrade(cmd::tls_grade::Arguments),
+    Tunnel(cmd::tunnel::Arguments),
     #[command(hide = true)]
     BenchLoad(cmd::bench::LoadArguments),
     Config(cmd::documents::ConfigArguments),

@@ -55,6 +55,16 @@ async fn open(backend: &BackendState, opening: Opening, limit: Duration) -> Resu
             Err(_) => Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
         };
     }
+    if let BackendAddress::Ssh { .. } = &backend.address {
+        let Some(path) = backend.through.load_full() else {
+            return Err(ConnectFault::Backend(Cause::Tunnel("it is not up yet".to_owned())));
+        };
+        return match timeout_at(deadline.into(), open_unix(&path)).await {
+            Ok(Ok(unix)) => Ok(Plain::Unix(unix)),
+            Ok(Err(error)) => Err(fault(error, limit)),
+            Err(_) => Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
+        };
+    }
     let addresses = backend.addresses.load_full();
     let unresolved = || Cause::Unresolvable("its name has no address yet".to_owned());
     let mut last = ConnectFault::Backend(unresolved());

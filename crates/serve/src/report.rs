@@ -405,7 +405,7 @@ impl BackendReport {
                 BackendAddress::Name { .. } => {
                     state.addresses.load().iter().map(ToString::to_string).collect()
                 }
-                BackendAddress::Ip(_) | BackendAddress::Unix(_) => Vec::new(),
+                BackendAddress::Ip(_) | BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => Vec::new(),
             },
             last_verdicts,
         }
@@ -427,6 +427,7 @@ impl VerdictReport {
                 Source::Probe => "probe",
                 Source::Traffic => "traffic",
                 Source::Resolver => "resolver",
+                Source::Tunnel => "tunnel",
             },
             outcome: match verdict.outcome {
                 VerdictOutcome::Pass => "pass",

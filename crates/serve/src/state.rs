@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use config::types::{BackendAddress, Sticky};
 use logic::balance::StickyTable;
 use logic::health::{Health, State as HealthState};
@@ -122,6 +122,8 @@ pub struct BackendState {
     pub in_flight: AtomicU32,
     /// Addresses to connect to: fixed for IP backends, the last look-up for names; empty while a name is unresolved.
     pub addresses: ArcSwap<Vec<SocketAddr>>,
+    /// Socket of the tunnel to a backend behind SSH, while there is one.
+    pub through: ArcSwapOption<std::path::PathBuf>,
     /// Counters, one block per worker.
     pub counters: PerWorker<BackendCounters>,
     /// Verdicts and rules; slow side only.
@@ -153,7 +155,7 @@ impl BackendState {
         let name: Arc<str> = address.to_string().into();
         let addresses = match address {
             BackendAddress::Ip(address) => vec![*address],
-            BackendAddress::Name { .. } | BackendAddress::Unix(_) => Vec::new(),
+            BackendAddress::Name { .. } | BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => Vec::new(),
         };
         Self {
             pool: pool.clone(),
@@ -162,6 +164,7 @@ impl BackendState {
             name,
             in_flight: AtomicU32::new(0),
             addresses: ArcSwap::from_pointee(addresses),
+            through: ArcSwapOption::empty(),
             counters: PerWorker::new(workers),
             health_state: AtomicU8::new(encode(health.state())),
             health: Mutex::new(health),

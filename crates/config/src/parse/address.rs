@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use logic::tunnel::plan::Endpoint;
+
 use super::Refused;
 use crate::error::quote;
 use crate::types::{BackendAddress, BindAddress};
@@ -56,6 +58,9 @@ pub(super) fn bind(text: &str) -> Result<BindAddress, Refused> {
 
 /// Where a backend is.
 pub(super) fn backend(text: &str) -> Result<BackendAddress, Refused> {
+    if let Some(rest) = text.strip_prefix("ssh:").filter(|rest| !rest.starts_with("//")) {
+        return behind_ssh(rest);
+    }
     if let Some(path) = text.strip_prefix("unix:") {
         trailing(path, "unix:")?;
         return unix_path(path).map(BackendAddress::Unix);
@@ -89,6 +94,25 @@ pub(super) fn backend(text: &str) -> Result<BackendAddress, Refused> {
     let host = host.strip_suffix('.').unwrap_or(host);
     host_name(host)?;
     Ok(BackendAddress::Name { host: host.to_ascii_lowercase(), port })
+}
+
+/// `nas/127.0.0.1:8000`: the SSH host, and where it connects.
+fn behind_ssh(text: &str) -> Result<BackendAddress, Refused> {
+    let Some((host, connect)) = text.split_once('/') else {
+        return Err(Refused::new("names no service behind the host")
+            .instead("write \"ssh:HOST/127.0.0.1:8000\" or \"ssh:HOST/unix:/run/app.sock\""));
+    };
+    let host = super::tunnel::ssh_host(host).map_err(|_| Refused::new("names no SSH host before the /"))?;
+    let connect = match backend(connect)? {
+        BackendAddress::Ip(address) => Endpoint::Tcp { host: address.ip().to_string(), port: address.port() },
+        BackendAddress::Name { host, port } => Endpoint::Tcp { host, port },
+        BackendAddress::Unix(path) => Endpoint::Unix(path),
+        BackendAddress::Ssh { .. } => {
+            let hint = "jump hosts belong into ~/.ssh/config (ProxyJump)";
+            return Err(Refused::new("goes through two hosts").in_general(hint));
+        }
+    };
+    Ok(BackendAddress::Ssh { host, connect })
 }
 
 /// `10.0.0.1:80 weight=5` and `10.0.0.1:80,weight=5`: the address, and the weight if it is a number.
@@ -293,6 +317,11 @@ mod tests {
         );
         assert_eq!(backend("localhost:80"), Ok(BackendAddress::Name { host: "localhost".into(), port: 80 }));
         assert_eq!(backend("unix:/run/app.sock"), Ok(BackendAddress::Unix("/run/app.sock".into())));
+        for text in
+            ["ssh:nas/127.0.0.1:8000", "ssh:u@nas/unix:/run/app.sock", "ssh:nas/[::1]:80", "ssh:n/db:1"]
+        {
+            assert_eq!(backend(text).map(|address| address.to_string()), Ok(text.to_owned()));
+        }
         for text in [
             "",
             "app",
@@ -311,6 +340,12 @@ mod tests {
             "unix:app.sock",
             "ä:80",
             "255.255.255.255:80",
+            "ssh:nas",
+            "ssh:/127.0.0.1:80",
+            "ssh:-oX/127.0.0.1:80",
+            "ssh:nas/127.0.0.1",
+            "ssh:nas/ssh:b/127.0.0.1:80",
+            "ssh://nas/x",
         ] {
             assert!(backend(text).is_err(), "{text}");
         }

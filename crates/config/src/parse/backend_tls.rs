@@ -1,5 +1,6 @@
 //! `tls` of a pool.
 
+use logic::tunnel::plan::Endpoint;
 use rustls_pki_types::ServerName;
 
 use super::Parser;
@@ -129,6 +130,9 @@ fn own_name(address: &BackendAddress) -> Option<ServerName<'static>> {
     match address {
         BackendAddress::Ip(address) => Some(ServerName::from(address.ip())),
         BackendAddress::Name { host, .. } => ServerName::try_from(host.clone()).ok(),
-        BackendAddress::Unix(_) => None,
+        BackendAddress::Ssh { connect: Endpoint::Tcp { host, .. }, .. } => {
+            ServerName::try_from(host.clone()).ok()
+        }
+        BackendAddress::Unix(_) | BackendAddress::Ssh { connect: Endpoint::Unix(_), .. } => None,
     }
 }

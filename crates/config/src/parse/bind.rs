@@ -230,7 +230,7 @@ impl<'a> OwnAddresses<'a> {
             BackendAddress::Name { host, port } if host == "localhost" => {
                 self.at(IpAddr::from([127, 0, 0, 1]), *port)
             }
-            BackendAddress::Name { .. } => None,
+            BackendAddress::Name { .. } | BackendAddress::Ssh { .. } => None,
         }
     }
 

@@ -19,6 +19,10 @@ use crate::types::{
 impl Parser<'_> {
     pub(super) fn listeners(&mut self, raw: &RawConfig) -> Option<Vec<Listener>> {
         let entries = &raw.listener.as_ref()?.value.0;
+        if entries.is_empty() && raw.tunnel.as_ref().is_some_and(|tunnels| !tunnels.value.0.is_empty()) {
+            // A file for `penstock tunnel` alone; `penstock serve` refuses it.
+            return Some(Vec::new());
+        }
         if entries.is_empty() {
             let hint = "add [listener.web] with bind = \":80\" and pool = \"NAME\"";
             drop(self.report.whole("there is no listener: nothing would be served").hint(hint));

@@ -12,7 +12,8 @@ use crate::de::At;
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawPool {
     /// The servers: `"10.0.0.11:8000"`, `"[2001:db8::1]:8000"`, `"app.internal:8000"` (looked up again and again),
-    /// `"unix:/run/app.sock"`, or a table with more about it.
+    /// `"unix:/run/app.sock"`, `"ssh:HOST/127.0.0.1:8000"` or `"ssh:HOST/unix:/run/app.sock"` (through that SSH host), or a
+    /// table with more about it.
     #[schemars(extend("x-required" = true, "x-list-example" = "[\"10.0.0.11:8000\"]", "x-example" = r#"[pool.app]
 backends = [
   "10.0.0.11:8000",

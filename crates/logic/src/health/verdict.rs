@@ -29,6 +29,8 @@ pub enum Source {
     Traffic,
     /// The resolution of the backend's name.
     Resolver,
+    /// The SSH tunnel that it is behind.
+    Tunnel,
 }
 
 impl fmt::Display for Source {
@@ -37,6 +39,7 @@ impl fmt::Display for Source {
             Source::Probe => "probe",
             Source::Traffic => "traffic",
             Source::Resolver => "resolver",
+            Source::Tunnel => "tunnel",
         })
     }
 }
@@ -92,6 +95,10 @@ pub enum Cause {
     HttpStatus(u16),
     /// The name has no address.
     Unresolvable(String),
+    /// There is no SSH connection to the host that it is behind, in words.
+    Tunnel(String),
+    /// The SSH connection to the host that it is behind stands again.
+    TunnelUp,
     /// The check passed.
     Passed,
     /// The name has an address again.
@@ -115,6 +122,8 @@ impl fmt::Display for Cause {
             Cause::BadResponse(why) => write!(f, "not a valid HTTP response: {}", OneLine(why)),
             Cause::HttpStatus(status) => http_status(f, *status),
             Cause::Unresolvable(why) => write!(f, "name does not resolve: {}", OneLine(why)),
+            Cause::Tunnel(why) => write!(f, "no SSH tunnel: {}", OneLine(why)),
+            Cause::TunnelUp => f.write_str("the SSH tunnel stands"),
             Cause::Passed => f.write_str("passed"),
             Cause::Resolved => f.write_str("name resolves"),
         }

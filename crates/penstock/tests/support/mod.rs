@@ -16,6 +16,7 @@ pub mod pki;
 pub mod server;
 pub mod sshd;
 pub mod tools;
+pub mod tunnel;
 pub mod websocket;
 pub mod witness;
 

@@ -11,6 +11,7 @@ use logic::http1::request::{Limits, MethodKind, Parse, RequestKind, UpgradeWish}
 use logic::http1::response::{self, Progress};
 use logic::peers::Peer;
 use logic::proxy_header::{self, Additions};
+use logic::tunnel::plan;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout_at;
 
@@ -194,7 +195,10 @@ fn host_of(address: &BackendAddress) -> String {
         BackendAddress::Ip(address) if address.port() == 80 => address.ip().to_string(),
         BackendAddress::Name { host, port: 80 } => host.clone(),
         BackendAddress::Ip(_) | BackendAddress::Name { .. } => address.to_string(),
-        BackendAddress::Unix(_) => "localhost".to_owned(),
+        BackendAddress::Unix(_) | BackendAddress::Ssh { connect: plan::Endpoint::Unix(_), .. } => {
+            "localhost".to_owned()
+        }
+        BackendAddress::Ssh { connect, .. } => connect.to_string(),
     }
 }
 

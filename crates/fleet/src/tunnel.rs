@@ -1,0 +1,30 @@
+//! Tunnels: forwards over one supervised SSH connection, services that are asked whether they answer, and a job that is
+//! wrapped in a mount. Decisions are in `logic/src/tunnel/`; here is everything that touches the machine.
+//!
+//! `run.rs` carries out the steps one by one and writes each into `journal.rs` before it begins; `unwind.rs` does what a run
+//! that was killed could not do. `supervise.rs` keeps the connection of an `engine.rs`, `relay.rs` moves the bytes,
+//! `prove.rs` asks the services, `control.rs` answers `status` and `down`.
+
+mod command;
+mod control;
+pub mod engine;
+mod journal;
+mod mount;
+mod openssh;
+pub mod place;
+mod processes;
+mod prove;
+mod relay;
+mod run;
+mod socks;
+pub mod status;
+mod stop;
+pub mod supervise;
+mod unwind;
+
+pub use control::{Asked, ask};
+pub use openssh::OpenSsh;
+pub use place::Places;
+pub use run::{Patience, Run, RunError, Say, Work};
+pub use status::Status;
+pub use unwind::{UnwindError, Unwound, is_left, unwind};

@@ -1,0 +1,92 @@
+//! Commands of a tunnel: mount, unmount.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::processes::{RUN, STEP, Step};
+
+/// Runs a command to its end, away from the terminal. Its own words are in the error.
+pub(crate) async fn run(
+    words: &[String],
+    run: &str,
+    step: Step,
+    variables: &[(String, String)],
+    limit: Duration,
+) -> Result<(), String> {
+    let Some((program, arguments)) = words.split_first() else { return Err("no command".to_owned()) };
+    let mut command = Command::new(program);
+    command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
+    command.env(RUN, run).env(STEP, step.word());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // Ctrl-C is for the job: a mount helper that stays in the background must not get it.
+    command.process_group(0);
+    let mut child = command.spawn().map_err(|error| format!("cannot run {program}: {error}"))?;
+    let said = Said::collect(child.stderr.take());
+    let status = match timeout(limit, child.wait()).await {
+        Ok(status) => status.map_err(|error| format!("cannot wait for {program}: {error}"))?,
+        Err(_) => {
+            let _ = nix::sys::signal::kill(pid(&child), nix::sys::signal::Signal::SIGTERM);
+            return Err(format!("{program} did not end within {} s", limit.as_secs()));
+        }
+    };
+    match (status.success(), status.code()) {
+        (true, _) => Ok(()),
+        (false, Some(code)) => Err(format!("{program} failed with status {code}{}", said.shown().await)),
+        (false, None) => Err(format!("{program} was ended by a signal{}", said.shown().await)),
+    }
+}
+
+pub(crate) fn pid(child: &Child) -> nix::unistd::Pid {
+    // A process that was waited for has no number any more; 0 would be our own group.
+    let id = child.id().and_then(|id| i32::try_from(id).ok()).unwrap_or(i32::MAX);
+    nix::unistd::Pid::from_raw(id)
+}
+
+/// The last of what a process says on standard error. A helper that it leaves behind may keep that open for ever.
+#[derive(Clone, Default)]
+pub(crate) struct Said {
+    text: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Said {
+    pub(crate) fn collect(from: Option<impl AsyncRead + Unpin + Send + 'static>) -> Self {
+        let said = Self::default();
+        let text = Arc::clone(&said.text);
+        if let Some(mut from) = from {
+            tokio::spawn(async move {
+                let mut buffer = [0; 1024];
+                while let Ok(count @ 1..) = from.read(&mut buffer).await {
+                    let mut text = text.lock().unwrap_or_else(PoisonError::into_inner);
+                    text.extend_from_slice(&buffer[..count]);
+                    let most = 4096;
+                    let surplus = text.len().saturating_sub(most);
+                    text.drain(..surplus);
+                }
+            });
+        }
+        said
+    }
+
+    /// `: its last lines`, harmless on a terminal; empty if it said nothing.
+    pub(crate) async fn shown(&self) -> String {
+        // What it wrote last may still be on its way.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        match self.last_lines().as_str() {
+            "" => String::new(),
+            lines => format!(": {lines}"),
+        }
+    }
+
+    pub(crate) fn last_lines(&self) -> String {
+        let text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(4)..];
+        last.join("; ").chars().map(|c| if c.is_control() { '.' } else { c }).collect()
+    }
+}

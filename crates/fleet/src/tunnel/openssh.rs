@@ -1,0 +1,279 @@
+//! The user's own `ssh` as the engine: `ssh -N` with every forward between a private Unix socket of ours and the service.
+//! Configuration, keys, agents and known hosts are those of `ssh` itself.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use logic::fleet::ending::{Failure, Phase, Reason};
+use logic::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
+use nix::sys::signal::{Signal, kill};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+use tokio::sync::{mpsc, watch};
+
+use super::command::{Said, pid};
+use super::engine::{Boxed, Duplex, Engine, Incoming, Link, failure};
+use super::processes::{RUN, STEP, Step};
+use super::relay::Listener;
+
+/// The `ssh` in `PATH`.
+#[derive(Debug, Clone)]
+pub struct OpenSsh {
+    program: OsString,
+    /// Connections so far: each has sockets of its own.
+    count: Arc<AtomicU32>,
+}
+
+impl OpenSsh {
+    /// Runs `program`, which takes the arguments of `ssh`.
+    #[must_use]
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self { program: program.into(), count: Arc::default() }
+    }
+}
+
+impl Engine for OpenSsh {
+    fn connect<'a>(
+        &'a self,
+        tunnel: &'a Tunnel,
+        own: &'a Path,
+        run: &'a str,
+    ) -> Boxed<'a, Result<Arc<dyn Link>, Failure>> {
+        Box::pin(
+            async move { self.start(tunnel, own, run).await.map(|link| Arc::new(link) as Arc<dyn Link>) },
+        )
+    }
+}
+
+impl OpenSsh {
+    async fn start(&self, tunnel: &Tunnel, own: &Path, run: &str) -> Result<OpenSshLink, Failure> {
+        let mut command = std::process::Command::new(&self.program);
+        command.args(["-N", "-T"]);
+        let seconds = tunnel.keep_alive.as_secs().max(1);
+        for option in [
+            "BatchMode=yes".to_owned(),
+            "ExitOnForwardFailure=yes".to_owned(),
+            "ClearAllForwardings=no".to_owned(),
+            "ControlPath=none".to_owned(),
+            "ControlMaster=no".to_owned(),
+            "PermitLocalCommand=no".to_owned(),
+            "StreamLocalBindUnlink=yes".to_owned(),
+            "StreamLocalBindMask=0177".to_owned(),
+            format!("ServerAliveInterval={seconds}"),
+            format!("ServerAliveCountMax={}", tunnel.keep_alive_count),
+            format!("ConnectTimeout={}", tunnel.connect_timeout.as_secs().max(1)),
+        ] {
+            command.arg("-o").arg(option);
+        }
+        let mut locals = HashMap::new();
+        let mut remotes = HashMap::new();
+        // Appears once ssh is logged in, also where it has nothing else to listen for.
+        let turn = self.count.fetch_add(1, Relaxed);
+        let ready = own.join(format!("u{turn}"));
+        command.arg("-L").arg(format!("{}:127.0.0.1:9", ready.display()));
+        for (at, forward) in tunnel.forwards.iter().enumerate() {
+            match &forward.way {
+                Way::Local { connect, .. } => {
+                    let path = own.join(format!("l{turn}.{at}"));
+                    command.arg("-L").arg(format!("{}:{}", path.display(), far_end(connect)?));
+                    locals.insert(connect.clone(), path);
+                }
+                Way::Remote { listen, .. } => {
+                    let path = own.join(format!("r{turn}.{at}"));
+                    let listener = Listener::bind(&Listen::Unix(path.clone()))?;
+                    command.arg("-R").arg(format!("{}:{}", far_listen(listen)?, path.display()));
+                    remotes.insert(forward.name.to_string(), (listen.clone(), listener));
+                }
+                Way::Dynamic { .. } => {
+                    let detail =
+                        format!("forward {}: the engine openssh has no dynamic forwards", forward.name);
+                    return Err(failure(Phase::Queued, Reason::Configuration, detail, None));
+                }
+            }
+        }
+        command.arg("--").arg(&tunnel.host).env(RUN, run).env(STEP, Step::Engine.word());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let local = |what: String| failure(Phase::Connect, Reason::Local, what, None);
+        sys::child::leash(&mut command, &[])
+            .map_err(|error| local(format!("cannot prepare ssh: {error}")))?;
+        let mut child = Command::from(command)
+            .spawn()
+            .map_err(|error| local(format!("cannot run {}: {error}", self.program.display())))?;
+        let process = pid(&child);
+        let said = Said::collect(child.stderr.take());
+        let ended = watch::Sender::new(None);
+        let (sender, host, limit) = (ended.clone(), tunnel.host.clone(), tunnel.connect_timeout);
+        tokio::spawn(async move {
+            let status = child.wait().await;
+            let words = said.shown().await;
+            let how = match status.map(|status| status.code()) {
+                Ok(Some(code)) => format!("ssh to {host} ended with status {code}{words}"),
+                Ok(None) | Err(_) => format!("ssh to {host} was ended by a signal{words}"),
+            };
+            sender.send_replace(Some(failure(Phase::Connect, reason(&words), how, advice(&words))));
+        });
+        let link = OpenSshLink { process, locals, remotes: Mutex::new(remotes), ended };
+        link.wait_for(&ready, limit, &tunnel.host).await?;
+        Ok(link)
+    }
+}
+
+struct OpenSshLink {
+    process: nix::unistd::Pid,
+    /// Where ssh listens for each service.
+    locals: HashMap<Endpoint, PathBuf>,
+    /// Where we listen for each remote forward, until that is asked for.
+    remotes: Mutex<HashMap<String, (Listen, Listener)>>,
+    ended: watch::Sender<Option<Failure>>,
+}
+
+impl OpenSshLink {
+    /// The sockets are there once ssh is logged in; all of them were made when the last one is.
+    async fn wait_for(&self, ready: &Path, limit: Duration, host: &str) -> Result<(), Failure> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(failure) = self.ended.borrow().clone() {
+                return Err(failure);
+            }
+            if self.locals.values().map(PathBuf::as_path).chain([ready]).all(Path::exists) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let _ = kill(self.process, Signal::SIGTERM);
+                let detail = format!("ssh to {host} was not logged in within {} s", limit.as_secs());
+                return Err(failure(Phase::Authenticate, Reason::TimedOut, detail, None));
+            }
+            tokio::time::sleep(Duration::from_millis(15)).await;
+        }
+    }
+}
+
+impl Link for OpenSshLink {
+    fn open<'a>(&'a self, to: &'a Endpoint) -> Boxed<'a, Result<Box<dyn Duplex>, Failure>> {
+        Box::pin(async move {
+            let refused = |detail: String| failure(Phase::Run, Reason::ChannelRefused, detail, None);
+            let path = self.locals.get(to).ok_or_else(|| refused(format!("{to} is not forwarded")))?;
+            match UnixStream::connect(path).await {
+                Ok(stream) => Ok(Box::new(stream) as Box<dyn Duplex>),
+                Err(error) => Err(refused(format!("cannot reach ssh: {error}"))),
+            }
+        })
+    }
+
+    fn listen<'a>(&'a self, forward: &'a Forward) -> Boxed<'a, Result<Incoming, Failure>> {
+        Box::pin(async move {
+            let mut remotes = self.remotes.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some((at, listener)) = remotes.remove(forward.name.as_ref()) else {
+                let detail = format!("forward {} is not known", forward.name);
+                return Err(failure(Phase::Run, Reason::ChannelRefused, detail, None));
+            };
+            let (sender, streams) = mpsc::channel(16);
+            tokio::spawn(async move {
+                loop {
+                    tokio::select! {
+                        accepted = listener.accept() => match accepted {
+                            Ok(stream) => if sender.send(stream).await.is_err() { return },
+                            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                        },
+                        () = sender.closed() => return,
+                    }
+                }
+            });
+            Ok(Incoming { at, streams })
+        })
+    }
+
+    fn closed(&self) -> Boxed<'_, Failure> {
+        let mut ended = self.ended.subscribe();
+        Box::pin(async move {
+            match ended.wait_for(Option::is_some).await.map(|why| why.clone()) {
+                Ok(Some(failure)) => failure,
+                _ => failure(Phase::Run, Reason::Lost, "ssh ended", None),
+            }
+        })
+    }
+
+    fn close(&self) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            if self.ended.borrow().is_some() {
+                return;
+            }
+            let _ = kill(self.process, Signal::SIGTERM);
+            if tokio::time::timeout(Duration::from_secs(5), self.closed()).await.is_err() {
+                let _ = kill(self.process, Signal::SIGKILL);
+            }
+        })
+    }
+}
+
+impl Drop for OpenSshLink {
+    fn drop(&mut self) {
+        if self.ended.borrow().is_none() {
+            let _ = kill(self.process, Signal::SIGTERM);
+        }
+    }
+}
+
+/// The second half of `-L`.
+fn far_end(to: &Endpoint) -> Result<String, Failure> {
+    match to {
+        Endpoint::Tcp { .. } => Ok(to.to_string()),
+        Endpoint::Unix(path) => socket_path(path),
+    }
+}
+
+/// The first half of `-R`.
+fn far_listen(at: &Listen) -> Result<String, Failure> {
+    match at {
+        Listen::Tcp(address) if address.port() == 0 => {
+            let detail = format!("{at}: with the engine openssh a remote forward needs a port");
+            Err(failure(Phase::Queued, Reason::Configuration, detail, None))
+        }
+        Listen::Tcp(address) => Ok(address.to_string()),
+        Listen::Unix(path) => socket_path(path),
+    }
+}
+
+/// ssh takes a colon for the end of a path.
+fn socket_path(path: &Path) -> Result<String, Failure> {
+    match path.to_str() {
+        Some(text) if !text.contains([':', '%']) => Ok(text.to_owned()),
+        _ => {
+            let detail =
+                format!("{}: the engine openssh cannot forward a path with a colon or %", path.display());
+            Err(failure(Phase::Queued, Reason::Configuration, detail, None))
+        }
+    }
+}
+
+/// ssh tells its failures apart in words only.
+fn reason(words: &str) -> Reason {
+    const KNOWN: [(&str, Reason); 10] = [
+        ("Permission denied", Reason::Denied),
+        ("IDENTIFICATION HAS CHANGED", Reason::KeyChanged),
+        ("Host key verification failed", Reason::UnknownHost),
+        ("Could not resolve", Reason::NoAddress),
+        ("Connection refused", Reason::Refused),
+        ("No route to host", Reason::Unreachable),
+        ("Network is unreachable", Reason::Unreachable),
+        ("timed out", Reason::TimedOut),
+        ("forwarding failed", Reason::ChannelRefused),
+        ("Bad configuration", Reason::Configuration),
+    ];
+    KNOWN.iter().find(|(text, _)| words.contains(text)).map_or(Reason::Lost, |(_, reason)| *reason)
+}
+
+fn advice(words: &str) -> Option<&'static str> {
+    match reason(words) {
+        Reason::Denied => Some("the host does not accept any key of yours: try `ssh -v` to it"),
+        Reason::UnknownHost | Reason::KeyChanged => {
+            Some("ssh does not know this host by this key; nothing was sent")
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,195 @@
+//! Where tunnels keep what they need: the lists of what is to be undone, locks, sockets.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+/// The directories of one user.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// Lists and locks: `$XDG_STATE_HOME/penstock/undo`.
+    pub undo: PathBuf,
+    /// Sockets, gone after a reboot: `$XDG_RUNTIME_DIR/penstock`.
+    pub runtime: PathBuf,
+}
+
+impl Places {
+    /// As the XDG base directory specification has them. Without `XDG_RUNTIME_DIR` sockets are in `/run/penstock` for
+    /// root, and in `/tmp/penstock-UID` for others.
+    #[must_use]
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let uid = nix::unistd::geteuid();
+        let state = absolute("XDG_STATE_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+            .unwrap_or_else(|| PathBuf::from("/var/lib"));
+        let runtime = absolute("XDG_RUNTIME_DIR").map(|runtime| runtime.join("penstock"));
+        let runtime = runtime.unwrap_or_else(|| match uid.is_root() {
+            true => PathBuf::from("/run/penstock"),
+            false => PathBuf::from(format!("/tmp/penstock-{uid}")),
+        });
+        Self { undo: state.join("penstock/undo"), runtime }
+    }
+
+    /// The list of a tunnel.
+    #[must_use]
+    pub fn list(&self, tunnel: &str) -> PathBuf {
+        self.undo.join(tunnel)
+    }
+
+    /// The socket on which a running tunnel is asked.
+    #[must_use]
+    pub fn control(&self, tunnel: &str) -> PathBuf {
+        self.runtime.join(format!("tunnel-{tunnel}.sock"))
+    }
+
+    /// The directory of one run, for the sockets of its engine.
+    #[must_use]
+    pub fn own(&self, run: &str) -> PathBuf {
+        self.runtime.join(run)
+    }
+
+    /// The names of tunnels that have a list or a control socket, sorted.
+    #[must_use]
+    pub fn known(&self) -> Vec<String> {
+        let names = |directory: &Path| -> Vec<String> {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+        };
+        let lists = names(&self.undo).into_iter().filter(|name| !name.contains('.'));
+        let sockets = names(&self.runtime);
+        let sockets = sockets.iter().filter_map(|name| name.strip_prefix("tunnel-")?.strip_suffix(".sock"));
+        let mut all: Vec<_> = lists.chain(sockets.map(str::to_owned)).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// Makes both directories, for their owner only.
+    pub fn make(&self) -> Result<(), PlaceError> {
+        for directory in [&self.undo, &self.runtime] {
+            private_directory(directory)?;
+        }
+        Ok(())
+    }
+
+    /// The right to run a tunnel: one process has it at a time, until it ends.
+    pub fn lock(&self, tunnel: &str) -> Result<Lock, PlaceError> {
+        self.make()?;
+        let path = self.undo.join(format!("{tunnel}.lock"));
+        let failed = |source| PlaceError::Io { doing: "open", path: path.clone(), source };
+        let file =
+            OpenOptions::new().create(true).truncate(false).write(true).read(true).mode(0o600).open(&path);
+        match Flock::lock(file.map_err(failed)?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Lock { _lock: lock }),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+                Err(PlaceError::Running { tunnel: tunnel.to_owned() })
+            }
+            Err((_, errno)) => Err(PlaceError::Io { doing: "lock", path, source: errno.into() }),
+        }
+    }
+}
+
+/// Held while a tunnel runs.
+#[derive(Debug)]
+pub struct Lock {
+    _lock: Flock<File>,
+}
+
+/// Why there is no place to work in.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// Another process has the lock.
+    #[error("tunnel {tunnel} is up or on its way down already; `penstock tunnel status {tunnel}` shows it")]
+    Running {
+        /// Its name.
+        tunnel: String,
+    },
+    /// Somebody else could put things there.
+    #[error("{} is not a directory of ours that is closed to others (owner, mode 0700): remove it", .path.display())]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The kernel says no.
+    #[error("cannot {doing} {}", .path.display())]
+    Io {
+        /// What.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Makes a directory for its owner only, or sees that it is one.
+pub(crate) fn private_directory(path: &Path) -> Result<(), PlaceError> {
+    let failed = |source| PlaceError::Io { doing: "make", path: path.to_owned(), source };
+    if let Some(parent) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(failed)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error)),
+        Err(_) | Ok(()) => {}
+    }
+    let found = fs::symlink_metadata(path).map_err(failed)?;
+    let ours = found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o022 == 0;
+    match ours {
+        true => Ok(()),
+        false => Err(PlaceError::Unsafe { path: path.to_owned() }),
+    }
+}
+
+/// What names this boot of the machine.
+pub(crate) fn boot() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    match id.trim() {
+        "" => "unknown".to_owned(),
+        id => id.to_owned(),
+    }
+}
+
+/// A name for a run: short, as paths of sockets are.
+pub(crate) fn new_run() -> String {
+    format!("t{:08x}", fastrand::u32(..))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_follow_the_environment_and_ignore_relative_paths() {
+        let places = Places::from_environment(|name| match name {
+            "XDG_STATE_HOME" => Some("/s".into()),
+            "XDG_RUNTIME_DIR" => Some("/r".into()),
+            _ => None,
+        });
+        assert_eq!((places.undo, places.runtime), ("/s/penstock/undo".into(), "/r/penstock".into()));
+        let places = Places::from_environment(|name| match name {
+            "XDG_STATE_HOME" => Some("s".into()),
+            "HOME" => Some("/h".into()),
+            _ => None,
+        });
+        assert_eq!(places.undo, PathBuf::from("/h/.local/state/penstock/undo"));
+    }
+
+    #[test]
+    fn one_run_at_a_time_and_no_place_that_others_can_write_to() {
+        let home = tempfile::tempdir().unwrap();
+        let places = Places { undo: home.path().join("a/undo"), runtime: home.path().join("b/run") };
+        let first = places.lock("nas").unwrap();
+        assert!(matches!(places.lock("nas"), Err(PlaceError::Running { .. })));
+        assert!(places.lock("other").is_ok());
+        drop(first);
+        assert!(places.lock("nas").is_ok());
+        let open = home.path().join("open");
+        DirBuilder::new().create(&open).unwrap();
+        fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(matches!(private_directory(&open), Err(PlaceError::Unsafe { .. })));
+    }
+}

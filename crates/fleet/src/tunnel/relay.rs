@@ -1,0 +1,224 @@
+//! Listens for the programs on this side, and moves bytes between them and the host. The end of one direction is passed on
+//! and leaves the other open. Each connection holds two buffers of [`BUFFER`] bytes, and a forward has at most
+//! [`MOST_CONNECTIONS`] of them: others wait to be accepted.
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use logic::fleet::ending::{Failure, Phase, Reason};
+use logic::tunnel::plan::{Endpoint, Listen};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::engine::{Duplex, Link, failure, said};
+use super::socks;
+use super::status::{Board, Meter};
+
+/// The link that stands now, if one does.
+pub(crate) type Links = watch::Receiver<Option<Arc<dyn Link>>>;
+
+const BUFFER: usize = 32 * 1024;
+const MOST_CONNECTIONS: usize = 512;
+/// A program that connects while the link is being made anew is not turned away at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A listener on this side.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    /// Listens. Sockets are for their owner only.
+    pub(crate) fn bind(at: &Listen) -> Result<Self, Failure> {
+        let refused = |error: String| {
+            failure(Phase::Queued, Reason::Local, format!("cannot listen on {at}: {error}"), None)
+        };
+        match at {
+            Listen::Tcp(address) => {
+                let listener = std::net::TcpListener::bind(address).and_then(|listener| {
+                    listener.set_nonblocking(true)?;
+                    TcpListener::from_std(listener)
+                });
+                listener.map(Self::Tcp).map_err(|error| refused(error.to_string()))
+            }
+            Listen::Unix(path) => {
+                let listener =
+                    sys::socket::listen_unix(path, 0o600).map_err(|error| refused(causes(&error)))?;
+                let listener =
+                    UnixListener::from_std(listener).map_err(|error| refused(error.to_string()))?;
+                Ok(Self::Unix(listener, path.clone()))
+            }
+        }
+    }
+
+    /// Where it listens in the end.
+    pub(crate) fn at(&self) -> Listen {
+        match self {
+            Self::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => Listen::Tcp(address),
+                Err(_) => Listen::Tcp(([0, 0, 0, 0], 0).into()),
+            },
+            Self::Unix(_, path) => Listen::Unix(path.clone()),
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<Box<dyn Duplex>> {
+        Ok(match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Box::new(stream)
+            }
+            Self::Unix(listener, _) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            // Nobody may have taken the path over while we listen, and a successor cannot have yet.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Where the connections of a listener go.
+#[derive(Clone)]
+pub(crate) enum To {
+    Fixed(Endpoint),
+    Socks,
+}
+
+/// Accepts for ever. The connections end with this.
+pub(crate) async fn serve(listener: Listener, to: To, links: Links, board: Arc<Board>, at: usize) {
+    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut tasks = JoinSet::new();
+    loop {
+        while tasks.try_join_next().is_some() {}
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                board.meters[at].failed(format!("cannot accept: {error}"));
+                // Descriptors have run out, as a rule; they come back with time.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let (to, links, board) = (to.clone(), links.clone(), Arc::clone(&board));
+        tasks.spawn(async move {
+            let meter = &board.meters[at];
+            meter.open.fetch_add(1, Relaxed);
+            meter.total.fetch_add(1, Relaxed);
+            let carried = match to {
+                To::Fixed(endpoint) => carry(stream, &endpoint, links, meter).await,
+                To::Socks => socks::carry(stream, links, meter).await,
+            };
+            if let Err(why) = carried {
+                meter.failed(why);
+            }
+            meter.open.fetch_sub(1, Relaxed);
+            drop(place);
+        });
+    }
+}
+
+/// Hands connections that the host has accepted to a service here.
+pub(crate) async fn receive(stream: Box<dyn Duplex>, to: &Endpoint, meter: &Meter) {
+    meter.open.fetch_add(1, Relaxed);
+    meter.total.fetch_add(1, Relaxed);
+    match dial(to).await {
+        Ok(here) => copy(stream, here, meter).await,
+        Err(error) => meter.failed(format!("cannot connect to {to}: {error}")),
+    }
+    meter.open.fetch_sub(1, Relaxed);
+}
+
+/// Connects on this side.
+pub(crate) async fn dial(to: &Endpoint) -> io::Result<Box<dyn Duplex>> {
+    let limit = Duration::from_secs(10);
+    let dialled = timeout(limit, async {
+        Ok::<Box<dyn Duplex>, io::Error>(match to {
+            Endpoint::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                Box::new(stream)
+            }
+            Endpoint::Unix(path) => Box::new(UnixStream::connect(path).await?),
+        })
+    });
+    dialled.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+async fn carry(stream: Box<dyn Duplex>, to: &Endpoint, links: Links, meter: &Meter) -> Result<(), String> {
+    let far = open(to, links).await?;
+    copy(stream, far, meter).await;
+    Ok(())
+}
+
+/// A stream to `to` on the link that stands, or comes back in time.
+pub(crate) async fn open(to: &Endpoint, mut links: Links) -> Result<Box<dyn Duplex>, String> {
+    let link = timeout(PATIENCE, async { links.wait_for(Option::is_some).await.ok()?.clone() }).await;
+    let link = link.ok().flatten();
+    let link = link.ok_or_else(|| format!("no connection within {} s", PATIENCE.as_secs()))?;
+    link.open(to).await.map_err(|why| said(&why))
+}
+
+/// Moves bytes until both directions have ended, or one has broken.
+pub(crate) async fn copy(near: Box<dyn Duplex>, far: Box<dyn Duplex>, meter: &Meter) {
+    let mut near = Metered { stream: near, read: &meter.sent };
+    let mut far = Metered { stream: far, read: &meter.received };
+    // How a connection of others breaks is theirs to know: both sides see it closed.
+    let _ = copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER).await;
+}
+
+struct Metered<'a> {
+    stream: Box<dyn Duplex>,
+    read: &'a AtomicU64,
+}
+
+impl AsyncRead for Metered<'_> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = into.filled().len();
+        let polled = Pin::new(&mut this.stream).poll_read(cx, into);
+        this.read.fetch_add((into.filled().len() - before) as u64, Relaxed);
+        polled
+    }
+}
+
+impl AsyncWrite for Metered<'_> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, from)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+/// An error and its causes.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

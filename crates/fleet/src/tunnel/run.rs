@@ -1,0 +1,460 @@
+//! Carries out a run, step by step, as `logic/src/tunnel/sequence.rs` says. Before a step that leaves something behind, the list
+//! on disk says how to undo it.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use logic::tunnel::plan::{Listen, Mount, MountPoint, Tunnel, Values, Way};
+use logic::tunnel::sequence::{Act, JobEnd, Manner, Mounting, Sequence, Verdict};
+use logic::tunnel::undo::{self, Entry, Kind};
+use nix::sys::signal::{Signal, kill};
+use tokio::process::{Child, Command};
+
+use super::control::Control;
+use super::engine::{Engine, said};
+use super::journal::Journal;
+use super::place::{Lock, PlaceError, Places, boot, new_run};
+use super::processes::{self, RUN, STEP, Step};
+use super::status::Board;
+use super::stop::{Stop, is_foreground};
+use super::supervise::Supervised;
+use super::unwind::{UnwindError, unwind_locked};
+use super::{command, mount};
+
+/// Told what happens, a line at a time, without the name of the tunnel.
+pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// One run of a tunnel.
+pub struct Run {
+    /// What to bring up.
+    pub tunnel: Tunnel,
+    /// What carries it.
+    pub engine: Arc<dyn Engine>,
+    /// Where lists and sockets are.
+    pub places: Places,
+    /// What it is brought up for.
+    pub work: Work,
+    /// What to do when the host cannot be reached at first.
+    pub patience: Patience,
+    /// Told what happens.
+    pub say: Say,
+}
+
+/// What a tunnel is brought up for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// It stays until somebody wants its end.
+    Hold,
+    /// This command; the tunnel ends with it.
+    Job(Vec<OsString>),
+    /// To see whether its services answer.
+    Check,
+}
+
+/// What to do when the host cannot be reached, or a service does not answer, at first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Give up.
+    Once,
+    /// Try again for as long as it takes; what trying cannot change ends the run all the same.
+    Keep,
+}
+
+/// Why there was no run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No lock, or no directories.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// What an earlier run left could not be undone.
+    #[error("what an earlier run of tunnel {tunnel} left cannot be undone")]
+    Left {
+        /// Its name.
+        tunnel: String,
+        /// Why.
+        source: UnwindError,
+    },
+    /// The list, the control socket or the signals.
+    #[error("cannot begin tunnel {tunnel}: {doing}")]
+    Begin {
+        /// Its name.
+        tunnel: String,
+        /// What failed.
+        doing: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Run {
+    /// From the lock to the last step of the teardown. SIGINT, SIGTERM and SIGHUP go to the job if there is one; otherwise
+    /// they are the end. None of them skips the teardown.
+    pub async fn to_the_end(self) -> Result<Verdict, RunError> {
+        let name = self.tunnel.name.to_string();
+        let lock = self.places.lock(&name)?;
+        unwind_locked(&self.places, &name, Some(&self.tunnel), &self.say)
+            .await
+            .map_err(|source| RunError::Left { tunnel: name.clone(), source })?;
+        let begin = |doing: &str| {
+            let (tunnel, doing) = (name.clone(), doing.to_owned());
+            move |source| RunError::Begin { tunnel, doing, source }
+        };
+        let stop = Stop::install().map_err(begin("signals"))?;
+        let run = new_run();
+        let list = self.places.list(&name);
+        let journal = Journal::begin(&list, &undo::first_line(&name, &run, &boot()))
+            .map_err(begin("the list of what to undo"))?;
+        let board = Arc::new(Board::new(self.tunnel.clone()));
+        let control = Control::listen(&self.places, &name, Arc::clone(&board), stop.trigger())
+            .map_err(|why| begin("the control socket")(io::Error::other(why)))?;
+        let own = self.places.own(&run);
+        let mounting = match &self.tunnel.mount {
+            Some(_) if self.work != Work::Check => Mounting::Wanted,
+            Some(_) | None => Mounting::None,
+        };
+        let mut running =
+            Running { run, own, board, stop, journal: Some(journal), supervised: None, set: self };
+        let verdict = running.carry_out(mounting).await;
+        let _ = std::fs::remove_dir_all(&running.own);
+        drop(running);
+        let control_ended: Lock = lock;
+        control.finish().await;
+        drop(control_ended);
+        Ok(verdict)
+    }
+}
+
+struct Running {
+    set: Run,
+    run: String,
+    own: PathBuf,
+    board: Arc<Board>,
+    stop: Stop,
+    journal: Option<Journal>,
+    supervised: Option<Supervised>,
+}
+
+impl Running {
+    async fn carry_out(&mut self, mounting: Mounting) -> Verdict {
+        let mut sequence = Sequence::new(mounting);
+        while let Some(act) = sequence.act() {
+            self.board.step(act.to_string());
+            if let Some(entry) = self.begins(act)
+                && let Err(error) = self.note(&undo::begun(&entry))
+            {
+                // What could not be undone after a crash is not begun.
+                sequence.handle_done(Err(format!("cannot write the list of what to undo: {error}")));
+                continue;
+            }
+            if act == Act::Work {
+                let end = self.work(&mut sequence).await;
+                self.noted(&undo::undone(Kind::Job));
+                sequence.handle_job(end);
+                continue;
+            }
+            let outcome = self.perform(act, &mut sequence).await;
+            match (act, &outcome) {
+                (Act::VerifyUnmounted, Ok(())) => {
+                    self.board.mounted(None);
+                    self.noted(&undo::undone(Kind::Mount));
+                    processes::kill_left(&self.run, Step::Mount).await;
+                }
+                (Act::Disconnect, _) => self.noted(&undo::undone(Kind::Forwards)),
+                _ => {}
+            }
+            if let Err(why) = &outcome {
+                match act {
+                    // They are tried again; what remains is said in the end.
+                    Act::Unmount(_) => (self.set.say)(&format!("{act}: {why}")),
+                    Act::VerifyUnmounted => {}
+                    _ => (self.set.say)(&format!("{act} failed: {why}")),
+                }
+            }
+            sequence.handle_done(outcome);
+        }
+        let verdict = sequence.verdict();
+        let still_mounted = verdict.problems.iter().any(|it| it.at == Act::Unmount(Manner::Lazy));
+        if let (false, Some(journal)) = (still_mounted, self.journal.take())
+            && let Err(error) = journal.finish()
+        {
+            (self.set.say)(&format!("cannot remove the list of what to undo: {error}"));
+        }
+        verdict
+    }
+
+    /// What is written down before an act.
+    fn begins(&self, act: Act) -> Option<Entry> {
+        match act {
+            Act::Connect => {
+                let forwards = self.set.tunnel.forwards.iter();
+                let here = forwards.filter(|forward| !matches!(forward.way, Way::Remote { .. }));
+                let sockets = here.filter_map(|forward| match forward.way.listen() {
+                    Listen::Unix(path) => Some(path.clone()),
+                    Listen::Tcp(_) => None,
+                });
+                Some(Entry::Forwards { sockets: sockets.collect() })
+            }
+            Act::Mount => {
+                let mount = self.set.tunnel.mount.as_ref()?;
+                let values = self.values();
+                let fill = |words: &[logic::tunnel::template::Template]| {
+                    words.iter().map(|word| word.fill(&values)).collect::<Vec<_>>()
+                };
+                Some(Entry::Mount {
+                    point: mount.point.clone(),
+                    unmount: fill(&mount.unmount),
+                    lazy: fill(&mount.unmount_lazy),
+                })
+            }
+            Act::Work if matches!(self.set.work, Work::Job(_)) => Some(Entry::Job),
+            _ => None,
+        }
+    }
+
+    fn note(&mut self, line: &str) -> io::Result<()> {
+        match &mut self.journal {
+            Some(journal) => journal.write(line),
+            None => Ok(()),
+        }
+    }
+
+    /// Something is undone: if that cannot be written, it is undone once more after a crash, which does no harm.
+    fn noted(&mut self, line: &str) {
+        if let Err(error) = self.note(line) {
+            (self.set.say)(&format!("cannot write the list of what to undo: {error}"));
+        }
+    }
+
+    async fn perform(&mut self, act: Act, sequence: &mut Sequence) -> Result<(), String> {
+        match act {
+            Act::Guard => {
+                let mount = self.mount()?;
+                if let Some(advice) = mount::guard(&mount.point)? {
+                    (self.set.say)(&advice);
+                }
+                Ok(())
+            }
+            Act::Connect => self.connect(sequence).await,
+            Act::Prove => self.prove(sequence).await,
+            Act::Mount => {
+                let (mount, values) = (self.mount()?.clone(), self.values());
+                let words: Vec<_> = mount.mount.iter().map(|word| word.fill(&values)).collect();
+                (self.set.say)(&format!("mount: {}", words.join(" ")));
+                let outcome =
+                    command::run(&words, &self.run, Step::Mount, &self.variables(), mount.timeout).await;
+                self.stopped(sequence);
+                outcome
+            }
+            Act::VerifyMount => {
+                let mount = self.mount()?.clone();
+                let found = mount::mounted(&mount.point)?;
+                let found = found.ok_or_else(|| {
+                    format!(
+                        "the mount command succeeded, but nothing is mounted on {}",
+                        mount.point.display()
+                    )
+                })?;
+                (self.set.say)(&format!(
+                    "mounted: {} of {} on {}",
+                    found.kind,
+                    found.source,
+                    mount.point.display()
+                ));
+                self.board.mounted(Some(found.clone()));
+                self.note(&undo::mounted(&found))
+                    .map_err(|error| format!("cannot write the list: {error}"))?;
+                self.stopped(sequence);
+                Ok(())
+            }
+            Act::Work => Ok(()),
+            Act::Sync => {
+                let mount = self.mount()?.clone();
+                match mount::mounted(&mount.point)? {
+                    Some(_) => mount::sync(&mount.point, mount.timeout).await,
+                    None => Err(format!(
+                        "{} is not mounted any more: what was written last may be lost",
+                        mount.point.display()
+                    )),
+                }
+            }
+            Act::Unmount(manner) => {
+                let (mount, values) = (self.mount()?.clone(), self.values());
+                let words = match manner {
+                    Manner::Proper => &mount.unmount,
+                    Manner::Lazy => &mount.unmount_lazy,
+                };
+                let words: Vec<_> = words.iter().map(|word| word.fill(&values)).collect();
+                (self.set.say)(&format!("{act}: {}", words.join(" ")));
+                command::run(&words, &self.run, Step::Mount, &self.variables(), mount.timeout).await
+            }
+            Act::VerifyUnmounted => still(&self.mount()?.point),
+            Act::Wait(wait) => {
+                tokio::time::sleep(wait).await;
+                Ok(())
+            }
+            Act::Disconnect => {
+                if let Some(supervised) = self.supervised.take() {
+                    supervised.down().await;
+                    (self.set.say)("down");
+                }
+                processes::kill_left(&self.run, Step::Engine).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn connect(&mut self, sequence: &mut Sequence) -> Result<(), String> {
+        let supervised = Supervised::listen(
+            Arc::clone(&self.set.engine),
+            self.own.clone(),
+            self.run.clone(),
+            Arc::clone(&self.board),
+            self.set.tunnel.clone(),
+            Arc::clone(&self.set.say),
+        );
+        let supervised = self.supervised.insert(supervised.map_err(|failure| said(&failure))?);
+        let connect = async {
+            match self.set.patience {
+                Patience::Once => supervised.connect().await,
+                Patience::Keep => supervised.connect_patiently().await,
+            }
+        };
+        let connected = tokio::select! {
+            connected = connect => connected.map_err(|failure| said(&failure)),
+            () = self.stop.wanted() => {
+                sequence.handle_stop();
+                return Ok(());
+            }
+        };
+        connected?;
+        supervised.keep();
+        let status = self.board.status();
+        for forward in &status.forwards {
+            let (listen, host) = (&forward.listen, &status.host);
+            (self.set.say)(&match (forward.kind.as_str(), &forward.connect) {
+                ("remote", Some(connect)) => format!("{}: {host} {listen} -> {connect} here", forward.name),
+                (_, Some(connect)) => format!("{}: {listen} -> {host} {connect}", forward.name),
+                (_, None) => format!("{}: {listen} -> {host}, SOCKS5", forward.name),
+            });
+        }
+        Ok(())
+    }
+
+    async fn prove(&mut self, sequence: &mut Sequence) -> Result<(), String> {
+        let Some(supervised) = &self.supervised else { return Err("there is no connection".to_owned()) };
+        let mut backoff = logic::tunnel::backoff::Backoff::default();
+        loop {
+            let outcome = tokio::select! {
+                outcome = supervised.prove() => outcome,
+                () = self.stop.wanted() => {
+                    sequence.handle_stop();
+                    return Ok(());
+                }
+            };
+            match (outcome, self.set.patience) {
+                (Err(_), Patience::Keep) => tokio::select! {
+                    () = tokio::time::sleep(backoff.next(fastrand::f64())) => {}
+                    () = self.stop.wanted() => {
+                        sequence.handle_stop();
+                        return Ok(());
+                    }
+                },
+                (outcome, _) => return outcome,
+            }
+        }
+    }
+
+    /// Runs the job, or waits for the end.
+    async fn work(&mut self, sequence: &mut Sequence) -> JobEnd {
+        let words = match &self.set.work {
+            Work::Check => return JobEnd::Stopped,
+            Work::Hold => {
+                (self.set.say)("up");
+                self.stop.wanted().await;
+                sequence.handle_stop();
+                return JobEnd::Stopped;
+            }
+            Work::Job(words) => words.clone(),
+        };
+        let Some((program, arguments)) = words.split_first() else {
+            return JobEnd::NotStarted(127, "there is no command".to_owned());
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).envs(self.variables());
+        command.env(RUN, &self.run).env(STEP, Step::Job.word());
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+                return JobEnd::NotStarted(code, format!("cannot run {}: {error}", program.display()));
+            }
+        };
+        let end = self.wait_for(&mut child).await;
+        self.stopped(sequence);
+        end
+    }
+
+    async fn wait_for(&mut self, child: &mut Child) -> JobEnd {
+        let process = command::pid(child);
+        loop {
+            tokio::select! {
+                status = child.wait() => return match status {
+                    Ok(status) => {
+                        use std::os::unix::process::ExitStatusExt;
+                        let signal = status.signal().and_then(|signal| u8::try_from(signal).ok());
+                        match (status.code(), signal) {
+                            (Some(code), _) => JobEnd::Exited(u8::try_from(code).unwrap_or(u8::MAX)),
+                            (None, Some(signal)) => JobEnd::Signalled(signal),
+                            (None, None) => JobEnd::Exited(u8::MAX),
+                        }
+                    }
+                    Err(error) => JobEnd::NotStarted(126, format!("cannot wait for the job: {error}")),
+                },
+                signal = self.stop.next() => {
+                    (self.set.say)("waiting for the job to end; what is mounted stays until then");
+                    // From the terminal it has gone to the job as well, which is in the same group.
+                    if !(signal == Signal::SIGINT && is_foreground()) {
+                        let _ = kill(process, signal);
+                    }
+                }
+            }
+        }
+    }
+
+    fn stopped(&self, sequence: &mut Sequence) {
+        if self.stop.is_wanted() {
+            sequence.handle_stop();
+        }
+    }
+
+    fn mount(&self) -> Result<&Mount, String> {
+        self.set.tunnel.mount.as_ref().ok_or_else(|| "nothing is mounted by this tunnel".to_owned())
+    }
+
+    fn values(&self) -> Values {
+        let point = match &self.set.tunnel.mount {
+            Some(mount) => MountPoint::At(&mount.point),
+            None => MountPoint::None,
+        };
+        match &self.supervised {
+            Some(supervised) => Values::new(supervised.listens(), point),
+            None => Values::new(std::iter::empty(), point),
+        }
+    }
+
+    fn variables(&self) -> Vec<(String, String)> {
+        self.values().variables().map(|(name, value)| (name, value.to_owned())).collect()
+    }
+}
+
+/// An error while something is mounted there.
+pub(super) fn still(point: &std::path::Path) -> Result<(), String> {
+    match mount::mounted(point)? {
+        None => Ok(()),
+        Some(found) => {
+            Err(format!("{} is still mounted ({} of {})", point.display(), found.kind, found.source))
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A SOCKS5 proxy whose connections are made by the host. The messages are in `logic/src/tunnel/socks.rs`.
+
+use std::time::Duration;
+
+use logic::tunnel::socks::{LONGEST, Reply, Step, WELCOME, greeting, reply, request};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::engine::Duplex;
+use super::relay::{Links, copy, open};
+use super::status::Meter;
+
+/// A client that says nothing holds its place no longer than this.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves one client to its end.
+pub(crate) async fn carry(mut stream: Box<dyn Duplex>, links: Links, meter: &Meter) -> Result<(), String> {
+    let asked = timeout(PATIENCE, async {
+        let mut bytes = Vec::new();
+        read(&mut stream, &mut bytes, greeting).await?;
+        stream.write_all(&WELCOME).await.map_err(|error| error.to_string())?;
+        let to = read(&mut stream, &mut bytes, request).await?;
+        Ok::<_, String>((to, bytes))
+    });
+    let (to, early) = asked.await.map_err(|_| "a client did not say where it wants to go".to_owned())??;
+    let mut far = match open(&to, links).await {
+        Ok(far) => far,
+        Err(why) => {
+            let _ = stream.write_all(&reply(Reply::Refused)).await;
+            return Err(format!("{to}: {why}"));
+        }
+    };
+    stream.write_all(&reply(Reply::Succeeded)).await.map_err(|error| error.to_string())?;
+    if !early.is_empty() {
+        far.write_all(&early).await.map_err(|error| error.to_string())?;
+    }
+    copy(stream, far, meter).await;
+    Ok(())
+}
+
+/// Reads a message; what comes after it stays in `bytes`.
+async fn read<T>(
+    stream: &mut Box<dyn Duplex>,
+    bytes: &mut Vec<u8>,
+    parse: fn(&[u8]) -> Step<T>,
+) -> Result<T, String> {
+    loop {
+        match parse(bytes) {
+            Step::Done(message, used) => {
+                bytes.drain(..used);
+                return Ok(message);
+            }
+            Step::Refuse(answer, why) => {
+                let _ = stream.write_all(&answer).await;
+                return Err(why.to_owned());
+            }
+            Step::More if bytes.len() > LONGEST => return Err("a message of SOCKS without end".to_owned()),
+            Step::More => {}
+        }
+        let mut buffer = [0; LONGEST];
+        match stream.read(&mut buffer).await {
+            Ok(0) => return Err("a client hung up before it said where it wants to go".to_owned()),
+            Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}

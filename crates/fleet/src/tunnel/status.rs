@@ -1,0 +1,251 @@
+//! What is known of a running tunnel: counted while it runs, and told on its control socket.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use logic::tunnel::mounts::MountEntry;
+use logic::tunnel::plan::{Check, Listen, Tunnel};
+use serde::{Deserialize, Serialize};
+
+/// A running tunnel, as `penstock tunnel status --json` has it. Times are seconds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// Its name.
+    pub tunnel: String,
+    /// The SSH host.
+    pub host: String,
+    /// The process that keeps it.
+    pub process: u32,
+    /// What it is doing: `forwards`, `proof`, `mount`, `job`, `unmount`, ...
+    pub step: String,
+    /// `connecting`, `up`, or `waiting` for the next attempt.
+    pub connection: String,
+    /// For how long it has been that.
+    pub since: f64,
+    /// Connections that were made so far.
+    pub connections: u64,
+    /// Why the last one ended, or could not be made.
+    pub error: Option<String>,
+    /// What is mounted through it.
+    pub mounted: Option<String>,
+    /// In the order of the configuration.
+    pub forwards: Vec<ForwardStatus>,
+}
+
+/// One forward.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ForwardStatus {
+    /// Its name.
+    pub name: String,
+    /// `local`, `remote` or `dynamic`.
+    pub kind: String,
+    /// Where it listens, on either side.
+    pub listen: String,
+    /// Where connections go.
+    pub connect: Option<String>,
+    /// `tcp`, `banner`, ...
+    pub check: String,
+    /// `answers`, `fails`, `unknown` before the first check, `unchecked`.
+    pub service: String,
+    /// For how long it has been that.
+    pub since: f64,
+    /// What the service said, or why it fails.
+    pub said: String,
+    /// Connections that are open.
+    pub open: u64,
+    /// Connections so far.
+    pub total: u64,
+    /// Bytes from the side that connected.
+    pub sent: u64,
+    /// Bytes to it.
+    pub received: u64,
+    /// Why the last connection that failed did so.
+    pub error: Option<String>,
+}
+
+impl Status {
+    /// Whether the connection stands and every service that is asked answers.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.connection == "up"
+            && self.forwards.iter().all(|it| matches!(it.service.as_str(), "answers" | "unchecked"))
+    }
+}
+
+/// Where a run writes what happens.
+pub(crate) struct Board {
+    tunnel: Tunnel,
+    state: Mutex<State>,
+    pub(crate) meters: Vec<Meter>,
+}
+
+struct State {
+    step: String,
+    connection: Connection,
+    since: Instant,
+    connections: u64,
+    error: Option<String>,
+    mounted: Option<MountEntry>,
+}
+
+/// The connection to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Connection {
+    Connecting,
+    Up,
+    Waiting,
+}
+
+/// The counters of one forward.
+pub(crate) struct Meter {
+    pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
+    pub(crate) open: AtomicU64,
+    pub(crate) total: AtomicU64,
+    told: Mutex<Told>,
+}
+
+struct Told {
+    listen: Listen,
+    error: Option<String>,
+    /// What the last check came to.
+    service: Option<Result<String, String>>,
+    since: Instant,
+}
+
+impl Board {
+    pub(crate) fn new(tunnel: Tunnel) -> Self {
+        let now = Instant::now();
+        let meters =
+            tunnel.forwards.iter().map(|forward| Meter::new(forward.way.listen().clone(), now)).collect();
+        let state = State {
+            step: String::new(),
+            connection: Connection::Connecting,
+            since: now,
+            connections: 0,
+            error: None,
+            mounted: None,
+        };
+        Self { tunnel, state: Mutex::new(state), meters }
+    }
+
+    pub(crate) fn step(&self, step: String) {
+        self.state().step = step;
+    }
+
+    pub(crate) fn connection(&self, connection: Connection, error: Option<String>) {
+        let mut state = self.state();
+        if state.connection != connection {
+            state.since = Instant::now();
+        }
+        state.connection = connection;
+        state.connections += u64::from(connection == Connection::Up);
+        if error.is_some() {
+            state.error = error;
+        }
+    }
+
+    pub(crate) fn mounted(&self, mounted: Option<MountEntry>) {
+        self.state().mounted = mounted;
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let now = Instant::now();
+        let seconds = |since: Instant| now.saturating_duration_since(since).as_secs_f64();
+        let forwards = self.tunnel.forwards.iter().zip(&self.meters).map(|(forward, meter)| {
+            let told = meter.told();
+            let (service, said) = match (&forward.check, &told.service) {
+                (Check::None, _) => ("unchecked", ""),
+                (_, None) => ("unknown", ""),
+                (_, Some(Ok(said))) => ("answers", said.as_str()),
+                (_, Some(Err(why))) => ("fails", why.as_str()),
+            };
+            ForwardStatus {
+                name: forward.name.to_string(),
+                kind: forward.way.word().to_owned(),
+                listen: told.listen.to_string(),
+                connect: forward.way.connect().map(ToString::to_string),
+                check: forward.check.word().to_owned(),
+                service: service.to_owned(),
+                since: seconds(told.since),
+                said: said.to_owned(),
+                open: meter.open.load(Relaxed),
+                total: meter.total.load(Relaxed),
+                sent: meter.sent.load(Relaxed),
+                received: meter.received.load(Relaxed),
+                error: told.error.clone(),
+            }
+        });
+        let forwards = forwards.collect();
+        let state = self.state();
+        let connection = match state.connection {
+            Connection::Connecting => "connecting",
+            Connection::Up => "up",
+            Connection::Waiting => "waiting",
+        };
+        let mounted = state.mounted.as_ref();
+        Status {
+            tunnel: self.tunnel.name.to_string(),
+            host: self.tunnel.host.clone(),
+            process: std::process::id(),
+            step: state.step.clone(),
+            connection: connection.to_owned(),
+            since: seconds(state.since),
+            connections: state.connections,
+            error: state.error.clone(),
+            mounted: mounted.map(|it| format!("{} of {} on {}", it.kind, it.source, it.point.display())),
+            forwards,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Meter {
+    fn new(listen: Listen, now: Instant) -> Self {
+        Self {
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            open: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            told: Mutex::new(Told { listen, error: None, service: None, since: now }),
+        }
+    }
+
+    pub(crate) fn listens(&self, at: Listen) {
+        self.told().listen = at;
+    }
+
+    pub(crate) fn failed(&self, why: String) {
+        self.told().error = Some(why);
+    }
+
+    /// What a check came to; whether that is news.
+    pub(crate) fn checked(&self, outcome: Result<String, String>) -> News {
+        let mut told = self.told();
+        let same = told.service.as_ref().is_some_and(|before| before.is_ok() == outcome.is_ok());
+        if !same {
+            told.since = Instant::now();
+        }
+        told.service = Some(outcome);
+        if same { News::None } else { News::Changed }
+    }
+
+    pub(crate) fn listen(&self) -> Listen {
+        self.told().listen.clone()
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether something has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    None,
+    Changed,
+}

@@ -1,0 +1,238 @@
+//! Keeps a tunnel: listeners that stay, a connection that is made anew when it breaks, services that are asked again and again.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use logic::fleet::ending::{Failure, Phase, Reason};
+use logic::tunnel::backoff::Backoff;
+use logic::tunnel::plan::{Check, Listen, Tunnel, Way};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::engine::{Engine, Link, failure, said};
+use super::relay::{self, Listener, To};
+use super::run::Say;
+use super::status::{Board, Connection, News, Status};
+use super::{prove, relay::receive};
+
+/// A tunnel that is kept up. Dropping it takes everything down at once.
+pub struct Supervised {
+    keeper: Arc<Keeper>,
+    tasks: JoinSet<()>,
+}
+
+struct Keeper {
+    tunnel: Tunnel,
+    engine: Arc<dyn Engine>,
+    own: PathBuf,
+    run: String,
+    board: Arc<Board>,
+    links: watch::Sender<Option<Arc<dyn Link>>>,
+    /// What serves the remote forwards of the link that stands.
+    remotes: Mutex<JoinSet<()>>,
+    say: Say,
+}
+
+impl Supervised {
+    /// Listens for every local and dynamic forward. Nothing is connected yet: programs that come now wait.
+    pub(crate) fn listen(
+        engine: Arc<dyn Engine>,
+        own: PathBuf,
+        run: String,
+        board: Arc<Board>,
+        tunnel: Tunnel,
+        say: Say,
+    ) -> Result<Self, Failure> {
+        let links = watch::Sender::new(None);
+        let mut bound = Vec::new();
+        for (at, forward) in tunnel.forwards.iter().enumerate() {
+            let to = match &forward.way {
+                Way::Local { connect, .. } => To::Fixed(connect.clone()),
+                Way::Dynamic { .. } => To::Socks,
+                Way::Remote { .. } => continue,
+            };
+            let listener = Listener::bind(forward.way.listen())?;
+            board.meters[at].listens(listener.at());
+            bound.push((at, listener, to));
+        }
+        let mut tasks = JoinSet::new();
+        for (at, listener, to) in bound {
+            tasks.spawn(relay::serve(listener, to, links.subscribe(), Arc::clone(&board), at));
+        }
+        let remotes = Mutex::new(JoinSet::new());
+        let keeper = Arc::new(Keeper { tunnel, engine, own, run, board, links, remotes, say });
+        Ok(Self { keeper, tasks })
+    }
+
+    /// One attempt to connect.
+    pub(crate) async fn connect(&self) -> Result<(), Failure> {
+        self.keeper.connect().await
+    }
+
+    /// Attempts until one succeeds.
+    pub(crate) async fn connect_patiently(&self) -> Result<(), Failure> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.connect().await {
+                Err(failure) if is_transient(failure.reason) => {
+                    self.keeper.wait(&mut backoff, &failure).await
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// From now on connections that break are made anew, and services are asked again and again.
+    pub(crate) fn keep(&mut self) {
+        self.tasks.spawn(Arc::clone(&self.keeper).keep());
+    }
+
+    /// Asks every service once.
+    pub(crate) async fn prove(&self) -> Result<(), String> {
+        let link = self.keeper.links.borrow().clone();
+        let Some(link) = link else { return Err("there is no connection".to_owned()) };
+        let outcomes = self.keeper.check(&*link).await;
+        let failed = outcomes.into_iter().filter_map(|(name, outcome)| Some((name, outcome.err()?)));
+        let failed: Vec<_> = failed.map(|(name, why)| format!("{name}: {why}")).collect();
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    /// Where each forward listens on this side.
+    pub(crate) fn listens(&self) -> impl Iterator<Item = (&str, Listen)> {
+        let forwards = self.keeper.tunnel.forwards.iter().zip(&self.keeper.board.meters);
+        let here = forwards.filter(|(forward, _)| !matches!(forward.way, Way::Remote { .. }));
+        here.map(|(forward, meter)| (forward.name.as_ref(), meter.listen()))
+    }
+
+    /// What is known of it.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.keeper.board.status()
+    }
+
+    /// Closes the connection and every listener.
+    pub async fn down(mut self) {
+        self.tasks.shutdown().await;
+        let link = self.keeper.links.send_replace(None);
+        self.keeper.remotes.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        if let Some(link) = link {
+            link.close().await;
+        }
+    }
+}
+
+impl Keeper {
+    async fn connect(&self) -> Result<(), Failure> {
+        self.board.connection(Connection::Connecting, None);
+        let link = self.attempt().await;
+        match link {
+            Ok(link) => {
+                self.board.connection(Connection::Up, None);
+                self.links.send_replace(Some(link));
+                Ok(())
+            }
+            Err(failure) => {
+                self.board.connection(Connection::Waiting, Some(said(&failure)));
+                Err(failure)
+            }
+        }
+    }
+
+    async fn attempt(&self) -> Result<Arc<dyn Link>, Failure> {
+        super::place::private_directory(&self.own)
+            .map_err(|error| failure(Phase::Connect, Reason::Local, relay::causes(&error), None))?;
+        let link = self.engine.connect(&self.tunnel, &self.own, &self.run).await?;
+        let mut remotes = JoinSet::new();
+        for (at, forward) in self.tunnel.forwards.iter().enumerate() {
+            let Way::Remote { connect, .. } = &forward.way else { continue };
+            let mut incoming = link.listen(forward).await?;
+            self.board.meters[at].listens(incoming.at.clone());
+            let (board, connect) = (Arc::clone(&self.board), connect.clone());
+            remotes.spawn(async move {
+                let mut open = JoinSet::new();
+                while let Some(stream) = incoming.streams.recv().await {
+                    while open.try_join_next().is_some() {}
+                    if open.len() >= MOST_REMOTE {
+                        board.meters[at].failed(format!("more than {MOST_REMOTE} connections: closed"));
+                        continue;
+                    }
+                    let (board, connect) = (Arc::clone(&board), connect.clone());
+                    open.spawn(async move { receive(stream, &connect, &board.meters[at]).await });
+                }
+                // The link is gone; what is open ends by itself.
+                while open.join_next().await.is_some() {}
+            });
+        }
+        *self.remotes.lock().unwrap_or_else(PoisonError::into_inner) = remotes;
+        Ok(link)
+    }
+
+    async fn keep(self: Arc<Self>) {
+        let mut backoff = Backoff::default();
+        loop {
+            let link = self.links.borrow().clone();
+            if let Some(link) = link {
+                let since = Instant::now();
+                let why = tokio::select! {
+                    why = link.closed() => why,
+                    why = self.check_again_and_again(&*link) => why,
+                };
+                self.links.send_replace(None);
+                backoff.handle_lifetime(since.elapsed());
+                self.board.connection(Connection::Waiting, Some(said(&why)));
+                self.wait(&mut backoff, &why).await;
+            }
+            match self.connect().await {
+                Ok(()) => (self.say)(&format!("connected to {} again", self.tunnel.host)),
+                Err(failure) => self.wait(&mut backoff, &failure).await,
+            }
+        }
+    }
+
+    async fn wait(&self, backoff: &mut Backoff, why: &Failure) {
+        let wait = backoff.next(fastrand::f64());
+        (self.say)(&format!("{}; next attempt in {:.1} s", said(why), wait.as_secs_f64()));
+        tokio::time::sleep(wait).await;
+    }
+
+    /// Never ends: a service that fails is said, and the connection is not to blame.
+    async fn check_again_and_again(&self, link: &dyn Link) -> Failure {
+        loop {
+            tokio::time::sleep(self.tunnel.check_interval).await;
+            self.check(link).await;
+        }
+    }
+
+    async fn check(&self, link: &dyn Link) -> Vec<(String, Result<String, String>)> {
+        let mut outcomes = Vec::new();
+        let asked = self.tunnel.forwards.iter().enumerate().filter(|(_, it)| it.check != Check::None);
+        for (at, forward) in asked {
+            let outcome = prove::ask(link, forward).await;
+            if self.board.meters[at].checked(outcome.clone()) == News::Changed {
+                let connect = forward.way.connect().map(ToString::to_string).unwrap_or_default();
+                (self.say)(&match &outcome {
+                    Ok(what) => format!("{}: {connect} answers: {what}", forward.name),
+                    Err(why) => format!("{}: {connect} does not answer: {why}", forward.name),
+                });
+            }
+            outcomes.push((forward.name.to_string(), outcome));
+        }
+        outcomes
+    }
+}
+
+const MOST_REMOTE: usize = 512;
+
+/// Whether trying again without changing anything can help.
+fn is_transient(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::NoAddress
+            | Reason::Refused
+            | Reason::Unreachable
+            | Reason::TimedOut
+            | Reason::TurnedAway
+            | Reason::Lost
+    )
+}

@@ -1,0 +1,95 @@
+//! What the kernel says is mounted (`/proc/self/mountinfo`, proc_pid_mountinfo(5)).
+
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry {
+    /// The kernel's number, which is used again once it is free.
+    pub id: u64,
+    /// Where.
+    pub point: PathBuf,
+    /// Type of the file system: `nfs4`, `fuse.sshfs`.
+    pub kind: String,
+    /// What is mounted.
+    pub source: String,
+}
+
+/// The mount on top at a path. Lines that are not understood are passed over: they are of other mounts.
+#[must_use]
+pub fn mounted_at(mountinfo: &[u8], point: &Path) -> Option<MountEntry> {
+    mountinfo.split(|byte| *byte == b'\n').filter_map(entry).filter(|entry| entry.point == point).last()
+}
+
+fn entry(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let point = PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.nth(3)?)));
+    // Options, then any number of tags, a dash, and the rest.
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let kind = String::from_utf8_lossy(rest.next()?).into_owned();
+    let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
+    Some(MountEntry { id, point, kind, source })
+}
+
+/// Blanks, tabs, line ends and backslashes are written as `\040` and so on.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = tail.get(..3).filter(|digits| digits.iter().all(|digit| (b'0'..=b'7').contains(digit)));
+        match (first, octal) {
+            (b'\\', Some(digits)) => {
+                let value = digits.iter().fold(0u32, |value, digit| value * 8 + u32::from(digit - b'0'));
+                out.push(u8::try_from(value).unwrap_or(b'?'));
+                rest = &tail[3..];
+            }
+            _ => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// The path with everything that would end a word escaped, as `mountinfo` has it.
+#[must_use]
+pub fn escape(path: &Path) -> String {
+    let mut out = String::new();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'!'..=b'[' | b']'..=b'~' => out.push(char::from(*byte)),
+            other => out.push_str(&format!("\\{other:03o}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &[u8] = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+        44 22 0:39 / /mnt/my\\040nas rw,nosuid shared:3 master:1 - fuse.sshfs nas:/a\\040b rw,user_id=0\n\
+        45 22 0:40 / /mnt/my\\040nas rw - tmpfs none rw\n\
+        nonsense\n46 22 0:41 / /broken rw\n";
+
+    #[test]
+    fn the_mount_on_top_is_found_whatever_its_path_holds() {
+        let found = mounted_at(INFO, Path::new("/mnt/my nas")).unwrap();
+        assert_eq!((found.id, found.kind.as_str(), found.source.as_str()), (45, "tmpfs", "none"));
+        assert_eq!(mounted_at(INFO, Path::new("/")).unwrap().kind, "ext4");
+        assert_eq!(mounted_at(INFO, Path::new("/mnt")), None);
+        assert_eq!(mounted_at(INFO, Path::new("/broken")), None);
+        assert_eq!(mounted_at(b"\\", Path::new("/")), None);
+    }
+
+    #[test]
+    fn escaping_is_what_the_kernel_does() {
+        let path = Path::new("/a b\\c\n\u{e9}");
+        assert_eq!(unescape(escape(path).as_bytes()), path.as_os_str().as_bytes());
+        assert_eq!(escape(Path::new("/a b")), "/a\\040b");
+    }
+}

@@ -1,0 +1,97 @@
+//! A word of a command with names in `{ }`, which are known only when the tunnel is up: `port={nfs.port}`.
+//! There is no shell: a word stays one word, whatever a name stands for.
+
+use super::plan::Values;
+
+/// One word of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Name(String),
+}
+
+/// Why a word is no template.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// Nothing has this name.
+    #[error("nothing here is named {{{0}}}")]
+    Unknown(String),
+    /// `{` without `}`.
+    #[error("a {{ is not closed; for a plain one write {{{{")]
+    Open,
+    /// `}` without `{`.
+    #[error("a }} closes nothing; for a plain one write }}}}")]
+    Closed,
+}
+
+impl Template {
+    /// Reads a word; `known` are the names that it may use.
+    pub fn parse(text: &str, known: &[String]) -> Result<Self, TemplateError> {
+        let mut pieces = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '}']) {
+            plain.push_str(&rest[..at]);
+            let brace = &rest[at..=at];
+            let after = &rest[at + 1..];
+            if after.starts_with(brace) {
+                plain.push_str(brace);
+                rest = &after[1..];
+                continue;
+            }
+            if brace == "}" {
+                return Err(TemplateError::Closed);
+            }
+            let (name, further) = after.split_once('}').ok_or(TemplateError::Open)?;
+            if !known.iter().any(|known| known == name) {
+                return Err(TemplateError::Unknown(name.to_owned()));
+            }
+            if !plain.is_empty() {
+                pieces.push(Piece::Text(std::mem::take(&mut plain)));
+            }
+            pieces.push(Piece::Name(name.to_owned()));
+            rest = further;
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() {
+            pieces.push(Piece::Text(plain));
+        }
+        Ok(Self { pieces })
+    }
+
+    /// The word. A name that has no value stands for nothing; [`Template::parse`] lets none in.
+    #[must_use]
+    pub fn fill(&self, values: &Values) -> String {
+        let word = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Name(name) => values.get(name).unwrap_or_default().to_owned(),
+        };
+        self.pieces.iter().map(word).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Listen, MountPoint};
+    use super::*;
+
+    #[test]
+    fn names_are_replaced_and_doubled_braces_are_plain() {
+        let known = ["nfs.port".to_owned(), "mount-point".to_owned()];
+        let listens = [("nfs", Listen::Tcp("127.0.0.1:4049".parse().unwrap()))];
+        let values = Values::new(listens.into_iter(), MountPoint::At(std::path::Path::new("/a b")));
+        let filled = |text: &str| Template::parse(text, &known).map(|template| template.fill(&values));
+        assert_eq!(filled("port={nfs.port},ro").unwrap(), "port=4049,ro");
+        assert_eq!(filled("{mount-point}").unwrap(), "/a b");
+        assert_eq!(filled("a{{b}}c").unwrap(), "a{b}c");
+        assert_eq!(filled("").unwrap(), "");
+        assert_eq!(filled("{x}"), Err(TemplateError::Unknown("x".into())));
+        assert_eq!(filled("{nfs.port"), Err(TemplateError::Open));
+        assert_eq!(filled("a}"), Err(TemplateError::Closed));
+    }
+}

@@ -1,0 +1,311 @@
+//! What a tunnel has begun and not yet undone, as it is kept on disk: a line before each step, so that whoever comes after a
+//! crash or a power cut knows what to take down.
+//!
+//! A line is words (blanks and the like as `\040`), and ends in a checksum. A last line without its line end was being
+//! written when everything stopped: its step had not begun. Any other line that does not fit is damage.
+
+use std::path::{Path, PathBuf};
+
+use super::mounts::{MountEntry, escape};
+
+/// Something begun that must be undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// Listeners; these sockets stay behind in the file system.
+    Forwards {
+        /// Their paths.
+        sockets: Vec<PathBuf>,
+    },
+    /// The mount command; how to undo it.
+    Mount {
+        /// Where.
+        point: PathBuf,
+        /// Unmounts properly.
+        unmount: Vec<String>,
+        /// Unmounts lazily.
+        lazy: Vec<String>,
+    },
+    /// The job: its processes may still run.
+    Job,
+}
+
+impl Entry {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Forwards { .. } => "forwards",
+            Self::Mount { .. } => "mount",
+            Self::Job => "job",
+        }
+    }
+}
+
+/// Which of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// [`Entry::Forwards`]
+    Forwards,
+    /// [`Entry::Mount`]
+    Mount,
+    /// [`Entry::Job`]
+    Job,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Forwards => "forwards",
+            Self::Mount => "mount",
+            Self::Job => "job",
+        }
+    }
+}
+
+/// The first line: whose list this is. `run` is in the environment of every process that the run starts; `boot` names
+/// the boot of the machine (`/proc/sys/kernel/random/boot_id`): mounts and processes do not outlive it.
+#[must_use]
+pub fn first_line(tunnel: &str, run: &str, boot: &str) -> String {
+    line(&[MAGIC, "1", tunnel, run, boot])
+}
+
+/// Before a step.
+#[must_use]
+pub fn begun(entry: &Entry) -> String {
+    let mut words = vec!["+".to_owned(), entry.word().to_owned()];
+    match entry {
+        Entry::Forwards { sockets } => words.extend(sockets.iter().map(|path| escape(path))),
+        Entry::Mount { point, unmount, lazy } => {
+            words.push(escape(point));
+            words.push(unmount.len().to_string());
+            words.extend(unmount.iter().chain(lazy).map(|word| escape(Path::new(word))));
+        }
+        Entry::Job => {}
+    }
+    // They are escaped already.
+    sealed(words.join(" "))
+}
+
+/// After a mount was seen: what it is, so that nobody else's is taken away.
+#[must_use]
+pub fn mounted(entry: &MountEntry) -> String {
+    line(&["=", "mounted", &entry.id.to_string(), &entry.kind, &entry.source])
+}
+
+/// After a step was undone.
+#[must_use]
+pub fn undone(kind: Kind) -> String {
+    line(&["-", kind.word()])
+}
+
+/// A list as it was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The run; `None` when the first line is damaged.
+    pub run: Option<String>,
+    /// The boot of the machine; `None` when the first line is damaged.
+    pub boot: Option<String>,
+    /// What is left to undo, in the order in which to do so.
+    pub left: Vec<Entry>,
+    /// What was mounted, if it was seen.
+    pub mounted: Option<MountEntry>,
+    /// Numbers of the lines that cannot be believed.
+    pub damaged: Vec<usize>,
+}
+
+impl Record {
+    /// Reads a list, whatever is left of it.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut record = Self::default();
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        if bytes.is_empty() {
+            return record;
+        }
+        for (at, line) in bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate().take(MOST_LINES) {
+            let fits = opened(line).is_some_and(|words| record.enter(at, &words));
+            if !fits {
+                record.damaged.push(at + 1);
+            }
+        }
+        record.left.reverse();
+        record
+    }
+
+    /// What is left to undo on this boot of the machine: sockets stay after a reboot, mounts and processes do not.
+    #[must_use]
+    pub fn left_on(&self, boot: &str) -> Vec<Entry> {
+        let rebooted = self.boot.as_deref().is_some_and(|then| then != boot);
+        let stays = |entry: &&Entry| !rebooted || matches!(entry, Entry::Forwards { .. });
+        self.left.iter().filter(stays).cloned().collect()
+    }
+
+    /// Takes a line's words; whether they make sense.
+    fn enter(&mut self, at: usize, words: &[String]) -> bool {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words.as_slice() {
+            [MAGIC, "1", _, run, boot] if at == 0 => {
+                self.run = Some((*run).to_owned());
+                self.boot = Some((*boot).to_owned());
+            }
+            ["+", "forwards", sockets @ ..] => {
+                let sockets = sockets.iter().map(PathBuf::from).collect();
+                self.left.push(Entry::Forwards { sockets });
+            }
+            ["+", "mount", point, count, commands @ ..] => {
+                let Some((unmount, lazy)) =
+                    count.parse().ok().and_then(|count| commands.split_at_checked(count))
+                else {
+                    return false;
+                };
+                let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+                self.left.push(Entry::Mount {
+                    point: PathBuf::from(point),
+                    unmount: owned(unmount),
+                    lazy: owned(lazy),
+                });
+            }
+            ["+", "job"] => self.left.push(Entry::Job),
+            ["=", "mounted", id, kind, source] => {
+                let Ok(id) = id.parse() else { return false };
+                let point = self.left.iter().rev().find_map(|entry| match entry {
+                    Entry::Mount { point, .. } => Some(point.clone()),
+                    _ => None,
+                });
+                let (kind, source) = ((*kind).to_owned(), (*source).to_owned());
+                self.mounted = Some(MountEntry { id, point: point.unwrap_or_default(), kind, source });
+            }
+            ["-", kind] => {
+                let Some(at) = self.left.iter().rposition(|entry| entry.word() == *kind) else {
+                    return false;
+                };
+                if let Entry::Mount { .. } = self.left.remove(at) {
+                    self.mounted = None;
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+const MAGIC: &str = "penstock-undo";
+/// A list has a dozen lines.
+const MOST_LINES: usize = 1000;
+
+fn line(words: &[&str]) -> String {
+    let words: Vec<_> = words.iter().map(|word| escape(Path::new(word))).collect();
+    sealed(words.join(" "))
+}
+
+fn sealed(text: String) -> String {
+    format!("{text} ~{:08x}\n", checksum(text.as_bytes()))
+}
+
+/// The words of a line whose checksum fits.
+fn opened(line: &[u8]) -> Option<Vec<String>> {
+    let text = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
+    let (text, sum) = text.rsplit_once(" ~")?;
+    (sum.len() == 8 && u32::from_str_radix(sum, 16).ok()? == checksum(text.as_bytes())).then_some(())?;
+    text.split(' ').map(unescape).collect()
+}
+
+fn unescape(word: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(word.len());
+    let mut rest = word.as_bytes();
+    while let [first, tail @ ..] = rest {
+        if *first != b'\\' {
+            out.push(*first);
+            rest = tail;
+            continue;
+        }
+        let digits = std::str::from_utf8(tail.get(..3)?).ok()?;
+        out.push(u8::from_str_radix(digits, 8).ok()?);
+        rest = &tail[3..];
+    }
+    String::from_utf8(out).ok()
+}
+
+/// FNV-1a: it finds damage; nobody is kept from forging a file that only its owner can write.
+fn checksum(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount() -> Entry {
+        Entry::Mount {
+            point: "/mnt/my nas".into(),
+            unmount: vec!["umount".into(), "/mnt/my nas".into()],
+            lazy: vec!["umount".into(), "-l".into(), String::new()],
+        }
+    }
+
+    fn forwards() -> Entry {
+        Entry::Forwards { sockets: vec!["/run/a b.sock".into(), "/run/\u{e4}\n.sock".into()] }
+    }
+
+    fn full() -> String {
+        let seen = MountEntry {
+            id: 44,
+            point: "/mnt/my nas".into(),
+            kind: "nfs4".into(),
+            source: "127.0.0.1:/a b".into(),
+        };
+        [
+            first_line("nas", "r1", "b1"),
+            begun(&forwards()),
+            begun(&mount()),
+            mounted(&seen),
+            begun(&Entry::Job),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn what_was_begun_last_is_undone_first() {
+        let record = Record::parse(full().as_bytes());
+        assert_eq!(record.left, [Entry::Job, mount(), forwards()]);
+        assert_eq!(record.mounted.as_ref().map(|it| it.source.as_str()), Some("127.0.0.1:/a b"));
+        assert_eq!((record.run.as_deref(), record.damaged.len()), (Some("r1"), 0));
+        let undone = full() + &undone(Kind::Job) + &undone(Kind::Mount);
+        let record = Record::parse(undone.as_bytes());
+        assert_eq!((record.left, record.mounted), (vec![forwards()], None));
+    }
+
+    #[test]
+    fn a_list_cut_anywhere_holds_every_step_that_had_begun() {
+        let text = full();
+        for cut in 0..text.len() {
+            let record = Record::parse(&text.as_bytes()[..cut]);
+            let whole = text[..cut].lines().count() - usize::from(!text[..cut].ends_with('\n') && cut > 0);
+            let begun = text.lines().take(whole).filter(|line| line.starts_with('+')).count();
+            assert_eq!((record.left.len(), record.damaged.len()), (begun, 0), "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_line_is_named_and_the_others_count() {
+        let text = full();
+        for at in 0..text.len() - 1 {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 0x04;
+            let record = Record::parse(&bytes);
+            let line = text[..at].matches('\n').count() + 1;
+            // The last line may now look like one that was never finished.
+            assert!(record.damaged.contains(&line) || at + 1 == text.len(), "{at}: {:?}", record.damaged);
+            // A line end that is gone makes one damaged line of two.
+            assert!(!record.left.is_empty(), "{at}");
+        }
+        let garbage = Record::parse(b"\xff\xfe\n\n + job\n- job ~00000000\n");
+        assert_eq!((garbage.damaged.len(), garbage.left.len()), (4, 0));
+        assert_eq!(Record::parse(b""), Record::default());
+    }
+
+    #[test]
+    fn a_reboot_leaves_sockets_and_nothing_else() {
+        let record = Record::parse(full().as_bytes());
+        assert_eq!(record.left_on("b2"), [forwards()]);
+        assert_eq!(record.left_on("b1").len(), 3);
+    }
+}

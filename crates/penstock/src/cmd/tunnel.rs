@@ -1,0 +1,413 @@
+//! `penstock tunnel`: forwards over SSH that are proved, and a job that is wrapped in a mount. All of that is in `crates/fleet`.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use fleet::tunnel::engine::Engine;
+use fleet::tunnel::status::ForwardStatus;
+use fleet::tunnel::{
+    Asked, OpenSsh, Patience, Places, Run, RunError, Say, Status, UnwindError, Unwound, Work, ask, is_left,
+    unwind,
+};
+use logic::tunnel::plan::Tunnel;
+use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
+
+use crate::load;
+use crate::output::{Failure, complain, plain, print};
+
+/// Tunnels over SSH: bring one up, prove it, run a job through it, take everything down in order
+///
+/// A tunnel is a section [tunnel.NAME] of the configuration. What a run leaves that is killed, or loses its power, is undone at
+/// the next start.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Bring a tunnel up, with its mount if it has one, and keep it up until Ctrl-C or `down`
+    Up {
+        #[command(flatten)]
+        place: Place,
+        /// Its NAME in the configuration
+        name: String,
+        /// Return once it is up, and leave it to a process in the background
+        #[arg(long)]
+        detach: bool,
+        /// Give up if the host cannot be reached, or a service does not answer, at the first attempt
+        #[arg(long)]
+        once: bool,
+    },
+    /// Take a tunnel down, in order, and wait until that is done
+    Down {
+        /// Its NAME
+        name: String,
+    },
+    /// What the tunnels that run are doing
+    Status {
+        /// Only this one
+        name: Option<String>,
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Bring a tunnel up, run a command, take it down; the exit code is that of the command
+    With {
+        #[command(flatten)]
+        place: Place,
+        /// Its NAME in the configuration
+        name: String,
+        /// The command, and its arguments; without one, the job of the configuration
+        #[arg(last = true)]
+        job: Vec<OsString>,
+    },
+    /// Undo what a run left that was killed
+    Unwind {
+        /// The configuration, which helps where the list of what to undo is damaged
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Only this tunnel
+        name: Option<String>,
+    },
+    /// See whether a tunnel can be brought up, and whether every service answers; nothing is mounted
+    Check {
+        #[command(flatten)]
+        place: Place,
+        /// Its NAME in the configuration
+        name: String,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+struct Place {
+    /// The configuration [default: $PENSTOCK_CONFIG, ~/.config/penstock/penstock.toml, /etc/penstock/penstock.toml]
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// What carries the tunnel: openssh is the `ssh` of this machine
+    #[arg(long, value_enum, value_name = "ENGINE", default_value_t = Carrier::Openssh)]
+    engine: Carrier,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Carrier {
+    Openssh,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock tunnel check nas                       does everything answer?
+  penstock tunnel with nas -- rsnapshot weekly    up, mount, back up, unmount, down
+  penstock tunnel up db --detach                  and go on working
+  penstock tunnel status
+  penstock tunnel down db
+  penstock tunnel unwind                          after a power cut; `up` and `with` do it, too
+
+Exit codes: of `with`, that of the command; 125 if the tunnel failed before it or after it, 126 and 127 if the command
+cannot be run. Otherwise 0 well, 1 it failed, 2 wrong usage or a wrong configuration.";
+
+/// Does what was asked.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let places = Places::from_environment(|name| std::env::var(name).ok());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    match &arguments.command {
+        What::Up { place, name, detach: true, .. } => {
+            let tunnel = tunnel(place.config.as_ref(), name)?;
+            runtime.block_on(detach(&places, &tunnel))
+        }
+        What::Up { place, name, once, .. } => {
+            let tunnel = tunnel(place.config.as_ref(), name)?;
+            let patience = if *once { Patience::Once } else { Patience::Keep };
+            let verdict = runtime.block_on(carry_out(&places, tunnel, place.engine, Work::Hold, patience))?;
+            ended_before(&verdict, 1)
+        }
+        What::Down { name } => runtime.block_on(down(&places, name)),
+        What::Status { name, json } => runtime.block_on(status(&places, name.as_deref(), *json)),
+        What::With { place, name, job } => {
+            let tunnel = tunnel(place.config.as_ref(), name)?;
+            let job = match (job.as_slice(), &tunnel.job) {
+                ([], None) => {
+                    return Err(Failure::usage(format!(
+                        "no command is given, and tunnel.{name} has no job\n  hint: penstock tunnel with {name} -- COMMAND"
+                    )));
+                }
+                ([], Some(job)) => job.iter().map(OsString::from).collect(),
+                (job, _) => job.to_vec(),
+            };
+            let verdict =
+                runtime.block_on(carry_out(&places, tunnel, place.engine, Work::Job(job), Patience::Once))?;
+            match verdict.exit_code() {
+                0 => Ok(()),
+                code => Err(Failure::Status(code)),
+            }
+        }
+        What::Unwind { config, name } => {
+            runtime.block_on(unwind_all(&places, config.as_ref(), name.as_deref()))
+        }
+        What::Check { place, name } => {
+            let tunnel = tunnel(place.config.as_ref(), name)?;
+            runtime.block_on(check(&places, tunnel, place.engine))
+        }
+    }
+}
+
+/// A run from beginning to end, told on standard error.
+async fn carry_out(
+    places: &Places,
+    tunnel: Tunnel,
+    engine: Carrier,
+    work: Work,
+    patience: Patience,
+) -> Result<Verdict, Failure> {
+    let say = teller(&tunnel.name);
+    let begun = work.clone();
+    let engine: Arc<dyn Engine> = match engine {
+        Carrier::Openssh => Arc::new(OpenSsh::new("ssh")),
+    };
+    let run = Run { tunnel, engine, places: places.clone(), work, patience, say: Arc::clone(&say) };
+    let verdict = match run.to_the_end().await {
+        Ok(verdict) => verdict,
+        // The command did not run, and its exit codes are its own.
+        Err(error) if matches!(begun, Work::Job(_)) => {
+            complain(&format!("error: {}\n", plain(&with_causes(&error))));
+            return Err(Failure::Status(OURS));
+        }
+        Err(error @ RunError::Place(_)) => return Err(Failure::runtime(with_causes(&error))),
+        Err(error) => return Err(Failure::runtime(with_causes(&error))),
+    };
+    for problem in &verdict.problems {
+        if problem.at != Act::Work || matches!(verdict.job, Some(JobEnd::NotStarted(..))) {
+            complain(&format!("error: tunnel: {}: {}\n", problem.at, plain(&problem.text)));
+        }
+    }
+    if verdict.job.is_none() && matches!(begun, Work::Job(_)) {
+        say("the command did not run");
+    }
+    Ok(verdict)
+}
+
+fn ended_before(verdict: &Verdict, code: u8) -> Result<(), Failure> {
+    match verdict.problems.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Status(code)),
+    }
+}
+
+async fn check(places: &Places, tunnel: Tunnel, engine: Carrier) -> Result<(), Failure> {
+    let name = tunnel.name.to_string();
+    if let Some(status) = ask(places, &name, Asked::Status).await? {
+        print(&table(&status))?;
+        return if status.is_well() { Ok(()) } else { Err(Failure::Status(1)) };
+    }
+    let verdict = carry_out(places, tunnel, engine, Work::Check, Patience::Once).await?;
+    ended_before(&verdict, 1)
+}
+
+/// Starts a process of its own for the tunnel, and waits until that is up.
+async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
+    let name = tunnel.name.as_ref();
+    if ask(places, name, Asked::Status).await?.is_some() {
+        return Err(Failure::runtime(format!("tunnel {name} is up already")));
+    }
+    places.make().map_err(|error| Failure::runtime(with_causes(&error)))?;
+    let log = places.undo.join(format!("{name}.log"));
+    let said = std::fs::File::create(&log)?;
+    let program = std::env::current_exe()?;
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    // Ctrl-C in this terminal is not meant for it.
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let mut child = command.spawn()?;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            complain(&std::fs::read_to_string(&log).unwrap_or_default());
+            return Err(Failure::Status(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
+        }
+        if let Ok(Some(status)) = ask(places, name, Asked::Status).await
+            && status.step == Act::Work.to_string()
+        {
+            return print(&table(&status));
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}
+
+async fn down(places: &Places, name: &str) -> Result<(), Failure> {
+    match ask(places, name, Asked::Down).await? {
+        Some(_) => print(&format!("tunnel {name} is down\n")),
+        None if is_left(places, name) => Err(Failure::runtime(format!(
+            "tunnel {name} does not run, but a run that was killed left something\n  hint: penstock tunnel unwind {name}"
+        ))),
+        None => Err(Failure::runtime(format!("tunnel {name} does not run"))),
+    }
+}
+
+async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), Failure> {
+    let names = match name {
+        Some(name) => vec![name.to_owned()],
+        None => places.known(),
+    };
+    let mut found = Vec::new();
+    let mut left = String::new();
+    for name in names {
+        match ask(places, &name, Asked::Status).await? {
+            Some(status) => found.push(status),
+            None if is_left(places, &name) => {
+                let _ = writeln!(
+                    left,
+                    "{name}: does not run, and left something: `penstock tunnel unwind {name}`"
+                );
+            }
+            None => {}
+        }
+    }
+    if json {
+        let list = serde_json::to_string_pretty(&found).map_err(Failure::runtime)?;
+        return print(&format!("{list}\n"));
+    }
+    complain(&left);
+    match (found.as_slice(), name) {
+        ([], Some(name)) => Err(Failure::runtime(format!("tunnel {name} does not run"))),
+        ([], None) => print("no tunnel runs\n"),
+        (found, _) => print(&found.iter().map(table).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+async fn unwind_all(places: &Places, config: Option<&PathBuf>, name: Option<&str>) -> Result<(), Failure> {
+    // It only helps, so that a broken one is no obstacle, unless it was asked for.
+    let tunnels = match (tunnels(config), config) {
+        (Ok(tunnels), _) => tunnels,
+        (Err(failure), Some(_)) => return Err(failure),
+        (Err(_), None) => Vec::new(),
+    };
+    let names = match name {
+        Some(name) => vec![name.to_owned()],
+        None => places.known(),
+    };
+    let mut failed = false;
+    let mut undone = false;
+    for name in names.iter().filter(|name| is_left(places, name)) {
+        let tunnel = tunnels.iter().find(|tunnel| *tunnel.name == **name);
+        match unwind(places, name, tunnel, &teller(name)).await {
+            Ok(Unwound::Undone) => undone = true,
+            Ok(Unwound::Nothing) => {}
+            Err(error @ UnwindError::Place(_)) => complain(&format!("{}\n", plain(&with_causes(&error)))),
+            Err(error) => {
+                complain(&format!("error: tunnel {name}: {}\n", plain(&with_causes(&error))));
+                failed = true;
+            }
+        }
+    }
+    match (failed, undone) {
+        (true, _) => Err(Failure::Status(1)),
+        (false, true) => Ok(()),
+        (false, false) => print("nothing is left to undo\n"),
+    }
+}
+
+/// The tunnel of that name.
+fn tunnel(config: Option<&PathBuf>, name: &str) -> Result<Tunnel, Failure> {
+    let mut tunnels = tunnels(config)?;
+    let at = tunnels.iter().position(|tunnel| *tunnel.name == *name);
+    at.map(|at| tunnels.swap_remove(at)).ok_or_else(|| {
+        let known: Vec<_> = tunnels.iter().map(|tunnel| tunnel.name.as_ref()).collect();
+        let hint = match known.as_slice() {
+            [] => format!("add [tunnel.{name}] to the configuration"),
+            known => format!("there is {}", known.join(", ")),
+        };
+        Failure::usage(format!("no tunnel is named \"{}\"\n  hint: {hint}", plain(name)))
+    })
+}
+
+fn tunnels(config: Option<&PathBuf>) -> Result<Vec<Tunnel>, Failure> {
+    let environment = load::environment();
+    let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty());
+    let home = variable("XDG_CONFIG_HOME").map(PathBuf::from);
+    let home = home.or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".config")));
+    let usual = home.map(|home| home.join("penstock/penstock.toml")).filter(|path| path.exists());
+    let file = config
+        .cloned()
+        .or_else(|| variable("PENSTOCK_CONFIG").map(PathBuf::from))
+        .or(usual)
+        .unwrap_or_else(|| PathBuf::from("/etc/penstock/penstock.toml"));
+    let loaded = load::file(&file, &environment)?;
+    Ok(loaded.config.tunnels)
+}
+
+fn teller(name: &str) -> Say {
+    let name = name.to_owned();
+    Arc::new(move |line| complain(&format!("tunnel {name}: {}\n", plain(line))))
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            let _ = write!(text, ": {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn table(status: &Status) -> String {
+    let mut out = String::new();
+    let since = spoken(status.since);
+    let _ = writeln!(
+        out,
+        "{}: {} to {} for {since}, step {}, process {}",
+        status.tunnel, status.connection, status.host, status.step, status.process
+    );
+    if let Some(mounted) = &status.mounted {
+        let _ = writeln!(out, "  mounted   {}", plain(mounted));
+    }
+    if let (Some(error), true) = (&status.error, status.connection != "up" || status.connections > 1) {
+        let _ = writeln!(out, "  last loss {}", plain(error));
+    }
+    let width = status.forwards.iter().map(|forward| forward.name.len()).max().unwrap_or(0).max(9);
+    for forward in &status.forwards {
+        let _ = writeln!(out, "  {:width$} {}", forward.name, way(forward));
+        let service = match forward.service.as_str() {
+            "unchecked" => "not checked".to_owned(),
+            "unknown" => format!("{} not asked yet", forward.check),
+            service => {
+                format!("{} {service} for {}: {}", forward.check, spoken(forward.since), plain(&forward.said))
+            }
+        };
+        let _ = writeln!(
+            out,
+            "  {:width$} {service}; {} open, {} in all, {} B sent, {} B received",
+            "", forward.open, forward.total, forward.sent, forward.received
+        );
+        if let Some(error) = &forward.error {
+            let _ = writeln!(out, "  {:width$} last error: {}", "", plain(error));
+        }
+    }
+    out
+}
+
+fn way(forward: &ForwardStatus) -> String {
+    match (forward.kind.as_str(), &forward.connect) {
+        ("remote", Some(connect)) => format!("{} there -> {connect} here", forward.listen),
+        (_, Some(connect)) => format!("{} -> {connect}", forward.listen),
+        (_, None) => format!("{} -> SOCKS5", forward.listen),
+    }
+}
+
+fn spoken(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 60.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3600.0),
+    }
+}

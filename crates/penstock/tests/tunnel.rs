@@ -1,0 +1,336 @@
+//! `penstock tunnel` against real OpenSSH servers: forwards of every kind, and jobs whose tunnel is killed at each step.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
+
+use nix::sys::signal::Signal;
+use support::tunnel::Place;
+use support::{eventually, secs};
+
+/// Answers each connection with what it heard, backwards, once the other side has ended: so half-close is needed.
+fn backwards(place: &Place, name: &str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let unix = UnixListener::bind(place.path(name)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    fn answer(stream: &mut (impl Read + Write)) {
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard);
+        heard.reverse();
+        let _ = stream.write_all(&heard);
+    }
+    thread::spawn(move || listener.incoming().flatten().for_each(|mut it| answer(&mut it)));
+    thread::spawn(move || unix.incoming().flatten().for_each(|mut it| answer(&mut it)));
+    port
+}
+
+fn ask_tcp(address: &str, text: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(secs(20))).unwrap();
+    stream.write_all(text).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    answer
+}
+
+fn ask_unix(path: &std::path::Path, text: &[u8]) -> Vec<u8> {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(secs(20))).unwrap();
+    stream.write_all(text).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    answer
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn every_kind_of_forward_carries_bytes_and_passes_on_the_end_of_one_direction() {
+    let place = Place::new();
+    let port = backwards(&place, "service.sock");
+    let (near, far) = (free_port(), free_port());
+    place.configure(&format!(
+        "[tunnel.all]\nhost = \"far\"\n\
+         [tunnel.all.forward.tt]\nlisten = \"127.0.0.1:{near}\"\nconnect = \"127.0.0.1:{port}\"\n\
+         [tunnel.all.forward.uu]\nlisten = \"unix:$D/near.sock\"\nconnect = \"unix:$D/service.sock\"\n\
+         [tunnel.all.forward.back]\nkind = \"remote\"\nlisten = \"127.0.0.1:{far}\"\nconnect = \"127.0.0.1:{port}\"\n\
+         [tunnel.all.forward.backu]\nkind = \"remote\"\nlisten = \"unix:$D/far.sock\"\nconnect = \"unix:$D/service.sock\"\n"
+    ));
+    place.run(&["up", "all", "--detach"]).code(0).says("tcp answers");
+    let mode = fs::metadata(place.path("near.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let text: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
+    let wanted: Vec<u8> = text.iter().rev().copied().collect();
+    assert!(ask_tcp(&format!("127.0.0.1:{near}"), &text) == wanted);
+    assert!(ask_unix(&place.path("near.sock"), &text) == wanted);
+    assert!(ask_tcp(&format!("127.0.0.1:{far}"), &text) == wanted);
+    assert!(ask_unix(&place.path("far.sock"), &text) == wanted);
+    let ran = place.run(&["status", "all", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    for forward in status[0]["forwards"].as_array().unwrap() {
+        assert_eq!(forward["received"], 300_000, "{forward}");
+    }
+    place.run(&["down", "all"]).code(0);
+    assert!(TcpStream::connect(("127.0.0.1", near)).is_err());
+    place.is_clean();
+}
+
+#[test]
+fn a_job_gets_its_address_and_its_exit_code_is_ours() {
+    let place = Place::new();
+    let port = backwards(&place, "service.sock");
+    place.configure(&format!(
+        "[tunnel.t]\nhost = \"far\"\njob = [\"sh\", \"-c\", \"echo $TUNNEL_DB; exit 7\"]\n\
+         [tunnel.t.forward.db]\nconnect = \"127.0.0.1:{port}\"\n"
+    ));
+    place.run(&["with", "t"]).code(7).says("127.0.0.1:");
+    place.run(&["with", "t", "--", "true"]).code(0);
+    place.run(&["with", "t", "--", "sh", "-c", "kill -TERM $$"]).code(143);
+    place.run(&["with", "t", "--", "/nowhere/at-all"]).code(127).says("cannot run /nowhere/at-all");
+    place.run(&["with", "t", "--", "/etc/passwd"]).code(126);
+    place.run(&["with", "none", "--", "true"]).code(2).says("no tunnel is named \"none\"");
+    place.run(&["check", "t"]).code(0).says("answers: accepts connections");
+    place.run(&["down", "t"]).code(1).says("does not run");
+    place.is_clean();
+}
+
+#[test]
+fn a_service_that_does_not_answer_keeps_the_job_from_running() {
+    let place = Place::new();
+    let port = backwards(&place, "service.sock");
+    let shut = free_port();
+    for (check, port, why) in [
+        ("tcp", shut, "closed the connection at once"),
+        ("nfs-null", place.sshd.port, "does not speak RPC"),
+        ("http", place.sshd.port, "does not speak HTTP"),
+    ] {
+        let address = if port == shut { "127.0.0.1".to_owned() } else { place.sshd.address.to_string() };
+        place.configure(&format!(
+            "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"{address}:{port}\"\ncheck = \"{check}\"\n"
+        ));
+        let ran = place.run(&["with", "t", "--", "touch", &place.shown("ran")]);
+        ran.code(125).says(why).says("the command did not run");
+        place.run(&["check", "t"]).code(1).says(why);
+    }
+    let _ = port;
+    assert!(!place.path("ran").exists());
+    place.is_clean();
+}
+
+#[test]
+fn a_host_with_another_key_or_without_a_listener_ends_it_before_the_job() {
+    let place = Place::new();
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    let other = fs::read_to_string(place.sshd.directory.path().join("client.pub")).unwrap();
+    let known = format!("[{}]:{} {other}", place.sshd.address, place.sshd.port);
+    fs::write(place.path("known_hosts"), known).unwrap();
+    let ran = place.run(&["with", "t", "--", "touch", &place.shown("ran")]);
+    ran.code(125).says("nothing was sent");
+    fs::write(place.path("ssh_config"), "Host far\n HostName 127.0.0.1\n Port 1\n").unwrap();
+    place.run(&["with", "t", "--", "touch", &place.shown("ran")]).code(125).says("Connection refused");
+    assert!(!place.path("ran").exists());
+    place.is_clean();
+}
+
+#[test]
+fn a_connection_that_breaks_is_made_anew_and_its_listeners_stay() {
+    let place = Place::new();
+    let port = backwards(&place, "service.sock");
+    let near = free_port();
+    place.configure(&format!(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nlisten = \"127.0.0.1:{near}\"\nconnect = \"127.0.0.1:{port}\"\n"
+    ));
+    let up = place.start(&["up", "t"]);
+    up.wait_for(": up");
+    assert_eq!(ask_tcp(&format!("127.0.0.1:{near}"), b"abc"), b"cba");
+    let sessions = fs::read_to_string(format!("/proc/{0}/task/{0}/children", place.sshd.pid())).unwrap();
+    for session in sessions.split_whitespace() {
+        let session = nix::unistd::Pid::from_raw(session.parse().unwrap());
+        nix::sys::signal::kill(session, Signal::SIGKILL).unwrap();
+    }
+    up.wait_for("next attempt in");
+    // A program that comes now waits for the new connection.
+    assert_eq!(ask_tcp(&format!("127.0.0.1:{near}"), b"abc"), b"cba");
+    up.wait_for("connected to far again");
+    let again = place.run(&["up", "t"]);
+    again.code(1).says("is up or on its way down already");
+    up.signal(Signal::SIGTERM);
+    up.finish().code(0);
+    place.is_clean();
+}
+
+/// Mounts a tmpfs; each step hangs while there is a file that says so. Unmounting is `umount`.
+fn with_mount(place: &Place) {
+    let port = backwards(place, "service.sock");
+    fs::create_dir(place.path("point")).unwrap();
+    place.script(
+        "mount.sh",
+        "while [ -e $D/hang-before-mount ]; do sleep 0.02; done\nmount -t tmpfs -o size=64k nas:/storage $1 || exit 1\n\
+         touch $D/mounted\nwhile [ -e $D/hang-after-mount ]; do sleep 0.02; done",
+    );
+    place.script("umount.sh", "while [ -e $D/hang-unmount ]; do sleep 0.02; done\numount $1");
+    place.configure(&format!(
+        "[tunnel.nas]\nhost = \"far\"\nmount-point = \"$D/point\"\nmount = [\"$D/mount.sh\", \"{{mount-point}}\"]\n\
+         unmount = [\"$D/umount.sh\", \"{{mount-point}}\"]\n\
+         [tunnel.nas.forward.db]\nlisten = \"unix:$D/db.sock\"\nconnect = \"127.0.0.1:{port}\"\n"
+    ));
+}
+
+#[test]
+fn a_job_runs_on_what_is_mounted_and_nothing_is_left() {
+    let place = Place::new();
+    with_mount(&place);
+    let job =
+        "test \"$TUNNEL_MOUNT_POINT\" = \"$1\" && echo data > $1/file && grep \" $1 \" /proc/self/mountinfo";
+    let ran = place.run(&["with", "nas", "--", "sh", "-c", job, "job", &place.shown("point")]);
+    ran.code(0).says("mounted: tmpfs of nas:/storage").says("chattr +i");
+    assert!(!place.path("point/file").exists());
+    place.is_clean();
+}
+
+#[test]
+fn a_mount_point_that_is_not_an_empty_free_directory_is_refused_before_anything_is_connected() {
+    let place = Place::new();
+    with_mount(&place);
+    place.write("point/stray", "written while nothing was mounted");
+    place.run(&["with", "nas", "--", "true"]).code(125).says("is not empty (there is stray)");
+    assert!(!place.sshd.log().contains("Accepted publickey"), "{}", place.sshd.log());
+    fs::remove_file(place.path("point/stray")).unwrap();
+    fs::remove_dir(place.path("point")).unwrap();
+    place.run(&["with", "nas", "--", "true"]).code(125).says("there is no directory");
+    place.write("point", "a file");
+    place.run(&["with", "nas", "--", "true"]).code(125).says("is not a directory");
+    place.is_clean();
+}
+
+#[test]
+fn a_mount_command_that_mounts_nothing_or_fails_keeps_the_job_from_running() {
+    let place = Place::new();
+    with_mount(&place);
+    place.script("mount.sh", "exit 0");
+    place.run(&["with", "nas", "--", "touch", &place.shown("ran")]).code(125).says("but nothing is mounted");
+    place.script("mount.sh", "echo 'mount.nfs4: access denied' >&2; exit 32");
+    let ran = place.run(&["with", "nas", "--", "touch", &place.shown("ran")]);
+    ran.code(125).says("failed with status 32: mount.nfs4: access denied");
+    place.script("mount.sh", "mount -t tmpfs none $1; exit 1");
+    place.run(&["with", "nas", "--", "touch", &place.shown("ran")]).code(125).says("failed with status 1");
+    assert!(!place.path("ran").exists());
+    place.is_clean();
+}
+
+#[test]
+fn a_mount_in_use_is_tried_again_and_then_taken_away_lazily() {
+    let place = Place::new();
+    with_mount(&place);
+    // Stays behind in the mount when the job has ended, with an environment that hides it.
+    let job = "cd $TUNNEL_MOUNT_POINT && env -i sleep 300 > /dev/null 2>&1 & echo $! > $1; sleep 0.2";
+    let ran = place.run(&["with", "nas", "--", "sh", "-c", job, "job", &place.shown("pid")]);
+    let sleeper = fs::read_to_string(place.path("pid")).unwrap().trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(sleeper), Signal::SIGKILL).unwrap();
+    ran.code(0).says("unmount-lazy: umount -l");
+    assert_eq!(ran.err.matches("unmount: ").count() >= 5, true, "{}", ran.err);
+    place.is_clean();
+}
+
+#[test]
+fn ctrl_c_goes_to_the_job_and_everything_is_taken_down_after_it() {
+    let place = Place::new();
+    with_mount(&place);
+    let job =
+        "trap 'echo last words > $TUNNEL_MOUNT_POINT/x; exit 9' INT; touch $1; while :; do sleep 0.02; done";
+    let running = place.start(&["with", "nas", "--", "sh", "-c", job, "job", &place.shown("works")]);
+    eventually("the job", secs(20), || place.path("works").exists().then_some(()));
+    running.signal(Signal::SIGINT);
+    running.finish().code(9).says("waiting for the job to end");
+    place.is_clean();
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_step_is_undone_by_the_next() {
+    let place = Place::new();
+    with_mount(&place);
+    let job = place.script("job.sh", "touch $D/works\nsleep 300");
+    // What makes it hang, how it is known to be there, and whether something is mounted then.
+    let steps: [(&str, &dyn Fn() -> bool, bool); 5] = [
+        ("hang-ssh", &|| place.list("nas").contains("+ forwards"), false),
+        ("hang-before-mount", &|| place.list("nas").contains("+ mount"), false),
+        ("hang-after-mount", &|| place.path("mounted").exists(), true),
+        ("none", &|| place.path("works").exists(), true),
+        ("hang-unmount", &|| place.list("nas").contains("- job"), true),
+    ];
+    for (hang, reached, mounted) in steps {
+        for automatic in [false, true] {
+            place.write(hang, "");
+            let command = if hang == "hang-unmount" { "true" } else { &job };
+            let running = place.start(&["with", "nas", "--", command]);
+            eventually(&format!("{hang} reached"), secs(20), || reached().then_some(()));
+            running.kill();
+            assert_eq!(place.is_mounted(&place.path("point")), mounted, "{hang}");
+            for marker in [hang, "works", "mounted"] {
+                let _ = fs::remove_file(place.path(marker));
+            }
+            place.run(&["status"]).code(0).says("left something");
+            if automatic {
+                let next = place.run(&["with", "nas", "--", "true"]);
+                next.code(0).says("what an earlier run left is undone");
+                let _ = fs::remove_file(place.path("mounted"));
+            } else {
+                place.run(&["unwind"]).code(0).says("what an earlier run left is undone");
+                place.run(&["unwind"]).code(0).says("nothing is left to undo");
+            }
+            place.is_clean();
+            assert!(!place.path("db.sock").exists(), "{hang}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_list_is_kept_aside_and_the_configuration_says_what_to_undo() {
+    let place = Place::new();
+    with_mount(&place);
+    let running = place.start(&["with", "nas", "--", "sleep", "300"]);
+    eventually("the job", secs(20), || place.list("nas").contains("+ job").then_some(()));
+    running.kill();
+    let list = place.path("state/penstock/undo/nas");
+    let mut bytes = fs::read(&list).unwrap();
+    for at in (0..bytes.len()).step_by(7).filter(|at| *at != 0) {
+        bytes[at] = b'#';
+    }
+    fs::write(&list, bytes).unwrap();
+    place.run(&["unwind", "nas"]).code(0).says("is damaged").says("nas.damaged");
+    assert!(!place.is_mounted(&place.path("point")));
+    assert!(place.path("state/penstock/undo/nas.damaged").exists());
+}
+
+#[test]
+fn a_mount_of_somebody_else_is_left_alone() {
+    let place = Place::new();
+    with_mount(&place);
+    let running = place.start(&["with", "nas", "--", "sleep", "300"]);
+    eventually("the job", secs(20), || place.list("nas").contains("+ job").then_some(()));
+    running.kill();
+    let run = |arguments: &[&str]| {
+        let output = std::process::Command::new(arguments[0]).args(&arguments[1..]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    run(&["umount", &place.shown("point")]);
+    run(&["mount", "-t", "tmpfs", "theirs", &place.shown("point")]);
+    place.run(&["unwind"]).code(0).says("it is not ours, so it stays");
+    assert!(place.is_mounted(&place.path("point")));
+    place.run(&["with", "nas", "--", "true"]).code(125).says("has something mounted already");
+    run(&["umount", &place.shown("point")]);
+    place.is_clean();
+}

@@ -1,0 +1,41 @@
+//! The flag of a file or directory that nobody may change it (`chattr +i`).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Whether it can be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Immutability {
+    /// Not even by root.
+    Immutable,
+    /// By whom its permissions allow.
+    Changeable,
+}
+
+mod request {
+    nix::ioctl_read!(get_flags, b'f', 1, nix::libc::c_long);
+}
+
+/// Asks the file system (FS_IOC_GETFLAGS, ioctl_iflags(2)); many do not know the flag.
+pub fn look(path: &Path) -> io::Result<Immutability> {
+    const FS_IMMUTABLE_FL: nix::libc::c_long = 0x10;
+    let file = File::open(path)?;
+    let mut flags: nix::libc::c_long = 0;
+    // SAFETY: the descriptor is open as long as `file` lives, and the kernel writes at most the size that the request
+    // names, which is that of `flags`.
+    unsafe { request::get_flags(file.as_raw_fd(), &raw mut flags) }?;
+    Ok(if flags & FS_IMMUTABLE_FL == 0 { Immutability::Changeable } else { Immutability::Immutable })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_directory_can_be_changed_or_its_file_system_does_not_say() {
+        let found = look(&std::env::temp_dir());
+        assert!(!matches!(found, Ok(Immutability::Immutable)), "{found:?}");
+    }
+}
