@@ -14,6 +14,8 @@ pub enum Failure {
     Runtime(anyhow::Error),
     /// A wrong configuration, about which everything has been said: exit code 2.
     Refused,
+    /// Something was found that a script must notice, and everything has been said: exit code 1.
+    Reported,
     /// Nobody reads standard output any more: exit code 0.
     OutputClosed,
 }
@@ -41,6 +43,7 @@ impl Failure {
                 ExitCode::from(1)
             }
             Failure::Refused => ExitCode::from(2),
+            Failure::Reported => ExitCode::from(1),
             Failure::OutputClosed => ExitCode::SUCCESS,
         }
     }

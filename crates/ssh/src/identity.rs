@@ -15,7 +15,7 @@ pub use dns::{Anchor, Dns, DnsError};
 pub use facts::Seen;
 pub use fetch::{Shown, TYPES, fetch};
 pub use files::Places;
-pub use judge::{Flushed, Identities, certificate};
+pub use judge::{Flushed, Identities, certificate, now};
 pub use pending::Pending;
 pub use store::{Change, Store};
 
