@@ -10,6 +10,7 @@ mod certificate;
 mod console;
 mod date;
 mod decide;
+mod export;
 mod host;
 mod import;
 mod index;
@@ -26,6 +27,7 @@ pub use certificate::{CertificateError, HostCertificate, Signature, Use};
 pub use console::{ConsoleError, ConsoleKey, read_console};
 pub use date::{Date, Moment};
 pub use decide::{Decision, Effect, Offered, Question, Run, Verdict, decide};
+pub use export::{export, lines_about, offered};
 pub use host::{
     Address, Binding, Entry, HostFile, MOVES_KEPT, Move, PINS_KEPT, Pin, Proof, Root, Signer, Sshfp,
 };

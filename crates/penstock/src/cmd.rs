@@ -5,6 +5,8 @@ pub mod check;
 pub mod ctl;
 pub mod demo;
 pub mod documents;
+pub mod host;
+pub mod known_hosts;
 pub mod lab;
 pub mod serve;
 pub mod tls_grade;

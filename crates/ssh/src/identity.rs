@@ -2,7 +2,9 @@
 //! `crates/logic/src/identity.rs` decides; here files are read and written, signatures checked and the DNS asked.
 
 mod dns;
+pub mod enrol;
 mod facts;
+mod fetch;
 mod files;
 mod judge;
 mod load;
@@ -11,8 +13,9 @@ mod store;
 
 pub use dns::{Anchor, Dns, DnsError};
 pub use facts::Seen;
+pub use fetch::{Shown, TYPES, fetch};
 pub use files::Places;
-pub use judge::{Flushed, Identities, certificate};
+pub use judge::{Flushed, Identities, certificate, now};
 pub use pending::Pending;
 pub use store::{Change, Store};
 

@@ -179,7 +179,7 @@ impl Case<'_> {
             return self.refuse(Reason::KeyRefused, self.bare_key());
         }
         match self.host {
-            Some(host) if !self.is_on_another_port(host) => self.another_key(host),
+            Some(host) if !host.is_elsewhere(self.question.port) => self.another_key(host),
             _ => self.queued(),
         }
     }
@@ -271,12 +271,6 @@ impl Case<'_> {
         owners.iter().find(|host| host.pin(self.key).is_some()).or(owners.first()).copied()
     }
 
-    /// A server on another port than that of the identity is another server, as for OpenSSH.
-    fn is_on_another_port(&self, host: &HostFile) -> bool {
-        let port = host.address().port.or(host.name().split_port().1);
-        port.is_some_and(|port| port != self.question.port)
-    }
-
     fn queued(&self) -> Decision {
         let mut decision = self.refuse(Reason::UnknownHost, self.unknown());
         decision.effects.push(Effect::Queue {
@@ -291,7 +285,7 @@ impl Case<'_> {
     /// The name under which a host is to be enrolled.
     fn enrol_as(&self) -> String {
         match self.host {
-            Some(host) if self.is_on_another_port(host) => {
+            Some(host) if host.is_elsewhere(self.question.port) => {
                 format!("[{}]:{}", self.question.name, self.question.port)
             }
             Some(host) => host.name().to_string(),
@@ -379,7 +373,7 @@ impl Case<'_> {
     fn unknown(&self) -> Said {
         let name = self.enrol_as();
         let known = match self.host {
-            Some(host) if !self.is_on_another_port(host) => "has no pinned key",
+            Some(host) if !host.is_elsewhere(self.question.port) => "has no pinned key",
             _ => "is not enrolled",
         };
         // A shell would take brackets for a pattern.

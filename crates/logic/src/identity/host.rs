@@ -245,6 +245,13 @@ impl HostFile {
         all
     }
 
+    /// Whether a server on this port is another one, as it is for OpenSSH: the identity has a port, and not this.
+    #[must_use]
+    pub fn is_elsewhere(&self, port: u16) -> bool {
+        let own = self.address().port.or(self.name.split_port().1);
+        own.is_some_and(|own| own != port)
+    }
+
     /// Its moves, oldest first.
     pub fn moves(&self) -> impl Iterator<Item = &Move> {
         self.entries().filter_map(|entry| if let Entry::Seen(seen) = entry { Some(seen) } else { None })

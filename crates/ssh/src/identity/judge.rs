@@ -279,6 +279,13 @@ impl Store {
         pending::remove(self.places(), name)
     }
 
+    /// The day on which the host that is called so last showed a key of its own.
+    #[must_use]
+    pub fn last_good(&self, index: &Index, name: &str, port: u16) -> Option<logic::identity::Date> {
+        let Found::Host(host) = index.find(name, port) else { return None };
+        self.seen().get(host.name()).map(|seen| seen.date)
+    }
+
     /// What connections saw of each host.
     #[must_use]
     pub fn seen(&self) -> BTreeMap<Name, Seen> {
@@ -361,7 +368,8 @@ fn unreadable(name: &str, why: &str) -> Verdict {
 }
 
 /// Now.
-pub(super) fn now() -> Moment {
+#[must_use]
+pub fn now() -> Moment {
     Moment(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 

@@ -1,0 +1,117 @@
+//! Identities as lines of `known_hosts`, for programs that read those.
+
+use super::certificate::{HostCertificate, Signature};
+use super::host::HostFile;
+use super::index::{Found, Index};
+use super::name::Name;
+use crate::ssh::key::PublicKey;
+
+/// The lines about `asked`, which OpenSSH writes as `name` or `[name]:port`, each with that name in front. None for a host
+/// that is not known, damaged or retired.
+#[must_use]
+pub fn lines_about(index: &Index, asked: &Name) -> Vec<String> {
+    let (name, port) = asked.split_port();
+    let host = match index.find(name, port.unwrap_or(22)) {
+        Found::Host(host) if host.retired().is_some() || host.is_elsewhere(port.unwrap_or(22)) => {
+            return Vec::new();
+        }
+        Found::Host(host) => Some(host),
+        Found::Nobody => None,
+        Found::Damaged(_) | Found::Ambiguous(_) => return Vec::new(),
+    };
+    let Ok(bound) = index.bound(name, host) else { return Vec::new() };
+    let pins = host.into_iter().flat_map(HostFile::pins).map(|pin| format!("{asked} {}", pin.key));
+    let authorities = bound.iter().map(|one| format!("@cert-authority {asked} {}", one.key));
+    let revoked = index.revoked().map(|key| format!("@revoked {asked} {key}"));
+    let mut lines: Vec<String> = pins.chain(authorities).collect();
+    if !lines.is_empty() {
+        lines.extend(revoked);
+    }
+    lines
+}
+
+/// All hosts, authorities and revoked keys as one file.
+#[must_use]
+pub fn export(index: &Index) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
+        let port = host.address().port.unwrap_or(22);
+        let mut names: Vec<String> = Vec::new();
+        let addresses = host.address().addresses;
+        let all = host.names().map(ToString::to_string).chain(addresses.iter().map(ToString::to_string));
+        for name in all
+            .map(|name| if port == 22 || name.starts_with('[') { name } else { format!("[{name}]:{port}") })
+        {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let names = names.join(",");
+        lines.extend(host.pins().map(|pin| format!("{names} {}\n", pin.key)));
+        for signer in index.bound(host.name().as_str(), Some(host)).unwrap_or_default() {
+            lines.push(format!("@cert-authority {names} {}\n", signer.key));
+        }
+    }
+    for authority in index.authorities() {
+        if let Some(names) = &authority.names {
+            lines.extend(authority.keys.iter().map(|key| format!("@cert-authority {names} {key}\n")));
+        }
+    }
+    let mut revoked: Vec<String> = index.revoked().map(|key| format!("@revoked * {key}\n")).collect();
+    revoked.sort_unstable();
+    lines.extend(revoked);
+    lines.concat()
+}
+
+/// What OpenSSH hands over as `%t` and `%K`: a key, or a certificate whose signature it has checked itself.
+#[must_use]
+pub fn offered(algorithm: &str, base64: &str) -> Option<super::Offered> {
+    let key: PublicKey = format!("{algorithm} {base64}").parse().ok()?;
+    match HostCertificate::from_blob(key.blob(), Signature::Holds) {
+        Ok(certificate) => Some(super::Offered::Certificate(Box::new(certificate))),
+        Err(_) => Some(super::Offered::Key(key)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJKRYUVfuEFUGyOJ4Ub4j8kXhVwPkN7SrvI9QeYwHyEq";
+
+    fn index() -> Index {
+        let host = |name: &str, lines: &str| {
+            HostFile::parse(&name.parse().unwrap(), &format!("id {name}\n{lines}")).unwrap()
+        };
+        let pin = format!("pin {KEY} from=console 2026-01-01\n");
+        let hosts = vec![
+            host("web1", &format!("alias www\naddr dns:web1.example.com 10.0.0.1\n{pin}")),
+            host("nas", &format!("addr 10.0.0.2 port=2222\n{pin}")),
+            host("gone", &format!("{pin}retired 2026-02-02\n")),
+        ];
+        Index::new(hosts, Vec::new(), Vec::new(), [])
+    }
+
+    #[test]
+    fn aliases_addresses_and_ports_lead_to_the_lines_of_their_host() {
+        let lines = |asked: &str| lines_about(&index(), &asked.parse().unwrap());
+        for asked in
+            ["web1", "www", "web1.example.com", "10.0.0.1", "[nas]:2222", "[10.0.0.2]:2222", "[web1]:2222"]
+        {
+            assert_eq!(lines(asked), [format!("{asked} {KEY}")]);
+        }
+        for asked in ["gone", "nobody", "nas", "[nas]:22", "[nas]:2201"] {
+            assert_eq!(lines(asked), Vec::<String>::new(), "{asked}");
+        }
+    }
+
+    #[test]
+    fn export_reads_back_as_known_hosts() {
+        let text = export(&index());
+        assert_eq!(
+            text,
+            format!("web1,www,web1.example.com,10.0.0.1 {KEY}\n[nas]:2222,[10.0.0.2]:2222 {KEY}\n")
+        );
+        assert_eq!(super::super::KnownHosts::parse(&text).faults, []);
+    }
+}

@@ -1,0 +1,300 @@
+//! Enrolment.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgGroup, Args};
+use logic::identity::{Binding, Entry, Found, HostFile, Index, Name, Patterns, Signer, Sshfp, read_console};
+use logic::ssh::key::PublicKey;
+use ssh::Target;
+use ssh::identity::enrol::{Claim, Enrolment, Hints, Others, enrol, find_keys, record};
+use ssh::identity::{Store, now};
+
+use super::audit::DnsArguments;
+use super::{failure, load, said, witness};
+use crate::output::{Failure, plain, print};
+
+/// Enrol a host: pin its keys, with a proof
+///
+/// The key is looked for among those that wait (penstock host pending); else the host is asked, which sends nothing but
+/// the handshake. It is pinned only if the proof speaks for it. Without a proof only hints are recorded.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, group = ArgGroup::new("proof").args(PROOFS))]
+pub struct Arguments {
+    /// What the host is called
+    name: Name,
+    /// Proof: its fingerprint, read on its console or told by who installed it; the last 8 or more characters are enough
+    #[arg(long, value_name = "SHA256:...")]
+    fingerprint: Option<String>,
+    /// Proof: the console output of its first start, in which cloud-init prints keys or fingerprints; - is standard input
+    #[arg(long, value_name = "FILE")]
+    console: Option<PathBuf>,
+    /// Proof: the key itself, or a .pub file with it
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Proof: SSHFP records in the DNS, if DNSSEC is valid up to the trust anchor; also for keys to come
+    #[arg(long)]
+    sshfp: bool,
+    /// Proof: these trusted hosts (at least two) see the same key from where they are
+    #[arg(long, value_name = "HOST,HOST", value_delimiter = ',')]
+    witness: Vec<Name>,
+    /// Proof: certificates of this authority: @NAME of one that is known, its key, or a .pub file
+    #[arg(long, value_name = "AUTHORITY")]
+    ca: Option<String>,
+    /// Names that certificates of the authority may carry [default: those of the host]
+    #[arg(long, value_name = "NAME,NAME", requires = "ca")]
+    principals: Option<String>,
+    /// No proof: take the key that is shown now, and remember for ever that nobody proved it
+    #[arg(long)]
+    trust_on_first_use: bool,
+    /// The host was installed anew: its other keys are retired
+    #[arg(long)]
+    replace: bool,
+    /// One more name of it
+    #[arg(long = "alias", value_name = "NAME")]
+    aliases: Vec<Name>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    dns: DnsArguments,
+}
+
+const PROOFS: [&str; 7] = ["fingerprint", "console", "key", "sshfp", "witness", "ca", "trust_on_first_use"];
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock host add web1 --fingerprint SHA256:...
+  penstock host add web1 --address 10.0.7.9 --console console.log
+  penstock host add web1 --ca @fleet-ca --principals web1,web1.example.com
+  penstock host add web1 --witness gate,db2";
+
+/// Where a host is.
+#[derive(Debug, Default, Args)]
+pub struct Place {
+    /// Where it is: an address, or a name in the DNS
+    #[arg(long = "address", value_name = "ADDRESS")]
+    addresses: Vec<String>,
+    /// Its port [default: 22]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// The host to go through
+    #[arg(long, value_name = "HOST")]
+    via: Option<Name>,
+}
+
+impl Place {
+    /// The hints to record.
+    fn hints(&self) -> Result<Hints, Failure> {
+        let mut hints = Hints { port: self.port, via: self.via.clone(), ..Hints::default() };
+        for text in &self.addresses {
+            match text.parse::<IpAddr>() {
+                Ok(address) => hints.addresses.push(address),
+                Err(_) => hints.names.push(text.parse().map_err(Failure::usage)?),
+            }
+        }
+        Ok(hints)
+    }
+
+    /// How to reach it: what is said here, else its hints, else its name.
+    pub(super) fn target(&self, name: &Name, host: Option<&HostFile>) -> Result<Target, Failure> {
+        let said = self.hints()?;
+        let known = host.map(HostFile::address).unwrap_or_default();
+        let (plain_name, own_port) = name.split_port();
+        let mut target = Target::new(plain_name, &user());
+        target.port = said.port.or(own_port).or(known.port).unwrap_or(22);
+        if let Some(dns) = said.names.first() {
+            target.host = dns.to_string();
+        } else if said.addresses.is_empty() {
+            // The DNS, where it has a say, knows better than what was true last time.
+            match known.names.first() {
+                Some(dns) => target.host = dns.to_string(),
+                None => target.addresses.known = known.addresses,
+            }
+        } else {
+            target.addresses.known = said.addresses;
+        }
+        Ok(target)
+    }
+}
+
+fn user() -> String {
+    std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "root".into())
+}
+
+pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
+    let index = load(store)?;
+    let name = identity(&index, &arguments.name)?;
+    if let Some(authority) = &arguments.ca {
+        return bind(store, &index, &name, authority, arguments);
+    }
+    let mut hints = arguments.place.hints()?;
+    hints.aliases.clone_from(&arguments.aliases);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
+    let target = arguments.place.target(&name, host)?;
+    let Some(claim) = runtime.block_on(claim(store, arguments, &name, host, &target))? else {
+        let change = store.change(&name, |host| {
+            let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
+            record(&mut host, &hints);
+            Ok(host)
+        });
+        let done = format!("{name} is noted; no key is pinned: give a proof (penstock host add --help)");
+        return print(&said(change.map_err(failure)?, &done));
+    };
+    let (keys, address) = runtime
+        .block_on(find_keys(store, &target, &name, &claim))
+        .map_err(|error| Failure::runtime(plain(&error.to_string())))?;
+    if hints.addresses.is_empty() && host.is_none_or(|host| host.address().addresses.is_empty()) {
+        hints.addresses.extend(address);
+    }
+    let others = if arguments.replace { Others::Retire } else { Others::Keep };
+    let by = std::env::var("USER").ok().filter(|user| user.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    let enrolment = Enrolment { name: name.clone(), claim, hints, others, by, today: now().date() };
+    let enrolled = enrol(store, &index, &enrolment, &keys).map_err(failure)?;
+    if arguments.sshfp {
+        let allow = |host: Option<HostFile>| {
+            let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
+            host.add(Entry::Sshfp(Sshfp::RequireSecure));
+            Ok(host)
+        };
+        store.change(&name, allow).map_err(failure)?;
+    }
+    let mut text = String::new();
+    for key in &enrolled.pinned {
+        text.push_str(&format!("{name}: pinned {} {}\n", key.algorithm(), key.fingerprint()));
+    }
+    for key in &enrolled.retired {
+        text.push_str(&format!("{name}: retired {} {}\n", key.algorithm(), key.fingerprint()));
+    }
+    if arguments.trust_on_first_use {
+        text.push_str(
+            "  nobody proved this key: it is marked so for ever, and penstock host audit will say it\n",
+        );
+    }
+    if text.is_empty() {
+        text = said(enrolled.change, &format!("{name}: its keys were pinned already; the rest is noted"));
+    }
+    print(&text)
+}
+
+/// The identity that is meant: the one that has this name, or a new one.
+fn identity(index: &Index, name: &Name) -> Result<Name, Failure> {
+    match index.find(name.as_str(), 22) {
+        Found::Nobody => Ok(name.clone()),
+        Found::Host(host) if name.split_port().1.is_some_and(|port| host.is_elsewhere(port)) => {
+            Ok(name.clone())
+        }
+        _ => super::known(index, name).map(|host| host.name().clone()),
+    }
+}
+
+async fn claim(
+    store: &Store,
+    arguments: &Arguments,
+    name: &Name,
+    host: Option<&HostFile>,
+    target: &Target,
+) -> Result<Option<Claim>, Failure> {
+    if let Some(fingerprint) = &arguments.fingerprint {
+        return Claim::fingerprint(fingerprint)
+            .map(Some)
+            .map_err(|error| Failure::usage(plain(&error.to_string())));
+    }
+    if let Some(path) = &arguments.console {
+        let keys = read_console(&read(path)?).map_err(Failure::runtime)?;
+        return Ok(Some(Claim::Console(keys)));
+    }
+    if let Some(key) = &arguments.key {
+        return Ok(Some(Claim::Key(key_or_file(key)?)));
+    }
+    if arguments.sshfp {
+        let hint = arguments.place.hints()?.names.into_iter().next();
+        let known = || host.and_then(|host| host.address().names.into_iter().next());
+        let asked = hint.or_else(known).unwrap_or_else(|| name.clone());
+        return Ok(Some(Claim::Sshfp(arguments.dns.resolver()?.sshfp(asked.split_port().0).await)));
+    }
+    if !arguments.witness.is_empty() {
+        let mut names = arguments.witness.clone();
+        names.sort();
+        names.dedup();
+        if names.len() < 2 {
+            return Err(Failure::usage(
+                "one witness sees what one network shows: name at least two, in different networks",
+            ));
+        }
+        return Ok(Some(Claim::Witness(witness::ask(store, &names, target).await?)));
+    }
+    Ok(arguments.trust_on_first_use.then_some(Claim::FirstUse))
+}
+
+/// Binds a host to an authority.
+fn bind(
+    store: &Store,
+    index: &Index,
+    name: &Name,
+    authority: &str,
+    arguments: &Arguments,
+) -> Result<(), Failure> {
+    let principals = match &arguments.principals {
+        Some(list) => Some(
+            Patterns::parse(list)
+                .ok_or_else(|| Failure::usage("--principals takes names: web1,web1.example.com"))?,
+        ),
+        None => None,
+    };
+    let binding = match authority.strip_prefix('@') {
+        Some(known) => {
+            let known: Name = known.parse().map_err(Failure::usage)?;
+            if !index.authorities().iter().any(|one| one.name == known) {
+                let known: Vec<String> =
+                    index.authorities().iter().map(|one| format!("@{}", one.name)).collect();
+                let known = if known.is_empty() {
+                    "none is known".into()
+                } else {
+                    format!("known are {}", known.join(", "))
+                };
+                return Err(Failure::runtime(format!("there is no authority {authority}: {known}")));
+            }
+            Binding::Named(known)
+        }
+        None => Binding::Key(key_or_file(authority)?),
+    };
+    let hints = Hints { aliases: arguments.aliases.clone(), ..arguments.place.hints()? };
+    let change = store.change(name, |host| {
+        let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
+        host.bind(Signer { authority: binding, principals });
+        record(&mut host, &hints);
+        Ok(host)
+    });
+    store.forget_pending(name.as_str()).map_err(failure)?;
+    print(&said(
+        change.map_err(failure)?,
+        &format!("{name}: certificates of that authority count; bare keys that are not pinned do not"),
+    ))
+}
+
+fn key_or_file(text: &str) -> Result<PublicKey, Failure> {
+    if let Ok(key) = text.parse() {
+        return Ok(key);
+    }
+    let path = Path::new(text);
+    let file = read(path)?;
+    let key = file.lines().find(|line| !line.trim().is_empty() && !line.starts_with('#')).unwrap_or_default();
+    key.parse().map_err(|error| Failure::usage(format!("{}: {error}", plain(text))))
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    const LONGEST: u64 = 16 * 1024 * 1024;
+    let mut bytes = Vec::new();
+    let result = if path == Path::new("-") {
+        std::io::stdin().lock().take(LONGEST).read_to_end(&mut bytes)
+    } else {
+        fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes))
+    };
+    result.map_err(|fault| {
+        Failure::runtime(format!("cannot read {}: {fault}", plain(&path.display().to_string())))
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

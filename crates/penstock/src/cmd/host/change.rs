@@ -1,0 +1,161 @@
+//! Small changes: names, addresses, and keys that are over.
+
+use std::net::IpAddr;
+
+use clap::Args;
+use logic::identity::{HostFile, Name};
+use logic::ssh::key::PublicKey;
+use ssh::identity::{IdentityError, Store, enrol, now};
+
+use super::{failure, known, load, said};
+use crate::output::{Failure, print};
+
+/// One host.
+#[derive(Debug, Args)]
+pub struct Named {
+    /// The host
+    pub name: Name,
+}
+
+/// Two names.
+#[derive(Debug, Args)]
+pub struct Pair {
+    /// The host
+    name: Name,
+    /// The other name
+    other: Name,
+}
+
+/// Take a host, or one of its keys, out of service
+///
+/// A retired host is refused, and its keys stay known as its own: whoever shows them is named.
+#[derive(Debug, Args)]
+pub struct Retire {
+    /// The host
+    name: Name,
+    /// Only this key: its fingerprint, or the last 8 or more characters of it
+    #[arg(long, value_name = "FINGERPRINT", conflicts_with = "undo")]
+    key: Option<String>,
+    /// Put the host in service again
+    #[arg(long)]
+    undo: bool,
+}
+
+/// Refuse a key for ever, whoever shows it
+#[derive(Debug, Args)]
+pub struct Revoke {
+    /// The host whose key it was
+    name: Name,
+    /// Its fingerprint, or the last 8 or more characters of it
+    #[arg(value_name = "FINGERPRINT")]
+    key: String,
+}
+
+/// Say where a host is now
+///
+/// Only a hint changes: the host still has to show a key of its own there.
+#[derive(Debug, Args)]
+pub struct Move {
+    /// The host
+    name: Name,
+    /// Its new address, or a name in the DNS
+    address: String,
+}
+
+pub(super) fn remove(store: &Store, name: &Name) -> Result<(), Failure> {
+    store.remove(name).map_err(failure)?;
+    print(&format!("{name} is forgotten\n"))
+}
+
+pub(super) fn retire(store: &Store, arguments: &Retire) -> Result<(), Failure> {
+    let index = load(store)?;
+    let host = known(&index, &arguments.name)?;
+    let name = host.name().clone();
+    let today = now().date();
+    if let Some(end) = &arguments.key {
+        let key = key_of(host, end)?;
+        let change = edit(store, &name, |host| host.retire_key(&key, today))?;
+        return print(&said(change, &format!("{name} no longer has {}", key.fingerprint())));
+    }
+    let (change, done) = if arguments.undo {
+        (edit(store, &name, HostFile::revive)?, format!("{name} is in service again"))
+    } else {
+        (edit(store, &name, |host| host.retire(today))?, format!("{name} is retired"))
+    };
+    print(&said(change, &done))
+}
+
+pub(super) fn revoke(store: &Store, arguments: &Revoke) -> Result<(), Failure> {
+    let index = load(store)?;
+    let host = known(&index, &arguments.name)?;
+    let key = key_of(host, &arguments.key)?;
+    let today = now().date();
+    let name = host.name().clone();
+    // The list first: it counts for everybody, whatever becomes of the file.
+    store.revoke(std::slice::from_ref(&key), today).map_err(failure)?;
+    let change = edit(store, &name, |host| host.revoke(&key, today))?;
+    print(&said(change, &format!("{} is revoked: whoever shows it is refused", key.fingerprint())))
+}
+
+pub(super) fn relocate(store: &Store, arguments: &Move) -> Result<(), Failure> {
+    let index = load(store)?;
+    let host = known(&index, &arguments.name)?;
+    let name = host.name().clone();
+    let change = match arguments.address.parse::<IpAddr>() {
+        Ok(to) => edit(store, &name, |host| {
+            let family: Vec<IpAddr> = host.address().addresses;
+            for old in family.into_iter().filter(|old| old.is_ipv4() == to.is_ipv4() && *old != to) {
+                host.drop_address(old);
+            }
+            host.add_address(to);
+        })?,
+        Err(_) => {
+            let dns: Name = arguments.address.parse().map_err(Failure::usage)?;
+            edit(store, &name, |host| host.add_dns(dns))?
+        }
+    };
+    print(&said(change, &format!("{name} is looked for at {}", arguments.address)))
+}
+
+pub(super) fn alias(store: &Store, pair: &Pair) -> Result<(), Failure> {
+    let index = load(store)?;
+    let name = known(&index, &pair.name)?.name().clone();
+    if let logic::identity::Found::Host(other) = index.find(pair.other.as_str(), 22)
+        && *other.name() != name
+    {
+        return Err(Failure::runtime(format!("{} is a name of {} already", pair.other, other.name())));
+    }
+    let change = match pair.other.address() {
+        Some(address) => edit(store, &name, |host| host.add_address(address))?,
+        None => edit(store, &name, |host| host.add_alias(pair.other.clone()))?,
+    };
+    print(&said(change, &format!("{} is {name}", pair.other)))
+}
+
+pub(super) fn rename(store: &Store, pair: &Pair) -> Result<(), Failure> {
+    store.rename(&pair.name, &pair.other).map_err(failure)?;
+    print(&format!("{} is called {} now; the old name is an alias\n", pair.name, pair.other))
+}
+
+fn edit(
+    store: &Store,
+    name: &Name,
+    edit: impl FnOnce(&mut HostFile),
+) -> Result<ssh::identity::Change, Failure> {
+    let change = store.change(name, |host| {
+        let mut host = host.ok_or_else(|| IdentityError::Unknown(name.to_string()))?;
+        edit(&mut host);
+        Ok(host)
+    });
+    change.map_err(failure)
+}
+
+/// The one key of a host with this end of a fingerprint.
+fn key_of(host: &HostFile, end: &str) -> Result<PublicKey, Failure> {
+    let claim = enrol::Claim::fingerprint(end).map_err(failure)?;
+    let keys = host.pins().map(|pin| &pin.key).chain(host.retired_keys().map(|(key, _)| key));
+    let found = keys.into_iter().find(|key| claim.speaks_for(key));
+    found
+        .cloned()
+        .ok_or_else(|| Failure::runtime(format!("{} has no such key: penstock host show {0}", host.name())))
+}

@@ -1,0 +1,101 @@
+//! What is known, as tables.
+
+use logic::identity::{Found, HostFile, Name, Root};
+use ssh::identity::Store;
+
+use super::{load, table};
+use crate::output::{Failure, plain, plain_lines, print};
+
+pub(super) fn list(store: &Store) -> Result<(), Failure> {
+    let index = load(store)?;
+    let seen = store.seen();
+    if index.hosts().is_empty() && index.damaged().is_empty() {
+        return print("no hosts yet: penstock host import ~/.ssh/known_hosts, or penstock host add NAME\n");
+    }
+    let head = ["host", "keys", "proved by", "address", "last good"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for host in index.hosts() {
+        let last = seen.get(host.name());
+        let hints = host.address();
+        let address = last.and_then(|last| last.address).map(|address| address.to_string());
+        let hint = || hints.addresses.first().map(ToString::to_string);
+        let name = || hints.names.first().map(ToString::to_string);
+        let good = match host.retired() {
+            Some(date) => format!("retired {date}"),
+            None => last.map_or_else(|| "-".into(), |last| last.date.to_string()),
+        };
+        let address = address.or_else(hint).or_else(name).unwrap_or_else(|| "-".into());
+        rows.push(vec![host.name().to_string(), keys(host), proofs(host), address, good]);
+    }
+    for (name, damage) in index.damaged() {
+        let fault = damage.faults.first().map(ToString::to_string).unwrap_or_default();
+        rows.push(vec![name.to_string(), "DAMAGED".into(), plain(&fault)]);
+    }
+    rows[1..].sort();
+    print(&table(&rows))
+}
+
+fn keys(host: &HostFile) -> String {
+    let short = |algorithm: &str| match algorithm {
+        "ssh-ed25519" => "ed25519".to_owned(),
+        "ssh-rsa" => "rsa".to_owned(),
+        other if other.starts_with("ecdsa") => "ecdsa".to_owned(),
+        other => other.to_owned(),
+    };
+    let mut keys: Vec<String> = host.pins().map(|pin| short(pin.key.algorithm())).collect();
+    keys.extend(host.signers().next().map(|_| "ca".to_owned()));
+    keys.sort();
+    keys.dedup();
+    if keys.is_empty() { "-".into() } else { keys.join(" ") }
+}
+
+fn proofs(host: &HostFile) -> String {
+    let mut all: Vec<String> = Vec::new();
+    for pin in host.pins() {
+        let mut proof = pin.proof.to_string();
+        if proof.starts_with("rotation") {
+            proof =
+                if pin.root() == Root::FirstUse { "rotation (first-use)".into() } else { "rotation".into() };
+        }
+        if !all.contains(&proof) {
+            all.push(proof);
+        }
+    }
+    if all.is_empty() { "-".into() } else { all.join(", ") }
+}
+
+pub(super) fn show(store: &Store, name: &Name) -> Result<(), Failure> {
+    let index = load(store)?;
+    if let Found::Damaged(damage) = index.find(name.as_str(), 22) {
+        let faults: String =
+            damage.faults.iter().map(|fault| format!("  {}\n", plain(&fault.to_string()))).collect();
+        return Err(Failure::runtime(format!(
+            "{} is damaged, and {name} is refused until it is repaired:\n{}",
+            plain(&damage.path),
+            faults.trim_end()
+        )));
+    }
+    let host = super::known(&index, name)?;
+    let mut text = format!("# {}\n{host}", store.path(host.name()).display());
+    for (line, unknown) in host.unknown_lines() {
+        let word = unknown.split_whitespace().next().unwrap_or_default();
+        text.push_str(&format!("# line {line} begins with \"{word}\", which means nothing here\n"));
+    }
+    print(&plain_lines(&text))
+}
+
+pub(super) fn pending(store: &Store) -> Result<(), Failure> {
+    let queue = store.pending();
+    if queue.is_empty() {
+        return print("nobody waits for enrolment\n");
+    }
+    let mut rows = vec![["host", "port", "address", "last asked", "showed"].map(str::to_owned).to_vec()];
+    for one in &queue {
+        let address = one.address.map_or_else(|| "-".to_owned(), |address| address.to_string());
+        let key = format!("{} {}", one.key.algorithm(), one.key.fingerprint());
+        rows.push(vec![one.name.clone(), one.port.to_string(), address, one.date.to_string(), key]);
+    }
+    let advice = "\nThese keys prove nothing. Read the fingerprint on the console of the host, then:\n  \
+                  penstock host add NAME --fingerprint SHA256:...\n";
+    print(&(table(&rows) + advice))
+}

@@ -1,0 +1,132 @@
+//! Explains a decision without making a connection, unless one is asked for.
+
+use std::net::IpAddr;
+
+use clap::Args;
+use logic::identity::{Decision, Found, HostFile, Index, Name, Offered, Verdict};
+use logic::ssh::key::PublicKey;
+use ssh::identity::{Identities, Store, fetch};
+
+use super::add::Place;
+use crate::output::{Failure, plain, print};
+
+/// Explain what would be decided about a host, and on what grounds
+///
+/// Asks the host for its key and judges it; nothing is recorded and nothing is sent but the handshake. With --key the
+/// host is not asked.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  penstock host why web1\n  penstock host why web1 --key 'ssh-ed25519 AAAA...'"
+)]
+pub struct Arguments {
+    /// The host
+    name: Name,
+    /// Judge this key instead of asking the host
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
+    let identities = Identities::load(store.clone()).map_err(super::failure)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let name = &arguments.name;
+    let mut text = grounds(identities.index(), name);
+    let decision = runtime.block_on(async {
+        let index = identities.index();
+        let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
+        let target = arguments.place.target(name, host)?;
+        let (offered, address): (Offered, Option<IpAddr>) = match &arguments.key {
+            Some(key) => (Offered::Key(key.parse::<PublicKey>().map_err(Failure::usage)?), None),
+            None => {
+                let wanted = index.wanted(target.name.as_str(), Some(target.port));
+                let shown = fetch(&target, &wanted)
+                    .await
+                    .map_err(|failure| Failure::runtime(plain(&failure.detail)))?;
+                (shown.offered, shown.address.map(|address| address.ip().to_canonical()))
+            }
+        };
+        let address_shown = address.map_or_else(String::new, |address| format!(" at {address}"));
+        text.push_str(&format!("showed    {}{address_shown}\n", shown(&offered)));
+        Ok::<Decision, Failure>(identities.decision(name.as_str(), address, target.port, &offered).await)
+    })?;
+    match decision.verdict {
+        Verdict::Accepted { note } => {
+            text.push_str(&format!(
+                "verdict   accepted{}\n",
+                note.map_or_else(String::new, |note| format!(": {note}"))
+            ));
+            print(&text)
+        }
+        Verdict::Refused { reason, message, advice } => {
+            text.push_str(&format!(
+                "verdict   refused ({reason}): {}\nadvice    {}\n",
+                plain(&message),
+                plain(&advice)
+            ));
+            print(&text)?;
+            Err(Failure::Status(1))
+        }
+    }
+}
+
+fn shown(offered: &Offered) -> String {
+    match offered {
+        Offered::Key(key) => format!("{} {}", key.algorithm(), key.fingerprint()),
+        Offered::Certificate(certificate) => format!(
+            "a certificate of {} for {}, with {} {}",
+            certificate.authority.fingerprint(),
+            plain(&certificate.principals.join(",")),
+            certificate.key.algorithm(),
+            certificate.key.fingerprint()
+        ),
+    }
+}
+
+/// What is known before anything is shown.
+fn grounds(index: &Index, name: &Name) -> String {
+    let mut text = String::new();
+    match index.find(name.as_str(), 22) {
+        Found::Host(host) => {
+            let what = if host.name() == name {
+                String::new()
+            } else {
+                format!(" ({name} is another name or a hint of it)")
+            };
+            text.push_str(&format!("identity  {}{what}\n", host.name()));
+            text.push_str(&lines(host));
+        }
+        Found::Nobody => text.push_str(&format!("identity  {name} is not enrolled\n")),
+        Found::Damaged(damage) => text.push_str(&format!("identity  {} is damaged\n", plain(&damage.path))),
+        Found::Ambiguous(names) => {
+            let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+            text.push_str(&format!("identity  {name} is a hint of {}\n", names.join(" and ")));
+        }
+    }
+    for authority in index.authorities().iter().filter(|authority| authority.speaks_for(name.as_str())) {
+        text.push_str(&format!("ca        @{} speaks for it: a certificate is required\n", authority.name));
+    }
+    text
+}
+
+fn lines(host: &HostFile) -> String {
+    let mut text = String::new();
+    for pin in host.pins() {
+        let key = &pin.key;
+        text.push_str(&format!(
+            "pin       {} {} from={} {}\n",
+            key.algorithm(),
+            key.fingerprint(),
+            pin.proof,
+            pin.date
+        ));
+    }
+    for signer in host.signers() {
+        text.push_str(&format!("ca        {}\n", signer.authority));
+    }
+    if let Some(date) = host.retired() {
+        text.push_str(&format!("retired   {date}\n"));
+    }
+    text
+}

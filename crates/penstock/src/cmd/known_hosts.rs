@@ -1,0 +1,92 @@
+//! `penstock known-hosts`: identities for OpenSSH's `KnownHostsCommand`.
+
+use clap::Args;
+use logic::identity::{Name, Question, Run, SshfpAnswer, Verdict, decide, lines_about, offered};
+use ssh::identity::{Places, Store};
+
+use crate::output::{Failure, complain, plain, print};
+use crate::paste::quote;
+
+/// Print known_hosts lines of a host, for the KnownHostsCommand of OpenSSH
+///
+/// With it ssh, scp, sftp, rsync, git and Ansible obey the same identities as penstock. It refuses nothing itself: a host
+/// that nobody knows has no lines. When ssh hands over the key that a host showed, why it will be refused is said on
+/// standard error.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The host, as ssh writes it (%H): NAME or [NAME]:PORT
+    #[arg(required_unless_present = "stanza")]
+    host: Option<String>,
+    /// Why ssh asks (%I): ORDER, HOSTNAME or ADDRESS
+    reason: Option<String>,
+    /// The type of the key that the host showed (%t)
+    #[arg(value_name = "TYPE")]
+    kind: Option<String>,
+    /// The key that the host showed (%K)
+    key: Option<String>,
+    /// Print the lines to paste into ~/.ssh/config
+    #[arg(long, conflicts_with = "host")]
+    stanza: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock known-hosts --stanza >> ~/.ssh/config
+  ssh -o KnownHostsCommand='/usr/bin/penstock known-hosts %H %I %t %K' -o UserKnownHostsFile=none web1";
+
+/// Prints the lines.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.stanza {
+        // ssh wants an absolute path.
+        let program = quote(&std::env::current_exe()?);
+        return print(&format!(
+            "Host *\n    KnownHostsCommand {program} known-hosts %H %I %t %K\n    UserKnownHostsFile none\n    \
+             GlobalKnownHostsFile none\n    StrictHostKeyChecking yes\n    UpdateHostKeys no\n"
+        ));
+    }
+    let asked = arguments.host.as_deref().unwrap_or_default();
+    // A name that cannot be one of ours has no lines; ssh refuses it.
+    let Ok(asked) = asked.parse::<Name>() else { return Ok(()) };
+    let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
+    let shown = match (arguments.kind.as_deref(), arguments.key.as_deref()) {
+        (Some(kind), Some(key)) if arguments.reason.as_deref() == Some("HOSTNAME") => offered(kind, key),
+        _ => None,
+    };
+    let (name, port) = asked.split_port();
+    let port = port.unwrap_or(22);
+    // The usual case reads one file; only aliases and trouble need all of them.
+    for id in [Some(asked.clone()), name.parse().ok()].into_iter().flatten() {
+        let Some(index) = store.load_one(&id).map_err(Failure::runtime)? else { continue };
+        let lines = lines_about(&index, &asked);
+        let is_pinned = || match (&shown, index.find(asked.as_str(), 22)) {
+            (Some(shown), logic::identity::Found::Host(host)) => host.pin(shown.key()).is_some(),
+            _ => true,
+        };
+        if !lines.is_empty() && is_pinned() {
+            return write(&lines);
+        }
+        break;
+    }
+    let index = store.load().map_err(Failure::runtime)?;
+    if let Some(shown) = &shown {
+        let question = Question {
+            name,
+            address: None,
+            port,
+            offered: shown,
+            sshfp: &SshfpAnswer::NotAsked,
+            run: Run::default(),
+            last_good: store.last_good(&index, name, port),
+            now: ssh::identity::now(),
+        };
+        if let Verdict::Refused { message, advice, .. } = decide(question, &index).verdict {
+            complain(&format!("penstock: {}\n  {}\n", plain(&message), plain(&advice)));
+        }
+    }
+    write(&lines_about(&index, &asked))
+}
+
+fn write(lines: &[String]) -> Result<(), Failure> {
+    print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())
+}

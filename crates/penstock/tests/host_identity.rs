@@ -1,0 +1,446 @@
+//! Who a host is, against real OpenSSH: our client and `ssh` with KnownHostsCommand come to the same verdict, and the wrong
+//! host gets nothing.
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use logic::fleet::ending::{Failure, Reason};
+use logic::identity::{Date, HostFile, Name, Pin, Proof};
+use logic::ssh::key::PublicKey;
+use ssh::identity::{Identities, Places, Store};
+use ssh::{Client, Judge, Keys, Target};
+use support::server::run_to_end;
+use support::sshd::{Sshd, keygen, public_line};
+use support::{secs, tools};
+
+#[allow(dead_code, unused_imports)]
+mod support;
+
+/// A user with a home directory of their own.
+struct User {
+    home: tempfile::TempDir,
+}
+
+impl User {
+    fn new() -> Self {
+        Self { home: tempfile::tempdir().unwrap() }
+    }
+
+    fn store(&self) -> Store {
+        let base = self.home.path();
+        Store::new(Places { configuration: base.join("config/penstock"), state: base.join("state/penstock") })
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.home.path())
+            .env("USER", "tester")
+            .env("XDG_CONFIG_HOME", self.home.path().join("config"))
+            .env("XDG_STATE_HOME", self.home.path().join("state"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `penstock`.
+    fn penstock(&self, arguments: &[&str]) -> Output {
+        run_to_end(self.command(env!("CARGO_BIN_EXE_penstock")).args(arguments), secs(30))
+    }
+
+    /// Runs `penstock`, which must succeed, and gives what it printed.
+    #[track_caller]
+    fn said(&self, arguments: &[&str]) -> String {
+        let output = self.penstock(arguments);
+        assert!(output.status.success(), "penstock {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs `penstock`, which must fail, and gives what it complained of.
+    #[track_caller]
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.penstock(arguments);
+        assert!(!output.status.success(), "penstock {arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Pins a key.
+    fn pin(&self, name: &str, key: &str, address: Option<IpAddr>) {
+        let id: Name = name.parse().unwrap();
+        let key: PublicKey = key.parse().unwrap();
+        let change = |host: Option<HostFile>| {
+            let mut host = host.unwrap_or_else(|| HostFile::new(id.clone()));
+            let date: Date = "2026-03-01".parse().unwrap();
+            host.pin_key(Pin { key, proof: Proof::Console, date, by: None, absent: None });
+            address.into_iter().for_each(|address| host.add_address(address));
+            Ok(host)
+        };
+        self.store().change(&id, change).unwrap();
+    }
+
+    fn identities(&self) -> Arc<Identities> {
+        Arc::new(Identities::load(self.store()).unwrap())
+    }
+
+    /// Runs `true` on a server that is asked for as `name`, with OpenSSH and our identities.
+    fn ssh(&self, name: &str, sshd: &Sshd) -> Output {
+        let asks = format!("KnownHostsCommand={} known-hosts %H %I %t %K", env!("CARGO_BIN_EXE_penstock"));
+        let mut command = self.command(tools::program("ssh"));
+        for option in [
+            asks.as_str(),
+            "UserKnownHostsFile=none",
+            "GlobalKnownHostsFile=none",
+            "StrictHostKeyChecking=yes",
+            "BatchMode=yes",
+            "IdentitiesOnly=yes",
+            &format!("HostKeyAlias={name}"),
+            &format!("Port={}", sshd.port),
+            &format!("IdentityFile={}", sshd.client_key.display()),
+        ] {
+            command.args(["-o", option]);
+        }
+        command.args(["-F", "none", "-l", &sshd.user, &sshd.address.to_string(), "true"]);
+        run_to_end(&mut command, secs(30))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.store().path(&name.parse().unwrap())
+    }
+}
+
+fn ip(sshd: &Sshd) -> IpAddr {
+    IpAddr::V4(sshd.address)
+}
+
+/// Another server with the same host key: the same machine at a new address.
+fn moved(sshd: &Sshd) -> Sshd {
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["host", "host.pub", "client", "client.pub"] {
+        fs::copy(sshd.directory.path().join(file), directory.path().join(file)).unwrap();
+    }
+    Sshd::in_directory(directory, "")
+}
+
+fn connect(identities: &Arc<Identities>, name: &str, sshd: &Sshd) -> Result<Option<String>, Failure> {
+    let mut target = Target::new(name, &sshd.user);
+    target.addresses.known = vec![ip(sshd)];
+    target.port = sshd.port;
+    target.keys = ssh::KeyPlan::of_file(sshd.client_key.clone());
+    let client = Client::new(Arc::clone(identities) as Arc<dyn Judge>, Arc::new(Keys::new()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let session = client.connect(&target, &|_| {}).await?;
+        let note = session.facts().note;
+        session.close().await;
+        Ok(note)
+    })
+}
+
+/// Nobody tried to log in there.
+#[track_caller]
+fn nothing_was_sent(sshd: &Sshd) {
+    let log = sshd.log();
+    for word in ["Accepted", "Failed", "authenticating user", "Postponed", "userauth"] {
+        assert!(!log.contains(word), "{word} in {log}");
+    }
+    assert!(log.contains("Connection from"), "nobody even connected: {log}");
+}
+
+#[test]
+fn changed_address_connects_with_one_line_and_is_recorded_once() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let old: IpAddr = "127.9.9.9".parse().unwrap();
+    user.pin("web1", &web1.host_key(), Some(old));
+    let identities = user.identities();
+    let note = connect(&identities, "web1", &web1).unwrap();
+    assert_eq!(note, Some(format!("web1 moved {old} -> {}, same key", web1.address)));
+    let flushed = identities.flush();
+    assert_eq!(flushed.written, ["web1".parse().unwrap()]);
+    let text = fs::read_to_string(user.file("web1")).unwrap();
+    assert!(text.contains(&format!("addr    {}\n", web1.address)), "{text}");
+    assert!(text.contains(&format!("seen    {old} → {} ", web1.address)), "{text}");
+
+    let before = fs::metadata(user.file("web1")).unwrap().ino();
+    let seen = user.store().places().state.join("identity/seen");
+    let seen_before = fs::metadata(&seen).unwrap().ino();
+    let identities = user.identities();
+    assert_eq!(connect(&identities, "web1", &web1).unwrap(), None);
+    assert!(identities.flush().written.is_empty());
+    let after = (fs::metadata(user.file("web1")).unwrap().ino(), fs::metadata(&seen).unwrap().ino());
+    assert_eq!((before, seen_before), after, "an ordinary run writes nothing");
+
+    let again = moved(&web1);
+    assert!(user.ssh("web1", &again).status.success(), "plain ssh follows the name too");
+}
+
+#[test]
+fn swapped_host_is_named_gets_nothing_and_the_others_go_on() {
+    let (user, web1, db2, web3) = (User::new(), Sshd::start(), Sshd::start(), Sshd::start());
+    user.pin("web1", &web1.host_key(), Some(ip(&web1)));
+    user.pin("db2", &db2.host_key(), Some(ip(&db2)));
+    user.pin("web3", &web3.host_key(), None);
+    let identities = user.identities();
+    let failure = connect(&identities, "web1", &db2).unwrap_err();
+    assert_eq!(
+        (failure.reason, failure.detail.as_str()),
+        (Reason::Impostor, "answered as db2, not web1; nothing was sent")
+    );
+    let advice =
+        format!("{} is db2 now: when you know where web1 is, penstock host move web1 ADDRESS", db2.address);
+    assert_eq!(failure.advice, Some(advice.clone()));
+    nothing_was_sent(&db2);
+    assert_eq!(connect(&identities, "web3", &web3).unwrap(), None, "the others go on");
+
+    let output = user.ssh("web1", &db2);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(255), "{said}");
+    assert!(said.contains("penstock: answered as db2, not web1; nothing was sent\n"), "{said}");
+    nothing_was_sent(&db2);
+    assert!(user.ssh("db2", &db2).status.success());
+    assert!(db2.log().contains("Accepted publickey"), "the log would have shown it: {}", db2.log());
+}
+
+#[test]
+fn replaced_key_is_refused_with_old_and_new_and_how_many_others_changed() {
+    let (user, web1, web2) = (User::new(), Sshd::start(), Sshd::start());
+    let old = tempfile::tempdir().unwrap();
+    for name in ["web1", "web2"] {
+        keygen(&old.path().join(name), &["-t", "ed25519"]);
+        user.pin(name, &public_line(&old.path().join(format!("{name}.pub"))), None);
+    }
+    let print = |key: &str| key.parse::<PublicKey>().unwrap().fingerprint().to_string();
+    let expected = |name: &str, sshd: &Sshd, others: &str| {
+        let was = print(&public_line(&old.path().join(format!("{name}.pub"))));
+        let is = print(&sshd.host_key());
+        format!(
+            "{name} showed ssh-ed25519 {is}, but ssh-ed25519 {was} is pinned (from=console 2026-03-01, never seen since); \
+             {others} in this run; nothing was sent"
+        )
+    };
+    let identities = user.identities();
+    let first = connect(&identities, "web1", &web1).unwrap_err();
+    assert_eq!(
+        (first.reason, first.detail),
+        (Reason::KeyChanged, expected("web1", &web1, "no other host changed its key"))
+    );
+    let second = connect(&identities, "web2", &web2).unwrap_err();
+    assert_eq!(second.detail, expected("web2", &web2, "1 other host changed its key"));
+    assert_eq!(identities.changed(), 2);
+    nothing_was_sent(&web1);
+    let output = user.ssh("web1", &web1);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(255), "{said}");
+    assert!(said.contains(&expected("web1", &web1, "no other host changed its key")), "{said}");
+    nothing_was_sent(&web1);
+}
+
+#[test]
+fn unknown_host_waits_in_the_queue_and_is_enrolled_by_its_fingerprint() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let identities = user.identities();
+    let failure = connect(&identities, "web1", &web1).unwrap_err();
+    assert_eq!(failure.reason, Reason::UnknownHost);
+    drop(identities);
+    nothing_was_sent(&web1);
+    let fingerprint = web1.host_key().parse::<PublicKey>().unwrap().fingerprint().to_string();
+    let waiting = user.said(&["host", "pending"]);
+    assert!(waiting.contains("web1") && waiting.contains(&fingerprint), "{waiting}");
+
+    let wrong = user.refused(&[
+        "host",
+        "add",
+        "web1",
+        "--port",
+        &web1.port.to_string(),
+        "--address",
+        &web1.address.to_string(),
+        "--fingerprint",
+        "AAAAAAAA",
+    ]);
+    assert!(
+        wrong.contains("for which the fingerprint ending in AAAAAAAA does not speak: nothing was enrolled"),
+        "{wrong}"
+    );
+    let end = &fingerprint[fingerprint.len() - 10..];
+    let said = user.said(&["host", "add", "web1", "--fingerprint", end]);
+    assert_eq!(said, format!("web1: pinned ssh-ed25519 {fingerprint}\n"));
+    assert_eq!(user.said(&["host", "pending"]), "nobody waits for enrolment\n");
+    assert_eq!(connect(&user.identities(), "web1", &web1).unwrap(), None);
+    assert!(user.ssh("web1", &web1).status.success());
+    let list = user.said(&["host", "list"]);
+    assert!(list.lines().nth(1).unwrap().starts_with("web1  ed25519  fingerprint  127."), "{list}");
+}
+
+#[test]
+fn console_proves_all_keys_of_a_host_and_first_use_is_marked() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let (address, port) = (web1.address.to_string(), web1.port.to_string());
+    let tofu =
+        user.said(&["host", "add", "web1", "--address", &address, "--port", &port, "--trust-on-first-use"]);
+    assert!(tofu.contains("marked so for ever"), "{tofu}");
+    let audit = user.penstock(&["host", "audit"]);
+    assert_eq!(audit.status.code(), Some(1));
+    let audit = String::from_utf8(audit.stdout).unwrap();
+    assert!(audit.contains("bad  web1  its keys were trusted on first use and never proved"), "{audit}");
+
+    let list = Command::new(tools::program("ssh-keygen"))
+        .arg("-lf")
+        .arg(web1.directory.path().join("host.pub"))
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(list.stdout).unwrap();
+    let console = user.home.path().join("console.log");
+    let block = format!(
+        "boot\n-----BEGIN SSH HOST KEY FINGERPRINTS-----\n{shown}-----END SSH HOST KEY FINGERPRINTS-----\nlogin:\n"
+    );
+    fs::write(&console, block).unwrap();
+    user.said(&["host", "add", "web1", "--console", &console.display().to_string()]);
+    let show = user.said(&["host", "show", "web1"]);
+    assert!(show.contains("from=console"), "{show}");
+    assert!(user.said(&["host", "audit"]).ends_with("1 hosts, 0 findings, 0 of them bad\n"));
+}
+
+#[test]
+fn known_hosts_of_openssh_is_taken_over_with_hashes_and_told_what_was_not() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let file = user.home.path().join("known_hosts");
+    let key = web1.host_key();
+    let host = format!("[web1]:{}", web1.port);
+    fs::write(&file, format!("{host},[{}]:{} {key}\n", web1.address, web1.port)).unwrap();
+    let hashed = Command::new(tools::program("ssh-keygen")).arg("-Hf").arg(&file).output().unwrap();
+    assert!(hashed.status.success(), "{hashed:?}");
+    fs::write(&file, fs::read_to_string(&file).unwrap() + "web9 ssh-ed25519\n").unwrap();
+    let path = file.display().to_string();
+
+    let said = user.said(&["host", "import", &path]);
+    assert!(
+        said.contains("took 0 hosts")
+            && said.contains("line 1: the name is hashed and none of the given names fits"),
+        "{said}"
+    );
+    assert!(said.contains("line 3: a public key has two words"), "{said}");
+    let said = user.said(&["host", "import", &path, "--name", &host]);
+    assert!(
+        said.contains("took 1 host, 0 authorities, 0 revoked keys; 0 lines known already; 2 lines not taken"),
+        "{said}"
+    );
+    assert_eq!(
+        connect(&user.identities(), "web1", &web1).unwrap(),
+        None,
+        "asked with its port it is that host"
+    );
+    assert_eq!(user.said(&["known-hosts", &host]), format!("{host} {key}\n"));
+    assert_eq!(user.said(&["known-hosts", "nobody"]), "");
+}
+
+#[test]
+fn certificates_of_hosts_count_only_if_everything_about_them_is_right() {
+    let user = User::new();
+    let work = tempfile::tempdir().unwrap();
+    keygen(&work.path().join("ca"), &["-t", "ed25519"]);
+    let ca = public_line(&work.path().join("ca.pub"));
+    let good = ["-h", "-n", "web1,web1.example.com"];
+    let cases: [(&[&str], Option<&str>); 6] = [
+        (&good, None),
+        (&["-h", "-n", "db2"], Some("it is for db2, not for web1, web1.example.com")),
+        (&["-n", "web1"], Some("it is for users, not for hosts")),
+        (&["-h", "-n", "web1", "-V", "20200101:20200201"], Some("it expired on 2020-0")),
+        (&["-h", "-n", "web1", "-O", "critical:strange"], Some("it has the critical option strange")),
+        (&["-h"], Some("it names no host, and so none of them")),
+    ];
+    user.said(&["host", "add", "web1", "--ca", &ca, "--principals", "web1,web1.example.com"]);
+    for (options, expected) in cases {
+        let web1 = certified(work.path(), options);
+        let result = connect(&user.identities(), "web1", &web1);
+        match expected {
+            None => assert_eq!(result.unwrap(), None, "{options:?}"),
+            Some(fault) => {
+                let failure = result.unwrap_err();
+                assert_eq!(failure.reason, Reason::KeyRefused, "{options:?}: {failure:?}");
+                assert!(failure.detail.contains(fault), "{options:?}: {failure:?}");
+                nothing_was_sent(&web1);
+            }
+        }
+    }
+    let bare = Sshd::start();
+    let failure = connect(&user.identities(), "web1", &bare).unwrap_err();
+    assert!(failure.detail.contains("a certificate is required"), "{failure:?}");
+    let web1 = certified(work.path(), &good);
+    assert!(user.ssh("web1", &web1).status.success(), "ssh takes the authority too");
+}
+
+/// A server with a certificate that `ca` in `work` made with these options.
+fn certified(work: &Path, options: &[&str]) -> Sshd {
+    let directory = tempfile::tempdir().unwrap();
+    let host = directory.path().join("host");
+    keygen(&host, &["-t", "ed25519"]);
+    let signed = Command::new(tools::program("ssh-keygen"))
+        .args(["-q", "-s"])
+        .arg(work.join("ca"))
+        .args(["-I", "made by a test"])
+        .args(options)
+        .arg(directory.path().join("host.pub"))
+        .output()
+        .unwrap();
+    assert!(signed.status.success(), "{signed:?}");
+    let line = format!("HostCertificate {}-cert.pub", host.display());
+    Sshd::in_directory(directory, &line)
+}
+
+#[test]
+fn damaged_file_refuses_its_host_alone() {
+    let (user, web1, web2) = (User::new(), Sshd::start(), Sshd::start());
+    user.pin("web1", &web1.host_key(), None);
+    user.pin("web2", &web2.host_key(), None);
+    let text = fs::read_to_string(user.file("web1")).unwrap();
+    fs::write(user.file("web1"), &text[..60]).unwrap();
+    let identities = user.identities();
+    let failure = connect(&identities, "web1", &web1).unwrap_err();
+    assert_eq!(failure.reason, Reason::Configuration);
+    let path = user.file("web1").display().to_string();
+    assert!(
+        failure.detail.starts_with(&format!("the identity of web1 cannot be read: {path}: line 2: ")),
+        "{failure:?}"
+    );
+    nothing_was_sent(&web1);
+    assert_eq!(connect(&identities, "web2", &web2).unwrap(), None);
+    assert_eq!(user.said(&["known-hosts", "web1"]), "");
+    assert!(
+        user.refused(&["host", "show", "web1"])
+            .contains("is damaged, and web1 is refused until it is repaired")
+    );
+}
+
+#[test]
+fn names_change_without_losing_the_host_and_revoked_keys_are_nobodys() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web1", &web1.host_key(), None);
+    user.said(&["host", "alias", "web1", "www"]);
+    user.said(&["host", "rename", "web1", "front"]);
+    for name in ["web1", "www", "front"] {
+        assert_eq!(connect(&user.identities(), name, &web1).unwrap(), None, "{name}");
+        assert!(user.ssh(name, &web1).status.success(), "{name}");
+    }
+    let why = user.said(&["host", "why", "www", "--key", &web1.host_key()]);
+    assert!(
+        why.starts_with("identity  front (www is another name or a hint of it)\n")
+            && why.contains("verdict   accepted\n"),
+        "{why}"
+    );
+    user.said(&["host", "retire", "front"]);
+    assert!(
+        connect(&user.identities(), "front", &web1).unwrap_err().detail.contains("front is retired since ")
+    );
+    user.said(&["host", "retire", "front", "--undo"]);
+    let fingerprint = web1.host_key().parse::<PublicKey>().unwrap().fingerprint().to_string();
+    user.said(&["host", "revoke", "front", &fingerprint]);
+    let failure = connect(&user.identities(), "front", &web1).unwrap_err();
+    assert!(failure.detail.starts_with("front showed the revoked key ssh-ed25519 "), "{failure:?}");
+    assert!(connect(&user.identities(), "stranger", &web1).unwrap_err().detail.contains("the revoked key"));
+    assert_eq!(user.ssh("front", &web1).status.code(), Some(255));
+}

@@ -1,0 +1,364 @@
+//! Enrolment: a key becomes a pin only with a proof that it is the host's.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use logic::fleet::ending::Failure;
+use logic::identity::{ConsoleKey, Date, HostFile, Index, Name, Pin, Proof, SshfpAnswer};
+use logic::ssh::key::{Fingerprint, PublicKey};
+
+use super::fetch::{Shown, TYPES, fetch};
+use super::store::Store;
+use super::{Change, IdentityError};
+use crate::target::Target;
+
+/// Fewer characters of a fingerprint than this prove nothing.
+pub const FEWEST_CHARACTERS: usize = 8;
+
+/// What speaks for a key.
+#[derive(Debug, Clone)]
+pub enum Claim {
+    /// The end of a fingerprint, at least [`FEWEST_CHARACTERS`] of it.
+    Fingerprint(String),
+    /// What a console printed.
+    Console(Vec<ConsoleKey>),
+    /// What the DNS says.
+    Sshfp(SshfpAnswer),
+    /// The key itself.
+    Key(PublicKey),
+    /// What trusted hosts saw: a key each.
+    Witness(BTreeMap<Name, Vec<PublicKey>>),
+    /// Nothing.
+    FirstUse,
+}
+
+impl Claim {
+    /// Reads a fingerprint, or the end of one.
+    ///
+    /// # Errors
+    /// It is too short, or has characters that no fingerprint has.
+    pub fn fingerprint(text: &str) -> Result<Self, IdentityError> {
+        let end = text.trim().strip_prefix("SHA256:").unwrap_or(text.trim()).trim_end_matches('=');
+        let is_base64 = end.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
+        if !is_base64 || end.len() > 43 {
+            return Err(IdentityError::Refused(format!(
+                "\"{}\" is no SHA-256 fingerprint: paste what ssh-keygen -l shows, SHA256: and 43 characters",
+                text.escape_debug()
+            )));
+        }
+        if end.len() < FEWEST_CHARACTERS {
+            let message = format!(
+                "{} characters of a fingerprint prove nothing: paste at least the last {FEWEST_CHARACTERS}",
+                end.len()
+            );
+            return Err(IdentityError::Refused(message));
+        }
+        Ok(Self::Fingerprint(end.to_owned()))
+    }
+
+    /// Whether it speaks for this key.
+    #[must_use]
+    pub fn speaks_for(&self, key: &PublicKey) -> bool {
+        match self {
+            Self::Fingerprint(end) => key.fingerprint().to_string().ends_with(end.as_str()),
+            Self::Console(known) => known.iter().any(|one| one.is(key)),
+            Self::Sshfp(answer) => answer.vouches_for(key),
+            Self::Key(known) => known == key,
+            Self::Witness(seen) => !seen.is_empty() && seen.values().all(|keys| keys.contains(key)),
+            Self::FirstUse => true,
+        }
+    }
+
+    fn proof(&self) -> Proof {
+        match self {
+            Self::Fingerprint(_) => Proof::Fingerprint,
+            Self::Console(_) => Proof::Console,
+            Self::Sshfp(_) => Proof::Sshfp,
+            Self::Key(_) => Proof::Key,
+            Self::Witness(seen) => Proof::Witness(seen.keys().cloned().collect()),
+            Self::FirstUse => Proof::FirstUse,
+        }
+    }
+
+    /// The keys that it names in full.
+    fn keys(&self) -> Vec<PublicKey> {
+        match self {
+            Self::Key(key) => vec![key.clone()],
+            Self::Console(known) => known
+                .iter()
+                .filter_map(|one| if let ConsoleKey::Key(key) = one { Some(key.clone()) } else { None })
+                .collect(),
+            Self::Witness(seen) => {
+                let first = seen.values().next().cloned().unwrap_or_default();
+                first.into_iter().filter(|key| self.speaks_for(key)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What it says, for a message about keys it does not speak for.
+    fn said(&self) -> String {
+        match self {
+            Self::Fingerprint(end) => format!("the fingerprint ending in {end}"),
+            Self::Console(known) => {
+                let shown = |one: &ConsoleKey| match one {
+                    ConsoleKey::Key(key) => key.fingerprint().to_string(),
+                    ConsoleKey::Fingerprint(fingerprint) => fingerprint.to_string(),
+                };
+                format!("the console ({})", known.iter().map(shown).collect::<Vec<_>>().join(", "))
+            }
+            Self::Sshfp(answer) => match answer {
+                SshfpAnswer::Secure(_) => "its signed SSHFP records, which are of other keys".into(),
+                SshfpAnswer::Insecure(_) => {
+                    "its SSHFP records: they are not signed with DNSSEC, and so prove nothing".into()
+                }
+                SshfpAnswer::Bogus(why) => format!("its SSHFP records: DNSSEC does not hold ({why})"),
+                SshfpAnswer::None | SshfpAnswer::NotAsked => "the DNS: it has no SSHFP records".into(),
+                SshfpAnswer::Failed(why) => format!("the DNS: no answer ({why})"),
+            },
+            Self::Key(key) => format!("the given key {}", key.fingerprint()),
+            Self::Witness(seen) => {
+                let shown = |keys: &Vec<PublicKey>| {
+                    let fingerprints: Vec<Fingerprint> = keys.iter().map(PublicKey::fingerprint).collect();
+                    let shown: Vec<String> = fingerprints.iter().map(ToString::to_string).collect();
+                    if shown.is_empty() { "nothing".to_owned() } else { shown.join(" and ") }
+                };
+                let seen: Vec<String> =
+                    seen.iter().map(|(name, keys)| format!("{name} saw {}", shown(keys))).collect();
+                format!("the witnesses: {}", seen.join("; "))
+            }
+            Self::FirstUse => "nothing".into(),
+        }
+    }
+}
+
+/// What is to be enrolled.
+#[derive(Debug, Clone)]
+pub struct Enrolment {
+    /// The identity.
+    pub name: Name,
+    /// What speaks for its keys.
+    pub claim: Claim,
+    /// Hints to record.
+    pub hints: Hints,
+    /// What happens with pins of the same type.
+    pub others: Others,
+    /// Who enrols.
+    pub by: Option<String>,
+    /// Today.
+    pub today: Date,
+}
+
+/// Where a host is.
+#[derive(Debug, Clone, Default)]
+pub struct Hints {
+    /// Addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Names in the DNS.
+    pub names: Vec<Name>,
+    /// Its port.
+    pub port: Option<u16>,
+    /// The host to go through.
+    pub via: Option<Name>,
+    /// Other names of it.
+    pub aliases: Vec<Name>,
+}
+
+/// What happens with pins that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// They stay; a second key of a type is refused.
+    Keep,
+    /// The host was installed anew: they are retired.
+    Retire,
+}
+
+/// What an enrolment came to.
+#[derive(Debug, Clone)]
+pub struct Enrolled {
+    /// Keys that are pinned now and were not before.
+    pub pinned: Vec<PublicKey>,
+    /// Keys that are retired now.
+    pub retired: Vec<PublicKey>,
+    /// Whether a file was written.
+    pub change: Change,
+}
+
+/// Looks for keys that the claim speaks for: in it, in the queue, and with the host itself.
+///
+/// # Errors
+/// The host shows other keys, or cannot be reached.
+pub async fn find_keys(
+    store: &Store,
+    target: &Target,
+    name: &Name,
+    claim: &Claim,
+) -> Result<(Vec<PublicKey>, Option<IpAddr>), FindError> {
+    let given = claim.keys();
+    if !given.is_empty() {
+        return Ok((given, None));
+    }
+    if !matches!(claim, Claim::FirstUse) {
+        let waiting = store.pending().into_iter().filter(|one| one.name == name.as_str());
+        let found: Vec<_> = waiting.filter(|one| claim.speaks_for(&one.key)).collect();
+        if let Some(last) = found.last() {
+            let address = last.address;
+            return Ok((found.into_iter().map(|one| one.key).collect(), address));
+        }
+    }
+    let mut shown: Vec<Shown> = Vec::new();
+    let mut first_failure = None;
+    // A console names all keys of a host; one handshake for each type, and no more than needed for the others.
+    for types in TYPES {
+        match fetch(target, types).await {
+            Ok(one) => {
+                let speaks = claim.speaks_for(&one.key);
+                shown.push(one);
+                if speaks && !matches!(claim, Claim::Console(_) | Claim::Sshfp(_)) {
+                    break;
+                }
+            }
+            Err(failure) => first_failure = first_failure.or(Some(failure)),
+        }
+        if shown.is_empty() && first_failure.as_ref().is_some_and(is_out_of_reach) {
+            break;
+        }
+    }
+    let (good, bad): (Vec<Shown>, Vec<Shown>) = shown.into_iter().partition(|one| claim.speaks_for(&one.key));
+    let Some(first) = good.first() else {
+        return Err(match (bad.is_empty(), first_failure) {
+            (true, Some(failure)) => FindError::Unreachable(failure),
+            _ => FindError::Mismatch(mismatch(name, &bad, claim)),
+        });
+    };
+    let address = first.address.map(|address| address.ip().to_canonical());
+    Ok((good.into_iter().map(|one| one.key).collect(), address))
+}
+
+/// Why no key was found.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// It showed other keys.
+    #[error("{0}")]
+    Mismatch(String),
+    /// It did not answer.
+    #[error("{}", .0.detail)]
+    Unreachable(Failure),
+}
+
+fn is_out_of_reach(failure: &Failure) -> bool {
+    failure.reason != logic::fleet::ending::Reason::NoAlgorithm
+}
+
+fn mismatch(name: &Name, shown: &[Shown], claim: &Claim) -> String {
+    let shown: Vec<String> =
+        shown.iter().map(|one| format!("{} {}", one.key.algorithm(), one.key.fingerprint())).collect();
+    format!(
+        "{name} showed {}, for which {} does not speak: nothing was enrolled",
+        shown.join(" and "),
+        claim.said()
+    )
+}
+
+/// Pins keys for which the claim speaks.
+///
+/// # Errors
+/// A key is revoked or another host's, or the host has another one of its type and may keep it.
+pub fn enrol(
+    store: &Store,
+    index: &Index,
+    enrolment: &Enrolment,
+    keys: &[PublicKey],
+) -> Result<Enrolled, IdentityError> {
+    let Enrolment { name, claim, hints, others, by, today } = enrolment;
+    for key in keys {
+        let fingerprint = key.fingerprint();
+        if index.is_revoked(key) {
+            return Err(IdentityError::Refused(format!("{fingerprint} is revoked: nobody may show it")));
+        }
+        if let Some(other) = index.owners(key).find(|owner| owner.name() != name) {
+            let other = other.name();
+            return Err(IdentityError::Refused(format!(
+                "{fingerprint} is the key of {other}: either {name} is {other} (penstock host alias {other} {name}), \
+                 or both were cloned and need new keys"
+            )));
+        }
+    }
+    let mut enrolled = Enrolled { pinned: Vec::new(), retired: Vec::new(), change: Change::Nothing };
+    enrolled.change = store.change(name, |host| {
+        let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
+        host.revive();
+        let pins: Vec<Pin> = host.pins().cloned().collect();
+        for old in pins.iter().filter(|pin| !keys.contains(&pin.key)) {
+            let clashes = keys.iter().any(|key| key.algorithm() == old.key.algorithm());
+            match others {
+                Others::Retire => {
+                    host.retire_key(&old.key, *today);
+                    enrolled.retired.push(old.key.clone());
+                }
+                Others::Keep if clashes => {
+                    return Err(IdentityError::Refused(format!(
+                        "{name} has another {} pinned, {} (from={} {}): if it was installed anew, add --replace",
+                        old.key.algorithm(),
+                        old.key.fingerprint(),
+                        old.proof,
+                        old.date
+                    )));
+                }
+                Others::Keep => {}
+            }
+        }
+        for key in keys {
+            // A better proof replaces trust on first use; nothing replaces a proof.
+            let known = host.pin(key).map(|pin| pin.proof.clone());
+            if known.is_none() {
+                enrolled.pinned.push(key.clone());
+            }
+            if known.is_none_or(|known| known == Proof::FirstUse) {
+                let pin = Pin { key: key.clone(), proof: claim.proof(), date: *today, by: by.clone(), absent: None };
+                host.pin_key(pin);
+            }
+        }
+        record(&mut host, hints);
+        Ok(host)
+    })?;
+    store.forget_pending(name.as_str())?;
+    Ok(enrolled)
+}
+
+/// Records hints.
+pub fn record(host: &mut HostFile, hints: &Hints) {
+    hints.names.iter().for_each(|name| host.add_dns(name.clone()));
+    hints.addresses.iter().for_each(|address| host.add_address(*address));
+    if let Some(port) = hints.port {
+        host.set_port(port);
+    }
+    if let Some(via) = &hints.via {
+        host.set_via(via.clone());
+    }
+    hints.aliases.iter().for_each(|alias| host.add_alias(alias.clone()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_or_odd_fingerprints_prove_nothing() {
+        for bad in
+            ["", "SHA256:", "SHA256:abc", "1234567", "MD5:aa:bb:cc:dd:ee", "abcdefg\u{1b}h", &"a".repeat(44)]
+        {
+            assert!(Claim::fingerprint(bad).is_err(), "{bad:?}");
+        }
+        let key: PublicKey =
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJKRYUVfuEFUGyOJ4Ub4j8kXhVwPkN7SrvI9QeYwHyEq"
+                .parse()
+                .unwrap();
+        let whole = key.fingerprint().to_string();
+        for good in [whole.as_str(), &whole[7..], &whole[whole.len() - 8..]] {
+            assert!(Claim::fingerprint(good).unwrap().speaks_for(&key), "{good}");
+        }
+        let start = &whole[7..20];
+        assert!(!Claim::fingerprint(start).unwrap().speaks_for(&key), "the end counts, not the beginning");
+    }
+}
