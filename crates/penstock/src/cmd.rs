@@ -7,5 +7,6 @@ pub mod demo;
 pub mod documents;
 pub mod lab;
 pub mod serve;
+pub mod ssh;
 pub mod tls_grade;
 pub mod tunnel;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::criteria::{Criterion, Sense, Test};
-use super::jump::Jump;
+use super::jump::{Hop, Jump};
 use super::keyword::{Keyword, Shape, nearest};
 use super::pattern::{Listed, host_listed, listed, matches};
 use super::setting::Value;
@@ -133,7 +133,8 @@ impl<'a> Evaluation<'a> {
             Shape::SendEnv => self.send_env(value, place),
             Shape::Words | Shape::Domains | Shape::Cnames | Shape::PermitRemoteOpen | Shape::SetEnv
                 if *value == Value::Words(Vec::new()) => {}
-            _ if keyword == Keyword::ProxyCommand && self.first.contains_key(&Keyword::ProxyJump) => {}
+            // Whichever comes first, but `ProxyJump none` leaves the way open for a command.
+            _ if keyword == Keyword::ProxyCommand && self.jumps().is_some() => {}
             _ if keyword == Keyword::ProxyJump && self.first.contains_key(&Keyword::ProxyCommand) => {}
             _ => {
                 self.first.entry(keyword).or_insert_with(found);
@@ -240,6 +241,14 @@ impl<'a> Evaluation<'a> {
         }
     }
 
+    /// The hosts to go through.
+    pub fn jumps(&self) -> Option<&[Hop]> {
+        match &self.first.get(&Keyword::ProxyJump)?.value {
+            Value::Jump(Jump::Through(hops)) => Some(hops),
+            _ => None,
+        }
+    }
+
     fn session_type(&self) -> &'static str {
         match (self.text(Keyword::SessionType), self.asked.command.as_deref()) {
             (Some("subsystem"), _) => "subsystem",
@@ -257,10 +266,7 @@ impl<'a> Evaluation<'a> {
 
     /// What tokens stand for in paths and commands.
     pub fn all_tokens(&self, host: &str, user: &str) -> Tokens {
-        let jump = match self.first.get(&Keyword::ProxyJump).map(|found| &found.value) {
-            Some(Value::Jump(Jump::Through(hops))) => hops.last().map(|hop| hop.host.clone()),
-            _ => None,
-        };
+        let jump = self.jumps().and_then(|hops| hops.last()).map(|hop| hop.host.clone());
         let port = self.number(Keyword::Port).and_then(|port| u16::try_from(port).ok());
         Tokens {
             home: self.local.home.clone(),

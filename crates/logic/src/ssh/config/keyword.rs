@@ -314,7 +314,8 @@ const TTY: &[(&str, &str)] = &[YES, TRUE, NO, FALSE, ("force", "force"), ("auto"
 const SESSION: &[(&str, &str)] = &[("none", "none"), ("subsystem", "subsystem"), ("default", "default")];
 const STRICT: &[(&str, &str)] = &[YES, TRUE, NO, FALSE, ASK, ("off", "false"), ("accept-new", "accept-new")];
 const TUNNEL: &[(&str, &str)] =
-    &[("ethernet", "ethernet"), ("point-to-point", "point-to-point"), YES, TRUE, NO, FALSE];
+    &[("ethernet", "ethernet"), ("point-to-point", POINT), ("yes", POINT), ("true", POINT), NO, FALSE];
+const POINT: &str = "point-to-point";
 const YES_NO_ASK: &[(&str, &str)] = &[YES, TRUE, NO, FALSE, ASK];
 const FACILITY: &[(&str, &str)] = &[
     ("daemon", "DAEMON"),

@@ -116,6 +116,18 @@ fn judge(keyword: Keyword, value: &Value) -> Option<(Effect, &'static str)> {
             Some((NeedsOpenSsh, "public keys and certificates are the only login we have"))
         }
         Keyword::GssApiKeyExchange => unless_off(NeedsOpenSsh, "keys are not exchanged by GSSAPI"),
+        Keyword::BindAddress | Keyword::BindInterface => {
+            Some((NeedsOpenSsh, "the address to connect from is left to the system"))
+        }
+        Keyword::ConnectionAttempts if *value != Value::Number(1) => {
+            Some((Ignored, "one attempt is made; `penstock run` tries again where that is safe"))
+        }
+        Keyword::CaSignatureAlgorithms => {
+            Some((Ignored, "certificates of hosts are judged by `penstock host`"))
+        }
+        Keyword::SetEnv => Some((Ignored, "no variables are set there")),
+        Keyword::SendEnv => Some((Harmless, "no variables of this machine are sent")),
+        Keyword::TcpKeepAlive if off => Some((Harmless, "dead connections are noticed all the same")),
         Keyword::HostbasedAuthentication => unless_off(Ignored, "no login by the key of this machine"),
         Keyword::AddKeysToAgent => unless_off(Ignored, "no key is added to the agent"),
         Keyword::CheckHostIp => unless_off(Ignored, "the identity of a host is its name, never its address"),

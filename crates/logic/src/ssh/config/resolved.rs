@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::algorithms::{Catalogue, List};
 use super::evaluate::{Evaluation, Found, Pass};
-use super::jump::{self, Hop, Jump};
+use super::jump::{self, Hop};
 use super::keyword::Keyword;
 use super::load::Loaded;
 use super::notice::{self, Effect, Notice};
@@ -303,24 +303,16 @@ impl<'a> Builder<'a> {
     }
 
     fn proxy(&mut self) -> Proxy {
-        match self.from.first.get(&Keyword::ProxyJump).map(|found| &found.value) {
-            Some(Value::Jump(Jump::Through(hops))) => {
-                if let Some(hop) = hops.last() {
-                    let user = hop.user.as_ref().unwrap_or(&self.user);
-                    let port = hop.port.unwrap_or(22);
-                    if hop.host == self.host && port == self.tokens.port && *user == self.user {
-                        let what = format!("proxyjump: {hop} is the host itself");
-                        self.fault(
-                            Keyword::ProxyJump,
-                            what,
-                            Some("`ProxyJump none` for the gate".to_owned()),
-                        );
-                    }
+        if let Some(hops) = self.from.jumps() {
+            if let Some(hop) = hops.last() {
+                let user = hop.user.as_ref().unwrap_or(&self.user);
+                let port = hop.port.unwrap_or(22);
+                if hop.host == self.host && port == self.tokens.port && *user == self.user {
+                    let what = format!("proxyjump: {hop} is the host itself");
+                    self.fault(Keyword::ProxyJump, what, Some("`ProxyJump none` for the gate".to_owned()));
                 }
-                return Proxy::Jump(hops.clone());
             }
-            Some(_) => return Proxy::Direct,
-            None => {}
+            return Proxy::Jump(hops.to_vec());
         }
         let Some(command) = self.from.text(Keyword::ProxyCommand) else { return Proxy::Direct };
         if command.eq_ignore_ascii_case("none") {

@@ -111,7 +111,7 @@ pub(super) fn lines(
             (Keyword::GlobalKnownHostsFile, None) => {
                 add("/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2".to_owned());
             }
-            (Keyword::ProxyCommand, Some(_)) if from.first.contains_key(&Keyword::ProxyJump) => {}
+            (Keyword::ProxyCommand, Some(_)) if from.jumps().is_some() => {}
             (Keyword::ProxyJump, Some(Found { value: Value::Jump(Jump::None), .. })) => {}
             (Keyword::HostKeyAlias, Some(found)) => add(found.value.to_string().to_ascii_lowercase()),
             (Keyword::ControlPath | Keyword::IdentityAgent, Some(found)) if !is_none(keyword, found) => {
