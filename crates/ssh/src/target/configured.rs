@@ -1,10 +1,10 @@
 //! A [`Target`] from `ssh_config`: the host, its keys, and every host on the way, each with a configuration of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason, Remote};
-use logic::ssh::config::{self, Agent, Asked, Faults, Hop, Jump, Notice, Resolved};
+use logic::ssh::config::{self, Asked, Faults, Hop, Jump, Notice, Resolved};
 
 use super::{Algorithms, KeepAlive, Proxy, Rekey, Target};
 use crate::config::SshConfig;
@@ -64,7 +64,7 @@ fn reach(
         config::Proxy::Jump(hops) => Proxy::Jump(chain(config, hops, way)?),
     };
     way.pop();
-    Ok(target(resolved, proxy))
+    Ok(target(resolved, &config.local().home, proxy))
 }
 
 /// How the way up to a host is found.
@@ -97,12 +97,12 @@ fn chain(config: &SshConfig, hops: &[Hop], way: &mut Vec<String>) -> Result<Vec<
     Ok(targets)
 }
 
-fn target(resolved: &Resolved, proxy: Proxy) -> Target {
+fn target(resolved: &Resolved, home: &str, proxy: Proxy) -> Target {
     let mut target = Target::new(resolved.identity(), &resolved.user);
     target.host.clone_from(&resolved.host);
     target.port = resolved.port;
     target.proxy = proxy;
-    target.keys = key_plan(resolved);
+    target.keys = key_plan(resolved, home);
     let list = |names: &Option<Vec<String>>| names.clone().unwrap_or_default();
     target.algorithms = Algorithms {
         kex: list(&resolved.kex),
@@ -147,11 +147,17 @@ fn failure(detail: String, advice: Option<String>) -> Failure {
     }
 }
 
-fn key_plan(resolved: &Resolved) -> KeyPlan {
-    let _ = &Agent::Environment;
-    KeyPlan { files: resolved.identity_files.iter().map(|file| PathBuf::from(&file.path)).collect() }
+/// Without IdentityFile the usual files are tried, those that exist.
+fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
+    let named: Vec<PathBuf> = resolved.identity_files.iter().map(|file| PathBuf::from(&file.path)).collect();
+    let none_named = resolved.place(config::Keyword::IdentityFile).is_none();
+    let usual = USUAL_KEYS.iter().map(|name| Path::new(home).join(".ssh").join(name));
+    let files = if none_named { usual.filter(|path| path.exists()).collect() } else { named };
+    KeyPlan { files }
 }
 
+/// Below `~/.ssh`.
+const USUAL_KEYS: &[&str] = &["id_rsa", "id_ecdsa", "id_ed25519"];
 /// Hosts on one way.
 const LONGEST_WAY: usize = 16;
 /// Changing keys more often than this only costs.

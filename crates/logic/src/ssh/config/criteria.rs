@@ -32,7 +32,7 @@ pub(super) enum Test {
     User(String),
     LocalUser(String),
     Exec(String),
-    LocalNetwork(Vec<(Sense, IpNet)>),
+    LocalNetwork(Vec<IpNet>),
     Tagged(String),
     Command(String),
     SessionType(String),
@@ -103,15 +103,10 @@ pub(super) fn parse(words: Vec<String>) -> Result<Vec<Criterion>, Bad> {
     }
 }
 
-fn networks(list: &str) -> Result<Vec<(Sense, IpNet)>, Bad> {
+fn networks(list: &str) -> Result<Vec<IpNet>, Bad> {
     let network = |text: &str| {
-        let (sense, text) = match text.strip_prefix('!') {
-            Some(text) => (Sense::IsNot, text),
-            None => (Sense::Is, text),
-        };
         let network = text.parse::<IpNet>().ok().or_else(|| value::address(text).map(IpNet::from));
-        let exact = network.filter(|network| network.trunc() == *network);
-        exact.map(|network| (sense, network)).ok_or_else(|| {
+        network.filter(|network| network.trunc() == *network).ok_or_else(|| {
             Bad::new(format!("\"{text}\" is no network"))
                 .hint("address/bits, such as 10.0.0.0/8, without bits after them")
         })

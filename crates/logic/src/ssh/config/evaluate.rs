@@ -322,7 +322,6 @@ fn named(text: &str, list: &str) -> bool {
     if text.is_empty() { list.is_empty() } else { listed(text, list) == Listed::Yes }
 }
 
-fn in_networks(address: std::net::IpAddr, networks: &[(Sense, ipnet::IpNet)]) -> bool {
-    let hit = |sense| networks.iter().any(|(one, network)| *one == sense && network.contains(&address));
-    hit(Sense::Is) && !hit(Sense::IsNot)
+fn in_networks(address: std::net::IpAddr, networks: &[ipnet::IpNet]) -> bool {
+    networks.iter().any(|network| network.contains(&address))
 }

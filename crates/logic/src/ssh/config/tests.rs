@@ -142,14 +142,14 @@ fn commands_of_match_exec_run_only_where_everything_before_them_holds() {
 
 #[test]
 fn conditions_of_newer_versions_hold() {
-    let text = "Tag blue\nMatch tagged blue,green\n  Port 1\nMatch localnetwork 10.0.0.0/8,!10.9.0.0/16\n  User near\n\
+    let text = "Tag blue\nMatch tagged blue,green\n  Port 1\nMatch localnetwork 10.0.0.0/12,fd00::/8\n  User near\n\
                 Match sessiontype exec command uptime\n  HostKeyAlias x\n";
     let mut memory = Memory::of(text);
     memory.addresses = vec!["127.0.0.1".parse().unwrap(), "10.1.2.3".parse().unwrap()];
     let asked = Asked { command: Some("uptime".to_owned()), ..Asked::parse("web1").unwrap() };
     let resolved = memory.resolve(&asked).unwrap();
     assert_eq!((resolved.port, resolved.user.as_str(), resolved.identity()), (1, "near", "x"));
-    memory.addresses = vec!["10.9.0.1".parse().unwrap(), "10.1.2.3".parse().unwrap()];
+    memory.addresses = vec!["10.16.0.1".parse().unwrap()];
     let resolved = memory.host("web1").unwrap();
     assert_eq!((resolved.user.as_str(), resolved.identity()), ("me", "web1"));
 }
