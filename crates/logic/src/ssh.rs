@@ -1,3 +1,4 @@
-//! Decisions about SSH that need no connection: keys and their fingerprints.
+//! Decisions about SSH that need no connection: keys and their fingerprints, and what `ssh_config` says of a host.
 
+pub mod config;
 pub mod key;

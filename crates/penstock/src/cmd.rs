@@ -9,5 +9,6 @@ pub mod host;
 pub mod known_hosts;
 pub mod lab;
 pub mod serve;
+pub mod ssh;
 pub mod tls_grade;
 pub mod tunnel;

@@ -9,6 +9,7 @@
 //! - `cmd/bench.rs` measures; all of that is in `crates/bench`
 //! - `cmd/tls_grade.rs` rates listeners; all of that is in `crates/grade`
 //! - `cmd/tunnel.rs` brings tunnels up, proves them and runs jobs through them; all of that is in `crates/fleet`
+//! - `cmd/ssh.rs` says what the SSH configuration says of a host, and what happens on the way to it
 //! - `cmd/documents.rs` prints what packages ship: man pages, completions, the schema and the reference page
 //!
 //! Exit codes: 0 well, 1 a failure at run time, 2 bad usage or a bad configuration.
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => cmd::bench::run(&arguments),
         Command::TlsGrade(arguments) => cmd::tls_grade::run(&arguments),
         Command::Tunnel(arguments) => cmd::tunnel::run(&arguments),
+        Command::Ssh(arguments) => cmd::ssh::run(&arguments),
         Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
         Command::Config(arguments) => cmd::documents::config(&arguments),
         Command::Man(arguments) => cmd::documents::man(Cli::command(), &arguments),
@@ -92,6 +94,7 @@ enum Command {
     Bench(cmd::bench::Arguments),
     TlsGrade(cmd::tls_grade::Arguments),
     Tunnel(cmd::tunnel::Arguments),
+    Ssh(cmd::ssh::Arguments),
     #[command(hide = true)]
     BenchLoad(cmd::bench::LoadArguments),
     Config(cmd::documents::ConfigArguments),

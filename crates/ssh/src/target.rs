@@ -1,9 +1,14 @@
-//! Everything needed to reach one host. Filled from the command line and `ssh_config`; reads neither by itself.
+//! Everything needed to reach one host. Filled from the command line, and from `ssh_config` in
+//! `target/configured.rs`.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::keys::KeyPlan;
+
+mod configured;
+
+pub use configured::Configured;
 
 /// One host, and how to reach it.
 #[derive(Debug, Clone)]

@@ -1,0 +1,120 @@
+//! `penstock ssh config`: what it prints, beside what `ssh -G` prints.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use support::secs;
+use support::server::{BINARY, run_to_end};
+use tempfile::TempDir;
+
+struct Home {
+    dir: TempDir,
+}
+
+impl Home {
+    fn with(text: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(".ssh")).unwrap();
+        fs::write(dir.path().join(".ssh/config"), text).unwrap();
+        Self { dir }
+    }
+
+    fn file(&self) -> String {
+        self.dir.path().join(".ssh/config").to_str().unwrap().to_owned()
+    }
+
+    fn config(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(BINARY);
+        command.args(["ssh", "config"]).args(arguments).env("HOME", self.dir.path()).stdin(Stdio::null());
+        run_to_end(&mut command, secs(30))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+const CONFIG: &str = "\
+Host web*
+  HostName %h.example.com
+  User deploy
+  ForwardAgent yes
+Match host *.example.com
+  Port 2222
+  Ciphers aes256-ctr
+";
+
+#[test]
+fn every_value_is_shown_with_the_line_it_is_from() {
+    let home = Home::with(CONFIG);
+    let output = home.config(&["web1", "-F", &home.file()]);
+    let file = home.file();
+    let shown = text(&output.stdout);
+    assert!(shown.starts_with("web1: deploy@web1.example.com:2222\n"), "{shown}");
+    for (setting, line) in [("hostname %h.example.com", 2), ("user deploy", 3), ("port 2222", 6)] {
+        let found = shown.lines().any(|shown| {
+            shown.trim_start().starts_with(setting) && shown.ends_with(&format!("  {file}:{line}"))
+        });
+        assert!(found, "{setting}: {shown}");
+    }
+    assert!(
+        shown.contains(&format!("not followed:\n  {file}:4: forwardagent yes\n    ignored: ")),
+        "{shown}"
+    );
+}
+
+#[test]
+fn json_says_the_same() {
+    let home = Home::with(CONFIG);
+    let output = home.config(&["web1", "-l", "me", "-J", "gate", "--json"]);
+    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown["hostname"], "web1.example.com");
+    assert_eq!((&shown["user"], &shown["port"]), (&Value::from("me"), &Value::from(2222)));
+    assert_eq!(shown["proxy"]["jump"][0], "gate");
+    let notices = shown["not_followed"].as_array().unwrap();
+    assert!(
+        notices.iter().any(|notice| notice["effect"] == "ignored" && notice["keyword"] == "forwardagent")
+    );
+}
+
+#[test]
+fn like_ssh_writes_what_ssh_writes() {
+    let home = Home::with(CONFIG);
+    let ours = text(&home.config(&["web1", "-F", &home.file(), "--like-ssh"]).stdout);
+    let theirs = Command::new("ssh").args(["-G", "-F", &home.file(), "web1"]).stdin(Stdio::null()).output();
+    let theirs = text(&theirs.expect("ssh is missing: run `make setup`").stdout);
+    for keyword in
+        ["host", "hostname", "user", "port", "ciphers", "forwardagent", "controlmaster", "rekeylimit"]
+    {
+        let of =
+            |all: &str| all.lines().find(|line| line.starts_with(&format!("{keyword} "))).map(str::to_owned);
+        assert_eq!(of(&ours), of(&theirs), "{keyword}");
+        assert!(of(&ours).is_some(), "{keyword}");
+    }
+}
+
+#[test]
+fn all_faults_are_told_and_the_exit_code_is_2() {
+    let home = Home::with("Hostnmae x\nPort 99999\n");
+    let output = home.config(&["web1"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(said.contains(&format!(
+        "error: {}:1: hostnmae: no such keyword\n  hint: did you mean hostname?",
+        home.file()
+    )));
+    assert!(said.contains(&format!("error: {}:2: port: \"99999\" is no port", home.file())), "{said}");
+    assert_eq!(home.config(&["-oProxyCommand=id"]).status.code(), Some(2));
+    assert_eq!(home.config(&["web1", "-F", "/nowhere/config"]).status.code(), Some(2));
+}
+
+#[test]
+fn values_cannot_move_the_cursor() {
+    let home = Home::with("User a\u{1b}[2Jb\nLocalCommand \u{1b}]0;x\n");
+    let shown = text(&home.config(&["web1"]).stdout) + &text(&home.config(&["web1"]).stderr);
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+}

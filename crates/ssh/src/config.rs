@@ -1,0 +1,204 @@
+//! The user's and the system's `ssh_config`: reads the files and asks this machine what `logic::ssh::config` wants to
+//! know. What comes out is a [`Target`] (`target/configured.rs`).
+
+use std::fs;
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use logic::ssh::config::{
+    Asked, Catalogue, Config, Faults, File, Files, Group, Local, Machine, Presence, Resolved, Sources,
+};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::{self, Gid, Pid, Uid, User};
+
+/// Which files are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigFiles {
+    /// `~/.ssh/config`, then `/etc/ssh/ssh_config`.
+    Usual,
+    /// This one alone, as with `ssh -F`.
+    Only(PathBuf),
+    /// None, as with `ssh -F none`.
+    None,
+}
+
+/// `ssh_config` of this user on this machine: read once, asked for as many hosts as there are.
+///
+/// Asking may run commands (`Match exec`): not on a thread that must not wait.
+#[derive(Debug)]
+pub struct SshConfig {
+    config: Config,
+    local: Local,
+}
+
+impl SshConfig {
+    /// Reads the files. What is wrong in them comes out with the first host.
+    ///
+    /// # Errors
+    /// Nobody knows who runs this: no home directory.
+    pub fn read(files: &ConfigFiles) -> Result<Self, WhoAmI> {
+        Ok(Self::of(files, Self::current_user()?, Catalogue::openssh()))
+    }
+
+    /// The same for another user, and another version of OpenSSH, which knows other algorithms.
+    #[must_use]
+    pub fn of(files: &ConfigFiles, local: Local, known: Catalogue) -> Self {
+        let user = match files {
+            ConfigFiles::Usual => Some((format!("{}/.ssh/config", local.home), Presence::Optional)),
+            ConfigFiles::Only(path) => Some((path.to_string_lossy().into_owned(), Presence::Required)),
+            ConfigFiles::None => None,
+        };
+        let system = matches!(files, ConfigFiles::Usual).then(|| "/etc/ssh/ssh_config".to_owned());
+        let sources = Sources { user, system, home: local.home.clone(), uid: local.uid };
+        let config = Config::read(&sources, &Disk, &Here, known);
+        Self { config, local }
+    }
+
+    /// Who runs this. The home directory is HOME, else what the system knows; OpenSSH looks at the second only.
+    ///
+    /// # Errors
+    /// Nobody knows the home directory.
+    pub fn current_user() -> Result<Local, WhoAmI> {
+        let uid = Uid::effective();
+        let entry = User::from_uid(uid).ok().flatten();
+        let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let home = variable("HOME").or_else(|| Some(entry.as_ref()?.dir.to_string_lossy().into_owned()));
+        let user = entry.map(|entry| entry.name).or_else(|| variable("USER"));
+        let hostname =
+            unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let (home, user) = home.zip(user).ok_or(WhoAmI(uid.as_raw()))?;
+        Ok(Local { user, uid: uid.as_raw(), home, hostname })
+    }
+
+    /// What holds for a host.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the files.
+    pub fn resolve(&self, asked: &Asked) -> Result<Resolved, Faults> {
+        self.config.resolve(asked, &self.local, &Here)
+    }
+
+    /// Who asks, and from where.
+    #[must_use]
+    pub fn local(&self) -> &Local {
+        &self.local
+    }
+}
+
+/// The user has no entry and no HOME.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("nobody knows the home directory of user {0}: set HOME and USER")]
+pub struct WhoAmI(u32);
+
+/// Files of this machine.
+struct Disk;
+
+impl Files for Disk {
+    fn read(&self, path: &str) -> Result<Option<File>, String> {
+        let file = match fs::File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        let about = file.metadata().map_err(|error| error.to_string())?;
+        let mut bytes = Vec::new();
+        // A directory has no lines, as for OpenSSH; and nobody waits for a pipe or reads a device for ever.
+        if about.is_file() || path == "/dev/null" {
+            file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        } else if !about.is_dir() {
+            return Err("it is no regular file".to_owned());
+        }
+        Ok(Some(File {
+            text: String::from_utf8_lossy(&bytes).into_owned(),
+            owner: about.uid(),
+            mode: about.mode(),
+            group: group(about.uid(), about.gid()),
+        }))
+    }
+
+    fn glob(&self, pattern: &str) -> Result<Vec<String>, String> {
+        if !pattern.contains(['*', '?', '[']) {
+            return Ok(vec![pattern.to_owned()]);
+        }
+        let options = glob::MatchOptions {
+            require_literal_separator: true,
+            require_literal_leading_dot: true,
+            ..Default::default()
+        };
+        let paths = glob::glob_with(pattern, options).map_err(|error| error.to_string())?;
+        let found = paths.map(|path| path.map(|path| path.to_string_lossy().into_owned()));
+        found.collect::<Result<_, _>>().map_err(|error| error.to_string())
+    }
+}
+
+/// Where every user has a group of the same name, nobody else is in it unless somebody put them there.
+fn group(owner: u32, group: u32) -> Group {
+    let name = User::from_uid(Uid::from_raw(owner)).ok().flatten().map(|user| user.name);
+    let entry = unistd::Group::from_gid(Gid::from_raw(group)).ok().flatten();
+    match (name, entry) {
+        (Some(name), Some(entry)) if entry.name == name && entry.mem.iter().all(|member| *member == name) => {
+            Group::OwnerOnly
+        }
+        _ => Group::Others,
+    }
+}
+
+/// This machine.
+struct Here;
+
+impl Machine for Here {
+    fn exec(&self, command: &str) -> Result<bool, String> {
+        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh".into());
+        let mut child = Command::new(&shell)
+            .arg("-c")
+            .arg(command)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| format!("{}: {error}", Path::new(&shell).display()))?;
+        let pid = i32::try_from(child.id()).map_err(|error| error.to_string())?;
+        let (done, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let _ = done.send(child.wait());
+        });
+        match ended.recv_timeout(PATIENCE) {
+            Ok(Ok(status)) => match status.code() {
+                Some(code) => Ok(code == 0),
+                None => Err(format!("it was ended by a signal: {status}")),
+            },
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => {
+                // The thread reaps it.
+                let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+                Err(format!("it ran for more than {} s", PATIENCE.as_secs()))
+            }
+        }
+    }
+
+    fn addresses(&self) -> Result<Vec<IpAddr>, String> {
+        let interfaces = nix::ifaddrs::getifaddrs().map_err(|error| error.to_string())?;
+        let address = |interface: nix::ifaddrs::InterfaceAddress| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+        };
+        Ok(interfaces.filter_map(address).collect())
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+}
+
+/// Bytes read of one file; the limit is `logic`'s to complain about.
+const LARGEST: u64 = (16 << 20) + 1;
+/// How long a command of `Match exec` may take.
+const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,0 +1,164 @@
+//! A [`Target`] from `ssh_config`: the host, its keys, and every host on the way, each with a configuration of its own.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use logic::fleet::ending::{Failure, Phase, Reason, Remote};
+use logic::ssh::config::{self, Asked, Faults, Hop, Jump, Notice, Resolved};
+
+use super::{Algorithms, KeepAlive, Proxy, Rekey, Target};
+use crate::config::SshConfig;
+use crate::keys::KeyPlan;
+
+/// A host as it is configured.
+#[derive(Debug, Clone)]
+pub struct Configured {
+    /// How to reach it.
+    pub target: Target,
+    /// What OpenSSH would do for it and we do not: harmless, or ignored. What would need OpenSSH is a failure instead.
+    pub notices: Vec<Notice>,
+}
+
+impl Target {
+    /// What `ssh_config` says of a host, and of every host on the way to it.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the files; hosts that are reached through themselves; what only OpenSSH can do.
+    pub fn from_config(config: &SshConfig, asked: &Asked) -> Result<Configured, Failure> {
+        let resolved = config.resolve(asked).map_err(|faults| wrong(&asked.host, &faults))?;
+        let notices = resolved.notices.clone();
+        let target = reach(config, asked, &resolved, Before::Configured, &mut Vec::new())?;
+        Ok(Configured { target, notices })
+    }
+}
+
+/// One host with all it goes through. `way` is the hosts that are being reached through this one.
+fn reach(
+    config: &SshConfig,
+    asked: &Asked,
+    resolved: &Resolved,
+    before: Before,
+    way: &mut Vec<String>,
+) -> Result<Target, Failure> {
+    let here = format!("{}@{}:{}", resolved.user, resolved.host, resolved.port);
+    if way.contains(&here) || way.len() > LONGEST_WAY {
+        way.push(here);
+        let chain = way.join(" -> ");
+        let detail = format!("{}: ProxyJump goes through the same host again: {chain}", asked.host);
+        return Err(failure(detail, Some("`ProxyJump none` in the block of the gate ends it".to_owned())));
+    }
+    if let Some(notice) = resolved.obstacles().next() {
+        let all: Vec<String> = resolved.obstacles().map(describe).collect();
+        let detail = format!("{}: {}", asked.host, all.join("; "));
+        let advice = match notice.place {
+            Some(_) => "change the configuration, or use --engine openssh, which follows it",
+            None => "use --engine openssh",
+        };
+        return Err(failure(detail, Some(advice.to_owned())));
+    }
+    way.push(here);
+    let proxy = match &resolved.proxy {
+        _ if before == Before::Chosen => Proxy::None,
+        config::Proxy::Direct => Proxy::None,
+        config::Proxy::Command(command) => Proxy::Command(command.clone()),
+        config::Proxy::Jump(hops) => Proxy::Jump(chain(config, hops, way)?),
+    };
+    way.pop();
+    Ok(target(resolved, &config.local().home, proxy))
+}
+
+/// How the way up to a host is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// By the host's own configuration.
+    Configured,
+    /// By whoever named it in a chain.
+    Chosen,
+}
+
+/// The hosts of a chain, the nearest first. Only the nearest may have hosts before it by its own configuration: the others
+/// are reached through the one before them, whatever theirs says.
+fn chain(config: &SshConfig, hops: &[Hop], way: &mut Vec<String>) -> Result<Vec<Target>, Failure> {
+    let mut targets = Vec::new();
+    for (at, hop) in hops.iter().enumerate() {
+        // What OpenSSH would be told with -J.
+        let jump = (at > 0).then(|| Jump::Through(hops[..at].to_vec()));
+        let asked =
+            Asked { host: hop.host.clone(), user: hop.user.clone(), port: hop.port, jump, command: None };
+        let resolved = config.resolve(&asked).map_err(|faults| wrong(&asked.host, &faults))?;
+        let before = if at == 0 { Before::Configured } else { Before::Chosen };
+        let mut target = reach(config, &asked, &resolved, before, way)?;
+        if let Proxy::Jump(nearer) = &mut target.proxy {
+            targets.append(nearer);
+            target.proxy = Proxy::None;
+        }
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+fn target(resolved: &Resolved, home: &str, proxy: Proxy) -> Target {
+    let mut target = Target::new(resolved.identity(), &resolved.user);
+    target.host.clone_from(&resolved.host);
+    target.port = resolved.port;
+    target.proxy = proxy;
+    target.keys = key_plan(resolved, home);
+    let list = |names: &Option<Vec<String>>| names.clone().unwrap_or_default();
+    target.algorithms = Algorithms {
+        kex: list(&resolved.kex),
+        ciphers: list(&resolved.ciphers),
+        macs: list(&resolved.macs),
+        host_keys: list(&resolved.host_key_algorithms),
+    };
+    if let Some(limit) = resolved.connect_timeout {
+        target.connect_timeout = limit;
+    }
+    let usual = KeepAlive::default();
+    let interval = resolved.alive_interval.map_or(usual.interval, |time| (!time.is_zero()).then_some(time));
+    let count = resolved.alive_count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usual.count);
+    target.keep_alive = KeepAlive { interval, count };
+    let usual = Rekey::default();
+    let bytes = resolved.rekey.bytes.and_then(|bytes| usize::try_from(bytes).ok());
+    let time = resolved.rekey.time.unwrap_or(usual.time);
+    target.rekey = Rekey {
+        bytes: bytes.map_or(usual.bytes, |bytes| bytes.clamp(SMALLEST_REKEY, usual.bytes)),
+        time: time.max(Duration::from_secs(1)),
+    };
+    target
+}
+
+fn wrong(host: &str, faults: &Faults) -> Failure {
+    failure(format!("{host}: the SSH configuration has faults:\n{faults}"), None)
+}
+
+fn describe(notice: &Notice) -> String {
+    let place = notice.place.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
+    let keyword = notice.keyword.map_or("", |keyword| keyword.name());
+    format!("{place}{keyword} {}: {}", notice.value, notice.meaning)
+}
+
+fn failure(detail: String, advice: Option<String>) -> Failure {
+    Failure {
+        phase: Phase::Queued,
+        reason: Reason::Configuration,
+        detail,
+        advice,
+        remote: Remote::NeverStarted,
+    }
+}
+
+/// Without IdentityFile the usual files are tried, those that exist.
+fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
+    let named: Vec<PathBuf> = resolved.identity_files.iter().map(|file| PathBuf::from(&file.path)).collect();
+    let none_named = resolved.place(config::Keyword::IdentityFile).is_none();
+    let usual = USUAL_KEYS.iter().map(|name| Path::new(home).join(".ssh").join(name));
+    let files = if none_named { usual.filter(|path| path.exists()).collect() } else { named };
+    KeyPlan { files }
+}
+
+/// Below `~/.ssh`.
+const USUAL_KEYS: &[&str] = &["id_rsa", "id_ecdsa", "id_ed25519"];
+/// Hosts on one way.
+const LONGEST_WAY: usize = 16;
+/// Changing keys more often than this only costs.
+const SMALLEST_REKEY: usize = 64 * 1024;
