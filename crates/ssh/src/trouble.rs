@@ -112,6 +112,13 @@ pub(crate) fn handshake(fault: &Error, heard: &Heard, name: &str, place: &str) -
             format!("what answers for {name} at {place} does not speak SSH: it said {}", harmless(&said)),
             "check the port",
         ),
+        (Some(version), _) if !["SSH-2.0-", "SSH-1.99-"].iter().any(|known| version.starts_with(known)) => {
+            failure(
+                Phase::Identity,
+                Reason::Protocol,
+                format!("{name} at {place} does not speak SSH 2: it said {}", harmless(&version)),
+            )
+        }
         (None, true) => advised(
             Phase::Identity,
             Reason::TurnedAway,

@@ -68,10 +68,12 @@ impl Sshd {
         }
         let (address, port) = free_address();
         let shown = path.display();
+        // Of this option, unlike others, the last line wins.
+        let startups = if lines.contains("MaxStartups") { "" } else { "MaxStartups 200\n" };
         let config = format!(
             "{lines}\nListenAddress {address}\nPort {port}\nHostKey {shown}/host\nAuthorizedKeysFile {shown}/authorized_keys\n\
              PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
-             PermitRootLogin yes\nLogLevel VERBOSE\nMaxStartups 200\nSubsystem sftp internal-sftp\nPrintMotd no\n"
+             PermitRootLogin yes\nLogLevel VERBOSE\n{startups}Subsystem sftp internal-sftp\nPrintMotd no\n"
         );
         let file = path.join("sshd_config");
         fs::write(&file, config).unwrap();
@@ -125,6 +127,11 @@ impl Sshd {
     /// Its process id: sessions are its children.
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// How many connections it serves.
+    pub fn connections(&self) -> usize {
+        children_of(self.process.id()).len()
     }
 
     /// Processes below this sshd whose command line contains `word`, as `ps` sees them.

@@ -1,0 +1,231 @@
+//! Servers that refuse, stall, lie or talk nonsense: each ends with its phase and its reason, and in time.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use logic::fleet::ending::{Failure, Phase, Reason, Remote};
+use ssh::{KeyPlan, Target};
+use support::sshd::{Sshd, free_address, keygen, program};
+use support::{Pinned, client, target};
+
+/// What a server of the test's own does with one connection.
+fn hostile(script: impl FnOnce(TcpStream) + Send + 'static) -> (Target, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut target = Target::new("web1", "somebody");
+    target.addresses.known = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+    target.port = listener.local_addr().unwrap().port();
+    target.connect_timeout = Duration::from_secs(10);
+    (target, std::thread::spawn(move || script(listener.accept().unwrap().0)))
+}
+
+async fn failure_of(target: &Target) -> Failure {
+    let failure = client(&Arc::new(Pinned::default())).connect(target, &|_| {}).await.err().unwrap();
+    assert_eq!(failure.remote, Remote::NeverStarted);
+    for word in ["Error", "Os {", "kind:", "russh", "\u{1b}"] {
+        assert!(!failure.detail.contains(word), "{word} in {}", failure.detail);
+    }
+    failure
+}
+
+#[track_caller]
+fn assert_is(failure: &Failure, phase: Phase, reason: Reason, words: &str) {
+    assert_eq!((failure.phase, failure.reason), (phase, reason), "{failure:?}");
+    assert!(failure.detail.contains(words), "{}", failure.detail);
+}
+
+#[tokio::test]
+async fn nobody_listens() {
+    let (address, port) = free_address();
+    let mut target = Target::new("web1", "somebody");
+    target.addresses.known = vec![IpAddr::V4(address)];
+    target.port = port;
+    assert_is(&failure_of(&target).await, Phase::Connect, Reason::Refused, "nobody listens there");
+}
+
+#[tokio::test]
+async fn a_name_without_an_address() {
+    let target = Target::new("no-such-host.invalid", "somebody");
+    let failure = failure_of(&target).await;
+    assert_is(&failure, Phase::Resolve, Reason::NoAddress, "look up no-such-host.invalid");
+}
+
+#[tokio::test]
+async fn the_first_address_that_answers_is_taken() {
+    let sshd = Sshd::start();
+    let mut target = target(&sshd);
+    let (closed, _) = free_address();
+    target.addresses.known.insert(0, IpAddr::V4(closed));
+    assert!(client(&Pinned::of(&[&sshd])).connect(&target, &|_| {}).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_up_at_once_turned_us_away() {
+    let (target, server) = hostile(drop);
+    let failure = failure_of(&target).await;
+    assert_is(&failure, Phase::Identity, Reason::TurnedAway, "hung up before it said anything");
+    assert!(failure.advice.unwrap().contains("MaxStartups"));
+    server.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_says_it_is_full_turned_us_away() {
+    for words in ["Exceeded MaxStartups\r\n", "Not allowed at this time\r\n"] {
+        let (target, _server) = hostile(move |mut stream| stream.write_all(words.as_bytes()).unwrap());
+        assert_is(&failure_of(&target).await, Phase::Identity, Reason::TurnedAway, words.trim());
+    }
+}
+
+#[tokio::test]
+async fn a_real_sshd_that_is_full_turned_us_away() {
+    let sshd = Sshd::with("MaxStartups 1:100:1\nLoginGraceTime 60");
+    let _first = TcpStream::connect((sshd.address, sshd.port)).unwrap();
+    let mut target = target(&sshd);
+    support::eventually("the first one counts", || sshd.log().contains("Connection from")).await;
+    target.connect_timeout = Duration::from_secs(20);
+    let failure = failure_of(&target).await;
+    assert_is(&failure, Phase::Identity, Reason::TurnedAway, "web1");
+}
+
+#[tokio::test]
+async fn something_that_is_no_ssh_is_quoted_harmlessly() {
+    let (target, _server) = hostile(|mut stream| {
+        stream.write_all(b"HTTP/1.1 400 Bad \x1b[31mRequest\r\n\r\n").unwrap();
+    });
+    let failure = failure_of(&target).await;
+    assert_is(
+        &failure,
+        Phase::Identity,
+        Reason::Protocol,
+        "does not speak SSH: it said \"HTTP/1.1 400 Bad \\u{1b}[31m",
+    );
+}
+
+#[tokio::test]
+async fn an_endless_greeting_is_cut_off() {
+    for line in ["welcome\r\n", "x"] {
+        let (target, server) =
+            hostile(move |mut stream| while stream.write_all(line.repeat(500).as_bytes()).is_ok() {});
+        assert_is(&failure_of(&target).await, Phase::Identity, Reason::Protocol, "does not speak SSH");
+        server.join().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_old_version_is_told() {
+    let (target, _server) = hostile(|mut stream| {
+        stream.write_all(b"SSH-1.5-Ancient\r\n").unwrap();
+        let _ = stream.read(&mut [0; 100]);
+    });
+    assert_is(&failure_of(&target).await, Phase::Identity, Reason::Protocol, "does not speak SSH 2");
+}
+
+#[tokio::test]
+async fn a_gigantic_packet_is_refused() {
+    let (target, server) = hostile(|mut stream| {
+        stream.write_all(b"SSH-2.0-Giant\r\n\x7f\xff\xff\xff\x04AAAAAAAAAAAAAAAAAAAA").unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    });
+    assert_is(&failure_of(&target).await, Phase::Identity, Reason::Protocol, "2147483647 bytes");
+    server.join().unwrap();
+}
+
+#[tokio::test]
+async fn garbage_after_the_version_is_refused() {
+    let (target, server) = hostile(|mut stream| {
+        stream.write_all(b"SSH-2.0-Garbage\r\n\x00\x00\x00\x0c\x04\x14AAAAAAAAAAAAAAAAAAAAAAAA").unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    });
+    assert_eq!(failure_of(&target).await.reason, Reason::Protocol);
+    server.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_stops_anywhere_runs_into_the_limit_and_is_let_go() {
+    for (greeting, words) in
+        [("", "did not say who it is"), ("SSH-2.0-Slow\r\n", "the key exchange did not finish")]
+    {
+        let (mut target, server) = hostile(move |mut stream| {
+            stream.write_all(greeting.as_bytes()).unwrap();
+            // Ends only when the client lets the connection go.
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest);
+        });
+        target.connect_timeout = Duration::from_millis(300);
+        assert_is(&failure_of(&target).await, Phase::Identity, Reason::TimedOut, words);
+        tokio::task::spawn_blocking(move || server.join().unwrap()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_given_up_lets_its_connection_go() {
+    let (target, server) = hostile(|mut stream| {
+        stream.write_all(b"SSH-2.0-Slow\r\n").unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    });
+    let client = client(&Arc::new(Pinned::default()));
+    let attempt = client.connect(&target, &|_| {});
+    assert!(tokio::time::timeout(Duration::from_millis(300), attempt).await.is_err());
+    tokio::task::spawn_blocking(move || server.join().unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn no_algorithm_in_common_names_what_the_server_offers() {
+    let sshd = Sshd::with("KexAlgorithms diffie-hellman-group14-sha1");
+    let failure = failure_of(&target(&sshd)).await;
+    assert_is(&failure, Phase::Identity, Reason::NoAlgorithm, "diffie-hellman-group14-sha1");
+    assert!(failure.advice.unwrap().contains("KexAlgorithms"));
+    let sshd = Sshd::with("Ciphers 3des-cbc");
+    assert_is(&failure_of(&target(&sshd)).await, Phase::Identity, Reason::NoAlgorithm, "3des-cbc");
+}
+
+#[tokio::test]
+async fn a_restriction_that_leaves_nothing_is_a_fault_of_the_configuration() {
+    let sshd = Sshd::start();
+    let mut target = target(&sshd);
+    target.algorithms.ciphers = vec!["none".to_owned(), "arcfour".to_owned()];
+    assert_is(&failure_of(&target).await, Phase::Queued, Reason::Configuration, "Ciphers");
+}
+
+#[tokio::test]
+async fn restrictions_are_obeyed() {
+    let sshd = Sshd::start();
+    let mut target = target(&sshd);
+    target.algorithms.ciphers = vec!["chacha20-poly1305@openssh.com".to_owned()];
+    target.algorithms.kex = vec!["ecdh-sha2-nistp256".to_owned()];
+    let session = client(&Pinned::of(&[&sshd])).connect(&target, &|_| {}).await.unwrap();
+    let negotiated = session.facts().negotiated.unwrap();
+    assert_eq!(negotiated.cipher, "chacha20-poly1305@openssh.com");
+    assert_eq!(negotiated.kex, "ecdh-sha2-nistp256");
+}
+
+#[tokio::test]
+async fn a_key_that_the_server_does_not_know_is_denied() {
+    let sshd = Sshd::start();
+    let other = sshd.directory.path().join("other");
+    keygen(&other, &["-t", "ed25519"]);
+    let mut target = target(&sshd);
+    target.keys = KeyPlan { files: vec![other], ..KeyPlan::default() };
+    let failure = client(&Pinned::of(&[&sshd])).connect(&target, &|_| {}).await.err().unwrap();
+    assert_eq!((failure.phase, failure.reason), (Phase::Authenticate, Reason::Denied), "{failure:?}");
+}
+
+#[tokio::test]
+async fn facts_tell_what_was_learnt() {
+    let sshd = Sshd::with(&format!("Banner {}", program("sshd").with_file_name("no-such-file").display()));
+    let session = support::session(&sshd).await;
+    let facts = session.facts();
+    assert!(facts.server.starts_with("SSH-2.0-OpenSSH"), "{}", facts.server);
+    assert_eq!(facts.address.unwrap().to_string(), format!("{}:{}", sshd.address, sshd.port));
+    let negotiated = facts.negotiated.unwrap();
+    assert_eq!(negotiated.strict, ssh::Strict::Yes, "{negotiated:?}");
+    assert!(facts.timings.identity > Duration::ZERO);
+}
