@@ -3,4 +3,5 @@
 pub mod ending;
 pub mod groups;
 pub mod hostfile;
+pub mod line;
 pub mod nodeset;
