@@ -210,7 +210,9 @@ pub async fn find_keys(
     let mut first_failure = None;
     // A console names all keys of a host; one handshake for each type, and no more than needed for the others.
     for types in TYPES {
-        match fetch(target, types).await {
+        let mut target = target.clone();
+        target.algorithms.host_keys = types.iter().map(|name| (*name).to_owned()).collect();
+        match fetch(&target, types).await {
             Ok(one) => {
                 let speaks = claim.speaks_for(&one.key);
                 shown.push(one);
