@@ -213,7 +213,7 @@ async fn a_key_that_the_server_does_not_know_is_denied() {
     let other = sshd.directory.path().join("other");
     keygen(&other, &["-t", "ed25519"]);
     let mut target = target(&sshd);
-    target.keys = KeyPlan { files: vec![other], ..KeyPlan::default() };
+    target.keys = KeyPlan::of_file(other);
     let failure = client(&Pinned::of(&[&sshd])).connect(&target, &|_| {}).await.err().unwrap();
     assert_eq!((failure.phase, failure.reason), (Phase::Authenticate, Reason::Denied), "{failure:?}");
 }
