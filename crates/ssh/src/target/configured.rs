@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason, Remote};
-use logic::ssh::config::{self, Asked, Faults, Hop, Jump, Notice, Resolved};
+use logic::ssh::config::{
+    self, Agent, Asked, Faults, Hop, Jump, KeyFile, Keyword, Notice, Resolved, Value,
+};
 
 use super::{Algorithms, KeepAlive, Proxy, Rekey, Target};
 use crate::config::SshConfig;
-use crate::keys::KeyPlan;
+use crate::keys::{Identity, KeyPlan, Method, Named, OtherKeys};
 
 /// A host as it is configured.
 #[derive(Debug, Clone)]
@@ -147,17 +149,36 @@ fn failure(detail: String, advice: Option<String>) -> Failure {
     }
 }
 
-/// Without IdentityFile the usual files are tried, those that exist.
+/// Without IdentityFile the usual files are tried; `IdentityFile none` names none.
 fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
-    let named: Vec<PathBuf> = resolved.identity_files.iter().map(|file| PathBuf::from(&file.path)).collect();
-    let none_named = resolved.place(config::Keyword::IdentityFile).is_none();
-    let usual = USUAL_KEYS.iter().map(|name| Path::new(home).join(".ssh").join(name));
-    let files = if none_named { usual.filter(|path| path.exists()).collect() } else { named };
-    KeyPlan { files }
+    let agent = match &resolved.agent {
+        Agent::Environment => {
+            std::env::var_os("SSH_AUTH_SOCK").filter(|path| !path.is_empty()).map(PathBuf::from)
+        }
+        Agent::Nobody => None,
+        Agent::Socket(path) => Some(PathBuf::from(path)),
+    };
+    let plan = KeyPlan::of_home(Path::new(home), agent);
+    let named = |file: &KeyFile| Identity { path: PathBuf::from(&file.path), named: Named::ByUser };
+    let is_named = resolved.settings.iter().any(|setting| setting.keyword == Keyword::IdentityFile);
+    KeyPlan {
+        identities: match is_named {
+            true => resolved.identity_files.iter().map(named).collect(),
+            false => plan.identities,
+        },
+        certificates: resolved.certificate_files.iter().map(|file| PathBuf::from(&file.path)).collect(),
+        others: if resolved.identities_only { OtherKeys::Ignored } else { OtherKeys::Offered },
+        accepted: resolved.accepted_algorithms.clone(),
+        public_key: if resolved.public_key { Method::On } else { Method::Off },
+        // Nobody is asked anything unless the configuration says so itself.
+        interactive: match resolved.setting(Keyword::KbdInteractiveAuthentication) {
+            Some(Value::Word("yes")) => Method::On,
+            _ => Method::Off,
+        },
+        agent: plan.agent,
+    }
 }
 
-/// Below `~/.ssh`.
-const USUAL_KEYS: &[&str] = &["id_rsa", "id_ecdsa", "id_ed25519"];
 /// Hosts on one way.
 const LONGEST_WAY: usize = 16;
 /// Changing keys more often than this only costs.

@@ -154,6 +154,12 @@ impl Resolved {
         self.settings.iter().find(|setting| setting.keyword == keyword)?.place.as_ref()
     }
 
+    /// What a keyword was set to, if it was; of several values the first.
+    #[must_use]
+    pub fn setting(&self, keyword: Keyword) -> Option<&Value> {
+        self.settings.iter().find(|setting| setting.keyword == keyword).map(|setting| &setting.value)
+    }
+
     /// What only OpenSSH can do, although it was asked for.
     pub fn obstacles(&self) -> impl Iterator<Item = &Notice> {
         self.notices.iter().filter(|notice| notice.effect == Effect::NeedsOpenSsh)
