@@ -83,13 +83,15 @@ fn advice(target: &Target, attempts: &[Attempt]) -> Option<String> {
         return advice.clone();
     }
     let methods = methods(attempts);
+    let asks_questions = target.keys.interactive == Method::Off
+        && methods.is_some_and(|methods| methods.contains(&"keyboard-interactive"));
+    let questions =
+        Some("the server asks questions: set KbdInteractiveAuthentication yes for this host".to_owned());
     if let Some(methods) = &methods
         && !methods.contains(&"publickey")
     {
-        if methods.contains(&"keyboard-interactive") && target.keys.interactive == Method::Off {
-            return Some(
-                "the server asks questions: set KbdInteractiveAuthentication yes for this host".to_owned(),
-            );
+        if asks_questions {
+            return questions;
         }
         return Some(format!(
             "the server accepts only {}: allow PubkeyAuthentication there (passwords are not used here)",
@@ -113,6 +115,9 @@ fn advice(target: &Target, attempts: &[Attempt]) -> Option<String> {
         return Some(format!("have the certificate signed anew: {doubt}"));
     }
     if attempts.iter().any(|attempt| matches!(attempt.answer, Answer::Partial { .. })) {
+        if asks_questions {
+            return questions;
+        }
         return Some("the server wants more than one proof, and no other one of ours fits".to_owned());
     }
     if refused > 0 {
