@@ -8,7 +8,7 @@ use logic::ssh::config::{self, Asked, Faults, Hop, Jump, Notice, Resolved};
 
 use super::{Algorithms, KeepAlive, Proxy, Rekey, Target};
 use crate::config::SshConfig;
-use crate::keys::KeyPlan;
+use crate::keys::{Identity, KeyPlan, Named, OtherKeys};
 
 /// A host as it is configured.
 #[derive(Debug, Clone)]
@@ -149,15 +149,27 @@ fn failure(detail: String, advice: Option<String>) -> Failure {
 
 /// Without IdentityFile the usual files are tried, those that exist.
 fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
-    let named: Vec<PathBuf> = resolved.identity_files.iter().map(|file| PathBuf::from(&file.path)).collect();
-    let none_named = resolved.place(config::Keyword::IdentityFile).is_none();
-    let usual = USUAL_KEYS.iter().map(|name| Path::new(home).join(".ssh").join(name));
-    let files = if none_named { usual.filter(|path| path.exists()).collect() } else { named };
-    KeyPlan { files }
+    let mut plan = KeyPlan::of_home(Path::new(home), agent(resolved));
+    if resolved.place(config::Keyword::IdentityFile).is_some() {
+        let named = |file: &config::KeyFile| Identity { path: PathBuf::from(&file.path), named: Named::ByUser };
+        plan.identities = resolved.identity_files.iter().map(named).collect();
+    }
+    plan.certificates = resolved.certificate_files.iter().map(|file| PathBuf::from(&file.path)).collect();
+    if resolved.identities_only {
+        plan.others = OtherKeys::Ignored;
+    }
+    plan
 }
 
-/// Below `~/.ssh`.
-const USUAL_KEYS: &[&str] = &["id_rsa", "id_ecdsa", "id_ed25519"];
+/// IdentityAgent, else the environment.
+fn agent(resolved: &Resolved) -> Option<PathBuf> {
+    match &resolved.agent {
+        config::Agent::Environment => std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from),
+        config::Agent::Nobody => None,
+        config::Agent::Socket(path) => Some(PathBuf::from(path)),
+    }
+}
+
 /// Hosts on one way.
 const LONGEST_WAY: usize = 16;
 /// Changing keys more often than this only costs.
