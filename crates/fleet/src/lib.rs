@@ -1,3 +1,4 @@
 //! The fleet: a command on many hosts at once, and tunnels that are proved before a job runs through them.
 
+pub mod run;
 pub mod tunnel;
