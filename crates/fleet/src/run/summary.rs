@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use logic::fleet::ending::{Ending, Remote};
+use logic::fleet::nodeset;
 use logic::fleet::verdict::{Status, groups};
 
 use serde_json::{Value, json};
@@ -107,11 +108,7 @@ fn endings(names: &[String], endings: &[Ending], elapsed: Duration) -> String {
 }
 
 fn fold(hosts: &[String]) -> String {
-    const FEW: usize = 12;
-    match hosts.len() {
-        ..=FEW => hosts.join(","),
-        more => format!("{},... and {} more", hosts[..FEW].join(","), more - FEW),
-    }
+    nodeset::fold(hosts.iter().map(String::as_str))
 }
 
 fn plural(count: usize) -> &'static str {

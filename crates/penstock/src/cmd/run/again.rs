@@ -14,7 +14,7 @@ use crate::output::{Failure, plain_lines, print};
 #[group(skip)]
 pub struct Arguments {
     /// The last command again, on these of its hosts: never-started, failed, or a SET
-    #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "hosts", "command"], help_heading = "Again")]
+    #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "group", "hosts", "command"], help_heading = "Again")]
     pub again: Option<String>,
     /// Show what the last run did
     #[arg(long, help_heading = "Again")]
