@@ -1,7 +1,13 @@
 //! Decisions about many hosts at once: which they are, what happened on each, and how their output is shown.
 
 pub mod ending;
+pub mod leash;
 pub mod groups;
 pub mod hostfile;
 pub mod line;
 pub mod nodeset;
+pub mod openssh;
+pub mod pace;
+pub mod script;
+pub mod verdict;
+pub mod waves;

@@ -8,6 +8,7 @@ pub mod documents;
 pub mod host;
 pub mod known_hosts;
 pub mod lab;
+pub mod run;
 pub mod serve;
 pub mod ssh;
 pub mod tls_grade;

@@ -5,6 +5,7 @@
 //! - `cmd/ctl.rs` talks to a running front door; `ctl/client.rs` is the protocol
 //! - `cmd/demo.rs` shows all of it in one command; `demo/` holds its backends, certificates, traffic and table
 //! - `cmd/host.rs` and `cmd/known_hosts.rs` show and change who is known; decisions are in `crates/logic`, files in `crates/ssh`
+//! - `cmd/run.rs` runs a command on many hosts; all of that is in `crates/fleet`
 //! - `cmd/lab.rs` starts SSH hosts to try things on; all of them are in `crates/ssh`
 //! - `cmd/bench.rs` measures; all of that is in `crates/bench`
 //! - `cmd/tls_grade.rs` rates listeners; all of that is in `crates/grade`
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => cmd::check::run(&arguments),
         Command::Ctl(arguments) => cmd::ctl::run(&arguments),
         Command::Demo(arguments) => cmd::demo::run(&arguments),
+        Command::Run(arguments) => cmd::run::run(&arguments),
         Command::Host(arguments) => cmd::host::run(&arguments),
         Command::KnownHosts(arguments) => cmd::known_hosts::run(&arguments),
         Command::Lab(arguments) => cmd::lab::run(&arguments),
@@ -88,6 +90,7 @@ enum Command {
     Check(cmd::check::Arguments),
     Ctl(cmd::ctl::Arguments),
     Demo(cmd::demo::Arguments),
+    Run(Box<cmd::run::Arguments>),
     Host(cmd::host::Arguments),
     KnownHosts(cmd::known_hosts::Arguments),
     Lab(cmd::lab::Arguments),

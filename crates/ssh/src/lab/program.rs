@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use logic::fleet::leash;
 use russh::server::Msg;
 use russh::{ChannelWriteHalf, Sig};
 use tokio::sync::mpsc;
@@ -70,13 +71,24 @@ impl<'a> Program<'a> {
     /// Runs it to its end.
     pub(super) async fn call(&mut self, call: Call) -> Ended {
         let next = match call {
-            Call::Command(text) => self.script(&text).await,
+            Call::Command(text) => self.command(&text).await,
             Call::Shell => self.stdin_script().await,
         };
         match next {
             Ok(Next::Status(status) | Next::Exit(status)) => Ended::Status(status),
             Ok(Next::Killed(signal)) => Ended::Signal(signal),
             Err(Gone) => Ended::Left,
+        }
+    }
+
+    /// A command, which may have come on a leash: this host has no processes that need one, and says that it holds.
+    async fn command(&mut self, text: &[u8]) -> Result<Next, Gone> {
+        match std::str::from_utf8(text).ok().and_then(leash::unwrap) {
+            Some(leashed) => {
+                self.print(Sink::Stdout, leashed.mark).await?;
+                self.script(leashed.command.as_bytes()).await
+            }
+            None => self.script(text).await,
         }
     }
 

@@ -10,7 +10,11 @@ use logic::ssh::config::{
 
 use super::{Algorithms, KeepAlive, Proxy, Rekey, Target};
 use crate::config::SshConfig;
+<<<<<<< HEAD
 use crate::keys::{Identity, KeyPlan, Method, Named, OtherKeys};
+=======
+use crate::keys::{Identity, KeyPlan, Named, OtherKeys};
+>>>>>>> run
 
 /// A host as it is configured.
 #[derive(Debug, Clone)]
@@ -151,6 +155,7 @@ fn failure(detail: String, advice: Option<String>) -> Failure {
 
 /// Without IdentityFile the usual files are tried; `IdentityFile none` names none.
 fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
+<<<<<<< HEAD
     let agent = match &resolved.agent {
         Agent::Environment => {
             std::env::var_os("SSH_AUTH_SOCK").filter(|path| !path.is_empty()).map(PathBuf::from)
@@ -176,6 +181,26 @@ fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
             _ => Method::Off,
         },
         agent: plan.agent,
+=======
+    let mut plan = KeyPlan::of_home(Path::new(home), agent(resolved));
+    if resolved.place(config::Keyword::IdentityFile).is_some() {
+        let named = |file: &config::KeyFile| Identity { path: PathBuf::from(&file.path), named: Named::ByUser };
+        plan.identities = resolved.identity_files.iter().map(named).collect();
+    }
+    plan.certificates = resolved.certificate_files.iter().map(|file| PathBuf::from(&file.path)).collect();
+    if resolved.identities_only {
+        plan.others = OtherKeys::Ignored;
+    }
+    plan
+}
+
+/// IdentityAgent, else the environment.
+fn agent(resolved: &Resolved) -> Option<PathBuf> {
+    match &resolved.agent {
+        config::Agent::Environment => std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from),
+        config::Agent::Nobody => None,
+        config::Agent::Socket(path) => Some(PathBuf::from(path)),
+>>>>>>> run
     }
 }
 

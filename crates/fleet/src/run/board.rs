@@ -1,0 +1,163 @@
+//! Where every host stands: written by its task, read by the progress line and the scheduler.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use logic::fleet::ending::Phase;
+
+/// Where a host stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// At this phase.
+    At(Phase),
+    /// Turned away, and waiting for another try.
+    Waiting,
+    /// Its command ended with 0.
+    Well,
+    /// It ended in any other way.
+    Failed,
+}
+
+/// How many hosts stand where.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Their turn has not come, or comes again.
+    pub left: usize,
+    /// On their way up.
+    pub starting: usize,
+    /// Running the command.
+    pub running: usize,
+    /// Done, and well.
+    pub well: usize,
+    /// Done, and not well.
+    pub failed: usize,
+}
+
+/// One row per host, without locks.
+#[derive(Debug)]
+pub struct Board {
+    begin: Instant,
+    rows: Vec<Row>,
+    names: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Row {
+    stage: AtomicU8,
+    /// Milliseconds from the begin of the run.
+    since: AtomicU32,
+}
+
+impl Board {
+    /// For hosts of these names, all queued.
+    #[must_use]
+    pub fn new(names: Vec<String>) -> Self {
+        Self { begin: Instant::now(), rows: names.iter().map(|_| Row::default()).collect(), names }
+    }
+
+    /// A host's name.
+    #[must_use]
+    pub fn name(&self, host: usize) -> &str {
+        self.names.get(host).map_or("", String::as_str)
+    }
+
+    /// All names.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// When the run began.
+    #[must_use]
+    pub fn begin(&self) -> Instant {
+        self.begin
+    }
+
+    /// Says where a host stands from now on.
+    pub fn set(&self, host: usize, stage: Stage) {
+        let Some(row) = self.rows.get(host) else { return };
+        let code = STAGES.iter().position(|known| *known == stage).unwrap_or(0);
+        row.since
+            .store(u32::try_from(self.begin.elapsed().as_millis()).unwrap_or(u32::MAX), Ordering::Relaxed);
+        row.stage.store(u8::try_from(code).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Where a host stands.
+    #[must_use]
+    pub fn stage(&self, host: usize) -> Stage {
+        let code = self.rows.get(host).map_or(0, |row| row.stage.load(Ordering::Relaxed));
+        STAGES[usize::from(code).min(STAGES.len() - 1)]
+    }
+
+    /// How far a host got.
+    #[must_use]
+    pub fn phase(&self, host: usize) -> Phase {
+        match self.stage(host) {
+            Stage::At(phase) => phase,
+            _ => Phase::Queued,
+        }
+    }
+
+    /// Everything in numbers.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for host in 0..self.rows.len() {
+            *match self.stage(host) {
+                Stage::At(Phase::Queued) | Stage::Waiting => &mut counts.left,
+                Stage::At(Phase::Run) => &mut counts.running,
+                Stage::At(_) => &mut counts.starting,
+                Stage::Well => &mut counts.well,
+                Stage::Failed => &mut counts.failed,
+            } += 1;
+        }
+        counts
+    }
+
+    /// The hosts at work, those first that have been in their phase for the longest time.
+    #[must_use]
+    pub fn at_work(&self) -> Vec<(usize, Phase, Duration)> {
+        let now = u32::try_from(self.begin.elapsed().as_millis()).unwrap_or(u32::MAX);
+        let mut busy: Vec<_> = (0..self.rows.len())
+            .filter_map(|host| match self.stage(host) {
+                Stage::At(phase) if phase != Phase::Queued => {
+                    let since = self.rows[host].since.load(Ordering::Relaxed);
+                    Some((host, phase, Duration::from_millis(u64::from(now.saturating_sub(since)))))
+                }
+                _ => None,
+            })
+            .collect();
+        busy.sort_by_key(|(host, _, took)| (std::cmp::Reverse(*took), *host));
+        busy
+    }
+}
+
+const STAGES: [Stage; 10] = [
+    Stage::At(Phase::Queued),
+    Stage::At(Phase::Resolve),
+    Stage::At(Phase::Connect),
+    Stage::At(Phase::Identity),
+    Stage::At(Phase::Authenticate),
+    Stage::At(Phase::Start),
+    Stage::At(Phase::Run),
+    Stage::Waiting,
+    Stage::Well,
+    Stage::Failed,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_comes_back_as_it_was_set_and_all_hosts_are_counted() {
+        let board = Board::new(vec!["h".to_owned(); STAGES.len()]);
+        for (host, stage) in STAGES.into_iter().enumerate() {
+            board.set(host, stage);
+            assert_eq!(board.stage(host), stage);
+        }
+        let counts = board.counts();
+        assert_eq!(counts, Counts { left: 2, starting: 5, running: 1, well: 1, failed: 1 });
+        assert_eq!(board.at_work().len(), 6);
+    }
+}

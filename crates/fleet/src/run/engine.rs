@@ -1,0 +1,156 @@
+//! What carries a command to a host: our own client, or the user's `ssh` as a process per host.
+//! The two look alike from `run/turn.rs`, so that one can be the referee of the other.
+
+use bytes::Bytes;
+use logic::fleet::ending::{Ending, Failure, Phase};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+
+use super::Host;
+use super::native::{self, Native};
+use super::openssh::{self, OpenSsh};
+
+/// What carries commands.
+pub enum Engine {
+    /// `crates/ssh`.
+    Native(Native),
+    /// The user's `ssh`.
+    OpenSsh(OpenSsh),
+}
+
+/// What happens on a host.
+#[derive(Debug)]
+pub enum Happening {
+    /// It gets further.
+    Phase(Phase),
+    /// Output of the command.
+    Output(Stream, Bytes),
+    /// The last one.
+    Ended(Ending),
+}
+
+/// Where a command wrote to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// A way to a host, logged in or about to be.
+pub(super) enum Way {
+    Native(native::Way),
+    OpenSsh,
+}
+
+/// A command under way.
+pub(super) enum Running {
+    Native(native::Running),
+    OpenSsh(Box<openssh::Running>),
+}
+
+/// Where a command's standard input is written. Dropping it does not end the input.
+pub(super) enum Writer {
+    Native(ssh::Stdin),
+    /// `None` from its end on.
+    Pipe(Option<pipe::Sender>),
+}
+
+/// Nobody takes the input any more, which is no fault: a command may end before it has read everything.
+pub(super) struct Gone;
+
+impl Writer {
+    /// Waits while the other side does not read.
+    pub(super) async fn write(&mut self, bytes: Bytes) -> Result<(), Gone> {
+        match self {
+            Self::Native(stdin) => stdin.write(bytes).await.map_err(|_| Gone),
+            Self::Pipe(Some(pipe)) => pipe.write_all(&bytes).await.map_err(|_| Gone),
+            Self::Pipe(None) => Err(Gone),
+        }
+    }
+
+    /// Ends the input.
+    pub(super) async fn finish(&mut self) {
+        match self {
+            Self::Native(stdin) => _ = stdin.finish().await,
+            Self::Pipe(pipe) => *pipe = None,
+        }
+    }
+}
+
+impl Engine {
+    /// Gets ready to send a command. Nothing has been started when this ends, well or not.
+    pub(super) async fn connect(
+        &self,
+        host: &Host,
+        on_phase: &(dyn Fn(Phase) + Sync),
+    ) -> Result<Way, Failure> {
+        match self {
+            Self::Native(native) => native.connect(host, on_phase).await.map(Way::Native),
+            Self::OpenSsh(_) => Ok(Way::OpenSsh),
+        }
+    }
+
+    /// Sends the command.
+    pub(super) async fn exec(&self, host: &Host, way: &Way, command: &str) -> Result<Running, Failure> {
+        match (self, way) {
+            (Self::Native(_), Way::Native(way)) => way.exec(command).await.map(Running::Native),
+            (Self::OpenSsh(engine), _) => {
+                engine.start(host, command).map(|running| Running::OpenSsh(Box::new(running)))
+            }
+            (Self::Native(_), Way::OpenSsh) => unreachable!("a way is used by the engine that made it"),
+        }
+    }
+
+    /// Whether a process or a connection of ours can be asked to carry the mark of a leash.
+    pub(super) fn can_leash(&self) -> Leash {
+        match self {
+            Self::Native(_) => Leash::Wanted,
+            Self::OpenSsh(engine) => engine.leash(),
+        }
+    }
+}
+
+/// Whether commands are sent so that they end when we vanish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leash {
+    /// Yes.
+    Wanted,
+    /// As they are.
+    None,
+}
+
+impl Running {
+    pub(super) async fn next(&mut self) -> Happening {
+        match self {
+            Self::Native(running) => running.next().await,
+            Self::OpenSsh(running) => running.next().await,
+        }
+    }
+
+    /// The command's standard input; dropping it does not end it, shutting it down does.
+    pub(super) fn take_input(&mut self) -> Option<Writer> {
+        match self {
+            Self::Native(running) => running.take_input(),
+            Self::OpenSsh(running) => running.take_input(),
+        }
+    }
+
+    /// Asks the remote process to end.
+    pub(super) async fn signal(&mut self, name: &str) -> Signalled {
+        match self {
+            Self::Native(running) => running.signal(name).await,
+            Self::OpenSsh(_) => Signalled::Impossible,
+        }
+    }
+}
+
+/// What became of a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Signalled {
+    /// It is on its way; whether the server obeys shows by the end of the command.
+    Sent,
+    /// There is no way to send one.
+    Impossible,
+}

@@ -1,0 +1,138 @@
+//! What is sent to the standard input of every host: nothing, a script, or ours, spooled to a file without a name.
+//!
+//! Every host reads the spool at its own pace, also those whose turn comes late, so a slow host holds nobody back and
+//! memory stays bounded whatever is piped in.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::engine::{Gone, Writer};
+
+/// What every host gets on standard input.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// Its end at once.
+    None,
+    /// These bytes.
+    Bytes(Bytes),
+    /// What comes in on our own.
+    Spool(Spool),
+}
+
+/// Bytes in a file, more of which may be on their way.
+#[derive(Debug, Clone)]
+pub struct Spool {
+    file: Arc<File>,
+    progress: watch::Receiver<Progress>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    length: u64,
+    end: End,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Open,
+    Whole,
+    Broken,
+}
+
+impl Spool {
+    /// Takes in `source` on a thread of its own. `broken` is told if that fails.
+    ///
+    /// # Errors
+    /// No temporary file can be made.
+    pub fn fill(
+        mut source: impl Read + Send + 'static,
+        broken: impl FnOnce(io::Error) + Send + 'static,
+    ) -> io::Result<Self> {
+        let file = Arc::new(nameless()?);
+        let (tell, progress) = watch::channel(Progress::default());
+        let sink = Arc::clone(&file);
+        std::thread::Builder::new().name("input".into()).spawn(move || {
+            let mut buffer = vec![0; CHUNK];
+            let mut length = 0;
+            let end = loop {
+                match source.read(&mut buffer) {
+                    Ok(0) => break Ok(()),
+                    Ok(count) => match sink.write_all_at(&buffer[..count], length) {
+                        Ok(()) => length += count as u64,
+                        Err(error) => break Err(error),
+                    },
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => break Err(error),
+                }
+                tell.send_replace(Progress { length, end: End::Open });
+            };
+            let done = if end.is_ok() { End::Whole } else { End::Broken };
+            tell.send_replace(Progress { length, end: done });
+            if let Err(error) = end {
+                broken(error);
+            }
+        })?;
+        Ok(Self { file, progress })
+    }
+}
+
+impl Input {
+    /// Writes all of it and then the end.
+    pub(super) async fn feed(self, mut to: Writer) {
+        let fed = match self {
+            Self::None => Ok(()),
+            Self::Bytes(bytes) => to.write(bytes).await,
+            Self::Spool(spool) => spool.feed(&mut to).await,
+        };
+        if fed.is_ok() {
+            to.finish().await;
+        }
+    }
+}
+
+impl Spool {
+    async fn feed(mut self, to: &mut Writer) -> Result<(), Gone> {
+        let mut at = 0;
+        loop {
+            let progress = *self.progress.borrow_and_update();
+            if at < progress.length {
+                let mut piece = vec![0; CHUNK];
+                match self.file.read_at(&mut piece, at) {
+                    Ok(count) if count > 0 => {
+                        piece.truncate(count);
+                        at += count as u64;
+                        to.write(piece.into()).await?;
+                    }
+                    _ => return std::future::pending().await,
+                }
+                continue;
+            }
+            match progress.end {
+                End::Whole => return Ok(()),
+                // Half an input must not look like a whole one: the end is never sent, and the run is being stopped.
+                End::Broken => return std::future::pending().await,
+                End::Open => {}
+            }
+            if self.progress.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+}
+
+/// A file that nobody else can open and that is gone when we are.
+fn nameless() -> io::Result<File> {
+    let name = format!("penstock-{}-{:016x}", std::process::id(), fastrand::u64(..));
+    let path = std::env::temp_dir().join(name);
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}
+
+const CHUNK: usize = 32 * 1024;

@@ -1,0 +1,176 @@
+//! What is kept of the output beside what is shown: a hash per host, and files if they were asked for.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::engine::Stream;
+use super::output::Written;
+
+/// Hashes, and files.
+pub struct Keep {
+    hosts: Vec<Kept>,
+    files: Option<Files>,
+    lost: Vec<(usize, String)>,
+}
+
+#[derive(Default)]
+struct Kept {
+    hash: Option<Box<Sha256>>,
+    sum: Option<String>,
+    out: Option<(PathBuf, File)>,
+    err: Option<(PathBuf, File)>,
+    broken: bool,
+}
+
+/// Where files go.
+struct Files {
+    directory: PathBuf,
+    names: Vec<String>,
+}
+
+impl Keep {
+    /// Hashes only, for so many hosts.
+    #[must_use]
+    pub fn hashes(hosts: usize) -> Self {
+        Self { hosts: (0..hosts).map(|_| Kept::default()).collect(), files: None, lost: Vec::new() }
+    }
+
+    /// Also files `HOST.out` and `HOST.err` in `directory`, which is made. They have these names when the host is done, and
+    /// `.HOST.out.part` until then; who said nothing has none.
+    ///
+    /// # Errors
+    /// The directory cannot be made or written to.
+    pub fn files(directory: &Path, names: &[String]) -> io::Result<Self> {
+        fs::create_dir_all(directory)?;
+        let probe = directory.join(format!(".penstock-{:016x}", fastrand::u64(..)));
+        File::create_new(&probe)?;
+        fs::remove_file(&probe)?;
+        let names = names.iter().map(|name| file_name(name)).collect();
+        let mut keep = Self::hashes(0);
+        keep.files = Some(Files { directory: directory.to_owned(), names });
+        keep.hosts =
+            (0..keep.files.as_ref().map_or(0, |files| files.names.len())).map(|_| Kept::default()).collect();
+        Ok(keep)
+    }
+
+    pub(super) fn output(&mut self, host: usize, stream: Stream, bytes: &[u8]) {
+        let Some(kept) = self.hosts.get_mut(host) else { return };
+        if stream == Stream::Stdout {
+            kept.hash.get_or_insert_with(Box::default).update(bytes);
+        }
+        let Some(files) = &self.files else { return };
+        if kept.broken {
+            return;
+        }
+        if let Err(error) = kept.write(files, host, stream, bytes) {
+            kept.broken = true;
+            let name = &files.names[host];
+            self.lost.push((host, format!("{}/{name}: {error}", files.directory.display())));
+        }
+    }
+
+    pub(super) fn ended(&mut self, host: usize) {
+        let Some(kept) = self.hosts.get_mut(host) else { return };
+        kept.sum = kept.hash.take().map(|hash| hex(&hash.finalize()));
+        let done = [kept.out.take(), kept.err.take()];
+        for (path, file) in done.into_iter().flatten() {
+            let Some(files) = &self.files else { continue };
+            drop(file);
+            if kept.broken {
+                // What is there is not all there was: it keeps the name that says so.
+                continue;
+            }
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let last = name.trim_start_matches('.').trim_end_matches(".part");
+            if let Err(error) = fs::rename(&path, files.directory.join(last)) {
+                self.lost.push((host, format!("{}: {error}", path.display())));
+            }
+        }
+    }
+
+    /// Different outputs among these hosts; who said nothing has the empty one.
+    pub(super) fn differing(&self, hosts: &[usize]) -> usize {
+        hosts.iter().map(|host| &self.hosts[*host].sum).collect::<HashSet<_>>().len()
+    }
+
+    pub(super) fn finish(&mut self) -> Written {
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].hash.is_some() {
+                self.ended(host);
+            }
+        }
+        Written {
+            lost: std::mem::take(&mut self.lost),
+            hashes: self.hosts.iter_mut().map(|kept| kept.sum.take()).collect(),
+        }
+    }
+}
+
+impl Kept {
+    fn write(&mut self, files: &Files, host: usize, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        let (slot, ending) = match stream {
+            Stream::Stdout => (&mut self.out, "out"),
+            Stream::Stderr => (&mut self.err, "err"),
+        };
+        if slot.is_none() {
+            let path = files.directory.join(format!(".{}.{ending}.part", files.names[host]));
+            *slot = Some((path.clone(), File::create(&path)?));
+        }
+        match slot {
+            Some((_, file)) => file.write_all(bytes),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A host's name as a file name: an address may hold what a path must not.
+fn file_name(host: &str) -> String {
+    let plain: String = host.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).collect();
+    if plain.starts_with('.') { format!("_{plain}") } else { plain }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_get_their_names_when_hosts_are_done_and_the_silent_have_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = ["a".to_owned(), "b".to_owned(), "../c".to_owned()];
+        let mut keep = Keep::files(directory.path(), &names).unwrap();
+        keep.output(0, Stream::Stdout, b"one");
+        keep.output(2, Stream::Stderr, b"two");
+        assert!(!directory.path().join("a.out").exists());
+        (0..3).for_each(|host| keep.ended(host));
+        let mut found: Vec<_> =
+            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        found.sort();
+        assert_eq!(found, ["_.._c.err", "a.out"]);
+        assert_eq!(keep.differing(&[0, 1, 2]), 2);
+        let written = keep.finish();
+        assert!(written.lost.is_empty());
+        assert_eq!(written.hashes[0].as_deref().map(|sum| &sum[..8]), Some("7692c3ad"));
+    }
+
+    #[test]
+    fn disk_that_is_full_is_said_once_per_host_and_the_file_keeps_its_unfinished_name() {
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/full", directory.path().join(".a.out.part")).unwrap();
+        let mut keep = Keep::files(directory.path(), &["a".to_owned()]).unwrap();
+        keep.output(0, Stream::Stdout, b"one");
+        keep.output(0, Stream::Stdout, b"two");
+        keep.ended(0);
+        let written = keep.finish();
+        assert_eq!(written.lost.len(), 1);
+        assert!(written.lost[0].1.contains("No space left"), "{:?}", written.lost);
+        assert!(!directory.path().join("a.out").exists());
+    }
+}

@@ -1,0 +1,79 @@
+//! Commands through our own client.
+
+use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
+use ssh::{Client, Event, Exec, Process, Session};
+
+use super::Host;
+use super::engine::{Happening, Signalled, Stream, Writer};
+
+/// Our own client.
+pub struct Native {
+    client: Client,
+}
+
+impl Native {
+    /// Connects with `client`.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    pub(super) async fn connect(
+        &self,
+        host: &Host,
+        on_phase: &(dyn Fn(Phase) + Sync),
+    ) -> Result<Way, Failure> {
+        match &host.target {
+            Ok(target) => Ok(Way { session: self.client.connect(target, on_phase).await? }),
+            Err(failure) => Err(failure.clone()),
+        }
+    }
+}
+
+/// A connection, logged in.
+pub(super) struct Way {
+    session: Session,
+}
+
+impl Way {
+    pub(super) async fn exec(&self, command: &str) -> Result<Running, Failure> {
+        let process = self.session.exec(command, &Exec::default()).await?;
+        let input = Writer::Native(process.stdin());
+        Ok(Running { process, input: Some(input) })
+    }
+}
+
+/// A command under way.
+pub(super) struct Running {
+    process: Process,
+    input: Option<Writer>,
+}
+
+impl Running {
+    pub(super) async fn next(&mut self) -> Happening {
+        match self.process.next().await {
+            Some(Event::Started) => Happening::Phase(Phase::Run),
+            Some(Event::Stdout(bytes)) => Happening::Output(Stream::Stdout, bytes),
+            Some(Event::Stderr(bytes)) => Happening::Output(Stream::Stderr, bytes),
+            Some(Event::Ended(ending)) => Happening::Ended(ending),
+            None => Happening::Ended(Ending::Failed(Failure {
+                phase: Phase::Run,
+                reason: Reason::NoStatus,
+                detail: "the command ended without a word".to_owned(),
+                advice: None,
+                remote: Remote::Unknown,
+            })),
+        }
+    }
+
+    pub(super) fn take_input(&mut self) -> Option<Writer> {
+        self.input.take()
+    }
+
+    pub(super) async fn signal(&mut self, name: &str) -> Signalled {
+        match self.process.signal(name).await {
+            Ok(()) => Signalled::Sent,
+            Err(_) => Signalled::Impossible,
+        }
+    }
+}

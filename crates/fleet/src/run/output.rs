@@ -1,0 +1,259 @@
+//! From the hosts to the terminal or the pipe: one thread owns standard output and the progress line, so that neither
+//! breaks the other, and a slow reader slows the hosts down.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use logic::fleet::ending::Ending;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::engine::Stream;
+use super::progress::Progress;
+use super::stop::{Brake, Why};
+
+/// What goes to the thread.
+enum Message {
+    Output {
+        host: usize,
+        stream: Stream,
+        bytes: Bytes,
+        _room: Option<OwnedSemaphorePermit>,
+    },
+    Ended {
+        host: usize,
+        ending: Ending,
+        took: Duration,
+    },
+    /// A line about the run, for standard error.
+    Note(String),
+    Tick,
+    /// Somebody pressed Enter.
+    Key,
+    /// How many different outputs there are among these hosts.
+    Differing(Vec<usize>, oneshot::Sender<usize>),
+    Finish(oneshot::Sender<Written>),
+}
+
+/// What became of the output.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// What could not be kept, and of whom.
+    pub lost: Vec<(usize, String)>,
+    /// Hashes of what each host said, by host.
+    pub hashes: Vec<Option<String>>,
+}
+
+/// Shows output in one way or another. Calls come in order for each host.
+pub trait View: Send {
+    /// More output of a host.
+    ///
+    /// # Errors
+    /// It cannot be written to `out`.
+    fn output(&mut self, host: usize, stream: Stream, bytes: &[u8], out: &mut dyn Write) -> io::Result<()>;
+
+    /// A host is done.
+    ///
+    /// # Errors
+    /// It cannot be written to `out`.
+    fn ended(&mut self, host: usize, ending: &Ending, took: Duration, out: &mut dyn Write) -> io::Result<()>;
+
+    /// All hosts are done.
+    ///
+    /// # Errors
+    /// It cannot be written to `out`.
+    fn finish(&mut self, out: &mut dyn Write) -> io::Result<()>;
+}
+
+/// Hands output to the thread. Cheap to clone.
+#[derive(Clone)]
+pub struct Outbox {
+    to: mpsc::UnboundedSender<Message>,
+    /// Only output waits for room: everything else is bounded by the number of hosts.
+    room: Arc<Semaphore>,
+}
+
+/// The thread's sinks.
+pub struct Sinks {
+    /// What is shown on standard output.
+    pub view: Box<dyn View>,
+    /// What is kept beside it.
+    pub keep: super::keep::Keep,
+    /// The line on standard error, if that is a terminal.
+    pub progress: Option<Progress>,
+}
+
+impl Outbox {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn open(sinks: Sinks, brake: Brake) -> io::Result<Self> {
+        let (to, from) = mpsc::unbounded_channel();
+        let thread = Printer { sinks, brake, buffer: Vec::new(), readable: true };
+        std::thread::Builder::new().name("output".into()).spawn(move || thread.run(from))?;
+        Ok(Self { to, room: Arc::new(Semaphore::new(ROOM)) })
+    }
+
+    /// Waits for room, then hands over output.
+    pub(super) async fn output(&self, host: usize, stream: Stream, bytes: Bytes) {
+        let room = Arc::clone(&self.room).acquire_owned().await.ok();
+        let _ = self.to.send(Message::Output { host, stream, bytes, _room: room });
+    }
+
+    pub(super) fn ended(&self, host: usize, ending: Ending, took: Duration) {
+        let _ = self.to.send(Message::Ended { host, ending, took });
+    }
+
+    /// A line about the run, for standard error.
+    pub fn note(&self, line: String) {
+        let _ = self.to.send(Message::Note(line));
+    }
+
+    /// Draws the progress line anew.
+    pub fn tick(&self) {
+        let _ = self.to.send(Message::Tick);
+    }
+
+    /// Shows who is still running.
+    pub fn key(&self) {
+        let _ = self.to.send(Message::Key);
+    }
+
+    pub(super) async fn differing(&self, hosts: Vec<usize>) -> usize {
+        let (tell, told) = oneshot::channel();
+        let _ = self.to.send(Message::Differing(hosts, tell));
+        told.await.unwrap_or(0)
+    }
+
+    /// Everything has been written when this returns, unless it was given up after `patience`.
+    pub(super) async fn finish(&self, patience: Option<Duration>) -> Written {
+        let (tell, told) = oneshot::channel();
+        let _ = self.to.send(Message::Finish(tell));
+        let written = match patience {
+            Some(patience) => {
+                tokio::time::timeout(patience, told).await.unwrap_or_else(|_| Ok(Written::default()))
+            }
+            None => told.await,
+        };
+        written.unwrap_or_default()
+    }
+}
+
+struct Printer {
+    sinks: Sinks,
+    brake: Brake,
+    buffer: Vec<u8>,
+    readable: bool,
+}
+
+impl Printer {
+    fn run(mut self, mut from: mpsc::UnboundedReceiver<Message>) {
+        loop {
+            let message = match from.try_recv() {
+                Ok(message) => message,
+                Err(_) => {
+                    self.flush();
+                    match from.blocking_recv() {
+                        Some(message) => message,
+                        None => return,
+                    }
+                }
+            };
+            self.take(message);
+            if self.buffer.len() >= BUFFER {
+                self.flush();
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        let (view, keep, out) = (&mut self.sinks.view, &mut self.sinks.keep, &mut self.buffer);
+        let written = match message {
+            Message::Output { host, stream, bytes, .. } => {
+                keep.output(host, stream, &bytes);
+                view.output(host, stream, &bytes, out)
+            }
+            Message::Ended { host, ending, took } => {
+                keep.ended(host);
+                view.ended(host, &ending, took, out)
+            }
+            Message::Note(line) => {
+                self.flush();
+                self.clear();
+                let _ = writeln!(io::stderr(), "{line}");
+                Ok(())
+            }
+            Message::Tick => {
+                // Standard output that waits in the buffer comes first.
+                self.flush();
+                if let Some(progress) = &mut self.sinks.progress {
+                    progress.draw();
+                }
+                Ok(())
+            }
+            Message::Key => {
+                self.flush();
+                if let Some(progress) = &mut self.sinks.progress {
+                    progress.tell_running();
+                }
+                Ok(())
+            }
+            Message::Differing(hosts, tell) => {
+                let _ = tell.send(keep.differing(&hosts));
+                Ok(())
+            }
+            Message::Finish(tell) => {
+                let finished = view.finish(out);
+                self.flush();
+                self.clear();
+                self.sinks.progress = None;
+                let _ = tell.send(self.sinks.keep.finish());
+                finished
+            }
+        };
+        if let Err(error) = written {
+            self.broken(&error);
+        }
+    }
+
+    fn clear(&mut self) {
+        if let Some(progress) = &mut self.sinks.progress {
+            progress.clear();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        self.clear();
+        let result = if self.readable {
+            let mut out = io::stdout().lock();
+            out.write_all(&self.buffer).and_then(|()| out.flush())
+        } else {
+            Ok(())
+        };
+        self.buffer.clear();
+        if let Err(error) = result {
+            self.broken(&error);
+        }
+    }
+
+    fn broken(&mut self, error: &io::Error) {
+        if !self.readable {
+            return;
+        }
+        self.readable = false;
+        if error.kind() != io::ErrorKind::BrokenPipe {
+            self.clear();
+            let _ = writeln!(io::stderr(), "error: cannot write to standard output: {error}");
+        }
+        self.brake.pull(Why::ReaderGone);
+    }
+}
+
+/// Pieces of output on their way to the thread, each at most as large as a packet.
+const ROOM: usize = 128;
+const BUFFER: usize = 64 * 1024;

@@ -1,0 +1,80 @@
+//! One line on a terminal about how far the run is, which is taken away before anything else is written.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::board::Board;
+
+/// The line.
+pub struct Progress {
+    board: Arc<Board>,
+    shown: bool,
+    width: usize,
+}
+
+impl Progress {
+    /// A line of at most `width` columns.
+    #[must_use]
+    pub fn new(board: Arc<Board>, width: usize) -> Self {
+        Self { board, shown: false, width: width.max(20) }
+    }
+
+    pub(super) fn draw(&mut self) {
+        let (counts, elapsed) = (self.board.counts(), self.board.begin().elapsed());
+        let failed = if counts.failed > 0 { format!(", {} failed", counts.failed) } else { String::new() };
+        let mut line = format!(
+            "{} done{failed}, {} running, {} starting, {} left  {}",
+            counts.well + counts.failed,
+            counts.running,
+            counts.starting,
+            counts.left,
+            seconds(elapsed)
+        );
+        if let Some((host, phase, took)) = self.board.at_work().first()
+            && *took >= Duration::from_secs(1)
+        {
+            let name = self.board.name(*host);
+            line.push_str(&format!("  slowest {name}: {phase} {}", seconds(*took)));
+        }
+        let line: String = line.chars().take(self.width - 1).collect();
+        let _ = write!(io::stderr(), "\r\x1b[K{line}");
+        self.shown = true;
+    }
+
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    /// Who is still at work, in which phase, for how long.
+    pub(super) fn tell_running(&mut self) {
+        const MOST: usize = 20;
+        self.clear();
+        let busy = self.board.at_work();
+        let mut text = String::new();
+        for (host, phase, took) in busy.iter().take(MOST) {
+            let name = self.board.name(*host);
+            text.push_str(&format!("  {name}: {phase} for {}\n", seconds(*took)));
+        }
+        let more = busy.len().saturating_sub(MOST);
+        if more > 0 {
+            text.push_str(&format!("  and {more} more\n"));
+        }
+        if busy.is_empty() {
+            text.push_str("  nobody is running\n");
+        }
+        let _ = write!(io::stderr(), "{text}");
+    }
+}
+
+/// `0.4 s`, `12 s`, `3 min 5 s`.
+pub(super) fn seconds(time: Duration) -> String {
+    let whole = time.as_secs();
+    match whole {
+        0..10 => format!("{:.1} s", time.as_secs_f64()),
+        10..120 => format!("{whole} s"),
+        _ => format!("{} min {} s", whole / 60, whole % 60),
+    }
+}

@@ -1,0 +1,285 @@
+//! Starts hosts as `logic::fleet::pace` allows, tries those again that were turned away, and collects the endings.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
+use logic::fleet::leash::Hold;
+use logic::fleet::pace::{self, Ceiling, Pace, Sign};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::sleep_until;
+
+use super::board::Stage;
+use super::stop::{Stop, stopped};
+use super::turn::{self, Finished, Shared, why};
+use super::{Ledger, Limits, Parallel};
+
+/// Hands out turns. Lives over all waves, so that what was learnt is kept.
+pub(super) struct Schedule {
+    shared: Arc<Shared>,
+    up: mpsc::UnboundedReceiver<(usize, Duration)>,
+    pace: Pace,
+    /// Hosts that share a bastion, and all the others.
+    lanes: Vec<Lane>,
+    lane_of: Vec<usize>,
+    next_lane: usize,
+    starting: Vec<bool>,
+    tries: Vec<Tries>,
+    sessions: usize,
+    on_their_way: usize,
+    waiting: BinaryHeap<Reverse<(Instant, usize)>>,
+    delay: Duration,
+    last_start: Option<Instant>,
+    /// Hosts on which something else than a POSIX shell took the command.
+    pub(super) unleashed: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Tries {
+    turned_away: u32,
+    starved: u32,
+}
+
+struct Lane {
+    pace: Option<Pace>,
+    queue: VecDeque<usize>,
+    sessions: usize,
+    on_their_way: usize,
+}
+
+impl Schedule {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        up: mpsc::UnboundedReceiver<(usize, Duration)>,
+        limits: &Limits,
+    ) -> Self {
+        let ceiling = Ceiling { sessions: limits.sessions, starting: limits.sessions };
+        let pace = match limits.parallel {
+            Parallel::Adaptive => Pace::adaptive(ceiling),
+            Parallel::Fixed(count) => Pace::fixed(count.min(limits.sessions)),
+        };
+        let mut gates: Vec<Option<&str>> = vec![None];
+        let mut lane_of = Vec::with_capacity(shared.hosts.len());
+        for host in &shared.hosts {
+            let gate = host.gate();
+            let at = gates.iter().position(|known| *known == gate).unwrap_or_else(|| {
+                gates.push(gate);
+                gates.len() - 1
+            });
+            lane_of.push(at);
+        }
+        let lane = |gate: &Option<&str>| Lane {
+            pace: gate.map(|_| Pace::behind_bastion(ceiling)),
+            queue: VecDeque::new(),
+            sessions: 0,
+            on_their_way: 0,
+        };
+        let lanes = gates.iter().map(lane).collect();
+        let count = shared.hosts.len();
+        Self {
+            up,
+            pace,
+            lanes,
+            lane_of,
+            next_lane: 0,
+            starting: vec![false; count],
+            tries: vec![Tries::default(); count],
+            sessions: 0,
+            on_their_way: 0,
+            waiting: BinaryHeap::new(),
+            delay: limits.delay,
+            last_start: None,
+            unleashed: Vec::new(),
+            shared,
+        }
+    }
+
+    /// Runs these hosts to their ends, which go to `done` as they come.
+    pub(super) async fn wave(&mut self, hosts: impl Iterator<Item = usize>, ledger: &mut Ledger) {
+        for host in hosts {
+            self.lanes[self.lane_of[host]].queue.push_back(host);
+        }
+        let mut tasks: JoinSet<(usize, Instant, Finished)> = JoinSet::new();
+        let mut stop = self.shared.brake.watch();
+        let mut halted = false;
+        loop {
+            let pause = if halted { None } else { self.start(&mut tasks) };
+            if tasks.is_empty() && (halted || self.is_empty()) {
+                return;
+            }
+            let tick = Instant::now() + TICK;
+            let wake = pause.map_or(tick, |pause| pause.min(tick));
+            tokio::select! {
+                biased;
+                stop = stopped(&mut stop), if !halted => {
+                    halted = true;
+                    self.give_up(stop, ledger);
+                }
+                Some((host, took)) = self.up.recv() => self.is_up(host, Sign::Up(took)),
+                Some(ended) = tasks.join_next() => match ended {
+                    Ok((host, began, finished)) => self.ended(host, began, finished, halted, ledger),
+                    Err(error) => tracing::error!("a turn broke: {error}"),
+                },
+                () = sleep_until(wake.into()) => {
+                    // With several threads a late timer means that the processors, not a task, are busy.
+                    let late = Instant::now().saturating_duration_since(wake);
+                    self.pace.observe(Sign::Late(late), Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Starts what may start; gives the time of the next that may, if it is known.
+    fn start(&mut self, tasks: &mut JoinSet<(usize, Instant, Finished)>) -> Option<Instant> {
+        let now = Instant::now();
+        while let Some(Reverse((due, host))) = self.waiting.peek().copied() {
+            if due > now {
+                break;
+            }
+            self.waiting.pop();
+            self.shared.board.set(host, Stage::At(Phase::Queued));
+            self.lanes[self.lane_of[host]].queue.push_back(host);
+        }
+        let mut pause = self.waiting.peek().map(|Reverse((due, _))| *due);
+        while self.pace.room(self.on_their_way, self.sessions) > 0 {
+            if let Some(last) = self.last_start
+                && !self.delay.is_zero()
+                && now < last + self.delay
+            {
+                let due = last + self.delay;
+                pause = Some(pause.map_or(due, |pause| pause.min(due)));
+                break;
+            }
+            let Some(host) = self.pick() else { break };
+            self.starting[host] = true;
+            self.on_their_way += 1;
+            self.sessions += 1;
+            let lane = &mut self.lanes[self.lane_of[host]];
+            lane.on_their_way += 1;
+            lane.sessions += 1;
+            self.last_start = Some(now);
+            let shared = Arc::clone(&self.shared);
+            tasks.spawn(async move { (host, now, turn::take(shared, host).await) });
+        }
+        pause
+    }
+
+    /// The next host of the lanes in turn, but of no lane that is full.
+    fn pick(&mut self) -> Option<usize> {
+        for step in 0..self.lanes.len() {
+            let at = (self.next_lane + step) % self.lanes.len();
+            let lane = &mut self.lanes[at];
+            let room =
+                lane.pace.as_ref().map_or(usize::MAX, |pace| pace.room(lane.on_their_way, lane.sessions));
+            if room > 0
+                && let Some(host) = lane.queue.pop_front()
+            {
+                self.next_lane = at + 1;
+                return Some(host);
+            }
+        }
+        None
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.lanes.iter().all(|lane| lane.queue.is_empty())
+    }
+
+    /// A host is no longer on its way up.
+    fn is_up(&mut self, host: usize, sign: Sign) {
+        let now = Instant::now();
+        let lane = &mut self.lanes[self.lane_of[host]];
+        if std::mem::take(&mut self.starting[host]) {
+            self.on_their_way -= 1;
+            lane.on_their_way -= 1;
+        }
+        self.pace.observe(sign, now);
+        if let Some(pace) = &mut lane.pace {
+            pace.observe(sign, now);
+        }
+    }
+
+    fn ended(&mut self, host: usize, began: Instant, finished: Finished, halted: bool, ledger: &mut Ledger) {
+        let sessions = self.sessions;
+        self.sessions -= 1;
+        let on_its_way = self.starting[host];
+        let sign = sign(&finished.ending, sessions);
+        if on_its_way {
+            self.is_up(host, sign);
+        }
+        self.lanes[self.lane_of[host]].sessions -= 1;
+        if !halted && let Some(pause) = self.again(host, sign, &finished.ending) {
+            self.shared.board.set(host, Stage::Waiting);
+            self.waiting.push(Reverse((Instant::now() + pause, host)));
+            return;
+        }
+        if finished.hold == Hold::None && finished.ending.remote() != Remote::NeverStarted {
+            self.unleashed.push(host);
+        }
+        let stage = if finished.ending.is_success() { Stage::Well } else { Stage::Failed };
+        self.shared.board.set(host, stage);
+        ledger.close(host, finished.ending, began.elapsed());
+    }
+
+    /// Whether a host is tried again, and when: only what never started, and only where trying again can help.
+    fn again(&mut self, host: usize, sign: Sign, ending: &Ending) -> Option<Duration> {
+        if ending.remote() != Remote::NeverStarted {
+            return None;
+        }
+        let tries = &mut self.tries[host];
+        match sign {
+            Sign::TurnedAway => {
+                tries.turned_away += 1;
+                pace::again_after(tries.turned_away, fastrand::f64())
+            }
+            Sign::Starved { .. } if tries.starved < STARVED_TRIES => {
+                tries.starved += 1;
+                Some(Duration::from_millis(fastrand::u64(100..300)))
+            }
+            _ => None,
+        }
+    }
+
+    /// What has not started never will.
+    fn give_up(&mut self, stop: Stop, ledger: &mut Ledger) {
+        let waiting = std::mem::take(&mut self.waiting).into_iter().map(|Reverse((_, host))| host);
+        let queued = self.lanes.iter_mut().flat_map(|lane| std::mem::take(&mut lane.queue));
+        let mut left: Vec<usize> = waiting.chain(queued).collect();
+        left.sort_unstable();
+        for host in left {
+            self.shared.board.set(host, Stage::Failed);
+            ledger.close(host, not_started(why(stop)), Duration::ZERO);
+        }
+    }
+}
+
+/// The ending of a host whose turn never came.
+pub(super) fn not_started(why: &str) -> Ending {
+    Ending::Failed(Failure {
+        phase: Phase::Queued,
+        reason: Reason::Stopped,
+        detail: why.to_owned(),
+        advice: None,
+        remote: Remote::NeverStarted,
+    })
+}
+
+fn sign(ending: &Ending, sessions: usize) -> Sign {
+    match ending {
+        Ending::Failed(failure) => match failure.reason {
+            Reason::TurnedAway => Sign::TurnedAway,
+            Reason::TimedOut if failure.phase >= Phase::Identity => Sign::TimedOut,
+            Reason::Local if failure.remote == Remote::NeverStarted => Sign::Starved { sessions },
+            _ => Sign::Failed,
+        },
+        _ => Sign::Failed,
+    }
+}
+
+/// How often the processor is looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// Each time with fewer sessions than before.
+const STARVED_TRIES: u32 = 20;

@@ -1,0 +1,116 @@
+//! What is said at the end of a run, on standard error.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use logic::fleet::ending::{Ending, Remote};
+use logic::fleet::nodeset;
+use logic::fleet::verdict::{Status, groups};
+
+use serde_json::{Value, json};
+
+use super::Outcome;
+use super::progress::seconds;
+
+/// How a run ended, for a human.
+#[must_use]
+pub fn text(names: &[String], outcome: &Outcome) -> String {
+    let mut text = endings(names, &outcome.endings, outcome.elapsed);
+    if !outcome.unleashed.is_empty() {
+        let hosts: Vec<String> = outcome.unleashed.iter().map(|host| names[*host].clone()).collect();
+        let _ = writeln!(
+            text,
+            "note: no leash on {}: something else than a POSIX shell took the command; --no-leash sends it as it is",
+            fold(&hosts)
+        );
+    }
+    for (host, why) in &outcome.lost {
+        let _ = writeln!(text, "output lost of {}: {why}", names[*host]);
+    }
+    text
+}
+
+/// The same as one JSON object.
+#[must_use]
+pub fn json(names: &[String], outcome: &Outcome) -> Value {
+    let groups = groups(names.iter().map(String::as_str).zip(&outcome.endings));
+    let groups: Vec<Value> = groups
+        .into_iter()
+        .map(|group| {
+            json!({
+                "ended": group.title,
+                "status": group.status.code(),
+                "phase": group.phase.map(|phase| phase.word()),
+                "detail": group.detail,
+                "advice": group.advice,
+                "hosts": group.hosts,
+            })
+        })
+        .collect();
+    let named =
+        |hosts: &[usize]| hosts.iter().map(|host| names[*host].as_str()).collect::<Vec<_>>().join(",");
+    let lost: Vec<Value> =
+        outcome.lost.iter().map(|(host, why)| json!({ "host": names[*host], "why": why })).collect();
+    json!({
+        "event": "summary",
+        "hosts": names.len(),
+        "well": outcome.endings.iter().filter(|ending| ending.is_success()).count(),
+        "status": outcome.status.code(),
+        "seconds": outcome.elapsed.as_secs_f64(),
+        "groups": groups,
+        "unleashed": named(&outcome.unleashed),
+        "lost": lost,
+    })
+}
+
+fn endings(names: &[String], endings: &[Ending], elapsed: Duration) -> String {
+    let count =
+        |remote| endings.iter().filter(|ending| ending.remote() == remote && !ending.is_success()).count();
+    let well = endings.iter().filter(|ending| ending.is_success()).count();
+    let mut text = format!("{} {}: {well} well", endings.len(), plural(endings.len()));
+    for (remote, words) in [
+        (Remote::Ended, "failed"),
+        (Remote::NeverStarted, "never started"),
+        (Remote::Unknown, "may have run"),
+    ] {
+        if count(remote) > 0 {
+            let _ = write!(text, ", {} {words}", count(remote));
+        }
+    }
+    let _ = writeln!(text, "  ({})", seconds(elapsed));
+    let groups = groups(names.iter().map(String::as_str).zip(endings));
+    let mut headline = None;
+    for group in &groups {
+        let about = match group.status {
+            Status::Unknown => "may have run, and may still run: look before you run it again",
+            Status::NeverStarted => "never started: safe to run again",
+            Status::Identity => "not who they should be, or unknown: nothing was sent",
+            _ => "failed",
+        };
+        if headline != Some(about) {
+            let _ = writeln!(text, "{about}");
+            headline = Some(about);
+        }
+        let _ = write!(text, "  {} ({}): {}", group.title, group.hosts.len(), fold(&group.hosts));
+        if let Some(detail) = &group.detail {
+            let first = if group.hosts.len() > 1 { format!("{}: ", group.hosts[0]) } else { String::new() };
+            let _ = write!(text, "\n    {first}{detail}");
+        }
+        if let Some(advice) = &group.advice {
+            let _ = write!(text, "\n    {advice}");
+        }
+        text.push('\n');
+    }
+    if count(Remote::NeverStarted) > 0 {
+        text.push_str("again: penstock run --again never-started\n");
+    }
+    text
+}
+
+fn fold(hosts: &[String]) -> String {
+    nodeset::fold(hosts.iter().map(String::as_str))
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "host" } else { "hosts" }
+}

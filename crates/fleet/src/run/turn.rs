@@ -1,0 +1,364 @@
+//! One host's turn: connect, send the command, pass its output on, see it end, or end it.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
+use logic::fleet::leash::{self, Hold, Mark};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep_until, timeout};
+
+use super::board::{Board, Stage};
+use super::engine::{Engine, Happening, Leash, Running, Signalled, Stream, Writer};
+use super::input::Input;
+use super::journal::Journal;
+use super::output::Outbox;
+use super::stop::{Brake, Stop, Why, cut, stopped};
+use super::{Host, Order};
+
+/// What all turns of a run share.
+pub(super) struct Shared {
+    pub(super) hosts: Vec<Host>,
+    pub(super) order: Order,
+    pub(super) engine: Engine,
+    pub(super) board: Arc<Board>,
+    pub(super) brake: Brake,
+    pub(super) out: Outbox,
+    pub(super) journal: Option<Journal>,
+    /// Hosts whose command has started, and how long their way up took.
+    pub(super) up: mpsc::UnboundedSender<(usize, Duration)>,
+}
+
+/// What a turn came to.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) ending: Ending,
+    pub(super) hold: Hold,
+}
+
+/// Takes the turn of a host.
+pub(super) async fn take(shared: Arc<Shared>, host: usize) -> Finished {
+    let mut turn = Turn {
+        stop: shared.brake.watch(),
+        shared: &shared,
+        host,
+        began: Instant::now(),
+        mark: None,
+        announced: false,
+        held: None,
+    };
+    let ending = match turn.go().await {
+        Ok(ending) => ending,
+        Err(failure) => Ending::Failed(failure),
+    };
+    Finished { ending, hold: turn.mark.map_or(Hold::Unclear, |mark| mark.hold()) }
+}
+
+struct Turn<'a> {
+    shared: &'a Shared,
+    host: usize,
+    stop: watch::Receiver<Stop>,
+    began: Instant,
+    mark: Option<Mark>,
+    announced: bool,
+    /// The input of a command without input: its leash waits at the other end.
+    held: Option<Writer>,
+}
+
+/// Why a running command is ended by us.
+enum Cause {
+    Stopped(Stop),
+    TimedOut(Duration),
+    TimedOutAt(Phase),
+}
+
+impl Turn<'_> {
+    async fn go(&mut self) -> Result<Ending, Failure> {
+        let shared = self.shared;
+        let (host, order) = (&shared.hosts[self.host], &shared.order);
+        let on_phase = |phase| shared.board.set(self.host, Stage::At(phase));
+        on_phase(Phase::Resolve);
+        let way = tokio::select! {
+            biased;
+            stop = stopped(&mut self.stop) => return Err(self.never_started(stop)),
+            way = shared.engine.connect(host, &on_phase) => way?,
+        };
+        if let Some(journal) = &shared.journal {
+            journal.sent(self.host);
+        }
+        let (command, input) = self.command();
+        let patience = order.connect_timeout;
+        let running = tokio::select! {
+            biased;
+            () = cut(&mut self.stop) => return Err(self.failure(Phase::Start, Reason::Stopped, Remote::Unknown, "let go while the command was being sent".to_owned())),
+            running = timeout(patience, shared.engine.exec(host, &way, &command)) => match running {
+                Ok(running) => running?,
+                Err(_) => {
+                    let detail = format!("no answer to the command within {} s", patience.as_secs_f32());
+                    return Err(self.failure(Phase::Start, Reason::TimedOut, Remote::Unknown, detail));
+                }
+            },
+        };
+        Ok(self.watch(running, input).await)
+    }
+
+    /// What is sent, and what its input is.
+    fn command(&mut self) -> (String, Input) {
+        let order = &self.shared.order;
+        let leashed = order.leash == Leash::Wanted && self.shared.engine.can_leash() == Leash::Wanted;
+        if !leashed {
+            return (order.command.clone(), order.input.clone());
+        }
+        self.mark = Some(Mark::new(&order.nonce));
+        let kind = match order.input {
+            Input::None => leash::Input::None,
+            _ => leash::Input::Sent,
+        };
+        (leash::wrap(&order.command, kind, &order.nonce), order.input.clone())
+    }
+
+    async fn watch(&mut self, mut running: Running, input: Input) -> Ending {
+        let mut phase = self.shared.board.phase(self.host).max(Phase::Resolve);
+        let mut since = tokio::time::Instant::now();
+        let mut writer = running.take_input();
+        // Without input the leash needs its end of the pipe open; everybody else is told at once that there is none.
+        if matches!(input, Input::None) && self.mark.is_some() {
+            self.held = writer.take();
+        }
+        let mut feed = pin!(async move {
+            if let Some(writer) = writer {
+                input.feed(writer).await;
+            }
+        });
+        let mut fed = false;
+        let mut mark_due = None;
+        loop {
+            let limit = match phase {
+                Phase::Run => self.shared.order.timeout,
+                _ => Some(self.shared.order.connect_timeout),
+            };
+            let late = limit.map(|limit| since + limit);
+            let cause = |phase| match (phase, limit) {
+                (Phase::Run, Some(limit)) => Cause::TimedOut(limit),
+                (phase, _) => Cause::TimedOutAt(phase),
+            };
+            tokio::select! {
+                biased;
+                stop = stopped(&mut self.stop) => return self.end(running, phase, Cause::Stopped(stop)).await,
+                () = until(late) => return self.end(running, phase, cause(phase)).await,
+                () = until(mark_due), if mark_due.is_some() => {
+                    mark_due = None;
+                    // Nothing took up the leash: what runs there may wait for the end of its input.
+                    if self.mark.as_ref().is_none_or(|mark| mark.hold() != Hold::Leashed) {
+                        close(&mut self.held).await;
+                    }
+                }
+                () = &mut feed, if !fed => fed = true,
+                happening = running.next() => match happening {
+                    Happening::Phase(next) => {
+                        phase = next;
+                        since = tokio::time::Instant::now();
+                        mark_due = (phase == Phase::Run && self.held.is_some()).then(|| since + MARK_WAIT);
+                        self.reached(phase);
+                    }
+                    Happening::Output(stream, bytes) => {
+                        let Some(bytes) = self.strip(stream, bytes) else { continue };
+                        if self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::None) {
+                            close(&mut self.held).await;
+                        }
+                        tokio::select! {
+                            biased;
+                            stop = stopped(&mut self.stop) => {
+                                return self.end(running, phase, Cause::Stopped(stop)).await;
+                            }
+                            () = until(late) => return self.end(running, phase, cause(phase)).await,
+                            () = self.shared.out.output(self.host, stream, bytes) => {}
+                        }
+                    }
+                    Happening::Ended(ending) => {
+                        self.last_words().await;
+                        return self.told(ending);
+                    }
+                },
+            }
+        }
+    }
+
+    fn reached(&mut self, phase: Phase) {
+        self.shared.board.set(self.host, Stage::At(phase));
+        if phase == Phase::Run && !self.announced {
+            self.announced = true;
+            let _ = self.shared.up.send((self.host, self.began.elapsed()));
+        }
+    }
+
+    fn strip(&mut self, stream: Stream, bytes: Bytes) -> Option<Bytes> {
+        let bytes = match (stream, &mut self.mark) {
+            (Stream::Stdout, Some(mark)) if mark.hold() == Hold::Unclear => Bytes::from(mark.feed(&bytes)),
+            _ => bytes,
+        };
+        (!bytes.is_empty()).then_some(bytes)
+    }
+
+    /// What was held back as the possible start of a mark.
+    async fn last_words(&mut self) {
+        let Some(mark) = &mut self.mark else { return };
+        let rest = mark.give_up();
+        if !rest.is_empty() {
+            let bytes = Bytes::from(rest);
+            let _ = timeout(LAST_WORDS, self.shared.out.output(self.host, Stream::Stdout, bytes)).await;
+        }
+    }
+
+    /// The mark knows more than an engine that only guesses: a command that said nothing of itself was started if it came.
+    fn told(&self, ending: Ending) -> Ending {
+        match (ending, &self.mark) {
+            (Ending::Failed(mut failure), Some(mark))
+                if mark.hold() == Hold::Leashed && failure.remote == Remote::NeverStarted =>
+            {
+                failure.remote = Remote::Unknown;
+                Ending::Failed(failure)
+            }
+            (ending, _) => ending,
+        }
+    }
+
+    /// Ends the remote process: TERM, then KILL, then the connection.
+    async fn end(&mut self, mut running: Running, phase: Phase, cause: Cause) -> Ending {
+        let (reason, mut detail) = match &cause {
+            Cause::Stopped(stop) => (Reason::Stopped, why(*stop).to_owned()),
+            Cause::TimedOut(limit) => {
+                (Reason::TimedOut, format!("still running after {} s", limit.as_secs_f32()))
+            }
+            Cause::TimedOutAt(phase) => (
+                Reason::TimedOut,
+                format!("{phase} took longer than {} s", self.shared.order.connect_timeout.as_secs_f32()),
+            ),
+        };
+        if phase < Phase::Start {
+            return Ending::Failed(self.failure(phase, reason, Remote::NeverStarted, detail));
+        }
+        let leashed = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed);
+        let seen = match self.held.take().filter(|_| leashed) {
+            Some(writer) => self.end_by_leash(&mut running, writer).await,
+            None => self.end_by_signals(&mut running).await,
+        };
+        let remote = match seen {
+            // It was done before our signal arrived.
+            Some(ending @ Ending::Exited(0)) if reason == Reason::Stopped => return ending,
+            Some(Ending::Exited(_) | Ending::Signalled { .. }) => Remote::Ended,
+            Some(Ending::Failed(failure)) => failure.remote,
+            None => Remote::Unknown,
+        };
+        if remote == Remote::Ended {
+            detail.push_str("; it was ended there");
+        }
+        if remote == Remote::Unknown {
+            detail.push_str(if leashed {
+                "; it could not be signalled, its leash ends it now that the connection is closed"
+            } else {
+                "; it could not be ended and may still run"
+            });
+        }
+        Ending::Failed(self.failure(phase, reason, remote, detail))
+    }
+
+    async fn end_by_leash(&mut self, running: &mut Running, mut writer: Writer) -> Option<Ending> {
+        let mut stop = self.stop.clone();
+        let asked = async {
+            let _ = writer.write(Bytes::from_static(leash::END)).await;
+            self.drain(running).await
+        };
+        tokio::select! {
+            biased;
+            () = cut(&mut stop) => None,
+            seen = timeout(GRACE * 2, asked) => seen.ok(),
+        }
+    }
+
+    async fn end_by_signals(&mut self, running: &mut Running) -> Option<Ending> {
+        let mut stop = self.stop.clone();
+        for signal in ["TERM", "KILL"] {
+            if matches!(*stop.borrow(), Stop::AtOnce(_)) || running.signal(signal).await == Signalled::Impossible {
+                return None;
+            }
+            let seen = tokio::select! {
+                biased;
+                () = cut(&mut stop) => return None,
+                seen = timeout(GRACE, self.drain(running)) => seen,
+            };
+            if let Ok(ending) = seen {
+                return Some(ending);
+            }
+        }
+        None
+    }
+
+    /// Takes what still comes, up to the end.
+    async fn drain(&mut self, running: &mut Running) -> Ending {
+        loop {
+            match running.next().await {
+                Happening::Ended(ending) => return ending,
+                Happening::Phase(_) => {}
+                Happening::Output(stream, bytes) => {
+                    if let Some(bytes) = self.strip(stream, bytes) {
+                        let _ = timeout(LAST_WORDS, self.shared.out.output(self.host, stream, bytes)).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn never_started(&self, stop: Stop) -> Failure {
+        let phase = self.shared.board.phase(self.host);
+        self.failure(phase, Reason::Stopped, Remote::NeverStarted, why(stop).to_owned())
+    }
+
+    fn failure(&self, phase: Phase, reason: Reason, remote: Remote, detail: String) -> Failure {
+        Failure { phase, reason, detail, advice: None, remote }
+    }
+}
+
+/// Why a run was stopped, in words.
+pub(super) fn why(stop: Stop) -> &'static str {
+    match stop {
+        Stop::No => "stopped",
+        Stop::Gently(why) | Stop::AtOnce(why) => match why {
+            Why::Interrupted => "interrupted",
+            Why::ReaderGone => "nobody reads our output any more",
+            Why::NoInput => "the input for all hosts could not be read",
+        },
+    }
+}
+
+/// The ending of a host whose turn broke: a fault of ours, after which nothing is known.
+pub(super) fn broken() -> Ending {
+    Ending::Failed(Failure {
+        phase: Phase::Queued,
+        reason: Reason::Local,
+        detail: "its turn broke: a fault of penstock".to_owned(),
+        advice: None,
+        remote: Remote::Unknown,
+    })
+}
+
+async fn until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn close(held: &mut Option<Writer>) {
+    if let Some(mut writer) = held.take() {
+        writer.finish().await;
+    }
+}
+
+/// How long a command has to end after each signal.
+const GRACE: Duration = Duration::from_secs(3);
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long the mark of a leash may take.
+const MARK_WAIT: Duration = Duration::from_secs(5);

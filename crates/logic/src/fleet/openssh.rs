@@ -1,0 +1,246 @@
+//! What OpenSSH's client says of itself (`ssh -v -E FILE`), as phases and endings.
+//! Read by `fleet/run/openssh.rs`. Its messages are no interface: what is not recognised costs precision, never truth.
+
+use super::ending::{Core, Ending, Failure, Phase, Reason, Remote};
+
+/// Follows the log of one `ssh`.
+#[derive(Debug, Clone)]
+pub struct Log {
+    partial: Vec<u8>,
+    phase: Phase,
+    reason: Option<Reason>,
+    detail: Option<String>,
+    status: Status,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    None,
+    Exited,
+    Signalled,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        let phase = Phase::Resolve;
+        Self { partial: Vec::new(), phase, reason: None, detail: None, status: Status::None }
+    }
+}
+
+/// What new lines brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// It got further.
+    Phase(Phase),
+}
+
+impl Log {
+    /// Reads more of the log.
+    pub fn feed(&mut self, bytes: &[u8]) -> Option<Step> {
+        let before = self.phase;
+        self.partial.extend_from_slice(bytes);
+        while let Some(end) = memchr::memchr(b'\n', &self.partial) {
+            let line: Vec<u8> = self.partial.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            self.line(line.trim_end());
+        }
+        if self.partial.len() > LONGEST {
+            self.partial.clear();
+        }
+        (self.phase > before).then_some(Step::Phase(self.phase))
+    }
+
+    fn line(&mut self, line: &str) {
+        let Some(debug) = line.strip_prefix("debug1: ") else { return self.message(line) };
+        let at = |start: &str| debug.starts_with(start);
+        let phase = if at("Connecting to ") || at("Executing proxy command") {
+            Phase::Connect
+        } else if at("Connection established") || at("Local version string") {
+            Phase::Identity
+        } else if at("SSH2_MSG_NEWKEYS received") || at("SSH2_MSG_SERVICE_ACCEPT received") {
+            Phase::Authenticate
+        } else if at("Authentication succeeded") || at("Entering interactive session") {
+            Phase::Start
+        } else if at("Sending command") {
+            Phase::Run
+        } else {
+            self.phase
+        };
+        self.phase = self.phase.max(phase);
+        if debug.contains("rtype exit-status") {
+            self.status = Status::Exited;
+        } else if debug.contains("rtype exit-signal") {
+            self.status = Status::Signalled;
+        }
+    }
+
+    fn message(&mut self, line: &str) {
+        let line = line.trim_matches(|c| c == '@' || c == ' ' || c == '\r');
+        let has = |part: &str| line.contains(part);
+        let reason = if has("Could not resolve hostname") {
+            Reason::NoAddress
+        } else if has("Connection refused") {
+            Reason::Refused
+        } else if has("No route to host") || has("Network is unreachable") || has("Host is down") {
+            Reason::Unreachable
+        } else if has("timed out") {
+            Reason::TimedOut
+        } else if has("IDENTIFICATION HAS CHANGED") {
+            Reason::KeyChanged
+        } else if has("REVOKED HOST KEY") {
+            Reason::KeyRefused
+        } else if has("host key is known for") {
+            Reason::UnknownHost
+        } else if has("Host key verification failed") {
+            self.reason.unwrap_or(Reason::UnknownHost)
+        } else if has("no matching ") && has("found") {
+            Reason::NoAlgorithm
+        } else if has("Permission denied") || has("Too many authentication failures") {
+            Reason::Denied
+        } else if has("exec request failed") || has("administratively prohibited") || has("open failed") {
+            Reason::ChannelRefused
+        } else if (has("Connection closed by")
+            || has("Connection reset by")
+            || has("kex_exchange_identification: "))
+            && self.phase <= Phase::Identity
+        {
+            Reason::TurnedAway
+        } else if has("Connection closed")
+            || has("Connection reset")
+            || has("Broken pipe")
+            || has("not responding")
+        {
+            Reason::Lost
+        } else if has("Bad configuration option") || has("Bad owner or permissions") {
+            Reason::Configuration
+        } else {
+            return;
+        };
+        // The first message is the cause; what follows tells it again in other words.
+        if self.reason.is_none() {
+            let shown: String = line.chars().filter(|c| !c.is_control()).take(300).collect();
+            self.detail = Some(shown);
+            self.reason = Some(reason);
+        }
+    }
+
+    /// How the host ended, when `ssh` ended so.
+    #[must_use]
+    pub fn ending(&self, code: Option<i32>, signal: Option<i32>) -> Ending {
+        match (self.status, code) {
+            (Status::Exited, Some(code)) => return Ending::Exited(u32::try_from(code).unwrap_or(255)),
+            // It does not say which one.
+            (Status::Signalled, _) => {
+                return Ending::Signalled { signal: "unknown".to_owned(), core: Core::None };
+            }
+            _ => {}
+        }
+        let refused = self.reason == Some(Reason::ChannelRefused);
+        let ran = self.phase >= Phase::Run && !refused;
+        let reason = match (self.reason, signal) {
+            (Some(reason), _) => reason,
+            (None, Some(_)) => Reason::Local,
+            (None, None) if ran => Reason::NoStatus,
+            (None, None) => Reason::Protocol,
+        };
+        let detail = self.detail.clone().unwrap_or_else(|| match (code, signal) {
+            (_, Some(signal)) => format!("ssh was ended by signal {signal}"),
+            (Some(code), _) => format!("ssh ended with {code} and did not say why"),
+            (None, None) => "ssh ended".to_owned(),
+        });
+        let phase = if refused { Phase::Start } else { self.phase };
+        let remote = if ran { Remote::Unknown } else { Remote::NeverStarted };
+        Ending::Failed(Failure { phase, reason, detail, advice: None, remote })
+    }
+
+    /// How far it got.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+}
+
+/// The ending of a program that takes the place of `ssh`: nothing but its status is known.
+#[must_use]
+pub fn of_substitute(code: Option<i32>, signal: Option<i32>) -> Ending {
+    let failed = |detail: String| {
+        Ending::Failed(Failure {
+            phase: Phase::Run,
+            reason: Reason::NoStatus,
+            detail,
+            advice: None,
+            remote: Remote::Unknown,
+        })
+    };
+    match (code, signal) {
+        (Some(255), _) => failed("exit code 255: ssh itself failed, or the command ended so".to_owned()),
+        (Some(code), _) => Ending::Exited(u32::try_from(code).unwrap_or(255)),
+        (None, signal) => failed(format!("ssh was ended by signal {}", signal.unwrap_or_default())),
+    }
+}
+
+const LONGEST: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(log: &str, code: i32) -> (Phase, Ending) {
+        let mut told = Log::default();
+        for half in log.as_bytes().chunks(7) {
+            told.feed(half);
+        }
+        (told.phase(), told.ending(Some(code), None))
+    }
+
+    const UP: &str = "debug1: Connecting to h [::1] port 22.\ndebug1: Connection established.\n\
+        debug1: SSH2_MSG_NEWKEYS received\nAuthenticated to h\ndebug1: Entering interactive session.\n";
+
+    #[test]
+    fn status_of_a_command_is_told_from_a_failure_of_ssh_with_the_same_number() {
+        let ran = format!(
+            "{UP}debug1: Sending command: x\ndebug1: client_input_channel_req: channel 0 rtype exit-status reply 0\n"
+        );
+        assert_eq!(after(&ran, 255).1, Ending::Exited(255));
+        let lost = format!("{UP}debug1: Sending command: x\nclient_loop: send disconnect: Broken pipe\n");
+        let Ending::Failed(failure) = after(&lost, 255).1 else { panic!() };
+        assert_eq!((failure.reason, failure.remote), (Reason::Lost, Remote::Unknown));
+    }
+
+    #[test]
+    fn refusals_before_the_command_are_named_with_their_phase() {
+        for (log, reason, phase) in [
+            (
+                "ssh: Could not resolve hostname nohost: Name or service not known\n",
+                Reason::NoAddress,
+                Phase::Resolve,
+            ),
+            (
+                "debug1: Connecting to h [::1] port 1.\nssh: connect to host h port 1: Connection refused\n",
+                Reason::Refused,
+                Phase::Connect,
+            ),
+            (
+                "debug1: Connection established.\nkex_exchange_identification: Connection closed by remote host\n",
+                Reason::TurnedAway,
+                Phase::Identity,
+            ),
+            (
+                "debug1: Connection established.\nNo ED25519 host key is known for h and you have requested strict checking.\nHost key verification failed.\n",
+                Reason::UnknownHost,
+                Phase::Identity,
+            ),
+            (
+                "debug1: SSH2_MSG_NEWKEYS received\nroot@h: Permission denied (publickey).\n",
+                Reason::Denied,
+                Phase::Authenticate,
+            ),
+        ] {
+            let Ending::Failed(failure) = after(log, 255).1 else { panic!("{log}") };
+            assert_eq!(
+                (failure.reason, failure.phase, failure.remote),
+                (reason, phase, Remote::NeverStarted)
+            );
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What a whole run comes to: the exit status (worst wins) and the groups of hosts at its end.
+//! `fleet/run.rs` collects the endings; `fleet/run/summary.rs` tells them.
+
+use super::ending::{Ending, Failure, Phase, Reason, Remote};
+
+/// How a run ended, as its exit status. The larger is the worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Status {
+    /// The command ended with 0 on every host.
+    Well,
+    /// Somewhere it ended otherwise, by a signal, or at our time limit; and everywhere it did end.
+    Failed,
+    /// Some hosts never started it: safe to try again.
+    NeverStarted,
+    /// Some hosts could not prove who they are.
+    Identity,
+    /// On some hosts it may have run, and may still run.
+    Unknown,
+    /// Output of some hosts was not kept: a full disk, a file that cannot be written.
+    OutputLost,
+    /// Ctrl-C or SIGTERM.
+    Interrupted,
+    /// Nobody reads our output any more.
+    ReaderGone,
+}
+
+impl Status {
+    /// The number for the shell.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Well => 0,
+            Self::Failed => 1,
+            Self::NeverStarted => 3,
+            Self::Identity => 4,
+            Self::Unknown => 5,
+            Self::OutputLost => 6,
+            Self::Interrupted => 130,
+            Self::ReaderGone => 141,
+        }
+    }
+
+    /// What one host adds.
+    #[must_use]
+    pub fn of(ending: &Ending) -> Self {
+        match (ending, ending.remote()) {
+            (Ending::Exited(0), _) => Self::Well,
+            (Ending::Failed(failure), Remote::NeverStarted) if is_identity(failure.reason) => Self::Identity,
+            (_, Remote::NeverStarted) => Self::NeverStarted,
+            (_, Remote::Unknown) => Self::Unknown,
+            (_, Remote::Ended) => Self::Failed,
+        }
+    }
+
+    /// The worst of all.
+    #[must_use]
+    pub fn worst<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Self {
+        endings.into_iter().map(Self::of).max().unwrap_or(Self::Well)
+    }
+}
+
+/// Whether a host failed for who it is, or is not.
+#[must_use]
+pub fn is_identity(reason: Reason) -> bool {
+    matches!(reason, Reason::UnknownHost | Reason::KeyChanged | Reason::Impostor | Reason::KeyRefused)
+}
+
+/// Hosts that ended alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// How, in a word or two: `exit 1`, `signal KILL`, `refused`.
+    pub title: String,
+    /// How bad that is.
+    pub status: Status,
+    /// How far the first of them got, where there is no status.
+    pub phase: Option<Phase>,
+    /// What was said of the first of them.
+    pub detail: Option<String>,
+    /// What to do about it.
+    pub advice: Option<String>,
+    /// Their names, in the order of the host list.
+    pub hosts: Vec<String>,
+}
+
+/// Everything that did not go well, in groups: the worst status first, the largest group first.
+#[must_use]
+pub fn groups<'a>(endings: impl IntoIterator<Item = (&'a str, &'a Ending)>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (name, ending) in endings {
+        let status = Status::of(ending);
+        if status == Status::Well {
+            continue;
+        }
+        let title = title(ending);
+        match groups.iter_mut().find(|group| group.title == title && group.status == status) {
+            Some(group) => group.hosts.push(name.to_owned()),
+            None => {
+                let failure = match ending {
+                    Ending::Failed(failure) => Some(failure),
+                    _ => None,
+                };
+                groups.push(Group {
+                    title,
+                    status,
+                    phase: failure.map(|failure| failure.phase),
+                    detail: failure.map(|failure| failure.detail.clone()).filter(|detail| !detail.is_empty()),
+                    advice: failure.and_then(|failure| failure.advice.clone()),
+                    hosts: vec![name.to_owned()],
+                });
+            }
+        }
+    }
+    groups.sort_by(|a, b| b.status.cmp(&a.status).then(b.hosts.len().cmp(&a.hosts.len())));
+    groups
+}
+
+/// How a host ended, in a word or two.
+#[must_use]
+pub fn title(ending: &Ending) -> String {
+    match ending {
+        Ending::Exited(code) => format!("exit {code}"),
+        Ending::Signalled { signal, .. } => format!("signal {signal}"),
+        Ending::Failed(Failure { reason: Reason::TimedOut, phase: Phase::Run, .. }) => {
+            "command timed out".to_owned()
+        }
+        Ending::Failed(Failure { reason: Reason::TimedOut, phase, .. }) => format!("timed out at {phase}"),
+        Ending::Failed(failure) => failure.reason.word().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(reason: Reason, phase: Phase, remote: Remote) -> Ending {
+        Ending::Failed(Failure { phase, reason, detail: "said".into(), advice: None, remote })
+    }
+
+    #[test]
+    fn worst_host_decides_the_exit_status() {
+        let exit = Ending::Exited(7);
+        let denied = failed(Reason::Denied, Phase::Authenticate, Remote::NeverStarted);
+        let changed = failed(Reason::KeyChanged, Phase::Identity, Remote::NeverStarted);
+        let lost = failed(Reason::Lost, Phase::Run, Remote::Unknown);
+        let ended = failed(Reason::TimedOut, Phase::Run, Remote::Ended);
+        let all = [Ending::Exited(0), exit, denied, changed, lost];
+        let codes: Vec<_> = (1..=5).map(|count| Status::worst(&all[..count]).code()).collect();
+        assert_eq!(codes, [0, 1, 3, 4, 5]);
+        assert_eq!(Status::of(&ended), Status::Failed);
+    }
+
+    #[test]
+    fn groups_come_worst_first_and_keep_the_order_of_hosts() {
+        let lost = failed(Reason::Lost, Phase::Run, Remote::Unknown);
+        let slow = failed(Reason::TimedOut, Phase::Connect, Remote::NeverStarted);
+        let (bad, good) = (Ending::Exited(2), Ending::Exited(0));
+        let all = [("a", &bad), ("b", &good), ("c", &lost), ("d", &bad), ("e", &slow)];
+        let told: Vec<_> =
+            groups(all).into_iter().map(|group| (group.title, group.hosts.join(","))).collect();
+        let told: Vec<_> = told.iter().map(|(title, hosts)| (title.as_str(), hosts.as_str())).collect();
+        assert_eq!(told, [("lost", "c"), ("timed out at connect", "e"), ("exit 2", "a,d")]);
+    }
+}

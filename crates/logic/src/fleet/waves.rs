@@ -1,0 +1,201 @@
+//! Waves: a few hosts first, then more, and when to stop.
+//! `penstock run --waves 1,10%,all --stop-if 'failed>2%'`; `fleet/run.rs` runs one after the other.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::ending::{Ending, Remote};
+
+/// How many hosts run before the next look, in steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waves(Vec<Size>);
+
+/// So many more hosts, or hosts until this share of all has been reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Size {
+    Count(usize),
+    /// In hundredths of a per cent.
+    Percent(u32),
+    All,
+}
+
+/// Why a text is not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} {why}")]
+pub struct Wrong {
+    text: String,
+    why: &'static str,
+}
+
+impl FromStr for Waves {
+    type Err = Wrong;
+
+    fn from_str(text: &str) -> Result<Self, Wrong> {
+        let sizes: Result<Vec<Size>, Wrong> = text.split(',').map(|word| size(word.trim())).collect();
+        let mut sizes = sizes?;
+        if let Some(at) = sizes.iter().position(|size| *size == Size::All)
+            && at + 1 < sizes.len()
+        {
+            let text = text.to_owned();
+            return Err(Wrong { text, why: "has waves after `all`" });
+        }
+        if sizes.last() != Some(&Size::All) {
+            sizes.push(Size::All);
+        }
+        Ok(Self(sizes))
+    }
+}
+
+fn size(word: &str) -> Result<Size, Wrong> {
+    let wrong = |why| Wrong { text: word.to_owned(), why };
+    if word == "all" || word == "rest" {
+        return Ok(Size::All);
+    }
+    if let Some(percent) = word.strip_suffix('%') {
+        return hundredths(percent)
+            .filter(|share| *share > 0)
+            .map(Size::Percent)
+            .ok_or(wrong("is no wave: a share is above 0% and at most 100%"));
+    }
+    match word.parse() {
+        Ok(0) | Err(_) => Err(wrong("is no wave: give a number of hosts, a share like 10%, or all")),
+        Ok(count) => Ok(Size::Count(count)),
+    }
+}
+
+/// Hundredths of a per cent.
+fn hundredths(text: &str) -> Option<u32> {
+    let value: f64 = text.parse().ok()?;
+    (0.0..=100.0).contains(&value).then_some((value * 100.0).round() as u32)
+}
+
+impl Waves {
+    /// Where each wave ends, as counts of hosts from the first: increasing, the last is `hosts`.
+    ///
+    /// A number adds that many hosts; a share goes on until that share of all has been reached.
+    #[must_use]
+    pub fn ends(&self, hosts: usize) -> Vec<usize> {
+        let mut ends: Vec<usize> = Vec::new();
+        let mut at = 0;
+        for size in &self.0 {
+            let end = match *size {
+                Size::Count(count) => at + count,
+                Size::Percent(share) => (hosts * share as usize).div_ceil(10_000),
+                Size::All => hosts,
+            };
+            let end = end.min(hosts);
+            if end > at {
+                ends.push(end);
+                at = end;
+            }
+        }
+        ends
+    }
+}
+
+/// When no further wave starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopIf {
+    /// More hosts than this failed.
+    Failed(usize),
+    /// More than this share of the hosts so far failed (in hundredths of a per cent).
+    FailedShare(u32),
+    /// The outputs of a wave are not all the same.
+    Differs,
+}
+
+impl FromStr for StopIf {
+    type Err = Wrong;
+
+    fn from_str(text: &str) -> Result<Self, Wrong> {
+        let wrong =
+            Wrong { text: text.to_owned(), why: "is no condition: `failed>2%`, `failed>3` or `differs`" };
+        let plain: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        if plain == "differs" {
+            return Ok(Self::Differs);
+        }
+        if plain == "failed" {
+            return Ok(Self::Failed(0));
+        }
+        let bound = plain.strip_prefix("failed>").ok_or(wrong.clone())?;
+        match bound.strip_suffix('%') {
+            Some(share) => hundredths(share).map(Self::FailedShare).ok_or(wrong),
+            None => bound.parse().map(Self::Failed).map_err(|_| wrong),
+        }
+    }
+}
+
+impl fmt::Display for StopIf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(count) => write!(f, "failed>{count}"),
+            Self::FailedShare(share) => write!(f, "failed>{}%", f64::from(*share) / 100.0),
+            Self::Differs => f.write_str("differs"),
+        }
+    }
+}
+
+impl StopIf {
+    /// Why to stop after these hosts, or `None`. `outputs` is the number of different outputs among them.
+    ///
+    /// A host has failed if its command did not end with 0, for whatever reason.
+    #[must_use]
+    pub fn verdict<'a>(self, done: impl IntoIterator<Item = &'a Ending>, outputs: usize) -> Option<String> {
+        let (mut all, mut failed, mut unknown) = (0, 0, 0);
+        for ending in done {
+            all += 1;
+            failed += usize::from(!ending.is_success());
+            unknown += usize::from(ending.remote() == Remote::Unknown);
+        }
+        let stop = match self {
+            Self::Failed(bound) => failed > bound,
+            Self::FailedShare(share) => failed * 10_000 > all * share as usize,
+            Self::Differs => outputs > 1,
+        };
+        let unclear = if unknown == 0 { String::new() } else { format!(" ({unknown} of them may have run)") };
+        stop.then(|| match self {
+            Self::Differs => format!("{outputs} different outputs"),
+            _ => format!("{failed} of {all} hosts failed{unclear}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waves_grow_to_all_hosts_and_no_wave_is_empty() {
+        let ends = |text: &str, hosts| text.parse::<Waves>().unwrap().ends(hosts);
+        assert_eq!(ends("1,10%,all", 200), [1, 20, 200]);
+        assert_eq!(ends("1,10%", 5), [1, 5], "10% of 5 is the one that has run");
+        assert_eq!(ends("2, 2, rest", 3), [2, 3]);
+        assert_eq!(ends("100%", 7), [7]);
+        assert_eq!(ends("1", 0), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn wrong_waves_are_named() {
+        for text in ["", "0", "-1", "0%", "101%", "all,1", "NaN%", "ten"] {
+            assert!(text.parse::<Waves>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn stop_conditions_are_judged_over_all_that_has_run() {
+        let ok = Ending::Exited(0);
+        let bad = Ending::Exited(1);
+        let hosts = |failed: usize, all: usize| (0..all).map(move |at| if at < failed { 1 } else { 0 });
+        let judge = |text: &str, failed, all, outputs| {
+            let endings: Vec<Ending> =
+                hosts(failed, all).map(|code| if code == 1 { bad.clone() } else { ok.clone() }).collect();
+            text.parse::<StopIf>().unwrap().verdict(&endings, outputs)
+        };
+        assert_eq!(judge("failed>2%", 2, 100, 1), None);
+        assert_eq!(judge("failed > 2%", 3, 100, 1).as_deref(), Some("3 of 100 hosts failed"));
+        assert_eq!(judge("failed>3", 3, 4, 1), None);
+        assert_eq!(judge("failed", 1, 50, 1).as_deref(), Some("1 of 50 hosts failed"));
+        assert_eq!(judge("differs", 0, 50, 2).as_deref(), Some("2 different outputs"));
+        assert!("failed<1".parse::<StopIf>().is_err());
+    }
+}

@@ -1,0 +1,147 @@
+//! The journal of runs: what the last one did, and doing it again where that is safe.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use fleet::run::journal::{self, Record, Standing};
+use serde_json::{Value, json};
+
+use crate::output::{Failure, plain_lines, print};
+
+/// Runs on record.
+#[derive(Debug, Clone, Default, Args)]
+#[group(skip)]
+pub struct Arguments {
+    /// The last command again, on these of its hosts: never-started, failed, or a SET
+    #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "group", "hosts", "command"], help_heading = "Again")]
+    pub again: Option<String>,
+    /// Show what the last run did
+    #[arg(long, help_heading = "Again")]
+    pub last: bool,
+}
+
+/// Where runs are recorded, if there is a home.
+pub fn directory() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = set("XDG_STATE_HOME").filter(|path| path.is_absolute());
+    let state = state.or_else(|| Some(set("HOME")?.join(".local/state")))?;
+    Some(state.join("penstock/runs"))
+}
+
+/// The name of a run that begins now; names sort by time.
+pub fn id() -> String {
+    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S.%6f").to_string();
+    format!("{now}-{}", std::process::id())
+}
+
+/// Letters and digits that a host cannot guess.
+pub fn nonce() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    format!("{:016x}", RandomState::new().hash_one(std::process::id()))
+}
+
+/// What is needed to do it again.
+pub fn remember(arguments: &super::Arguments) -> Value {
+    let path = |path: &Option<PathBuf>| {
+        path.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+    };
+    json!({
+        "command": arguments.command,
+        "script": path(&arguments.script),
+        "stdin": arguments.stdin,
+        "user": arguments.engine.user,
+        "ssh_config": path(&arguments.engine.ssh_config),
+        "no_leash": arguments.no_leash,
+    })
+}
+
+/// Shows the last run.
+pub fn show() -> Result<(), Failure> {
+    let record = last()?;
+    let mut text = format!("{}  {}\n", record.id, told(&record.order));
+    match record.status {
+        Some(code) => _ = writeln!(text, "exit code {code}"),
+        None => text.push_str("it was killed before its end\n"),
+    }
+    let width = record.hosts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    for (name, standing) in &record.hosts {
+        let how = match standing {
+            Standing::Well => "well".to_owned(),
+            Standing::Failed(how) => how.clone(),
+            Standing::NeverStarted(how) => format!("never started: {how}"),
+            Standing::Unknown(how) => format!("may have run: {how}"),
+        };
+        let _ = writeln!(text, "{name:width$}  {how}");
+    }
+    print(&plain_lines(&text))
+}
+
+/// Fills in what `--again` takes over from the last run and gives its hosts, or nothing without `--again`.
+pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>, Failure> {
+    let Some(which) = arguments.again.again.clone() else { return Ok(None) };
+    let record = last()?;
+    let order = &record.order;
+    if order["stdin"] == true {
+        return Err(Failure::usage(
+            "the last run sent its standard input, which is not kept: give the command again",
+        ));
+    }
+    arguments.command = serde_json::from_value(order["command"].clone()).unwrap_or_default();
+    let path = |name: &str| order[name].as_str().map(PathBuf::from);
+    arguments.script = path("script");
+    arguments.engine.user = arguments.engine.user.take().or(order["user"].as_str().map(str::to_owned));
+    arguments.engine.ssh_config = arguments.engine.ssh_config.take().or_else(|| path("ssh_config"));
+    arguments.no_leash |= order["no_leash"] == true;
+    let names = choose(&record, &which)?;
+    if names.is_empty() {
+        return Err(Failure::usage(format!(
+            "no host of the last run is {which}\n  hint: penstock run --last"
+        )));
+    }
+    Ok(Some(names))
+}
+
+fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
+    let pick = |wanted: &dyn Fn(&Standing) -> bool| {
+        let chosen = record.hosts.iter().filter(|(_, standing)| wanted(standing));
+        chosen.map(|(name, _)| name.clone()).collect()
+    };
+    match which {
+        "never-started" => return Ok(pick(&|standing| matches!(standing, Standing::NeverStarted(_)))),
+        "failed" => return Ok(pick(&|standing| *standing != Standing::Well)),
+        _ => {}
+    }
+    let asked = super::hosts::Arguments { set: vec![which.to_owned()], ..Default::default() }.names()?;
+    for name in &asked {
+        match record.hosts.iter().find(|(known, _)| known == name) {
+            None => {
+                return Err(Failure::usage(format!(
+                    "{name} was not in the last run\n  hint: penstock run --last"
+                )));
+            }
+            Some((_, Standing::Unknown(how))) => {
+                return Err(Failure::usage(format!(
+                    "on {name} the command may have run ({how})\n  hint: look there first; --again failed runs it again all the same"
+                )));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(asked)
+}
+
+fn last() -> Result<Record, Failure> {
+    let directory = directory().ok_or_else(|| Failure::usage("no HOME, so no runs are recorded"))?;
+    journal::last(&directory)
+        .map_err(|error| Failure::usage(format!("the last run in {}: {error}", directory.display())))
+}
+
+fn told(order: &Value) -> String {
+    let words: Vec<&str> =
+        order["command"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    match order["script"].as_str() {
+        Some(script) => format!("{script} {}", words.join(" ")),
+        None => words.join(" "),
+    }
+}

@@ -1,0 +1,123 @@
+//! What carries the command: our own client, or the user's ssh.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use fleet::run::Host;
+use fleet::run::engine::Engine;
+use fleet::run::native::Native;
+use fleet::run::openssh::{Kind, OpenSsh};
+use logic::fleet::ending::{Failure as Unreached, Phase, Reason, Remote};
+use logic::ssh::config::Asked;
+use ssh::identity::{Identities, Places, Store};
+use ssh::{Client, ConfigFiles, Judge, Keys, SshConfig, Target};
+
+use super::EngineName;
+use crate::output::Failure;
+
+/// How hosts are reached.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub struct Arguments {
+    /// Log in as this user
+    #[arg(long, short = 'l', value_name = "USER", help_heading = "SSH")]
+    pub user: Option<String>,
+    /// This file instead of ~/.ssh/config
+    #[arg(long, short = 'F', value_name = "FILE", help_heading = "SSH")]
+    pub ssh_config: Option<PathBuf>,
+    /// What carries the command
+    #[arg(long, value_enum, default_value_t = EngineName::Native, help_heading = "SSH")]
+    pub engine: EngineName,
+    /// With --engine openssh: this program instead of ssh; it gets HOST COMMAND, as in -S /bin/echo
+    #[arg(long, short = 'S', value_name = "PROGRAM", help_heading = "SSH")]
+    pub ssh: Option<PathBuf>,
+}
+
+/// An engine, the hosts as it sees them, and what is learnt of their identities.
+pub struct Ready {
+    pub engine: Engine,
+    pub hosts: Vec<Host>,
+    pub identities: Option<Arc<Identities>>,
+}
+
+impl Arguments {
+    /// Reads the configuration of all hosts.
+    pub fn ready(&self, names: &[String], connect_timeout: Duration) -> Result<Ready, Failure> {
+        match self.engine() {
+            EngineName::Native => self.native(names, connect_timeout),
+            EngineName::Openssh => Ok(self.openssh(names, connect_timeout)),
+        }
+    }
+
+    /// Which one: a program of the user's is always a process.
+    pub fn engine(&self) -> EngineName {
+        if self.ssh.is_some() { EngineName::Openssh } else { self.engine }
+    }
+
+    fn native(&self, names: &[String], connect_timeout: Duration) -> Result<Ready, Failure> {
+        let files = match &self.ssh_config {
+            Some(file) if file.as_os_str() == "none" => ConfigFiles::None,
+            Some(file) => ConfigFiles::Only(file.clone()),
+            None => ConfigFiles::Usual,
+        };
+        let config = SshConfig::read(&files).map_err(Failure::usage)?;
+        let identities = Places::of_user().and_then(|places| Identities::load(Store::new(places)));
+        let identities = Arc::new(identities.map_err(Failure::usage)?);
+        let host = |name: &String| Host { name: name.clone(), target: self.target(&config, name, connect_timeout) };
+        let hosts = names.iter().map(host).collect();
+        let client = Client::new(Arc::clone(&identities) as Arc<dyn Judge>, Arc::new(Keys::new()));
+        Ok(Ready { engine: Engine::Native(Native::new(client)), hosts, identities: Some(identities) })
+    }
+
+    fn target(&self, config: &SshConfig, name: &str, connect_timeout: Duration) -> Result<Target, Unreached> {
+        let Some(mut asked) = Asked::parse(name) else {
+            return Err(unreached(format!("{name:?} is no host: host, user@host or ssh://user@host:port")));
+        };
+        asked.user = asked.user.or_else(|| self.user.clone());
+        let mut target = Target::from_config(config, &asked)?.target;
+        target.connect_timeout = connect_timeout;
+        Ok(target)
+    }
+
+    fn openssh(&self, names: &[String], connect_timeout: Duration) -> Ready {
+        let mut arguments = Vec::new();
+        if let Some(file) = &self.ssh_config {
+            arguments.extend(["-F".to_owned(), file.display().to_string()]);
+        }
+        if let Some(user) = &self.user {
+            arguments.extend(["-l".to_owned(), user.clone()]);
+        }
+        let (program, kind) = match &self.ssh {
+            Some(program) => (program.clone(), Kind::Substitute),
+            None => {
+                let seconds = connect_timeout.as_secs().max(1);
+                arguments.extend(["-o".to_owned(), format!("ConnectTimeout={seconds}")]);
+                (PathBuf::from("ssh"), Kind::Ssh)
+            }
+        };
+        let engine = Engine::OpenSsh(OpenSsh { program, arguments, kind });
+        let host = |name: &String| Host { name: name.clone(), target: Err(unreached(String::new())) };
+        Ready { engine, hosts: names.iter().map(host).collect(), identities: None }
+    }
+
+    /// Descriptors that a session takes.
+    pub fn descriptors(&self) -> usize {
+        match self.engine() {
+            EngineName::Native => 1,
+            // Three pipes and the log; while it starts, both ends of them.
+            EngineName::Openssh => 8,
+        }
+    }
+}
+
+fn unreached(detail: String) -> Unreached {
+    Unreached {
+        phase: Phase::Queued,
+        reason: Reason::Configuration,
+        detail,
+        advice: None,
+        remote: Remote::NeverStarted,
+    }
+}

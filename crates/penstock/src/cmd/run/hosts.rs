@@ -1,0 +1,100 @@
+//! Which hosts a run is for.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use logic::fleet::hostfile;
+use logic::fleet::nodeset::NodeSet;
+
+use crate::output::Failure;
+
+/// Where the names of hosts come from.
+#[derive(Debug, Clone, Default, Args)]
+#[group(skip)]
+pub struct Arguments {
+    // Not a doc comment: rustdoc takes brackets for a link.
+    #[arg(
+        long = "nodes",
+        short = 'w',
+        value_name = "SET",
+        help = "These hosts, in the syntax of clush: 'web[1-3],db1', '@web!web2', 'rack[1-2]node[01-20]'",
+        help_heading = "Hosts"
+    )]
+    pub set: Vec<String>,
+    /// But not these
+    #[arg(long, short = 'x', value_name = "SET", help_heading = "Hosts")]
+    pub exclude: Vec<String>,
+    /// The hosts of these groups, from ~/.config/penstock/groups (lines NAME: SET) and groups.yaml; @NAME in a SET is the same
+    #[arg(long, short = 'g', value_name = "GROUP", help_heading = "Hosts")]
+    pub group: Vec<String>,
+    /// The hosts in this file, a host or a set per line, # begins a comment; - is standard input
+    #[arg(long, value_name = "FILE", help_heading = "Hosts")]
+    pub hosts: Vec<PathBuf>,
+}
+
+impl Arguments {
+    /// Whether any were named.
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.group.is_empty() && self.hosts.is_empty()
+    }
+
+    /// Their names, each once, in the order in which they were given.
+    pub fn names(&self) -> Result<Vec<String>, Failure> {
+        if self.is_empty() {
+            return Err(Failure::usage("no hosts\n  hint: -w 'web[1-3]', -g GROUP, or --hosts FILE"));
+        }
+        let (catalog, faults) = fleet::groups::catalog(configuration().as_deref());
+        if !faults.is_empty() {
+            return Err(Failure::usage(faults.join("\nerror: ")));
+        }
+        let mut run = fleet::groups::call;
+        let mut groups = catalog.look_up(&mut run);
+        let mut all = NodeSet::new();
+        let mut add = |set: &NodeSet| all.unite(set).map_err(Failure::usage);
+        for set in &self.set {
+            add(&NodeSet::parse(set, &mut groups).map_err(Failure::usage)?)?;
+        }
+        for group in &self.group {
+            let name = if group.starts_with('@') { group.clone() } else { format!("@{group}") };
+            add(&NodeSet::parse(&name, &mut groups).map_err(Failure::usage)?)?;
+        }
+        for file in &self.hosts {
+            let content = read(file)
+                .map_err(|error| Failure::usage(format!("cannot read the hosts in {}: {error}", file.display())))?;
+            let read = hostfile::read(&file.display().to_string(), &content, None, &mut groups);
+            let read = read.map_err(|faults| {
+                let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+                Failure::usage(faults.join("\nerror: "))
+            })?;
+            add(&read.hosts)?;
+        }
+        for set in &self.exclude {
+            all.exclude(set, &mut groups).map_err(Failure::usage)?;
+        }
+        let names: Vec<String> = all.names().map(|name| name.to_string()).collect();
+        if names.is_empty() {
+            return Err(Failure::usage("no hosts are left"));
+        }
+        if let Some(bad) = names.iter().find(|name| name.starts_with('-') || name.contains(char::is_control)) {
+            return Err(Failure::usage(format!("{bad:?} is no host")));
+        }
+        Ok(names)
+    }
+}
+
+/// Where our own files of the user are.
+fn configuration() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+    Some(base.join("penstock"))
+}
+
+fn read(file: &Path) -> io::Result<Vec<u8>> {
+    if file.as_os_str() != "-" {
+        return std::fs::read(file);
+    }
+    let mut content = Vec::new();
+    io::stdin().lock().read_to_end(&mut content)?;
+    Ok(content)
+}

@@ -1,0 +1,265 @@
+//! `penstock run` against real OpenSSH servers: what is shown, what is left running, what the exit status says.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::fleet::{Fleet, sorted, told};
+use support::sshd::{Sshd, processes};
+use support::{eventually, secs};
+
+const ENGINES: [&str; 2] = ["native", "openssh"];
+
+/// Processes that run exactly this.
+fn running(command: &str) -> usize {
+    processes().iter().filter(|line| line.trim() == command).count()
+}
+
+/// A number of seconds for `sleep` that no other test uses.
+fn unique() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    format!("{}.{}", 3600 + now.subsec_nanos() % 100_000, now.subsec_nanos())
+}
+
+#[track_caller]
+fn started(sleep: &str, count: usize) {
+    eventually("the command runs on all hosts", secs(30), || (running(sleep) == count).then_some(()));
+}
+
+#[track_caller]
+fn gone(sleep: &str) {
+    eventually("nothing is left running", secs(10), || (running(sleep) == 0).then_some(()));
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+}
+
+#[test]
+fn lines_have_their_host_and_the_worst_host_decides_the_exit_status() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    for engine in ENGINES {
+        let run = |hosts, command| fleet.run(&["--engine", engine, "-w", hosts, command]);
+        let well = run("h1,h2", "echo out; echo err >&2");
+        assert_eq!(sorted(&well.stdout), ["h1 -> out", "h1 => err", "h2 -> out", "h2 => err"], "{well:?}");
+        assert_eq!(well.code, Some(0), "{well:?}");
+        let failed = run("h1,h2", "printf half; exit 255");
+        assert_eq!(sorted(&failed.stdout), ["h1 -> half", "h1 =: exit 255", "h2 -> half", "h2 =: exit 255"]);
+        assert_eq!(failed.code, Some(1), "255 of a command is no failure of ssh: {failed:?}");
+        let killed = run("h1", "kill -KILL $$");
+        assert_eq!(killed.code, Some(1));
+        assert!(killed.stdout.starts_with("h1 =: signal "), "{killed:?}");
+        let away = run("h1,away", "false");
+        assert_eq!(away.code, Some(3), "{away:?}");
+        assert!(away.stderr.contains("never started: safe to run again\n  refused (1): away"), "{away:?}");
+    }
+}
+
+#[test]
+fn leash_leaves_no_trace_in_what_a_command_sees() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    for engine in ENGINES {
+        for command in [
+            "echo it\\'s \"$((1 + 1))\"; echo '$HOME' \\\\ '!' `echo x`",
+            "cat; echo $?",
+            "x=$(ps -o pid= --ppid $$ | wc -l); echo $x children",
+            "sh -c 'kill -TERM $$'; echo $?",
+            "wait; jobs; echo ${#@}",
+            "ulimit -n; umask; pwd; env | sort | grep -v -e ^SSH_ -e ^SHLVL -e ^_=",
+            "exec >/dev/null; echo nothing",
+        ] {
+            let leashed = fleet.run(&["--engine", engine, "-w", "h1", "--", command]);
+            let plain = fleet.run(&["--engine", engine, "--no-leash", "-w", "h1", "--", command]);
+            assert_eq!((leashed.stdout, leashed.code), (plain.stdout, plain.code), "{engine}: {command}");
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_and_terminate_end_the_command_on_the_hosts() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    for engine in ENGINES {
+        for ending in [Signal::SIGINT, Signal::SIGTERM] {
+            let sleep = format!("sleep {}", unique());
+            let mut command = fleet.command(&["--engine", engine, "-w", "h1,h2,h3", &sleep]);
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            started(&sleep, 3);
+            signal(&child, ending);
+            let told = told(child.wait_with_output().unwrap());
+            assert_eq!(told.code, Some(130), "{told:?}");
+            gone(&sleep);
+        }
+    }
+}
+
+#[test]
+fn time_limit_ends_the_command_on_the_hosts() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    for engine in ENGINES {
+        let sleep = format!("sleep {}", unique());
+        let told = fleet.run(&["--engine", engine, "-w", "h1,h2", "--timeout", "0.5", &sleep]);
+        assert!(told.stderr.contains("command timed out (2): h1,h2"), "{told:?}");
+        gone(&sleep);
+        assert_eq!(told.code, Some(1), "it was seen to end: {told:?}");
+        assert!(told.stderr.contains("still running after 0.5 s; it was ended there"), "{told:?}");
+    }
+}
+
+#[test]
+fn killed_client_leaves_nothing_running_and_its_journal_says_who_was() {
+    let sshd = Sshd::start();
+    for engine in ENGINES {
+        for input in [None, Some("--stdin")] {
+            let fleet = Fleet::of(&sshd);
+            let sleep = format!("sleep {}", unique());
+            let mut arguments = vec!["--engine", engine, "-w", "h1,h2"];
+            arguments.extend(input);
+            arguments.push(&sleep);
+            let mut command = fleet.command(&arguments);
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut child = command.spawn().unwrap();
+            started(&sleep, 2);
+            signal(&child, Signal::SIGKILL);
+            child.wait().unwrap();
+            gone(&sleep);
+            let last = fleet.run(&["--last"]);
+            assert!(last.stdout.contains("it was killed before its end"), "{last:?}");
+            assert_eq!(
+                last.stdout.matches("may have run: running when the run was killed").count(),
+                2,
+                "{last:?}"
+            );
+            let again = fleet.run(&["--again", "h1"]);
+            assert_eq!(again.code, Some(2), "what may have run is not run again by name: {again:?}");
+        }
+    }
+}
+
+#[test]
+fn reader_that_leaves_ends_the_run_and_the_commands() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    for engine in ENGINES {
+        let word = unique();
+        let loud = format!("yes {word}");
+        let mut command = fleet.command(&["--engine", engine, "-w", "h1,h2", &loud]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().ends_with(&word));
+        drop(lines);
+        let status = eventually("the end of the run", secs(20), || child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(141));
+        gone(&loud);
+    }
+}
+
+#[test]
+fn never_started_hosts_run_again_and_only_they() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let first = fleet.run(&["-w", "h1,away,h2", "echo ran"]);
+    assert_eq!(sorted(&first.stdout)[1..], ["h1   -> ran", "h2   -> ran"], "{first:?}");
+    assert_eq!(fleet.journals().len(), 1);
+    let again = fleet.run(&["--again", "never-started"]);
+    assert_eq!((again.code, again.stdout.matches("-> ran").count()), (Some(3), 0), "{again:?}");
+    assert!(again.stdout.starts_with("away =: refused"), "{again:?}");
+    let well = fleet.run(&["-w", "h1", "true"]);
+    assert_eq!(well.code, Some(0));
+    let nobody = fleet.run(&["--again", "failed"]);
+    assert_eq!(nobody.code, Some(2), "{nobody:?}");
+}
+
+#[test]
+fn waves_stop_before_the_damage_is_done() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let mark = fleet.home.path().join("ran");
+    let command = format!("echo x >>{}; exit 1", mark.display());
+    let told = fleet.run(&["-w", "h1,h2,h3,h4", "--waves", "1,2,all", "--stop-if", "failed>0", &command]);
+    assert_eq!(fs::read_to_string(&mark).unwrap(), "x\n");
+    assert!(told.stderr.contains("stopped after 1 of 4 hosts by failed>0: 1 of 1 hosts failed"), "{told:?}");
+    assert!(told.stderr.contains("stopped (3): h2,h3,h4"), "{told:?}");
+    assert_eq!(told.code, Some(3));
+    let pause = fleet.run(&["-w", "h1,h2", "--waves", "1", "--pause", "true"]);
+    assert_eq!(pause.code, Some(2), "there is no terminal to press Enter on: {pause:?}");
+}
+
+#[test]
+fn files_hold_what_each_host_said_and_the_silent_have_none() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let directory = fleet.home.path().join("out");
+    let told = fleet.run(&["-w", "h1,h2", "-o", directory.to_str().unwrap(), "printf 'a\\0b'; echo e >&2"]);
+    assert_eq!(told.code, Some(0), "{told:?}");
+    let mut names: Vec<_> =
+        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["h1.err", "h1.out", "h2.err", "h2.out"]);
+    assert_eq!(fs::read(directory.join("h1.out")).unwrap(), b"a\0b");
+}
+
+#[test]
+fn every_host_gets_all_of_standard_input() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    for engine in ENGINES {
+        let mut command = fleet.command(&[
+            "--engine",
+            engine,
+            "-w",
+            "h1,h2,h3",
+            "-p",
+            "1",
+            "--stdin",
+            "sha256sum; wc -c </dev/null",
+        ]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let block: Vec<u8> =
+            (0..1_000_000_u32).map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+        for _ in 0..5 {
+            input.write_all(&block).unwrap();
+        }
+        drop(input);
+        let told = told(child.wait_with_output().unwrap());
+        let sums: std::collections::HashSet<&str> =
+            told.stdout.lines().filter(|line| line.ends_with('-')).map(|line| &line[3..]).collect();
+        assert_eq!((sums.len(), told.code), (1, Some(0)), "{told:?}");
+        assert_eq!(told.stdout.lines().count(), 6, "{told:?}");
+    }
+}
+
+#[test]
+fn script_runs_with_its_arguments() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let script = fleet.home.path().join("what.sh");
+    fs::write(&script, "#!/bin/bash\nread -r line\necho \"$0 $1 [$line]\"\nexit 4\n").unwrap();
+    let told = fleet.run(&["-w", "h1", "--script", script.to_str().unwrap(), "one two"]);
+    assert_eq!(
+        (told.stdout.as_str(), told.code),
+        ("h1 -> what.sh one two []\nh1 =: exit 4\n", Some(1)),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn program_in_place_of_ssh_gets_the_host_and_the_command() {
+    let fleet = Fleet::of_lab(std::path::Path::new("/nowhere"));
+    let mut command = fleet.command(&["-w", "a,b", "-S", "/bin/echo", "uptime now"]);
+    let told = told(command.output().unwrap());
+    assert_eq!(
+        sorted(&told.stdout),
+        ["a -> -F /nowhere a uptime now", "b -> -F /nowhere b uptime now"],
+        "{told:?}"
+    );
+}

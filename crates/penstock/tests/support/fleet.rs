@@ -1,0 +1,110 @@
+//! `penstock run` with a home of its own, against a real sshd that stands for several hosts, or against the lab.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use super::secs;
+use super::server::{BINARY, clear_environment, run_to_end};
+use super::sshd::Sshd;
+
+/// A home directory, and the `ssh_config` that leads to the hosts.
+pub struct Fleet {
+    /// Where state and files go.
+    pub home: TempDir,
+    config: PathBuf,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Told {
+    /// Its exit status.
+    pub code: Option<i32>,
+    /// What hosts said.
+    pub stdout: String,
+    /// What was said of the run.
+    pub stderr: String,
+}
+
+impl Fleet {
+    /// `h1` to `h9` are one sshd; `away` refuses connections.
+    pub fn of(sshd: &Sshd) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let config = home.path().join("ssh_config");
+        let known = home.path().join("known_hosts");
+        let hosts: Vec<String> = (1..10).map(|number| format!("h{number}")).collect();
+        let names = format!("{},[{}]:{}", hosts.join(","), sshd.address, sshd.port);
+        fs::write(&known, format!("{names} {}\n", sshd.host_key())).unwrap();
+        let pins = home.path().join("config/penstock/hosts");
+        fs::create_dir_all(&pins).unwrap();
+        for host in &hosts {
+            let pin = format!("id {host}\npin {} {} from=console 2026-03-01\n", sshd.host_key(), fingerprint(sshd));
+            fs::write(pins.join(format!("{host}.host")), pin).unwrap();
+        }
+        let text = format!(
+            "Host h*\n  HostName {}\n  Port {}\nHost away\n  HostName 127.0.0.1\n  Port 1\nHost h* away\n  User {}\n  IdentityFile {}\n  \
+             IdentitiesOnly yes\n  StrictHostKeyChecking yes\n  UserKnownHostsFile {}\n  GlobalKnownHostsFile none\n",
+            sshd.address,
+            sshd.port,
+            sshd.user,
+            sshd.client_key.display(),
+            known.display()
+        );
+        fs::write(&config, text).unwrap();
+        Self { home, config }
+    }
+
+    /// Hosts of a lab, by its own `ssh_config`.
+    pub fn of_lab(config: &Path) -> Self {
+        Self { home: tempfile::tempdir().unwrap(), config: config.to_owned() }
+    }
+
+    /// `penstock run`, ready to start.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        clear_environment(&mut command);
+        command.arg("run");
+        if !arguments.iter().any(|argument| ["--again", "--last"].contains(argument)) {
+            command.arg("-F").arg(&self.config);
+        }
+        command.args(arguments).stdin(Stdio::null());
+        for (name, place) in [("HOME", ""), ("XDG_STATE_HOME", "state"), ("XDG_CONFIG_HOME", "config")] {
+            command.env(name, self.home.path().join(place));
+        }
+        command
+    }
+
+    /// `penstock run` to its end.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&str]) -> Told {
+        told(run_to_end(&mut self.command(arguments), secs(120)))
+    }
+
+    /// Its journals.
+    pub fn journals(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.home.path().join("state/penstock/runs"));
+        entries.into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+fn fingerprint(sshd: &Sshd) -> String {
+    let file = sshd.directory.path().join("host.pub");
+    let output = Command::new(super::sshd::program("ssh-keygen")).arg("-lf").arg(file).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().split_whitespace().nth(1).unwrap().to_owned()
+}
+
+/// An output as text.
+pub fn told(output: Output) -> Told {
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    Told { code: output.status.code(), stdout, stderr }
+}
+
+/// Lines in an order of their own: hosts come as they come.
+pub fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
