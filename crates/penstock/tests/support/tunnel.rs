@@ -22,7 +22,11 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
-        let place = Self { sshd: Sshd::start(), directory: tempfile::tempdir().unwrap() };
+        Self::with(Sshd::start())
+    }
+
+    pub fn with(sshd: Sshd) -> Self {
+        let place = Self { sshd, directory: tempfile::tempdir().unwrap() };
         for name in ["bin", "home", "state", "run"] {
             fs::create_dir(place.path(name)).unwrap();
         }
