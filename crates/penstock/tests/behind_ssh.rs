@@ -19,9 +19,8 @@ fn serve(place: &Place, backends: &str, health: &str) -> Server {
          [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
          [pool.app]\nbackends = [{backends}]\nhealth = {health}\n"
     );
-    let path = std::env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{path}", place.shown("bin"));
-    Setup::new(&config).env("PATH", &path).env("RUNTIME_DIRECTORY", &place.shown("run")).start()
+    let setup = Setup::new(&config).env("HOME", &place.shown("home"));
+    setup.env("RUNTIME_DIRECTORY", &place.shown("run")).env("XDG_STATE_HOME", &place.shown("state")).start()
 }
 
 fn wait_for(server: &Server, backend: &str, state: &str) {
@@ -39,7 +38,8 @@ fn a_backend_behind_ssh_serves_and_is_down_while_its_tunnel_is() {
     wait_for(&server, &name, "up");
     assert_eq!(server.client("web").get("/", &[]).status, 200);
     // New connections cannot be made, and those there are broken.
-    place.write("hang-ssh", "");
+    let sshd = Pid::from_raw(place.sshd.pid().cast_signed());
+    kill(sshd, Signal::SIGSTOP).unwrap();
     let sessions = fs::read_to_string(format!("/proc/{0}/task/{0}/children", place.sshd.pid())).unwrap();
     for session in sessions.split_whitespace() {
         kill(Pid::from_raw(session.parse().unwrap()), Signal::SIGKILL).unwrap();
@@ -48,7 +48,7 @@ fn a_backend_behind_ssh_serves_and_is_down_while_its_tunnel_is() {
     let status = String::from_utf8(server.ctl(&["status"]).stdout).unwrap();
     assert!(status.contains("no SSH tunnel"), "{status}");
     assert_eq!(Client::connect(&server.address("web")).get("/", &[]).status, 503);
-    fs::remove_file(place.path("hang-ssh")).unwrap();
+    kill(sshd, Signal::SIGCONT).unwrap();
     wait_for(&server, &name, "up");
     assert_eq!(Client::connect(&server.address("web")).get("/", &[]).status, 200);
 }
@@ -58,8 +58,7 @@ fn a_host_that_is_not_who_it_was_takes_its_backend_down_with_that_cause_and_the_
     let place = Place::new();
     let app = counting_backend(&place.path("log"), "app", 0);
     let other = fs::read_to_string(place.sshd.directory.path().join("client.pub")).unwrap();
-    let known = format!("[{}]:{} {other}", place.sshd.address, place.sshd.port);
-    fs::write(place.path("known_hosts"), known).unwrap();
+    place.pin(&other);
     let name = format!("ssh:far/{}", app.address);
     let server = serve(&place, &format!("\"{name}\", \"{}\"", app.address), QUICK);
     wait_for(&server, &app.address, "up");

@@ -169,7 +169,12 @@ fn the_nas_gives_nothing_but_its_one_port() {
     let secret = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = secret.local_addr().unwrap().port();
     place.configure(&format!("{text}\n[tunnel.nas.forward.secret]\nconnect = \"127.0.0.1:{port}\"\n"));
-    place.run(&["check", "nas"]).code(1).says("secret: it closed the connection at once");
+    let ran = place.run(&["check", "nas"]);
+    ran.code(1)
+        .says("nfs: 127.0.0.1")
+        .says("answers: NFS version 4")
+        .says(&format!("{port} does not answer"));
+    place.run(&["check", "nas", "--engine", "openssh"]).code(1).says("closed the connection at once");
     let shell =
         Command::new(place.path("bin/ssh")).args(["-o", "BatchMode=yes", "far", "id"]).output().unwrap();
     assert!(!shell.status.success() && !String::from_utf8_lossy(&shell.stdout).contains("uid="), "{shell:?}");

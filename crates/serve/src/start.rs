@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use config::types::{BindAddress, Workers};
 use config::{Config, Loaded, Quick, Source};
-use fleet::tunnel::OpenSsh;
+use fleet::tunnel::{Asking, Native};
 use sd_notify::NotifyState;
 use sys::privilege::Capability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -332,7 +332,7 @@ impl Slow {
         Self {
             checker: Checker::new(state.clone()),
             resolver: Resolver::new(state.clone()),
-            tunnels: Tunnels::new(state.clone(), Arc::new(OpenSsh::new("ssh"))),
+            tunnels: Tunnels::new(state.clone(), Arc::new(Native::new(Asking::Nobody))),
             orderer: Orderer::new(state.clone()),
         }
     }

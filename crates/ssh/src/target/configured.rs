@@ -184,7 +184,8 @@ fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
 =======
     let mut plan = KeyPlan::of_home(Path::new(home), agent(resolved));
     if resolved.place(config::Keyword::IdentityFile).is_some() {
-        let named = |file: &config::KeyFile| Identity { path: PathBuf::from(&file.path), named: Named::ByUser };
+        let named =
+            |file: &config::KeyFile| Identity { path: PathBuf::from(&file.path), named: Named::ByUser };
         plan.identities = resolved.identity_files.iter().map(named).collect();
     }
     plan.certificates = resolved.certificate_files.iter().map(|file| PathBuf::from(&file.path)).collect();
