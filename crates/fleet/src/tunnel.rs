@@ -10,6 +10,7 @@ mod control;
 pub mod engine;
 mod journal;
 mod mount;
+mod native;
 mod openssh;
 pub mod place;
 mod processes;
@@ -23,6 +24,7 @@ pub mod supervise;
 mod unwind;
 
 pub use control::{Asked, ask};
+pub use native::{Asking, Native};
 pub use openssh::OpenSsh;
 pub use place::Places;
 pub use run::{Patience, Run, RunError, Say, Work};

@@ -67,7 +67,18 @@ fn every_kind_of_forward_carries_bytes_and_passes_on_the_end_of_one_direction() 
          [tunnel.all.forward.back]\nkind = \"remote\"\nlisten = \"127.0.0.1:{far}\"\nconnect = \"127.0.0.1:{port}\"\n\
          [tunnel.all.forward.backu]\nkind = \"remote\"\nlisten = \"unix:$D/far.sock\"\nconnect = \"unix:$D/service.sock\"\n"
     ));
-    place.run(&["up", "all", "--detach"]).code(0).says("tcp answers");
+    for engine in ["openssh", "native"] {
+        place.run(&["up", "all", "--detach", "--engine", engine]).code(0).says("tcp answers");
+        carries_both_ways(&place, near, far);
+        place.run(&["down", "all"]).code(0);
+        assert!(TcpStream::connect(("127.0.0.1", near)).is_err());
+        // The host's sshd leaves the socket on which it listened.
+        fs::remove_file(place.path("far.sock")).unwrap();
+        place.is_clean();
+    }
+}
+
+fn carries_both_ways(place: &Place, near: u16, far: u16) {
     let mode = fs::metadata(place.path("near.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let text: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
@@ -81,8 +92,48 @@ fn every_kind_of_forward_carries_bytes_and_passes_on_the_end_of_one_direction() 
     for forward in status[0]["forwards"].as_array().unwrap() {
         assert_eq!(forward["received"], 300_000, "{forward}");
     }
-    place.run(&["down", "all"]).code(0);
-    assert!(TcpStream::connect(("127.0.0.1", near)).is_err());
+}
+
+#[test]
+fn a_dynamic_forward_is_a_socks_proxy_whose_names_the_host_resolves() {
+    let place = Place::new();
+    let port = backwards(&place, "service.sock");
+    place.configure("[tunnel.any]\nhost = \"far\"\n[tunnel.any.forward.proxy]\nkind = \"dynamic\"\nlisten = \"127.0.0.1:0\"\n");
+    let up = place.start(&["up", "any"]);
+    let line = up.wait_for("SOCKS5");
+    let address = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap().to_owned();
+    let socks = |host: &[u8], port: u16| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(secs(20))).unwrap();
+        stream.write_all(&[5, 1, 0]).unwrap();
+        let mut welcome = [0; 2];
+        stream.read_exact(&mut welcome).unwrap();
+        let mut request = vec![5, 1, 0, 3, u8::try_from(host.len()).unwrap()];
+        request.extend_from_slice(host);
+        request.extend_from_slice(&port.to_be_bytes());
+        stream.write_all(&request).unwrap();
+        let mut reply = [0; 10];
+        stream.read_exact(&mut reply).unwrap();
+        (reply[1], stream)
+    };
+    let (code, mut stream) = socks(b"localhost", port);
+    assert_eq!(code, 0);
+    stream.write_all(b"abc").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, b"cba");
+    assert_eq!(socks(b"127.0.0.1", free_port()).0, 5);
+    assert_eq!(socks(b"bad name", port).0, 1);
+    let url = format!("http://127.0.0.1:{}/", place.sshd.port);
+    let curl = std::process::Command::new("curl")
+        .args(["-s", "-m", "10", "--http0.9", "--socks5-hostname", &address])
+        .arg(url.replace("127.0.0.1", &place.sshd.address.to_string()))
+        .output()
+        .unwrap();
+    assert!(curl.stdout.starts_with(b"SSH-2.0-"), "{curl:?}");
+    up.signal(Signal::SIGTERM);
+    up.finish().code(0);
     place.is_clean();
 }
 
@@ -111,7 +162,7 @@ fn a_service_that_does_not_answer_keeps_the_job_from_running() {
     let port = backwards(&place, "service.sock");
     let shut = free_port();
     for (check, port, why) in [
-        ("tcp", shut, "closed the connection at once"),
+        ("tcp", shut, "could not connect"),
         ("nfs-null", place.sshd.port, "does not speak RPC"),
         ("http", place.sshd.port, "does not speak HTTP"),
     ] {
@@ -137,10 +188,16 @@ fn a_host_with_another_key_or_without_a_listener_ends_it_before_the_job() {
     let other = fs::read_to_string(place.sshd.directory.path().join("client.pub")).unwrap();
     let known = format!("[{}]:{} {other}", place.sshd.address, place.sshd.port);
     fs::write(place.path("known_hosts"), known).unwrap();
-    let ran = place.run(&["with", "t", "--", "touch", &place.shown("ran")]);
-    ran.code(125).says("nothing was sent");
+    place.pin(&other);
+    for engine in ["openssh", "native"] {
+        let ran = place.run(&["with", "t", "--engine", engine, "--", "touch", &place.shown("ran")]);
+        ran.code(125).says("nothing was sent");
+    }
     fs::write(place.path("ssh_config"), "Host far\n HostName 127.0.0.1\n Port 1\n").unwrap();
-    place.run(&["with", "t", "--", "touch", &place.shown("ran")]).code(125).says("Connection refused");
+    for (engine, why) in [("openssh", "refuses the connection"), ("native", "nobody listens there")] {
+        let ran = place.run(&["with", "t", "--engine", engine, "--", "touch", &place.shown("ran")]);
+        ran.code(125).says(why);
+    }
     assert!(!place.path("ran").exists());
     place.is_clean();
 }
@@ -153,7 +210,13 @@ fn a_connection_that_breaks_is_made_anew_and_its_listeners_stay() {
     place.configure(&format!(
         "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nlisten = \"127.0.0.1:{near}\"\nconnect = \"127.0.0.1:{port}\"\n"
     ));
-    let up = place.start(&["up", "t"]);
+    for engine in ["openssh", "native"] {
+        breaks_and_comes_back(&place, near, engine);
+    }
+}
+
+fn breaks_and_comes_back(place: &Place, near: u16, engine: &str) {
+    let up = place.start(&["up", "t", "--engine", engine]);
     up.wait_for(": up");
     assert_eq!(ask_tcp(&format!("127.0.0.1:{near}"), b"abc"), b"cba");
     let sessions = fs::read_to_string(format!("/proc/{0}/task/{0}/children", place.sshd.pid())).unwrap();
@@ -275,7 +338,8 @@ fn a_run_that_is_killed_at_any_step_is_undone_by_the_next() {
         for automatic in [false, true] {
             place.write(hang, "");
             let command = if hang == "hang-unmount" { "true" } else { &job };
-            let running = place.start(&["with", "nas", "--", command]);
+            let engine = if hang == "hang-ssh" { "openssh" } else { "native" };
+            let running = place.start(&["with", "nas", "--engine", engine, "--", command]);
             eventually(&format!("{hang} reached"), secs(20), || reached().then_some(()));
             running.kill();
             assert_eq!(place.is_mounted(&place.path("point")), mounted, "{hang}");

@@ -89,6 +89,7 @@ impl Checker {
 pub(crate) fn note_resolution(state: &State, backend: &BackendState, verdict: Verdict) {
     let now = Instant::now();
     let cause = verdict.cause.to_string();
+    let again = if verdict.source == Source::Tunnel { Again::Tunnel } else { Again::Name };
     let (event, health) = {
         let mut health = backend.lock_health();
         (health.handle_resolution(verdict, now), health.state())
@@ -100,10 +101,22 @@ pub(crate) fn note_resolution(state: &State, backend: &BackendState, verdict: Ve
         Some(Event::WentDown) => {
             state.events.record(Level::Warning, backend.subject(), format!("down: {cause}"))
         }
-        Some(_) => state.events.record(Level::Info, backend.subject(), "its name resolves again"),
+        Some(_) => {
+            let what = match again {
+                Again::Tunnel => "its SSH tunnel stands",
+                Again::Name => "its name resolves again",
+            };
+            state.events.record(Level::Info, backend.subject(), what);
+        }
         None => {}
     }
     backend.wake_health.notify_one();
+}
+
+/// What a backend was without.
+enum Again {
+    Name,
+    Tunnel,
 }
 
 /// Pool and backend by name.

@@ -34,6 +34,7 @@ pub mod state;
 pub mod state_directory;
 pub mod stream;
 pub mod tcp;
+pub mod through;
 mod timer;
 pub mod tls;
 pub mod upstream;

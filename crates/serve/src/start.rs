@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use config::types::{BindAddress, Workers};
 use config::{Config, Loaded, Quick, Source};
+use fleet::tunnel::{Asking, Native};
 use sd_notify::NotifyState;
 use sys::privilege::Capability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,6 +30,7 @@ use crate::resolve::Resolver;
 use crate::snapshot::Snapshot;
 use crate::state::State;
 use crate::state_directory::StateDirectory;
+use crate::through::Tunnels;
 use crate::worker::{self, Command};
 use crate::{admin, control, file, tls};
 
@@ -165,8 +167,9 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let front = Arc::new(Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests });
         let mut slow = Slow::new(&front.state);
         slow.resolver.reconcile(&snapshot);
+        slow.tunnels.reconcile(&snapshot);
         tokio::select! {
-            () = slow.resolver.first() => {}
+            _ = async { tokio::join!(slow.resolver.first(), slow.tunnels.first()) } => {}
             () = signals.stop() => return Ok(()),
         }
         slow.checker.reconcile(&snapshot);
@@ -320,6 +323,7 @@ fn say_where(config: &Config, supervisor: &Supervisor, admin: Option<String>) {
 struct Slow {
     checker: Checker,
     resolver: Resolver,
+    tunnels: Tunnels,
     orderer: Orderer,
 }
 
@@ -328,6 +332,7 @@ impl Slow {
         Self {
             checker: Checker::new(state.clone()),
             resolver: Resolver::new(state.clone()),
+            tunnels: Tunnels::new(state.clone(), Arc::new(Native::new(Asking::Nobody))),
             orderer: Orderer::new(state.clone()),
         }
     }
@@ -472,6 +477,7 @@ impl FrontDoor {
         let fixed = self.supervisor.warn_of_fixed(&loaded.config);
         let snapshot = self.supervisor.front.snapshot.load_full();
         self.slow.resolver.reconcile(&snapshot);
+        self.slow.tunnels.reconcile(&snapshot);
         self.slow.checker.reconcile(&snapshot);
         self.slow.orderer.reconcile(&snapshot.config);
         let mut said = done;

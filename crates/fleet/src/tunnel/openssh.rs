@@ -109,13 +109,9 @@ impl OpenSsh {
         let ended = watch::Sender::new(None);
         let (sender, host, limit) = (ended.clone(), tunnel.host.clone(), tunnel.connect_timeout);
         tokio::spawn(async move {
-            let status = child.wait().await;
+            let status = child.wait().await.ok().and_then(|status| status.code());
             let words = said.shown().await;
-            let how = match status.map(|status| status.code()) {
-                Ok(Some(code)) => format!("ssh to {host} ended with status {code}{words}"),
-                Ok(None) | Err(_) => format!("ssh to {host} was ended by a signal{words}"),
-            };
-            sender.send_replace(Some(failure(Phase::Connect, reason(&words), how, advice(&words))));
+            sender.send_replace(Some(why(&host, status, &words)));
         });
         let link = OpenSshLink { process, locals, remotes: Mutex::new(remotes), ended };
         link.wait_for(&ready, limit, &tunnel.host).await?;
@@ -252,28 +248,69 @@ fn socket_path(path: &Path) -> Result<String, Failure> {
 }
 
 /// ssh tells its failures apart in words only.
-fn reason(words: &str) -> Reason {
-    const KNOWN: [(&str, Reason); 10] = [
-        ("Permission denied", Reason::Denied),
-        ("IDENTIFICATION HAS CHANGED", Reason::KeyChanged),
-        ("Host key verification failed", Reason::UnknownHost),
-        ("Could not resolve", Reason::NoAddress),
-        ("Connection refused", Reason::Refused),
-        ("No route to host", Reason::Unreachable),
-        ("Network is unreachable", Reason::Unreachable),
-        ("timed out", Reason::TimedOut),
-        ("forwarding failed", Reason::ChannelRefused),
-        ("Bad configuration", Reason::Configuration),
-    ];
-    KNOWN.iter().find(|(text, _)| words.contains(text)).map_or(Reason::Lost, |(_, reason)| *reason)
+fn why(host: &str, status: Option<i32>, words: &str) -> Failure {
+    let last = words.rsplit("; ").next().unwrap_or_default().trim_start_matches(": ");
+    let known = KNOWN.iter().find(|(text, ..)| words.contains(text));
+    let (reason, detail, advice) = match known {
+        Some((_, reason, what, advice)) => (*reason, format!("{host} {what} (ssh: {last})"), *advice),
+        None => {
+            let how = match status {
+                Some(code) => format!("ended with status {code}"),
+                None => "was ended by a signal".to_owned(),
+            };
+            (Reason::Lost, format!("ssh to {host} {how}{words}"), None)
+        }
+    };
+    failure(Phase::Connect, reason, detail, advice)
 }
 
-fn advice(words: &str) -> Option<&'static str> {
-    match reason(words) {
-        Reason::Denied => Some("the host does not accept any key of yours: try `ssh -v` to it"),
-        Reason::UnknownHost | Reason::KeyChanged => {
-            Some("ssh does not know this host by this key; nothing was sent")
-        }
-        _ => None,
+type Known = (&'static str, Reason, &'static str, Option<&'static str>);
+
+const KNOWN: [Known; 10] = [
+    (
+        "has changed and you have requested",
+        Reason::KeyChanged,
+        "showed another key than the known one; nothing was sent",
+        None,
+    ),
+    (
+        "Host key verification failed",
+        Reason::UnknownHost,
+        "showed a key by which ssh does not know it; nothing was sent",
+        None,
+    ),
+    (
+        "Permission denied",
+        Reason::Denied,
+        "accepts no key of ours",
+        Some("`ssh -v` to it shows what was offered"),
+    ),
+    ("Could not resolve", Reason::NoAddress, "has no address", None),
+    ("Connection refused", Reason::Refused, "refuses the connection", None),
+    ("No route to host", Reason::Unreachable, "cannot be reached", None),
+    ("Network is unreachable", Reason::Unreachable, "cannot be reached", None),
+    ("timed out", Reason::TimedOut, "does not answer", None),
+    ("forwarding failed", Reason::ChannelRefused, "does not listen for us", None),
+    ("Bad configuration", Reason::Configuration, "cannot be tried: the configuration of ssh is wrong", None),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ssh_says_becomes_a_reason_with_the_point_first() {
+        let words = ": remove with:; Host key for [127.0.0.1]:2 has changed and you have requested strict \
+                     checking.; Host key verification failed.";
+        let changed = why("nas", Some(255), words);
+        assert_eq!(changed.reason, Reason::KeyChanged);
+        assert!(
+            changed.detail.starts_with("nas showed another key than the known one"),
+            "{}",
+            changed.detail
+        );
+        let denied = why("nas", Some(255), ": root@nas: Permission denied (publickey).");
+        assert_eq!((denied.reason, denied.advice.is_some()), (Reason::Denied, true));
+        assert_eq!(why("nas", None, "").detail, "ssh to nas was ended by a signal");
     }
 }

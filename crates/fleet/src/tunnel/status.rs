@@ -7,6 +7,7 @@ use std::time::Instant;
 use logic::tunnel::mounts::MountEntry;
 use logic::tunnel::plan::{Check, Listen, Tunnel};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 /// A running tunnel, as `penstock tunnel status --json` has it. Times are seconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -78,6 +79,18 @@ pub(crate) struct Board {
     tunnel: Tunnel,
     state: Mutex<State>,
     pub(crate) meters: Vec<Meter>,
+    standing: watch::Sender<Standing>,
+}
+
+/// How a connection stands, for programs that live on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It was not tried yet.
+    Opening,
+    /// It stands.
+    Up,
+    /// It does not, and why.
+    Down(String),
 }
 
 struct State {
@@ -127,7 +140,11 @@ impl Board {
             error: None,
             mounted: None,
         };
-        Self { tunnel, state: Mutex::new(state), meters }
+        Self { tunnel, state: Mutex::new(state), meters, standing: watch::Sender::new(Standing::Opening) }
+    }
+
+    pub(crate) fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
     }
 
     pub(crate) fn step(&self, step: String) {
@@ -135,6 +152,14 @@ impl Board {
     }
 
     pub(crate) fn connection(&self, connection: Connection, error: Option<String>) {
+        let standing = match connection {
+            Connection::Up => Some(Standing::Up),
+            Connection::Waiting => Some(Standing::Down(error.clone().unwrap_or_default())),
+            Connection::Connecting => None,
+        };
+        if let Some(standing) = standing {
+            self.standing.send_if_modified(|before| std::mem::replace(before, standing.clone()) != standing);
+        }
         let mut state = self.state();
         if state.connection != connection {
             state.since = Instant::now();

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::engine::{Engine, Link, failure, said};
 use super::relay::{self, Listener, To};
 use super::run::Say;
+pub use super::status::Standing;
 use super::status::{Board, Connection, News, Status};
 use super::{prove, relay::receive};
 
@@ -63,6 +64,21 @@ impl Supervised {
         let remotes = Mutex::new(JoinSet::new());
         let keeper = Arc::new(Keeper { tunnel, engine, own, run, board, links, remotes, say });
         Ok(Self { keeper, tasks })
+    }
+
+    /// A tunnel as a part of another program: without a list, a lock and a control socket. It connects by itself, again and
+    /// again. `own` is a directory for the sockets of the engine.
+    pub fn open(engine: Arc<dyn Engine>, own: PathBuf, tunnel: Tunnel, say: Say) -> Result<Self, Failure> {
+        let board = Arc::new(Board::new(tunnel.clone()));
+        let mut supervised = Self::listen(engine, own, super::place::new_run(), board, tunnel, say)?;
+        supervised.keep();
+        Ok(supervised)
+    }
+
+    /// How the connection stands, as it changes.
+    #[must_use]
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.keeper.board.standing()
     }
 
     /// One attempt to connect.

@@ -19,7 +19,7 @@ pub struct MountEntry {
 /// The mount on top at a path. Lines that are not understood are passed over: they are of other mounts.
 #[must_use]
 pub fn mounted_at(mountinfo: &[u8], point: &Path) -> Option<MountEntry> {
-    mountinfo.split(|byte| *byte == b'\n').filter_map(entry).filter(|entry| entry.point == point).last()
+    mountinfo.split(|byte| *byte == b'\n').filter_map(entry).rfind(|entry| entry.point == point)
 }
 
 fn entry(line: &[u8]) -> Option<MountEntry> {

@@ -157,8 +157,16 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
 fn summary(config: &config::Config) -> String {
     let counts =
         [(config.listeners.len(), "listener"), (config.pools.len(), "pool"), (backends(config), "backend")];
+    let tunnels = (config.tunnels.len(), "tunnel");
+    let counts = match (config.listeners.is_empty(), config.tunnels.is_empty()) {
+        (true, false) => vec![tunnels],
+        (false, false) => counts.into_iter().chain([tunnels]).collect(),
+        (_, true) => counts.to_vec(),
+    };
     counts
+        .into_iter()
         .map(|(count, noun)| if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") })
+        .collect::<Vec<_>>()
         .join(", ")
 }
 

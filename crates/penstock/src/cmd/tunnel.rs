@@ -11,8 +11,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use fleet::tunnel::engine::Engine;
 use fleet::tunnel::status::ForwardStatus;
 use fleet::tunnel::{
-    Asked, OpenSsh, Patience, Places, Run, RunError, Say, Status, UnwindError, Unwound, Work, ask, is_left,
-    unwind,
+    Asked, Asking, Native, OpenSsh, Patience, Places, Run, RunError, Say, Status, UnwindError, Unwound, Work,
+    ask, is_left, unwind,
 };
 use logic::tunnel::plan::Tunnel;
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
@@ -91,13 +91,14 @@ struct Place {
     /// The configuration [default: $PENSTOCK_CONFIG, ~/.config/penstock/penstock.toml, /etc/penstock/penstock.toml]
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// What carries the tunnel: openssh is the `ssh` of this machine
-    #[arg(long, value_enum, value_name = "ENGINE", default_value_t = Carrier::Openssh)]
+    /// What carries the tunnel: our own client, or the `ssh` of this machine
+    #[arg(long, value_enum, value_name = "ENGINE", default_value_t = Carrier::Native)]
     engine: Carrier,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Carrier {
+    Native,
     Openssh,
 }
 
@@ -169,6 +170,7 @@ async fn carry_out(
     let say = teller(&tunnel.name);
     let begun = work.clone();
     let engine: Arc<dyn Engine> = match engine {
+        Carrier::Native => Arc::new(Native::new(Asking::Person)),
         Carrier::Openssh => Arc::new(OpenSsh::new("ssh")),
     };
     let run = Run { tunnel, engine, places: places.clone(), work, patience, say: Arc::clone(&say) };

@@ -22,7 +22,11 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
-        let place = Self { sshd: Sshd::start(), directory: tempfile::tempdir().unwrap() };
+        Self::with(Sshd::start())
+    }
+
+    pub fn with(sshd: Sshd) -> Self {
+        let place = Self { sshd, directory: tempfile::tempdir().unwrap() };
         for name in ["bin", "home", "state", "run"] {
             fs::create_dir(place.path(name)).unwrap();
         }
@@ -38,7 +42,11 @@ impl Place {
             sshd.client_key.display(),
             place.path("known_hosts").display()
         );
-        fs::write(place.path("ssh_config"), config).unwrap();
+        fs::write(place.path("ssh_config"), &config).unwrap();
+        // The same for our own client, which knows hosts by their pins.
+        fs::create_dir_all(place.path("home/.ssh")).unwrap();
+        std::os::unix::fs::symlink(place.path("ssh_config"), place.path("home/.ssh/config")).unwrap();
+        place.pin(&place.sshd.host_key());
         // Hangs while there is a file `hang-ssh`.
         place.script(
             "bin/ssh",
@@ -49,6 +57,20 @@ impl Place {
             ),
         );
         place
+    }
+
+    /// Pins this key for `far`, and no other.
+    pub fn pin(&self, key: &str) {
+        let key = key.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+        let directory = self.path("home/.config/penstock/hosts");
+        fs::create_dir_all(&directory).unwrap();
+        let public = self.path("pinned.pub");
+        fs::write(&public, format!("{key}\n")).unwrap();
+        let told = Command::new(program("ssh-keygen")).arg("-lf").arg(&public).output().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        let fingerprint = told.split_whitespace().nth(1).unwrap();
+        let text = format!("id far\npin {key} {fingerprint} from=console 2026-03-01\n");
+        fs::write(directory.join("far.host"), text).unwrap();
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

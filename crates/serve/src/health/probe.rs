@@ -62,7 +62,7 @@ pub(super) async fn run(backend: &BackendState, active: &ActiveCheck, way: &Way)
     let opening = sys::socket::Opening::TheyMaySpeak;
     let link = connect::establish(backend, way.tls.as_ref(), opening, &header, active.rule.timeout).await;
     let result = match link {
-        Ok(link) => exchange(link, &host_of(&backend.address), active, way.http, limits).await,
+        Ok(link) => exchange(link, &backend.address, active, way.http, limits).await,
         Err(ConnectFault::Backend(cause)) => Err(cause),
         Err(ConnectFault::Ours(error)) => return Finding::OurOwnFault(error),
     };
@@ -84,17 +84,18 @@ type Passed = Duration;
 
 async fn exchange(
     mut link: Link,
-    own_host: &str,
+    backend: &BackendAddress,
     active: &ActiveCheck,
     http: BackendHttp,
     times: Times,
 ) -> Result<Passed, Cause> {
     let no_answer = || Cause::NoAnswer { after: times.whole };
     let (path, host, method, expect) = match &active.check {
-        Check::Tcp => return Ok(times.elapsed()),
+        Check::Tcp => return kept(&mut link, backend, times).await,
         Check::Http { path, host, method, expect } => (path, host, *method, *expect),
     };
-    let host = host.as_deref().unwrap_or(own_host);
+    let own_host = host_of(backend);
+    let host = host.as_deref().unwrap_or(&own_host);
     if http == BackendHttp::Http2 {
         let answer = timeout_at(times.deadline.into(), http2::ask(link, method, path, host)).await;
         judge(answer.map_err(|_| no_answer())??, expect)?;
@@ -110,6 +111,22 @@ async fn exchange(
     judge(status, expect)?;
     Ok(took)
 }
+
+/// A connection that opens is enough, but behind SSH it is ours that opens: when the host cannot connect, it is closed a moment
+/// later.
+async fn kept(link: &mut Link, backend: &BackendAddress, times: Times) -> Result<Passed, Cause> {
+    let opened = times.elapsed();
+    if let BackendAddress::Ssh { .. } = backend {
+        let until = times.deadline.min(Instant::now() + KEPT);
+        let mut first = [0; 1];
+        if let Ok(Ok(0) | Err(_)) = timeout_at(until.into(), link.read(&mut first)).await {
+            return Err(Cause::ClosedEarly);
+        }
+    }
+    Ok(opened)
+}
+
+const KEPT: Duration = Duration::from_millis(400);
 
 impl Times {
     fn elapsed(self) -> Duration {

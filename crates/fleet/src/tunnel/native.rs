@@ -1,0 +1,166 @@
+//! Our own SSH client as the engine: hosts as `ssh_config` has them, known by their pins.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use logic::fleet::ending::{Failure, Phase, Reason};
+use logic::ssh::config::Asked;
+use logic::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
+use ssh::identity::{Identities, Places as IdentityPlaces, Store};
+use ssh::keys::Nobody;
+use ssh::{AgentLimits, Client, ConfigFiles, Judge, Keys, Listener, Purpose, Session, SshConfig, Target};
+use tokio::sync::mpsc;
+
+use super::engine::{Boxed, Duplex, Engine, Incoming, Link, failure, said};
+use super::relay::causes;
+
+/// Our own client. Configuration and identities are read at each connection, so that what was put right between two of them
+/// counts; decrypted keys are kept.
+pub struct Native {
+    asking: Asking,
+    keys: OnceLock<Arc<Keys>>,
+}
+
+/// Whether somebody is there for a passphrase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asking {
+    /// At the terminal, or by `SSH_ASKPASS`.
+    Person,
+    /// No: a service.
+    Nobody,
+}
+
+impl Native {
+    /// Nothing is read or opened yet.
+    #[must_use]
+    pub fn new(asking: Asking) -> Self {
+        Self { asking, keys: OnceLock::new() }
+    }
+
+    async fn link(&self, tunnel: &Tunnel) -> Result<NativeLink, Failure> {
+        let (target, identities) = tokio::task::spawn_blocking({
+            let tunnel = tunnel.clone();
+            move || prepare(&tunnel)
+        })
+        .await
+        .map_err(|_| configuration("reading the configuration of ssh was given up".to_owned()))??;
+        let keys = self.keys.get_or_init(|| match self.asking {
+            Asking::Person => Arc::new(Keys::new()),
+            Asking::Nobody => Arc::new(Keys::asking(Arc::new(Nobody), AgentLimits::default())),
+        });
+        let client = Client::new(Arc::clone(&identities) as Arc<dyn Judge>, Arc::clone(keys));
+        let session = client.connect(&target, &|_| {}).await;
+        // What was learnt of the host is kept, whatever became of the connection. It can wait.
+        tokio::task::spawn_blocking(move || identities.flush());
+        Ok(NativeLink { session: Arc::new(session?) })
+    }
+}
+
+impl Engine for Native {
+    fn connect<'a>(
+        &'a self,
+        tunnel: &'a Tunnel,
+        _own: &'a Path,
+        _run: &'a str,
+    ) -> Boxed<'a, Result<Arc<dyn Link>, Failure>> {
+        Box::pin(async move {
+            let connected = tokio::time::timeout(tunnel.connect_timeout, self.link(tunnel));
+            match connected.await {
+                Ok(link) => link.map(|link| Arc::new(link) as Arc<dyn Link>),
+                Err(_) => {
+                    let limit = tunnel.connect_timeout.as_secs();
+                    let detail = format!("{}: not connected within {limit} s", tunnel.host);
+                    Err(failure(Phase::Connect, Reason::TimedOut, detail, None))
+                }
+            }
+        })
+    }
+}
+
+/// Reads files, and may run commands of `Match exec`.
+fn prepare(tunnel: &Tunnel) -> Result<(Target, Arc<Identities>), Failure> {
+    let Some(asked) = Asked::parse(&tunnel.host) else {
+        return Err(configuration(format!("{:?} is no host", tunnel.host)));
+    };
+    let config = SshConfig::read(&ConfigFiles::Usual).map_err(|error| configuration(causes(&error)))?;
+    let mut target = Target::from_config(&config, &asked)?.target;
+    target.connect_timeout = tunnel.connect_timeout;
+    target.keep_alive.interval = Some(tunnel.keep_alive);
+    target.keep_alive.count = usize::try_from(tunnel.keep_alive_count).unwrap_or(3);
+    target.purpose = Purpose::Bulk;
+    let identities = IdentityPlaces::of_user().and_then(|places| Identities::load(Store::new(places)));
+    let identities = identities.map_err(|error| configuration(causes(&error)))?;
+    Ok((target, Arc::new(identities)))
+}
+
+fn configuration(detail: String) -> Failure {
+    failure(Phase::Queued, Reason::Configuration, detail, None)
+}
+
+struct NativeLink {
+    session: Arc<Session>,
+}
+
+impl Link for NativeLink {
+    fn open<'a>(&'a self, to: &'a Endpoint) -> Boxed<'a, Result<Box<dyn Duplex>, Failure>> {
+        Box::pin(async move {
+            Ok(Box::new(match to {
+                Endpoint::Tcp { host, port } => self.session.open_tcp(host, *port).await?,
+                Endpoint::Unix(path) => self.session.open_unix(text(path)?).await?,
+            }) as Box<dyn Duplex>)
+        })
+    }
+
+    fn listen<'a>(&'a self, forward: &'a Forward) -> Boxed<'a, Result<Incoming, Failure>> {
+        Box::pin(async move {
+            let Way::Remote { listen, .. } = &forward.way else {
+                return Err(configuration(format!("forward {} is not remote", forward.name)));
+            };
+            let incoming = match listen {
+                Listen::Tcp(at) => self.session.listen_tcp(&at.ip().to_string(), at.port()).await,
+                Listen::Unix(path) => self.session.listen_unix(text(path)?).await,
+            };
+            let mut incoming = incoming.map_err(|why| {
+                let detail = format!("forward {}: {}", forward.name, said(&why));
+                Failure { detail, advice: None, ..why }
+            })?;
+            let at = match (incoming.at(), listen) {
+                (Listener::Tcp(_, port), Listen::Tcp(asked)) => {
+                    Listen::Tcp(SocketAddr::new(asked.ip(), *port))
+                }
+                (_, asked) => asked.clone(),
+            };
+            let (sender, streams) = mpsc::channel(16);
+            tokio::spawn(async move {
+                loop {
+                    tokio::select! {
+                        accepted = incoming.accept() => match accepted {
+                            Some((stream, _)) => {
+                                if sender.send(Box::new(stream) as Box<dyn Duplex>).await.is_err() {
+                                    return;
+                                }
+                            }
+                            None => return,
+                        },
+                        () = sender.closed() => return,
+                    }
+                }
+            });
+            Ok(Incoming { at, streams })
+        })
+    }
+
+    fn closed(&self) -> Boxed<'_, Failure> {
+        Box::pin(self.session.closed())
+    }
+
+    /// The connection ends with the last that was opened on it, which the tunnel has let go of by now.
+    fn close(&self) -> Boxed<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+fn text(path: &Path) -> Result<&str, Failure> {
+    path.to_str().ok_or_else(|| configuration(format!("{} is no UTF-8", path.display())))
+}
