@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::authenticate::{Narrator, authenticate};
 use crate::connect;
-use crate::facts::Timings;
+use crate::facts::{Facts, Timings};
 use crate::handler::{Fault, Handler, Shared};
 use crate::judge::{Judge, Place};
 use crate::keys::Keys;
@@ -27,7 +27,12 @@ pub struct Client {
     keys: Arc<Keys>,
     lookups: Arc<Semaphore>,
     listener: Option<Arc<Narrator>>,
+    watcher: Option<Arc<Watcher>>,
 }
+
+/// Someone who is told what was learnt of each host (by its name) whose identity was accepted, before the log-in begins.
+/// Jump hosts come first.
+pub type Watcher = dyn Fn(&str, &Facts) + Send + Sync;
 
 /// A way to a host, before SSH begins.
 struct Way {
@@ -44,13 +49,19 @@ impl Client {
     /// A client that connects only to hosts which `judge` accepts, and logs in with `keys`.
     #[must_use]
     pub fn new(judge: Arc<dyn Judge>, keys: Arc<Keys>) -> Self {
-        Self { judge, keys, lookups: Arc::new(Semaphore::new(LOOKUPS)), listener: None }
+        Self { judge, keys, lookups: Arc::new(Semaphore::new(LOOKUPS)), listener: None, watcher: None }
     }
 
     /// The same client, telling each step of a log-in; it also asks each server first what it accepts.
     #[must_use]
     pub fn narrating(self, listener: Arc<Narrator>) -> Self {
         Self { listener: Some(listener), ..self }
+    }
+
+    /// The same client, telling what was learnt of each host before the log-in.
+    #[must_use]
+    pub fn watching(self, watcher: Arc<Watcher>) -> Self {
+        Self { watcher: Some(watcher), ..self }
     }
 
     /// Connects and logs in. `on_phase` is told each phase as it begins. Dropping the future ends the attempt.
@@ -166,6 +177,11 @@ impl Client {
                 Fault::Refused(failure) => failure,
             })?;
         timings.identity = begun.elapsed();
+        if let Some(watcher) = &self.watcher {
+            shared.note(|facts| facts.timings = timings);
+            let facts = shared.facts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            watcher(&name, &facts);
+        }
         on_phase(Phase::Authenticate);
         let begun = Instant::now();
         // Its limits are its own: the server is timed, the person who types a passphrase is not.

@@ -7,6 +7,7 @@ mod client;
 mod config;
 mod connect;
 mod end;
+mod explain;
 mod facts;
 mod handler;
 mod harmless;
@@ -26,8 +27,9 @@ mod wire;
 
 pub use agent::{AgentFault, AgentLimits};
 pub use authenticate::{Attempt, Narrator};
-pub use client::Client;
+pub use client::{Client, Watcher};
 pub use config::{ConfigFiles, SshConfig, WhoAmI};
+pub use explain::{Explanation, Step, explain};
 pub use facts::{Facts, Negotiated, Quantum, Strict, Timings};
 pub use judge::{BoxFuture, Judge, Offered, Place, Verdict};
 pub use keys::{KeyPlan, Keys};

@@ -1,6 +1,7 @@
 //! `penstock ssh`: what the configuration says of a host, and what happens on the way to it.
 
 mod config;
+mod explain;
 
 use std::path::PathBuf;
 
@@ -23,11 +24,13 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Config(config::Arguments),
+    Explain(explain::Arguments),
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  penstock ssh config web1                    what holds for web1, and from which line of which file";
+  penstock ssh config web1                    what holds for web1, and from which line of which file
+  penstock ssh explain web1                   try to log in, and tell every step and what to do";
 
 /// Whom a command is about.
 #[derive(Debug, Args)]
@@ -81,5 +84,6 @@ impl Whom {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
         Command::Config(arguments) => config::run(arguments),
+        Command::Explain(arguments) => explain::run(arguments),
     }
 }

@@ -1,0 +1,183 @@
+//! `penstock ssh explain`: one connection attempt, told step by step.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use clap::Args;
+use logic::fleet::ending::Phase;
+use logic::ssh::config::Resolved;
+use serde_json::{Value, json};
+use ssh::identity::{Identities, Places, Store};
+use ssh::{Explanation, Facts, Keys, Offered, Quantum, Step, Strict, Target, Verdict, explain};
+
+use super::Whom;
+use super::config::{refuse, summary};
+use crate::output::{Failure, plain_json, plain_lines, print};
+
+/// Try to log in to a host, and tell every step and what to do
+///
+/// Connects, judges the host's identity and logs in as `penstock run` would, then hangs up: nothing is run there. Tells
+/// what the configuration says and where, what the host said, which keys were tried, where each came from and what the
+/// host answered.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(flatten)]
+    whom: Whom,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock ssh explain web1
+  penstock ssh explain deploy@web1 -J gate --json
+
+Exit codes: 0 logged in; 1 not; 2 wrong usage, or the configuration has faults.";
+
+/// Tries, and tells.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let asked = arguments.whom.asked()?;
+    let config = arguments.whom.read()?;
+    let resolved = config.resolve(&asked).map_err(|faults| refuse(&faults))?;
+    let configured = Target::from_config(&config, &asked).map_err(|failure| {
+        let hint = failure.advice.map(|advice| format!("\n  hint: {advice}")).unwrap_or_default();
+        Failure::usage(plain_lines(&format!("{}{hint}", failure.detail)))
+    })?;
+    let places = Places::of_user().map_err(Failure::runtime)?;
+    let identities = Arc::new(Identities::load(Store::new(places)).map_err(Failure::runtime)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let story = runtime.block_on(explain(identities, Arc::new(Keys::new()), &configured.target));
+    runtime.shutdown_timeout(std::time::Duration::from_millis(200));
+    match arguments.whom.json {
+        true => print(&plain_json(&format!("{:#}\n", as_json(&resolved, &story))))?,
+        false => print(&plain_lines(&text(&resolved, &story)))?,
+    }
+    match story.outcome {
+        Ok(_) => Ok(()),
+        Err(failure) => {
+            Err(Failure::runtime(format!("not logged in ({}: {})", failure.phase, failure.reason)))
+        }
+    }
+}
+
+fn text(resolved: &Resolved, story: &Explanation) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, text: &str| {
+        let _ = writeln!(out, "{name:11} {}", text.replace('\n', "\n            "));
+    };
+    line("host", &format!("{}: {}", resolved.typed, summary(resolved)));
+    for setting in &resolved.settings {
+        let place = setting.place.as_ref().map_or("command line".to_owned(), ToString::to_string);
+        line("config", &format!("{} {} ({place})", setting.keyword.name(), setting.value));
+    }
+    for step in &story.steps {
+        match step {
+            Step::Phase(phase) if *phase < Phase::Identity => line(phase.word(), "..."),
+            Step::Phase(_) => {}
+            Step::Identity { host, place, offered, verdict } => {
+                line("identity", &format!("{host} at {place} showed {}", key(offered)));
+                line("", &judged(verdict));
+            }
+            Step::Handshake { host, facts } => {
+                line("server", &format!("{host} is {}", facts.server));
+                line("algorithms", &algorithms(facts));
+            }
+            Step::Attempt(attempt) => line("log in", &attempt.to_string()),
+        }
+    }
+    match &story.outcome {
+        Ok(facts) => line("done", &format!("logged in as {} with {}", resolved.user, or_none(&facts.key))),
+        Err(failure) => {
+            line("failed", &format!("{} ({}): {}", failure.phase, failure.reason, failure.detail));
+            for advice in failure.advice.iter().chain(&story.hints) {
+                line("advice", advice);
+            }
+        }
+    }
+    out
+}
+
+fn or_none(key: &str) -> &str {
+    if key.is_empty() { "no key: the server wanted no proof" } else { key }
+}
+
+fn key(offered: &Offered) -> String {
+    match offered {
+        Offered::Key(key) => format!("{} {}", key.algorithm(), key.fingerprint()),
+        Offered::Certificate(key) => format!("a certificate, {} {}", key.algorithm(), key.fingerprint()),
+    }
+}
+
+fn judged(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Accepted { note: None } => {
+            "accepted: it is pinned, or somebody trusted vouches for it".to_owned()
+        }
+        Verdict::Accepted { note: Some(note) } => format!("accepted: {note}"),
+        Verdict::Refused { message, .. } => format!("refused: {message}"),
+    }
+}
+
+fn algorithms(facts: &Facts) -> String {
+    let Some(negotiated) = &facts.negotiated else { return "not known".to_owned() };
+    let quantum = match negotiated.quantum {
+        Quantum::Safe => "safe from quantum computers",
+        Quantum::Exposed => "a recording can be read by a quantum computer",
+    };
+    let strict = match negotiated.strict {
+        Strict::Yes => "",
+        Strict::No => "; the server has no strict key exchange (Terrapin)",
+    };
+    format!(
+        "{} ({quantum}), host key {}, cipher {}, integrity {}{strict}",
+        negotiated.kex, negotiated.host_key, negotiated.cipher, negotiated.mac
+    )
+}
+
+fn as_json(resolved: &Resolved, story: &Explanation) -> Value {
+    let steps: Vec<Value> = story
+        .steps
+        .iter()
+        .map(|step| match step {
+            Step::Phase(phase) => json!({ "step": "phase", "phase": phase.word() }),
+            Step::Identity { host, place, offered, verdict } => json!({
+                "step": "identity",
+                "host": host,
+                "place": place.to_string(),
+                "key": key(offered),
+                "accepted": matches!(verdict, Verdict::Accepted { .. }),
+                "why": judged(verdict),
+            }),
+            Step::Handshake { host, facts } => json!({
+                "step": "handshake",
+                "host": host,
+                "server": facts.server,
+                "algorithms": facts.negotiated.as_ref().map(|found| json!({
+                    "kex": found.kex,
+                    "host_key": found.host_key,
+                    "cipher": found.cipher,
+                    "mac": found.mac,
+                })),
+            }),
+            Step::Attempt(attempt) => json!({ "step": "attempt", "text": attempt.to_string() }),
+        })
+        .collect();
+    let (logged_in, failure) = match &story.outcome {
+        Ok(facts) => (Value::from(facts.key.clone()), Value::Null),
+        Err(failure) => (
+            Value::Null,
+            json!({
+                "phase": failure.phase.word(),
+                "reason": failure.reason.word(),
+                "detail": failure.detail,
+                "advice": failure.advice.iter().chain(&story.hints).collect::<Vec<_>>(),
+            }),
+        ),
+    };
+    json!({
+        "host": resolved.typed,
+        "to": summary(resolved),
+        "steps": steps,
+        "logged_in_with": logged_in,
+        "failure": failure,
+    })
+}
