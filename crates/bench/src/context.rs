@@ -42,7 +42,7 @@ pub struct Context {
 pub enum Extent {
     /// Everything.
     Full,
-    /// The groups that matter most: all scenarios together take about five minutes.
+    /// The groups that matter most: all scenarios together take about seven minutes.
     Quick,
 }
 

@@ -88,6 +88,23 @@ pub fn pss_of_tree(root: i32) -> io::Result<u64> {
     Ok(sum)
 }
 
+/// Memory of the process tree of `root` in bytes: the most that the root itself had so far (with its program), and what
+/// the others have for themselves now. Much cheaper than [`pss_of_tree`], and never more than that for the others.
+pub fn footprint_of_tree(root: i32) -> u64 {
+    let own = |pid: i32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+        let mut pages = text.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
+        Some(pages.next()?.saturating_sub(pages.next()?) * PAGE)
+    };
+    let most = fs::read_to_string(format!("/proc/{root}/status")).ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+    });
+    // A process that ended meanwhile has nothing any more.
+    let others = Processes::read().tree(root).into_iter().filter(|pid| *pid != root).filter_map(own);
+    most.unwrap_or(0) + others.sum::<u64>()
+}
+
 impl Add for Cpu {
     type Output = Cpu;
 
@@ -155,6 +172,9 @@ impl Process {
         Cpu { total: own + self.children_user + self.children_system, user, system }
     }
 }
+
+/// Bytes of a page on the machines that are measured.
+const PAGE: u64 = 4096;
 
 /// USER_HZ, which is 100 on every architecture that we build for.
 pub(crate) const TICKS: f64 = 100.0;

@@ -32,7 +32,7 @@ pub struct Arguments {
     /// What to measure: `all`, or some of the scenarios and groups that `--list` prints
     #[arg(value_name = "SCENARIO[/GROUP]")]
     wanted: Vec<String>,
-    /// Short trials, and only the groups that matter most or that are named: all scenarios in about five minutes
+    /// Short trials, and only the groups that matter most or that are named: all scenarios in about seven minutes
     #[arg(long)]
     quick: bool,
     /// Rounds that count; fewer than five decide nothing

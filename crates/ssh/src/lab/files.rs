@@ -1,7 +1,7 @@
 //! The directory of a lab: its identities, and what clients need to reach it.
 //!
 //! `seed` (all host keys are made of it), `client_key`, `authorized_keys`, `hosts`, `ssh_config`, `known_hosts`,
-//! `journal`. What is secret has mode 0600.
+//! `config/penstock/hosts`, `journal`, and `files` with what was copied to the hosts. What is secret has mode 0600.
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
@@ -9,8 +9,10 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use aws_lc_rs::{hmac, rand};
+use logic::identity::{HostFile, Moment, Name, Pin, Proof};
 use russh::keys::PrivateKey;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::ssh_key::private::Ed25519Keypair;
@@ -87,7 +89,31 @@ impl Files {
         }
         self.replace("hosts", &names, 0o644)?;
         self.replace("known_hosts", &known, 0o644)?;
-        self.replace("ssh_config", self.ssh_config(hosts), 0o644)
+        self.replace("ssh_config", self.ssh_config(hosts), 0o644)?;
+        self.write_identities(hosts)
+    }
+
+    /// A file for each host, as `penstock host` keeps them, for who sets `XDG_CONFIG_HOME` to `config`. One that is
+    /// there stays: a lab that is started again at other addresses has moved, and that is for clients to notice.
+    fn write_identities(&self, hosts: &[Arc<Host>]) -> Result<(), LabError> {
+        let directory = self.path("config/penstock/hosts");
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.map_err(failed("make", &directory))?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let date = Moment(now).date();
+        for host in hosts {
+            let path = directory.join(format!("{}.host", host.name));
+            if path.exists() {
+                continue;
+            }
+            let name: Name = host.name.parse().map_err(|_| self.keys(format!("{} is no name", host.name)))?;
+            let mut file = HostFile::new(name);
+            file.add_address(host.address.ip());
+            file.set_port(host.address.port());
+            file.pin_key(Pin { key: host.public.clone(), proof: Proof::Key, date, by: None, absent: None });
+            replace(&path, file.to_string().as_bytes(), 0o600)?;
+        }
+        Ok(())
     }
 
     fn ssh_config(&self, hosts: &[Arc<Host>]) -> String {
