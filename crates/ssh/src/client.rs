@@ -155,7 +155,7 @@ impl Client {
         let begun = Instant::now();
         let config = preferences::config(target, &self.judge.wanted(&target.name))?;
         let (wire, heard, lifeline) = Wire::new(way.carrier, preferences::read_buffer(target.purpose));
-        let shared = Arc::new(Shared::new(Arc::clone(&name), &target.user));
+        let shared = Arc::new(Shared::new(Arc::clone(&name), &target.user, target.purpose));
         shared.note(|facts| facts.address = Some(way.place.clone()));
         let (announcing, announced) = mpsc::channel(1);
         let handler = Handler {

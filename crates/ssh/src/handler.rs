@@ -16,6 +16,7 @@ use crate::facts::{Facts, Negotiated};
 use crate::judge::{Judge, Offered, Place, Verdict};
 use crate::listen::Listeners;
 use crate::stream::Stream;
+use crate::target::Purpose;
 use crate::trouble::{failure, harmless, of};
 use crate::wire::Heard;
 
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) listeners: Listeners,
     /// Who is logged in.
     pub(crate) user: Box<str>,
+    /// What the connection is for.
+    pub(crate) purpose: Purpose,
     /// The connection, once it is logged in and for as long as somebody uses it.
     pub(crate) handle: OnceLock<Weak<Handle<Handler>>>,
     /// Commands that run on it.
@@ -47,8 +50,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(name: Arc<str>, user: &str) -> Self {
+    pub(crate) fn new(name: Arc<str>, user: &str, purpose: Purpose) -> Self {
         Self {
+            purpose,
             user: user.into(),
             handle: OnceLock::new(),
             commands: AtomicUsize::new(0),

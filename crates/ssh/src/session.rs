@@ -121,7 +121,6 @@ impl Session {
     }
 
     /// A channel to a subsystem.
-    #[expect(dead_code, reason = "transfers of files come next")]
     pub(crate) async fn subsystem(&self, name: &str) -> Result<Stream, Failure> {
         let opened = self.handle.channel_open_session().await;
         let mut channel = match opened {
@@ -162,6 +161,11 @@ impl Session {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// What the connection is for.
+    pub(crate) fn purpose(&self) -> crate::target::Purpose {
+        self.shared.purpose
     }
 
     /// Whether the connection still stands, as far as is known.

@@ -70,10 +70,11 @@ impl Sshd {
         let shown = path.display();
         // Of this option, unlike others, the last line wins.
         let startups = if lines.contains("MaxStartups") { "" } else { "MaxStartups 200\n" };
+        let sftp = if lines.contains("Subsystem") { "" } else { "Subsystem sftp internal-sftp\n" };
         let config = format!(
             "{lines}\nListenAddress {address}\nPort {port}\nHostKey {shown}/host\nAuthorizedKeysFile {shown}/authorized_keys\n\
              PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
-             PermitRootLogin yes\nLogLevel VERBOSE\n{startups}Subsystem sftp internal-sftp\nPrintMotd no\n"
+             PermitRootLogin yes\nLogLevel VERBOSE\n{startups}{sftp}PrintMotd no\n"
         );
         let file = path.join("sshd_config");
         fs::write(&file, config).unwrap();

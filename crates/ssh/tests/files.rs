@@ -1,0 +1,105 @@
+//! Files to and from real OpenSSH servers.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use logic::fleet::ending::{Phase, Reason};
+use ssh::{Moved, TransferError};
+use support::session;
+use support::sshd::Sshd;
+
+fn data(length: usize) -> Vec<u8> {
+    (0..length).map(|place| (place * 31 % 251) as u8).collect()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[tokio::test]
+async fn a_file_goes_there_and_back_with_its_mode() {
+    let sshd = Sshd::start();
+    let sftp = session(&sshd).await.sftp().await.unwrap();
+    let here = tempfile::tempdir().unwrap();
+    let there = tempfile::tempdir().unwrap();
+    for length in [0, 1, 32_768, 3_000_001] {
+        let (from, to, back) = (here.path().join("from"), there.path().join("to"), here.path().join("back"));
+        fs::write(&from, data(length)).unwrap();
+        fs::set_permissions(&from, fs::Permissions::from_mode(0o750)).unwrap();
+        let moved = Moved { files: 1, bytes: length as u64 };
+        assert_eq!(sftp.put(&from, to.to_str().unwrap()).await.unwrap(), moved);
+        assert_eq!((fs::read(&to).unwrap(), mode(&to)), (data(length), 0o750));
+        assert_eq!(sftp.get(to.to_str().unwrap(), &back).await.unwrap(), moved);
+        assert_eq!((fs::read(&back).unwrap(), mode(&back)), (data(length), 0o750));
+    }
+    assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1, "a temporary file stayed");
+}
+
+#[tokio::test]
+async fn a_tree_goes_there_and_back() {
+    let sshd = Sshd::start();
+    let sftp = session(&sshd).await.sftp().await.unwrap();
+    let here = tempfile::tempdir().unwrap();
+    let there = tempfile::tempdir().unwrap();
+    let tree = here.path().join("tree");
+    fs::create_dir_all(tree.join("deep/deeper")).unwrap();
+    fs::create_dir(tree.join("empty")).unwrap();
+    for number in 0..40 {
+        fs::write(tree.join(format!("deep/deeper/{number} file")), data(number * 1000)).unwrap();
+    }
+    symlink("deep/deeper", tree.join("link")).unwrap();
+    fs::set_permissions(tree.join("deep/deeper"), fs::Permissions::from_mode(0o555)).unwrap();
+    let moved = sftp.put(&tree, there.path().to_str().unwrap()).await.unwrap();
+    assert_eq!(moved.files, 40);
+    let copy = there.path().join("tree");
+    assert_eq!(mode(&copy.join("deep/deeper")), 0o555);
+    assert_eq!(fs::read_link(copy.join("link")).unwrap(), Path::new("deep/deeper"));
+    let back = here.path().join("back");
+    assert_eq!(sftp.get(copy.to_str().unwrap(), &back).await.unwrap(), moved);
+    for number in 0..40 {
+        assert_eq!(fs::read(back.join(format!("deep/deeper/{number} file"))).unwrap(), data(number * 1000));
+    }
+    assert!(back.join("empty").is_dir());
+    assert_eq!(fs::read_link(back.join("link")).unwrap(), Path::new("deep/deeper"));
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_leaves_the_old_one_and_says_why() {
+    let sshd = Sshd::for_ordinary_user("");
+    let sftp = session(&sshd).await.sftp().await.unwrap();
+    let here = tempfile::tempdir().unwrap();
+    let from = here.path().join("from");
+    fs::write(&from, "new").unwrap();
+    let failure = sftp.put(&from, "/proc/nothing").await.unwrap_err();
+    assert!(matches!(&failure, TransferError::There { .. }), "{failure}");
+    let failure = sftp.get("/no/such/file", &here.path().join("to")).await.unwrap_err();
+    assert_eq!(failure.to_string(), "look at \"/no/such/file\" there: no such file or directory");
+    let failure = sftp.put(&here.path().join("missing"), "x").await.unwrap_err();
+    assert!(failure.to_string().starts_with("look at "), "{failure}");
+    let failure = sftp.get("/dev/zero", &here.path().join("zero")).await.unwrap_err();
+    assert!(matches!(failure, TransferError::Special { .. }), "{failure}");
+    assert_eq!(fs::read_dir(here.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn a_file_without_a_size_is_read_to_its_end() {
+    let sshd = Sshd::start();
+    let sftp = session(&sshd).await.sftp().await.unwrap();
+    let here = tempfile::tempdir().unwrap();
+    let to = here.path().join("version");
+    sftp.get("/proc/version", &to).await.unwrap();
+    assert_eq!(fs::read(&to).unwrap(), fs::read("/proc/version").unwrap());
+}
+
+#[tokio::test]
+async fn a_server_without_sftp_is_told_apart() {
+    let sshd = Sshd::with("Subsystem other /bin/false");
+    let failure = session(&sshd).await.sftp().await.err().unwrap();
+    assert_eq!(failure.phase, Phase::Start, "{failure:?}");
+    assert_eq!(failure.reason, Reason::ChannelRefused);
+    assert_eq!(failure.detail, "web1 has no subsystem sftp");
+}
