@@ -27,6 +27,6 @@ pub use control::{Asked, ask};
 pub use native::{Asking, Native};
 pub use openssh::OpenSsh;
 pub use place::Places;
-pub use run::{Patience, Run, RunError, Say, Work};
+pub use run::{Patience, Run, RunError, Say, UP, Work};
 pub use status::Status;
 pub use unwind::{UnwindError, Unwound, is_left, unwind};

@@ -398,3 +398,18 @@ fn a_mount_of_somebody_else_is_left_alone() {
     run(&["umount", &place.shown("point")]);
     place.is_clean();
 }
+
+#[test]
+fn a_file_with_tunnels_alone_is_valid_and_cannot_be_served() {
+    let place = Place::new();
+    with_mount(&place);
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(support::server::BINARY);
+        let output = command.args(arguments).arg(place.path("penstock.toml")).env_clear().output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, said) = run(&["check"]);
+    assert!(code == Some(0) && said.contains("ok: 1 tunnel"), "{said}");
+    let (code, said) = run(&["serve"]);
+    assert!(code == Some(2) && said.contains("this file is for `penstock tunnel` alone"), "{said}");
+}

@@ -47,6 +47,15 @@ pub enum ConfigSource {
     Quick(Quick),
 }
 
+/// Why a configuration that is valid cannot be served: it is for `penstock tunnel` alone.
+pub fn nothing_to_serve(config: &Config) -> Option<String> {
+    config.listeners.is_empty().then(|| {
+        "there is no listener: this file is for `penstock tunnel` alone
+  hint: add [listener.web] with bind = \":80\" and pool = \"NAME\""
+            .to_owned()
+    })
+}
+
 /// Whether something degraded stops the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
@@ -467,6 +476,9 @@ impl FrontDoor {
                 config::quick(quick, environment).map_err(|faults| faults.render())?
             }
         };
+        if let Some(why) = nothing_to_serve(&loaded.config) {
+            return Err(format!("error: {why}"));
+        }
         let log_before = self.supervisor.front.snapshot.load().config.access_log.target.clone();
         let done = self.supervisor.apply(loaded.config.clone()).await.map_err(|errors| {
             errors.iter().map(|error| format!("error: {error}")).collect::<Vec<_>>().join("\n")

@@ -140,7 +140,10 @@ impl Running {
     async fn carry_out(&mut self, mounting: Mounting) -> Verdict {
         let mut sequence = Sequence::new(mounting);
         while let Some(act) = sequence.act() {
-            self.board.step(act.to_string());
+            self.board.step(match (act, &self.set.work) {
+                (Act::Work, Work::Hold) => UP.to_owned(),
+                _ => act.to_string(),
+            });
             if let Some(entry) = self.begins(act)
                 && let Err(error) = self.note(&undo::begun(&entry))
             {
@@ -448,6 +451,9 @@ impl Running {
         self.values().variables().map(|(name, value)| (name, value.to_owned())).collect()
     }
 }
+
+/// The step of a tunnel that is up and waits for its end, as `status` has it.
+pub const UP: &str = "up";
 
 /// An error while something is mounted there.
 pub(super) fn still(point: &std::path::Path) -> Result<(), String> {

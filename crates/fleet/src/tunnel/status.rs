@@ -18,7 +18,7 @@ pub struct Status {
     pub host: String,
     /// The process that keeps it.
     pub process: u32,
-    /// What it is doing: `forwards`, `proof`, `mount`, `job`, `unmount`, ...
+    /// What it is doing: `forwards`, `proof`, `mount`, `job`, `up`, `unmount`, ...
     pub step: String,
     /// `connecting`, `up`, or `waiting` for the next attempt.
     pub connection: String,

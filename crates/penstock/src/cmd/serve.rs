@@ -9,7 +9,7 @@ use clap::Args;
 use config::{Loaded, Quick};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use serve::start::{ConfigSource, Options, Side, Strictness};
+use serve::start::{ConfigSource, Options, Side, Strictness, nothing_to_serve};
 
 use crate::output::{Failure, complain};
 use crate::{load, log};
@@ -116,6 +116,9 @@ fn configuration(
         )),
         Some(file) => {
             let loaded = load::file(&file, environment)?;
+            if let Some(why) = nothing_to_serve(&loaded.config) {
+                return Err(Failure::usage(format!("{}: {why}", file.display())));
+            }
             Ok((ConfigSource::File(file), loaded))
         }
         None => Err(Failure::usage(NOTHING_TO_SERVE)),

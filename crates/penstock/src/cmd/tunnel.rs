@@ -11,8 +11,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use fleet::tunnel::engine::Engine;
 use fleet::tunnel::status::ForwardStatus;
 use fleet::tunnel::{
-    Asked, Asking, Native, OpenSsh, Patience, Places, Run, RunError, Say, Status, UnwindError, Unwound, Work,
-    ask, is_left, unwind,
+    Asked, Asking, Native, OpenSsh, Patience, Places, Run, RunError, Say, Status, UP, UnwindError, Unwound,
+    Work, ask, is_left, unwind,
 };
 use logic::tunnel::plan::Tunnel;
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
@@ -234,7 +234,7 @@ async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
             return Err(Failure::Status(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
         }
         if let Ok(Some(status)) = ask(places, name, Asked::Status).await
-            && status.step == Act::Work.to_string()
+            && status.step == UP
         {
             return print(&table(&status));
         }
