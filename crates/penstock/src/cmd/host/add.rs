@@ -104,15 +104,13 @@ impl Place {
         let (plain_name, own_port) = name.split_port();
         let mut target = Target::new(plain_name, &user());
         target.port = said.port.or(own_port).or(known.port).unwrap_or(22);
-        if let Some(dns) = said.names.first() {
+        // The DNS, where it has a say, knows better than what was true last time; an address that is given here wins.
+        if let Some(dns) = said.names.first().or(known.names.first()) {
             target.host = dns.to_string();
         } else if said.addresses.is_empty() {
-            // The DNS, where it has a say, knows better than what was true last time.
-            match known.names.first() {
-                Some(dns) => target.host = dns.to_string(),
-                None => target.addresses.known = known.addresses,
-            }
-        } else {
+            target.addresses.known = known.addresses;
+        }
+        if !said.addresses.is_empty() {
             target.addresses.known = said.addresses;
         }
         Ok(target)
