@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason, Remote};
-use logic::ssh::config::{
-    self, Agent, Asked, Faults, Hop, Jump, KeyFile, Keyword, Notice, Resolved, Value,
-};
+use logic::ssh::config::{self, Agent, Asked, Faults, Hop, Jump, KeyFile, Keyword, Notice, Resolved, Value};
 
 use super::{Algorithms, KeepAlive, Proxy, Rekey, Target};
 use crate::config::SshConfig;

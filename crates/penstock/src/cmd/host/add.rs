@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
+use logic::fleet::ending::Failure as Failed;
 use logic::identity::{Binding, Entry, Found, HostFile, Index, Name, Patterns, Signer, Sshfp, read_console};
 use logic::ssh::config::Asked;
 use logic::ssh::key::PublicKey;
