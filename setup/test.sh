@@ -35,6 +35,7 @@ need nfs-ls libnfs-utils
 need sshfs sshfs
 need knotd knot
 need unbound unbound
+need kdig knot-dnsutils
 need pv pv
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3 python3-venv"
 # shellcheck disable=SC2086 # a list of names

@@ -126,11 +126,48 @@ fn moved(sshd: &Sshd) -> Sshd {
     Sshd::in_directory(directory, "")
 }
 
-fn connect(identities: &Arc<Identities>, name: &str, sshd: &Sshd) -> Result<Option<String>, Failure> {
+/// Connects, notes what was negotiated, and waits until the judge was told of the server's other keys.
+fn connect_and_hear(identities: &Arc<Identities>, name: &str, sshd: &Sshd, keys: usize) {
+    struct Hears(Arc<Identities>, std::sync::mpsc::Sender<usize>);
+    impl Judge for Hears {
+        fn wanted(&self, name: &str) -> Vec<String> {
+            self.0.wanted(name)
+        }
+        fn judge<'a>(
+            &'a self,
+            name: &'a str,
+            at: &'a ssh::Place,
+            offered: &'a ssh::Offered,
+        ) -> ssh::BoxFuture<'a, ssh::Verdict> {
+            self.0.judge(name, at, offered)
+        }
+        fn announced(&self, name: &str, keys: Vec<PublicKey>) {
+            let count = keys.len();
+            self.0.announced(name, keys);
+            let _ = self.1.send(count);
+        }
+    }
+    let (told, hears) = std::sync::mpsc::channel();
+    let judge = Arc::new(Hears(Arc::clone(identities), told));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let client = Client::new(judge as Arc<dyn Judge>, Arc::new(Keys::new()));
+    let target = target(name, sshd);
+    let session = runtime.block_on(client.connect(&target, &|_| {})).unwrap();
+    assert_eq!(hears.recv_timeout(secs(20)), Ok(keys));
+    identities.learned(name, sshd.port, &session.facts());
+    runtime.block_on(session.close());
+}
+
+fn target(name: &str, sshd: &Sshd) -> Target {
     let mut target = Target::new(name, &sshd.user);
     target.addresses.known = vec![ip(sshd)];
     target.port = sshd.port;
     target.keys = ssh::KeyPlan::of_file(sshd.client_key.clone());
+    target
+}
+
+fn connect(identities: &Arc<Identities>, name: &str, sshd: &Sshd) -> Result<Option<String>, Failure> {
+    let target = target(name, sshd);
     let client = Client::new(Arc::clone(identities) as Arc<dyn Judge>, Arc::new(Keys::new()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -443,4 +480,129 @@ fn names_change_without_losing_the_host_and_revoked_keys_are_nobodys() {
     assert!(failure.detail.starts_with("front showed the revoked key ssh-ed25519 "), "{failure:?}");
     assert!(connect(&user.identities(), "stranger", &web1).unwrap_err().detail.contains("the revoked key"));
     assert_eq!(user.ssh("front", &web1).status.code(), Some(255));
+}
+
+#[test]
+fn new_key_that_the_host_proves_is_pinned_before_the_old_one_goes() {
+    let user = User::new();
+    let directory = tempfile::tempdir().unwrap();
+    let next = directory.path().join("next");
+    keygen(&next, &["-t", "ecdsa"]);
+    let web1 = Sshd::in_directory(directory, &format!("HostKey {}", next.display()));
+    user.pin("web1", &web1.host_key(), None);
+    let identities = user.identities();
+    connect_and_hear(&identities, "web1", &web1, 2);
+    let flushed = identities.flush();
+    assert!(flushed.failed.is_empty(), "{flushed:?}");
+    let show = user.said(&["host", "show", "web1"]);
+    let old = web1.host_key().parse::<PublicKey>().unwrap().fingerprint();
+    let new = public_line(&next.with_extension("pub"));
+    let line = show.lines().find(|line| line.contains(&new)).unwrap_or_else(|| panic!("{show}"));
+    assert!(line.contains(&format!("from=rotation(proved by {old}) ")), "{line}");
+    let seen = fs::read_to_string(user.store().places().state.join("identity/seen")).unwrap();
+    assert!(seen.contains(" kex=") && seen.contains(" strict=yes"), "{seen}");
+    // A server that has only the new key is the same host.
+    let directory = tempfile::tempdir().unwrap();
+    fs::copy(&next, directory.path().join("host")).unwrap();
+    fs::copy(next.with_extension("pub"), directory.path().join("host.pub")).unwrap();
+    let later = Sshd::in_directory(directory, "");
+    connect(&user.identities(), "web1", &later).unwrap();
+}
+
+#[test]
+fn processes_that_write_at_once_lose_nothing() {
+    let (user, key) = (User::new(), tempfile::tempdir().unwrap());
+    keygen(&key.path().join("k"), &["-t", "ed25519"]);
+    user.pin("web1", &public_line(&key.path().join("k.pub")), None);
+    let names: Vec<String> = (0..12).map(|at| format!("alias{at}")).collect();
+    let start = |name: &String| {
+        let mut command = user.command(env!("CARGO_BIN_EXE_penstock"));
+        command.args(["host", "alias", "web1", name]).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let running: Vec<_> = names.iter().map(start).collect();
+    for mut process in running {
+        assert!(process.wait().unwrap().success());
+    }
+    let index = user.store().load().unwrap();
+    for name in &names {
+        assert!(matches!(index.find(name, 22), logic::identity::Found::Host(_)), "{name}");
+    }
+}
+
+#[test]
+fn writer_that_is_killed_leaves_every_file_whole() {
+    let user = User::new();
+    let file = user.home.path().join("known_hosts");
+    let mut text = String::new();
+    for at in 0..1000_u32 {
+        let mut blob = b"\0\0\0\x0bssh-ed25519\0\0\0\x20".to_vec();
+        blob.extend(at.to_be_bytes().into_iter().cycle().take(32));
+        text.push_str(&format!("host{at} {}\n", PublicKey::from_blob(&blob).unwrap()));
+    }
+    fs::write(&file, text).unwrap();
+    let hosts = user.store().places().hosts();
+    let count = || fs::read_dir(&hosts).map_or(0, Iterator::count);
+    for killed_at in [1, 40, 300, 999] {
+        let mut import = user.command(env!("CARGO_BIN_EXE_penstock"));
+        let mut import = import
+            .args(["host", "import", &file.display().to_string()])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        support::eventually("it writes", secs(20), || (count() > killed_at).then_some(()));
+        let _ = import.kill();
+        let _ = import.wait();
+        let index = user.store().load().unwrap();
+        assert!(index.damaged().is_empty(), "{:?}", index.damaged());
+        assert!(index.hosts().iter().all(|host| host.pins().count() == 1));
+    }
+    let said = user.said(&["host", "import", &file.display().to_string()]);
+    assert!(said.contains("0 lines not taken"), "{said}");
+    assert_eq!(user.store().load().unwrap().hosts().len(), 1000);
+    assert_eq!(count(), 1001, "nothing is left beside the files and the lock");
+}
+
+#[test]
+fn disk_that_is_full_leaves_the_old_file_and_says_so() {
+    let (user, key) = (User::new(), tempfile::tempdir().unwrap());
+    keygen(&key.path().join("k"), &["-t", "ed25519"]);
+    user.pin("web1", &public_line(&key.path().join("k.pub")), None);
+    let before = fs::read(user.file("web1")).unwrap();
+    // No byte can be written to any file, and the signal for that is ignored: as on a full disk, write fails.
+    let script =
+        format!("trap '' XFSZ; ulimit -f 0; exec {} host alias web1 www", env!("CARGO_BIN_EXE_penstock"));
+    let output = run_to_end(user.command("sh").args(["-c", &script]), secs(20));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: cannot write ") && said.contains("web1.host"), "{said}");
+    assert_eq!(fs::read(user.file("web1")).unwrap(), before);
+    assert_eq!(fs::read_dir(user.store().places().hosts()).unwrap().count(), 2, "no half file is left");
+}
+
+#[test]
+fn stanza_is_what_ssh_takes() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web1", &web1.host_key(), None);
+    let config = user.home.path().join("ssh_config");
+    let stanza = user.said(&["known-hosts", "--stanza"]);
+    let host = format!(
+        "Host web1\n    HostName {}\n    Port {}\n    HostKeyAlias web1\n    IdentityFile {}\n    BatchMode yes\n",
+        web1.address,
+        web1.port,
+        web1.client_key.display()
+    );
+    fs::write(&config, format!("{host}{stanza}")).unwrap();
+    let login = |name: &str| {
+        let mut ssh = user.command(tools::program("ssh"));
+        run_to_end(ssh.arg("-F").arg(&config).args(["-l", &web1.user, name, "echo here"]), secs(20))
+    };
+    let output = login("web1");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "here\n", "{output:?}");
+    user.said(&["host", "retire", "web1"]);
+    let output = login("web1");
+    assert_eq!(output.status.code(), Some(255));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("penstock: web1 is retired since "),
+        "{output:?}"
+    );
 }

@@ -5,6 +5,7 @@
 pub mod audit;
 pub mod backend_pki;
 pub mod client;
+pub mod dns;
 pub mod fleet;
 pub mod hello;
 pub mod http2;

@@ -118,11 +118,15 @@ pub(super) fn replace(directory: &Path, files: &[(String, String)], _: &Lock) ->
     let mut ready = Vec::with_capacity(files.len());
     let result = files.iter().enumerate().try_for_each(|(at, (name, text))| {
         let temporary = directory.join(format!("{TEMPORARY}{at}"));
-        let written = write_new(&temporary, text);
+        let written = write_new(&temporary, text, files.len());
         ready.push((temporary, directory.join(name)));
         written.map_err(IdentityError::io("cannot write", &directory.join(name)))
     });
     let result = result.and_then(|()| {
+        if files.len() > SYNCED_ALONE {
+            let all = File::open(directory).and_then(|file| Ok(nix::unistd::syncfs(&file)?));
+            all.map_err(IdentityError::io("cannot write", directory))?;
+        }
         for (temporary, path) in &ready {
             fs::rename(temporary, path).map_err(IdentityError::io("cannot write", path))?;
         }
@@ -135,10 +139,12 @@ pub(super) fn replace(directory: &Path, files: &[(String, String)], _: &Lock) ->
     result
 }
 
-fn write_new(path: &Path, text: &str) -> io::Result<()> {
+fn write_new(path: &Path, text: &str, of: usize) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
-    file.sync_data()
+    if of > SYNCED_ALONE { Ok(()) } else { file.sync_data() }
 }
 
+/// More files than this are brought to the disk together.
+const SYNCED_ALONE: usize = 32;
 const TEMPORARY: &str = ".new.";

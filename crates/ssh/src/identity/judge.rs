@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use logic::identity::{
@@ -12,7 +12,7 @@ use logic::identity::{
 use logic::ssh::key::PublicKey;
 
 use super::IdentityError;
-use super::dns::Dns;
+use super::dns::{Anchor, Dns};
 use super::facts::{self, Seen};
 use super::pending::{self, Pending};
 use super::store::{Change, Store};
@@ -24,7 +24,8 @@ pub struct Identities {
     store: Store,
     index: Index,
     seen: BTreeMap<Name, Seen>,
-    dns: Option<Dns>,
+    /// Made when it is first needed, if nobody gave one.
+    dns: OnceLock<Result<Dns, String>>,
     noticed: Mutex<Noticed>,
 }
 
@@ -59,13 +60,14 @@ impl Identities {
     pub fn load(store: Store) -> Result<Self, IdentityError> {
         let index = store.load()?;
         let seen = facts::read(store.places());
-        Ok(Self { store, index, seen, dns: None, noticed: Mutex::default() })
+        Ok(Self { store, index, seen, dns: OnceLock::new(), noticed: Mutex::default() })
     }
 
-    /// Asks this resolver where a host allows that the DNS vouches for it; without one nobody is asked.
+    /// Asks this resolver where a host allows that the DNS vouches for it, instead of the servers of the system with the
+    /// keys of the root.
     #[must_use]
     pub fn with_dns(mut self, dns: Dns) -> Self {
-        self.dns = Some(dns);
+        self.dns = OnceLock::from(Ok(dns));
         self
     }
 
@@ -88,14 +90,28 @@ impl Identities {
     }
 
     /// Notes what was negotiated with a host, for the audit.
-    pub fn observed(&self, name: &str, port: u16, facts: Facts) {
-        if let Found::Host(host) = self.index.find(name, port) {
-            self.noticed().facts.insert(host.name().clone(), facts);
-        }
+    pub fn learned(&self, name: &str, port: u16, learned: &crate::Facts) {
+        let Found::Host(host) = self.index.find(name, port) else { return };
+        let until = match &learned.identity {
+            Some(Offered::Certificate(blob)) => certificate(blob).ok().map(|read| read.valid_before),
+            _ => None,
+        };
+        let negotiated = learned.negotiated.as_ref();
+        let strict = |strict| match strict {
+            crate::Strict::Yes => logic::identity::Strict::Yes,
+            crate::Strict::No => logic::identity::Strict::No,
+        };
+        let facts = Facts {
+            kex: negotiated.map(|negotiated| negotiated.kex.clone()),
+            strict: negotiated.map(|negotiated| strict(negotiated.strict)),
+            // A certificate without an end never expires.
+            certificate_until: until.filter(|until| *until != u64::MAX),
+            sshfp: None,
+        };
+        self.noticed().facts.insert(host.name().clone(), facts);
     }
 
-    /// Decides, and remembers what follows. Also for decisions that are only explained: then `effects` of the decision say
-    /// what would be recorded.
+    /// Decides, and records nothing: the effects say what would be.
     pub async fn decision(
         &self,
         name: &str,
@@ -134,9 +150,10 @@ impl Identities {
         }
         let hint = host.address().names.into_iter().next();
         let asked = hint.unwrap_or_else(|| host.name().clone());
-        match &self.dns {
-            Some(dns) => dns.sshfp(asked.split_port().0).await,
-            None => SshfpAnswer::NotAsked,
+        let dns = self.dns.get_or_init(|| Dns::new(&Anchor::Root, None).map_err(|error| error.to_string()));
+        match dns {
+            Ok(dns) => dns.sshfp(asked.split_port().0).await,
+            Err(why) => SshfpAnswer::Failed(why.clone()),
         }
     }
 

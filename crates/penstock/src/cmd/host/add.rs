@@ -6,11 +6,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
+use logic::fleet::ending::Failure as Failed;
 use logic::identity::{Binding, Entry, Found, HostFile, Index, Name, Patterns, Signer, Sshfp, read_console};
+use logic::ssh::config::Asked;
 use logic::ssh::key::PublicKey;
-use ssh::Target;
 use ssh::identity::enrol::{Claim, Enrolment, Hints, Others, enrol, find_keys, record};
 use ssh::identity::{Store, now};
+use ssh::{ConfigFiles, SshConfig, Target};
 
 use super::audit::DnsArguments;
 use super::{failure, load, said, witness};
@@ -102,25 +104,27 @@ impl Place {
         let said = self.hints()?;
         let known = host.map(HostFile::address).unwrap_or_default();
         let (plain_name, own_port) = name.split_port();
-        let mut target = Target::new(plain_name, &user());
-        target.port = said.port.or(own_port).or(known.port).unwrap_or(22);
-        if let Some(dns) = said.names.first() {
+        let config = SshConfig::read(&ConfigFiles::Usual).map_err(Failure::runtime)?;
+        let port = said.port.or(own_port).or(known.port);
+        let asked = Asked { host: plain_name.to_owned(), port, ..Asked::default() };
+        let failed = |failure: Failed| Failure::runtime(plain(&failure.detail));
+        let mut target = Target::from_config(&config, &asked).map_err(failed)?.target;
+        // What is enrolled is called as it was said here, whatever HostKeyAlias makes of it.
+        target.name = plain_name.to_owned();
+        if target.host != plain_name && said.addresses.is_empty() && said.names.is_empty() {
+            return Ok(target);
+        }
+        // The DNS, where it has a say, knows better than what was true last time; an address that is given here wins.
+        if let Some(dns) = said.names.first().or(known.names.first()) {
             target.host = dns.to_string();
         } else if said.addresses.is_empty() {
-            // The DNS, where it has a say, knows better than what was true last time.
-            match known.names.first() {
-                Some(dns) => target.host = dns.to_string(),
-                None => target.addresses.known = known.addresses,
-            }
-        } else {
+            target.addresses.known = known.addresses;
+        }
+        if !said.addresses.is_empty() {
             target.addresses.known = said.addresses;
         }
         Ok(target)
     }
-}
-
-fn user() -> String {
-    std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "root".into())
 }
 
 pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
