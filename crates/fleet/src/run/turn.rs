@@ -281,7 +281,9 @@ impl Turn<'_> {
     async fn end_by_signals(&mut self, running: &mut Running) -> Option<Ending> {
         let mut stop = self.stop.clone();
         for signal in ["TERM", "KILL"] {
-            if matches!(*stop.borrow(), Stop::AtOnce(_)) || running.signal(signal).await == Signalled::Impossible {
+            if matches!(*stop.borrow(), Stop::AtOnce(_))
+                || running.signal(signal).await == Signalled::Impossible
+            {
                 return None;
             }
             let seen = tokio::select! {
