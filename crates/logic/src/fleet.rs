@@ -1,6 +1,8 @@
 //! Decisions about many hosts at once: which they are, what happened on each, and how their output is shown.
 
+pub mod difference;
 pub mod ending;
+pub mod fold;
 pub mod groups;
 pub mod hostfile;
 pub mod leash;

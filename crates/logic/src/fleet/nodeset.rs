@@ -247,6 +247,11 @@ pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     shorten::shorten(names)
 }
 
+/// Puts names in the order of clush: numbers count as numbers, `node9` before `node10`.
+pub fn sort(names: &mut [&str]) {
+    names.sort_by_cached_key(|name| shorten::sort_key(name));
+}
+
 /// Whether `name` matches `pattern`, where `*` is any text and `?` any one character.
 #[must_use]
 pub fn matches(pattern: &str, name: &str) -> bool {
