@@ -1,9 +1,9 @@
 //! Decisions about many hosts at once: which they are, what happened on each, and how their output is shown.
 
 pub mod ending;
-pub mod leash;
 pub mod groups;
 pub mod hostfile;
+pub mod leash;
 pub mod line;
 pub mod nodeset;
 pub mod openssh;

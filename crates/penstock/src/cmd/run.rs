@@ -165,7 +165,8 @@ async fn whole(arguments: &Arguments, names: Vec<String>, sessions: usize) -> Re
     let enter = Arc::new(Notify::new());
     let steps = steps(arguments, &enter)?;
     let order = order(arguments, &brake)?;
-    let engines::Ready { engine, hosts, identities } = arguments.engine.ready(&names, arguments.connect_timeout)?;
+    let engines::Ready { engine, hosts, identities } =
+        arguments.engine.ready(&names, arguments.connect_timeout)?;
     let journal = again::directory().and_then(|directory| {
         let about = again::remember(arguments);
         Journal::begin(&directory, &again::id(), &about, &names)

@@ -40,7 +40,8 @@ impl Fleet {
         let pins = home.path().join("config/penstock/hosts");
         fs::create_dir_all(&pins).unwrap();
         for host in &hosts {
-            let pin = format!("id {host}\npin {} {} from=console 2026-03-01\n", sshd.host_key(), fingerprint(sshd));
+            let pin =
+                format!("id {host}\npin {} {} from=console 2026-03-01\n", sshd.host_key(), fingerprint(sshd));
             fs::write(pins.join(format!("{host}.host")), pin).unwrap();
         }
         let text = format!(

@@ -65,7 +65,8 @@ impl Arguments {
         let config = SshConfig::read(&files).map_err(Failure::usage)?;
         let identities = Places::of_user().and_then(|places| Identities::load(Store::new(places)));
         let identities = Arc::new(identities.map_err(Failure::usage)?);
-        let host = |name: &String| Host { name: name.clone(), target: self.target(&config, name, connect_timeout) };
+        let host =
+            |name: &String| Host { name: name.clone(), target: self.target(&config, name, connect_timeout) };
         let hosts = names.iter().map(host).collect();
         let client = Client::new(Arc::clone(&identities) as Arc<dyn Judge>, Arc::new(Keys::new()));
         Ok(Ready { engine: Engine::Native(Native::new(client)), hosts, identities: Some(identities) })

@@ -60,8 +60,9 @@ impl Arguments {
             add(&NodeSet::parse(&name, &mut groups).map_err(Failure::usage)?)?;
         }
         for file in &self.hosts {
-            let content = read(file)
-                .map_err(|error| Failure::usage(format!("cannot read the hosts in {}: {error}", file.display())))?;
+            let content = read(file).map_err(|error| {
+                Failure::usage(format!("cannot read the hosts in {}: {error}", file.display()))
+            })?;
             let read = hostfile::read(&file.display().to_string(), &content, None, &mut groups);
             let read = read.map_err(|faults| {
                 let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
@@ -76,7 +77,8 @@ impl Arguments {
         if names.is_empty() {
             return Err(Failure::usage("no hosts are left"));
         }
-        if let Some(bad) = names.iter().find(|name| name.starts_with('-') || name.contains(char::is_control)) {
+        if let Some(bad) = names.iter().find(|name| name.starts_with('-') || name.contains(char::is_control))
+        {
             return Err(Failure::usage(format!("{bad:?} is no host")));
         }
         Ok(names)
