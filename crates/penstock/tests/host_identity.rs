@@ -1,5 +1,6 @@
 //! Who a host is, against real OpenSSH: our client and `ssh` with KnownHostsCommand come to the same verdict, and the wrong
 //! host gets nothing.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::net::IpAddr;
@@ -17,7 +18,6 @@ use support::server::run_to_end;
 use support::sshd::{Sshd, keygen, public_line};
 use support::{secs, tools};
 
-#[allow(dead_code, unused_imports)]
 mod support;
 
 /// A user with a home directory of their own.

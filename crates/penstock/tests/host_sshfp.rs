@@ -1,4 +1,5 @@
 //! Keys in the DNS, against knot and unbound: only what is validated here, up to the trust anchor, proves anything.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -10,7 +11,6 @@ use support::secs;
 use support::server::run_to_end;
 use support::sshd::Sshd;
 
-#[allow(dead_code, unused_imports)]
 mod support;
 
 /// The SSHFP record of a key (RFC 7479: 4 is Ed25519; RFC 6594: 2 is SHA-256).

@@ -77,7 +77,9 @@ fn leash_leaves_no_trace_in_what_a_command_sees() {
         ] {
             let leashed = fleet.run(&["--engine", engine, "-w", "h1", "--", command]);
             let plain = fleet.run(&["--engine", engine, "--no-leash", "-w", "h1", "--", command]);
-            assert_eq!((leashed.stdout, leashed.code), (plain.stdout, plain.code), "{engine}: {command}");
+            // Between the two streams there is no order.
+            let seen = (sorted(&leashed.stdout), leashed.code);
+            assert_eq!(seen, (sorted(&plain.stdout), plain.code), "{engine}: {command}");
         }
     }
 }
@@ -107,7 +109,7 @@ fn time_limit_ends_the_command_on_the_hosts() {
     for engine in ENGINES {
         let sleep = format!("sleep {}", unique());
         let told = fleet.run(&["--engine", engine, "-w", "h1,h2", "--timeout", "0.5", &sleep]);
-        assert!(told.stderr.contains("command timed out (2): h1,h2"), "{told:?}");
+        assert!(told.stderr.contains("command timed out (2): h[1-2]"), "{told:?}");
         gone(&sleep);
         assert_eq!(told.code, Some(1), "it was seen to end: {told:?}");
         assert!(told.stderr.contains("still running after 0.5 s; it was ended there"), "{told:?}");
@@ -187,7 +189,7 @@ fn waves_stop_before_the_damage_is_done() {
     let told = fleet.run(&["-w", "h1,h2,h3,h4", "--waves", "1,2,all", "--stop-if", "failed>0", &command]);
     assert_eq!(fs::read_to_string(&mark).unwrap(), "x\n");
     assert!(told.stderr.contains("stopped after 1 of 4 hosts by failed>0: 1 of 1 hosts failed"), "{told:?}");
-    assert!(told.stderr.contains("stopped (3): h2,h3,h4"), "{told:?}");
+    assert!(told.stderr.contains("stopped (3): h[2-4]"), "{told:?}");
     assert_eq!(told.code, Some(3));
     let pause = fleet.run(&["-w", "h1,h2", "--waves", "1", "--pause", "true"]);
     assert_eq!(pause.code, Some(2), "there is no terminal to press Enter on: {pause:?}");

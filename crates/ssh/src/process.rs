@@ -87,7 +87,15 @@ impl Process {
             return None;
         }
         loop {
-            match self.reading.wait().await {
+            let message = match self.ending {
+                None => self.reading.wait().await,
+                // Something that the command left behind may hold its output open for ever.
+                Some(_) => match tokio::time::timeout(LINGER, self.reading.wait()).await {
+                    Ok(message) => message,
+                    Err(_) => return Some(self.finish()),
+                },
+            };
+            match message {
                 Some(ChannelMsg::Success) if self.phase == Phase::Start => {
                     self.phase = Phase::Run;
                     return Some(Event::Started);
@@ -271,3 +279,6 @@ pub(crate) fn signal_word(signal: &Sig) -> String {
     };
     word.to_owned()
 }
+
+/// How long output may stay silent after the command itself has ended.
+const LINGER: std::time::Duration = std::time::Duration::from_secs(2);

@@ -1,8 +1,10 @@
 //! What carries a command to a host: our own client, or the user's `ssh` as a process per host.
 //! The two look alike from `run/turn.rs`, so that one can be the referee of the other.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use logic::fleet::ending::{Ending, Failure, Phase};
+use logic::fleet::ending::{Ending, Failure, Phase, Remote};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 
@@ -137,20 +139,12 @@ impl Running {
         }
     }
 
-    /// Asks the remote process to end.
-    pub(super) async fn signal(&mut self, name: &str) -> Signalled {
+    /// Ends the remote process by signals, and says whether the server confirmed that.
+    pub(super) async fn end(self, grace: Duration) -> Remote {
         match self {
-            Self::Native(running) => running.signal(name).await,
-            Self::OpenSsh(_) => Signalled::Impossible,
+            Self::Native(running) => running.end(grace).await,
+            // It cannot send signals.
+            Self::OpenSsh(_) => Remote::Unknown,
         }
     }
-}
-
-/// What became of a signal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Signalled {
-    /// It is on its way; whether the server obeys shows by the end of the command.
-    Sent,
-    /// There is no way to send one.
-    Impossible,
 }

@@ -1,10 +1,12 @@
 //! Commands through our own client.
 
+use std::time::Duration;
+
 use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
 use ssh::{Client, Event, Exec, Process, Session};
 
 use super::Host;
-use super::engine::{Happening, Signalled, Stream, Writer};
+use super::engine::{Happening, Stream, Writer};
 
 /// Our own client.
 pub struct Native {
@@ -70,10 +72,7 @@ impl Running {
         self.input.take()
     }
 
-    pub(super) async fn signal(&mut self, name: &str) -> Signalled {
-        match self.process.signal(name).await {
-            Ok(()) => Signalled::Sent,
-            Err(_) => Signalled::Impossible,
-        }
+    pub(super) async fn end(self, grace: Duration) -> Remote {
+        self.process.end(grace).await
     }
 }

@@ -216,7 +216,8 @@ impl Schedule {
             self.waiting.push(Reverse((Instant::now() + pause, host)));
             return;
         }
-        if finished.hold == Hold::None && finished.ending.remote() != Remote::NeverStarted {
+        let ran = matches!(finished.ending, Ending::Exited(_) | Ending::Signalled { .. });
+        if finished.hold == Hold::None && ran {
             self.unleashed.push(host);
         }
         let stage = if finished.ending.is_success() { Stage::Well } else { Stage::Failed };

@@ -93,7 +93,11 @@ fn endings(names: &[String], endings: &[Ending], elapsed: Duration) -> String {
         }
         let _ = write!(text, "  {} ({}): {}", group.title, group.hosts.len(), fold(&group.hosts));
         if let Some(detail) = &group.detail {
-            let first = if group.hosts.len() > 1 { format!("{}: ", group.hosts[0]) } else { String::new() };
+            let first = if group.hosts.len() > 1 && !detail.contains(&group.hosts[0]) {
+                format!("{}: ", group.hosts[0])
+            } else {
+                String::new()
+            };
             let _ = write!(text, "\n    {first}{detail}");
         }
         if let Some(advice) = &group.advice {

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep_until, timeout};
 
 use super::board::{Board, Stage};
-use super::engine::{Engine, Happening, Leash, Running, Signalled, Stream, Writer};
+use super::engine::{Engine, Happening, Leash, Running, Stream, Way, Writer};
 use super::input::Input;
 use super::journal::Journal;
 use super::output::Outbox;
@@ -88,6 +88,9 @@ impl Turn<'_> {
         if let Some(journal) = &shared.journal {
             journal.sent(self.host);
         }
+        if let Way::Native(_) = way {
+            on_phase(Phase::Start);
+        }
         let (command, input) = self.command();
         let patience = order.connect_timeout;
         let running = tokio::select! {
@@ -96,8 +99,9 @@ impl Turn<'_> {
             running = timeout(patience, shared.engine.exec(host, &way, &command)) => match running {
                 Ok(running) => running?,
                 Err(_) => {
-                    let detail = format!("no answer to the command within {} s", patience.as_secs_f32());
-                    return Err(self.failure(Phase::Start, Reason::TimedOut, Remote::Unknown, detail));
+                    let detail = format!("it did not open a channel within {} s", patience.as_secs_f32());
+                    // What waits is the opening of a channel; the command goes out when that is done.
+                    return Err(self.failure(Phase::Start, Reason::TimedOut, Remote::NeverStarted, detail));
                 }
             },
         };
@@ -241,16 +245,21 @@ impl Turn<'_> {
             return Ending::Failed(self.failure(phase, reason, Remote::NeverStarted, detail));
         }
         let leashed = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed);
-        let seen = match self.held.take().filter(|_| leashed) {
-            Some(writer) => self.end_by_leash(&mut running, writer).await,
-            None => self.end_by_signals(&mut running).await,
-        };
-        let remote = match seen {
-            // It was done before our signal arrived.
-            Some(ending @ Ending::Exited(0)) if reason == Reason::Stopped => return ending,
-            Some(Ending::Exited(_) | Ending::Signalled { .. }) => Remote::Ended,
-            Some(Ending::Failed(failure)) => failure.remote,
-            None => Remote::Unknown,
+        let remote = match self.held.take().filter(|_| leashed) {
+            Some(writer) => match self.end_by_leash(&mut running, writer).await {
+                // It was done before our wish arrived.
+                Some(ending @ Ending::Exited(0)) if reason == Reason::Stopped => return ending,
+                Some(ending) => ending.remote(),
+                None => Remote::Unknown,
+            },
+            None => {
+                let mut stop = self.stop.clone();
+                tokio::select! {
+                    biased;
+                    () = cut(&mut stop) => Remote::Unknown,
+                    remote = running.end(GRACE) => remote,
+                }
+            }
         };
         if remote == Remote::Ended {
             detail.push_str("; it was ended there");
@@ -276,26 +285,6 @@ impl Turn<'_> {
             () = cut(&mut stop) => None,
             seen = timeout(GRACE * 2, asked) => seen.ok(),
         }
-    }
-
-    async fn end_by_signals(&mut self, running: &mut Running) -> Option<Ending> {
-        let mut stop = self.stop.clone();
-        for signal in ["TERM", "KILL"] {
-            if matches!(*stop.borrow(), Stop::AtOnce(_))
-                || running.signal(signal).await == Signalled::Impossible
-            {
-                return None;
-            }
-            let seen = tokio::select! {
-                biased;
-                () = cut(&mut stop) => return None,
-                seen = timeout(GRACE, self.drain(running)) => seen,
-            };
-            if let Ok(ending) = seen {
-                return Some(ending);
-            }
-        }
-        None
     }
 
     /// Takes what still comes, up to the end.

@@ -33,7 +33,7 @@ enum Command {
     /// Show the file of a host, and what is wrong with it
     Show(change::Named),
     #[command(visible_alias = "enrol")]
-    Add(add::Arguments),
+    Add(Box<add::Arguments>),
     /// List hosts that runs met and nobody knows, with the keys they showed
     Pending,
     Import(import::Arguments),

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use logic::fleet::ending::Ending;
+use logic::fleet::line::{Cutter, LONGEST, Piece, harmless, harmless_text, last_writing};
 use logic::fleet::verdict::title;
 
 use super::Colour;
@@ -15,7 +16,7 @@ use crate::run::output::View;
 pub struct Lines {
     names: Vec<String>,
     colour: Colour,
-    partial: HashMap<(usize, Stream), Vec<u8>>,
+    cutters: HashMap<(usize, Stream), Cutter>,
 }
 
 impl Lines {
@@ -24,7 +25,7 @@ impl Lines {
     pub fn new(names: &[String], colour: Colour) -> Self {
         let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).min(WIDEST);
         let names = names.iter().map(|name| format!("{name:width$}")).collect();
-        Self { names, colour, partial: HashMap::new() }
+        Self { names, colour, cutters: HashMap::new() }
     }
 
     fn line(&self, host: usize, sign: Sign, text: &str, out: &mut dyn Write) -> io::Result<()> {
@@ -40,14 +41,26 @@ impl Lines {
         }
     }
 
-    fn whole(&self, host: usize, stream: Stream, line: &[u8], out: &mut dyn Write) -> io::Result<()> {
+    /// Writes the lines that `cut` gives.
+    fn cut(
+        &self,
+        host: usize,
+        stream: Stream,
+        out: &mut dyn Write,
+        cut: impl FnOnce(&mut dyn FnMut(Piece<'_>)),
+    ) -> io::Result<()> {
         let sign = match stream {
             Stream::Stdout => Sign::Out,
             Stream::Stderr => Sign::Err,
         };
-        let text: String =
-            String::from_utf8_lossy(line).chars().filter(|c| !c.is_control() || *c == '\t').collect();
-        self.line(host, sign, &text, out)
+        let mut written = Ok(());
+        cut(&mut |piece| {
+            if written.is_ok() {
+                let (line, _) = last_writing(piece.bytes);
+                written = self.line(host, sign, &harmless(line), out);
+            }
+        });
+        written
     }
 }
 
@@ -60,30 +73,29 @@ enum Sign {
 
 impl View for Lines {
     fn output(&mut self, host: usize, stream: Stream, bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
-        let mut held = self.partial.remove(&(host, stream)).unwrap_or_default();
-        held.extend_from_slice(bytes);
-        let mut rest = &held[..];
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            self.whole(host, stream, &rest[..end], out)?;
-            rest = &rest[end + 1..];
+        let mut cutter = self.cutters.remove(&(host, stream)).unwrap_or_else(|| Cutter::new(LONGEST));
+        let written = self.cut(host, stream, out, |each| cutter.push(bytes, each));
+        // Most hosts end a line with each piece of output: only the others keep something.
+        if !cutter.pending().is_empty() {
+            self.cutters.insert((host, stream), cutter);
         }
-        if !rest.is_empty() {
-            self.partial.insert((host, stream), rest.to_vec());
-        }
-        Ok(())
+        written
     }
 
     fn ended(&mut self, host: usize, ending: &Ending, _: Duration, out: &mut dyn Write) -> io::Result<()> {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            if let Some(rest) = self.partial.remove(&(host, stream)) {
-                self.whole(host, stream, &rest, out)?;
+            if let Some(mut cutter) = self.cutters.remove(&(host, stream)) {
+                self.cut(host, stream, out, |each| cutter.finish(each))?;
             }
         }
         match ending {
             Ending::Exited(0) => Ok(()),
-            Ending::Failed(failure) => {
-                self.line(host, Sign::End, &format!("{}: {}", title(ending), failure.detail), out)
-            }
+            Ending::Failed(failure) => self.line(
+                host,
+                Sign::End,
+                &format!("{}: {}", title(ending), harmless_text(&failure.detail)),
+                out,
+            ),
             _ => self.line(host, Sign::End, &title(ending), out),
         }
     }
