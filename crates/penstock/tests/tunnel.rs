@@ -304,7 +304,7 @@ fn a_mount_in_use_is_tried_again_and_then_taken_away_lazily() {
     let sleeper = fs::read_to_string(place.path("pid")).unwrap().trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(sleeper), Signal::SIGKILL).unwrap();
     ran.code(0).says("unmount-lazy: umount -l");
-    assert_eq!(ran.err.matches("unmount: ").count() >= 5, true, "{}", ran.err);
+    assert!(ran.err.matches("unmount: ").count() >= 5, "{}", ran.err);
     place.is_clean();
 }
 
