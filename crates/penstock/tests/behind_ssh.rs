@@ -64,8 +64,7 @@ fn a_host_that_is_not_who_it_was_takes_its_backend_down_with_that_cause_and_the_
     wait_for(&server, &app.address, "up");
     eventually("the cause", secs(20), || {
         let status = String::from_utf8(server.ctl(&["status"]).stdout).unwrap();
-        (status.contains("no SSH tunnel") && status.contains("showed another key than the known one"))
-            .then_some(())
+        (status.contains("no SSH tunnel") && status.contains("is pinned")).then_some(())
     });
     assert_eq!(server.health(&name), "down");
     assert_eq!(server.client("web").get("/", &[]).status, 200);
