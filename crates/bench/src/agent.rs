@@ -184,6 +184,16 @@ fn perform(task: Task) -> io::Result<()> {
             client.run(&gauge)?;
             done(&gauge)
         }
+        Order::Pipe(pipe) => {
+            let gauge = gauge()?;
+            pipe.run(&gauge)?;
+            done(&gauge)
+        }
+        Order::Aead(aead) => {
+            let gauge = gauge()?;
+            aead.run(&gauge)?;
+            done(&gauge)
+        }
         Order::HttpBackend(backend) => in_tasks(async move {
             let listeners = backend.bind()?;
             say(&Event::Listening(listeners.addresses()?))?;

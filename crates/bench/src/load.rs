@@ -15,9 +15,11 @@ use crate::latency::{Latency, Recorder};
 use crate::meter::{Cpu, Processes};
 use crate::sample::Sample;
 
+pub mod aead;
 pub mod http;
 pub mod idle;
 pub mod message;
+pub mod pipe;
 pub mod tcp;
 pub mod tls;
 pub mod truststore;
@@ -47,6 +49,10 @@ pub enum Order {
     Idle(idle::Load),
     /// Loads CA certificates once: see `load/truststore.rs`. It looks at no window.
     TrustStore(truststore::TrustStore),
+    /// One end of a program's pipe: see `load/pipe.rs`.
+    Pipe(pipe::Pipe),
+    /// A cipher alone: see `load/aead.rs`.
+    Aead(aead::Aead),
     /// Takes all the time of its core that nobody else takes. On the target's core it makes a target always have a
     /// backlog, as it has under full load: a proxy that wakes up for every single request costs more for each.
     Spin,

@@ -9,14 +9,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::time::{TimeVal, TimeValLike};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::{Doing, Error};
+use crate::meter::Cpu;
 
 /// How a process is to be started.
 #[derive(Clone, Debug)]
@@ -213,6 +215,15 @@ pub fn find(program: &str, package: &str) -> Result<PathBuf, Error> {
     let mut directories = std::env::split_paths(&path).chain(daemons);
     let found = directories.find_map(|directory| Some(directory.join(program)).filter(|file| file.is_file()));
     found.ok_or_else(|| Error::Missing { program: program.to_owned(), package: package.to_owned() })
+}
+
+/// CPU time of all children of this process that have ended and were waited for: exact to the microsecond, their start
+/// included.
+pub(crate) fn cpu_of_ended() -> Result<Cpu, Error> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).doing("read the CPU time of processes that ended")?;
+    let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
+    let (user, system) = (seconds(usage.user_time()), seconds(usage.system_time()));
+    Ok(Cpu { total: user + system, user, system })
 }
 
 /// Whether standard input and output are connected to us.

@@ -14,6 +14,7 @@ pub use bar::Bar;
 
 pub mod bar;
 mod chain;
+pub mod ciphers;
 pub mod fleet;
 pub mod forwarded;
 pub mod http;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Box<dyn Scenario>> {
         Box::new(tls::TlsTermination),
         Box::new(truststore::TrustStores),
         Box::new(fleet::Fleet),
+        Box::new(ciphers::Ciphers),
     ]
 }
 
@@ -318,6 +320,12 @@ mod tests {
         ("fleet/hosts-1000", "CPU per host", &["parallel-ssh", "pdsh", "clush"], 1.0 / 5.0, None),
         ("fleet/hosts-1000", "time per host", &["parallel-ssh", "pdsh", "clush"], 1.0 / 3.0, None),
         ("fleet/hosts-1000", "memory per session", &[], 1e6, None),
+        ("ciphers/down-aes128-gcm", "CPU per GB", &["openssh"], 0.5, None),
+        ("ciphers/down-aes256-gcm", "CPU per GB", &["openssh"], 0.5, None),
+        ("ciphers/down-chacha20-poly1305", "CPU per GB", &["openssh"], 0.5, None),
+        ("ciphers/up-aes128-gcm", "CPU per GB", &["openssh"], 0.5, None),
+        ("ciphers/up-aes256-gcm", "CPU per GB", &["openssh"], 0.5, None),
+        ("ciphers/up-chacha20-poly1305", "CPU per GB", &["openssh"], 0.5, None),
     ];
 
     #[test]

@@ -21,6 +21,7 @@ pub mod hitch;
 pub mod nginx;
 pub mod pen;
 pub mod penstock;
+pub mod sshd;
 
 /// A program that stands between clients and backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

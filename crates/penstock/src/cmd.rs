@@ -1,6 +1,7 @@
 //! The commands: each parses its arguments, calls one function, prints.
 
 pub mod bench;
+pub mod bench_ssh;
 pub mod check;
 pub mod ctl;
 pub mod demo;

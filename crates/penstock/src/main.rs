@@ -56,6 +56,7 @@ fn main() -> ExitCode {
         Command::Tunnel(arguments) => cmd::tunnel::run(&arguments),
         Command::Ssh(arguments) => cmd::ssh::run(&arguments),
         Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
+        Command::BenchSsh(arguments) => cmd::bench_ssh::run(&arguments),
         Command::Config(arguments) => cmd::documents::config(&arguments),
         Command::Man(arguments) => cmd::documents::man(Cli::command(), &arguments),
         Command::Completions(arguments) => cmd::documents::completions(Cli::command(), &arguments),
@@ -100,6 +101,8 @@ enum Command {
     Ssh(cmd::ssh::Arguments),
     #[command(hide = true)]
     BenchLoad(cmd::bench::LoadArguments),
+    #[command(hide = true)]
+    BenchSsh(cmd::bench_ssh::Arguments),
     Config(cmd::documents::ConfigArguments),
     #[command(hide = true)]
     Man(cmd::documents::ManArguments),

@@ -1,4 +1,5 @@
-//! Tiny runs of the scenarios `tcp` and `tls`: everybody who is installed does all of the work, without a failure.
+//! Tiny runs of the scenarios `tcp`, `tls`, `ciphers` and `fleet`: everybody who is installed does all of the work, without a
+//! failure.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -64,4 +65,24 @@ fn every_terminator_shakes_hands_and_passes_requests_and_streams() {
     let expected =
         ["full-p256-tls13", "full-rsa-tls13", "resumed-p256-tls13", "requests", "download", "idle"];
     assert_eq!(groups(&run("tls", &expected)), expected);
+}
+
+#[test]
+fn every_ssh_client_carries_streams_with_real_sshd_and_logs_in() {
+    let expected = ["down-aes128-gcm", "down-aes256-ctr", "up-chacha20-poly1305", "connect"];
+    let scenario = run("ciphers", &expected);
+    assert_eq!(groups(&scenario), expected);
+    let names = |group: usize| -> Vec<_> {
+        let contestants = scenario["groups"][group]["contestants"].as_array().unwrap();
+        contestants.iter().map(|contestant| contestant["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(0), ["penstock", "openssh", "raw-aead"]);
+    assert_eq!(names(1), ["penstock", "openssh"], "CTR mode has no AEAD");
+    let server = &scenario["groups"][0]["contestants"][0]["samples"][0]["figures"]["server-cpu"];
+    assert!(server.as_f64().unwrap() > 0.0, "{server}");
+}
+
+#[test]
+fn everybody_who_runs_commands_reaches_every_host_of_the_lab() {
+    assert_eq!(groups(&run("fleet", &["hosts-200"])), ["hosts-200"]);
 }

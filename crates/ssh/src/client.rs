@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::authenticate::{Narrator, authenticate};
+use crate::batches::Batches;
 use crate::connect;
 use crate::facts::{Facts, Timings};
 use crate::handler::{Fault, Handler, Shared};
@@ -16,7 +17,7 @@ use crate::keys::Keys;
 use crate::preferences;
 use crate::proxy_command::ProxyCommand;
 use crate::session::Session;
-use crate::target::{Proxy, Target};
+use crate::target::{Proxy, Purpose, Target};
 use crate::trouble::{self, harmless, late};
 use crate::wire::{Carrier, Wire};
 
@@ -103,7 +104,11 @@ impl Client {
                     .await
                     .map_err(|_| late(Phase::Connect, &target.name, &nobody_at(&addresses), limit))??;
                 timings.connect = begun.elapsed();
-                Ok(Way { carrier: Box::new(stream), place: Place::Address(address), said: None })
+                let carrier: Box<dyn Carrier> = match target.purpose {
+                    Purpose::Commands => Box::new(stream),
+                    Purpose::Bulk => Box::new(Batches::new(stream)),
+                };
+                Ok(Way { carrier, place: Place::Address(address), said: None })
             }
             Proxy::Command(command) => {
                 on_phase(Phase::Connect);

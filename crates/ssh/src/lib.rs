@@ -3,6 +3,7 @@
 
 mod agent;
 pub mod authenticate;
+mod batches;
 mod client;
 mod config;
 mod connect;

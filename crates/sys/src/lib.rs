@@ -9,6 +9,7 @@ pub mod cpu;
 pub mod descriptors;
 pub mod immutable;
 mod inherited;
+pub mod low_water;
 pub mod memory;
 pub mod peer;
 pub mod privilege;

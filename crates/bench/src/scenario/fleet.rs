@@ -10,9 +10,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::{TimeVal, TimeValLike};
-
 use crate::context::{Context, Extent};
 use crate::error::{Doing, Error};
 use crate::load::Window;
@@ -285,7 +282,7 @@ impl Runs {
             .doing("read the journal of the lab")?;
         let lab = self.place.lab.pid();
         let lab_before = Processes::read().cpu_of_tree(lab);
-        let before = so_far()?;
+        let before = process::cpu_of_ended()?;
         let launch = self.runner.launch(context, &self.program, &self.place);
         let begin = Instant::now();
         let mut process = Process::start(context, &launch)?;
@@ -308,7 +305,7 @@ impl Runs {
         let seconds = begin.elapsed().as_secs_f64();
         let words = process.last_words();
         drop(process);
-        let used = so_far()? - before;
+        let used = process::cpu_of_ended()? - before;
         let Tally { ended, at_once } = journal.tally().doing("read the journal of the lab")?;
         let missed = self.place.hosts.saturating_sub(ended);
         sample.units += ended.min(self.place.hosts) as f64;
@@ -346,14 +343,6 @@ impl Figures {
             (LAB.to_owned(), self.lab / hosts.max(1.0)),
         ])
     }
-}
-
-/// CPU time of all children that have ended and were waited for, with what they waited for themselves.
-fn so_far() -> Result<Cpu, Error> {
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).doing("read the CPU time of processes that ended")?;
-    let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
-    let (user, system) = (seconds(usage.user_time()), seconds(usage.system_time()));
-    Ok(Cpu { total: user + system, user, system })
 }
 
 fn figure(key: &str, title: &str, scale: Scale, better: Better) -> Metric {

@@ -9,12 +9,9 @@ use std::ops::{AddAssign, Sub};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::{TimeVal, TimeValLike};
-
 use crate::agent::Agent;
 use crate::context::{Context, Extent};
-use crate::error::{Doing, Error};
+use crate::error::Error;
 use crate::load::truststore::TrustStore;
 use crate::load::{Order, Window};
 use crate::machine;
@@ -275,13 +272,8 @@ struct Cost {
 }
 
 impl Cost {
-    /// CPU time of all children that have ended and were waited for: exact to the microsecond, their start included.
     fn so_far() -> Result<Self, Error> {
-        let usage =
-            getrusage(UsageWho::RUSAGE_CHILDREN).doing("read the CPU time of processes that ended")?;
-        let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
-        let (user, system) = (seconds(usage.user_time()), seconds(usage.system_time()));
-        Ok(Cost { cpu: Cpu { total: user + system, user, system }, wall: 0.0 })
+        Ok(Cost { cpu: process::cpu_of_ended()?, wall: 0.0 })
     }
 
     fn divided_by(self, turns: f64) -> Self {

@@ -1,0 +1,161 @@
+//! `penstock bench-ssh`: our SSH engine as a client of `penstock bench ciphers`. Nobody calls it by hand: it knows one host
+//! by one key, and carries its standard input or output.
+
+use std::fs;
+use std::future::ready;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clap::Args;
+use logic::fleet::ending::{Ending, Failure as Stopped, Reason};
+use logic::ssh::key::PublicKey;
+use nix::fcntl::{FcntlArg, fcntl};
+use ssh::{
+    BoxFuture, Client, Event, Exec, Judge, KeyPlan, Keys, Offered, Place, Process, Purpose, Target, Verdict,
+};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+use crate::output::Failure;
+
+/// Carry bytes through one SSH session
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The server
+    #[arg(long)]
+    address: SocketAddr,
+    /// Who to log in as
+    #[arg(long)]
+    user: String,
+    /// Our private key
+    #[arg(long)]
+    identity: PathBuf,
+    /// The server's public key
+    #[arg(long)]
+    host_key: PathBuf,
+    /// The only cipher to offer
+    #[arg(long)]
+    cipher: Option<String>,
+    /// What to run
+    command: String,
+}
+
+/// Runs the command, with standard input if that is a pipe, and ends as it ends.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let known = fs::read_to_string(&arguments.host_key)?;
+    let known: PublicKey = known.parse().map_err(io::Error::other)?;
+    let ending = runtime.block_on(carry(arguments, known))?;
+    match ending {
+        Ending::Exited(0) => Ok(()),
+        ending => Err(io::Error::other(format!("the command ended with {ending:?}")).into()),
+    }
+}
+
+async fn carry(arguments: &Arguments, known: PublicKey) -> Result<Ending, Failure> {
+    let mut target = Target::new("bench", &arguments.user);
+    target.addresses.known = vec![arguments.address.ip()];
+    target.port = arguments.address.port();
+    target.keys = KeyPlan::of_file(arguments.identity.clone());
+    target.algorithms.ciphers = arguments.cipher.iter().cloned().collect();
+    target.purpose = Purpose::Bulk;
+    let client = Client::new(Arc::new(Only(known)), Arc::new(Keys::new()));
+    let session = client.connect(&target, &|_| {}).await.map_err(stopped)?;
+    let mut process = session.exec(&arguments.command, &Exec::default()).await.map_err(stopped)?;
+    // A pipe of 64 KiB makes both its ends wait for each other all the time.
+    for end in [io::stdin().as_fd(), io::stdout().as_fd()] {
+        let _ = fcntl(end, FcntlArg::F_SETPIPE_SZ(PIPE));
+    }
+    // Pipes, not files that are read by threads: that is what makes it comparable with ssh.
+    match pipe::Receiver::from_owned_fd(io::stdin().as_fd().try_clone_to_owned()?) {
+        Ok(input) => feed(&mut process, input).await?,
+        Err(_) => process.finish_stdin().await.map_err(stopped)?,
+    }
+    let output = pipe::Sender::from_owned_fd(io::stdout().as_fd().try_clone_to_owned()?).ok();
+    let mut batch = Vec::new();
+    loop {
+        // What has come meanwhile is written at once: a reader that is woken for every packet costs both of us more.
+        let event = tokio::select! {
+            biased;
+            event = process.next(), if batch.len() < MOST_AT_ONCE => event,
+            () = ready(()), if !batch.is_empty() => {
+                write(output.as_ref(), &batch).await?;
+                batch.clear();
+                continue;
+            }
+        };
+        match event {
+            Some(Event::Stdout(data)) => batch.push(data),
+            Some(Event::Ended(ending)) => {
+                write(output.as_ref(), &batch).await?;
+                return Ok(ending);
+            }
+            Some(_) => {}
+            None => return Err(io::Error::other("the session ended without a word").into()),
+        }
+    }
+}
+
+/// Writes all of it; to nobody if standard output is no pipe.
+async fn write(output: Option<&pipe::Sender>, batch: &[Bytes]) -> io::Result<()> {
+    let Some(output) = output else { return Ok(()) };
+    let mut slices: Vec<_> = batch.iter().map(|data| IoSlice::new(data)).collect();
+    let mut left = &mut slices[..];
+    // Of nothing, nothing is left.
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        output.writable().await?;
+        match output.try_write_vectored(left) {
+            Ok(count) => IoSlice::advance_slices(&mut left, count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+async fn feed(process: &mut Process, mut input: pipe::Receiver) -> Result<(), Failure> {
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        match input.read(&mut buffer).await? {
+            0 => return process.finish_stdin().await.map_err(stopped),
+            count => process.write(&buffer[..count]).await.map_err(stopped)?,
+        }
+    }
+}
+
+/// Packets.
+const MOST_AT_ONCE: usize = 16;
+/// What an unprivileged process may make a pipe hold (/proc/sys/fs/pipe-max-size).
+const PIPE: i32 = 1 << 20;
+
+fn stopped(failure: Stopped) -> Failure {
+    io::Error::other(failure.detail).into()
+}
+
+/// Knows one key.
+struct Only(PublicKey);
+
+impl Judge for Only {
+    fn wanted(&self, _: &str) -> Vec<String> {
+        vec![self.0.algorithm().to_owned()]
+    }
+
+    fn judge<'a>(&'a self, _: &'a str, _: &'a Place, offered: &'a Offered) -> BoxFuture<'a, Verdict> {
+        let verdict = match offered {
+            Offered::Key(key) if *key == self.0 => Verdict::Accepted { note: None },
+            _ => Verdict::Refused {
+                reason: Reason::KeyChanged,
+                message: "the server has another key than --host-key says".to_owned(),
+                advice: String::new(),
+            },
+        };
+        Box::pin(std::future::ready(verdict))
+    }
+
+    fn announced(&self, _: &str, _: Vec<PublicKey>) {}
+}
