@@ -24,6 +24,7 @@ pub mod progress;
 mod schedule;
 pub mod stop;
 pub mod summary;
+pub mod terminal;
 mod turn;
 pub mod view;
 
@@ -248,6 +249,7 @@ async fn between(
         match &steps.pause {
             Pause::None => {}
             Pause::For(time) => {
+                out.look();
                 out.note(format!(
                     "{at} of {count} hosts: {well} well; the next wave starts in {} s",
                     time.as_secs_f32()
@@ -255,6 +257,7 @@ async fn between(
                 tokio::time::sleep(*time).await;
             }
             Pause::Enter(pressed) => {
+                out.look();
                 out.note(format!(
                     "{at} of {count} hosts: {well} well; press Enter for the next wave, Ctrl-C to stop here"
                 ));

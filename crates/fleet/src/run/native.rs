@@ -1,8 +1,10 @@
 //! Commands through our own client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
+use ssh::identity::Identities;
 use ssh::{Client, Event, Exec, Process, Session};
 
 use super::Host;
@@ -11,13 +13,14 @@ use super::engine::{Happening, Stream, Writer};
 /// Our own client.
 pub struct Native {
     client: Client,
+    identities: Arc<Identities>,
 }
 
 impl Native {
-    /// Connects with `client`.
+    /// Connects with `client`, and tells `identities` what was negotiated.
     #[must_use]
-    pub fn new(client: Client) -> Self {
-        Self { client }
+    pub fn new(client: Client, identities: Arc<Identities>) -> Self {
+        Self { client, identities }
     }
 
     pub(super) async fn connect(
@@ -26,7 +29,11 @@ impl Native {
         on_phase: &(dyn Fn(Phase) + Sync),
     ) -> Result<Way, Failure> {
         match &host.target {
-            Ok(target) => Ok(Way { session: self.client.connect(target, on_phase).await? }),
+            Ok(target) => {
+                let session = self.client.connect(target, on_phase).await?;
+                self.identities.learned(&target.name, target.port, &session.facts());
+                Ok(Way { session })
+            }
             Err(failure) => Err(failure.clone()),
         }
     }

@@ -33,6 +33,8 @@ enum Message {
     Key,
     /// How many different outputs there are among these hosts.
     Differing(Vec<usize>, oneshot::Sender<usize>),
+    /// Somebody has a look between two waves.
+    Look,
     Finish(oneshot::Sender<Written>),
 }
 
@@ -58,6 +60,19 @@ pub trait View: Send {
     /// # Errors
     /// It cannot be written to `out`.
     fn ended(&mut self, host: usize, ending: &Ending, took: Duration, out: &mut dyn Write) -> io::Result<()>;
+
+    /// Somebody has a look between two waves.
+    ///
+    /// # Errors
+    /// It cannot be written to `out`.
+    fn look(&mut self, _out: &mut dyn Write) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// How many different outputs there are among these hosts, which are done; `None` if the view does not compare.
+    fn differing(&self, _hosts: &[usize]) -> Option<usize> {
+        None
+    }
 
     /// All hosts are done.
     ///
@@ -119,6 +134,10 @@ impl Outbox {
     /// Shows who is still running.
     pub fn key(&self) {
         let _ = self.to.send(Message::Key);
+    }
+
+    pub(super) fn look(&self) {
+        let _ = self.to.send(Message::Look);
     }
 
     pub(super) async fn differing(&self, hosts: Vec<usize>) -> usize {
@@ -201,14 +220,20 @@ impl Printer {
                 Ok(())
             }
             Message::Differing(hosts, tell) => {
-                let _ = tell.send(keep.differing(&hosts));
+                let count = view.differing(&hosts).unwrap_or_else(|| keep.differing(&hosts));
+                let _ = tell.send(count);
                 Ok(())
             }
+            Message::Look => {
+                self.flush();
+                self.clear();
+                self.show(|view, out| view.look(out))
+            }
             Message::Finish(tell) => {
-                let finished = view.finish(out);
                 self.flush();
                 self.clear();
                 self.sinks.progress = None;
+                let finished = self.show(|view, out| view.finish(out));
                 let _ = tell.send(self.sinks.keep.finish());
                 finished
             }
@@ -216,6 +241,18 @@ impl Printer {
         if let Err(error) = written {
             self.broken(&error);
         }
+    }
+
+    /// Lets the view write past the buffer: it may have much to say.
+    fn show(&mut self, what: impl FnOnce(&mut dyn View, &mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+        if !self.readable {
+            return Ok(());
+        }
+        let mut out = io::BufWriter::with_capacity(BUFFER, io::stdout().lock());
+        let shown = what(self.sinks.view.as_mut(), &mut out).and_then(|()| out.flush());
+        // What could not be written is not tried once more on drop.
+        let _ = out.into_parts();
+        shown
     }
 
     fn clear(&mut self) {

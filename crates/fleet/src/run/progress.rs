@@ -5,19 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::board::Board;
+use super::terminal::Terminal;
 
 /// The line.
 pub struct Progress {
     board: Arc<Board>,
-    shown: bool,
+    terminal: Arc<Terminal>,
     width: usize,
 }
 
 impl Progress {
     /// A line of at most `width` columns.
     #[must_use]
-    pub fn new(board: Arc<Board>, width: usize) -> Self {
-        Self { board, shown: false, width: width.max(20) }
+    pub fn new(board: Arc<Board>, terminal: Arc<Terminal>, width: usize) -> Self {
+        Self { board, terminal, width: width.max(20) }
     }
 
     pub(super) fn draw(&mut self) {
@@ -38,14 +39,11 @@ impl Progress {
             line.push_str(&format!("  slowest {name}: {phase} {}", seconds(*took)));
         }
         let line: String = line.chars().take(self.width - 1).collect();
-        let _ = write!(io::stderr(), "\r\x1b[K{line}");
-        self.shown = true;
+        self.terminal.draw(&line);
     }
 
     pub(super) fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
+        self.terminal.clear();
     }
 
     /// Who is still at work, in which phase, for how long.

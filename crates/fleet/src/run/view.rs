@@ -1,7 +1,9 @@
 //! The ways to show output.
 
+pub mod fold;
 pub mod json;
 pub mod stream;
+mod transcript;
 
 /// Whether colours are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

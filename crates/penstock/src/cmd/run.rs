@@ -14,6 +14,7 @@ use fleet::run::keep::Keep;
 use fleet::run::output::{Outbox, Sinks};
 use fleet::run::progress::Progress;
 use fleet::run::stop::{Brake, Stop, Why};
+use fleet::run::terminal::Terminal;
 use fleet::run::{Limits, Order, Outcome, Parallel, Pause, Plan, Steps, summary};
 use logic::fleet::script;
 use logic::fleet::verdict::Status;
@@ -157,16 +158,17 @@ async fn whole(arguments: &Arguments, names: Vec<String>, sessions: usize) -> Re
             .map_err(|error| Failure::usage(format!("cannot write to {}: {error}", directory.display())))?,
         None => Keep::hashes(names.len()),
     };
-    let sinks = Sinks {
-        view: arguments.show.view(&names),
-        keep,
-        progress: (!quiet_line).then(|| Progress::new(Arc::clone(&board), COLUMNS)),
-    };
+    let terminal = Arc::new(Terminal::default());
     let enter = Arc::new(Notify::new());
     let steps = steps(arguments, &enter)?;
     let order = order(arguments, &brake)?;
     let engines::Ready { engine, hosts, identities } =
-        arguments.engine.ready(&names, arguments.connect_timeout)?;
+        arguments.engine.ready(&names, arguments.connect_timeout, &terminal)?;
+    let sinks = Sinks {
+        view: arguments.show.view(&hosts),
+        keep,
+        progress: (!quiet_line).then(|| Progress::new(Arc::clone(&board), Arc::clone(&terminal), COLUMNS)),
+    };
     let journal = again::directory().and_then(|directory| {
         let about = again::remember(arguments);
         Journal::begin(&directory, &again::id(), &about, &names)
@@ -194,7 +196,7 @@ async fn whole(arguments: &Arguments, names: Vec<String>, sessions: usize) -> Re
         });
     }
     if !arguments.stdin && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
-        keys::listen(out.clone(), Arc::clone(&enter));
+        keys::listen(out.clone(), Arc::clone(&enter), terminal);
     }
     let limits = Limits {
         parallel: arguments.parallel.map_or(Parallel::Adaptive, |count| Parallel::Fixed(count as usize)),

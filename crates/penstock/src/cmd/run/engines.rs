@@ -9,10 +9,12 @@ use fleet::run::Host;
 use fleet::run::engine::Engine;
 use fleet::run::native::Native;
 use fleet::run::openssh::{Kind, OpenSsh};
+use fleet::run::terminal::Terminal;
 use logic::fleet::ending::{Failure as Unreached, Phase, Reason, Remote};
 use logic::ssh::config::Asked;
 use ssh::identity::{Identities, Places, Store};
-use ssh::{Client, ConfigFiles, Judge, Keys, SshConfig, Target};
+use ssh::keys::Person;
+use ssh::{AgentLimits, Client, ConfigFiles, Judge, Keys, SshConfig, Target};
 
 use super::EngineName;
 use crate::output::Failure;
@@ -44,9 +46,14 @@ pub struct Ready {
 
 impl Arguments {
     /// Reads the configuration of all hosts.
-    pub fn ready(&self, names: &[String], connect_timeout: Duration) -> Result<Ready, Failure> {
+    pub fn ready(
+        &self,
+        names: &[String],
+        connect_timeout: Duration,
+        terminal: &Arc<Terminal>,
+    ) -> Result<Ready, Failure> {
         match self.engine() {
-            EngineName::Native => self.native(names, connect_timeout),
+            EngineName::Native => self.native(names, connect_timeout, terminal),
             EngineName::Openssh => Ok(self.openssh(names, connect_timeout)),
         }
     }
@@ -56,7 +63,12 @@ impl Arguments {
         if self.ssh.is_some() { EngineName::Openssh } else { self.engine }
     }
 
-    fn native(&self, names: &[String], connect_timeout: Duration) -> Result<Ready, Failure> {
+    fn native(
+        &self,
+        names: &[String],
+        connect_timeout: Duration,
+        terminal: &Arc<Terminal>,
+    ) -> Result<Ready, Failure> {
         let files = match &self.ssh_config {
             Some(file) if file.as_os_str() == "none" => ConfigFiles::None,
             Some(file) => ConfigFiles::Only(file.clone()),
@@ -68,8 +80,14 @@ impl Arguments {
         let host =
             |name: &String| Host { name: name.clone(), target: self.target(&config, name, connect_timeout) };
         let hosts = names.iter().map(host).collect();
-        let client = Client::new(Arc::clone(&identities) as Arc<dyn Judge>, Arc::new(Keys::new()));
-        Ok(Ready { engine: Engine::Native(Native::new(client)), hosts, identities: Some(identities) })
+        let person = terminal.person(Arc::new(Person::from_environment()));
+        let keys = Keys::asking(person, AgentLimits::default());
+        let client = Client::new(Arc::clone(&identities) as Arc<dyn Judge>, Arc::new(keys));
+        Ok(Ready {
+            engine: Engine::Native(Native::new(client, Arc::clone(&identities))),
+            hosts,
+            identities: Some(identities),
+        })
     }
 
     fn target(&self, config: &SshConfig, name: &str, connect_timeout: Duration) -> Result<Target, Unreached> {

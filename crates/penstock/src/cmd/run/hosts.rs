@@ -4,10 +4,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use fleet::groups::{Directories, Found};
 use logic::fleet::hostfile;
 use logic::fleet::nodeset::NodeSet;
 
-use crate::output::Failure;
+use crate::output::{Failure, complain, plain};
 
 /// Where the names of hosts come from.
 #[derive(Debug, Clone, Default, Args)]
@@ -25,7 +26,8 @@ pub struct Arguments {
     /// But not these
     #[arg(long, short = 'x', value_name = "SET", help_heading = "Hosts")]
     pub exclude: Vec<String>,
-    /// The hosts of these groups, from ~/.config/penstock/groups (lines NAME: SET) and groups.yaml; @NAME in a SET is the same
+    /// The hosts of these groups, from ~/.config/penstock/groups (lines NAME: SET), groups.yaml beside it, and ClusterShell's
+    /// groups.conf; @NAME or @SOURCE:NAME in a SET is the same
     #[arg(long, short = 'g', value_name = "GROUP", help_heading = "Hosts")]
     pub group: Vec<String>,
     /// The hosts in this file, a host or a set per line, # begins a comment; - is standard input
@@ -44,9 +46,13 @@ impl Arguments {
         if self.is_empty() {
             return Err(Failure::usage("no hosts\n  hint: -w 'web[1-3]', -g GROUP, or --hosts FILE"));
         }
-        let (catalog, faults) = fleet::groups::catalog(configuration().as_deref());
+        let Found { catalog, faults, notes } = fleet::groups::catalog(&Directories::of_user());
         if !faults.is_empty() {
             return Err(Failure::usage(faults.join("\nerror: ")));
+        }
+        // Others' files do not concern who names no group.
+        if !self.group.is_empty() || self.set.iter().chain(&self.exclude).any(|set| set.contains('@')) {
+            notes.iter().for_each(|note| complain(&format!("note: {}\n", plain(note))));
         }
         let mut run = fleet::groups::call;
         let mut groups = catalog.look_up(&mut run);
@@ -83,13 +89,6 @@ impl Arguments {
         }
         Ok(names)
     }
-}
-
-/// Where our own files of the user are.
-fn configuration() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
-    Some(base.join("penstock"))
 }
 
 fn read(file: &Path) -> io::Result<Vec<u8>> {

@@ -4,10 +4,13 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
+use fleet::run::Host;
 use fleet::run::output::View;
 use fleet::run::view::Colour;
+use fleet::run::view::fold::{Called, Folded, Shown};
 use fleet::run::view::json::Json;
 use fleet::run::view::stream::Lines;
+use logic::fleet::fold::Masks;
 
 /// Ways to show output.
 #[derive(Debug, Clone, Default, Args)]
@@ -16,8 +19,17 @@ pub struct Arguments {
     /// Each line as it comes, with its host before it [default]
     #[arg(long = "stream", short = 'f', help_heading = "Output")]
     pub stream: bool,
-    /// One JSON object per line: events as they come, and a summary
+    /// At the end, what hosts said alike, once for all of them, the largest group first
+    #[arg(long, short = 'b', conflicts_with = "stream", help_heading = "Output")]
+    pub fold: bool,
+    /// As -b, but of all groups except the largest only what is different
     #[arg(long, conflicts_with = "stream", help_heading = "Output")]
+    pub diff: bool,
+    /// As -b, and these make no difference: host (its own name, the default), ip, uuid, date, duration, pid, number; all, or none
+    #[arg(long, value_name = "WHAT", conflicts_with = "stream", help_heading = "Output")]
+    pub mask: Option<Masks>,
+    /// One JSON object per line: events as they come, and a summary
+    #[arg(long, conflicts_with_all = ["stream", "fold", "diff", "mask"], help_heading = "Output")]
     pub json: bool,
     /// Also keep each host's output in this directory, as HOST.out and HOST.err
     #[arg(long = "output", short = 'o', value_name = "DIRECTORY", help_heading = "Output")]
@@ -34,12 +46,23 @@ impl Arguments {
     }
 
     /// What shows the output.
-    pub fn view(&self, names: &[String]) -> Box<dyn View> {
+    pub fn view(&self, hosts: &[Host]) -> Box<dyn View> {
+        let names: Vec<String> = hosts.iter().map(|host| host.name.clone()).collect();
         if self.json {
-            return Box::new(Json::new(names));
+            return Box::new(Json::new(&names));
         }
         let plain = !std::io::stdout().is_terminal()
             || std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
-        Box::new(Lines::new(names, if plain { Colour::Off } else { Colour::On }))
+        let colour = if plain { Colour::Off } else { Colour::On };
+        if !self.fold && !self.diff && self.mask.is_none() {
+            return Box::new(Lines::new(&names, colour));
+        }
+        let called = |host: &Host| Called {
+            name: host.name.clone(),
+            also: host.target.as_ref().ok().map(|target| target.host.clone()),
+        };
+        let shown = if self.diff { Shown::Difference } else { Shown::Whole };
+        let masks = self.mask.clone().unwrap_or_default();
+        Box::new(Folded::new(hosts.iter().map(called).collect(), masks, shown, colour))
     }
 }

@@ -1,0 +1,203 @@
+//! What hosts said, kept until it is shown: at most so much of each stream of a host, and in memory only so much of all
+//! together. The rest lies in one file without a name, which goes when the program does.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+/// One stream of one host.
+#[derive(Debug, Default)]
+pub struct Transcript {
+    /// The last of it.
+    memory: String,
+    /// What is in the file, in order: from where, how much.
+    parts: Vec<(u64, usize)>,
+    filed: usize,
+    lines: usize,
+    left_out: u64,
+}
+
+/// Where transcripts lie.
+#[derive(Debug)]
+pub struct Shelf {
+    file: Option<File>,
+    /// Whether there is room in the file.
+    room: Room,
+    end: u64,
+    /// Bytes of all transcripts in memory.
+    memory: usize,
+    limits: Limits,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Left,
+    None,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Of a transcript.
+    bytes: usize,
+    lines: usize,
+    /// In memory, of all.
+    memory: usize,
+    /// What goes to the file at once.
+    part: usize,
+    open: fn() -> io::Result<File>,
+}
+
+impl Transcript {
+    /// Whether nothing was said.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.filed == 0 && self.memory.is_empty() && self.left_out == 0
+    }
+
+    /// Bytes that were beyond the limit.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+impl Shelf {
+    /// Empty, with 8 MiB for each stream of a host, and 64 MiB of memory for all.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::within(Limits {
+            bytes: 8 << 20,
+            lines: 1 << 18,
+            memory: 64 << 20,
+            part: 64 << 10,
+            open: tempfile::tempfile,
+        })
+    }
+
+    fn within(limits: Limits) -> Self {
+        Self { file: None, room: Room::Left, end: 0, memory: 0, limits }
+    }
+
+    /// Adds a line, or counts it where there is no room for it.
+    pub fn keep(&mut self, of: &mut Transcript, line: &str) {
+        let size = line.len() + 1;
+        let full = of.left_out > 0
+            || of.filed + of.memory.len() + size > self.limits.bytes
+            || of.lines == self.limits.lines
+            || (self.room == Room::None && self.memory + size > self.limits.memory);
+        if full {
+            of.left_out += size as u64;
+            return;
+        }
+        of.lines += 1;
+        of.memory.push_str(line);
+        of.memory.push('\n');
+        self.memory += size;
+        if of.memory.len() >= self.limits.part {
+            self.settle(of);
+        }
+    }
+
+    /// To be called when a transcript is whole: moves it to the file if memory is short.
+    pub fn settle(&mut self, of: &mut Transcript) {
+        let short = self.memory > self.limits.memory && !of.memory.is_empty() && self.room == Room::Left;
+        if short && self.file_away(of).is_err() {
+            self.room = Room::None;
+        }
+    }
+
+    /// Gives up what is kept of a transcript.
+    pub fn forget(&mut self, of: Transcript) {
+        self.memory -= of.memory.len().min(self.memory);
+    }
+
+    /// All that is kept of a transcript.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&self, of: &Transcript) -> io::Result<String> {
+        let mut bytes = Vec::with_capacity(of.filed + of.memory.len());
+        if let Some(mut file) = self.file.as_ref() {
+            for &(from, size) in &of.parts {
+                file.seek(SeekFrom::Start(from))?;
+                file.take(size as u64).read_to_end(&mut bytes)?;
+            }
+        }
+        bytes.extend_from_slice(of.memory.as_bytes());
+        String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    fn file_away(&mut self, of: &mut Transcript) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert((self.limits.open)()?),
+        };
+        file.seek(SeekFrom::Start(self.end))?;
+        file.write_all(of.memory.as_bytes())?;
+        let size = of.memory.len();
+        of.parts.push((self.end, size));
+        of.filed += size;
+        self.end += size as u64;
+        self.memory -= size.min(self.memory);
+        of.memory = String::new();
+        Ok(())
+    }
+}
+
+impl Default for Shelf {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_memory_does_not_hold_comes_back_from_the_file_in_order() {
+        let mut shelf = Shelf::within(Limits {
+            bytes: 1000,
+            lines: 1000,
+            memory: 20,
+            part: 10,
+            open: tempfile::tempfile,
+        });
+        let mut both = [Transcript::default(), Transcript::default()];
+        for number in 0..40 {
+            for (which, of) in both.iter_mut().enumerate() {
+                shelf.keep(of, &format!("{which} says {number}"));
+            }
+            assert!(shelf.memory <= 20 + 2 * 12, "{}", shelf.memory);
+        }
+        for (which, of) in both.iter().enumerate() {
+            let said: String = (0..40).map(|number| format!("{which} says {number}\n")).collect();
+            assert_eq!(shelf.read(of).unwrap(), said);
+            assert!(of.parts.len() > 1);
+        }
+        both.into_iter().for_each(|of| shelf.forget(of));
+        assert_eq!(shelf.memory, 0);
+    }
+
+    #[test]
+    fn no_host_keeps_more_than_the_limit_and_what_is_left_out_is_counted() {
+        let mut shelf =
+            Shelf::within(Limits { bytes: 12, lines: 3, memory: 20, part: 10, open: tempfile::tempfile });
+        let (mut long, mut many) = (Transcript::default(), Transcript::default());
+        for line in ["12345", "12345", "1", "1"] {
+            shelf.keep(&mut long, line);
+        }
+        assert_eq!((shelf.read(&long).unwrap().as_str(), long.left_out()), ("12345\n12345\n", 4));
+        (0..5).for_each(|_| shelf.keep(&mut many, ""));
+        assert_eq!((shelf.read(&many).unwrap().as_str(), many.left_out()), ("\n\n\n", 2));
+    }
+
+    #[test]
+    fn disk_that_is_full_leaves_output_out_and_memory_bounded() {
+        let open = || File::options().write(true).open("/dev/full");
+        let mut shelf = Shelf::within(Limits { bytes: 1000, lines: 1000, memory: 20, part: 10, open });
+        let mut of = Transcript::default();
+        (0..40).for_each(|_| shelf.keep(&mut of, "12345"));
+        assert!(shelf.memory <= 24, "{}", shelf.memory);
+        assert_eq!(shelf.read(&of).unwrap().len() as u64 + of.left_out(), 40 * 6);
+    }
+}
