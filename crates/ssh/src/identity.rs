@@ -44,6 +44,17 @@ pub enum IdentityError {
     /// Others could change who is trusted.
     #[error("{} can be written by others: chmod go-w {}", .0.display(), .0.display())]
     Open(PathBuf),
+    /// A file or directory of somebody else, who could say there whom we trust.
+    #[error("{} belongs to user {owner}, who could change whom we trust: chown it to yourself", .path.display())]
+    Foreign {
+        /// What it is.
+        path: PathBuf,
+        /// The owner's number.
+        owner: u32,
+    },
+    /// Another process holds the lock and does not let go.
+    #[error("{} has been locked by another process for 5 s: is one stopped? (fuser names it)", .0.display())]
+    Locked(PathBuf),
     /// A file that must be repaired first.
     #[error("{} is damaged: {fault}", .path.display())]
     Damaged {

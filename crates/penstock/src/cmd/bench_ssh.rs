@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use clap::Args;
 use logic::fleet::ending::{Ending, Failure as Stopped, Reason};
 use logic::ssh::key::PublicKey;
@@ -72,7 +72,7 @@ async fn carry(arguments: &Arguments, known: PublicKey) -> Result<Ending, Failur
     }
     // Pipes, not files that are read by threads: that is what makes it comparable with ssh.
     match pipe::Receiver::from_owned_fd(io::stdin().as_fd().try_clone_to_owned()?) {
-        Ok(input) => feed(&mut process, input).await?,
+        Ok(input) => feed(&process, input).await?,
         Err(_) => process.finish_stdin().await.map_err(stopped)?,
     }
     let output = pipe::Sender::from_owned_fd(io::stdout().as_fd().try_clone_to_owned()?).ok();
@@ -118,16 +118,20 @@ async fn write(output: Option<&pipe::Sender>, batch: &[Bytes]) -> io::Result<()>
     Ok(())
 }
 
-async fn feed(process: &mut Process, mut input: pipe::Receiver) -> Result<(), Failure> {
-    let mut buffer = vec![0; 256 * 1024];
+async fn feed(process: &Process, mut input: pipe::Receiver) -> Result<(), Failure> {
+    let mut stdin = process.stdin();
+    let mut buffer = BytesMut::new();
     loop {
-        match input.read(&mut buffer).await? {
-            0 => return process.finish_stdin().await.map_err(stopped),
-            count => process.write(&buffer[..count]).await.map_err(stopped)?,
+        buffer.reserve(CHUNK);
+        match input.read_buf(&mut buffer).await? {
+            0 => return stdin.finish().await.map_err(stopped),
+            _ => stdin.write(buffer.split().freeze()).await.map_err(stopped)?,
         }
     }
 }
 
+/// The most that is read from standard input at once.
+const CHUNK: usize = 256 * 1024;
 /// Packets.
 const MOST_AT_ONCE: usize = 16;
 /// What an unprivileged process may make a pipe hold (/proc/sys/fs/pipe-max-size).

@@ -5,7 +5,9 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::IdentityError;
@@ -67,13 +69,30 @@ pub(super) fn private_directory(path: &Path) -> Result<(), IdentityError> {
         .mode(0o700)
         .create(path)
         .map_err(IdentityError::io("cannot create", path))?;
-    is_ours(path, &fs::metadata(path).map_err(IdentityError::io("cannot look at", path))?)
+    directory_is_ours(path)
 }
 
-/// Refuses what others can write to.
+/// Refuses a directory in which others can replace what is there, be it through a directory above it.
+pub(super) fn directory_is_ours(path: &Path) -> Result<(), IdentityError> {
+    let whole = path.canonicalize().map_err(IdentityError::io("cannot look at", path))?;
+    for (above, part) in whole.ancestors().enumerate() {
+        let metadata = fs::metadata(part).map_err(IdentityError::io("cannot look at", part))?;
+        // In a sticky directory such as /tmp others can add files, but not replace ours.
+        let is_sticky = above > 0 && metadata.mode() & 0o1000 != 0;
+        if !is_sticky {
+            is_ours(part, &metadata)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what somebody other than root and us has, or can write to: whoever writes there says whom we trust.
 pub(super) fn is_ours(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
-    let is_sticky_directory = metadata.is_dir() && metadata.mode() & 0o1000 != 0;
-    if metadata.mode() & 0o002 != 0 && !is_sticky_directory {
+    let own = nix::unistd::geteuid().as_raw();
+    if metadata.uid() != own && metadata.uid() != 0 {
+        return Err(IdentityError::Foreign { path: path.to_owned(), owner: metadata.uid() });
+    }
+    if metadata.mode() & 0o022 != 0 {
         return Err(IdentityError::Open(path.to_owned()));
     }
     Ok(())
@@ -89,18 +108,28 @@ impl Lock {
         let path = directory.join(".lock");
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
         let mut file = file.map_err(IdentityError::io("cannot open", &path))?;
+        let begun = Instant::now();
         loop {
-            match Flock::lock(file, FlockArg::LockExclusive) {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => {
                     remove_leftovers(directory);
                     return Ok(Self(lock));
                 }
-                Err((again, nix::errno::Errno::EINTR)) => file = again,
+                Err((again, Errno::EINTR)) => file = again,
+                Err((again, Errno::EWOULDBLOCK)) if begun.elapsed() < LONGEST_WAIT => {
+                    file = again;
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                Err((_, Errno::EWOULDBLOCK)) => return Err(IdentityError::Locked(path)),
                 Err((_, errno)) => return Err(IdentityError::io("cannot lock", &path)(errno.into())),
             }
         }
     }
 }
+
+/// Writers hold the lock for milliseconds; one that holds it longer has been stopped.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What a writer that was killed left behind. Nobody else writes while we hold the lock.
 fn remove_leftovers(directory: &Path) {

@@ -126,3 +126,41 @@ fn damaged_list_of_revoked_keys_lets_nobody_through() {
     fs::write(store.places().revoked(), "ssh-ed25519 AAAA\n").unwrap();
     assert!(matches!(store.load(), Err(IdentityError::Damaged { .. })));
 }
+
+#[test]
+fn files_that_others_own_or_can_write_to_prove_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(&directory);
+    for (at, name) in ["web1", "web2", "web3"].iter().enumerate() {
+        let seed = u32::try_from(at).unwrap();
+        store.change(&name.parse().unwrap(), |_| Ok(host(name, seed))).unwrap();
+    }
+    let chmod = |path: &std::path::Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    chmod(&store.path(&name("web1")), 0o664);
+    // Only root can give a file away; for others the test of the mode stands alone.
+    let gave = std::os::unix::fs::chown(store.path(&name("web2")), Some(65_534), None).is_ok();
+    let index = store.load().unwrap();
+    assert!(matches!(index.find("web1", 22), Found::Damaged(_)));
+    assert_eq!(matches!(index.find("web2", 22), Found::Damaged(_)), gave);
+    assert!(matches!(index.find("web3", 22), Found::Host(_)));
+    for mode in [0o777, 0o1777, 0o770] {
+        chmod(&store.places().hosts(), mode);
+        assert!(store.load().is_err(), "{mode:o}");
+    }
+    chmod(&store.places().hosts(), 0o700);
+    chmod(&store.places().configuration, 0o777);
+    assert!(store.load().is_err(), "whoever can replace the directory can replace the files");
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_and_a_lost_list_of_revoked_keys_are_faults() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(&directory);
+    store.change(&name("web1"), |_| Ok(host("web1", 1))).unwrap();
+    nix::unistd::mkfifo(&store.path(&name("pipe")), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    assert!(matches!(store.load().unwrap().find("pipe", 22), Found::Damaged(_)));
+    std::os::unix::fs::symlink("/nonexistent/list", store.places().revoked()).unwrap();
+    assert!(store.load().is_err());
+}
