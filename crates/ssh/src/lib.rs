@@ -14,6 +14,7 @@ mod handler;
 mod harmless;
 pub mod identity;
 mod judge;
+mod jump;
 pub mod keys;
 pub mod lab;
 mod listen;
