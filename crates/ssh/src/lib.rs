@@ -32,6 +32,7 @@ pub use agent::{AgentFault, AgentLimits};
 pub use authenticate::{Attempt, Narrator};
 pub use client::{Client, Watcher};
 pub use config::{ConfigFiles, SshConfig, WhoAmI};
+pub use end::Runs;
 pub use explain::{Explanation, Step, explain};
 pub use facts::{Facts, Negotiated, Quantum, Strict, Timings};
 pub use judge::{BoxFuture, Judge, Offered, Place, Verdict};
