@@ -12,7 +12,8 @@ use crate::batches::Batches;
 use crate::connect;
 use crate::facts::{Facts, Timings};
 use crate::handler::{Fault, Handler, Shared};
-use crate::judge::{Judge, Place};
+use crate::judge::{BoxFuture, Judge, Place};
+use crate::jump::Gates;
 use crate::keys::Keys;
 use crate::preferences;
 use crate::proxy_command::ProxyCommand;
@@ -27,6 +28,7 @@ pub struct Client {
     judge: Arc<dyn Judge>,
     keys: Arc<Keys>,
     lookups: Arc<Semaphore>,
+    gates: Arc<Gates>,
     listener: Option<Arc<Narrator>>,
     watcher: Option<Arc<Watcher>>,
 }
@@ -50,7 +52,14 @@ impl Client {
     /// A client that connects only to hosts which `judge` accepts, and logs in with `keys`.
     #[must_use]
     pub fn new(judge: Arc<dyn Judge>, keys: Arc<Keys>) -> Self {
-        Self { judge, keys, lookups: Arc::new(Semaphore::new(LOOKUPS)), listener: None, watcher: None }
+        Self {
+            judge,
+            keys,
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
+            gates: Arc::default(),
+            listener: None,
+            watcher: None,
+        }
     }
 
     /// The same client, telling each step of a log-in; it also asks each server first what it accepts.
@@ -70,6 +79,11 @@ impl Client {
     /// # Errors
     /// Says in which phase it stopped and why. No command was started.
     pub async fn connect(&self, target: &Target, on_phase: OnPhase<'_>) -> Result<Session, Failure> {
+        self.connect_tied(target, on_phase).await.map(Session::untied)
+    }
+
+    /// The same, to a session that takes the connection with it when it is dropped.
+    async fn connect_tied(&self, target: &Target, on_phase: OnPhase<'_>) -> Result<Session, Failure> {
         let mut timings = Timings::default();
         let way = self.reach(target, on_phase, &mut timings).await?;
         self.log_in(way, target, on_phase, timings).await
@@ -122,28 +136,57 @@ impl Client {
         }
     }
 
-    /// From jump host to jump host, and from the last one to `target`. What is opened on a session keeps it alive.
+    /// From jump host to jump host, and from the last one to `target`.
     async fn jump(&self, hops: &[Target], target: &Target) -> Result<Way, Failure> {
-        let mut through: Option<(Session, &str)> = None;
-        for hop in hops {
-            let session = match through.take() {
-                None => self.connect(hop, &|_| {}).await,
-                Some((before, name)) => match step(&before, name, hop).await {
-                    Ok(way) => self.log_in(way, hop, &|_| {}, Timings::default()).await,
-                    Err(failure) => Err(failure),
-                },
-            };
-            let session = session.map_err(|failure| Failure {
-                phase: Phase::Connect,
-                detail: format!("jump host: {}", failure.detail),
-                ..failure
-            })?;
-            through = Some((session, &hop.name));
+        // A channel that nobody reads holds up the others of its session. Commands are read without pause; what is
+        // forwarded waits for strangers, so it has connections of its own.
+        let own = Gates::default();
+        let gates = match target.purpose {
+            Purpose::Commands => &*self.gates,
+            Purpose::Bulk => &own,
+        };
+        let hops: Vec<_> = hops.iter().map(|hop| Target { purpose: target.purpose, ..hop.clone() }).collect();
+        let way = self.through(gates, &hops, target).await;
+        match way {
+            // The connection that we share ended before this was noticed. Nothing was sent to the target yet.
+            Err(failure) if failure.reason == Reason::Lost => self.through(gates, &hops, target).await,
+            way => way,
         }
-        let (last, name) = through.ok_or_else(|| {
-            trouble::failure(Phase::Connect, Reason::Configuration, format!("{}: no jump host", target.name))
+    }
+
+    async fn through(&self, gates: &Gates, hops: &[Target], target: &Target) -> Result<Way, Failure> {
+        let Some(last) = hops.last() else {
+            let detail = format!("{}: no jump host", target.name);
+            return Err(trouble::failure(Phase::Connect, Reason::Configuration, detail));
+        };
+        let session = self.gate(gates, hops).await.map_err(|failure| Failure {
+            phase: Phase::Connect,
+            detail: format!("jump host: {}", failure.detail),
+            ..failure
         })?;
-        step(&last, name, target).await
+        step(session, &last.name, target).await
+    }
+
+    /// A session with the last of `hops`, which is not empty.
+    fn gate<'a>(
+        &'a self,
+        gates: &'a Gates,
+        hops: &'a [Target],
+    ) -> BoxFuture<'a, Result<Arc<Session>, Failure>> {
+        Box::pin(async move {
+            let gate = gates.at(hops);
+            let log_in = async {
+                match hops {
+                    [before @ .., nearer, hop] => {
+                        let session = self.gate(gates, &hops[..=before.len()]).await?;
+                        let way = step(session, &nearer.name, hop).await?;
+                        self.log_in(way, hop, &|_| {}, Timings::default()).await
+                    }
+                    _ => self.connect_tied(&hops[0], &|_| {}).await,
+                }
+            };
+            gate.session(log_in).await
+        })
     }
 
     /// Key exchange, verdict, authentication.
@@ -198,17 +241,24 @@ impl Client {
             facts.timings = timings;
             facts.attempts = login.attempts;
         });
-        lifeline.keep();
-        Ok(Session::new(handle, shared, Arc::clone(&self.judge), announced))
+        Ok(Session::new(handle, shared, Arc::clone(&self.judge), announced, lifeline))
     }
 }
 
 /// From a jump host to `next`, whose name the jump host looks up.
-async fn step(from: &Session, name: &str, next: &Target) -> Result<Way, Failure> {
+async fn step(from: Arc<Session>, name: &str, next: &Target) -> Result<Way, Failure> {
     let limit = next.connect_timeout;
-    let opened = timeout(limit, from.open_tcp(&next.host, next.port))
+    let (host, port) = (next.host.clone(), next.port);
+    // If we are given up, the channel may still be opened, and is then closed: others use the session.
+    let opening =
+        tokio::spawn(async move { from.open_tcp(&host, port).await.map(|stream| stream.keeping(from)) });
+    let opened = timeout(limit, opening)
         .await
-        .map_err(|_| late(Phase::Connect, &next.name, &format!("{name} did not connect to it"), limit))?;
+        .map_err(|_| late(Phase::Connect, &next.name, &format!("{name} did not connect to it"), limit))?
+        .unwrap_or_else(|fault| match fault.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(trouble::failure(Phase::Connect, Reason::Stopped, "we are ending".to_owned())),
+        });
     let stream = opened.map_err(|failure| Failure {
         phase: Phase::Connect,
         detail: format!("from jump host {name} to {}:{}: {}", next.host, next.port, failure.detail),

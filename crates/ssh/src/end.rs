@@ -12,20 +12,30 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::handler::Shared;
 use crate::process::{Process, signal_word};
 
+/// What is known of the commands that a server runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// It ran on this connection what it was sent: something of the command itself was seen.
+    WhatIsSent,
+    /// Perhaps what its configuration forces, whatever is sent.
+    Unclear,
+}
+
 impl Process {
     /// Ends the command: `TERM`, then `KILL` if it still runs after `grace`, waiting as long again. Output is thrown
     /// away. Says whether the server confirmed that it ended.
     ///
     /// OpenSSH does not obey signals for commands that its configuration forces; nor where root is logged in, since the
     /// process that would have to signal has no privileges apart then. For root the command's process group is
-    /// therefore also signalled by a second command, if no other runs on this session.
-    pub async fn end(mut self, grace: Duration) -> Remote {
+    /// therefore also signalled by a second command, if no other runs on this session, and if `runs` says that it is the
+    /// one that would run: else a forced command would be run again.
+    pub async fn end(mut self, grace: Duration, runs: Runs) -> Remote {
         for name in ["TERM", "KILL"] {
             if self.ended() || self.signal(name).await.is_err() {
                 break;
             }
             let alone = self.shared.commands.load(Relaxed) == 1;
-            if &*self.shared.user == "root" && alone {
+            if runs == Runs::WhatIsSent && &*self.shared.user == "root" && alone {
                 tokio::spawn(signal_from_beside(Arc::clone(&self.shared), name, grace));
             }
             let limit = Instant::now() + grace;

@@ -14,12 +14,15 @@ use crate::listen::{Incoming, Listener};
 use crate::process::{Exec, Process};
 use crate::stream::Stream;
 use crate::trouble::{self, failure};
+use crate::wire::Lifeline;
 
 /// A connection, logged in. Dropping it and all that was opened on it closes it.
 pub struct Session {
     handle: Arc<Handle<Handler>>,
     shared: Arc<Shared>,
     proofs: watch::Receiver<Proofs>,
+    /// Ends the connection with this, whatever was opened on it.
+    lifeline: Option<Lifeline>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,7 @@ impl Session {
         shared: Arc<Shared>,
         judge: Arc<dyn Judge>,
         announced: mpsc::Receiver<Vec<russh::keys::PublicKey>>,
+        lifeline: Lifeline,
     ) -> Self {
         let handle = Arc::new(handle);
         let (pending, proofs) = watch::channel(Proofs::None);
@@ -41,7 +45,13 @@ impl Session {
         let _ = shared.handle.set(Weak::clone(&weak));
         let name = Arc::clone(&shared.name);
         tokio::spawn(prove(weak, name, judge, announced, pending));
-        Self { handle, shared, proofs }
+        Self { handle, shared, proofs, lifeline: Some(lifeline) }
+    }
+
+    /// Lets what is opened on it keep the connection after this is dropped.
+    pub(crate) fn untied(mut self) -> Self {
+        self.lifeline.take().into_iter().for_each(Lifeline::keep);
+        self
     }
 
     /// Sends a command. Its events, [`crate::Event::Started`] first, come from [`Process::next`].

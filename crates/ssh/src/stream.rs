@@ -11,6 +11,7 @@ use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::judge::BoxFuture;
+use crate::session::Session;
 
 /// A stream of bytes through a session. Closing one direction (`shutdown`) leaves the other open; dropping it closes both.
 ///
@@ -23,6 +24,8 @@ pub struct Stream {
     writing: Option<BoxFuture<'static, Result<(), russh::Error>>>,
     /// Who waits to write, to be told that the channel is closed.
     writer: Option<Waker>,
+    /// A session that lives as long as this.
+    kept: Option<Arc<Session>>,
 }
 
 enum Read {
@@ -42,7 +45,14 @@ impl Stream {
             channel: Arc::new(channel),
             writing: None,
             writer: None,
+            kept: None,
         }
+    }
+
+    /// The same stream, which counts as a user of `session`.
+    pub(crate) fn keeping(mut self, session: Arc<Session>) -> Self {
+        self.kept = Some(session);
+        self
     }
 
     /// The next bytes, without copying them; `None` at the end.

@@ -11,7 +11,7 @@ mod configured;
 pub use configured::Configured;
 
 /// One host, and how to reach it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The identity: `HostKeyAlias`, else what the user typed. Pins and certificates are looked up under it.
     pub name: String,
@@ -61,25 +61,26 @@ impl Target {
 }
 
 /// Where a host's addresses come from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Addresses {
     /// Tried in this order. With none the host's name is looked up.
     pub known: Vec<IpAddr>,
 }
 
 /// What a connection goes through.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Proxy {
     /// TCP straight to the host.
     None,
-    /// From host to host, the first one first; each is judged like any other.
+    /// From host to host, the first one first; each is judged like any other. For commands, all who go the same way share
+    /// the connections to these hosts.
     Jump(Vec<Target>),
     /// The standard input and output of this shell command (tokens already replaced).
     Command(String),
 }
 
 /// Restrictions on what is negotiated, as names of RFC 4253 and OpenSSH. An empty list means ours, best first.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Algorithms {
     /// Key exchange.
     pub kex: Vec<String>,
@@ -92,7 +93,7 @@ pub struct Algorithms {
 }
 
 /// When a silent connection counts as broken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeepAlive {
     /// Ask after so much silence; `None` never asks.
     pub interval: Option<Duration>,
@@ -107,7 +108,7 @@ impl Default for KeepAlive {
 }
 
 /// When keys are exchanged anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rekey {
     /// After so many bytes either way; at most 1 GiB (RFC 4253 section 9).
     pub bytes: usize,
@@ -122,7 +123,7 @@ impl Default for Rekey {
 }
 
 /// What a connection is for. A window is memory that the other side may make us hold, so it is only as large as needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// Commands on many hosts: windows of 256 KiB.
     Commands,

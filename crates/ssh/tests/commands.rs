@@ -9,7 +9,7 @@ use std::time::Duration;
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use logic::fleet::ending::{Core, Ending, Phase, Reason, Remote};
-use ssh::{Event, Exec, Terminal};
+use ssh::{Event, Exec, Runs, Terminal};
 use support::sshd::{Sshd, processes};
 use support::{Pinned, client, gather, phases, run, session, target};
 
@@ -94,7 +94,7 @@ async fn ends_everything(sshd: &Sshd, seconds: u32) {
         let mut process = session.exec(&script.replace("SECONDS", &word), &Exec::default()).await.unwrap();
         while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
         support::eventually("it runs", running).await;
-        let remote = process.end(Duration::from_millis(800)).await;
+        let remote = process.end(Duration::from_millis(800), Runs::WhatIsSent).await;
         assert_eq!(remote, Remote::Ended, "{script}\n{}", sshd.log());
         support::eventually("its processes are gone", || !running()).await;
     }
@@ -114,15 +114,23 @@ async fn the_signal_that_ended_a_command_is_told() {
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_be_signalled_is_unknown() {
-    let sshd = Sshd::for_ordinary_user("");
-    let key = std::fs::read_to_string(sshd.directory.path().join("client.pub")).unwrap();
-    let line = format!("command=\"echo ready; exec sleep 8105\" {key}");
-    std::fs::write(sshd.directory.path().join("authorized_keys"), line).unwrap();
-    let session = session(&sshd).await;
-    let mut process = session.exec("true", &Exec::default()).await.unwrap();
-    while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
-    assert_eq!(process.end(Duration::from_millis(300)).await, Remote::Unknown);
+async fn a_forced_command_that_cannot_be_signalled_is_unknown_and_not_run_again() {
+    for sshd in [Sshd::for_ordinary_user(""), Sshd::start()] {
+        let directory = sshd.directory.path();
+        let key = std::fs::read_to_string(directory.join("client.pub")).unwrap();
+        let runs = directory.join("runs");
+        std::fs::write(&runs, "").unwrap();
+        std::fs::set_permissions(&runs, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+        let forced = format!("echo run >> {}; echo ready; exec sleep 8105", runs.display());
+        std::fs::write(directory.join("authorized_keys"), format!("command=\"{forced}\" {key}")).unwrap();
+        let session = session(&sshd).await;
+        let mut process = session.exec("true", &Exec::default()).await.unwrap();
+        while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
+        assert_eq!(process.end(Duration::from_millis(300), Runs::Unclear).await, Remote::Unknown);
+        // Whatever else was asked of the server is done when it has answered this.
+        assert!(session.open_tcp("127.0.0.1", 1).await.is_err());
+        assert_eq!(std::fs::read_to_string(&runs).unwrap(), "run\n", "as {}", sshd.user);
+    }
 }
 
 #[tokio::test]

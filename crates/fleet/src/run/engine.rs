@@ -140,9 +140,9 @@ impl Running {
     }
 
     /// Ends the remote process by signals, and says whether the server confirmed that.
-    pub(super) async fn end(self, grace: Duration) -> Remote {
+    pub(super) async fn end(self, grace: Duration, runs: Runs) -> Remote {
         match self {
-            Self::Native(running) => running.end(grace).await,
+            Self::Native(running) => running.end(grace, runs).await,
             // It cannot send signals.
             Self::OpenSsh(_) => Remote::Unknown,
         }

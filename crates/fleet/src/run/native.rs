@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
 use ssh::identity::Identities;
-use ssh::{Client, Event, Exec, Process, Session};
+use ssh::{Client, Event, Exec, Process, Runs, Session};
 
 use super::Host;
 use super::engine::{Happening, Stream, Writer};
@@ -79,7 +79,7 @@ impl Running {
         self.input.take()
     }
 
-    pub(super) async fn end(self, grace: Duration) -> Remote {
-        self.process.end(grace).await
+    pub(super) async fn end(self, grace: Duration, runs: Runs) -> Remote {
+        self.process.end(grace, runs).await
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
 use logic::fleet::leash::{self, Hold, Mark};
+use ssh::Runs;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep_until, timeout};
 
@@ -253,11 +254,13 @@ impl Turn<'_> {
                 None => Remote::Unknown,
             },
             None => {
+                // The mark is the command's own word: the server does not force another one.
+                let runs = if leashed { Runs::WhatIsSent } else { Runs::Unclear };
                 let mut stop = self.stop.clone();
                 tokio::select! {
                     biased;
                     () = cut(&mut stop) => Remote::Unknown,
-                    remote = running.end(GRACE) => remote,
+                    remote = running.end(GRACE, runs) => remote,
                 }
             }
         };

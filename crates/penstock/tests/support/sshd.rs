@@ -228,7 +228,8 @@ fn descendants(of: u32) -> Vec<u32> {
     found
 }
 
-fn children_of(parent: u32) -> Vec<u32> {
+/// The processes that `parent` started and that are not reaped.
+pub fn children_of(parent: u32) -> Vec<u32> {
     let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     listed.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }

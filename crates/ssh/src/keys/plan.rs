@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// The keys of one host. Paths are absolute: tokens and `~` were replaced.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KeyPlan {
     /// IdentityFile, in order.
     pub identities: Vec<Identity>,
@@ -29,7 +29,7 @@ impl Default for KeyPlan {
 }
 
 /// One IdentityFile.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The private key; its public half may be in `path` + `.pub`, a certificate in `path` + `-cert.pub`. Where only the
     /// agent has the private half, this may be the public half itself.
@@ -39,7 +39,7 @@ pub struct Identity {
 }
 
 /// Who named an IdentityFile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Named {
     /// The user: it is missed when it is not there, and its place in the order is kept.
     ByUser,
@@ -48,7 +48,7 @@ pub enum Named {
 }
 
 /// What to do with keys that the agent holds and the configuration does not name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OtherKeys {
     /// Offer them after those that are named.
     Offered,
@@ -57,7 +57,7 @@ pub enum OtherKeys {
 }
 
 /// Whether a method of authentication is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
     /// It is, where the server accepts it.
     On,
