@@ -33,7 +33,7 @@ mod show;
 ///
 /// What the hosts print goes to standard output as it comes, each line with its host before it: `->` standard output,
 /// `=>` standard error, `=:` how it ended, if not with 0. Everything about the run goes to standard error. Enter shows who is still
-/// running. Ctrl-C ends the command on all hosts; a second one lets go at once.
+/// running, in which phase, for how long. Ctrl-C ends the command on all hosts; a second one lets go at once.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub struct Arguments {
@@ -85,6 +85,8 @@ Examples:
   penstock run -w 'web[1-3]' uptime
   penstock run -w 'web[1-3],db1' -x web2 -- 'df -h / | tail -1'
   penstock run --hosts fleet.txt -b -- uname -r
+  penstock run -g web --diff -- cat /etc/resolv.conf
+  penstock run -g web --mask date,pid -- journalctl -n 3
   penstock run --hosts fleet.txt --waves 1,10%,all --stop-if 'failed>2%' -- ./upgrade
   penstock run --again never-started
 
@@ -98,6 +100,16 @@ Exit codes, the worst wins:
     6  output of some hosts could not be written (-o)
   130  Ctrl-C or SIGTERM
   141  nobody reads standard output any more
+
+Folded output (-b, --diff, --mask) comes when all hosts are done, and so far when --pause gives time to look. Hosts go together
+if both streams and the ending are the same. Standard output stands as it came, standard error after `=>`, an ending other than
+0 after `=:`; a line of standard output that looks like one of these has `->` before it. What is masked is shown as <host>, <ip>
+and so on, unless the host is alone. All output is compared; 8 MiB of each stream of a host are kept to be shown, and of a
+difference 200 lines: -o DIRECTORY keeps everything. --stop-if differs then means: not all in one group.
+
+Groups: @NAME is looked for in our own files, then in the default source of ClusterShell's groups.conf ($CLUSTERSHELL_CFGDIR,
+~/.config/clustershell, ~/.local/etc/clustershell, /etc/clustershell); @SOURCE:NAME in that source. A command of a source
+may take ten seconds.
 
 The leash: beside the command a small watcher (sh) runs on each host. It ends the command when the connection is gone, so
 nothing is left running if this program is killed. Hosts where something else than a shell takes the command (a forced
