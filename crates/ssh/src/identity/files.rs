@@ -5,7 +5,9 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::IdentityError;
@@ -83,24 +85,42 @@ pub(super) fn is_ours(path: &Path, metadata: &fs::Metadata) -> Result<(), Identi
 pub(super) struct Lock(#[allow(dead_code, reason = "held until it is dropped")] Flock<File>);
 
 impl Lock {
-    /// Waits for other writers.
+    /// Waits for other writers, but not for ever: one that is stopped or hangs must not hold us.
     pub(super) fn of(directory: &Path) -> Result<Self, IdentityError> {
         private_directory(directory)?;
         let path = directory.join(".lock");
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
         let mut file = file.map_err(IdentityError::io("cannot open", &path))?;
+        let until = Instant::now() + LONGEST_WAIT;
         loop {
-            match Flock::lock(file, FlockArg::LockExclusive) {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => {
                     remove_leftovers(directory);
                     return Ok(Self(lock));
                 }
-                Err((again, nix::errno::Errno::EINTR)) => file = again,
+                Err((again, Errno::EINTR)) => file = again,
+                Err((again, Errno::EAGAIN)) if Instant::now() < until => {
+                    file = again;
+                    std::thread::sleep(LOOK);
+                }
                 Err((_, errno)) => return Err(IdentityError::io("cannot lock", &path)(errno.into())),
             }
         }
     }
+
+    /// Whether nobody writes there now.
+    pub(super) fn is_free(directory: &Path) -> bool {
+        match File::open(directory.join(".lock")) {
+            Ok(file) => Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok(),
+            // Nobody has written there yet, or the writing will say what is wrong.
+            Err(_) => true,
+        }
+    }
 }
+
+/// Writing takes milliseconds; a slow disk and a queue of writers are allowed for.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// What a writer that was killed left behind. Nobody else writes while we hold the lock.
 fn remove_leftovers(directory: &Path) {
