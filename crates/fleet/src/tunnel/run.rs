@@ -315,7 +315,6 @@ impl Running {
             self.own.clone(),
             self.run.clone(),
             Arc::clone(&self.board),
-            self.set.tunnel.clone(),
             Arc::clone(&self.set.say),
         );
         let supervised = self.supervised.insert(supervised.map_err(|failure| said(&failure))?);

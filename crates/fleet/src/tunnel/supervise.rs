@@ -58,9 +58,9 @@ impl Supervised {
         own: PathBuf,
         run: String,
         board: Arc<Board>,
-        tunnel: Tunnel,
         say: Say,
     ) -> Result<Self, Failure> {
+        let tunnel = board.tunnel.clone();
         let links = watch::Sender::new(None);
         let mut bound = Vec::new();
         for (at, forward) in tunnel.forwards.iter().enumerate() {
@@ -89,9 +89,8 @@ impl Supervised {
     /// again. `own` is a directory for the sockets of the engine. Whoever connects to a local forward reads first whether the
     /// host has connected to the service: [`READY`], or [`FAILED`] and why.
     pub fn open(engine: Arc<dyn Engine>, own: PathBuf, tunnel: Tunnel, say: Say) -> Result<Self, Failure> {
-        let board = Arc::new(Board::new(tunnel.clone()));
-        let mut supervised =
-            Self::listen(Owner::Program, engine, own, super::place::new_run(), board, tunnel, say)?;
+        let board = Arc::new(Board::new(tunnel));
+        let mut supervised = Self::listen(Owner::Program, engine, own, super::place::new_run(), board, say)?;
         supervised.keep();
         Ok(supervised)
     }
