@@ -61,6 +61,8 @@ fn main() -> ExitCode {
         Command::Man(arguments) => cmd::documents::man(Cli::command(), &arguments),
         Command::Completions(arguments) => cmd::documents::completions(Cli::command(), &arguments),
     };
+    // A question on the terminal may be open still.
+    ssh::keys::restore_terminal();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

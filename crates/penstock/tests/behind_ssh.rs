@@ -80,7 +80,38 @@ fn a_tcp_check_behind_ssh_sees_whether_the_host_can_connect() {
     // First its tunnel is opened, then the check fails.
     eventually("the verdict", secs(20), || {
         let verdicts = server.backend(&name).to_string();
-        verdicts.contains("connection closed before an answer came").then_some(())
+        (verdicts.contains("connect failed") && verdicts.contains("could not connect to")).then_some(())
     });
     assert_eq!(server.health(&name), "down");
+}
+
+#[test]
+fn a_request_that_may_not_be_repeated_goes_to_the_next_backend_when_an_application_behind_ssh_is_down() {
+    let place = Place::new();
+    let (gone, stays) =
+        (counting_backend(&place.path("log"), "gone", 0), counting_backend(&place.path("log"), "stays", 0));
+    let names = [format!("ssh:far/{}", gone.address), format!("ssh:far/{}", stays.address)];
+    let rare = "{ http = \"/healthz\", interval = \"60s\", rise = 1, fall = 1 }";
+    let server = serve(&place, &format!("\"{}\", \"{}\"", names[0], names[1]), rare);
+    names.iter().for_each(|name| wait_for(&server, name, "up"));
+    drop(gone);
+    for turn in 0..6 {
+        let answer = server.client("web").request("POST", "/", &[], b"once");
+        assert_eq!(answer.status, 200, "request {turn}: {}", answer.text());
+    }
+}
+
+#[test]
+fn a_tunnel_whose_socket_cannot_be_made_is_tried_again() {
+    let place = Place::new();
+    let app = counting_backend(&place.path("log"), "app", 0);
+    let name = format!("ssh:far/{}", app.address);
+    fs::remove_dir(place.path("run")).unwrap();
+    let server = serve(&place, &format!("\"{name}\""), QUICK);
+    eventually("the cause", secs(20), || {
+        let status = String::from_utf8(server.ctl(&["status"]).stdout).unwrap();
+        status.contains("cannot make a directory for its socket").then_some(())
+    });
+    fs::create_dir(place.path("run")).unwrap();
+    wait_for(&server, &name, "up");
 }

@@ -149,10 +149,12 @@ fn a_backup_goes_through_the_tunnel_and_what_is_killed_is_cleaned_up_by_the_next
     running.kill();
     // sshfs may unmount by itself once its connection is gone; NFS would not.
     assert!(place.list("nas").contains("+ mount"), "{}", place.list("nas"));
-    fs::remove_file(place.path("hang")).unwrap();
     place.write("source/second", "added");
-    let next = place.run(&["with", "nas"]);
-    next.code(0).says("what an earlier run left is undone");
+    let next = place.start(&["with", "nas"]);
+    // Until then the earlier backup must not go on: it would write beside a mount that is gone.
+    next.wait_for("what an earlier run left is undone");
+    fs::remove_file(place.path("hang")).unwrap();
+    next.finish().code(0);
     place.is_clean();
     let second = format!("storage/snapshots/daily.0/localhost{}/second", place.shown("source"));
     assert_eq!(fs::read_to_string(place.path(&second)).unwrap(), "added");

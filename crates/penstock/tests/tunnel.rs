@@ -215,15 +215,19 @@ fn a_connection_that_breaks_is_made_anew_and_its_listeners_stay() {
     }
 }
 
-fn breaks_and_comes_back(place: &Place, near: u16, engine: &str) {
-    let up = place.start(&["up", "t", "--engine", engine]);
-    up.wait_for(": up");
-    assert_eq!(ask_tcp(&format!("127.0.0.1:{near}"), b"abc"), b"cba");
+fn break_connections(place: &Place) {
     let sessions = fs::read_to_string(format!("/proc/{0}/task/{0}/children", place.sshd.pid())).unwrap();
     for session in sessions.split_whitespace() {
         let session = nix::unistd::Pid::from_raw(session.parse().unwrap());
         nix::sys::signal::kill(session, Signal::SIGKILL).unwrap();
     }
+}
+
+fn breaks_and_comes_back(place: &Place, near: u16, engine: &str) {
+    let up = place.start(&["up", "t", "--engine", engine]);
+    up.wait_for(": up");
+    assert_eq!(ask_tcp(&format!("127.0.0.1:{near}"), b"abc"), b"cba");
+    break_connections(place);
     up.wait_for("next attempt in");
     // A program that comes now waits for the new connection.
     assert_eq!(ask_tcp(&format!("127.0.0.1:{near}"), b"abc"), b"cba");
@@ -232,6 +236,61 @@ fn breaks_and_comes_back(place: &Place, near: u16, engine: &str) {
     again.code(1).says("is up or on its way down already");
     up.signal(Signal::SIGTERM);
     up.finish().code(0);
+    place.is_clean();
+}
+
+#[test]
+fn a_service_to_which_the_host_gets_no_connection_fails_the_check_in_time() {
+    let place = Place::new();
+    let full = TcpListener::bind("127.0.0.1:0").unwrap();
+    nix::sys::socket::listen(&full, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+    let address = full.local_addr().unwrap();
+    // The queue is full now: whoever else connects hears nothing.
+    let _queued = TcpStream::connect(address).unwrap();
+    place.configure(&format!("[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"{address}\"\n"));
+    place.run(&["check", "t"]).code(1).says("no answer within 10 s");
+    place.is_clean();
+}
+
+#[test]
+fn a_host_whose_key_changes_later_ends_the_tunnel_and_asks_its_job_to_end() {
+    let place = Place::new();
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    let other = fs::read_to_string(place.sshd.directory.path().join("client.pub")).unwrap();
+    for (arguments, ready, code) in [
+        (&["up", "t"][..], ": up", 1),
+        (&["with", "t", "--", "sh", "-c", "echo works >&2; exec sleep 300"], "works", 143),
+    ] {
+        place.pin(&place.sshd.host_key());
+        let running = place.start(arguments);
+        running.wait_for(ready);
+        place.pin(&other);
+        break_connections(&place);
+        running.finish().code(code).says("nothing was sent");
+        place.is_clean();
+    }
+}
+
+#[test]
+fn a_tunnel_in_the_background_asks_nobody_for_a_passphrase() {
+    let place = Place::new();
+    support::sshd::keygen(&place.sshd.client_key, &["-p", "-P", "", "-N", "a secret"]);
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    // With a terminal, on which somebody could be asked.
+    let up = format!("{} tunnel up t --detach", support::server::BINARY);
+    let mut command = place.command(&[]);
+    let environment: Vec<_> =
+        command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))).collect();
+    command = std::process::Command::new("timeout");
+    command.args(["-k", "1", "30", "script", "-qec", &up, "/dev/null"]).env_clear().envs(environment);
+    let output = support::tunnel::output(&mut command);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("ssh-add") && said.contains(&*place.sshd.client_key.to_string_lossy()), "{said}");
     place.is_clean();
 }
 
@@ -299,7 +358,8 @@ fn a_mount_in_use_is_tried_again_and_then_taken_away_lazily() {
     let place = Place::new();
     with_mount(&place);
     // Stays behind in the mount when the job has ended, with an environment that hides it.
-    let job = "cd $TUNNEL_MOUNT_POINT && env -i sleep 300 > /dev/null 2>&1 & echo $! > $1; sleep 0.2";
+    let job = "mkfifo $1.in\n(cd $TUNNEL_MOUNT_POINT && echo > $1.in && exec env -i sleep 300) > /dev/null 2>&1 &\n\
+               echo $! > $1; read it < $1.in";
     let ran = place.run(&["with", "nas", "--", "sh", "-c", job, "job", &place.shown("pid")]);
     let sleeper = fs::read_to_string(place.path("pid")).unwrap().trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(sleeper), Signal::SIGKILL).unwrap();

@@ -10,10 +10,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use config::types::BackendAddress;
+use fleet::tunnel::supervise::READY;
 use logic::health::Cause;
 use nix::errno::Errno;
 use sys::socket::Opening;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout_at;
 
@@ -59,9 +60,8 @@ async fn open(backend: &BackendState, opening: Opening, limit: Duration) -> Resu
         let Some(path) = backend.through.load_full() else {
             return Err(ConnectFault::Backend(Cause::Tunnel("it is not up yet".to_owned())));
         };
-        return match timeout_at(deadline.into(), open_unix(&path)).await {
-            Ok(Ok(unix)) => Ok(Plain::Unix(unix)),
-            Ok(Err(error)) => Err(fault(error, limit)),
+        return match timeout_at(deadline.into(), open_through(&path, limit)).await {
+            Ok(opened) => opened.map(Plain::Unix),
             Err(_) => Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
         };
     }
@@ -187,6 +187,23 @@ async fn open_unix(path: &Path) -> io::Result<UnixStream> {
         }
     }
 }
+
+/// To the end of a tunnel of ours, which says first whether the host has connected to the application. So connecting fails when
+/// that is down, and somebody else can be asked.
+async fn open_through(path: &Path, limit: Duration) -> Result<UnixStream, ConnectFault> {
+    let mut unix = open_unix(path).await.map_err(|error| fault(error, limit))?;
+    let ended = |_| ConnectFault::Backend(Cause::Tunnel("it ended".to_owned()));
+    if unix.read_u8().await.map_err(ended)? == READY {
+        return Ok(unix);
+    }
+    let mut why = Vec::new();
+    // What was read until it broke is said.
+    let _ = unix.take(LONGEST_REASON).read_to_end(&mut why).await;
+    Err(ConnectFault::Backend(Cause::ConnectFailed(String::from_utf8_lossy(&why).into_owned())))
+}
+
+/// In bytes.
+const LONGEST_REASON: u64 = 1024;
 
 /// Every local port towards this address is taken. With IPv6 the same error means that this machine has none.
 fn is_out_of_ports(error: &io::Error, address: SocketAddr) -> bool {

@@ -3,7 +3,7 @@
 //! its reason as the cause.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +11,7 @@ use config::types::BackendAddress;
 use fleet::tunnel::engine::Engine;
 use fleet::tunnel::supervise::{Standing, Supervised};
 use logic::health::{Cause, Source, Verdict, VerdictOutcome};
+use logic::tunnel::backoff::Backoff;
 use logic::tunnel::plan::{Check, Endpoint, Forward, Listen, Tunnel, Way};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -26,22 +27,18 @@ const FIRST_LIMIT: Duration = Duration::from_secs(2);
 pub struct Tunnels {
     state: Arc<State>,
     engine: Arc<dyn Engine>,
-    /// Made when the first one is needed, for the user that the process is then.
-    directory: Option<PathBuf>,
-    made: usize,
     tasks: HashMap<(Arc<str>, Arc<str>), Task>,
 }
 
 struct Task {
     backend: Arc<BackendState>,
     standing: watch::Receiver<Standing>,
-    follower: tokio::task::JoinHandle<()>,
-    _tunnel: Supervised,
+    keeper: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.follower.abort();
+        self.keeper.abort();
         self.backend.through.store(None);
     }
 }
@@ -49,7 +46,7 @@ impl Drop for Task {
 impl Tunnels {
     /// None yet; `engine` will carry them.
     pub fn new(state: Arc<State>, engine: Arc<dyn Engine>) -> Self {
-        Self { state, engine, directory: None, made: 0, tasks: HashMap::new() }
+        Self { state, engine, tasks: HashMap::new() }
     }
 
     /// Opens those of new backends, and closes those of backends that are gone.
@@ -61,12 +58,10 @@ impl Tunnels {
                 let BackendAddress::Ssh { host, connect } = &plan.state.address else { continue };
                 let key = (pool.settings.name.clone(), plan.state.name.clone());
                 let task = match gone.remove(&key) {
-                    Some(task) if Arc::ptr_eq(&task.backend, &plan.state) => Some(task),
+                    Some(task) if Arc::ptr_eq(&task.backend, &plan.state) => task,
                     _ => self.open(&plan.state, host, connect),
                 };
-                if let Some(task) = task {
-                    self.tasks.insert(key, task);
-                }
+                self.tasks.insert(key, task);
             }
         }
         for task in gone.into_values() {
@@ -87,68 +82,95 @@ impl Tunnels {
         let _ = timeout(FIRST_LIMIT, all).await;
     }
 
-    fn open(&mut self, backend: &Arc<BackendState>, host: &str, connect: &Endpoint) -> Option<Task> {
-        let opened = self.directory().and_then(|directory| {
-            self.made += 1;
-            let own = directory.join(self.made.to_string());
-            let socket = directory.join(format!("{}.sock", self.made));
-            let listen = Listen::Unix(socket.clone());
-            let tunnel = tunnel(&backend.name, host, Way::Local { listen, connect: connect.clone() });
-            let subject = backend.subject();
-            let say = Arc::new(move |line: &str| tracing::info!(%subject, "{line}"));
-            let opened = Supervised::open(Arc::clone(&self.engine), own, tunnel, say);
-            opened.map(|tunnel| (tunnel, socket)).map_err(|failure| failure.detail)
-        });
-        let (tunnel, socket) = match opened {
-            Ok(opened) => opened,
-            Err(why) => {
-                follow(&self.state, backend, &Standing::Down(why));
-                return None;
-            }
-        };
-        backend.through.store(Some(Arc::new(socket)));
-        let standing = tunnel.standing();
+    fn open(&self, backend: &Arc<BackendState>, host: &str, connect: &Endpoint) -> Task {
         follow(&self.state, backend, &Standing::Down("it is being opened".to_owned()));
-        let (state, of, mut changes) = (Arc::clone(&self.state), Arc::clone(backend), standing.clone());
-        let follower = tokio::spawn(async move {
-            while changes.changed().await.is_ok() {
-                let standing = changes.borrow_and_update().clone();
-                follow(&state, &of, &standing);
+        let told = watch::Sender::new(Standing::Opening);
+        let standing = told.subscribe();
+        let keeper = Keeper {
+            state: Arc::clone(&self.state),
+            engine: Arc::clone(&self.engine),
+            backend: Arc::clone(backend),
+            host: host.to_owned(),
+            connect: connect.clone(),
+            told,
+        };
+        Task { backend: Arc::clone(backend), standing, keeper: tokio::spawn(keeper.keep()) }
+    }
+}
+
+/// Keeps one tunnel.
+struct Keeper {
+    state: Arc<State>,
+    engine: Arc<dyn Engine>,
+    backend: Arc<BackendState>,
+    host: String,
+    connect: Endpoint,
+    told: watch::Sender<Standing>,
+}
+
+impl Keeper {
+    async fn keep(self) {
+        let mut backoff = Backoff::default();
+        let (tunnel, home) = loop {
+            match self.open() {
+                Ok(opened) => break opened,
+                Err(why) => self.stands(Standing::Down(why)),
             }
-        });
-        Some(Task { backend: Arc::clone(backend), standing, follower, _tunnel: tunnel })
+            // Descriptors or a directory may come back.
+            tokio::time::sleep(backoff.next(fastrand::f64())).await;
+        };
+        self.backend.through.store(Some(Arc::new(home.socket())));
+        let mut standing = tunnel.standing();
+        loop {
+            let now = standing.borrow_and_update().clone();
+            self.stands(now);
+            if standing.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
-    /// A directory for our user only.
-    fn directory(&mut self) -> Result<PathBuf, String> {
-        if let Some(directory) = &self.directory {
-            return Ok(directory.clone());
-        }
+    fn open(&self) -> Result<(Supervised, Home), String> {
+        let home = Home::make()?;
+        let way = Way::Local { listen: Listen::Unix(home.socket()), connect: self.connect.clone() };
+        let tunnel = tunnel(&self.backend.name, &self.host, way);
+        let subject = self.backend.subject();
+        let say = Arc::new(move |line: &str| tracing::info!(%subject, "{line}"));
+        let opened = Supervised::open(Arc::clone(&self.engine), home.0.join("own"), tunnel, say);
+        opened.map(|tunnel| (tunnel, home)).map_err(|failure| failure.detail)
+    }
+
+    fn stands(&self, standing: Standing) {
+        follow(&self.state, &self.backend, &standing);
+        self.told.send_replace(standing);
+    }
+}
+
+/// A directory of one tunnel, for our user only; made when it is needed, for the user that the process is then. It holds nothing
+/// but sockets, and is removed when it is dropped.
+struct Home(PathBuf);
+
+impl Home {
+    fn make() -> Result<Self, String> {
         let parent =
             std::env::var_os("RUNTIME_DIRECTORY").map(PathBuf::from).filter(|path| path.is_absolute());
         let parent = parent.unwrap_or_else(|| PathBuf::from("/tmp"));
         let made = nix::unistd::mkdtemp(&parent.join("penstock-ssh-XXXXXX"));
-        let made = made.map_err(|errno| {
+        made.map(Self).map_err(|errno| {
             format!("cannot make a directory for its socket in {}: {errno}", parent.display())
-        })?;
-        self.directory = Some(made.clone());
-        Ok(made)
+        })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("backend.sock")
     }
 }
 
-impl Drop for Tunnels {
+impl Drop for Home {
     fn drop(&mut self) {
-        self.tasks.clear();
-        if let Some(directory) = &self.directory {
-            remove(directory);
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::debug!(directory = %self.0.display(), %error, "cannot remove a directory of sockets");
         }
-    }
-}
-
-/// It holds nothing but sockets.
-fn remove(directory: &Path) {
-    if let Err(error) = std::fs::remove_dir_all(directory) {
-        tracing::debug!(directory = %directory.display(), %error, "cannot remove a directory of sockets");
     }
 }
 

@@ -131,7 +131,7 @@ impl Client {
                     trouble::failure(Phase::Connect, Reason::Local, detail)
                 })?;
                 let said = Some(Arc::clone(&command.said));
-                Ok(Way { carrier: Box::new(command), place: Place::Command, said })
+                Ok(Way { carrier: Box::new(command), place: Place::Command { port: target.port }, said })
             }
         }
     }

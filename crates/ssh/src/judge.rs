@@ -43,7 +43,10 @@ pub enum Place {
         port: u16,
     },
     /// Through a command; nobody knows where it leads.
-    Command,
+    Command {
+        /// The port that was meant.
+        port: u16,
+    },
 }
 
 impl fmt::Display for Place {
@@ -51,7 +54,7 @@ impl fmt::Display for Place {
         match self {
             Self::Address(address) => address.fmt(f),
             Self::Jumped { through, host, port } => write!(f, "{host}:{port} through {through}"),
-            Self::Command => f.write_str("the proxy command"),
+            Self::Command { .. } => f.write_str("the proxy command"),
         }
     }
 }

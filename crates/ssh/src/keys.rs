@@ -17,7 +17,7 @@ use russh::keys::PrivateKey;
 use russh::keys::ssh_key::Certificate;
 use tokio::sync::Mutex as AsyncMutex;
 
-pub use ask::{Answered, Ask, AskError, Nobody, Person, Question};
+pub use ask::{Answered, Ask, AskError, Nobody, Person, Question, restore_terminal};
 pub use fault::{Fault as KeyFileFault, KeyFault};
 pub use plan::{DEFAULT_IDENTITIES, Identity, KeyPlan, Method, Named, OtherKeys};
 

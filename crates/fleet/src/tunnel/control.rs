@@ -32,8 +32,22 @@ impl Asked {
     }
 }
 
-/// Asks a running tunnel. `None`: it does not run.
+/// Asks a running tunnel. `None`: it does not run. A status comes within 5 s or not at all; the end takes as long as it takes.
 pub async fn ask(places: &Places, tunnel: &str, asked: Asked) -> io::Result<Option<Status>> {
+    let answered = converse(places, tunnel, asked);
+    match asked {
+        Asked::Down => answered.await,
+        Asked::Status => timeout(ANSWER, answered).await.unwrap_or_else(|_| {
+            let what = format!("tunnel {tunnel} runs, but does not answer within {} s", ANSWER.as_secs());
+            Err(io::Error::new(io::ErrorKind::TimedOut, what))
+        }),
+    }
+}
+
+/// How long a process that is well takes at most to say so.
+const ANSWER: Duration = Duration::from_secs(5);
+
+async fn converse(places: &Places, tunnel: &str, asked: Asked) -> io::Result<Option<Status>> {
     let mut stream = match UnixStream::connect(places.control(tunnel)).await {
         Ok(stream) => stream,
         Err(error) => match error.kind() {

@@ -39,12 +39,18 @@ impl Native {
     }
 
     async fn link(&self, tunnel: &Tunnel) -> Result<NativeLink, Failure> {
-        let (target, identities) = tokio::task::spawn_blocking({
+        let prepared = tokio::task::spawn_blocking({
             let tunnel = tunnel.clone();
             move || prepare(&tunnel)
-        })
-        .await
-        .map_err(|_| configuration("reading the configuration of ssh was given up".to_owned()))??;
+        });
+        // A command of `Match exec` may hang.
+        let prepared = tokio::time::timeout(tunnel.connect_timeout, prepared).await;
+        let (target, identities) = prepared
+            .map_err(|_| {
+                let limit = tunnel.connect_timeout.as_secs();
+                configuration(format!("reading the configuration of ssh took longer than {limit} s"))
+            })?
+            .map_err(|_| configuration("reading the configuration of ssh was given up".to_owned()))??;
         let keys = self.keys.get_or_init(|| match self.asking {
             Asking::Person => Arc::new(Keys::new()),
             Asking::Nobody => Arc::new(Keys::asking(Arc::new(Nobody), AgentLimits::default())),
@@ -52,8 +58,8 @@ impl Native {
         let client = Client::new(Arc::clone(&identities) as Arc<dyn Judge>, Arc::clone(keys));
         let session = client.connect(&target, &|_| {}).await;
         // What was learnt of the host is kept, whatever became of the connection. It can wait.
-        tokio::task::spawn_blocking(move || identities.flush());
-        Ok(NativeLink { session: Arc::new(session?) })
+        keep(Arc::clone(&identities));
+        Ok(NativeLink { session: Arc::new(session?), identities })
     }
 }
 
@@ -65,15 +71,8 @@ impl Engine for Native {
         _run: &'a str,
     ) -> Boxed<'a, Result<Arc<dyn Link>, Failure>> {
         Box::pin(async move {
-            let connected = tokio::time::timeout(tunnel.connect_timeout, self.link(tunnel));
-            match connected.await {
-                Ok(link) => link.map(|link| Arc::new(link) as Arc<dyn Link>),
-                Err(_) => {
-                    let limit = tunnel.connect_timeout.as_secs();
-                    let detail = format!("{}: not connected within {limit} s", tunnel.host);
-                    Err(failure(Phase::Connect, Reason::TimedOut, detail, None))
-                }
-            }
+            // The client limits each phase by itself; the person who types a passphrase is not timed.
+            self.link(tunnel).await.map(|link| Arc::new(link) as Arc<dyn Link>)
         })
     }
 }
@@ -98,8 +97,24 @@ fn configuration(detail: String) -> Failure {
     failure(Phase::Queued, Reason::Configuration, detail, None)
 }
 
+/// Writes what was learnt of hosts, where it delays nobody.
+fn keep(identities: Arc<Identities>) {
+    // Without a runtime the process ends, and dropping the identities does what can be done at once.
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn_blocking(move || identities.flush());
+    }
+}
+
 struct NativeLink {
     session: Arc<Session>,
+    identities: Arc<Identities>,
+}
+
+/// Keys that the host announced meanwhile.
+impl Drop for NativeLink {
+    fn drop(&mut self) {
+        keep(Arc::clone(&self.identities));
+    }
 }
 
 impl Link for NativeLink {

@@ -168,7 +168,7 @@ impl Link for OpenSshLink {
                 let detail = format!("forward {} is not known", forward.name);
                 return Err(failure(Phase::Run, Reason::ChannelRefused, detail, None));
             };
-            let (sender, streams) = mpsc::channel(16);
+            let (sender, streams) = mpsc::channel::<Box<dyn Duplex>>(16);
             tokio::spawn(async move {
                 loop {
                     tokio::select! {

@@ -21,17 +21,18 @@ pub(crate) async fn ask(link: &dyn Link, forward: &Forward) -> Result<String, St
     if forward.check == Check::None {
         return Ok(String::new());
     }
-    let stream = match &forward.way {
-        Way::Local { connect, .. } => link.open(connect).await.map_err(|why| said(&why)),
-        Way::Remote { connect, .. } => {
-            dial(connect).await.map_err(|error| format!("cannot connect to {connect}: {error}"))
-        }
-        Way::Dynamic { .. } => return Ok(String::new()),
-    };
-    match timeout(LIMIT, converse(stream?, forward)).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
-    }
+    // A host may take as long to connect as the service to answer.
+    let asked = timeout(LIMIT, async {
+        let stream = match &forward.way {
+            Way::Local { connect, .. } => link.open(connect).await.map_err(|why| said(&why)),
+            Way::Remote { connect, .. } => {
+                dial(connect).await.map_err(|error| format!("cannot connect to {connect}: {error}"))
+            }
+            Way::Dynamic { .. } => return Ok(String::new()),
+        };
+        converse(stream?, forward).await
+    });
+    asked.await.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())))
 }
 
 async fn converse(mut stream: Box<dyn Duplex>, forward: &Forward) -> Result<String, String> {

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::tunnel::plan::{Endpoint, Listen};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::engine::{Duplex, Link, failure, said};
+use super::engine::{Boxed, Duplex, Link, failure, said};
 use super::socks;
 use super::status::{Board, Meter};
 
@@ -29,6 +29,35 @@ const BUFFER: usize = 32 * 1024;
 const MOST_CONNECTIONS: usize = 512;
 /// A program that connects while the link is being made anew is not turned away at once.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A host that was asked to connect answers in this time, or has not connected.
+const OPENING: Duration = Duration::from_secs(10);
+/// How often it is looked whether somebody who waits for that is still there.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What [`To::Announced`] says first when the host has connected: everything after it is the service's.
+pub const READY: u8 = b'+';
+/// What it says when the host has not. Why follows, up to the end.
+pub const FAILED: u8 = b'-';
+
+/// A program's end of a connection.
+pub(crate) trait Near: Duplex + Sync {
+    /// Whether nobody is there any more. A program that has only ended its direction still is, and a TCP one that has closed
+    /// cannot be told from that.
+    fn is_gone(&self) -> Boxed<'_, bool>;
+}
+
+impl Near for TcpStream {
+    fn is_gone(&self) -> Boxed<'_, bool> {
+        // It can be written to, so this does not wait.
+        Box::pin(async { self.ready(Interest::WRITABLE).await.is_ok_and(|ready| ready.is_write_closed()) })
+    }
+}
+
+impl Near for UnixStream {
+    fn is_gone(&self) -> Boxed<'_, bool> {
+        Box::pin(async { self.ready(Interest::WRITABLE).await.is_ok_and(|ready| ready.is_write_closed()) })
+    }
+}
 
 /// A listener on this side.
 pub(crate) enum Listener {
@@ -71,7 +100,7 @@ impl Listener {
         }
     }
 
-    pub(crate) async fn accept(&self) -> io::Result<Box<dyn Duplex>> {
+    pub(crate) async fn accept(&self) -> io::Result<Box<dyn Near>> {
         Ok(match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -96,6 +125,8 @@ impl Drop for Listener {
 #[derive(Clone)]
 pub(crate) enum To {
     Fixed(Endpoint),
+    /// The same, and whoever connects is told first whether the host has connected: [`READY`] or [`FAILED`].
+    Announced(Endpoint),
     Socks,
 }
 
@@ -122,6 +153,7 @@ pub(crate) async fn serve(listener: Listener, to: To, links: Links, board: Arc<B
             meter.total.fetch_add(1, Relaxed);
             let carried = match to {
                 To::Fixed(endpoint) => carry(stream, &endpoint, links, meter).await,
+                To::Announced(endpoint) => announce(stream, &endpoint, links, meter).await,
                 To::Socks => socks::carry(stream, links, meter).await,
             };
             if let Err(why) = carried {
@@ -160,18 +192,70 @@ pub(crate) async fn dial(to: &Endpoint) -> io::Result<Box<dyn Duplex>> {
     dialled.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-async fn carry(stream: Box<dyn Duplex>, to: &Endpoint, links: Links, meter: &Meter) -> Result<(), String> {
-    let far = open(to, links).await?;
+async fn carry(stream: Box<dyn Near>, to: &Endpoint, links: Links, meter: &Meter) -> Result<(), String> {
+    let far = open(&*stream, to, links).await?;
     copy(stream, far, meter).await;
     Ok(())
 }
 
-/// A stream to `to` on the link that stands, or comes back in time.
-pub(crate) async fn open(to: &Endpoint, mut links: Links) -> Result<Box<dyn Duplex>, String> {
+async fn announce(
+    mut stream: Box<dyn Near>,
+    to: &Endpoint,
+    links: Links,
+    meter: &Meter,
+) -> Result<(), String> {
+    // Whoever reads this knows where else to go, and need not wait for the next link.
+    let link = links.borrow().clone();
+    let far = match link {
+        Some(link) => open_on(&*link, &*stream, to).await,
+        None => Err("there is no connection to the host".to_owned()),
+    };
+    match far {
+        Ok(far) => {
+            // Whoever has hung up is found by the copying.
+            let _ = stream.write_all(&[READY]).await;
+            copy(stream, far, meter).await;
+            Ok(())
+        }
+        Err(why) => {
+            let mut word = vec![FAILED];
+            word.extend_from_slice(why.as_bytes());
+            let _ = stream.write_all(&word).await;
+            Err(why)
+        }
+    }
+}
+
+/// A stream to `to` on the link that stands, or comes back in time, for `near`.
+pub(crate) async fn open(
+    near: &dyn Near,
+    to: &Endpoint,
+    mut links: Links,
+) -> Result<Box<dyn Duplex>, String> {
     let link = timeout(PATIENCE, async { links.wait_for(Option::is_some).await.ok()?.clone() }).await;
     let link = link.ok().flatten();
     let link = link.ok_or_else(|| format!("no connection within {} s", PATIENCE.as_secs()))?;
-    link.open(to).await.map_err(|why| said(&why))
+    open_on(&*link, near, to).await
+}
+
+async fn open_on(link: &dyn Link, near: &dyn Near, to: &Endpoint) -> Result<Box<dyn Duplex>, String> {
+    tokio::select! {
+        opened = timeout(OPENING, link.open(to)) => match opened {
+            Ok(opened) => opened.map_err(|why| said(&why)),
+            Err(_) => Err(format!("the host did not connect to {to} within {} s", OPENING.as_secs())),
+        },
+        () = gone(near) => Err(format!("whoever wanted to go to {to} hung up before the host had connected")),
+    }
+}
+
+/// Waits until nobody is there any more.
+async fn gone(near: &dyn Near) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if near.is_gone().await {
+            return;
+        }
+    }
 }
 
 /// Moves bytes until both directions have ended, or one has broken.

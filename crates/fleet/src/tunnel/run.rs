@@ -19,7 +19,7 @@ use super::place::{Lock, PlaceError, Places, boot, new_run};
 use super::processes::{self, RUN, STEP, Step};
 use super::status::Board;
 use super::stop::{Stop, is_foreground};
-use super::supervise::Supervised;
+use super::supervise::{Owner, Supervised};
 use super::unwind::{UnwindError, unwind_locked};
 use super::{command, mount};
 
@@ -310,11 +310,11 @@ impl Running {
 
     async fn connect(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         let supervised = Supervised::listen(
+            Owner::Run,
             Arc::clone(&self.set.engine),
             self.own.clone(),
             self.run.clone(),
             Arc::clone(&self.board),
-            self.set.tunnel.clone(),
             Arc::clone(&self.set.say),
         );
         let supervised = self.supervised.insert(supervised.map_err(|failure| said(&failure))?);
@@ -375,7 +375,13 @@ impl Running {
             Work::Check => return JobEnd::Stopped,
             Work::Hold => {
                 (self.set.say)("up");
-                self.stop.wanted().await;
+                tokio::select! {
+                    () = self.stop.wanted() => {}
+                    why = given_up(self.supervised.as_ref()) => {
+                        (self.set.say)(&why);
+                        sequence.handle_broken(why);
+                    }
+                }
                 sequence.handle_stop();
                 return JobEnd::Stopped;
             }
@@ -394,13 +400,14 @@ impl Running {
                 return JobEnd::NotStarted(code, format!("cannot run {}: {error}", program.display()));
             }
         };
-        let end = self.wait_for(&mut child).await;
+        let end = self.wait_for(&mut child, sequence).await;
         self.stopped(sequence);
         end
     }
 
-    async fn wait_for(&mut self, child: &mut Child) -> JobEnd {
+    async fn wait_for(&mut self, child: &mut Child, sequence: &mut Sequence) -> JobEnd {
         let process = command::pid(child);
+        let mut broken = None;
         loop {
             tokio::select! {
                 status = child.wait() => return match status {
@@ -415,6 +422,12 @@ impl Running {
                     }
                     Err(error) => JobEnd::NotStarted(126, format!("cannot wait for the job: {error}")),
                 },
+                why = given_up(self.supervised.as_ref()), if broken.is_none() => {
+                    (self.set.say)(&format!("{why}; asking the job to end"));
+                    sequence.handle_broken(why.clone());
+                    broken = Some(why);
+                    let _ = kill(process, Signal::SIGTERM);
+                }
                 signal = self.stop.next() => {
                     (self.set.say)("waiting for the job to end; what is mounted stays until then");
                     // From the terminal it has gone to the job as well, which is in the same group.
@@ -449,6 +462,13 @@ impl Running {
 
     fn variables(&self) -> Vec<(String, String)> {
         self.values().variables().map(|(name, value)| (name, value.to_owned())).collect()
+    }
+}
+
+async fn given_up(supervised: Option<&Supervised>) -> String {
+    match supervised {
+        Some(supervised) => supervised.given_up().await,
+        None => std::future::pending().await,
     }
 }
 

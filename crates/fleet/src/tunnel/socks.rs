@@ -6,15 +6,14 @@ use logic::tunnel::socks::{LONGEST, Reply, Step, WELCOME, greeting, reply, reque
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::engine::Duplex;
-use super::relay::{Links, copy, open};
+use super::relay::{Links, Near, copy, open};
 use super::status::Meter;
 
 /// A client that says nothing holds its place no longer than this.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves one client to its end.
-pub(crate) async fn carry(mut stream: Box<dyn Duplex>, links: Links, meter: &Meter) -> Result<(), String> {
+pub(crate) async fn carry(mut stream: Box<dyn Near>, links: Links, meter: &Meter) -> Result<(), String> {
     let asked = timeout(PATIENCE, async {
         let mut bytes = Vec::new();
         read(&mut stream, &mut bytes, greeting).await?;
@@ -23,7 +22,7 @@ pub(crate) async fn carry(mut stream: Box<dyn Duplex>, links: Links, meter: &Met
         Ok::<_, String>((to, bytes))
     });
     let (to, early) = asked.await.map_err(|_| "a client did not say where it wants to go".to_owned())??;
-    let mut far = match open(&to, links).await {
+    let mut far = match open(&*stream, &to, links).await {
         Ok(far) => far,
         Err(why) => {
             let _ = stream.write_all(&reply(Reply::Refused)).await;
@@ -40,7 +39,7 @@ pub(crate) async fn carry(mut stream: Box<dyn Duplex>, links: Links, meter: &Met
 
 /// Reads a message; what comes after it stays in `bytes`.
 async fn read<T>(
-    stream: &mut Box<dyn Duplex>,
+    stream: &mut Box<dyn Near>,
     bytes: &mut Vec<u8>,
     parse: fn(&[u8]) -> Step<T>,
 ) -> Result<T, String> {

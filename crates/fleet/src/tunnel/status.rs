@@ -76,7 +76,7 @@ impl Status {
 
 /// Where a run writes what happens.
 pub(crate) struct Board {
-    tunnel: Tunnel,
+    pub(crate) tunnel: Tunnel,
     state: Mutex<State>,
     pub(crate) meters: Vec<Meter>,
     standing: watch::Sender<Standing>,

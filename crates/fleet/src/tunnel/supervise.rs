@@ -2,16 +2,18 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::tunnel::backoff::Backoff;
 use logic::tunnel::plan::{Check, Listen, Tunnel, Way};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::engine::{Engine, Link, failure, said};
 use super::relay::{self, Listener, To};
+pub use super::relay::{FAILED, READY};
 use super::run::Say;
 pub use super::status::Standing;
 use super::status::{Board, Connection, News, Status};
@@ -33,22 +35,37 @@ struct Keeper {
     /// What serves the remote forwards of the link that stands.
     remotes: Mutex<JoinSet<()>>,
     say: Say,
+    owner: Owner,
+    /// Why no more attempts are made.
+    given_up: watch::Sender<Option<String>>,
+}
+
+/// Whose tunnel it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// A run's: any program connects to its listeners, and what trying again cannot change ends it.
+    Run,
+    /// Of a program that it is a part of, which alone connects to its listeners. It is tried again for ever, since the program
+    /// goes on, and somebody may put right what is wrong.
+    Program,
 }
 
 impl Supervised {
     /// Listens for every local and dynamic forward. Nothing is connected yet: programs that come now wait.
     pub(crate) fn listen(
+        owner: Owner,
         engine: Arc<dyn Engine>,
         own: PathBuf,
         run: String,
         board: Arc<Board>,
-        tunnel: Tunnel,
         say: Say,
     ) -> Result<Self, Failure> {
+        let tunnel = board.tunnel.clone();
         let links = watch::Sender::new(None);
         let mut bound = Vec::new();
         for (at, forward) in tunnel.forwards.iter().enumerate() {
             let to = match &forward.way {
+                Way::Local { connect, .. } if owner == Owner::Program => To::Announced(connect.clone()),
                 Way::Local { connect, .. } => To::Fixed(connect.clone()),
                 Way::Dynamic { .. } => To::Socks,
                 Way::Remote { .. } => continue,
@@ -62,15 +79,18 @@ impl Supervised {
             tasks.spawn(relay::serve(listener, to, links.subscribe(), Arc::clone(&board), at));
         }
         let remotes = Mutex::new(JoinSet::new());
-        let keeper = Arc::new(Keeper { tunnel, engine, own, run, board, links, remotes, say });
+        let given_up = watch::Sender::new(None);
+        let keeper =
+            Arc::new(Keeper { tunnel, engine, own, run, board, links, remotes, say, owner, given_up });
         Ok(Self { keeper, tasks })
     }
 
     /// A tunnel as a part of another program: without a list, a lock and a control socket. It connects by itself, again and
-    /// again. `own` is a directory for the sockets of the engine.
+    /// again. `own` is a directory for the sockets of the engine. Whoever connects to a local forward reads first whether the
+    /// host has connected to the service: [`READY`], or [`FAILED`] and why.
     pub fn open(engine: Arc<dyn Engine>, own: PathBuf, tunnel: Tunnel, say: Say) -> Result<Self, Failure> {
-        let board = Arc::new(Board::new(tunnel.clone()));
-        let mut supervised = Self::listen(engine, own, super::place::new_run(), board, tunnel, say)?;
+        let board = Arc::new(Board::new(tunnel));
+        let mut supervised = Self::listen(Owner::Program, engine, own, super::place::new_run(), board, say)?;
         supervised.keep();
         Ok(supervised)
     }
@@ -79,6 +99,16 @@ impl Supervised {
     #[must_use]
     pub fn standing(&self) -> watch::Receiver<Standing> {
         self.keeper.board.standing()
+    }
+
+    /// Waits until no more attempts are made, and says why.
+    pub(crate) async fn given_up(&self) -> String {
+        let mut given_up = self.keeper.given_up.subscribe();
+        match given_up.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or_default(),
+            // It cannot be: the keeper is ours.
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// One attempt to connect.
@@ -162,7 +192,16 @@ impl Keeper {
         let mut remotes = JoinSet::new();
         for (at, forward) in self.tunnel.forwards.iter().enumerate() {
             let Way::Remote { connect, .. } = &forward.way else { continue };
-            let mut incoming = link.listen(forward).await?;
+            let incoming = timeout(LISTENING, link.listen(forward)).await;
+            let mut incoming = incoming.unwrap_or_else(|_| {
+                let what = format!(
+                    "forward {}: {} did not say within {} s whether it listens",
+                    forward.name,
+                    self.tunnel.host,
+                    LISTENING.as_secs()
+                );
+                Err(failure(Phase::Start, Reason::TimedOut, what, None))
+            })?;
             self.board.meters[at].listens(incoming.at.clone());
             let (board, connect) = (Arc::clone(&self.board), connect.clone());
             remotes.spawn(async move {
@@ -201,6 +240,10 @@ impl Keeper {
             }
             match self.connect().await {
                 Ok(()) => (self.say)(&format!("connected to {} again", self.tunnel.host)),
+                Err(failure) if self.owner == Owner::Run && is_final(failure.reason) => {
+                    self.given_up.send_replace(Some(said(&failure)));
+                    return;
+                }
                 Err(failure) => self.wait(&mut backoff, &failure).await,
             }
         }
@@ -239,6 +282,23 @@ impl Keeper {
 }
 
 const MOST_REMOTE: usize = 512;
+/// A host that was asked to listen says in this time whether it does.
+const LISTENING: Duration = Duration::from_secs(10);
+
+/// Whether a connection that stood once will not come back by trying again. Narrower than the opposite of [`is_transient`]: a port
+/// on which the old connection still listens there, or an agent that is started again, comes back by itself.
+fn is_final(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Configuration
+            | Reason::UnknownHost
+            | Reason::KeyChanged
+            | Reason::Impostor
+            | Reason::KeyRefused
+            | Reason::NoAlgorithm
+            | Reason::Denied
+    )
+}
 
 /// Whether trying again without changing anything can help.
 fn is_transient(reason: Reason) -> bool {

@@ -218,6 +218,11 @@ impl Sequence {
         };
     }
 
+    /// The tunnel broke under the job, for good; the job still has to end.
+    pub fn handle_broken(&mut self, text: String) {
+        self.problems.push(Problem { at: Act::Connect, text });
+    }
+
     /// How the job ended.
     pub fn handle_job(&mut self, end: JobEnd) {
         if self.at == Some(Act::Work) {

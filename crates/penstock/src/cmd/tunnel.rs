@@ -42,6 +42,9 @@ enum What {
         /// Return once it is up, and leave it to a process in the background
         #[arg(long)]
         detach: bool,
+        /// Ask nobody for anything: nobody is there
+        #[arg(long, hide = true)]
+        background: bool,
         /// Give up if the host cannot be reached, or a service does not answer, at the first attempt
         #[arg(long)]
         once: bool,
@@ -118,19 +121,36 @@ cannot be run. Otherwise 0 well, 1 it failed, 2 wrong usage or a wrong configura
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let places = Places::from_environment(|name| std::env::var(name).ok());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let ended = carry_out_command(arguments, &places, &runtime);
+    // Threads may wait for a file server that is gone, or at a prompt: the process does not.
+    ssh::keys::restore_terminal();
+    runtime.shutdown_timeout(LAST_WRITES);
+    ended
+}
+
+/// For what was learnt of hosts to reach the disk.
+const LAST_WRITES: Duration = Duration::from_secs(2);
+
+fn carry_out_command(
+    arguments: &Arguments,
+    places: &Places,
+    runtime: &tokio::runtime::Runtime,
+) -> Result<(), Failure> {
     match &arguments.command {
         What::Up { place, name, detach: true, .. } => {
             let tunnel = tunnel(place.config.as_ref(), name)?;
-            runtime.block_on(detach(&places, &tunnel))
+            runtime.block_on(detach(places, &tunnel))
         }
-        What::Up { place, name, once, .. } => {
+        What::Up { place, name, once, background, .. } => {
             let tunnel = tunnel(place.config.as_ref(), name)?;
             let patience = if *once { Patience::Once } else { Patience::Keep };
-            let verdict = runtime.block_on(carry_out(&places, tunnel, place.engine, Work::Hold, patience))?;
+            let asking = if *background { Asking::Nobody } else { Asking::Person };
+            let engine = engine(place.engine, asking);
+            let verdict = runtime.block_on(carry_out(places, tunnel, engine, Work::Hold, patience))?;
             ended_before(&verdict, 1)
         }
-        What::Down { name } => runtime.block_on(down(&places, name)),
-        What::Status { name, json } => runtime.block_on(status(&places, name.as_deref(), *json)),
+        What::Down { name } => runtime.block_on(down(places, name)),
+        What::Status { name, json } => runtime.block_on(status(places, name.as_deref(), *json)),
         What::With { place, name, job } => {
             let tunnel = tunnel(place.config.as_ref(), name)?;
             let job = match (job.as_slice(), &tunnel.job) {
@@ -142,20 +162,28 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 ([], Some(job)) => job.iter().map(OsString::from).collect(),
                 (job, _) => job.to_vec(),
             };
+            let engine = engine(place.engine, Asking::Person);
             let verdict =
-                runtime.block_on(carry_out(&places, tunnel, place.engine, Work::Job(job), Patience::Once))?;
+                runtime.block_on(carry_out(places, tunnel, engine, Work::Job(job), Patience::Once))?;
             match verdict.exit_code() {
                 0 => Ok(()),
                 code => Err(Failure::Status(code)),
             }
         }
         What::Unwind { config, name } => {
-            runtime.block_on(unwind_all(&places, config.as_ref(), name.as_deref()))
+            runtime.block_on(unwind_all(places, config.as_ref(), name.as_deref()))
         }
         What::Check { place, name } => {
             let tunnel = tunnel(place.config.as_ref(), name)?;
-            runtime.block_on(check(&places, tunnel, place.engine))
+            runtime.block_on(check(places, tunnel, place.engine))
         }
+    }
+}
+
+fn engine(carrier: Carrier, asking: Asking) -> Arc<dyn Engine> {
+    match carrier {
+        Carrier::Native => Arc::new(Native::new(asking)),
+        Carrier::Openssh => Arc::new(OpenSsh::new("ssh")),
     }
 }
 
@@ -163,16 +191,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn carry_out(
     places: &Places,
     tunnel: Tunnel,
-    engine: Carrier,
+    engine: Arc<dyn Engine>,
     work: Work,
     patience: Patience,
 ) -> Result<Verdict, Failure> {
     let say = teller(&tunnel.name);
     let begun = work.clone();
-    let engine: Arc<dyn Engine> = match engine {
-        Carrier::Native => Arc::new(Native::new(Asking::Person)),
-        Carrier::Openssh => Arc::new(OpenSsh::new("ssh")),
-    };
     let run = Run { tunnel, engine, places: places.clone(), work, patience, say: Arc::clone(&say) };
     let verdict = match run.to_the_end().await {
         Ok(verdict) => verdict,
@@ -208,6 +232,7 @@ async fn check(places: &Places, tunnel: Tunnel, engine: Carrier) -> Result<(), F
         print(&table(&status))?;
         return if status.is_well() { Ok(()) } else { Err(Failure::Status(1)) };
     }
+    let engine = self::engine(engine, Asking::Person);
     let verdict = carry_out(places, tunnel, engine, Work::Check, Patience::Once).await?;
     ended_before(&verdict, 1)
 }
@@ -222,7 +247,10 @@ async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
     let log = places.undo.join(format!("{name}.log"));
     let said = std::fs::File::create(&log)?;
     let program = std::env::current_exe()?;
-    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+    let arguments = std::env::args_os().skip(1).map(|argument| match argument == "--detach" {
+        true => "--background".into(),
+        false => argument,
+    });
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     // Ctrl-C in this terminal is not meant for it.
@@ -243,7 +271,16 @@ async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
 }
 
 async fn down(places: &Places, name: &str) -> Result<(), Failure> {
-    match ask(places, name, Asked::Down).await? {
+    let slow = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        complain(&format!("tunnel {name}: waiting until everything is down\n"));
+        std::future::pending().await
+    };
+    let down = tokio::select! {
+        down = ask(places, name, Asked::Down) => down?,
+        never = slow => never,
+    };
+    match down {
         Some(_) => print(&format!("tunnel {name} is down\n")),
         None if is_left(places, name) => Err(Failure::runtime(format!(
             "tunnel {name} does not run, but a run that was killed left something\n  hint: penstock tunnel unwind {name}"

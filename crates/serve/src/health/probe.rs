@@ -91,7 +91,8 @@ async fn exchange(
 ) -> Result<Passed, Cause> {
     let no_answer = || Cause::NoAnswer { after: times.whole };
     let (path, host, method, expect) = match &active.check {
-        Check::Tcp => return kept(&mut link, backend, times).await,
+        // A connection that opens is enough.
+        Check::Tcp => return Ok(times.elapsed()),
         Check::Http { path, host, method, expect } => (path, host, *method, *expect),
     };
     let own_host = host_of(backend);
@@ -111,22 +112,6 @@ async fn exchange(
     judge(status, expect)?;
     Ok(took)
 }
-
-/// A connection that opens is enough, but behind SSH it is ours that opens: when the host cannot connect, it is closed a moment
-/// later.
-async fn kept(link: &mut Link, backend: &BackendAddress, times: Times) -> Result<Passed, Cause> {
-    let opened = times.elapsed();
-    if let BackendAddress::Ssh { .. } = backend {
-        let until = times.deadline.min(Instant::now() + KEPT);
-        let mut first = [0; 1];
-        if let Ok(Ok(0) | Err(_)) = timeout_at(until.into(), link.read(&mut first)).await {
-            return Err(Cause::ClosedEarly);
-        }
-    }
-    Ok(opened)
-}
-
-const KEPT: Duration = Duration::from_millis(400);
 
 impl Times {
     fn elapsed(self) -> Duration {

@@ -102,7 +102,7 @@ pub(super) fn is_ours(path: &Path, metadata: &fs::Metadata) -> Result<(), Identi
 pub(super) struct Lock(#[allow(dead_code, reason = "held until it is dropped")] Flock<File>);
 
 impl Lock {
-    /// Waits for other writers.
+    /// Waits for other writers, but not for ever: one that is stopped or hangs must not hold us.
     pub(super) fn of(directory: &Path) -> Result<Self, IdentityError> {
         private_directory(directory)?;
         let path = directory.join(".lock");
@@ -123,6 +123,15 @@ impl Lock {
                 Err((_, Errno::EWOULDBLOCK)) => return Err(IdentityError::Locked(path)),
                 Err((_, errno)) => return Err(IdentityError::io("cannot lock", &path)(errno.into())),
             }
+        }
+    }
+
+    /// Whether nobody writes there now.
+    pub(super) fn is_free(directory: &Path) -> bool {
+        match File::open(directory.join(".lock")) {
+            Ok(file) => Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok(),
+            // Nobody has written there yet, or the writing will say what is wrong.
+            Err(_) => true,
         }
     }
 }

@@ -14,6 +14,7 @@ use logic::ssh::key::PublicKey;
 use super::IdentityError;
 use super::dns::{Anchor, Dns};
 use super::facts::{self, Seen};
+use super::files::Lock;
 use super::pending::{self, Pending};
 use super::store::{Change, Store};
 use crate::judge::{BoxFuture, Judge, Offered, Place, Verdict};
@@ -320,7 +321,7 @@ impl Judge for Identities {
             let (address, port) = match at {
                 Place::Address(address) => (Some(address.ip().to_canonical()), address.port()),
                 Place::Jumped { port, .. } => (None, *port),
-                Place::Command => (None, 22),
+                Place::Command { port } => (None, *port),
             };
             let offered = match offered {
                 Offered::Key(key) => logic::identity::Offered::Key(key.clone()),
@@ -354,8 +355,24 @@ impl Judge for Identities {
     }
 }
 
+impl Noticed {
+    fn is_empty(&self) -> bool {
+        self.effects.is_empty() && self.announced.is_empty() && self.facts.is_empty()
+    }
+}
+
+/// For programs that end at once. Whoever goes on flushes before, where it delays nobody.
 impl Drop for Identities {
     fn drop(&mut self) {
+        if self.noticed().is_empty() {
+            return;
+        }
+        let places = self.store.places();
+        if !Lock::is_free(&places.hosts()) || !Lock::is_free(&places.identity_state()) {
+            // This may be any thread: it cannot wait.
+            tracing::warn!("what was noticed of the identities of hosts is lost: somebody else writes there");
+            return;
+        }
         for error in self.flush().failed {
             tracing::warn!("what was noticed of the identities of hosts is lost: {error}");
         }

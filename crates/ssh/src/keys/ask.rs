@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{Signal, raise};
 use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
@@ -139,16 +140,27 @@ impl Ask for Person {
     }
 }
 
-/// Restores a terminal on every way out.
+/// The terminal that does not echo now, and how it was before.
+static QUIET: Mutex<Option<(File, Termios)>> = Mutex::new(None);
+
+/// Makes the terminal as it was before a question that is still open. For a process that ends without the answer: the thread
+/// that waits for it cannot be ended otherwise. A signal that kills the process at once leaves the terminal as it is.
+pub fn restore_terminal() {
+    let quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some((mut terminal, before)) = quiet {
+        let _ = tcsetattr(&terminal, SetArg::TCSAFLUSH, &before);
+        let _ = terminal.write_all(b"\n");
+    }
+}
+
+/// Restores the terminal when the question is over, whatever became of it.
 struct Quiet {
     terminal: File,
-    before: Termios,
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        let _ = tcsetattr(&self.terminal, SetArg::TCSAFLUSH, &self.before);
-        let _ = self.terminal.write_all(b"\n");
+        restore_terminal();
     }
 }
 
@@ -163,8 +175,10 @@ fn ask_on(terminal: File, question: &Question) -> Result<Zeroizing<String>, AskE
     during.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG);
     during.control_chars[SpecialCharacterIndices::VMIN as usize] = 1;
     during.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
-    tcsetattr(&terminal, SetArg::TCSAFLUSH, &during).map_err(|error| failed("silencing", &error))?;
-    let mut quiet = Quiet { terminal, before };
+    let kept = terminal.try_clone().map_err(|error| failed("asking", &error))?;
+    *QUIET.lock().unwrap_or_else(PoisonError::into_inner) = Some((kept, before));
+    let mut quiet = Quiet { terminal };
+    tcsetattr(&quiet.terminal, SetArg::TCSAFLUSH, &during).map_err(|error| failed("silencing", &error))?;
     quiet.terminal.write_all(question.text.as_bytes()).map_err(|error| failed("writing to", &error))?;
     let mut line = Zeroizing::new(Vec::with_capacity(LONGEST_ANSWER));
     loop {
