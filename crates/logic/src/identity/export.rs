@@ -91,9 +91,14 @@ mod tests {
     #[test]
     fn lines_are_of_the_host_that_was_named_wherever_it_is_and_bear_the_pattern() {
         let lines = |name: &str, port| lines_about(&index(), name, port, "[10.9.9.9]:4");
-        for (name, port) in
-            [("web1", 22), ("www", 22), ("web1.example.com", 22), ("10.0.0.1", 22), ("nas", 2222), ("web1", 2222)]
-        {
+        for (name, port) in [
+            ("web1", 22),
+            ("www", 22),
+            ("web1.example.com", 22),
+            ("10.0.0.1", 22),
+            ("nas", 2222),
+            ("web1", 2222),
+        ] {
             assert_eq!(lines(name, port), [format!("[10.9.9.9]:4 {KEY}")], "{name}");
         }
         for name in ["gone", "nobody", "10.0.0.9"] {

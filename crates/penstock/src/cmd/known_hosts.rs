@@ -76,7 +76,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (name, own_port) = asked.split_port();
     let port = arguments.port.or(own_port).unwrap_or(22);
     // The usual case reads one file; only aliases and trouble need all of them.
-    for id in [Name::with_port(name, port).ok().filter(|_| port != 22), name.parse().ok()].into_iter().flatten() {
+    for id in
+        [Name::with_port(name, port).ok().filter(|_| port != 22), name.parse().ok()].into_iter().flatten()
+    {
         let Some(index) = store.load_one(&id).map_err(Failure::runtime)? else { continue };
         let lines = lines_about(&index, name, port, pattern);
         let is_pinned = || match (&shown, index.find(name, port)) {
