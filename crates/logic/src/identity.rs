@@ -31,7 +31,7 @@ pub use export::{export, lines_about, offered};
 pub use host::{
     Address, Binding, Entry, HostFile, MOVES_KEPT, Move, PINS_KEPT, Pin, Proof, Root, Signer, Sshfp,
 };
-pub use import::{Import, Left, import};
+pub use import::{Called, Import, Left, import};
 pub use index::{Damage, Found, Index};
 pub use known_hosts::{KnownHosts, KnownLine, Marker, Names};
 pub use line::Fault;

@@ -83,13 +83,23 @@ impl User {
         self.store().change(&id, change).unwrap();
     }
 
+    /// Writes `~/.ssh/config`.
+    fn configure(&self, text: &str) {
+        let directory = self.home.path().join(".ssh");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("config"), text).unwrap();
+    }
+
     fn identities(&self) -> Arc<Identities> {
         Arc::new(Identities::load(self.store()).unwrap())
     }
 
     /// Runs `true` on a server that is asked for as `name`, with OpenSSH and our identities.
     fn ssh(&self, name: &str, sshd: &Sshd) -> Output {
-        let asks = format!("KnownHostsCommand={} known-hosts %H %I %t %K", env!("CARGO_BIN_EXE_penstock"));
+        let asks = format!(
+            "KnownHostsCommand={} known-hosts --port %p %k %H %I %t %K",
+            env!("CARGO_BIN_EXE_penstock")
+        );
         let mut command = self.command(tools::program("ssh"));
         for option in [
             asks.as_str(),
@@ -176,6 +186,51 @@ fn connect(identities: &Arc<Identities>, name: &str, sshd: &Sshd) -> Result<Opti
         session.close().await;
         Ok(note)
     })
+}
+
+/// Two hosts that are known, and an `ssh_config` that says where each is, for `ssh` as for `penstock run`.
+struct Fleet {
+    user: User,
+    web2: Sshd,
+    db1: Sshd,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        let (user, web2, db1) = (User::new(), Sshd::start(), Sshd::start());
+        user.pin("web2", &web2.host_key(), Some(ip(&web2)));
+        user.pin("db1", &db1.host_key(), Some(ip(&db1)));
+        Self { user, web2, db1 }
+    }
+
+    /// Writes where the hosts are, with our stanza below it.
+    fn says(&self, places: &[(&str, &Sshd, &str)]) {
+        let mut text = String::new();
+        for (name, sshd, more) in places {
+            text.push_str(&place(name, sshd));
+            text.push_str(more);
+        }
+        self.user.configure(&(text + &self.user.said(&["known-hosts", "--stanza"])));
+    }
+
+    /// What `ssh` comes to.
+    fn ssh(&self, arguments: &[&str]) -> Output {
+        let config = self.user.home.path().join(".ssh/config");
+        let mut ssh = self.user.command(tools::program("ssh"));
+        ssh.arg("-F").arg(config).args(arguments).args(["echo", "here"]);
+        run_to_end(&mut ssh, secs(20))
+    }
+}
+
+/// A block of `ssh_config` for a server.
+fn place(name: &str, sshd: &Sshd) -> String {
+    format!(
+        "Host {name}\n    HostName {}\n    Port {}\n    User {}\n    IdentityFile {}\n    IdentitiesOnly yes\n    BatchMode yes\n",
+        sshd.address,
+        sshd.port,
+        sshd.user,
+        sshd.client_key.display()
+    )
 }
 
 /// Nobody tried to log in there.
@@ -605,4 +660,244 @@ fn stanza_is_what_ssh_takes() {
         String::from_utf8_lossy(&output.stderr).contains("penstock: web1 is retired since "),
         "{output:?}"
     );
+}
+
+#[test]
+fn ssh_that_ssh_config_leads_to_another_known_host_is_refused_as_run_is() {
+    let fleet = Fleet::new();
+    fleet.says(&[("web2", &fleet.db1, ""), ("db1", &fleet.db1, "")]);
+    let output = fleet.ssh(&["web2"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(255), &b""[..]), "{said}");
+    assert!(said.contains("penstock: answered as db1, not web2; nothing was sent\n"), "{said}");
+    nothing_was_sent(&fleet.db1);
+    let run = fleet.user.penstock(&["run", "-w", "web2", "echo", "here"]);
+    assert_eq!(run.status.code(), Some(4), "{run:?}");
+    nothing_was_sent(&fleet.db1);
+    assert!(fleet.ssh(&["db1"]).status.success(), "the same place under its own name is right");
+}
+
+#[test]
+fn hosts_that_swapped_addresses_are_themselves_for_ssh_once_ssh_config_says_so() {
+    let fleet = Fleet::new();
+    // The hints are those of before the swap.
+    for (name, other) in [("web2", &fleet.db1), ("db1", &fleet.web2)] {
+        fleet.user.said(&["host", "move", name, &other.address.to_string()]);
+    }
+    fleet.says(&[("web2", &fleet.web2, ""), ("db1", &fleet.db1, "")]);
+    for name in ["web2", "db1"] {
+        let output = fleet.ssh(&[name]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "here\n", "{output:?}");
+        assert!(fleet.user.said(&["run", "-w", name, "echo", "here"]).contains("here"));
+    }
+}
+
+#[test]
+fn ssh_asks_by_alias_jump_proxy_command_and_address_as_by_name() {
+    let fleet = Fleet::new();
+    let proxy = format!("    ProxyCommand nc {} {}\n", fleet.web2.address, fleet.web2.port);
+    fleet.says(&[
+        ("web2", &fleet.web2, ""),
+        ("known", &fleet.web2, "    HostKeyAlias web2\n"),
+        ("liar", &fleet.web2, "    HostKeyAlias db1\n"),
+        ("db1", &fleet.db1, "    ProxyJump web2\n"),
+        ("crooked", &fleet.db1, "    HostKeyAlias web2\n    ProxyJump web2\n"),
+        ("piped", &fleet.web2, &format!("    HostKeyAlias web2\n{proxy}")),
+        ("127.*", &fleet.web2, "    HostName %h\n    CheckHostIP yes\n"),
+        ("stranger", &fleet.web2, ""),
+    ]);
+    // HostName of the pattern for addresses would come first otherwise.
+    let config = fleet.user.home.path().join(".ssh/config");
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replace(&format!("Host 127.*\n    HostName {}\n", fleet.web2.address), "Host 127.*\n");
+    fs::write(&config, text).unwrap();
+    let address = fleet.web2.address.to_string();
+    for (name, expected) in [
+        ("known", true),
+        ("liar", false),
+        ("db1", true),
+        ("crooked", false),
+        ("piped", true),
+        (address.as_str(), true),
+        ("stranger", false),
+    ] {
+        let output = fleet.ssh(&[name]);
+        assert_eq!(output.status.success(), expected, "{name}: {output:?}");
+    }
+    // scp and rsync run ssh themselves.
+    let (here, config) = (fleet.user.home.path().join("got"), fleet.user.home.path().join(".ssh/config"));
+    for (name, expected) in [("web2", true), ("liar", false)] {
+        let mut scp = fleet.user.command(tools::program("scp"));
+        scp.arg("-F").arg(&config).arg(format!("{name}:/etc/hostname")).arg(&here);
+        assert_eq!(run_to_end(&mut scp, secs(20)).status.success(), expected, "{name}");
+    }
+}
+
+#[test]
+fn stanza_of_before_names_no_address_and_is_told_to_be_pasted_anew() {
+    let fleet = Fleet::new();
+    let address = fleet.db1.address.to_string();
+    let output = fleet.user.penstock(&["known-hosts", &address, "ORDER", "NONE", "NONE"]);
+    assert_eq!(output.stdout, b"", "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("paste it anew"), "{output:?}");
+}
+
+/// What stands in `~/.ssh/known_hosts` of somebody who has used ssh so far, with hashed names if asked for.
+fn write_known_hosts(user: &User, lines: &str, hash: &[&str]) {
+    let file = user.home.path().join(".ssh/known_hosts");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, lines).unwrap();
+    if !hash.is_empty() {
+        let hashed = Command::new(tools::program("ssh-keygen")).args(hash).arg(&file).output().unwrap();
+        assert!(hashed.status.success(), "{hashed:?}");
+    }
+}
+
+#[test]
+fn import_calls_hosts_by_what_ssh_config_calls_them_plain_or_hashed() {
+    for hash in [&[][..], &["-Hf"][..]] {
+        let (user, web1, web2) = (User::new(), Sshd::start(), Sshd::start());
+        user.configure(&format!(
+            "{}{}{}",
+            place("web1", &web1),
+            place("web2 front", &web2),
+            place("www", &web1)
+        ));
+        let line = |sshd: &Sshd| format!("[{}]:{} {}\n", sshd.address, sshd.port, sshd.host_key());
+        write_known_hosts(&user, &(line(&web1) + &line(&web2)), hash);
+        let said = user.said(&["host", "import"]);
+        assert!(said.contains("took 2 hosts"), "{hash:?} {said}");
+        assert!(said.contains("  web1 is also www: one place in ssh_config, so one host\n"), "{said}");
+        assert!(said.contains("  web2 is also front: "), "{said}");
+        for name in ["web1", "web2", "www", "front"] {
+            assert!(user.said(&["run", "-w", name, "echo", "here"]).contains("here"), "{hash:?} {name}");
+        }
+        let show = user.said(&["host", "show", "web1"]);
+        assert!(show.contains(&format!("addr    {}  port={}\n", web1.address, web1.port)), "{show}");
+        assert!(show.contains(&format!("[{}]:{}", web1.address, web1.port)), "{show}");
+        assert!(user.said(&["host", "import"]).contains("took 0 hosts"), "a second time nothing is new");
+    }
+}
+
+#[test]
+fn import_without_known_hosts_says_what_comes_next() {
+    let said = User::new().said(&["host", "import"]);
+    assert!(said.contains("nothing to take over") && said.contains("penstock host add NAME"), "{said}");
+}
+
+#[test]
+fn advice_for_a_known_host_under_an_unknown_name_works_as_it_is() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let id = format!("[{}]:{}", web1.address, web1.port);
+    user.pin(&id, &web1.host_key(), None);
+    user.configure(&place("web1", &web1));
+    let run = user.penstock(&["run", "-w", "web1", "true"]);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    let command = format!("penstock host alias '{id}' web1");
+    assert!(said.contains(&command), "{said}");
+    let mut shell = user.command("sh");
+    shell.args(["-c", &command.replace("penstock", env!("CARGO_BIN_EXE_penstock"))]);
+    assert!(run_to_end(&mut shell, secs(20)).status.success());
+    user.said(&["run", "-w", "web1", "true"]);
+}
+
+#[test]
+fn hints_lead_run_and_explain_where_ssh_config_says_nothing() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web1.invalid", &web1.host_key(), None);
+    user.configure(&format!(
+        "Host *\n    User {}\n    IdentityFile {}\n    IdentitiesOnly yes\n",
+        web1.user,
+        web1.client_key.display()
+    ));
+    let lost = user.penstock(&["run", "-w", "web1.invalid", "true"]);
+    let said = String::from_utf8_lossy(&lost.stderr).into_owned();
+    assert!(said.contains("penstock host move web1.invalid ADDRESS"), "{said}");
+    let (address, port) = (web1.address.to_string(), web1.port.to_string());
+    user.said(&["host", "add", "web1.invalid", "--address", "127.9.9.9", "--port", &port]);
+    assert_eq!(
+        user.said(&["host", "move", "web1.invalid", &address]),
+        format!("web1.invalid is looked for at {address}\n")
+    );
+    assert!(user.said(&["run", "-w", "web1.invalid", "echo", "here"]).contains("here"));
+    let explained = user.said(&["ssh", "explain", "web1.invalid"]);
+    let connect = explained.lines().find(|line| line.starts_with("connect ")).unwrap();
+    assert!(connect.contains(&format!("{address}:{port} in ")), "{explained}");
+    assert!(explained.contains("asked what the server accepts: publickey"), "{explained}");
+}
+
+#[test]
+fn where_ssh_config_names_the_place_move_and_the_advice_for_a_swap_say_its_line() {
+    let fleet = Fleet::new();
+    fleet.user.configure(&(place("web2", &fleet.db1) + &place("db1", &fleet.web2)));
+    let line = format!("~/.ssh/config:2 says HostName {}: change it there", fleet.db1.address);
+    let moved = fleet.user.said(&["host", "move", "web2", &fleet.web2.address.to_string()]);
+    assert!(moved.contains(&line), "{moved}");
+    let run = fleet.user.penstock(&["run", "-w", "web2", "true"]);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(said.contains(&line) && said.contains("answered as db1, not web2"), "{said}");
+    nothing_was_sent(&fleet.db1);
+}
+
+#[test]
+fn host_that_moved_is_told_once_by_run_and_not_when_quiet() {
+    for (flags, told) in [(&[][..], true), (&["--json"][..], true), (&["-q"][..], false)] {
+        let (user, web1) = (User::new(), Sshd::start());
+        user.pin("web1", &web1.host_key(), Some("127.9.9.9".parse().unwrap()));
+        user.configure(&place("web1", &web1));
+        let all = [&["run", "-w", "web1"][..], flags, &["true"][..]].concat();
+        let output = user.penstock(&all);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        let note = format!("web1 moved 127.9.9.9 -> {}, same key", web1.address);
+        let event = format!("{{\"event\":\"note\",\"host\":\"web1\",\"text\":\"{note}\"}}\n");
+        match flags {
+            ["--json"] => assert!(shown.contains(&event), "{output:?}"),
+            _ => assert_eq!(said.contains(&format!("{note}\n")), told, "{output:?}"),
+        }
+        assert!(!user.penstock(&all).stderr.windows(5).any(|some| some == b"moved"), "it is recorded");
+    }
+}
+
+#[test]
+fn why_tells_what_is_known_of_a_host_that_does_not_answer() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web1", &web1.host_key(), Some(ip(&web1)));
+    let (port, address) = (web1.port.to_string(), web1.address.to_string());
+    drop(web1);
+    let output = user.penstock(&["host", "why", "web1", "--port", &port]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    for known in ["identity  web1\n", "pin       ssh-ed25519 SHA256:", &format!("hints     {address}\n")] {
+        assert!(said.contains(known), "{output:?}");
+    }
+    assert!(
+        said.contains("asked     connect to web1 at ") && said.contains("verdict   none: "),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn queue_forgets_hosts_that_were_enrolled_meanwhile() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.configure(&place("web1", &web1));
+    assert_eq!(user.penstock(&["run", "-w", "web1", "true"]).status.code(), Some(4));
+    assert!(user.said(&["host", "pending"]).contains("web1"));
+    write_known_hosts(&user, &format!("[{}]:{} {}\n", web1.address, web1.port, web1.host_key()), &[]);
+    user.said(&["host", "import"]);
+    assert_eq!(user.said(&["host", "pending"]), "nobody waits for enrolment\n");
+    user.said(&["host", "remove", "web1"]);
+    assert_eq!(
+        user.said(&["host", "pending"]),
+        "nobody waits for enrolment\n",
+        "it is out of the queue for good"
+    );
+}
+
+#[test]
+fn ssh_config_says_nothing_wrong_of_our_own_stanza() {
+    let user = User::new();
+    user.configure(&user.said(&["known-hosts", "--stanza"]));
+    let said = user.said(&["ssh", "config", "web1"]);
+    assert!(!said.contains("not followed:") && !said.contains("import this file"), "{said}");
 }

@@ -222,7 +222,7 @@ impl Client {
                 Fault::Library(fault) => {
                     explained(trouble::handshake(&fault, &heard, &name, &place), way.said.as_deref())
                 }
-                Fault::Refused(failure) => failure,
+                Fault::Refused(failure) => target.advised(failure),
             })?;
         timings.identity = begun.elapsed();
         if let Some(watcher) = &self.watcher {

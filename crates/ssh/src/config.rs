@@ -84,6 +84,12 @@ impl SshConfig {
         self.config.resolve(asked, &self.local, &Here)
     }
 
+    /// Every name that a `Host` line says as it is, in the order of the files.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<&str> {
+        self.config.hosts()
+    }
+
     /// Who asks, and from where.
     #[must_use]
     pub fn local(&self) -> &Local {

@@ -21,19 +21,25 @@ pub(crate) async fn resolve(target: &Target, lookups: &Semaphore) -> Result<Vec<
         return Ok(target.addresses.known.iter().map(|ip| SocketAddr::new(*ip, target.port)).collect());
     }
     let _turn = lookups.acquire().await;
-    match tokio::net::lookup_host((target.host.as_str(), target.port)).await {
-        Ok(found) => {
-            let found: Vec<_> = found.collect();
-            if found.is_empty() { Err(no_address(target, "no address")) } else { Ok(in_turns(found)) }
+    let hints: Vec<_> = target.addresses.hints.iter().map(|ip| SocketAddr::new(*ip, target.port)).collect();
+    // Where a hint will do, a name server that is silent does not hold up the host.
+    let patience = if hints.is_empty() { FOREVER } else { LOOKUP_BESIDE_HINTS };
+    let looked_up = tokio::net::lookup_host((target.host.as_str(), target.port));
+    let fault = match tokio::time::timeout(patience, looked_up).await {
+        Ok(Ok(found)) => {
+            let mut found = in_turns(found.collect());
+            let more: Vec<_> = hints.iter().filter(|hint| !found.contains(hint)).copied().collect();
+            found.extend(more);
+            if !found.is_empty() {
+                return Ok(found);
+            }
+            "no address".to_owned()
         }
-        Err(fault) => {
-            let why = fault.to_string();
-            Err(no_address(
-                target,
-                why.strip_prefix("failed to lookup address information: ").unwrap_or(&why),
-            ))
-        }
-    }
+        _ if !hints.is_empty() => return Ok(hints),
+        Ok(Err(fault)) => fault.to_string(),
+        Err(_) => "no answer".to_owned(),
+    };
+    Err(no_address(target, fault.strip_prefix("failed to lookup address information: ").unwrap_or(&fault)))
 }
 
 /// Connects to the first address that answers.
@@ -81,7 +87,15 @@ fn in_turns(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
 }
 
 fn no_address(target: &Target, why: &str) -> Failure {
-    failure(Phase::Resolve, Reason::NoAddress, format!("look up {} for {}: {why}", target.host, target.name))
+    let detail = format!("look up {} for {}: {why}", target.host, target.name);
+    let advice = match &target.said.host {
+        Some(line) => format!("{line}: change it there"),
+        None => format!(
+            "say where it is: HostName for {0} in ~/.ssh/config, or, once it is enrolled, penstock host move {0} ADDRESS",
+            target.name
+        ),
+    };
+    advised(Phase::Resolve, Reason::NoAddress, detail, &advice)
 }
 
 fn refused(name: &str, address: SocketAddr, fault: &io::Error) -> Failure {
@@ -118,6 +132,9 @@ fn refused(name: &str, address: SocketAddr, fault: &io::Error) -> Failure {
 
 /// An address has so much time before the next is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
+
+/// How long a name is looked up where its host has hints.
+const LOOKUP_BESIDE_HINTS: Duration = Duration::from_secs(2);
 
 /// The caller has a limit.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);

@@ -42,4 +42,4 @@ pub use process::{Event, Exec, Process, Stdin, Terminal};
 pub use session::Session;
 pub use sftp::{Moved, Sftp, TransferError};
 pub use stream::Stream;
-pub use target::{Addresses, Algorithms, Configured, KeepAlive, Proxy, Purpose, Rekey, Target};
+pub use target::{Addresses, Algorithms, Configured, KeepAlive, Proxy, Purpose, Rekey, Said, Target};

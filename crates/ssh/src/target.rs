@@ -7,8 +7,10 @@ use std::time::Duration;
 use crate::keys::KeyPlan;
 
 mod configured;
+mod hints;
 
 pub use configured::Configured;
+pub use hints::Said;
 
 /// One host, and how to reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -21,6 +23,8 @@ pub struct Target {
     pub addresses: Addresses,
     /// The TCP port.
     pub port: u16,
+    /// Who said where it is.
+    pub said: Said,
     /// Who we log in as.
     pub user: String,
     /// What the connection goes through.
@@ -48,6 +52,7 @@ impl Target {
             host: name.to_owned(),
             addresses: Addresses::default(),
             port: 22,
+            said: Said::default(),
             user: user.to_owned(),
             proxy: Proxy::None,
             keys: KeyPlan::default(),
@@ -65,6 +70,8 @@ impl Target {
 pub struct Addresses {
     /// Tried in this order. With none the host's name is looked up.
     pub known: Vec<IpAddr>,
+    /// Tried after those that the name has, and where it has none.
+    pub hints: Vec<IpAddr>,
 }
 
 /// What a connection goes through.

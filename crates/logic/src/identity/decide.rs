@@ -336,10 +336,15 @@ impl Case<'_> {
 
     fn known_elsewhere(&self, other: &HostFile) -> Said {
         let (name, other) = (self.name(), other.name());
+        // A shell would take brackets for a pattern.
+        let quote = |name: &str| if name.contains('[') { format!("'{name}'") } else { name.to_owned() };
         Said {
             message: format!("{name} is not enrolled, and answered as {other}; nothing was sent"),
             advice: format!(
-                "ask for it as {other}, or make it another name of it: penstock host alias {other} {name}"
+                "if that is the same host: penstock host alias {} {}; for all that ssh_config names and known_hosts knows: \
+                 penstock host import",
+                quote(other.as_str()),
+                quote(name)
             ),
         }
     }
@@ -431,7 +436,7 @@ impl Case<'_> {
             ),
             advice: format!(
                 "if it was restored from a backup, read the fingerprint on its console, then: \
-                 penstock host add {name} --fingerprint SHA256:..."
+                 penstock host add {name} --replace --fingerprint SHA256:..."
             ),
         }
     }

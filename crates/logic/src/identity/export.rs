@@ -3,26 +3,22 @@
 use super::certificate::{HostCertificate, Signature};
 use super::host::HostFile;
 use super::index::{Found, Index};
-use super::name::Name;
 use crate::ssh::key::PublicKey;
 
-/// The lines about `asked`, which OpenSSH writes as `name` or `[name]:port`, each with that name in front. None for a host
-/// that is not known, damaged or retired.
+/// The lines about the host that is called `name`, each with `pattern` in front: what OpenSSH compares with, which is made
+/// of an address as often as not. None for a host that is not known, damaged or retired.
 #[must_use]
-pub fn lines_about(index: &Index, asked: &Name) -> Vec<String> {
-    let (name, port) = asked.split_port();
-    let host = match index.find(name, port.unwrap_or(22)) {
-        Found::Host(host) if host.retired().is_some() || host.is_elsewhere(port.unwrap_or(22)) => {
-            return Vec::new();
-        }
+pub fn lines_about(index: &Index, name: &str, port: u16, pattern: &str) -> Vec<String> {
+    let host = match index.find(name, port) {
+        Found::Host(host) if host.retired().is_some() => return Vec::new(),
         Found::Host(host) => Some(host),
         Found::Nobody => None,
         Found::Damaged(_) | Found::Ambiguous(_) => return Vec::new(),
     };
     let Ok(bound) = index.bound(name, host) else { return Vec::new() };
-    let pins = host.into_iter().flat_map(HostFile::pins).map(|pin| format!("{asked} {}", pin.key));
-    let authorities = bound.iter().map(|one| format!("@cert-authority {asked} {}", one.key));
-    let revoked = index.revoked().map(|key| format!("@revoked {asked} {key}"));
+    let pins = host.into_iter().flat_map(HostFile::pins).map(|pin| format!("{pattern} {}", pin.key));
+    let authorities = bound.iter().map(|one| format!("@cert-authority {pattern} {}", one.key));
+    let revoked = index.revoked().map(|key| format!("@revoked {pattern} {key}"));
     let mut lines: Vec<String> = pins.chain(authorities).collect();
     if !lines.is_empty() {
         lines.extend(revoked);
@@ -93,15 +89,20 @@ mod tests {
     }
 
     #[test]
-    fn aliases_addresses_and_ports_lead_to_the_lines_of_their_host() {
-        let lines = |asked: &str| lines_about(&index(), &asked.parse().unwrap());
-        for asked in
-            ["web1", "www", "web1.example.com", "10.0.0.1", "[nas]:2222", "[10.0.0.2]:2222", "[web1]:2222"]
-        {
-            assert_eq!(lines(asked), [format!("{asked} {KEY}")]);
+    fn lines_are_of_the_host_that_was_named_wherever_it_is_and_bear_the_pattern() {
+        let lines = |name: &str, port| lines_about(&index(), name, port, "[10.9.9.9]:4");
+        for (name, port) in [
+            ("web1", 22),
+            ("www", 22),
+            ("web1.example.com", 22),
+            ("10.0.0.1", 22),
+            ("nas", 2222),
+            ("web1", 2222),
+        ] {
+            assert_eq!(lines(name, port), [format!("[10.9.9.9]:4 {KEY}")], "{name}");
         }
-        for asked in ["gone", "nobody", "nas", "[nas]:22", "[nas]:2201"] {
-            assert_eq!(lines(asked), Vec::<String>::new(), "{asked}");
+        for name in ["gone", "nobody", "10.0.0.9"] {
+            assert_eq!(lines(name, 22), Vec::<String>::new(), "{name}");
         }
     }
 

@@ -35,13 +35,29 @@ pub struct Left {
     pub why: String,
 }
 
+/// What somebody calls a host whose keys OpenSSH files under another name: a `Host` of `ssh_config` with a `HostName`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Called {
+    /// What it is called: the identity.
+    pub name: Name,
+    /// Where it is, as it is written in `known_hosts`: an address or a name, `[...]:port` for another port than 22.
+    pub place: Name,
+}
+
 /// Turns a file into identities. Hashed names are found among `candidates`: names that the user gave, aliases of
-/// `ssh_config`, hosts that are known.
+/// `ssh_config`, hosts that are known. A host that `called` names gets that name; where several do, the first is its
+/// identity and the others are aliases.
 #[must_use]
-pub fn import(file: &KnownHosts, candidates: &[String], index: &Index, today: Date) -> Import {
+pub fn import(
+    file: &KnownHosts,
+    candidates: &[String],
+    called: &[Called],
+    index: &Index,
+    today: Date,
+) -> Import {
     let mut import = Import::default();
     import.left.extend(file.faults.iter().map(|fault| Left { line: fault.line, why: fault.message.clone() }));
-    let mut work = Work { hosts: BTreeMap::new(), names: BTreeMap::new(), index, today, import };
+    let mut work = Work { hosts: BTreeMap::new(), names: BTreeMap::new(), called, index, today, import };
     // Names first: a line that has only an address then finds the host that has its key.
     let (named, bare): (Vec<&KnownLine>, Vec<&KnownLine>) =
         file.lines.iter().partition(|line| !names_of(line, candidates).iter().all(|name| is_address(name)));
@@ -58,6 +74,7 @@ struct Work<'i> {
     hosts: BTreeMap<Name, HostFile>,
     /// Which host a name of an earlier line belongs to.
     names: BTreeMap<Name, Name>,
+    called: &'i [Called],
     index: &'i Index,
     today: Date,
     import: Import,
@@ -95,7 +112,8 @@ impl Work<'_> {
             .map(|name| name.parse())
             .collect::<Result<_, _>>()
             .map_err(|error| format!("{error}"))?;
-        let id = self.identity(&names, &line.key);
+        let called: Vec<&Called> = self.called.iter().filter(|one| names.contains(&one.place)).collect();
+        let id = self.identity(&names, &called, &line.key);
         let known = match self.index.find(id.as_str(), 22) {
             Found::Host(host) => Some(host.clone()),
             Found::Damaged(damage) => return Err(format!("{} is damaged: repair it first", damage.path)),
@@ -125,7 +143,20 @@ impl Work<'_> {
             let proof = Proof::KnownHosts;
             host.pin_key(Pin { key: line.key.clone(), proof, date: self.today, by: None, absent: None });
         }
-        for name in names {
+        for one in &called {
+            let (place, port) = one.place.split_port();
+            match place.parse::<std::net::IpAddr>() {
+                Ok(address) => host.add_address(address),
+                Err(_) if place != one.name.as_str() => {
+                    place.parse().into_iter().for_each(|place| host.add_dns(place));
+                }
+                Err(_) => {}
+            }
+            if let Some(port) = port {
+                host.set_port(port);
+            }
+        }
+        for name in called.iter().map(|one| one.name.clone()).chain(names) {
             match name.address() {
                 Some(address) if name != id => host.add_address(address),
                 _ if name != id => host.add_alias(name.clone()),
@@ -137,10 +168,10 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The identity of a line: the host that has one of its names already; for addresses alone the host that has the key;
-    /// else its first name.
-    fn identity(&self, names: &[Name], key: &PublicKey) -> Name {
-        let known = names.iter().find_map(|name| {
+    /// The identity of a line: the host that has one of its names already; what it is called; for addresses alone the host
+    /// that has the key; else its first name.
+    fn identity(&self, names: &[Name], called: &[&Called], key: &PublicKey) -> Name {
+        let known = called.iter().map(|one| &one.name).chain(names).find_map(|name| {
             let here = self.names.get(name).cloned();
             here.or_else(|| match self.index.find(name.as_str(), 22) {
                 Found::Host(host) => Some(host.name().clone()),
@@ -149,6 +180,9 @@ impl Work<'_> {
         });
         if let Some(known) = known {
             return known;
+        }
+        if let Some(one) = called.first() {
+            return one.name.clone();
         }
         match names.iter().find(|name| name.address().is_none()) {
             Some(name) if !is_address(name.as_str()) => name.clone(),

@@ -183,6 +183,16 @@ impl Config {
         Self { loaded: load::Loaded::default(), known: Catalogue::openssh() }
     }
 
+    /// Every name that a `Host` line says as it is, without a pattern, in the order of the files, each once.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        self.loaded.sources.iter().for_each(|source| source.hosts(&mut names));
+        let mut seen = std::collections::HashSet::new();
+        names.retain(|name| seen.insert(*name));
+        names
+    }
+
     /// What holds for a host.
     ///
     /// # Errors

@@ -15,9 +15,12 @@ use crate::paste::quote;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The host, as ssh writes it (%H): NAME or [NAME]:PORT
+    /// The host as it is called: what was typed, or HostKeyAlias (%k)
     #[arg(required_unless_present = "stanza")]
-    host: Option<String>,
+    name: Option<String>,
+    /// What ssh compares the lines with (%H), made of the address [default: NAME]
+    #[arg(value_name = "PATTERN")]
+    pattern: Option<String>,
     /// Why ssh asks (%I): ORDER, HOSTNAME or ADDRESS
     reason: Option<String>,
     /// The type of the key that the host showed (%t)
@@ -25,15 +28,20 @@ pub struct Arguments {
     kind: Option<String>,
     /// The key that the host showed (%K)
     key: Option<String>,
+    /// The port that ssh connects to (%p) [default: that of NAME, else 22]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
     /// Print the lines to paste into ~/.ssh/config
-    #[arg(long, conflicts_with = "host")]
+    #[arg(long, conflicts_with = "name")]
     stanza: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   penstock known-hosts --stanza >> ~/.ssh/config
-  ssh -o KnownHostsCommand='/usr/bin/penstock known-hosts %H %I %t %K' -o UserKnownHostsFile=none web1";
+  penstock known-hosts web1
+
+The name is the identity: %k is what somebody typed, and %H what ssh_config or the DNS made of it, which proves nothing.";
 
 /// Prints the lines.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -41,25 +49,39 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         // ssh wants an absolute path.
         let program = quote(&std::env::current_exe()?);
         return print(&format!(
-            "Host *\n    KnownHostsCommand {program} known-hosts %H %I %t %K\n    UserKnownHostsFile none\n    \
+            "Host *\n    KnownHostsCommand {program} known-hosts --port %p %k %H %I %t %K\n    UserKnownHostsFile none\n    \
              GlobalKnownHostsFile none\n    StrictHostKeyChecking yes\n    UpdateHostKeys no\n"
         ));
     }
-    let asked = arguments.host.as_deref().unwrap_or_default();
+    let asked = arguments.name.as_deref().unwrap_or_default();
     // A name that cannot be one of ours has no lines; ssh refuses it.
     let Ok(asked) = asked.parse::<Name>() else { return Ok(()) };
+    let pattern = arguments.pattern.as_deref().unwrap_or(asked.as_str());
+    if matches!(pattern, "ORDER" | "HOSTNAME" | "ADDRESS") {
+        complain(
+            "penstock: KnownHostsCommand hands over an address where the name belongs, so every host is refused\n  \
+             paste it anew: penstock known-hosts --stanza\n",
+        );
+        return Ok(());
+    }
+    // It goes into a file of lines.
+    if pattern.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Ok(());
+    }
     let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
     let shown = match (arguments.kind.as_deref(), arguments.key.as_deref()) {
         (Some(kind), Some(key)) if arguments.reason.as_deref() == Some("HOSTNAME") => offered(kind, key),
         _ => None,
     };
-    let (name, port) = asked.split_port();
-    let port = port.unwrap_or(22);
+    let (name, own_port) = asked.split_port();
+    let port = arguments.port.or(own_port).unwrap_or(22);
     // The usual case reads one file; only aliases and trouble need all of them.
-    for id in [Some(asked.clone()), name.parse().ok()].into_iter().flatten() {
+    for id in
+        [Name::with_port(name, port).ok().filter(|_| port != 22), name.parse().ok()].into_iter().flatten()
+    {
         let Some(index) = store.load_one(&id).map_err(Failure::runtime)? else { continue };
-        let lines = lines_about(&index, &asked);
-        let is_pinned = || match (&shown, index.find(asked.as_str(), 22)) {
+        let lines = lines_about(&index, name, port, pattern);
+        let is_pinned = || match (&shown, index.find(name, port)) {
             (Some(shown), logic::identity::Found::Host(host)) => host.pin(shown.key()).is_some(),
             _ => true,
         };
@@ -84,7 +106,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             complain(&format!("penstock: {}\n  {}\n", plain(&message), plain(&advice)));
         }
     }
-    write(&lines_about(&index, &asked))
+    write(&lines_about(&index, name, port, pattern))
 }
 
 fn write(lines: &[String]) -> Result<(), Failure> {

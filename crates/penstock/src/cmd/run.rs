@@ -19,6 +19,7 @@ use fleet::run::{Limits, Order, Outcome, Parallel, Pause, Plan, Steps, summary};
 use logic::fleet::script;
 use logic::fleet::verdict::Status;
 use logic::fleet::waves::{StopIf, Waves};
+use ssh::identity::Identities;
 use tokio::sync::Notify;
 
 use crate::output::{Failure, complain, plain, plain_lines, print};
@@ -217,6 +218,9 @@ async fn whole(arguments: &Arguments, names: Vec<String>, sessions: usize) -> Re
     };
     let plan = Plan { hosts, order, engine, limits, steps, journal };
     let outcome = fleet::run::run(plan, board, brake, out).await;
+    if let Some(identities) = &identities {
+        tell_notes(arguments, identities)?;
+    }
     // Moves and rotations of keys that were seen on the way.
     for error in identities.map(|identities| identities.flush().failed).unwrap_or_default() {
         complain(&format!("note: {}\n", plain(&error.to_string())));
@@ -291,6 +295,22 @@ fn sessions(arguments: &Arguments) -> Result<usize, Failure> {
         return Err(Failure::runtime(format!("{limit} descriptors are too few for a single host")));
     }
     Ok(room.min(wanted))
+}
+
+/// What was noticed of hosts that are who they should be: that they moved.
+fn tell_notes(arguments: &Arguments, identities: &Identities) -> Result<(), Failure> {
+    for (host, note) in identities.take_notes() {
+        if arguments.show.json {
+            let line = serde_json::json!({ "event": "note", "host": host, "text": note });
+            match print(&format!("{line}\n")) {
+                Err(Failure::OutputClosed) | Ok(()) => {}
+                Err(error) => return Err(error),
+            }
+        } else if !arguments.show.is_quiet() {
+            complain(&format!("{}\n", plain(&note)));
+        }
+    }
+    Ok(())
 }
 
 fn tell(arguments: &Arguments, names: &[String], outcome: &Outcome) -> Result<(), Failure> {

@@ -107,6 +107,12 @@ pub enum Answer {
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (What::Methods, Answer::Refused { next }) = (&self.what, &self.answer) {
+            // A question, not a try: the answer is a list.
+            let accepted =
+                if next.is_empty() { "nothing that we can do".to_owned() } else { next.join(", ") };
+            return write!(f, "asked what the server accepts: {accepted}");
+        }
         match (&self.what, &self.source) {
             (What::Methods, _) => f.write_str("asked what the server accepts")?,
             (What::Interactive, _) => f.write_str("keyboard-interactive")?,

@@ -40,6 +40,8 @@ struct Noticed {
     shown: HashMap<String, (Name, PublicKey)>,
     announced: BTreeMap<Name, (PublicKey, Vec<PublicKey>)>,
     facts: BTreeMap<Name, Facts>,
+    /// What is to be said of each host, by the name it was asked for.
+    notes: BTreeMap<String, String>,
 }
 
 /// What a flush wrote.
@@ -88,6 +90,11 @@ impl Identities {
     #[must_use]
     pub fn changed(&self) -> usize {
         self.noticed().changed.len()
+    }
+
+    /// What is worth saying of hosts that were accepted since this was last asked: the name, and the line.
+    pub fn take_notes(&self) -> BTreeMap<String, String> {
+        std::mem::take(&mut self.noticed().notes)
     }
 
     /// Notes what was negotiated with a host, for the audit.
@@ -164,9 +171,10 @@ impl Identities {
         let noticed = {
             let mut kept = self.noticed();
             let taken = std::mem::take(&mut *kept);
-            // These two are the run's memory, not work to be done.
+            // These are the run's memory, not work to be done.
             kept.changed.clone_from(&taken.changed);
             kept.shown.clone_from(&taken.shown);
+            kept.notes.clone_from(&taken.notes);
             taken
         };
         let mut flushed = Flushed::default();
@@ -341,6 +349,9 @@ impl Judge for Identities {
                 (&decision.verdict, &offered, &decision.host)
             {
                 noticed.shown.insert(name.to_owned(), (host.clone(), key.clone()));
+            }
+            if let Verdict::Accepted { note: Some(note) } = &decision.verdict {
+                noticed.notes.insert(name.to_owned(), note.clone());
             }
             noticed.effects.extend(decision.effects);
             decision.verdict

@@ -6,7 +6,7 @@ use std::time::Duration;
 use logic::fleet::ending::{Failure, Phase, Reason, Remote};
 use logic::ssh::config::{self, Agent, Asked, Faults, Hop, Jump, KeyFile, Keyword, Notice, Resolved, Value};
 
-use super::{Algorithms, KeepAlive, Proxy, Rekey, Target};
+use super::{Algorithms, KeepAlive, Proxy, Rekey, Said, Target};
 use crate::config::SshConfig;
 use crate::keys::{Identity, KeyPlan, Method, Named, OtherKeys};
 
@@ -101,6 +101,7 @@ fn target(resolved: &Resolved, home: &str, proxy: Proxy) -> Target {
     let mut target = Target::new(resolved.identity(), &resolved.user);
     target.host.clone_from(&resolved.host);
     target.port = resolved.port;
+    target.said = Said::of(resolved, home);
     target.proxy = proxy;
     target.keys = key_plan(resolved, home);
     let list = |names: &Option<Vec<String>>| names.clone().unwrap_or_default();

@@ -105,13 +105,22 @@ impl HostFile {
 
     /// Takes the hint of an address away.
     pub fn drop_address(&mut self, address: IpAddr) {
+        self.drop_hint(|all| all.addresses.retain(|known| *known != address));
+    }
+
+    /// Takes the hint `dns:NAME` away.
+    pub fn drop_dns(&mut self, name: &Name) {
+        self.drop_hint(|all| all.names.retain(|known| known != name));
+    }
+
+    fn drop_hint(&mut self, drop: impl Fn(&mut Address)) {
         for line in &mut self.lines {
-            if let Some(Entry::Address(all)) = &line.entry
-                && all.addresses.contains(&address)
-            {
-                let mut all = all.clone();
-                all.addresses.retain(|known| *known != address);
-                line.replace(Entry::Address(all));
+            if let Some(Entry::Address(all)) = &line.entry {
+                let mut left = all.clone();
+                drop(&mut left);
+                if left != *all {
+                    line.replace(Entry::Address(left));
+                }
             }
         }
         let is_empty =

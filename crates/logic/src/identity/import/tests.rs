@@ -11,7 +11,7 @@ fn today() -> Date {
 }
 
 fn take(text: &str, index: &Index) -> Import {
-    import(&KnownHosts::parse(text), &[], index, today())
+    import(&KnownHosts::parse(text), &[], &[], index, today())
 }
 
 #[test]

@@ -136,6 +136,9 @@ fn judge(keyword: Keyword, value: &Value) -> Option<(Effect, &'static str)> {
             "the agent is not forwarded: commands there cannot log in elsewhere with your keys",
         ),
         Keyword::ForwardX11 => unless_off(Ignored, "no X11 programs"),
+        Keyword::KnownHostsCommand if word.contains(" known-hosts --port %p %k ") => {
+            Some((Harmless, "it asks `penstock host`, which judges host keys here too"))
+        }
         Keyword::KnownHostsCommand => {
             unless_off(Ignored, "host keys are judged by `penstock host`, which does not ask this command")
         }
@@ -147,6 +150,9 @@ fn judge(keyword: Keyword, value: &Value) -> Option<(Effect, &'static str)> {
         }
         Keyword::StrictHostKeyChecking if matches!(word, "false" | "accept-new") => {
             Some((Ignored, "host keys are judged by `penstock host`, which accepts nobody unseen"))
+        }
+        Keyword::UserKnownHostsFile | Keyword::GlobalKnownHostsFile if names_none(value) => {
+            Some((Harmless, "no file: host keys are judged by `penstock host`"))
         }
         Keyword::UserKnownHostsFile | Keyword::GlobalKnownHostsFile => {
             Some((Ignored, "host keys are judged by `penstock host`: import this file there"))
@@ -183,5 +189,14 @@ fn judge(keyword: Keyword, value: &Value) -> Option<(Effect, &'static str)> {
             unless_off(Harmless, "does not concern commands without a person at the keyboard")
         }
         _ => None,
+    }
+}
+
+/// Whether only `none` stands there.
+fn names_none(value: &Value) -> bool {
+    match value {
+        Value::Words(words) => words.iter().all(|word| word.eq_ignore_ascii_case("none")),
+        Value::Text(text) => text.eq_ignore_ascii_case("none"),
+        _ => false,
     }
 }

@@ -17,6 +17,23 @@ pub(super) struct Source {
     pub wants_final: bool,
 }
 
+impl Source {
+    /// Names of `Host` lines that are no patterns, here and in what is included.
+    pub fn hosts<'s>(&'s self, names: &mut Vec<&'s str>) {
+        for line in &self.lines {
+            match &line.item {
+                Item::Host(patterns) => {
+                    names.extend(
+                        patterns.iter().map(String::as_str).filter(|name| !name.contains(['*', '?', '!'])),
+                    );
+                }
+                Item::Include(files) => files.iter().for_each(|file| file.hosts(names)),
+                _ => {}
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Line {
     pub place: Place,

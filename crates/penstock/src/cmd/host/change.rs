@@ -1,14 +1,17 @@
 //! Small changes: names, addresses, and keys that are over.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use clap::Args;
 use logic::identity::{HostFile, Name};
+use logic::ssh::config::Asked;
 use logic::ssh::key::PublicKey;
 use ssh::identity::{IdentityError, Store, enrol, now};
+use ssh::{ConfigFiles, Said, SshConfig};
 
 use super::{failure, known, load, said};
-use crate::output::{Failure, print};
+use crate::output::{Failure, plain_lines, print};
 
 /// One host.
 #[derive(Debug, Args)]
@@ -104,6 +107,10 @@ pub(super) fn relocate(store: &Store, arguments: &Move) -> Result<(), Failure> {
     let change = match arguments.address.parse::<IpAddr>() {
         Ok(to) => edit(store, &name, |host| {
             let family: Vec<IpAddr> = host.address().addresses;
+            // It is there, whatever names led to it before.
+            for old in host.address().names {
+                host.drop_dns(&old);
+            }
             for old in family.into_iter().filter(|old| old.is_ipv4() == to.is_ipv4() && *old != to) {
                 host.drop_address(old);
             }
@@ -114,8 +121,38 @@ pub(super) fn relocate(store: &Store, arguments: &Move) -> Result<(), Failure> {
             edit(store, &name, |host| host.add_dns(dns))?
         }
     };
-    print(&said(change, &format!("{name} is looked for at {}", arguments.address)))
+    let mut text = said(change, &format!("{name} is looked for at {}", arguments.address));
+    if let Some(elsewhere) = said_elsewhere(&name, &arguments.address) {
+        text.push_str(&format!("  but {elsewhere}\n"));
+    }
+    print(&plain_lines(&text))
 }
+
+/// Who else says where a host is, and is listened to first.
+fn said_elsewhere(name: &Name, address: &str) -> Option<String> {
+    let asked = Asked { host: name.split_port().0.to_owned(), ..Asked::default() };
+    let config = SshConfig::read(&ConfigFiles::Usual).ok()?;
+    let resolved = config.resolve(&asked).ok()?;
+    if let Some(line) = Said::of(&resolved, &config.local().home).host {
+        let agrees = resolved.host.eq_ignore_ascii_case(address);
+        return (!agrees).then(|| format!("{line}: change it there; ssh and penstock go where that says"));
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    let host = resolved.host.clone();
+    std::thread::spawn(move || {
+        let found = (host.as_str(), 22).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        let _ = tell.send(found.unwrap_or_default());
+    });
+    let found = told.recv_timeout(LOOKUP).ok()?;
+    let first = found.first()?.ip();
+    let agrees = found.iter().any(|found| address.parse().is_ok_and(|address: IpAddr| address == found.ip()));
+    (!agrees).then(|| {
+        format!("the DNS (or /etc/hosts) says that {0} is {first}: change it there, or say HostName in ~/.ssh/config", resolved.host)
+    })
+}
+
+/// How long a name is looked up for a remark.
+const LOOKUP: Duration = Duration::from_secs(2);
 
 pub(super) fn alias(store: &Store, pair: &Pair) -> Result<(), Failure> {
     let index = load(store)?;

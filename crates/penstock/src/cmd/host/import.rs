@@ -6,15 +6,18 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use logic::identity::{Import, KnownHosts, export as lines_of, import};
+use logic::identity::{Called, Import, KnownHosts, Name, export as lines_of, import};
+use logic::ssh::config::Asked;
 use ssh::identity::{Store, now};
+use ssh::{ConfigFiles, SshConfig};
 
 use super::{failure, load};
 use crate::output::{Failure, plain, print};
 
 /// Take the hosts of known_hosts files over
 ///
-/// Lines of one host become one file. Hashed names are found among the hosts that are known, the aliases of
+/// Lines of one host become one file. A host that ~/.ssh/config gives a name (Host web1, HostName 10.0.0.1) is called by it;
+/// of several names for one place the first is the identity. Hashed names are found among the hosts that are known, the aliases of
 /// ~/.ssh/config, and the names given here. What is not taken is told with its line and the reason; nothing that is
 /// pinned is changed.
 #[derive(Debug, Args)]
@@ -50,17 +53,29 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
             home.ok_or_else(|| Failure::usage("HOME is not set: name the file"))?.join(".ssh/known_hosts"),
         );
     }
+    let called = called();
     let mut text = String::new();
     for path in &files {
         let shown = plain(&path.display().to_string());
+        if arguments.files.is_empty() && !path.exists() {
+            return print(&format!(
+                "there is no {shown}: nothing to take over\n  \
+                 next: penstock host add NAME --fingerprint SHA256:... (read on its console), or penstock run -w NAME true,\n  \
+                 which is refused and puts the host into penstock host pending\n"
+            ));
+        }
         let file = KnownHosts::parse(&read(path)?);
         let index = load(store)?;
-        let candidates = candidates(&index, arguments)?;
-        let taken = import(&file, &candidates, &index, now().date());
+        let mut candidates = candidates(&index, arguments)?;
+        candidates.extend(called.iter().flat_map(|one| [&one.name, &one.place]).map(ToString::to_string));
+        candidates.sort();
+        candidates.dedup();
+        let taken = import(&file, &candidates, &called, &index, now().date());
         if !arguments.dry_run {
             write(store, &taken, &index)?;
         }
         text.push_str(&report(&shown, &taken, arguments.dry_run));
+        text.push_str(&aliases(&taken, &called));
     }
     print(&text)
 }
@@ -92,6 +107,38 @@ fn report(file: &str, taken: &Import, dry: bool) -> String {
     );
     for left in &taken.left {
         text.push_str(&format!("  line {}: {}\n", left.line, plain(&left.why)));
+    }
+    text
+}
+
+/// What `ssh_config` calls hosts whose keys ssh files under their place. With `HostKeyAlias` ssh files them under that.
+fn called() -> Vec<Called> {
+    // Whoever has faults in there is told by everything else; names of lines are then all that is known.
+    let Ok(config) = SshConfig::read(&ConfigFiles::Usual) else { return Vec::new() };
+    let one = |host: &str| {
+        let name: Name = host.parse().ok()?;
+        let asked = Asked { host: host.to_owned(), ..Asked::default() };
+        let resolved = config.resolve(&asked).ok().filter(|resolved| resolved.key_alias.is_none())?;
+        Some(Called { name, place: Name::with_port(&resolved.host, resolved.port).ok()? })
+    };
+    config.hosts().into_iter().filter_map(one).collect()
+}
+
+/// Hosts that have several names, so that nobody wonders where one of them went.
+fn aliases(taken: &Import, called: &[Called]) -> String {
+    let mut text = String::new();
+    for host in &taken.hosts {
+        let others = called
+            .iter()
+            .filter(|one| one.name != *host.name() && host.names().any(|name| *name == one.name));
+        let others: Vec<&str> = others.map(|one| one.name.as_str()).collect();
+        if !others.is_empty() {
+            text.push_str(&format!(
+                "  {} is also {}: one place in ssh_config, so one host\n",
+                host.name(),
+                others.join(", ")
+            ));
+        }
     }
     text
 }

@@ -1,9 +1,9 @@
 //! What is known, as tables.
 
 use logic::identity::{Found, HostFile, Name, Root};
-use ssh::identity::Store;
+use ssh::identity::{Pending, Store};
 
-use super::{load, table};
+use super::{failure, load, table};
 use crate::output::{Failure, plain, plain_lines, print};
 
 pub(super) fn list(store: &Store) -> Result<(), Failure> {
@@ -85,7 +85,15 @@ pub(super) fn show(store: &Store, name: &Name) -> Result<(), Failure> {
 }
 
 pub(super) fn pending(store: &Store) -> Result<(), Failure> {
-    let queue = store.pending();
+    let index = load(store)?;
+    let is_known = |one: &Pending| match index.find(&one.name, one.port) {
+        Found::Host(host) => host.pin(&one.key).is_some() || host.signers().next().is_some(),
+        _ => false,
+    };
+    let (known, queue): (Vec<Pending>, Vec<Pending>) = store.pending().into_iter().partition(is_known);
+    for one in known.iter().filter(|one| queue.iter().all(|left| left.name != one.name)) {
+        store.forget_pending(&one.name).map_err(failure)?;
+    }
     if queue.is_empty() {
         return print("nobody waits for enrolment\n");
     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use clap::Args;
-use logic::identity::{Decision, Found, HostFile, Index, Name, Offered, Verdict};
+use logic::identity::{Address, Decision, Found, HostFile, Index, Name, Offered, Verdict};
 use logic::ssh::key::PublicKey;
 use ssh::identity::{Identities, Store, fetch};
 
@@ -33,6 +33,8 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let name = &arguments.name;
     let mut text = grounds(identities.index(), name);
+    let last_good = store.last_good(identities.index(), name.as_str(), 22);
+    text.push_str(&last_good.map_or_else(String::new, |date| format!("last good {date}\n")));
     let decision = runtime.block_on(async {
         let index = identities.index();
         let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
@@ -41,16 +43,29 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
             Some(key) => (Offered::Key(key.parse::<PublicKey>().map_err(Failure::usage)?), None),
             None => {
                 let wanted = index.wanted(target.name.as_str(), Some(target.port));
-                let shown = fetch(&target, &wanted)
-                    .await
-                    .map_err(|failure| Failure::runtime(plain(&failure.detail)))?;
+                let shown = match fetch(&target, &wanted).await {
+                    Ok(shown) => shown,
+                    Err(failure) => {
+                        text.push_str(&format!("asked     {}\n", plain(&failure.detail)));
+                        text.push_str("verdict   none: it could not be asked, and showed nothing (--key judges a key)\n");
+                        if let Some(advice) = &failure.advice {
+                            text.push_str(&format!("advice    {}\n", plain(advice)));
+                        }
+                        return Ok(None);
+                    }
+                };
                 (shown.offered, shown.address.map(|address| address.ip().to_canonical()))
             }
         };
         let address_shown = address.map_or_else(String::new, |address| format!(" at {address}"));
         text.push_str(&format!("showed    {}{address_shown}\n", shown(&offered)));
-        Ok::<Decision, Failure>(identities.decision(name.as_str(), address, target.port, &offered).await)
+        let decision = identities.decision(name.as_str(), address, target.port, &offered).await;
+        Ok::<Option<Decision>, Failure>(Some(decision))
     })?;
+    let Some(decision) = decision else {
+        print(&text)?;
+        return Err(Failure::Status(1));
+    };
     match decision.verdict {
         Verdict::Accepted { note } => {
             text.push_str(&format!(
@@ -121,6 +136,10 @@ fn lines(host: &HostFile) -> String {
             pin.proof,
             pin.date
         ));
+    }
+    let hints = host.address();
+    if hints != Address::default() {
+        text.push_str(&format!("hints     {hints}\n"));
     }
     for signer in host.signers() {
         text.push_str(&format!("ca        {}\n", signer.authority));

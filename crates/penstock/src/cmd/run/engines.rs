@@ -77,8 +77,10 @@ impl Arguments {
         let config = SshConfig::read(&files).map_err(Failure::usage)?;
         let identities = Places::of_user().and_then(|places| Identities::load(Store::new(places)));
         let identities = Arc::new(identities.map_err(Failure::usage)?);
-        let host =
-            |name: &String| Host { name: name.clone(), target: self.target(&config, name, connect_timeout) };
+        let host = |name: &String| {
+            let target = self.target(&config, name, connect_timeout);
+            Host { name: name.clone(), target: target.map(|target| target.hinted(identities.index())) }
+        };
         let hosts = names.iter().map(host).collect();
         let person = terminal.person(Arc::new(Person::from_environment()));
         let keys = Keys::asking(person, AgentLimits::default());

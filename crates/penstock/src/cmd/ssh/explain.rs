@@ -44,8 +44,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })?;
     let places = Places::of_user().map_err(Failure::runtime)?;
     let identities = Arc::new(Identities::load(Store::new(places)).map_err(Failure::runtime)?);
+    let target = configured.target.hinted(identities.index());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let story = runtime.block_on(explain(identities, Arc::new(Keys::new()), &configured.target));
+    let story = runtime.block_on(explain(identities, Arc::new(Keys::new()), &target));
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     match arguments.whom.json {
         true => print(&plain_json(&format!("{:#}\n", as_json(&resolved, &story))))?,
@@ -71,7 +72,9 @@ fn text(resolved: &Resolved, story: &Explanation) -> String {
     }
     for step in &story.steps {
         match step {
-            Step::Phase(phase) if *phase < Phase::Identity => line(phase.word(), "..."),
+            Step::Phase(phase) if *phase < Phase::Identity => {
+                line(phase.word(), &reached(resolved, story, *phase))
+            }
             Step::Phase(_) => {}
             Step::Identity { host, place, offered, verdict } => {
                 line("identity", &format!("{host} at {place} showed {}", key(offered)));
@@ -94,6 +97,30 @@ fn text(resolved: &Resolved, story: &Explanation) -> String {
         }
     }
     out
+}
+
+/// What a phase before SSH came to: where, and how long it took.
+fn reached(resolved: &Resolved, story: &Explanation, phase: Phase) -> String {
+    let facts = story.steps.iter().rev().find_map(|step| match step {
+        Step::Handshake { host, facts } if host == resolved.identity() => Some(facts),
+        _ => None,
+    });
+    let place = story.steps.iter().rev().find_map(|step| match step {
+        Step::Identity { host, place, .. } if host == resolved.identity() => Some(place.to_string()),
+        _ => None,
+    });
+    let took = facts.map(|facts| match phase {
+        Phase::Resolve => facts.timings.resolve,
+        _ => facts.timings.connect,
+    });
+    let took = took.map(|took| format!("{:.1} ms", took.as_secs_f64() * 1e3));
+    match (phase, place, took) {
+        (Phase::Resolve, _, Some(took)) => format!("{} in {took}", resolved.host),
+        (Phase::Resolve, ..) => resolved.host.clone(),
+        (_, Some(place), Some(took)) => format!("{place} in {took}"),
+        (_, Some(place), None) => place,
+        _ => format!("{}:{}", resolved.host, resolved.port),
+    }
 }
 
 fn or_none(key: &str) -> &str {

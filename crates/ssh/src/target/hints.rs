@@ -1,0 +1,89 @@
+//! Where a host is when `ssh_config` does not say it: the hints in its identity file. And who said where it is, for advice.
+
+use logic::fleet::ending::{Failure, Reason};
+use logic::identity::{Found, Index};
+use logic::ssh::config::{Keyword, Resolved};
+
+use super::{Proxy, Target};
+
+/// Who said where a host is. What is `None` nobody said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Said {
+    /// `HostName`, as in `~/.ssh/config:12 says HostName 10.0.0.1`.
+    pub host: Option<String>,
+    /// `Port`, or what was typed.
+    pub port: Option<String>,
+}
+
+impl Said {
+    /// What the configuration says. `home` is written `~`.
+    #[must_use]
+    pub fn of(resolved: &Resolved, home: &str) -> Self {
+        let line = |keyword: Keyword, written: &str| {
+            let value = resolved.setting(keyword)?;
+            let who = match resolved.place(keyword) {
+                Some(place) => short(&place.to_string(), home),
+                None => "the command line".to_owned(),
+            };
+            Some(format!("{who} says {written} {value}"))
+        };
+        Self { host: line(Keyword::HostName, "HostName"), port: line(Keyword::Port, "Port") }
+    }
+}
+
+impl Target {
+    /// The same, found by the hints of its identity where nobody else says where it is; the hosts on the way too.
+    ///
+    /// A name that the DNS knows is where the DNS says: `ssh` goes there as well, and a hint may be from before a move.
+    #[must_use]
+    pub fn hinted(mut self, index: &Index) -> Self {
+        if let Proxy::Jump(hops) = &mut self.proxy {
+            *hops = std::mem::take(hops).into_iter().map(|hop| hop.hinted(index)).collect();
+        }
+        // Several hosts may have one HostKeyAlias: its hints are not theirs. An address is its own place.
+        let is_itself = self.host.eq_ignore_ascii_case(&self.name);
+        if self.said.host.is_some() || !is_itself || self.host.parse::<std::net::IpAddr>().is_ok() {
+            return self;
+        }
+        let Found::Host(host) = index.find(&self.name, self.port) else { return self };
+        let hints = host.address();
+        if self.said.port.is_none()
+            && let Some(port) = hints.port.or(host.name().split_port().1)
+        {
+            self.port = port;
+        }
+        // Whoever typed one of its names in the DNS means that one.
+        let is_in_dns = hints.names.iter().any(|name| name.as_str().eq_ignore_ascii_case(&self.host));
+        if let Some(name) = hints.names.first().filter(|_| !is_in_dns) {
+            self.host = name.to_string();
+        }
+        self.addresses.hints = hints.addresses.into_iter().rev().collect();
+        self
+    }
+
+    /// A failure with advice that helps: where somebody else says where the host is, a hint changes nothing.
+    pub(crate) fn advised(&self, failure: Failure) -> Failure {
+        if failure.reason != Reason::Impostor {
+            return failure;
+        }
+        let advice = match &self.said.host {
+            Some(line) => Some(format!("{line}: change it there when you know where {} is", self.name)),
+            None if self.addresses.hints.is_empty() && self.host.parse::<std::net::IpAddr>().is_err() => {
+                let name = &self.name;
+                Some(format!(
+                    "the DNS (or /etc/hosts) says where {} is: change it there, or say HostName for {name} in ~/.ssh/config",
+                    self.host
+                ))
+            }
+            None => None,
+        };
+        Failure { advice: advice.filter(|_| self.addresses.known.is_empty()).or(failure.advice), ..failure }
+    }
+}
+
+fn short(path: &str, home: &str) -> String {
+    match path.strip_prefix(home) {
+        Some(rest) if rest.starts_with('/') && home.len() > 1 => format!("~{rest}"),
+        _ => path.to_owned(),
+    }
+}
