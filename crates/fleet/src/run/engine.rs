@@ -139,12 +139,11 @@ impl Running {
         }
     }
 
-    /// Ends the remote process by signals, and says whether the server confirmed that.
-    pub(super) async fn end(self, grace: Duration) -> Remote {
+    /// Ends the remote process by signals, and says how far it got and whether the server confirmed that.
+    pub(super) async fn end(self, phase: Phase, grace: Duration) -> (Phase, Remote) {
         match self {
-            Self::Native(running) => running.end(grace).await,
-            // It cannot send signals.
-            Self::OpenSsh(_) => Remote::Unknown,
+            Self::Native(running) => (phase, running.end(grace).await),
+            Self::OpenSsh(running) => running.end(),
         }
     }
 }
