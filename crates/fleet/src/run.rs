@@ -143,6 +143,17 @@ pub struct Outcome {
     pub unleashed: Vec<usize>,
     /// What could not be kept, and of whom.
     pub lost: Vec<(usize, String)>,
+    /// Whether to offer that what never started is done again.
+    pub again: Again,
+}
+
+/// Whether hosts that never started can just be done again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Yes.
+    Fine,
+    /// No: there is no record, or none of the input, or a condition of the user's held the run back.
+    NotOffered,
 }
 
 /// Runs it all.
@@ -189,6 +200,9 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         ledger.endings.into_iter().map(|ending| ending.unwrap_or_else(turn::broken)).collect();
     let patience = (brake.now() != Stop::No).then_some(PATIENCE);
     let written = out.finish(patience).await;
+    let held_back = at < count && brake.now() == Stop::No;
+    let kept = shared.journal.is_some() && !matches!(shared.order.input, Input::Spool(_));
+    let again = if kept && !held_back { Again::Fine } else { Again::NotOffered };
     let mut status = Status::worst(&endings);
     if !written.lost.is_empty() {
         status = status.max(Status::OutputLost);
@@ -204,7 +218,7 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
     if let Some(journal) = &shared.journal {
         journal.finish(status, &written.hashes);
     }
-    Outcome { endings, elapsed, status, unleashed: schedule.unleashed, lost: written.lost }
+    Outcome { endings, elapsed, status, unleashed: schedule.unleashed, lost: written.lost, again }
 }
 
 /// The endings, as they come.

@@ -5,7 +5,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -200,13 +200,21 @@ fn files_hold_what_each_host_said_and_the_silent_have_none() {
     let sshd = Sshd::start();
     let fleet = Fleet::of(&sshd);
     let directory = fleet.home.path().join("out");
-    let told = fleet.run(&["-w", "h1,h2", "-o", directory.to_str().unwrap(), "printf 'a\\0b'; echo e >&2"]);
-    assert_eq!(told.code, Some(0), "{told:?}");
-    let mut names: Vec<_> =
-        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    names.sort();
-    assert_eq!(names, ["h1.err", "h1.out", "h2.err", "h2.out"]);
-    assert_eq!(fs::read(directory.join("h1.out")).unwrap(), b"a\0b");
+    let names = |command: &str| {
+        let told = fleet.run(&["-w", "h1,h2", "-o", directory.to_str().unwrap(), command]);
+        assert_eq!(told.code, Some(0), "{told:?}");
+        let mut names: Vec<_> =
+            fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    // One sshd stands for all hosts: the first that makes the directory is the one that speaks.
+    let speaker = fleet.home.path().join("speaker");
+    let command = format!("mkdir {} 2>/dev/null || exit 0; printf 'a\\0b'; echo e >&2", speaker.display());
+    let first = names(&command);
+    assert!(first == ["h1.err", "h1.out"] || first == ["h2.err", "h2.out"], "{first:?}");
+    assert_eq!(fs::read(directory.join(&first[1])).unwrap(), b"a\0b");
+    assert_eq!(names("true"), [""; 0], "what a host said in an earlier run is not what it says now");
 }
 
 #[test]
@@ -233,10 +241,16 @@ fn every_host_gets_all_of_standard_input() {
         }
         drop(input);
         let told = told(child.wait_with_output().unwrap());
-        let sums: std::collections::HashSet<&str> =
-            told.stdout.lines().filter(|line| line.ends_with('-')).map(|line| &line[3..]).collect();
-        assert_eq!((sums.len(), told.code), (1, Some(0)), "{told:?}");
-        assert_eq!(told.stdout.lines().count(), 6, "{told:?}");
+        let sent = fleet.home.path().join("sent");
+        fs::write(&sent, block.repeat(5)).unwrap();
+        let sum = Command::new("sha256sum").stdin(fs::File::open(sent).unwrap()).output().unwrap();
+        let sum = String::from_utf8(sum.stdout).unwrap();
+        let wanted: Vec<String> = (1..4)
+            .flat_map(|host| [format!("h{host} -> 0"), format!("h{host} -> {}", sum.trim_end())])
+            .collect();
+        let mut wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+        wanted.sort_unstable();
+        assert_eq!((sorted(&told.stdout), told.code), (wanted, Some(0)), "{told:?}");
     }
 }
 
@@ -264,4 +278,129 @@ fn program_in_place_of_ssh_gets_the_host_and_the_command() {
         ["a -> -F /nowhere a uptime now", "b -> -F /nowhere b uptime now"],
         "{told:?}"
     );
+}
+
+#[test]
+fn connection_shared_by_the_users_configuration_hides_no_status() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let socket = fleet.home.path().join("master-%n");
+    fleet
+        .configure(&format!("  ControlMaster auto\n  ControlPath {}\n  ControlPersist 60", socket.display()));
+    let mut master = fleet.ssh(&["-M", "-N", "h1"]).spawn().unwrap();
+    eventually("the master listens", secs(20), || fleet.home.path().join("master-h1").exists().then_some(()));
+    let told = fleet.run(&["--engine", "openssh", "-w", "h1", "echo ran; exit 255"]);
+    master.kill().unwrap();
+    master.wait().unwrap();
+    assert_eq!((told.stdout.as_str(), told.code), ("h1 -> ran\nh1 =: exit 255\n", Some(1)), "{told:?}");
+}
+
+#[test]
+fn host_without_a_known_key_gets_nothing_whatever_the_users_configuration_says() {
+    let sshd = Sshd::start();
+    for word in ["no", "accept-new"] {
+        let fleet = Fleet::of(&sshd);
+        let known = fleet.home.path().join("nobody");
+        let told_of = known.display();
+        fleet.configure(&format!("  StrictHostKeyChecking {word}\n  UserKnownHostsFile {told_of}"));
+        let told = fleet.run(&["--engine", "openssh", "-w", "h1", "echo ran"]);
+        assert_eq!(told.code, Some(4), "{told:?}");
+        assert!(told.stdout.starts_with("h1 =: unknown-host"), "{told:?}");
+        assert!(!known.exists(), "nothing is learnt either");
+    }
+}
+
+#[test]
+fn host_whose_command_cannot_be_recorded_does_not_get_it() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let padding = "x".repeat(440);
+    let run = fleet.command(&["-p", "1", "-w", "h[1-9]", &format!("echo ran; : {padding}")]);
+    // A file of more than 1,024 bytes is cut short and refused, as on a full disk.
+    let mut limited = Command::new("bash");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$@\"", "bash"]).arg(run.get_program());
+    limited.args(run.get_args()).stdin(Stdio::null());
+    limited.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let told = told(limited.output().unwrap());
+    let ran = told.stdout.matches("-> ran").count();
+    assert!((1..9).contains(&ran), "{told:?}");
+    assert!(told.stdout.contains("record of this run cannot be written"), "{told:?}");
+    let last = fleet.run(&["--last"]);
+    assert_eq!(last.stdout.matches("never started").count(), 9 - ran, "{last:?}\n{told:?}");
+}
+
+#[test]
+fn run_that_goes_on_is_shown_as_such_and_not_run_again() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let sleep = format!("sleep {}", unique());
+    let mut command = fleet.command(&["-p", "1", "-w", "h1,h2", &sleep]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    started(&sleep, 1);
+    let last = fleet.run(&["--last"]);
+    assert!(last.stdout.contains("it still runs"), "{last:?}");
+    let again = fleet.run(&["--again", "never-started"]);
+    assert_eq!((again.code, again.stdout.as_str()), (Some(2), ""), "{again:?}");
+    assert!(again.stderr.contains("the last run still goes on"), "{again:?}");
+    signal(&child, Signal::SIGINT);
+    child.wait().unwrap();
+    gone(&sleep);
+}
+
+#[test]
+fn again_is_done_as_it_was_the_first_time() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let order = |told: support::fleet::Told| {
+        let mut journals = fleet.journals();
+        journals.sort();
+        let text = fs::read_to_string(journals.pop().unwrap()).unwrap();
+        let head: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        (journals.len(), head["order"].clone(), told)
+    };
+    let options = "--waves 1,50%,all --stop-if failed>90% --pause=0.01 --timeout 1.5 --connect-timeout 7 -p 3 --delay 2";
+    for engine in [["--engine", "openssh"], ["-S", "/bin/false"]] {
+        let mut arguments: Vec<&str> = options.split(' ').collect();
+        arguments.extend(engine);
+        arguments.extend(["-w", "h1,h2", "exit 3"]);
+        let (count, first, _) = order(fleet.run(&arguments));
+        let (after, again, told) = order(fleet.run(&["--again", "failed"]));
+        assert_eq!((after, &again), (count + 1, &first), "{told:?}");
+        for (name, value) in [("waves", "1,50%,all"), ("stop_if", "failed>90%")] {
+            assert_eq!(first[name], value);
+        }
+        let (_, other, _) = order(fleet.run(&["--again", "failed", "-p", "2", "--connect-timeout", "10"]));
+        assert_eq!((&other["parallel"], &other["connect_timeout"]), (&2.into(), &10.0.into()));
+        assert_eq!(other["delay"], first["delay"]);
+    }
+}
+
+#[test]
+fn again_is_offered_only_where_it_can_be_done() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let offer = "again: penstock run --again never-started";
+    let away = fleet.run(&["-w", "away", "true"]);
+    assert!(away.stderr.contains(offer), "{away:?}");
+    let held = fleet.run(&["-w", "h1,h2", "--waves", "1", "--stop-if", "failed>0", "false"]);
+    assert!(held.stderr.contains("never started") && !held.stderr.contains(offer), "{held:?}");
+    let input = fleet.run(&["-w", "away", "--stdin", "true"]);
+    assert!(!input.stderr.contains(offer), "{input:?}");
+    fs::remove_dir_all(fleet.home.path().join("state")).unwrap();
+    fs::write(fleet.home.path().join("state"), "").unwrap();
+    let unrecorded = fleet.run(&["-w", "away", "true"]);
+    assert!(
+        unrecorded.stderr.contains("not recorded") && !unrecorded.stderr.contains(offer),
+        "{unrecorded:?}"
+    );
+}
+
+#[test]
+fn program_in_place_of_ssh_may_take_longer_than_a_connection() {
+    let fleet = Fleet::of_lab(std::path::Path::new("/nowhere"));
+    let program = fleet.home.path().join("slow");
+    fs::write(&program, "#!/bin/sh\nsleep 1.5\necho done\n").unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let told = fleet.run(&["-w", "a", "--connect-timeout", "0.5", "-S", program.to_str().unwrap(), "x"]);
+    assert_eq!((told.stdout.as_str(), told.code), ("a -> done\n", Some(0)), "{told:?}");
 }

@@ -193,6 +193,15 @@ fn a_host_with_another_key_or_without_a_listener_ends_it_before_the_job() {
         let ran = place.run(&["with", "t", "--engine", engine, "--", "touch", &place.shown("ran")]);
         ran.code(125).says("nothing was sent");
     }
+    let text = fs::read_to_string(place.path("ssh_config")).unwrap();
+    for word in ["no", "accept-new"] {
+        let lax =
+            format!("Host *\n StrictHostKeyChecking {word}\n UserKnownHostsFile {}\n", place.shown("nobody"));
+        fs::write(place.path("ssh_config"), format!("{lax}{text}")).unwrap();
+        let ran = place.run(&["with", "t", "--engine", "openssh", "--", "touch", &place.shown("ran")]);
+        ran.code(125).says("nothing was sent");
+        assert!(!place.path("nobody").exists());
+    }
     fs::write(place.path("ssh_config"), "Host far\n HostName 127.0.0.1\n Port 1\n").unwrap();
     for (engine, why) in [("openssh", "refuses the connection"), ("native", "nobody listens there")] {
         let ran = place.run(&["with", "t", "--engine", engine, "--", "touch", &place.shown("ran")]);

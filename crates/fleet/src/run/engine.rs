@@ -139,12 +139,11 @@ impl Running {
         }
     }
 
-    /// Ends the remote process by signals, and says whether the server confirmed that.
-    pub(super) async fn end(self, grace: Duration, runs: Runs) -> Remote {
+    /// Ends the remote process by signals, and says how far it got and whether the server confirmed that.
+    pub(super) async fn end(self, phase: Phase, grace: Duration, runs: Runs) -> (Phase, Remote) {
         match self {
-            Self::Native(running) => running.end(grace, runs).await,
-            // It cannot send signals.
-            Self::OpenSsh(_) => Remote::Unknown,
+            Self::Native(running) => (phase, running.end(grace, runs).await),
+            Self::OpenSsh(running) => running.end(),
         }
     }
 }

@@ -1,13 +1,15 @@
 //! What the last runs did, one file each: `$XDG_STATE_HOME/penstock/runs/ID.jsonl`.
 //!
 //! The first line has the command and the hosts; it is there, whole, before anything is sent. Each host then adds a line
-//! before its command is sent and one when it has ended. So a run that was killed shows which hosts were running.
+//! before its command is sent and one when it has ended. So a run that was killed shows which hosts were running. The file
+//! is locked (flock) while its run goes on.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use logic::fleet::ending::{Ending, Remote};
 use logic::fleet::verdict::Status;
@@ -19,6 +21,8 @@ use super::view::json;
 #[derive(Debug)]
 pub struct Journal {
     file: File,
+    /// Whether the last line may be cut.
+    torn: Mutex<bool>,
 }
 
 /// What a run did, as its file tells.
@@ -32,6 +36,17 @@ pub struct Record {
     pub hosts: Vec<(String, Standing)>,
     /// The exit status, if the run came to its end.
     pub status: Option<u64>,
+    /// Whether it still goes on.
+    pub pulse: Pulse,
+}
+
+/// Whether the program that keeps a record lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pulse {
+    /// It does: its hosts are on their way.
+    Running,
+    /// It ended, or was killed.
+    Gone,
 }
 
 /// How a host stands in a record.
@@ -57,33 +72,40 @@ impl Journal {
         prune(directory);
         let part = directory.join(format!(".{id}.part"));
         let mut file = File::options().append(true).create_new(true).mode(0o600).open(&part)?;
+        // Held as long as we live. A file system without locks costs the warning, not the run.
+        let _ = file.try_lock();
         writeln!(file, "{}", json!({ "id": id, "order": order, "hosts": hosts }))?;
         fs::rename(&part, directory.join(format!("{id}.jsonl")))?;
-        Ok(Self { file })
+        Ok(Self { file, torn: Mutex::new(false) })
     }
 
-    /// The command is about to be sent to a host.
-    pub(super) fn sent(&self, host: usize) {
-        self.add(&json!({ "sent": host }));
+    /// The command is about to be sent to a host. If this cannot be written it must not be: who reads the record would take
+    /// the host for one that never started.
+    pub(super) fn sent(&self, host: usize) -> io::Result<()> {
+        self.add(&json!({ "sent": host }))
     }
 
-    /// A host has ended.
+    /// A host has ended. On a full disk it counts as one that may have run.
     pub(super) fn ended(&self, host: usize, ending: &Ending) {
         let mut value = json!({ "host": host });
         if let (Some(value), Value::Object(extra)) = (value.as_object_mut(), json::ending(ending)) {
             value.extend(extra);
         }
-        self.add(&value);
+        let _ = self.add(&value);
     }
 
     /// The run has ended.
     pub(super) fn finish(&self, status: Status, hashes: &[Option<String>]) {
-        self.add(&json!({ "status": status.code(), "sha256": hashes }));
+        let _ = self.add(&json!({ "status": status.code(), "sha256": hashes }));
     }
 
-    /// A full disk costs the record, not the run.
-    fn add(&self, value: &Value) {
-        let _ = (&self.file).write_all(format!("{value}\n").as_bytes());
+    fn add(&self, value: &Value) -> io::Result<()> {
+        let mut torn = self.torn.lock().unwrap_or_else(PoisonError::into_inner);
+        // What a full disk cut short must not swallow the line after it.
+        let line = if *torn { format!("\n{value}\n") } else { format!("{value}\n") };
+        let written = (&self.file).write_all(line.as_bytes());
+        *torn = written.is_err();
+        written
     }
 }
 
@@ -94,8 +116,18 @@ impl Journal {
 pub fn last(directory: &Path) -> io::Result<Record> {
     let newest = files(directory).pop();
     let path = newest.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no run is on record"))?;
-    let text = fs::read_to_string(path)?;
-    read(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its record is damaged"))
+    let mut file = File::open(path)?;
+    let pulse = match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Pulse::Running,
+        _ => Pulse::Gone,
+    };
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    // A line that was cut may end within a character.
+    let record = read(&String::from_utf8_lossy(&bytes));
+    record
+        .map(|record| Record { pulse, ..record })
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its record is damaged"))
 }
 
 fn read(text: &str) -> Option<Record> {
@@ -133,6 +165,7 @@ fn read(text: &str) -> Option<Record> {
         order: head["order"].clone(),
         hosts: hosts.collect(),
         status,
+        pulse: Pulse::Gone,
     })
 }
 
@@ -181,10 +214,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let names = ["a", "b", "c", "d"].map(str::to_owned);
         let journal = Journal::begin(directory.path(), "1", &json!({ "command": "true" }), &names).unwrap();
-        journal.sent(0);
+        journal.sent(0).unwrap();
         journal.ended(0, &Ending::Exited(0));
-        journal.sent(1);
-        journal.sent(2);
+        journal.sent(1).unwrap();
+        journal.sent(2).unwrap();
         journal.ended(2, &Ending::Exited(3));
         let file = directory.path().join("1.jsonl");
         let mut text = fs::read_to_string(file).unwrap();

@@ -1,8 +1,9 @@
 //! What is kept of the output beside what is shown: a hash per host, and files if they were asked for.
 
 use std::collections::HashSet;
+use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -24,6 +25,7 @@ struct Kept {
     out: Option<(PathBuf, File)>,
     err: Option<(PathBuf, File)>,
     broken: bool,
+    closed: bool,
 }
 
 /// Where files go.
@@ -40,7 +42,7 @@ impl Keep {
     }
 
     /// Also files `HOST.out` and `HOST.err` in `directory`, which is made. They have these names when the host is done, and
-    /// `.HOST.out.part` until then; who said nothing has none.
+    /// `.HOST.out.part` until then; who said nothing has none, and loses that of an earlier run.
     ///
     /// # Errors
     /// The directory cannot be made or written to.
@@ -76,20 +78,24 @@ impl Keep {
     pub(super) fn ended(&mut self, host: usize) {
         let Some(kept) = self.hosts.get_mut(host) else { return };
         kept.sum = kept.hash.take().map(|hash| hex(&hash.finalize()));
-        let done = [kept.out.take(), kept.err.take()];
-        for (path, file) in done.into_iter().flatten() {
-            let Some(files) = &self.files else { continue };
-            drop(file);
-            if kept.broken {
+        let Some(files) = &self.files else { return };
+        for (part, ending) in [(kept.out.take(), "out"), (kept.err.take(), "err")] {
+            let last = files.directory.join(format!("{}.{ending}", files.names[host]));
+            let done = match part {
                 // What is there is not all there was: it keeps the name that says so.
-                continue;
-            }
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let last = name.trim_start_matches('.').trim_end_matches(".part");
-            if let Err(error) = fs::rename(&path, files.directory.join(last)) {
-                self.lost.push((host, format!("{}: {error}", path.display())));
+                Some((path, _)) if !kept.broken => fs::rename(&path, &last),
+                // The file of an earlier run is not what it said in this one.
+                _ if kept.closed => Ok(()),
+                _ => match fs::remove_file(&last) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    _ => Ok(()),
+                },
+            };
+            if let Err(error) = done {
+                self.lost.push((host, format!("{}: {error}", last.display())));
             }
         }
+        kept.closed = true;
     }
 
     /// Different outputs among these hosts; who said nothing has the empty one.
@@ -118,7 +124,12 @@ impl Kept {
         };
         if slot.is_none() {
             let path = files.directory.join(format!(".{}.{ending}.part", files.names[host]));
-            *slot = Some((path.clone(), File::create(&path)?));
+            // One of an earlier run, or a link that somebody put there: never written to.
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            *slot = Some((path.clone(), File::create_new(&path)?));
         }
         match slot {
             Some((_, file)) => file.write_all(bytes),
@@ -127,10 +138,20 @@ impl Kept {
     }
 }
 
-/// A host's name as a file name: an address may hold what a path must not.
+/// A host's name as a file name, another one for every host: what a path must not hold is written as `%2F`.
 fn file_name(host: &str) -> String {
-    let plain: String = host.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).collect();
-    if plain.starts_with('.') { format!("_{plain}") } else { plain }
+    let mut name = String::new();
+    for (at, c) in host.char_indices() {
+        if c == '/' || c == '%' || c.is_control() || (at == 0 && c == '.') {
+            let mut bytes = [0; 4];
+            for byte in c.encode_utf8(&mut bytes).bytes() {
+                let _ = write!(name, "%{byte:02X}");
+            }
+        } else {
+            name.push(c);
+        }
+    }
+    name
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -153,7 +174,7 @@ mod tests {
         let mut found: Vec<_> =
             fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         found.sort();
-        assert_eq!(found, ["_.._c.err", "a.out"]);
+        assert_eq!(found, ["%2E.%2Fc.err", "a.out"]);
         assert_eq!(keep.differing(&[0, 1, 2]), 2);
         let written = keep.finish();
         assert!(written.lost.is_empty());
@@ -163,8 +184,9 @@ mod tests {
     #[test]
     fn disk_that_is_full_is_said_once_per_host_and_the_file_keeps_its_unfinished_name() {
         let directory = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink("/dev/full", directory.path().join(".a.out.part")).unwrap();
         let mut keep = Keep::files(directory.path(), &["a".to_owned()]).unwrap();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        keep.hosts[0].out = Some((directory.path().join(".a.out.part"), full));
         keep.output(0, Stream::Stdout, b"one");
         keep.output(0, Stream::Stdout, b"two");
         keep.ended(0);
@@ -172,5 +194,29 @@ mod tests {
         assert_eq!(written.lost.len(), 1);
         assert!(written.lost[0].1.contains("No space left"), "{:?}", written.lost);
         assert!(!directory.path().join("a.out").exists());
+    }
+
+    #[test]
+    fn files_of_an_earlier_run_and_planted_links_are_not_taken_for_output() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let names = ["a".to_owned(), "b".to_owned()];
+        for name in ["a.out", "b.out", "b.err", "victim"] {
+            fs::write(path(name), "old").unwrap();
+        }
+        std::os::unix::fs::symlink(path("victim"), path(".a.out.part")).unwrap();
+        let mut keep = Keep::files(directory.path(), &names).unwrap();
+        keep.output(0, Stream::Stdout, b"new");
+        (0..2).for_each(|host| keep.ended(host));
+        assert!(keep.finish().lost.is_empty());
+        assert_eq!(fs::read(path("a.out")).unwrap(), b"new");
+        assert_eq!(fs::read(path("victim")).unwrap(), b"old");
+        assert!(!path("b.out").exists() && !path("b.err").exists());
+    }
+
+    #[test]
+    fn hosts_never_share_a_file() {
+        let names = ["a/b", "a_b", "a%2Fb", ".a", "_.a", "%2Ea"].map(file_name);
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{names:?}");
     }
 }

@@ -70,16 +70,8 @@ impl OpenSsh {
                 let log_side = log_side.into_blocking_fd()?;
                 // `ssh` closes all descriptors but three when it starts, so it opens ours by its path.
                 let path = format!("/proc/{}/fd/{}", std::process::id(), log_side.as_raw_fd());
-                line.args([
-                    "-v",
-                    "-E",
-                    &path,
-                    "-T",
-                    "-o",
-                    "BatchMode=yes",
-                    "-o",
-                    "NumberOfPasswordPrompts=0",
-                ]);
+                line.args(["-v", "-E", &path, "-T"]);
+                line.args(OPTIONS.iter().flat_map(|option| ["-o", option]));
                 Some((log_side, log))
             }
         };
@@ -101,7 +93,9 @@ impl OpenSsh {
             log_side,
             told: Log::default(),
             kind: self.kind,
-            pending: None,
+            // What takes the place of `ssh` keeps no log: for all we know it runs the command at once.
+            pending: (self.kind == Kind::Substitute).then_some(Phase::Run),
+            gone: None,
         })
     }
 }
@@ -122,6 +116,14 @@ pub(super) struct Running {
     told: Log,
     kind: Kind,
     pending: Option<Phase>,
+    gone: Option<Gone>,
+}
+
+/// The process ended; what it wrote before may still be in the pipes.
+struct Gone {
+    status: ExitStatus,
+    /// Bytes still to be taken, at most: somebody else may hold the pipes and write on.
+    left: usize,
 }
 
 struct Pipe {
@@ -146,6 +148,19 @@ impl Pipe {
             }
         }
     }
+
+    /// What is there now. Asks the pipe itself: what the runtime knows of it may be older.
+    fn rest(&mut self) -> Option<Bytes> {
+        let from = self.from.as_ref()?;
+        let mut bytes = vec![0; CHUNK];
+        match nix::unistd::read(from, &mut bytes) {
+            Ok(count) if count > 0 => {
+                bytes.truncate(count);
+                Some(Bytes::from(bytes))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Running {
@@ -154,6 +169,9 @@ impl Running {
         loop {
             if let Some(phase) = self.pending.take() {
                 return Happening::Phase(phase);
+            }
+            if let Some(gone) = self.gone.take() {
+                return self.after(gone);
             }
             let ended = self.out.from.is_none() && self.err.from.is_none();
             let Self { out, err, log, .. } = self;
@@ -174,9 +192,7 @@ impl Running {
                 // A master of shared connections may hold the pipes for ever: look at the process itself too.
                 () = tokio::time::sleep(if ended { pause } else { LOOK }) => {
                     pause = (pause * 2).min(LOOK);
-                    if let Ok(Some(status)) = self.child.try_wait() {
-                        return Happening::Ended(self.ending(status));
-                    }
+                    self.look();
                 }
                 else => {}
             }
@@ -195,16 +211,45 @@ impl Running {
         }
     }
 
-    fn ending(&mut self, status: ExitStatus) -> Ending {
-        // What is still in the pipe was written before the end.
-        if let Some(log) = self.log.as_mut().and_then(|log| log.from.as_mut()) {
-            let mut rest = vec![0; CHUNK];
-            while let Ok(count) = log.try_read(&mut rest)
-                && count > 0
+    fn look(&mut self) {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            self.gone = Some(Gone { status, left: MOST_LEFT });
+        }
+    }
+
+    /// First what it wrote, then its end.
+    fn after(&mut self, gone: Gone) -> Happening {
+        for (stream, pipe) in [(Stream::Stdout, &mut self.out), (Stream::Stderr, &mut self.err)] {
+            if let Some(left) = gone.left.checked_sub(CHUNK)
+                && let Some(bytes) = pipe.rest()
             {
-                self.told.feed(&rest[..count]);
+                self.gone = Some(Gone { left, ..gone });
+                return Happening::Output(stream, bytes);
             }
         }
+        Happening::Ended(self.ending(gone.status))
+    }
+
+    /// Ends `ssh`, which cannot send signals, and says how far it had got and what is known of the command then.
+    pub(super) fn end(mut self) -> (Phase, Remote) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.read_log();
+        match self.kind {
+            Kind::Ssh => (self.told.phase(), self.told.remote()),
+            Kind::Substitute => (Phase::Run, Remote::Unknown),
+        }
+    }
+
+    /// Everything that is still in the pipe was written before the end.
+    fn read_log(&mut self) {
+        while let Some(bytes) = self.log.as_mut().and_then(Pipe::rest) {
+            self.told.feed(&bytes);
+        }
+    }
+
+    fn ending(&mut self, status: ExitStatus) -> Ending {
+        self.read_log();
         match self.kind {
             Kind::Ssh => self.told.ending(status.code(), status.signal()),
             Kind::Substitute => logic::fleet::openssh::of_substitute(status.code(), status.signal()),
@@ -221,5 +266,90 @@ impl Drop for Running {
     }
 }
 
+/// What must hold whatever the user's configuration says.
+const OPTIONS: [&str; 7] = [
+    "BatchMode=yes",
+    "NumberOfPasswordPrompts=0",
+    // No host gets a command unless its key is known.
+    "StrictHostKeyChecking=yes",
+    // Over the connection of another ssh it logs neither that it sends the command nor how that ended.
+    "ControlMaster=no",
+    "ControlPath=none",
+    "ControlPersist=no",
+    "ClearAllForwardings=yes",
+];
 const CHUNK: usize = 16 * 1024;
+/// No pipe holds more.
+const MOST_LEFT: usize = 1 << 20;
 const LOOK: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Starts a shell script in place of ssh; `$3` is the log where there is one. It has ended or waits when `done` is there.
+    fn start(directory: &std::path::Path, kind: Kind, script: &str) -> Running {
+        let program = directory.join("ssh");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let engine = OpenSsh { program, arguments: Vec::new(), kind };
+        let target = Err(Failure {
+            phase: Phase::Queued,
+            reason: Reason::Local,
+            detail: String::new(),
+            advice: None,
+            remote: Remote::NeverStarted,
+        });
+        let host = Host { name: "h".to_owned(), target };
+        engine.start(&host, "true").unwrap()
+    }
+
+    fn wait_for(file: &std::path::Path) {
+        while !file.exists() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[tokio::test]
+    async fn ssh_that_is_ended_before_its_log_was_read_may_have_sent_the_command() {
+        for (line, phase, remote) in [
+            ("debug1: Sending command: x", Phase::Run, Remote::Unknown),
+            ("debug1: Connection established.", Phase::Identity, Remote::NeverStarted),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let done = directory.path().join("done");
+            let script = format!("echo '{line}' >\"$3\"; : >{}; exec sleep 60", done.display());
+            let running = start(directory.path(), Kind::Ssh, &script);
+            wait_for(&done);
+            assert_eq!(running.end(), (phase, remote), "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn last_output_is_taken_though_the_end_is_seen_first() {
+        let directory = tempfile::tempdir().unwrap();
+        // Somebody holds the pipes beyond the end, so that they tell of none.
+        let script = "sleep 60 & echo $! >\"${0%/*}/pid\"; printf %30000d 7; echo words >&2";
+        let mut running = start(directory.path(), Kind::Substitute, script);
+        running.pending = None;
+        while running.gone.is_none() {
+            running.look();
+            std::thread::yield_now();
+        }
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let ending = loop {
+            match running.next().await {
+                Happening::Output(Stream::Stdout, bytes) => out.extend_from_slice(&bytes),
+                Happening::Output(Stream::Stderr, bytes) => err.extend_from_slice(&bytes),
+                Happening::Ended(ending) => break ending,
+                Happening::Phase(_) => {}
+            }
+        };
+        let pid = std::fs::read_to_string(directory.path().join("pid")).unwrap();
+        let pid = nix::unistd::Pid::from_raw(pid.trim().parse().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+        assert_eq!((out.len(), err.as_slice(), ending), (30_000, b"words\n".as_slice(), Ending::Exited(0)));
+    }
+}

@@ -273,7 +273,10 @@ fn sign(ending: &Ending, sessions: usize) -> Sign {
         Ending::Failed(failure) => match failure.reason {
             Reason::TurnedAway => Sign::TurnedAway,
             Reason::TimedOut if failure.phase >= Phase::Identity => Sign::TimedOut,
-            Reason::Local if failure.remote == Remote::NeverStarted => Sign::Starved { sessions },
+            // From there on it is no want of descriptors: the record of the run cannot be written.
+            Reason::Local if failure.remote == Remote::NeverStarted && failure.phase < Phase::Start => {
+                Sign::Starved { sessions }
+            }
             _ => Sign::Failed,
         },
         _ => Sign::Failed,

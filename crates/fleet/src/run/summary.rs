@@ -9,13 +9,17 @@ use logic::fleet::verdict::{Status, groups};
 
 use serde_json::{Value, json};
 
-use super::Outcome;
 use super::progress::seconds;
+use super::{Again, Outcome};
 
 /// How a run ended, for a human.
 #[must_use]
 pub fn text(names: &[String], outcome: &Outcome) -> String {
     let mut text = endings(names, &outcome.endings, outcome.elapsed);
+    let left = outcome.endings.iter().any(|ending| ending.remote() == Remote::NeverStarted);
+    if left && outcome.again == Again::Fine {
+        text.push_str("again: penstock run --again never-started\n");
+    }
     if !outcome.unleashed.is_empty() {
         let hosts: Vec<String> = outcome.unleashed.iter().map(|host| names[*host].clone()).collect();
         let _ = writeln!(
@@ -104,9 +108,6 @@ fn endings(names: &[String], endings: &[Ending], elapsed: Duration) -> String {
             let _ = write!(text, "\n    {advice}");
         }
         text.push('\n');
-    }
-    if count(Remote::NeverStarted) > 0 {
-        text.push_str("again: penstock run --again never-started\n");
     }
     text
 }

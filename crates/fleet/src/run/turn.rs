@@ -49,6 +49,7 @@ pub(super) async fn take(shared: Arc<Shared>, host: usize) -> Finished {
         mark: None,
         announced: false,
         held: None,
+        gave_up: false,
     };
     let ending = match turn.go().await {
         Ok(ending) => ending,
@@ -66,6 +67,8 @@ struct Turn<'a> {
     announced: bool,
     /// The input of a command without input: its leash waits at the other end.
     held: Option<Writer>,
+    /// Whether that was closed before it was clear that nothing waits there.
+    gave_up: bool,
 }
 
 /// Why a running command is ended by us.
@@ -86,8 +89,11 @@ impl Turn<'_> {
             stop = stopped(&mut self.stop) => return Err(self.never_started(stop)),
             way = shared.engine.connect(host, &on_phase) => way?,
         };
-        if let Some(journal) = &shared.journal {
-            journal.sent(self.host);
+        if let Some(journal) = &shared.journal
+            && let Err(error) = journal.sent(self.host)
+        {
+            let detail = format!("not sent, since the record of this run cannot be written: {error}");
+            return Err(self.failure(Phase::Start, Reason::Local, Remote::NeverStarted, detail));
         }
         if let Way::Native(_) = way {
             on_phase(Phase::Start);
@@ -152,11 +158,11 @@ impl Turn<'_> {
             tokio::select! {
                 biased;
                 stop = stopped(&mut self.stop) => return self.end(running, phase, Cause::Stopped(stop)).await,
-                () = until(late) => return self.end(running, phase, cause(phase)).await,
                 () = until(mark_due), if mark_due.is_some() => {
                     mark_due = None;
                     // Nothing took up the leash: what runs there may wait for the end of its input.
                     if self.mark.as_ref().is_none_or(|mark| mark.hold() != Hold::Leashed) {
+                        self.gave_up = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Unclear);
                         close(&mut self.held).await;
                     }
                 }
@@ -165,7 +171,7 @@ impl Turn<'_> {
                     Happening::Phase(next) => {
                         phase = next;
                         since = tokio::time::Instant::now();
-                        mark_due = (phase == Phase::Run && self.held.is_some()).then(|| since + MARK_WAIT);
+                        mark_due = (phase == Phase::Run && self.held.is_some()).then(|| since + self.shared.order.connect_timeout * MARK_WAIT);
                         self.reached(phase);
                     }
                     Happening::Output(stream, bytes) => {
@@ -187,6 +193,8 @@ impl Turn<'_> {
                         return self.told(ending);
                     }
                 },
+                // Last, since what has come already may be the step that this waits for; output looks at it too.
+                () = until(late) => return self.end(running, phase, cause(phase)).await,
             }
         }
     }
@@ -226,6 +234,16 @@ impl Turn<'_> {
                 failure.remote = Remote::Unknown;
                 Ending::Failed(failure)
             }
+            // Its watcher came late, found our end closed, and may have taken that for the end of the connection.
+            (Ending::Signalled { .. } | Ending::Exited(TERMINATED), Some(mark))
+                if self.gave_up && mark.hold() == Hold::Leashed =>
+            {
+                let limit = (self.shared.order.connect_timeout * MARK_WAIT).as_secs_f32();
+                let detail = format!(
+                    "its leash took longer than {limit} s, and may have ended it; --connect-timeout gives it more"
+                );
+                Ending::Failed(self.failure(Phase::Run, Reason::TimedOut, Remote::Ended, detail))
+            }
             (ending, _) => ending,
         }
     }
@@ -242,16 +260,13 @@ impl Turn<'_> {
                 format!("{phase} took longer than {} s", self.shared.order.connect_timeout.as_secs_f32()),
             ),
         };
-        if phase < Phase::Start {
-            return Ending::Failed(self.failure(phase, reason, Remote::NeverStarted, detail));
-        }
         let leashed = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed);
-        let remote = match self.held.take().filter(|_| leashed) {
+        let (phase, remote) = match self.held.take().filter(|_| leashed) {
             Some(writer) => match self.end_by_leash(&mut running, writer).await {
                 // It was done before our wish arrived.
                 Some(ending @ Ending::Exited(0)) if reason == Reason::Stopped => return ending,
-                Some(ending) => ending.remote(),
-                None => Remote::Unknown,
+                Some(ending) => (phase, ending.remote()),
+                None => (phase, Remote::Unknown),
             },
             None => {
                 // The mark is the command's own word: the server does not force another one.
@@ -259,8 +274,9 @@ impl Turn<'_> {
                 let mut stop = self.stop.clone();
                 tokio::select! {
                     biased;
-                    () = cut(&mut stop) => Remote::Unknown,
-                    remote = running.end(GRACE, runs) => remote,
+                    // An `ssh` process is ended at once, and its log is worth that.
+                    seen = running.end(phase, GRACE, runs) => seen,
+                    () = cut(&mut stop) => (phase, Remote::Unknown),
                 }
             }
         };
@@ -351,8 +367,10 @@ async fn close(held: &mut Option<Writer>) {
     }
 }
 
+/// What a shell makes of TERM.
+const TERMINATED: u32 = 128 + 15;
 /// How long a command has to end after each signal.
 const GRACE: Duration = Duration::from_secs(3);
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long the mark of a leash may take.
-const MARK_WAIT: Duration = Duration::from_secs(5);
+/// How long the mark of a leash may take, in limits of a step: start files that go first may take their time.
+const MARK_WAIT: u32 = 2;

@@ -59,6 +59,8 @@ impl OpenSsh {
             "BatchMode=yes".to_owned(),
             "ExitOnForwardFailure=yes".to_owned(),
             "ClearAllForwardings=no".to_owned(),
+            // No tunnel to a host whose key is not known.
+            "StrictHostKeyChecking=yes".to_owned(),
             "ControlPath=none".to_owned(),
             "ControlMaster=no".to_owned(),
             "PermitLocalCommand=no".to_owned(),

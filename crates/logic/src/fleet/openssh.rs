@@ -7,6 +7,7 @@ use super::ending::{Core, Ending, Failure, Phase, Reason, Remote};
 #[derive(Debug, Clone)]
 pub struct Log {
     partial: Vec<u8>,
+    lines: usize,
     phase: Phase,
     reason: Option<Reason>,
     detail: Option<String>,
@@ -23,7 +24,7 @@ enum Status {
 impl Default for Log {
     fn default() -> Self {
         let phase = Phase::Resolve;
-        Self { partial: Vec::new(), phase, reason: None, detail: None, status: Status::None }
+        Self { partial: Vec::new(), lines: 0, phase, reason: None, detail: None, status: Status::None }
     }
 }
 
@@ -51,6 +52,11 @@ impl Log {
     }
 
     fn line(&mut self, line: &str) {
+        self.lines += 1;
+        // Over the connection of another ssh: from here on that one sends the command, and logs none of it here.
+        if line.trim_start_matches("debug1: ").starts_with("mux_client") {
+            self.phase = Phase::Run;
+        }
         let Some(debug) = line.strip_prefix("debug1: ") else { return self.message(line) };
         let at = |start: &str| debug.starts_with(start);
         let phase = if at("Connecting to ") || at("Executing proxy command") {
@@ -97,7 +103,10 @@ impl Log {
             Reason::NoAlgorithm
         } else if has("Permission denied") || has("Too many authentication failures") {
             Reason::Denied
-        } else if has("exec request failed") || has("administratively prohibited") || has("open failed") {
+        } else if has("exec request failed on channel 0")
+            || (self.phase < Phase::Run && (has("administratively prohibited") || has("open failed")))
+        {
+            // Later the same words are about channels that the command or a forward opens.
             Reason::ChannelRefused
         } else if (has("Connection closed by")
             || has("Connection reset by")
@@ -136,7 +145,7 @@ impl Log {
             _ => {}
         }
         let refused = self.reason == Some(Reason::ChannelRefused);
-        let ran = self.phase >= Phase::Run && !refused;
+        let ran = self.remote() != Remote::NeverStarted;
         let reason = match (self.reason, signal) {
             (Some(reason), _) => reason,
             (None, Some(_)) => Reason::Local,
@@ -149,8 +158,20 @@ impl Log {
             (None, None) => "ssh ended".to_owned(),
         });
         let phase = if refused { Phase::Start } else { self.phase };
-        let remote = if ran { Remote::Unknown } else { Remote::NeverStarted };
+        let remote = self.remote();
         Ending::Failed(Failure { phase, reason, detail, advice: None, remote })
+    }
+
+    /// What is known of the remote process once `ssh` is gone and its log is read to the end: it says what it is about to
+    /// send before it does. Of one that said nothing at all nothing is known.
+    #[must_use]
+    pub fn remote(&self) -> Remote {
+        match self.status {
+            Status::Exited | Status::Signalled => Remote::Ended,
+            Status::None if self.reason == Some(Reason::ChannelRefused) => Remote::NeverStarted,
+            Status::None if self.phase >= Phase::Run || self.lines == 0 => Remote::Unknown,
+            Status::None => Remote::NeverStarted,
+        }
     }
 
     /// How far it got.
@@ -205,6 +226,40 @@ mod tests {
         let lost = format!("{UP}debug1: Sending command: x\nclient_loop: send disconnect: Broken pipe\n");
         let Ending::Failed(failure) = after(&lost, 255).1 else { panic!() };
         assert_eq!((failure.reason, failure.remote), (Reason::Lost, Remote::Unknown));
+    }
+
+    #[test]
+    fn what_is_refused_after_the_command_was_sent_does_not_unsend_it() {
+        for words in ["channel 3: open failed: administratively prohibited: open failed", "open failed"] {
+            let late = format!("{UP}debug1: Sending command: x\n{words}\nConnection closed\n");
+            let Ending::Failed(failure) = after(&late, 255).1 else { panic!() };
+            assert_eq!((failure.phase, failure.remote), (Phase::Run, Remote::Unknown), "{words}");
+        }
+        for log in [
+            format!("{UP}channel 0: open failed: administratively prohibited: open failed\n"),
+            format!("{UP}debug1: Sending command: x\nexec request failed on channel 0\n"),
+        ] {
+            let Ending::Failed(failure) = after(&log, 255).1 else { panic!() };
+            assert_eq!(
+                (failure.reason, failure.remote),
+                (Reason::ChannelRefused, Remote::NeverStarted),
+                "{log}"
+            );
+        }
+    }
+
+    #[test]
+    fn command_over_the_connection_of_another_ssh_may_have_run() {
+        let log = "debug1: Reading configuration data /etc/ssh/ssh_config\ndebug1: auto-mux: Trying existing master at 'x'\n\
+            debug1: mux_client_request_session: master session id: 2\n";
+        let Ending::Failed(failure) = after(log, 255).1 else { panic!() };
+        assert_eq!((failure.phase, failure.remote), (Phase::Run, Remote::Unknown));
+    }
+
+    #[test]
+    fn silent_log_proves_nothing() {
+        let Ending::Failed(failure) = after("", 255).1 else { panic!() };
+        assert_eq!(failure.remote, Remote::Unknown);
     }
 
     #[test]

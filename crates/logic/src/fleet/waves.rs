@@ -46,6 +46,21 @@ impl FromStr for Waves {
     }
 }
 
+/// As it is read.
+impl fmt::Display for Waves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, size) in self.0.iter().enumerate() {
+            f.write_str(if at == 0 { "" } else { "," })?;
+            match size {
+                Size::Count(count) => write!(f, "{count}")?,
+                Size::Percent(share) => write!(f, "{}%", f64::from(*share) / 100.0)?,
+                Size::All => f.write_str("all")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 fn size(word: &str) -> Result<Size, Wrong> {
     let wrong = |why| Wrong { text: word.to_owned(), why };
     if word == "all" || word == "rest" {
@@ -197,5 +212,13 @@ mod tests {
         assert_eq!(judge("failed", 1, 50, 1).as_deref(), Some("1 of 50 hosts failed"));
         assert_eq!(judge("differs", 0, 50, 2).as_deref(), Some("2 different outputs"));
         assert!("failed<1".parse::<StopIf>().is_err());
+    }
+
+    #[test]
+    fn waves_are_written_as_they_are_read() {
+        for text in ["1,10%,all", "5,0.5%,33.33%,all", "all"] {
+            let waves: Waves = text.parse().unwrap();
+            assert_eq!((waves.to_string().as_str(), waves.to_string().parse()), (text, Ok(waves)));
+        }
     }
 }

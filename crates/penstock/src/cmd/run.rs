@@ -50,12 +50,12 @@ pub struct Arguments {
     /// At most so many hosts at once [default: adapts itself, up to 1,000]
     #[arg(long, short, value_name = "N", help_heading = "Pace", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     parallel: Option<u32>,
-    /// Time between two starts, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 0, help_heading = "Pace")]
-    delay: u64,
-    /// Limit of each step up to the start of the command, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = time, help_heading = "Pace")]
-    connect_timeout: Duration,
+    /// Time between two starts, in milliseconds [default: 0]
+    #[arg(long, value_name = "MS", help_heading = "Pace")]
+    delay: Option<u64>,
+    /// Limit of each step up to the start of the command, in seconds [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = time, help_heading = "Pace")]
+    connect_timeout: Option<Duration>,
     /// Limit of the command, in seconds; it is ended on the host when that has passed [default: none]
     #[arg(long, short, value_name = "SECONDS", value_parser = time, help_heading = "Pace")]
     timeout: Option<Duration>,
@@ -131,7 +131,7 @@ fn time(text: &str) -> Result<Duration, String> {
 pub enum EngineName {
     /// Our own client
     Native,
-    /// The ssh of this machine, a process per host
+    /// The ssh of this machine, a process per host: its known_hosts, always with StrictHostKeyChecking yes
     Openssh,
 }
 
@@ -176,7 +176,7 @@ async fn whole(arguments: &Arguments, names: Vec<String>, sessions: usize) -> Re
     let steps = steps(arguments, &enter)?;
     let order = order(arguments, &brake)?;
     let engines::Ready { engine, hosts, identities } =
-        arguments.engine.ready(&names, arguments.connect_timeout, &terminal)?;
+        arguments.engine.ready(&names, arguments.connect_timeout.unwrap_or(CONNECT_TIMEOUT), &terminal)?;
     let sinks = Sinks {
         view: arguments.show.view(&hosts),
         keep,
@@ -214,7 +214,7 @@ async fn whole(arguments: &Arguments, names: Vec<String>, sessions: usize) -> Re
     let limits = Limits {
         parallel: arguments.parallel.map_or(Parallel::Adaptive, |count| Parallel::Fixed(count as usize)),
         sessions,
-        delay: Duration::from_millis(arguments.delay),
+        delay: Duration::from_millis(arguments.delay.unwrap_or(0)),
     };
     let plan = Plan { hosts, order, engine, limits, steps, journal };
     let outcome = fleet::run::run(plan, board, brake, out).await;
@@ -278,7 +278,7 @@ fn order(arguments: &Arguments, brake: &Brake) -> Result<Order, Failure> {
         input,
         leash: if arguments.no_leash { Leash::None } else { Leash::Wanted },
         nonce,
-        connect_timeout: arguments.connect_timeout,
+        connect_timeout: arguments.connect_timeout.unwrap_or(CONNECT_TIMEOUT),
         timeout: arguments.timeout,
     })
 }
@@ -333,6 +333,7 @@ fn tell(arguments: &Arguments, names: &[String], outcome: &Outcome) -> Result<()
 const MOST: usize = 1_000;
 /// Standard streams, the runtime, the agent, name servers, the journal.
 const RESERVE: usize = 48;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const COLUMNS: usize = 80;
 const TICK: Duration = Duration::from_millis(200);
 /// Linux takes 128 KiB in one argument; the leash needs some of it.

@@ -62,6 +62,19 @@ impl Fleet {
         Self { home: tempfile::tempdir().unwrap(), config: config.to_owned() }
     }
 
+    /// Lines of `ssh_config` for all hosts. They come first, so they win.
+    pub fn configure(&self, lines: &str) {
+        let text = fs::read_to_string(&self.config).unwrap();
+        fs::write(&self.config, format!("Host *\n{lines}\n{text}")).unwrap();
+    }
+
+    /// The `ssh` of this machine, with the same configuration.
+    pub fn ssh(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(super::sshd::program("ssh"));
+        command.arg("-F").arg(&self.config).args(arguments).stdin(Stdio::null());
+        command
+    }
+
     /// `penstock run`, ready to start.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(BINARY);

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::Args;
-use fleet::run::journal::{self, Record, Standing};
+use clap::{Args, ValueEnum};
+use fleet::run::journal::{self, Pulse, Record, Standing};
 use serde_json::{Value, json};
 
+use super::EngineName;
 use crate::output::{Failure, plain_lines, print};
 
 /// Runs on record.
@@ -41,6 +43,10 @@ pub fn nonce() -> String {
     format!("{:016x}", RandomState::new().hash_one(std::process::id()))
 }
 
+fn seconds(time: Option<Duration>) -> Option<f64> {
+    time.map(|time| time.as_secs_f64())
+}
+
 /// What is needed to do it again.
 pub fn remember(arguments: &super::Arguments) -> Value {
     let path = |path: &Option<PathBuf>| {
@@ -53,6 +59,15 @@ pub fn remember(arguments: &super::Arguments) -> Value {
         "user": arguments.engine.user,
         "ssh_config": path(&arguments.engine.ssh_config),
         "no_leash": arguments.no_leash,
+        "waves": arguments.waves.as_ref().map(ToString::to_string),
+        "stop_if": arguments.stop_if.map(|condition| condition.to_string()),
+        "pause": arguments.pause.map(|time| time.map_or(json!("enter"), |time| json!(time.as_secs_f64()))),
+        "timeout": seconds(arguments.timeout),
+        "connect_timeout": seconds(arguments.connect_timeout),
+        "parallel": arguments.parallel,
+        "delay": arguments.delay,
+        "engine": arguments.engine.engine.and_then(|engine| Some(engine.to_possible_value()?.get_name().to_owned())),
+        "ssh": arguments.engine.ssh,
     })
 }
 
@@ -60,9 +75,10 @@ pub fn remember(arguments: &super::Arguments) -> Value {
 pub fn show() -> Result<(), Failure> {
     let record = last()?;
     let mut text = format!("{}  {}\n", record.id, told(&record.order));
-    match record.status {
-        Some(code) => _ = writeln!(text, "exit code {code}"),
-        None => text.push_str("it was killed before its end\n"),
+    match (record.status, record.pulse) {
+        (Some(code), _) => _ = writeln!(text, "exit code {code}"),
+        (None, Pulse::Running) => text.push_str("it still runs\n"),
+        (None, Pulse::Gone) => text.push_str("it was killed before its end\n"),
     }
     let width = record.hosts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     for (name, standing) in &record.hosts {
@@ -81,6 +97,11 @@ pub fn show() -> Result<(), Failure> {
 pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>, Failure> {
     let Some(which) = arguments.again.again.clone() else { return Ok(None) };
     let record = last()?;
+    if record.pulse == Pulse::Running {
+        return Err(Failure::usage(
+            "the last run still goes on: what never started may start yet\n  hint: penstock run --last",
+        ));
+    }
     let order = &record.order;
     if order["stdin"] == true {
         return Err(Failure::usage(
@@ -93,6 +114,7 @@ pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>
     arguments.engine.user = arguments.engine.user.take().or(order["user"].as_str().map(str::to_owned));
     arguments.engine.ssh_config = arguments.engine.ssh_config.take().or_else(|| path("ssh_config"));
     arguments.no_leash |= order["no_leash"] == true;
+    take_over_pace(arguments, order);
     let names = choose(&record, &which)?;
     if names.is_empty() {
         return Err(Failure::usage(format!(
@@ -100,6 +122,29 @@ pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>
         )));
     }
     Ok(Some(names))
+}
+
+/// What is given now goes before what was given then.
+fn take_over_pace(arguments: &mut super::Arguments, order: &Value) {
+    let text = |name: &str| order[name].as_str();
+    let time = |value: &Value| value.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let number = |name: &str| order[name].as_u64();
+    arguments.waves = arguments.waves.take().or_else(|| text("waves")?.parse().ok());
+    arguments.stop_if = arguments.stop_if.take().or_else(|| text("stop_if")?.parse().ok());
+    arguments.pause = arguments.pause.take().or_else(|| match &order["pause"] {
+        Value::Null => None,
+        pause => Some(time(pause)),
+    });
+    arguments.timeout = arguments.timeout.or_else(|| time(&order["timeout"]));
+    arguments.connect_timeout = arguments.connect_timeout.or_else(|| time(&order["connect_timeout"]));
+    arguments.parallel = arguments.parallel.or_else(|| number("parallel")?.try_into().ok());
+    arguments.delay = arguments.delay.or_else(|| number("delay"));
+    let engine = &mut arguments.engine;
+    // A program of the user's decides the engine, so that one given now must not meet the other one of then.
+    if engine.engine.is_none() && engine.ssh.is_none() {
+        engine.engine = text("engine").and_then(|name| EngineName::from_str(name, false).ok());
+        engine.ssh = text("ssh").map(PathBuf::from);
+    }
 }
 
 fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {

@@ -29,10 +29,11 @@ pub struct Arguments {
     /// This file instead of ~/.ssh/config
     #[arg(long, short = 'F', value_name = "FILE", help_heading = "SSH")]
     pub ssh_config: Option<PathBuf>,
-    /// What carries the command
-    #[arg(long, value_enum, default_value_t = EngineName::Native, help_heading = "SSH")]
-    pub engine: EngineName,
-    /// With --engine openssh: this program instead of ssh; it gets HOST COMMAND, as in -S /bin/echo
+    /// What carries the command [default: native]
+    #[arg(long, value_enum, help_heading = "SSH")]
+    pub engine: Option<EngineName>,
+    /// With --engine openssh: this program instead of ssh; it gets HOST COMMAND, as in -S /bin/echo, and -F FILE and -l USER
+    /// before them if they are given here
     #[arg(long, short = 'S', value_name = "PROGRAM", help_heading = "SSH")]
     pub ssh: Option<PathBuf>,
 }
@@ -60,7 +61,7 @@ impl Arguments {
 
     /// Which one: a program of the user's is always a process.
     pub fn engine(&self) -> EngineName {
-        if self.ssh.is_some() { EngineName::Openssh } else { self.engine }
+        if self.ssh.is_some() { EngineName::Openssh } else { self.engine.unwrap_or(EngineName::Native) }
     }
 
     fn native(
