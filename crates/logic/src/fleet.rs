@@ -7,6 +7,7 @@ pub mod groups;
 pub mod hostfile;
 pub mod leash;
 pub mod line;
+pub mod mpssh;
 pub mod nodeset;
 pub mod openssh;
 pub mod pace;

@@ -37,6 +37,9 @@ mod signals;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if let Some(words) = cmd::run::mpssh::called(std::env::args_os()) {
+        return cmd::run::mpssh::run(words).map_or_else(Failure::report, |()| ExitCode::SUCCESS);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if is_test_option(&error) => return Failure::usage(TEST_OPTION).report(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use logic::fleet::ending::{Ending, Failure, Phase, Remote};
+use ssh::Runs;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 

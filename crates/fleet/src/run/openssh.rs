@@ -11,8 +11,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
-use logic::fleet::openssh::{Log, Step};
+use logic::fleet::ending::{Ending, Failure, Phase, Remote};
+use logic::fleet::openssh::{Log, Scarce, Step, Unstarted};
+use nix::errno::Errno;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
@@ -28,6 +29,8 @@ pub struct OpenSsh {
     pub arguments: Vec<String>,
     /// Whether it is a real `ssh` that keeps a log, or anything that takes its place.
     pub kind: Kind,
+    /// What stands before the name of each host, as `user@`.
+    pub login: String,
 }
 
 /// What the program is.
@@ -48,12 +51,15 @@ impl OpenSsh {
     }
 
     pub(super) fn start(&self, host: &Host, command: &str) -> Result<Running, Failure> {
-        self.spawn(host, command).map_err(|error| Failure {
-            phase: Phase::Resolve,
-            reason: Reason::Local,
-            detail: format!("cannot start {}: {error}", self.program.display()),
-            advice: None,
-            remote: Remote::NeverStarted,
+        self.spawn(host, command).map_err(|error| {
+            let all = error.to_string();
+            let errno = error.raw_os_error().unwrap_or(0);
+            let words = all.strip_suffix(&format!(" (os error {errno})")).unwrap_or(&all).to_owned();
+            let scarce = match Errno::from_raw(errno) {
+                Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EAGAIN => Scarce::Yes,
+                _ => Scarce::No,
+            };
+            Unstarted { program: self.program.display().to_string(), errno, words }.failure(scarce)
         })
     }
 
@@ -64,7 +70,15 @@ impl OpenSsh {
         let mut line = Command::new(&self.program);
         line.args(&self.arguments);
         let log = match self.kind {
-            Kind::Substitute => None,
+            Kind::Substitute => {
+                // It may be an `ssh` after all. In a group of its own it would stop for good as soon as it asks something on
+                // the terminal.
+                if std::env::var_os("SSH_ASKPASS").is_none() {
+                    line.env("SSH_ASKPASS", "/bin/false");
+                }
+                line.env("SSH_ASKPASS_REQUIRE", "force");
+                None
+            }
             Kind::Ssh => {
                 let (log_side, log) = pipe::pipe()?;
                 let log_side = log_side.into_blocking_fd()?;
@@ -78,7 +92,7 @@ impl OpenSsh {
         if self.kind == Kind::Ssh {
             line.arg("--");
         }
-        line.arg(&host.name).arg(command);
+        line.arg(format!("{}{}", self.login, host.name)).arg(command);
         line.stdin(into.into_blocking_fd()?).stdout(out_side_of(out)?).stderr(out_side_of(err)?);
         // A group of its own, since Ctrl-C is for us; and no life beyond ours. Turns run on threads that live as long.
         sys::child::leash(&mut line, &[])?;
@@ -294,10 +308,10 @@ mod tests {
         let program = directory.join("ssh");
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let engine = OpenSsh { program, arguments: Vec::new(), kind };
+        let engine = OpenSsh { program, arguments: Vec::new(), kind, login: String::new() };
         let target = Err(Failure {
             phase: Phase::Queued,
-            reason: Reason::Local,
+            reason: logic::fleet::ending::Reason::Local,
             detail: String::new(),
             advice: None,
             remote: Remote::NeverStarted,

@@ -143,7 +143,7 @@ impl Cutter {
 }
 
 /// How many of `bytes` may be cut off without cutting a character: all but an unfinished one at the end.
-fn whole_characters(bytes: &[u8]) -> usize {
+pub(super) fn whole_characters(bytes: &[u8]) -> usize {
     let len = bytes.len();
     for back in 1..=3.min(len.saturating_sub(1)) {
         let byte = bytes[len - back];

@@ -194,12 +194,76 @@ pub fn of_substitute(code: Option<i32>, signal: Option<i32>) -> Ending {
         })
     };
     match (code, signal) {
-        (Some(255), _) => failed("exit code 255: ssh itself failed, or the command ended so".to_owned()),
+        (Some(255), _) => failed(UNCLEAR_255.to_owned()),
         (Some(code), _) => Ending::Exited(u32::try_from(code).unwrap_or(255)),
-        (None, signal) => failed(format!("ssh was ended by signal {}", signal.unwrap_or_default())),
+        (None, signal) => failed(format!("{BY_SIGNAL}{}", signal.unwrap_or_default())),
     }
 }
 
+/// Whether this is what [`of_substitute`] makes of the status 255.
+#[must_use]
+pub fn is_unclear_255(failure: &Failure) -> bool {
+    failure.reason == Reason::NoStatus && failure.detail == UNCLEAR_255
+}
+
+/// The signal that ended a program in place of `ssh`, if this is what [`of_substitute`] makes of one.
+#[must_use]
+pub fn signal_of_substitute(failure: &Failure) -> Option<i32> {
+    failure.detail.strip_prefix(BY_SIGNAL).filter(|_| failure.reason == Reason::NoStatus)?.parse().ok()
+}
+
+/// `ssh`, or what is in its place, could not be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unstarted {
+    /// The program.
+    pub program: String,
+    /// The number of the error; 0 where it has none.
+    pub errno: i32,
+    /// Its words.
+    pub words: String,
+}
+
+impl Unstarted {
+    /// The failure of a host. What is short on this machine (`scarce`) may be there again later.
+    #[must_use]
+    pub fn failure(&self, scarce: Scarce) -> Failure {
+        let Self { program, errno, words } = self;
+        Failure {
+            phase: Phase::Resolve,
+            reason: match scarce {
+                Scarce::Yes => Reason::Local,
+                Scarce::No => Reason::Configuration,
+            },
+            detail: format!("{CANNOT_START}{program}: {words}{OS_ERROR}{errno})"),
+            advice: None,
+            remote: Remote::NeverStarted,
+        }
+    }
+
+    /// Reads what [`Unstarted::failure`] wrote.
+    #[must_use]
+    pub fn of(failure: &Failure) -> Option<Self> {
+        let (text, errno) =
+            failure.detail.strip_prefix(CANNOT_START)?.strip_suffix(')')?.rsplit_once(OS_ERROR)?;
+        let (program, words) = text.rsplit_once(": ")?;
+        let errno = errno.parse().ok().filter(|_| failure.phase == Phase::Resolve)?;
+        Some(Self { program: program.to_owned(), errno, words: words.to_owned() })
+    }
+}
+
+/// Whether something failed because this machine has too little of it: descriptors, memory, processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scarce {
+    /// It did.
+    Yes,
+    /// It will fail the next time too.
+    No,
+}
+
+const UNCLEAR_255: &str = "exit code 255: ssh itself failed, or the command ended so";
+const BY_SIGNAL: &str = "ssh was ended by signal ";
+const CANNOT_START: &str = "cannot start ";
+const OS_ERROR: &str = " (os error ";
 const LONGEST: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -297,5 +361,21 @@ mod tests {
                 (reason, phase, Remote::NeverStarted)
             );
         }
+    }
+
+    #[test]
+    fn failures_of_a_program_in_place_of_ssh_can_be_read_back() {
+        let Ending::Failed(killed) = of_substitute(None, Some(9)) else { panic!() };
+        assert_eq!((signal_of_substitute(&killed), is_unclear_255(&killed)), (Some(9), false));
+        let Ending::Failed(unclear) = of_substitute(Some(255), None) else { panic!() };
+        assert_eq!((signal_of_substitute(&unclear), is_unclear_255(&unclear)), (None, true));
+        for program in ["/", "a: b (os error 1)"] {
+            let unstarted =
+                Unstarted { program: program.to_owned(), errno: 13, words: "Permission denied".to_owned() };
+            let failure = unstarted.failure(Scarce::No);
+            assert_eq!(failure.reason, Reason::Configuration);
+            assert_eq!(Unstarted::of(&failure), Some(unstarted));
+        }
+        assert_eq!(Unstarted::of(&killed), None);
     }
 }

@@ -28,6 +28,7 @@ mod again;
 mod engines;
 mod hosts;
 mod keys;
+pub mod mpssh;
 mod show;
 
 /// Run a command on many hosts at once, over SSH
@@ -79,6 +80,10 @@ pub struct Arguments {
     no_leash: bool,
     #[command(flatten)]
     again: again::Arguments,
+    /// As the first word: options and output of mpssh-py, as `penstock run --mpssh --help` tells them; so does a link to this
+    /// program with the name `mpssh`
+    #[arg(long)]
+    mpssh: bool,
 }
 
 const HELP: &str = "\
@@ -137,6 +142,11 @@ pub enum EngineName {
 
 /// Runs it, tells what happened, and says by the exit code how well.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.mpssh {
+        return Err(Failure::usage(
+            "--mpssh comes before everything else, and after it the options of mpssh\n  hint: penstock run --mpssh --help",
+        ));
+    }
     if arguments.again.last {
         return again::show();
     }

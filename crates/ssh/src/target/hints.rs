@@ -7,7 +7,7 @@ use logic::ssh::config::{Keyword, Resolved};
 use super::{Proxy, Target};
 
 /// Who said where a host is. What is `None` nobody said.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Said {
     /// `HostName`, as in `~/.ssh/config:12 says HostName 10.0.0.1`.
     pub host: Option<String>,

@@ -119,19 +119,29 @@ impl Arguments {
                 (PathBuf::from("ssh"), Kind::Ssh)
             }
         };
-        let engine = Engine::OpenSsh(OpenSsh { program, arguments, kind });
-        let host = |name: &String| Host { name: name.clone(), target: Err(unreached(String::new())) };
-        Ready { engine, hosts: names.iter().map(host).collect(), identities: None }
+        let engine = Engine::OpenSsh(OpenSsh { program, arguments, kind, login: String::new() });
+        Ready { engine, hosts: by_name(names), identities: None }
     }
 
     /// Descriptors that a session takes.
     pub fn descriptors(&self) -> usize {
-        match self.engine() {
-            EngineName::Native => 1,
-            // Three pipes and the log; while it starts, both ends of them.
-            EngineName::Openssh => 8,
-        }
+        descriptors(self.engine())
     }
+}
+
+/// Descriptors that a session of an engine takes.
+pub fn descriptors(engine: EngineName) -> usize {
+    match engine {
+        EngineName::Native => 1,
+        // Three pipes and the log; while it starts, both ends of them.
+        EngineName::Openssh => 8,
+    }
+}
+
+/// Hosts for a program that finds them itself.
+pub fn by_name(names: &[String]) -> Vec<Host> {
+    let host = |name: &String| Host { name: name.clone(), target: Err(unreached(String::new())) };
+    names.iter().map(host).collect()
 }
 
 fn unreached(detail: String) -> Unreached {

@@ -1,0 +1,138 @@
+//! Lines in the format of mpssh-py; what they are is in `logic::fleet::mpssh`.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use logic::fleet::ending::{Ending, Reason};
+use logic::fleet::line::harmless;
+use logic::fleet::mpssh::{self, End, Lines, Settings, Sign, Unprintable};
+
+use super::Colour;
+use crate::run::engine::Stream;
+use crate::run::output::View;
+
+/// What mpssh prints between its header and its footer.
+pub struct Mpssh {
+    names: Vec<String>,
+    printer: Printer,
+    /// Hosts of whose streams something is held back.
+    talks: HashMap<usize, Talk>,
+}
+
+struct Printer {
+    settings: Settings,
+    colour: Colour,
+}
+
+#[derive(Default)]
+struct Talk {
+    out: Lines,
+    err: Lines,
+}
+
+impl Mpssh {
+    /// With names padded to the width of the longest.
+    #[must_use]
+    pub fn new(names: &[String], settings: Settings, colour: Colour) -> Self {
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        let names = names.iter().map(|name| format!("{name:width$}")).collect();
+        Self { names, printer: Printer { settings, colour }, talks: HashMap::new() }
+    }
+}
+
+impl Printer {
+    fn line(&self, name: &str, sign: Sign, line: &[u8], out: &mut dyn Write) -> io::Result<()> {
+        match self.colour {
+            Colour::Off => {
+                write!(out, "{name} {} ", sign.plain())?;
+                out.write_all(line)?;
+            }
+            Colour::On => {
+                write!(out, "{name} {} ", sign.coloured())?;
+                match self.settings.unprintable {
+                    Unprintable::Printed => out.write_all(line)?,
+                    Unprintable::Counted | Unprintable::LeftOut => write!(out, "{}", harmless(line))?,
+                }
+            }
+        }
+        out.write_all(b"\n")
+    }
+
+    /// Lines of a text of ours, which is as long as it is.
+    fn text(&self, name: &str, sign: Sign, text: &str, out: &mut dyn Write) -> io::Result<()> {
+        let mut lines = Lines::default();
+        self.lines(name, sign, out, |settings, each| {
+            lines.push(settings, text.as_bytes(), each);
+            lines.finish(settings, each);
+        })
+    }
+
+    /// Writes the lines that `cut` gives.
+    fn lines(
+        &self,
+        name: &str,
+        sign: Sign,
+        out: &mut dyn Write,
+        cut: impl FnOnce(&Settings, &mut dyn FnMut(&[u8])),
+    ) -> io::Result<()> {
+        let mut written = Ok(());
+        cut(&self.settings, &mut |line| {
+            if written.is_ok() {
+                written = self.line(name, sign, line, out);
+            }
+        });
+        written
+    }
+
+    /// Says what was left out of a stream since this was said before.
+    fn left_out(&self, name: &str, lines: &mut Lines, out: &mut dyn Write) -> io::Result<()> {
+        let count = lines.left_out();
+        if count == 0 || self.settings.unprintable != Unprintable::Counted {
+            return Ok(());
+        }
+        self.text(name, Sign::Failure, &mpssh::left_out(count), out)
+    }
+}
+
+impl View for Mpssh {
+    fn output(&mut self, host: usize, stream: Stream, bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
+        let name = self.names.get(host).map_or("", String::as_str);
+        let mut talk = self.talks.remove(&host).unwrap_or_default();
+        let (sign, lines, other) = match stream {
+            Stream::Stdout => (Sign::Output, &mut talk.out, &mut talk.err),
+            Stream::Stderr => (Sign::Error, &mut talk.err, &mut talk.out),
+        };
+        self.printer.left_out(name, other, out)?;
+        self.printer.lines(name, sign, out, |settings, each| lines.push(settings, bytes, each))?;
+        if !talk.out.is_idle() || !talk.err.is_idle() {
+            self.talks.insert(host, talk);
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, host: usize, ending: &Ending, _: Duration, out: &mut dyn Write) -> io::Result<()> {
+        let name = self.names.get(host).map_or("", String::as_str);
+        let mut talk = self.talks.remove(&host).unwrap_or_default();
+        for (sign, lines) in [(Sign::Output, &mut talk.out), (Sign::Error, &mut talk.err)] {
+            self.printer.lines(name, sign, out, |settings, each| lines.finish(settings, each))?;
+            self.printer.left_out(name, lines, out)?;
+        }
+        if matches!(ending, Ending::Failed(failure) if failure.reason == Reason::Stopped) {
+            // mpssh has no more words after Ctrl-C.
+            return Ok(());
+        }
+        let (reason, end) = End::of(ending);
+        if let Some(reason) = reason {
+            self.printer.text(name, Sign::Error, &reason, out)?;
+        }
+        match end.line(&self.printer.settings) {
+            Some((sign, text)) => self.printer.text(name, sign, &text, out),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, _: &mut dyn Write) -> io::Result<()> {
+        Ok(())
+    }
+}

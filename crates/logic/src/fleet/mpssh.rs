@@ -1,0 +1,440 @@
+//! What mpssh-py 1.2 prints, so that scripts which read its output need no change. `penstock run --mpssh` is made of it.
+//!
+//! Three things differ: a line that is wrapped is never cut within a character of UTF-8, a line that comes slowly is
+//! not cut where it paused, and on a terminal bytes from 80 on are shown only where they are harmless text.
+
+use super::ending::Ending;
+use super::line::whole_characters;
+use super::openssh::{self, Unstarted};
+use super::verdict::title;
+
+/// How it was called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `-e`: whether status 0 is told.
+    pub zero: Told,
+    /// Not with `-E`: whether statuses from 1 to 254 are told. 255 and signals always are.
+    pub other: Told,
+    /// `-b` and `-B`.
+    pub unprintable: Unprintable,
+    /// `-l`: the longest line before it is wrapped, in bytes.
+    pub longest: usize,
+}
+
+/// Whether something is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It is.
+    Yes,
+    /// It is not.
+    No,
+}
+
+/// What becomes of the bytes 00 to 08, 0B to 1F (but line ends), and 7F.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unprintable {
+    /// Left out, and counted in a line.
+    Counted,
+    /// `-B`: left out.
+    LeftOut,
+    /// `-b`: printed.
+    Printed,
+}
+
+/// What a line is: the separator between host and text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    /// `->`, green: standard output of the host.
+    Output,
+    /// `=>`, red: its standard error.
+    Error,
+    /// `=:` in green.
+    Success,
+    /// `=:` in red.
+    Failure,
+}
+
+impl Sign {
+    /// The separator, in colours for a terminal.
+    #[must_use]
+    pub fn coloured(self) -> &'static str {
+        match self {
+            Self::Output => "\x1b[1;32m->\x1b[0;39m",
+            Self::Error => "\x1b[1;31m=>\x1b[0;39m",
+            Self::Success => "\x1b[1;32m=:\x1b[0;39m",
+            Self::Failure => "\x1b[1;31m=:\x1b[0;39m",
+        }
+    }
+
+    /// The separator.
+    #[must_use]
+    pub fn plain(self) -> &'static str {
+        match self {
+            Self::Output => "->",
+            Self::Error => "=>",
+            Self::Success | Self::Failure => "=:",
+        }
+    }
+}
+
+/// One stream of one host, on its way into lines.
+#[derive(Debug, Clone, Default)]
+pub struct Lines {
+    /// The line whose end has not come; never more than the longest line and a step.
+    pending: Vec<u8>,
+    /// Whether a carriage return ended the line before: a line feed behind it belongs to it.
+    returned: bool,
+    left_out: usize,
+}
+
+impl Lines {
+    /// Takes what was read, and gives every line, and every piece of one that is too long.
+    pub fn push(&mut self, settings: &Settings, bytes: &[u8], each: &mut dyn FnMut(&[u8])) {
+        let mut rest = bytes;
+        if !rest.is_empty() && std::mem::take(&mut self.returned) {
+            rest = rest.strip_prefix(b"\n").unwrap_or(rest);
+        }
+        while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
+            self.extend(settings, &rest[..end], each);
+            self.end(settings, each);
+            let is_return = rest[end] == b'\r';
+            rest = &rest[end + 1..];
+            if is_return {
+                self.returned = rest.is_empty();
+                rest = rest.strip_prefix(b"\n").unwrap_or(rest);
+            }
+        }
+        self.extend(settings, rest, each);
+    }
+
+    /// Takes the end of the stream.
+    pub fn finish(&mut self, settings: &Settings, each: &mut dyn FnMut(&[u8])) {
+        if !self.pending.is_empty() {
+            self.end(settings, each);
+        }
+    }
+
+    /// How many bytes were left out since this was asked before.
+    pub fn left_out(&mut self) -> usize {
+        std::mem::take(&mut self.left_out)
+    }
+
+    /// Whether nothing is held back.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty() && !self.returned && self.left_out == 0
+    }
+
+    fn extend(&mut self, settings: &Settings, bytes: &[u8], each: &mut dyn FnMut(&[u8])) {
+        // In steps, so that nothing grows with what was read.
+        for step in bytes.chunks(STEP) {
+            self.pending.extend_from_slice(step);
+            self.wrap(settings, each);
+        }
+    }
+
+    fn wrap(&mut self, settings: &Settings, each: &mut dyn FnMut(&[u8])) {
+        let longest = settings.longest.clamp(1, LONGEST);
+        let pending = std::mem::take(&mut self.pending);
+        let mut rest = &pending[..];
+        while rest.len() > longest {
+            let mut end = whole_characters(&rest[..longest]);
+            if longest < LONGEST_CHARACTER && std::str::from_utf8(&rest[..end]).is_err() {
+                // A line shorter than a character has room for one all the same.
+                end = character(rest);
+                if end == rest.len() && end < LONGEST_CHARACTER {
+                    break;
+                }
+            }
+            self.give(settings, &rest[..end], each);
+            rest = &rest[end..];
+        }
+        let given = pending.len() - rest.len();
+        self.pending = pending;
+        self.pending.drain(..given);
+    }
+
+    fn end(&mut self, settings: &Settings, each: &mut dyn FnMut(&[u8])) {
+        let mut pending = std::mem::take(&mut self.pending);
+        self.give(settings, &pending, each);
+        pending.clear();
+        self.pending = pending;
+    }
+
+    /// Gives a piece without what is left out. It was wrapped before: mpssh does it in this order.
+    fn give(&mut self, settings: &Settings, piece: &[u8], each: &mut dyn FnMut(&[u8])) {
+        if settings.unprintable == Unprintable::Printed || piece.iter().all(|byte| is_printed(*byte)) {
+            return each(piece);
+        }
+        let shown: Vec<u8> = piece.iter().copied().filter(|byte| is_printed(*byte)).collect();
+        self.left_out += piece.len() - shown.len();
+        each(&shown);
+    }
+}
+
+/// Bytes of the first character.
+fn character(bytes: &[u8]) -> usize {
+    let needed = match bytes.first() {
+        Some(0xc0..=0xdf) => 2,
+        Some(0xe0..=0xef) => 3,
+        Some(0xf0..=0xf7) => 4,
+        _ => 1,
+    };
+    let following = bytes.iter().skip(1).take(needed - 1).take_while(|byte| (0x80..=0xbf).contains(*byte));
+    1 + following.count()
+}
+
+fn is_printed(byte: u8) -> bool {
+    byte == b'\t' || byte >= b' ' && byte != 0x7f
+}
+
+/// The line about what was left out of a stream.
+#[must_use]
+pub fn left_out(count: usize) -> String {
+    format!("{count} non-printable characters were ignored")
+}
+
+/// How one host ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// With this status. 255 is what OpenSSH says when it fails, or when a signal ended the command.
+    Exited(u32),
+    /// The SSH client was ended by this signal.
+    Killed(i32),
+    /// The SSH client could not be started.
+    Unstarted(Unstarted),
+}
+
+impl End {
+    /// How it is told of `ending`. Where that is less than we know, what we know comes with it.
+    #[must_use]
+    pub fn of(ending: &Ending) -> (Option<String>, Self) {
+        match ending {
+            Ending::Exited(status) => (None, Self::Exited(*status)),
+            Ending::Signalled { signal, .. } => {
+                (Some(format!("the command was ended by signal {signal}")), Self::Exited(255))
+            }
+            Ending::Failed(failure) => {
+                if let Some(unstarted) = Unstarted::of(failure) {
+                    (None, Self::Unstarted(unstarted))
+                } else if let Some(signal) = openssh::signal_of_substitute(failure) {
+                    (None, Self::Killed(signal))
+                } else if openssh::is_unclear_255(failure) {
+                    (None, Self::Exited(255))
+                } else {
+                    (Some(format!("{}: {}", title(ending), failure.detail)), Self::Exited(255))
+                }
+            }
+        }
+    }
+
+    /// The line about it, if there is one.
+    #[must_use]
+    pub fn line(&self, settings: &Settings) -> Option<(Sign, String)> {
+        let (told, sign, text) = match self {
+            Self::Exited(0) => (settings.zero, Sign::Success, "SSH exit code 0".to_owned()),
+            Self::Exited(255) => {
+                (Told::Yes, Sign::Failure, "SSH exit code 255 (possible SSH failure)".to_owned())
+            }
+            Self::Exited(status) => (settings.other, Sign::Failure, format!("SSH exit code {status}")),
+            Self::Killed(signal) => (Told::Yes, Sign::Failure, format!("SSH killed with signal {signal}")),
+            Self::Unstarted(Unstarted { program, errno, words }) => {
+                (Told::Yes, Sign::Failure, format!("exec({program}) error({errno}): {words}"))
+            }
+        };
+        (told == Told::Yes).then_some((sign, text))
+    }
+}
+
+/// How many hosts ended how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// With status 0.
+    pub ok: usize,
+    /// With another status.
+    pub not_ok: usize,
+    /// Where SSH failed, as far as mpssh can see.
+    pub ssh_failed: usize,
+}
+
+impl Tally {
+    /// Of these.
+    #[must_use]
+    pub fn of<'a>(endings: impl IntoIterator<Item = &'a Ending>) -> Self {
+        let mut tally = Self::default();
+        for ending in endings {
+            match End::of(ending).1 {
+                End::Exited(0) => tally.ok += 1,
+                End::Exited(255) | End::Killed(_) | End::Unstarted(_) => tally.ssh_failed += 1,
+                End::Exited(_) => tally.not_ok += 1,
+            }
+        }
+        tally
+    }
+
+    /// What stands below everything, but with `-H`.
+    #[must_use]
+    pub fn footer(self) -> String {
+        let Self { ok, not_ok, ssh_failed } = self;
+        let hosts = ok + not_ok + ssh_failed;
+        format!("\n  Done. {hosts} hosts processed (ok/non-ok/ssh-failed = {ok}/{not_ok}/{ssh_failed}).\n")
+    }
+}
+
+/// What the header tells.
+#[derive(Debug, Clone, Copy)]
+pub struct Header<'a> {
+    /// How many hosts there are.
+    pub hosts: usize,
+    /// The command.
+    pub command: &'a str,
+    /// Who logs in.
+    pub user: &'a str,
+    /// How many hosts at once.
+    pub sessions: usize,
+    /// With `-v`: the program in place of `ssh`, and its options.
+    pub verbose: Option<(&'a str, &'a [String])>,
+}
+
+impl Header<'_> {
+    /// What stands above everything, but with `-H`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let verbose = self.verbose.map_or_else(String::new, |(program, options)| {
+            let options: Vec<String> = options.iter().map(|option| quoted(&format!("-{option}"))).collect();
+            format!("  [*] SSH binary : {program}\n  [*] SSH options: [{}]\n", options.join(", "))
+        });
+        format!(
+            "MPSSH.py - Mass parallel SSH in Python (Version {VERSION})\n\
+             (c) 2013 Ivan Zahariev <famzah>\n\n  \
+             [*] read ({}) hosts from the list\n  \
+             [*] executing \"{}\" as user \"{}\"\n\
+             {verbose}  [*] spawning {} parallel SSH sessions\n\n",
+            self.hosts, self.command, self.user, self.sessions,
+        )
+    }
+}
+
+/// A text as Python shows it in a list.
+fn quoted(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let mut shown = String::from(quote);
+    for sign in text.chars() {
+        match sign {
+            '\\' => shown.push_str("\\\\"),
+            '\n' => shown.push_str("\\n"),
+            '\t' => shown.push_str("\\t"),
+            sign if sign == quote => shown.extend(['\\', sign]),
+            sign => shown.push(sign),
+        }
+    }
+    shown.push(quote);
+    shown
+}
+
+/// The version whose output this is.
+pub const VERSION: &str = "1.2";
+/// Longer lines are wrapped even if `-l` allows them.
+const LONGEST: usize = 1024 * 1024;
+const LONGEST_CHARACTER: usize = 4;
+const STEP: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(longest: usize, unprintable: Unprintable) -> Settings {
+        Settings { zero: Told::No, other: Told::Yes, unprintable, longest }
+    }
+
+    /// Lines, each with `|` behind it, and how many bytes were left out.
+    fn lines(settings: &Settings, reads: &[&[u8]]) -> (String, usize) {
+        let mut shown = Vec::new();
+        let mut lines = Lines::default();
+        let mut each = |line: &[u8]| {
+            shown.extend_from_slice(line);
+            shown.push(b'|');
+        };
+        reads.iter().for_each(|read| lines.push(settings, read, &mut each));
+        lines.finish(settings, &mut each);
+        (String::from_utf8_lossy(&shown).into_owned(), lines.left_out())
+    }
+
+    #[test]
+    fn lines_end_where_mpssh_ends_them_and_lose_what_it_leaves_out() {
+        let usual = settings(80, Unprintable::Counted);
+        for (bytes, shown, left_out) in [
+            (&b"a\rb\r\nc\x0bd\x0ce\nf\n\r\n\n x\t y \n"[..], "a|b|cde|f||| x\t y |", 2),
+            (b"\n\nlala\n\n\n", "||lala|||", 0),
+            (b"\n\nlala", "||lala|", 0),
+            (b"", "", 0),
+            (b"\x01", "|", 1),
+            (b"\x1b[31mred\x1b[0m\n", "[31mred[0m|", 2),
+            (b"test\x01\r\n\x02\x7fm\x7fest\n", "test|mest|", 4),
+        ] {
+            assert_eq!(lines(&usual, &[bytes]), (shown.to_owned(), left_out), "{bytes:?}");
+            let single: Vec<&[u8]> = bytes.chunks(1).collect();
+            assert_eq!(lines(&usual, &single), (shown.to_owned(), left_out), "{bytes:?} byte by byte");
+        }
+        assert_eq!(
+            lines(&settings(80, Unprintable::Printed), &[b"a\x01\r\x1b\n"]),
+            ("a\x01|\x1b|".to_owned(), 0)
+        );
+    }
+
+    #[test]
+    fn long_lines_are_wrapped_between_characters() {
+        for (longest, text, shown) in [
+            (5, "abcdefghijk\nabcde\nabcdefghij\n", "abcde|fghij|k|abcde|abcde|fghij|"),
+            (5, "ääääx\n", "ää|ää|x|"),
+            (5, "abc\u{1}\u{2}defghijk\n\u{1}\u{1}\u{1}\u{1}\u{1}x", "abc|defgh|ijk||x|"),
+            (1, "aä€😀\n", "a|ä|€|😀|"),
+            (2, "ä€ä", "ä|€|ä|"),
+            (3, "😀😀a", "😀|😀|a|"),
+        ] {
+            let settings = settings(longest, Unprintable::Counted);
+            assert_eq!(lines(&settings, &[text.as_bytes()]).0, shown);
+            let single: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+            assert_eq!(lines(&settings, &single).0, shown, "byte by byte");
+        }
+    }
+
+    #[test]
+    fn line_without_an_end_is_not_kept_without_a_bound() {
+        let mut lines = Lines::default();
+        let mut given = 0;
+        let settings = settings(usize::MAX, Unprintable::Counted);
+        for _ in 0..100 {
+            lines.push(&settings, &[b'x'; 100_000], &mut |line| given += line.len());
+            assert!(lines.pending.len() <= LONGEST);
+        }
+        assert_eq!(given + lines.pending.len(), 10_000_000);
+    }
+
+    #[test]
+    fn options_are_shown_as_a_list_of_python() {
+        assert_eq!(quoted("-o A=1"), "'-o A=1'");
+        assert_eq!(quoted("it's"), "\"it's\"");
+        assert_eq!(quoted("it's \"\\"), "'it\\'s \"\\\\'");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn wrapping_loses_nothing_and_cuts_no_character(
+            text in "[a-cä€😀]{1,40}",
+            longest in 1_usize..9,
+            cut in 0_usize..40,
+        ) {
+            let (before, after) = text.as_bytes().split_at(cut.min(text.len()));
+            let (shown, _) = lines(&settings(longest, Unprintable::Counted), &[before, after]);
+            proptest::prop_assert_eq!(shown.replace('|', ""), text);
+            proptest::prop_assert!(shown.split('|').all(|line| line.len() <= longest || line.chars().count() == 1));
+        }
+
+        #[test]
+        fn no_bytes_break_it(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..60), longest in 1_usize..9) {
+            let (_, left_out) = lines(&settings(longest, Unprintable::Counted), &[&bytes]);
+            proptest::prop_assert!(left_out <= bytes.len());
+        }
+    }
+}
