@@ -34,7 +34,7 @@ const OPENING: Duration = Duration::from_secs(10);
 /// How often it is looked whether somebody who waits for that is still there.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What [`To::Announced`] says first when the host has connected: everything after it is the service's.
+/// What `To::Announced` says first when the host has connected: everything after it is the service's.
 pub const READY: u8 = b'+';
 /// What it says when the host has not. Why follows, up to the end.
 pub const FAILED: u8 = b'-';

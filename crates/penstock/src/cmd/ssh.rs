@@ -47,8 +47,13 @@ pub struct Whom {
     /// Connect to this port
     #[arg(long, short, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Go through these hosts: [USER@]HOST[:PORT], with commas between them
-    #[arg(long, short = 'J', value_name = "HOSTS")]
+    // Not a doc comment: rustdoc takes brackets for links.
+    #[arg(
+        long,
+        short = 'J',
+        value_name = "HOSTS",
+        help = "Go through these hosts: [USER@]HOST[:PORT], with commas between them"
+    )]
     jump: Option<String>,
     /// Print it as JSON
     #[arg(long)]

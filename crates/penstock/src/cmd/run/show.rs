@@ -16,7 +16,7 @@ use logic::fleet::fold::Masks;
 #[derive(Debug, Clone, Default, Args)]
 #[group(skip)]
 pub struct Arguments {
-    /// Each line as it comes, with its host before it [default]
+    /// Each line as it comes, with its host before it; the default
     #[arg(long = "stream", short = 'f', help_heading = "Output")]
     pub stream: bool,
     /// At the end, what hosts said alike, once for all of them, the largest group first
