@@ -172,7 +172,8 @@ fn our_client_and_ssh_say_the_same_of_a_real_host() {
     fs::create_dir(home.join(".ssh")).unwrap();
     fs::copy(home.join("ssh_config"), home.join(".ssh/config")).unwrap();
     fs::write(home.join("list"), "h1\nh2\n").unwrap();
-    let option = format!("F {}", home.join("ssh_config").display());
+    // One word, as mpssh passes it: `ssh` would take a space for the start of the name.
+    let option = format!("F{}", home.join("ssh_config").display());
     for command in ["echo out; exit 7", "echo err >&2", "exit 255", "printf 'a\\001b'"] {
         let run = |options: &[&str]| {
             let mut line = Command::new(BINARY);

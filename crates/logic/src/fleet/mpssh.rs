@@ -142,7 +142,7 @@ impl Lines {
             if longest < LONGEST_CHARACTER && std::str::from_utf8(&rest[..end]).is_err() {
                 // A line shorter than a character has room for one all the same.
                 end = character(rest);
-                if end == rest.len() && end < LONGEST_CHARACTER {
+                if end == rest.len() {
                     break;
                 }
             }
@@ -386,7 +386,7 @@ mod tests {
     fn long_lines_are_wrapped_between_characters() {
         for (longest, text, shown) in [
             (5, "abcdefghijk\nabcde\nabcdefghij\n", "abcde|fghij|k|abcde|abcde|fghij|"),
-            (5, "ääääx\n", "ää|ää|x|"),
+            (5, "ääääx\n", "ää|ääx|"),
             (5, "abc\u{1}\u{2}defghijk\n\u{1}\u{1}\u{1}\u{1}\u{1}x", "abc|defgh|ijk||x|"),
             (1, "aä€😀\n", "a|ä|€|😀|"),
             (2, "ä€ä", "ä|€|ä|"),
