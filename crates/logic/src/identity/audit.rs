@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use super::date::{Date, Moment};
-use super::host::{HostFile, Root, Sshfp};
+use super::host::{HostFile, Sshfp};
 use super::index::Index;
 use super::name::Name;
+use super::proof::Root;
 use super::sshfp::{SshfpAnswer, matches};
 use super::strength;
 use crate::ssh::key::PublicKey;
@@ -168,6 +169,21 @@ fn of_host(host: &HostFile, index: &Index, today: Date, all: &mut Findings) {
                 "its keys were trusted on first use and never proved: penstock host add {name} --console FILE"
             ),
         );
+    } else {
+        // A proved key beside it says nothing for it: whoever answered the first time may hold it.
+        for pin in pins.iter().filter(|pin| pin.root() == Root::FirstUse) {
+            let key = &pin.key;
+            all.note(
+                Severity::Bad,
+                name,
+                format!(
+                    "{} {} was trusted on first use and never proved: prove it (penstock host add {name} --fingerprint \
+                     SHA256:...), or penstock host retire {name} --key {1}",
+                    key.algorithm(),
+                    key.fingerprint()
+                ),
+            );
+        }
     }
     if pins.iter().all(|pin| strength(pin.key.algorithm()) <= 1) {
         all.note(Severity::Weak, name, "only RSA is pinned: let it have an Ed25519 key".into());

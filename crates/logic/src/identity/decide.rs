@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use super::certificate::HostCertificate;
 use super::date::{Date, Moment};
-use super::host::{HostFile, Pin, Proof, Root, Sshfp};
+use super::host::{HostFile, Pin, Sshfp};
 use super::index::{Damage, Found, Index};
 use super::name::Name;
+use super::proof::Proof;
 use super::sshfp::SshfpAnswer;
 use super::strength;
 use crate::fleet::ending::Reason;
@@ -107,7 +108,7 @@ pub enum Effect {
     },
     /// The same key at one more address, the first of its family.
     AddressFound(Name, IpAddr),
-    /// A key was proved on the way.
+    /// A key was proved on the way: a new one, or one that was trusted on first use.
     Pin(Name, Box<Pin>),
     /// The key changed: counts for the messages of the other hosts.
     Changed(Name),
@@ -201,7 +202,7 @@ impl Case<'_> {
                 }
             }
             match certificate.speaks_for(&names, self.question.now) {
-                Ok(()) => return self.accept(Vec::new()),
+                Ok(()) => return self.accept(self.proved(certificate, one)),
                 Err(error) => fault = Some(error.to_string()),
             }
         }
@@ -209,6 +210,22 @@ impl Case<'_> {
             format!("it is signed by {}, which is no authority for it", certificate.authority.fingerprint())
         });
         self.refuse(Reason::KeyRefused, self.bad_certificate(&fault))
+    }
+
+    /// What a good certificate leaves behind: if its key was trusted on first use so far, it is proved now.
+    fn proved(&self, certificate: &HostCertificate, by: &super::index::Bound<'_>) -> Vec<Effect> {
+        let known = self.host.and_then(|host| Some((host, host.pin(&certificate.key)?)));
+        let proof = Proof::Authority(match by.authority {
+            Some(name) => name.to_string(),
+            None => by.key.fingerprint().to_string(),
+        });
+        match known {
+            Some((host, pin)) if proof.settles(&pin.proof) => {
+                let pin = Pin { proof, date: self.question.now.date(), by: None, ..pin.clone() };
+                vec![Effect::Pin(host.name().clone(), Box::new(pin))]
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// A key that is nobody's, from a host we know.
@@ -255,6 +272,17 @@ impl Case<'_> {
                 }
                 None => effects.push(Effect::AddressFound(host.name().clone(), to)),
             }
+        }
+        if let Some(Effect::Pin(_, pin)) = effects.first()
+            && host.pin(&pin.key).is_some()
+        {
+            let proved = format!(
+                "{}: {}, trusted on first use so far, is proved now: from={}",
+                host.name(),
+                shown(&pin.key),
+                pin.proof
+            );
+            note = Some(note.map_or_else(|| proved.clone(), |moved| format!("{moved}; {proved}")));
         }
         effects.push(Effect::Good(host.name().clone(), self.question.address));
         Decision { verdict: Verdict::Accepted { note }, effects, host: Some(host.name().clone()) }
@@ -541,15 +569,6 @@ fn harmless(text: &str) -> String {
             && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
     };
     text.chars().map(|c| if is_fine(c) { c } else { '\u{fffd}' }).take(300).collect()
-}
-
-/// The root of a pin's chain, for what a rotation writes.
-impl Pin {
-    /// Whether a proof stands at the root of it.
-    #[must_use]
-    pub fn root(&self) -> Root {
-        self.proof.root()
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use logic::fleet::ending::Failure;
-use logic::identity::{ConsoleKey, Date, HostFile, Index, Name, Pin, Proof, SshfpAnswer};
+use logic::identity::{ConsoleKey, Date, HostFile, Index, Name, Pin, Proof, Root, SshfpAnswer};
 use logic::ssh::key::{Fingerprint, PublicKey};
 
 use super::fetch::{Shown, TYPES, fetch};
@@ -174,10 +174,14 @@ pub enum Others {
 }
 
 /// What an enrolment came to.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Enrolled {
     /// Keys that are pinned now and were not before.
     pub pinned: Vec<PublicKey>,
+    /// Keys that were pinned on first use alone, and are proved now.
+    pub proved: Vec<PublicKey>,
+    /// Keys that are pinned and that nobody proved.
+    pub unproved: Vec<PublicKey>,
     /// Keys that are retired now.
     pub retired: Vec<PublicKey>,
     /// Whether a file was written.
@@ -286,7 +290,7 @@ pub fn enrol(
             )));
         }
     }
-    let mut enrolled = Enrolled { pinned: Vec::new(), retired: Vec::new(), change: Change::Nothing };
+    let mut enrolled = Enrolled::default();
     enrolled.change = store.change(name, |host| {
         let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
         host.revive();
@@ -311,16 +315,16 @@ pub fn enrol(
             }
         }
         for key in keys {
-            // A better proof replaces trust on first use; nothing replaces a proof.
-            let known = host.pin(key).map(|pin| pin.proof.clone());
-            if known.is_none() {
-                enrolled.pinned.push(key.clone());
+            let pin = Pin { key: key.clone(), proof: claim.proof(), date: *today, by: by.clone(), absent: None };
+            match host.pin(key).map(|known| pin.proof.settles(&known.proof)) {
+                None => enrolled.pinned.push(key.clone()),
+                Some(true) => enrolled.proved.push(key.clone()),
+                Some(false) => continue,
             }
-            if known.is_none_or(|known| known == Proof::FirstUse) {
-                let pin = Pin { key: key.clone(), proof: claim.proof(), date: *today, by: by.clone(), absent: None };
-                host.pin_key(pin);
-            }
+            host.pin_key(pin);
         }
+        let unproved = host.pins().filter(|pin| pin.root() == Root::FirstUse);
+        enrolled.unproved = unproved.map(|pin| pin.key.clone()).collect();
         record(&mut host, hints);
         Ok(host)
     })?;

@@ -169,16 +169,25 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     for key in &enrolled.pinned {
         text.push_str(&format!("{name}: pinned {} {}\n", key.algorithm(), key.fingerprint()));
     }
+    for key in &enrolled.proved {
+        text.push_str(&format!(
+            "{name}: proved {} {}, which was trusted on first use so far\n",
+            key.algorithm(),
+            key.fingerprint()
+        ));
+    }
     for key in &enrolled.retired {
         text.push_str(&format!("{name}: retired {} {}\n", key.algorithm(), key.fingerprint()));
     }
-    if arguments.trust_on_first_use {
-        text.push_str(
-            "  nobody proved this key: it is marked so for ever, and penstock host audit will say it\n",
-        );
-    }
     if text.is_empty() {
         text = said(enrolled.change, &format!("{name}: its keys were pinned already; the rest is noted"));
+    }
+    for key in &enrolled.unproved {
+        text.push_str(&format!(
+            "  nobody proved {} {}: it is marked so for ever, and penstock host audit will say it\n",
+            key.algorithm(),
+            key.fingerprint()
+        ));
     }
     print(&text)
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use clap::Args;
-use logic::identity::{Address, Decision, Found, HostFile, Index, Name, Offered, Verdict};
+use logic::identity::{Address, Decision, Found, HostFile, Index, Name, Offered, Root, Verdict};
 use logic::ssh::key::PublicKey;
 use ssh::identity::{Identities, Store, fetch};
 
@@ -35,6 +35,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     let mut text = grounds(identities.index(), name);
     let last_good = store.last_good(identities.index(), name.as_str(), 22);
     text.push_str(&last_good.map_or_else(String::new, |date| format!("last good {date}\n")));
+    let mut unproved = false;
     let decision = runtime.block_on(async {
         let index = identities.index();
         let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
@@ -59,9 +60,14 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         };
         let address_shown = address.map_or_else(String::new, |address| format!(" at {address}"));
         text.push_str(&format!("showed    {}{address_shown}\n", shown(&offered)));
+        let pin = host.and_then(|host| host.pin(offered.key()));
+        unproved = pin.is_some_and(|pin| pin.root() == Root::FirstUse);
         let decision = identities.decision(name.as_str(), address, target.port, &offered).await;
         Ok::<Option<Decision>, Failure>(Some(decision))
     })?;
+    if unproved {
+        text.push_str("proof     none: that key was trusted on first use, and nobody proved it\n");
+    }
     let Some(decision) = decision else {
         print(&text)?;
         return Err(Failure::Status(1));
