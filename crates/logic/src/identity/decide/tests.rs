@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::identity::{Authority, Patterns, Signature, Use};
+use crate::identity::{Authority, Damage, Patterns, Signature, Use};
 use crate::ssh::key::PublicKey;
 
 /// 2026-11-20T12:00:00Z
