@@ -5,7 +5,7 @@ use std::fs;
 
 use support::server::run_to_end;
 use support::sshd::Sshd;
-use support::user::{Fleet, User, nothing_was_sent};
+use support::user::{Fleet, User, nothing_was_sent, place, write_known_hosts};
 use support::{secs, tools};
 
 mod support;
@@ -124,4 +124,32 @@ fn ssh_config_says_nothing_wrong_of_our_own_stanza() {
     user.configure(&user.said(&["known-hosts", "--stanza"]));
     let said = user.said(&["ssh", "config", "web1"]);
     assert!(!said.contains("not followed:") && !said.contains("import this file"), "{said}");
+}
+
+#[test]
+fn engine_openssh_of_run_obeys_the_same_identities() {
+    let fleet = Fleet::new();
+    let config = fleet.user.home.path().join(".ssh/config").display().to_string();
+    let run = |name: &str| {
+        fleet.user.penstock(&["run", "-F", &config, "--engine", "openssh", "-w", name, "echo came through"])
+    };
+    // ssh itself would believe the swap: its own file says so, and its configuration leads there.
+    let lines = format!("[{}]:{} {}\n", fleet.db1.address, fleet.db1.port, fleet.db1.host_key());
+    write_known_hosts(&fleet.user, &lines, &[]);
+    let known = fleet.user.home.path().join(".ssh/known_hosts");
+    let own = format!("    UserKnownHostsFile {}\n    GlobalKnownHostsFile none\n", known.display());
+    fleet.user.configure(&(place("web2", &fleet.db1) + &own + &place("db1", &fleet.db1) + &own));
+    let output = run("web2");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(!shown.contains("came through"), "{output:?}");
+    let all = shown + &String::from_utf8_lossy(&output.stderr);
+    assert!(all.contains("answered as db1, not web2; nothing was sent"), "{all}");
+    nothing_was_sent(&fleet.db1);
+    let right = run("db1");
+    assert!(String::from_utf8_lossy(&right.stdout).contains("came through"), "{right:?}");
+    // Who has enrolled nobody knows hosts by the files of ssh, as ever.
+    fs::remove_dir_all(fleet.user.store().places().hosts()).unwrap();
+    let output = run("web2");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("came through"), "{output:?}");
 }

@@ -179,6 +179,15 @@ impl Index {
         self.revoked.iter()
     }
 
+    /// Whether nobody is known, and no authority: nobody was enrolled yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+            && self.damaged.is_empty()
+            && self.authorities.is_empty()
+            && self.damaged_authorities.is_empty()
+    }
+
     /// Every host, in the order in which the files were read.
     #[must_use]
     pub fn hosts(&self) -> &[HostFile] {
