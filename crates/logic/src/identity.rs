@@ -21,6 +21,7 @@ mod pattern;
 mod proof;
 mod rotation;
 mod sshfp;
+mod witness;
 
 pub use audit::{Facts, Finding, Severity, Strict, audit};
 pub use authority::{Authority, AuthorityFile};
@@ -39,6 +40,7 @@ pub use pattern::{Patterns, wildcard};
 pub use proof::{Proof, Root};
 pub use rotation::{RETIRE_AFTER_DAYS, Rotation, rotate};
 pub use sshfp::{FingerprintRecord, SshfpAnswer, SshfpRecords};
+pub use witness::{FEWEST_WITNESSES, WitnessError, agree};
 
 use crate::ssh::key::PublicKey;
 

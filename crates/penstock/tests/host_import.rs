@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use support::server::run_to_end;
-use support::sshd::{Sshd, keygen};
+use support::sshd::Sshd;
 use support::user::{User, connect, place, write_known_hosts};
 use support::{secs, tools};
 

@@ -10,6 +10,7 @@ use crate::keys::KeyPlan;
 
 mod configured;
 mod hints;
+mod via;
 
 pub use configured::Configured;
 pub use hints::Said;

@@ -81,7 +81,8 @@ impl Arguments {
         let identities = Arc::new(identities.map_err(Failure::usage)?);
         let host = |name: &String| {
             let target = self.target(&config, name, connect_timeout);
-            Host { name: name.clone(), target: target.map(|target| target.hinted(identities.index())) }
+            let target = target.and_then(|target| target.hinted(&config, identities.index()));
+            Host { name: name.clone(), target }
         };
         let hosts = names.iter().map(host).collect();
         let person = terminal.person(Arc::new(Person::from_environment()));
