@@ -18,8 +18,10 @@ mod known_hosts;
 mod line;
 mod name;
 mod pattern;
+mod proof;
 mod rotation;
 mod sshfp;
+mod witness;
 
 pub use audit::{Facts, Finding, Severity, Strict, audit};
 pub use authority::{Authority, AuthorityFile};
@@ -28,17 +30,17 @@ pub use console::{ConsoleError, ConsoleKey, read_console};
 pub use date::{Date, Moment};
 pub use decide::{Decision, Effect, Offered, Question, Run, Verdict, decide};
 pub use export::{export, lines_about, offered};
-pub use host::{
-    Address, Binding, Entry, HostFile, MOVES_KEPT, Move, PINS_KEPT, Pin, Proof, Root, Signer, Sshfp,
-};
+pub use host::{Address, Binding, Entry, HostFile, MOVES_KEPT, Move, PINS_KEPT, Pin, Signer, Sshfp};
 pub use import::{Called, Import, Left, import};
 pub use index::{Damage, Found, Index};
 pub use known_hosts::{KnownHosts, KnownLine, Marker, Names};
 pub use line::Fault;
 pub use name::{Name, NameError};
 pub use pattern::{Patterns, wildcard};
+pub use proof::{Proof, Root};
 pub use rotation::{RETIRE_AFTER_DAYS, Rotation, rotate};
 pub use sshfp::{FingerprintRecord, SshfpAnswer, SshfpRecords};
+pub use witness::{FEWEST_WITNESSES, WitnessError, agree};
 
 use crate::ssh::key::PublicKey;
 

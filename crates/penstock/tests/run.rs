@@ -300,6 +300,7 @@ fn host_without_a_known_key_gets_nothing_whatever_the_users_configuration_says()
     let sshd = Sshd::start();
     for word in ["no", "accept-new"] {
         let fleet = Fleet::of(&sshd);
+        fs::remove_file(fleet.home.path().join("config/penstock/hosts/h1.host")).unwrap();
         let known = fleet.home.path().join("nobody");
         let told_of = known.display();
         fleet.configure(&format!("  StrictHostKeyChecking {word}\n  UserKnownHostsFile {told_of}"));

@@ -151,6 +151,11 @@ impl Dialogue<'_> {
             },
         };
         let what = if what == What::File { offer.what() } else { what };
+        if let Some(bits) = offer.rsa_bits().filter(|bits| *bits < self.target.algorithms.rsa_bits) {
+            let least = self.target.algorithms.rsa_bits;
+            let why = format!("it has {bits} bits, and RequiredRSASize asks for {least}: use an Ed25519 key");
+            return self.conclude(what, source, Answer::NotOffered(why));
+        }
         let hash = match offer.is_rsa() {
             false => None,
             true => match self.rsa_hash().await {

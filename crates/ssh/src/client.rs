@@ -210,6 +210,7 @@ impl Client {
             name: Arc::clone(&name),
             judge: Arc::clone(&self.judge),
             place: way.place.clone(),
+            rsa_bits: target.algorithms.rsa_bits,
             heard: Arc::clone(&heard),
             shared: Arc::clone(&shared),
             announced: announcing,

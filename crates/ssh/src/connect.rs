@@ -1,7 +1,7 @@
 //! TCP to a host: its addresses, tried one after another with a head start each (RFC 8305).
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason};
@@ -17,23 +17,32 @@ use crate::trouble::{advised, failure};
 /// # Errors
 /// Its name has none.
 pub(crate) async fn resolve(target: &Target, lookups: &Semaphore) -> Result<Vec<SocketAddr>, Failure> {
+    let family = target.addresses.family;
+    let of_family = |addresses: &[IpAddr]| -> Vec<SocketAddr> {
+        let wanted = addresses.iter().filter(|ip| family.has(**ip));
+        wanted.map(|ip| SocketAddr::new(*ip, target.port)).collect()
+    };
+    let only_others = || format!("it has no address for AddressFamily {}", family.word());
     if !target.addresses.known.is_empty() {
-        return Ok(target.addresses.known.iter().map(|ip| SocketAddr::new(*ip, target.port)).collect());
+        let known = of_family(&target.addresses.known);
+        return if known.is_empty() { Err(no_address(target, &only_others())) } else { Ok(known) };
     }
     let _turn = lookups.acquire().await;
-    let hints: Vec<_> = target.addresses.hints.iter().map(|ip| SocketAddr::new(*ip, target.port)).collect();
+    let hints = of_family(&target.addresses.hints);
     // Where a hint will do, a name server that is silent does not hold up the host.
     let patience = if hints.is_empty() { FOREVER } else { LOOKUP_BESIDE_HINTS };
     let looked_up = tokio::net::lookup_host((target.host.as_str(), target.port));
     let fault = match tokio::time::timeout(patience, looked_up).await {
         Ok(Ok(found)) => {
-            let mut found = in_turns(found.collect());
+            let all: Vec<SocketAddr> = found.collect();
+            let has_any = !all.is_empty();
+            let mut found = in_turns(all.into_iter().filter(|address| family.has(address.ip())).collect());
             let more: Vec<_> = hints.iter().filter(|hint| !found.contains(hint)).copied().collect();
             found.extend(more);
             if !found.is_empty() {
                 return Ok(found);
             }
-            "no address".to_owned()
+            if has_any { only_others() } else { "no address".to_owned() }
         }
         _ if !hints.is_empty() => return Ok(hints),
         Ok(Err(fault)) => fault.to_string(),

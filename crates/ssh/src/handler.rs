@@ -25,6 +25,8 @@ pub(crate) struct Handler {
     pub(crate) name: Arc<str>,
     pub(crate) judge: Arc<dyn Judge>,
     pub(crate) place: Place,
+    /// An RSA key of the host with fewer bits is refused.
+    pub(crate) rsa_bits: usize,
     pub(crate) heard: Arc<Heard>,
     pub(crate) shared: Arc<Shared>,
     /// Keys that the server announced go here, to be proved.
@@ -122,6 +124,10 @@ impl russh::client::Handler for Handler {
                 Offered::Certificate(PublicKey::from_blob(&blob).map_err(|_| russh::Error::CouldNotReadKey)?)
             }
         };
+        let (Offered::Key(key) | Offered::Certificate(key)) = &offered;
+        if let Some(bits) = key.rsa_bits().filter(|bits| *bits < self.rsa_bits) {
+            return Err(Fault::Refused(too_short(&self.name, bits, self.rsa_bits)));
+        }
         let verdict = self.judge.judge(&self.name, &self.place, &offered).await;
         self.shared.note(|facts| facts.identity = Some(offered));
         match verdict {
@@ -290,6 +296,17 @@ impl Drop for Handler {
             format!("the connection to {} was closed", self.name),
         ));
     }
+}
+
+/// A host key that anybody who is rich enough could forge proves nothing, whoever it is pinned for.
+fn too_short(name: &str, bits: usize, least: usize) -> Failure {
+    let detail = format!(
+        "{name} showed an RSA key of {bits} bits, and RequiredRSASize asks for {least}; nothing was sent"
+    );
+    let mut refused = failure(Phase::Identity, Reason::KeyRefused, detail);
+    refused.advice =
+        Some(format!("let {name} have an Ed25519 key, or lower RequiredRSASize for it in ~/.ssh/config"));
+    refused
 }
 
 /// Our form of a key.

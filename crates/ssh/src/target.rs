@@ -4,10 +4,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use logic::ssh::config::Family;
+
 use crate::keys::KeyPlan;
 
 mod configured;
 mod hints;
+mod via;
 
 pub use configured::Configured;
 pub use hints::Said;
@@ -72,6 +75,8 @@ pub struct Addresses {
     pub known: Vec<IpAddr>,
     /// Tried after those that the name has, and where it has none.
     pub hints: Vec<IpAddr>,
+    /// Only addresses of this kind are used (`AddressFamily`).
+    pub family: Family,
 }
 
 /// What a connection goes through.
@@ -97,6 +102,8 @@ pub struct Algorithms {
     pub macs: Vec<String>,
     /// Host keys.
     pub host_keys: Vec<String>,
+    /// RSA keys with fewer bits are no keys, neither of the host nor of ours (`RequiredRSASize`).
+    pub rsa_bits: usize,
 }
 
 /// When a silent connection counts as broken.

@@ -125,6 +125,26 @@ async fn rsa_signs_with_sha_512_where_the_server_takes_it() {
 }
 
 #[tokio::test]
+async fn rsa_key_that_is_too_short_is_not_offered_and_the_next_one_logs_in() {
+    let sshd = Sshd::start();
+    let path = key(sshd.directory.path(), "rsa", &["-t", "rsa", "-b", "2048"]);
+    authorize(&sshd, &[&path, &sshd.client_key]);
+    let mut target = target(&sshd);
+    target.algorithms.rsa_bits = 3072;
+    target.keys = KeyPlan::of_file(path.clone());
+    let judge = support::Pinned::of(&[&sshd]);
+    let failure = support::client(&judge).connect(&target, &|_| {}).await.err().unwrap();
+    let why = "it has 2048 bits, and RequiredRSASize asks for 3072: use an Ed25519 key";
+    assert!(failure.detail.contains(why), "{failure:?}");
+    assert!(!sshd.log().contains(" RSA "), "it was not even asked about: {}", sshd.log());
+    target.keys.identities = named(&[&path, &sshd.client_key]);
+    support::client(&judge).connect(&target, &|_| {}).await.unwrap();
+    target.algorithms.rsa_bits = 2048;
+    target.keys = KeyPlan::of_file(path);
+    support::client(&judge).connect(&target, &|_| {}).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_named_key_is_found_among_ten_of_the_agent() {
     let sshd = Sshd::with("MaxAuthTries 3");
     let agent = RunningAgent::start();

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason, Remote};
+use logic::ssh::config::Family;
 use ssh::{KeyPlan, Target};
 use support::sshd::{Sshd, free_address, keygen, program};
 use support::{Pinned, client, target};
@@ -53,6 +54,47 @@ async fn a_name_without_an_address() {
     let target = Target::new("no-such-host.invalid", "somebody");
     let failure = failure_of(&target).await;
     assert_is(&failure, Phase::Resolve, Reason::NoAddress, "look up no-such-host.invalid");
+}
+
+#[tokio::test]
+async fn only_addresses_of_the_family_that_is_asked_for_are_tried() {
+    let sshd = Sshd::start();
+    let judge = Pinned::of(&[&sshd]);
+    let mut known = target(&sshd);
+    known.addresses.known.insert(0, "::1".parse().unwrap());
+    let mut named = Target { host: sshd.address.to_string(), ..target(&sshd) };
+    named.addresses.known.clear();
+    let mut hinted = Target { host: "no-such-host.invalid".to_owned(), ..named.clone() };
+    hinted.addresses.hints = vec!["::1".parse().unwrap(), sshd.address.into()];
+    for mut target in [known.clone(), named, hinted] {
+        target.addresses.family = Family::V4;
+        let session = client(&judge).connect(&target, &|_| {}).await.unwrap();
+        session.close().await;
+    }
+    assert!(judge.asked.lock().unwrap().iter().all(|(_, place)| place.to_string().starts_with("127.")));
+    let mut other = Target { host: sshd.address.to_string(), ..target(&sshd) };
+    other.addresses.family = Family::V6;
+    for known in [vec![sshd.address.into()], Vec::new()] {
+        other.addresses.known = known;
+        let words = "it has no address for AddressFamily inet6";
+        assert_is(&failure_of(&other).await, Phase::Resolve, Reason::NoAddress, words);
+    }
+}
+
+#[tokio::test]
+async fn rsa_key_of_a_host_that_is_too_short_is_refused_though_it_is_pinned() {
+    let directory = tempfile::tempdir().unwrap();
+    keygen(&directory.path().join("host"), &["-t", "rsa", "-b", "2048"]);
+    let sshd = Sshd::in_directory(directory, "");
+    let judge = Pinned::of(&[&sshd]);
+    let mut target = target(&sshd);
+    target.algorithms.rsa_bits = 2048;
+    client(&judge).connect(&target, &|_| {}).await.unwrap().close().await;
+    target.algorithms.rsa_bits = 3072;
+    let failure = client(&judge).connect(&target, &|_| {}).await.err().unwrap();
+    let words = "web1 showed an RSA key of 2048 bits, and RequiredRSASize asks for 3072; nothing was sent";
+    assert_is(&failure, Phase::Identity, Reason::KeyRefused, words);
+    assert_eq!(sshd.log().matches("Accepted publickey").count(), 1, "{}", sshd.log());
 }
 
 #[tokio::test]

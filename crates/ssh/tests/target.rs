@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason, Remote};
-use logic::ssh::config::{Asked, Catalogue, Local};
+use logic::ssh::config::{Asked, Catalogue, Family, Local};
 use ssh::{ConfigFiles, Configured, Proxy, SshConfig, Target};
 use tempfile::TempDir;
 
@@ -98,13 +98,14 @@ fn faults_of_the_files_are_failures_before_anything_is_tried() {
 #[test]
 fn limits_and_algorithms_are_taken_over() {
     let text = "ConnectTimeout 7\nServerAliveInterval 0\nServerAliveCountMax 9\nRekeyLimit 1M 1h\nCiphers aes256-ctr\n\
-                HostKeyAlias fleet\nIdentityFile /keys/a\n";
+                HostKeyAlias fleet\nIdentityFile /keys/a\nAddressFamily inet6\nRequiredRSASize 3000\n";
     let target = target(text, "web1").unwrap().target;
     assert_eq!(target.connect_timeout, Duration::from_secs(7));
     assert_eq!((target.keep_alive.interval, target.keep_alive.count), (None, 9));
     assert_eq!((target.rekey.bytes, target.rekey.time), (1 << 20, Duration::from_secs(3600)));
     assert_eq!(target.algorithms.ciphers, ["aes256-ctr"]);
     assert_eq!((target.name.as_str(), target.host.as_str()), ("fleet", "web1"));
+    assert_eq!((target.addresses.family, target.algorithms.rsa_bits), (Family::V6, 3000));
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn prepare(tunnel: &Tunnel) -> Result<(Target, Arc<Identities>), Failure> {
     target.purpose = Purpose::Bulk;
     let identities = IdentityPlaces::of_user().and_then(|places| Identities::load(Store::new(places)));
     let identities = identities.map_err(|error| configuration(causes(&error)))?;
-    Ok((target.hinted(identities.index()), Arc::new(identities)))
+    Ok((target.hinted(&config, identities.index())?, Arc::new(identities)))
 }
 
 fn configuration(detail: String) -> Failure {

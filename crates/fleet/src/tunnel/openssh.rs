@@ -1,5 +1,5 @@
 //! The user's own `ssh` as the engine: `ssh -N` with every forward between a private Unix socket of ours and the service.
-//! Configuration, keys, agents and known hosts are those of `ssh` itself.
+//! Configuration, keys and agents are those of `ssh` itself; whoever starts it says by what it knows hosts.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -25,15 +25,17 @@ use super::relay::Listener;
 #[derive(Debug, Clone)]
 pub struct OpenSsh {
     program: OsString,
+    /// Lines of `ssh_config` that win over those of the user: by what it knows hosts.
+    options: Vec<String>,
     /// Connections so far: each has sockets of its own.
     count: Arc<AtomicU32>,
 }
 
 impl OpenSsh {
-    /// Runs `program`, which takes the arguments of `ssh`.
+    /// Runs `program`, which takes the arguments of `ssh`, with these lines of `ssh_config` before those of the user.
     #[must_use]
-    pub fn new(program: impl Into<OsString>) -> Self {
-        Self { program: program.into(), count: Arc::default() }
+    pub fn new(program: impl Into<OsString>, options: Vec<String>) -> Self {
+        Self { program: program.into(), options, count: Arc::default() }
     }
 }
 
@@ -70,6 +72,9 @@ impl OpenSsh {
             format!("ServerAliveCountMax={}", tunnel.keep_alive_count),
             format!("ConnectTimeout={}", tunnel.connect_timeout.as_secs().max(1)),
         ] {
+            command.arg("-o").arg(option);
+        }
+        for option in &self.options {
             command.arg("-o").arg(option);
         }
         let mut locals = HashMap::new();

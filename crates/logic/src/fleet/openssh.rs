@@ -3,6 +3,21 @@
 
 use super::ending::{Core, Ending, Failure, Phase, Reason, Remote};
 
+/// What `ssh_config` says so that OpenSSH obeys the identities of `penstock host` and nothing else. `program` is our own, an
+/// absolute path, quoted as `ssh_config` wants it.
+#[must_use]
+pub fn identity_options(program: &str) -> [String; 5] {
+    // %k is the name that was typed or HostKeyAlias: the identity. %H is made of the address, which proves nothing.
+    let program = program.replace('%', "%%");
+    [
+        format!("KnownHostsCommand {program} known-hosts --port %p %k %H %I %t %K"),
+        "UserKnownHostsFile none".to_owned(),
+        "GlobalKnownHostsFile none".to_owned(),
+        "StrictHostKeyChecking yes".to_owned(),
+        "UpdateHostKeys no".to_owned(),
+    ]
+}
+
 /// Follows the log of one `ssh`.
 #[derive(Debug, Clone)]
 pub struct Log {

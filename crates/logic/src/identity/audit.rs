@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use super::date::{Date, Moment};
-use super::host::{HostFile, Root, Sshfp};
+use super::host::{HostFile, Sshfp};
 use super::index::Index;
 use super::name::Name;
+use super::proof::Root;
 use super::sshfp::{SshfpAnswer, matches};
 use super::strength;
 use crate::ssh::key::PublicKey;
@@ -168,12 +169,27 @@ fn of_host(host: &HostFile, index: &Index, today: Date, all: &mut Findings) {
                 "its keys were trusted on first use and never proved: penstock host add {name} --console FILE"
             ),
         );
+    } else {
+        // A proved key beside it says nothing for it: whoever answered the first time may hold it.
+        for pin in pins.iter().filter(|pin| pin.root() == Root::FirstUse) {
+            let key = &pin.key;
+            all.note(
+                Severity::Bad,
+                name,
+                format!(
+                    "{} {} was trusted on first use and never proved: prove it (penstock host add {name} --fingerprint \
+                     SHA256:...), or penstock host retire {name} --key {1}",
+                    key.algorithm(),
+                    key.fingerprint()
+                ),
+            );
+        }
     }
     if pins.iter().all(|pin| strength(pin.key.algorithm()) <= 1) {
         all.note(Severity::Weak, name, "only RSA is pinned: let it have an Ed25519 key".into());
     }
     for pin in &pins {
-        if let Some(bits) = rsa_bits(&pin.key).filter(|bits| *bits < RSA_BITS) {
+        if let Some(bits) = pin.key.rsa_bits().filter(|bits| *bits < RSA_BITS) {
             all.note(
                 Severity::Weak,
                 name,
@@ -235,22 +251,6 @@ fn of_facts(host: &HostFile, facts: &Facts, now: Moment, all: &mut Findings) {
         }
         _ => {}
     }
-}
-
-/// The length of the modulus (RFC 4253 section 6.6: algorithm, exponent, modulus).
-fn rsa_bits(key: &PublicKey) -> Option<usize> {
-    if key.algorithm() != "ssh-rsa" {
-        return None;
-    }
-    let mut rest = key.blob();
-    let mut last: &[u8] = &[];
-    for _ in 0..3 {
-        let (length, after) = rest.split_first_chunk::<4>()?;
-        (last, rest) = after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
-    }
-    let significant = last.iter().skip_while(|byte| **byte == 0).collect::<Vec<_>>();
-    let first = significant.first()?;
-    Some(significant.len() * 8 - first.leading_zeros() as usize)
 }
 
 #[cfg(test)]

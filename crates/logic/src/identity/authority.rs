@@ -3,10 +3,10 @@
 use std::fmt;
 
 use super::date::Date;
-use super::host::Proof;
 use super::line::{Fault, whole_lines, words};
 use super::name::Name;
 use super::pattern::Patterns;
+use super::proof::Proof;
 use crate::ssh::key::PublicKey;
 
 /// One authority, as its file has it.

@@ -1,17 +1,22 @@
 //! The table of decisions: a name, an address and what was offered go in; a verdict with its message comes out, and what
-//! is to be recorded after the connection. Every message about identity is written here and nowhere else.
+//! is to be recorded after the connection. The messages are in `decide/message.rs`.
 
 use std::net::IpAddr;
 
 use super::certificate::HostCertificate;
 use super::date::{Date, Moment};
-use super::host::{HostFile, Pin, Proof, Root, Sshfp};
-use super::index::{Damage, Found, Index};
+use super::host::{HostFile, Pin, Sshfp};
+use super::index::{Found, Index};
 use super::name::Name;
+use super::proof::Proof;
 use super::sshfp::SshfpAnswer;
 use super::strength;
 use crate::fleet::ending::Reason;
 use crate::ssh::key::PublicKey;
+
+mod message;
+
+use message::{Said, ambiguous, damaged, shown};
 
 /// What a server showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +112,7 @@ pub enum Effect {
     },
     /// The same key at one more address, the first of its family.
     AddressFound(Name, IpAddr),
-    /// A key was proved on the way.
+    /// A key was proved on the way: a new one, or one that was trusted on first use.
     Pin(Name, Box<Pin>),
     /// The key changed: counts for the messages of the other hosts.
     Changed(Name),
@@ -201,7 +206,7 @@ impl Case<'_> {
                 }
             }
             match certificate.speaks_for(&names, self.question.now) {
-                Ok(()) => return self.accept(Vec::new()),
+                Ok(()) => return self.accept(self.proved(certificate, one)),
                 Err(error) => fault = Some(error.to_string()),
             }
         }
@@ -209,6 +214,22 @@ impl Case<'_> {
             format!("it is signed by {}, which is no authority for it", certificate.authority.fingerprint())
         });
         self.refuse(Reason::KeyRefused, self.bad_certificate(&fault))
+    }
+
+    /// What a good certificate leaves behind: if its key was trusted on first use so far, it is proved now.
+    fn proved(&self, certificate: &HostCertificate, by: &super::index::Bound<'_>) -> Vec<Effect> {
+        let known = self.host.and_then(|host| Some((host, host.pin(&certificate.key)?)));
+        let proof = Proof::Authority(match by.authority {
+            Some(name) => name.to_string(),
+            None => by.key.fingerprint().to_string(),
+        });
+        match known {
+            Some((host, pin)) if proof.settles(&pin.proof) => {
+                let pin = Pin { proof, date: self.question.now.date(), by: None, ..pin.clone() };
+                vec![Effect::Pin(host.name().clone(), Box::new(pin))]
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// A key that is nobody's, from a host we know.
@@ -256,6 +277,17 @@ impl Case<'_> {
                 None => effects.push(Effect::AddressFound(host.name().clone(), to)),
             }
         }
+        if let Some(Effect::Pin(_, pin)) = effects.first()
+            && host.pin(&pin.key).is_some()
+        {
+            let proved = format!(
+                "{}: {}, trusted on first use so far, is proved now: from={}",
+                host.name(),
+                shown(&pin.key),
+                pin.proof
+            );
+            note = Some(note.map_or_else(|| proved.clone(), |moved| format!("{moved}; {proved}")));
+        }
         effects.push(Effect::Good(host.name().clone(), self.question.address));
         Decision { verdict: Verdict::Accepted { note }, effects, host: Some(host.name().clone()) }
     }
@@ -294,262 +326,10 @@ impl Case<'_> {
     }
 }
 
-/// What is said of a refusal: what was found, and what to do.
-struct Said {
-    message: String,
-    advice: String,
-}
-
 fn refuse(host: Option<&HostFile>, reason: Reason, said: Said) -> Decision {
     let Said { message, advice } = said;
     let host = host.map(|host| host.name().clone());
     Decision { verdict: Verdict::Refused { reason, message, advice }, effects: Vec::new(), host }
-}
-
-/// The messages.
-impl Case<'_> {
-    /// The host as the user knows it.
-    fn name(&self) -> &str {
-        self.host.map_or(self.question.name, |host| host.name().as_str())
-    }
-
-    /// `ssh-ed25519 SHA256:…`
-    fn shown(&self) -> String {
-        shown(self.key)
-    }
-
-    fn at(&self) -> String {
-        self.question.address.map_or_else(String::new, |address| format!(" at {address}"))
-    }
-
-    fn impostor(&self, other: &HostFile) -> Said {
-        let (name, other) = (self.name(), other.name());
-        let address =
-            self.question.address.map_or_else(|| "the address".into(), |address| address.to_string());
-        Said {
-            message: format!("answered as {other}, not {name}; nothing was sent"),
-            advice: format!(
-                "{address} is {other} now: when you know where {name} is, penstock host move {name} ADDRESS"
-            ),
-        }
-    }
-
-    fn known_elsewhere(&self, other: &HostFile) -> Said {
-        let (name, other) = (self.name(), other.name());
-        // A shell would take brackets for a pattern.
-        let quote = |name: &str| if name.contains('[') { format!("'{name}'") } else { name.to_owned() };
-        Said {
-            message: format!("{name} is not enrolled, and answered as {other}; nothing was sent"),
-            advice: format!(
-                "if that is the same host: penstock host alias {} {}; for all that ssh_config names and known_hosts knows: \
-                 penstock host import",
-                quote(other.as_str()),
-                quote(name)
-            ),
-        }
-    }
-
-    fn changed(&self, pin: &Pin) -> Said {
-        let name = self.name();
-        let last = self
-            .question
-            .last_good
-            .map_or_else(|| "never seen since".into(), |date| format!("last good {date}"));
-        let others = match self.question.run.changed {
-            0 => "no other host changed its key in this run".to_owned(),
-            1 => "1 other host changed its key in this run".to_owned(),
-            many => format!("{many} other hosts changed their key in this run"),
-        };
-        Said {
-            message: format!(
-                "{name} showed {new}, but {old} is pinned (from={proof} {date}, {last}); {others}; nothing was sent",
-                new = self.shown(),
-                old = shown(&pin.key),
-                proof = pin.proof,
-                date = pin.date,
-            ),
-            advice: format!(
-                "if {name} was installed anew, read the fingerprint on its console, then: \
-                 penstock host add {name} --replace --fingerprint SHA256:..."
-            ),
-        }
-    }
-
-    fn unknown(&self) -> Said {
-        let name = self.enrol_as();
-        let known = match self.host {
-            Some(host) if !host.is_elsewhere(self.question.port) => "has no pinned key",
-            _ => "is not enrolled",
-        };
-        // A shell would take brackets for a pattern.
-        let (quoted, port) = match self.question.port {
-            _ if name.starts_with('[') => (format!("'{name}'"), String::new()),
-            22 => (name.clone(), String::new()),
-            port => (name.clone(), format!(" --port {port}")),
-        };
-        Said {
-            message: format!(
-                "{name}{at} {known}; it showed {key}; nothing was sent",
-                at = self.at(),
-                key = self.shown()
-            ),
-            advice: format!(
-                "read the fingerprint on its console, then: penstock host add {quoted}{port} --fingerprint SHA256:... \
-                 (penstock host pending lists all that wait)"
-            ),
-        }
-    }
-
-    fn revoked(&self) -> Option<Said> {
-        let name = self.name();
-        let authority = match self.question.offered {
-            Offered::Certificate(certificate) => Some(&certificate.authority),
-            Offered::Key(_) => None,
-        };
-        let (what, key) = match authority.filter(|key| self.index.is_revoked(key)) {
-            Some(key) => ("a certificate of the revoked authority", key),
-            None if self.index.is_revoked(self.key) => ("the revoked key", self.key),
-            None => return None,
-        };
-        Some(Said {
-            message: format!("{name} showed {what} {}; nothing was sent", shown(key)),
-            advice: format!(
-                "whoever stole that key can pose as {name}: give the host new keys, then enrol them"
-            ),
-        })
-    }
-
-    fn retired_host(&self, since: Date) -> Said {
-        let name = self.name();
-        Said {
-            message: format!("{name} is retired since {since}; nothing was sent"),
-            advice: format!("if it is in service again: penstock host retire {name} --undo"),
-        }
-    }
-
-    fn retired_key(&self, since: Date) -> Said {
-        let name = self.name();
-        Said {
-            message: format!(
-                "{name} showed {}, which is retired since {since}; nothing was sent",
-                self.shown()
-            ),
-            advice: format!(
-                "if it was restored from a backup, read the fingerprint on its console, then: \
-                 penstock host add {name} --replace --fingerprint SHA256:..."
-            ),
-        }
-    }
-
-    fn weaker(&self, pin: &Pin) -> Said {
-        let name = self.name();
-        Said {
-            message: format!(
-                "{name} showed {new}, a weaker type than the pinned {old}; nothing was sent",
-                new = self.shown(),
-                old = shown(&pin.key)
-            ),
-            advice: format!(
-                "somebody may be forcing a weaker key; if {name} really lost its {old} key: \
-                 penstock host add {name} --replace --fingerprint SHA256:...",
-                old = pin.key.algorithm()
-            ),
-        }
-    }
-
-    fn bare_key(&self) -> Said {
-        let name = self.name();
-        Said {
-            message: format!(
-                "{name} showed the bare key {}, but an authority speaks for it: a certificate is required; nothing was sent",
-                self.shown()
-            ),
-            advice: format!(
-                "see that HostCertificate is set in sshd_config of {name}, and that the file is there"
-            ),
-        }
-    }
-
-    fn bad_certificate(&self, fault: &str) -> Said {
-        let name = self.name();
-        Said {
-            message: format!("the certificate of {name} is refused: {}; nothing was sent", harmless(fault)),
-            advice: format!(
-                "have the authority sign a new one for {name}: ssh-keygen -s CA -h -I {name} -n {name} KEY.pub"
-            ),
-        }
-    }
-
-    fn bogus(&self, why: &str) -> Said {
-        let name = self.name();
-        Said {
-            message: format!(
-                "{name} showed {}, and DNSSEC of its SSHFP records does not hold: {}; nothing was sent",
-                self.shown(),
-                harmless(why)
-            ),
-            advice: "somebody forges the DNS, or the zone is signed badly: have its signatures looked at"
-                .into(),
-        }
-    }
-
-    fn missing_authority(&self, missing: &Name) -> Said {
-        let name = self.name();
-        Said {
-            message: format!(
-                "the file of {name} names the authority @{missing}, which is missing or damaged; nothing was sent"
-            ),
-            advice: "restore its file in the directory authorities; penstock host audit says what is wrong"
-                .into(),
-        }
-    }
-}
-
-fn damaged(name: &str, damage: &Damage) -> Said {
-    let fault = damage.faults.first().map_or_else(|| "it cannot be read".into(), ToString::to_string);
-    Said {
-        message: format!(
-            "the identity of {name} cannot be read: {}: {}; nothing was sent",
-            damage.path,
-            harmless(&fault)
-        ),
-        advice: format!(
-            "repair that file or restore it; the other hosts are not concerned (penstock host show {name})"
-        ),
-    }
-}
-
-fn ambiguous(name: &str, names: &[&Name]) -> Said {
-    let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-    Said {
-        message: format!(
-            "{name} is a hint of {}: it names none of them alone; nothing was sent",
-            names.join(" and ")
-        ),
-        advice: format!("ask for the host by its name, or take {name} out of the other files"),
-    }
-}
-
-fn shown(key: &PublicKey) -> String {
-    format!("{} {}", key.algorithm(), key.fingerprint())
-}
-
-/// Others chose parts of this text; a terminal gets to see it.
-fn harmless(text: &str) -> String {
-    let is_fine = |c: char| {
-        !c.is_control()
-            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    text.chars().map(|c| if is_fine(c) { c } else { '\u{fffd}' }).take(300).collect()
-}
-
-/// The root of a pin's chain, for what a rotation writes.
-impl Pin {
-    /// Whether a proof stands at the root of it.
-    #[must_use]
-    pub fn root(&self) -> Root {
-        self.proof.root()
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use super::certificate::{HostCertificate, Signature};
 use super::host::HostFile;
 use super::index::{Found, Index};
+use super::known_hosts::FIRST_USE;
+use super::proof::Root;
 use crate::ssh::key::PublicKey;
 
 /// The lines about the host that is called `name`, each with `pattern` in front: what OpenSSH compares with, which is made
@@ -26,7 +28,8 @@ pub fn lines_about(index: &Index, name: &str, port: u16, pattern: &str) -> Vec<S
     lines
 }
 
-/// All hosts, authorities and revoked keys as one file.
+/// All hosts, authorities and revoked keys as one file. A comment marks keys that were only trusted on first use, so that an
+/// import elsewhere does not take them for more.
 #[must_use]
 pub fn export(index: &Index) -> String {
     let mut lines: Vec<String> = Vec::new();
@@ -43,7 +46,10 @@ pub fn export(index: &Index) -> String {
             }
         }
         let names = names.join(",");
-        lines.extend(host.pins().map(|pin| format!("{names} {}\n", pin.key)));
+        lines.extend(host.pins().map(|pin| match pin.root() {
+            Root::Proved => format!("{names} {}\n", pin.key),
+            Root::FirstUse => format!("{names} {} {FIRST_USE}\n", pin.key),
+        }));
         for signer in index.bound(host.name().as_str(), Some(host)).unwrap_or_default() {
             lines.push(format!("@cert-authority {names} {}\n", signer.key));
         }

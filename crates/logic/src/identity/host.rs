@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 
 use super::date::Date;
 use super::line::Fault;
 use super::name::Name;
 use super::pattern::Patterns;
-use crate::ssh::key::{Fingerprint, PublicKey};
+use super::proof::{Proof, Root};
+use crate::ssh::key::PublicKey;
 
 mod change;
 mod read;
@@ -87,40 +87,6 @@ pub struct Pin {
     pub absent: Option<Date>,
 }
 
-/// How a key was proved to be the host's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Proof {
-    /// Its fingerprint was compared with one that somebody brought.
-    Fingerprint,
-    /// The whole key was given.
-    Key,
-    /// It stood in the console output of the machine.
-    Console,
-    /// DNS, validated here up to the trust anchor.
-    Sshfp,
-    /// A certificate of this authority named the host.
-    Authority(String),
-    /// Taken over from another identity of ours.
-    Copy(Name),
-    /// These trusted hosts saw the same key from where they are.
-    Witness(Vec<Name>),
-    /// The host proved that it holds it, over a connection proved by this pin.
-    Rotation(Fingerprint, Root),
-    /// It stood in a known_hosts file.
-    KnownHosts,
-    /// Nothing: taken because somebody said so. Marked for ever.
-    FirstUse,
-}
-
-/// What the chain of a rotation hangs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Root {
-    /// A proof.
-    Proved,
-    /// Trust on first use.
-    FirstUse,
-}
-
 /// An authority whose certificates a host may show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
@@ -157,6 +123,14 @@ pub struct Move {
     pub to: IpAddr,
     /// When that was noticed.
     pub date: Date,
+}
+
+impl Pin {
+    /// What the chain of its proofs hangs on.
+    #[must_use]
+    pub fn root(&self) -> Root {
+        self.proof.root()
+    }
 }
 
 impl HostFile {
@@ -339,76 +313,6 @@ impl fmt::Display for Binding {
             Self::Named(name) => write!(f, "@{name}"),
         }
     }
-}
-
-impl fmt::Display for Proof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fingerprint => f.write_str("fingerprint"),
-            Self::Key => f.write_str("key"),
-            Self::Console => f.write_str("console"),
-            Self::Sshfp => f.write_str("sshfp"),
-            Self::Authority(name) => write!(f, "ca({name})"),
-            Self::Copy(name) => write!(f, "copy({name})"),
-            Self::Witness(names) => {
-                let names: Vec<&str> = names.iter().map(Name::as_str).collect();
-                write!(f, "witness({})", names.join(","))
-            }
-            Self::Rotation(by, Root::Proved) => write!(f, "rotation(proved by {by})"),
-            Self::Rotation(by, Root::FirstUse) => write!(f, "rotation(proved by {by}, first use)"),
-            Self::KnownHosts => f.write_str("known_hosts"),
-            Self::FirstUse => f.write_str("first-use"),
-        }
-    }
-}
-
-impl FromStr for Proof {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (word, inside) = match text.split_once('(') {
-            Some((word, rest)) => (word, Some(rest.strip_suffix(')').ok_or(())?)),
-            None => (text, None),
-        };
-        Ok(match (word, inside) {
-            ("fingerprint", None) => Self::Fingerprint,
-            ("key", None) => Self::Key,
-            ("console", None) => Self::Console,
-            ("sshfp", None) => Self::Sshfp,
-            ("known_hosts", None) => Self::KnownHosts,
-            ("first-use", None) => Self::FirstUse,
-            ("ca", Some(name)) if is_word(name) => Self::Authority(name.to_owned()),
-            ("copy", Some(name)) => Self::Copy(name.parse().map_err(|_| ())?),
-            ("witness", Some(names)) => {
-                Self::Witness(names.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| ())?)
-            }
-            ("rotation", Some(inside)) => {
-                let by = inside.strip_prefix("proved by ").ok_or(())?;
-                let (by, root) = match by.strip_suffix(", first use") {
-                    Some(by) => (by, Root::FirstUse),
-                    None => (by, Root::Proved),
-                };
-                Self::Rotation(by.parse().map_err(|_| ())?, root)
-            }
-            _ => return Err(()),
-        })
-    }
-}
-
-impl Proof {
-    /// Whether nothing but trust on first use stands behind it.
-    #[must_use]
-    pub fn root(&self) -> Root {
-        match self {
-            Self::FirstUse | Self::Rotation(_, Root::FirstUse) => Root::FirstUse,
-            _ => Root::Proved,
-        }
-    }
-}
-
-/// One word without marks that would break the line.
-fn is_word(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && !"()#".contains(c))
 }
 
 #[cfg(test)]

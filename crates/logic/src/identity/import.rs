@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use super::authority::{Authority, AuthorityFile};
 use super::date::Date;
-use super::host::{HostFile, Pin, Proof};
+use super::host::{HostFile, Pin};
 use super::index::{Found, Index};
 use super::known_hosts::{KnownHosts, KnownLine, Marker, Names};
 use super::name::Name;
 use super::pattern::Patterns;
+use super::proof::{Proof, Root};
 use crate::ssh::key::PublicKey;
 
 /// What an import would change.
@@ -140,7 +141,10 @@ impl Work<'_> {
             if self.index.is_revoked(&line.key) {
                 return Err("the key is revoked".into());
             }
-            let proof = Proof::KnownHosts;
+            let proof = match line.root {
+                Root::Proved => Proof::KnownHosts,
+                Root::FirstUse => Proof::FirstUse,
+            };
             host.pin_key(Pin { key: line.key.clone(), proof, date: self.today, by: None, absent: None });
         }
         for one in &called {

@@ -36,6 +36,8 @@ pub enum Found<'i> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound<'i> {
     pub(super) key: &'i PublicKey,
+    /// What it is called; `None` where the host's file has its key.
+    pub(super) authority: Option<&'i Name>,
     /// The names a certificate may carry; `None`: those of the host.
     pub(super) principals: Option<&'i Patterns>,
 }
@@ -177,6 +179,15 @@ impl Index {
         self.revoked.iter()
     }
 
+    /// Whether nobody is known, and no authority: nobody was enrolled yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+            && self.damaged.is_empty()
+            && self.authorities.is_empty()
+            && self.damaged_authorities.is_empty()
+    }
+
     /// Every host, in the order in which the files were read.
     #[must_use]
     pub fn hosts(&self) -> &[HostFile] {
@@ -212,20 +223,21 @@ impl Index {
         for signer in host.into_iter().flat_map(HostFile::signers) {
             let principals = signer.principals.as_ref();
             match &signer.authority {
-                Binding::Key(key) => bound.push(Bound { key, principals }),
+                Binding::Key(key) => bound.push(Bound { key, authority: None, principals }),
                 Binding::Named(wanted) => {
                     let authority =
                         self.authorities.iter().find(|authority| authority.name == *wanted).ok_or(wanted)?;
-                    bound.extend(authority.keys.iter().map(|key| Bound { key, principals }));
+                    let authority_name = Some(&authority.name);
+                    let keys = authority.keys.iter();
+                    bound.extend(keys.map(|key| Bound { key, authority: authority_name, principals }));
                 }
             }
         }
         let id = host.map(|host| host.name().as_str());
         for authority in &self.authorities {
             if authority.speaks_for(name) || id.is_some_and(|id| authority.speaks_for(id)) {
-                bound.extend(
-                    authority.keys.iter().map(|key| Bound { key, principals: authority.names.as_ref() }),
-                );
+                let (name, principals) = (Some(&authority.name), authority.names.as_ref());
+                bound.extend(authority.keys.iter().map(|key| Bound { key, authority: name, principals }));
             }
         }
         Ok(bound)

@@ -6,6 +6,7 @@ use sha1::Sha1;
 
 use super::line::Fault;
 use super::pattern::Patterns;
+use super::proof::Root;
 use crate::ssh::key::PublicKey;
 
 /// A longer line is nobody's: a key of 16,384 bits has 2,800 characters.
@@ -20,6 +21,9 @@ pub struct KnownHosts {
     pub faults: Vec<Fault>,
 }
 
+/// The comment of a line whose key was only trusted on first use, as `penstock host export` writes it.
+pub(super) const FIRST_USE: &str = "from=first-use";
+
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownLine {
@@ -31,6 +35,8 @@ pub struct KnownLine {
     pub names: Names,
     /// The key.
     pub key: PublicKey,
+    /// Whether the line itself says that the key was only trusted on first use.
+    pub root: Root,
 }
 
 /// What the key of a line is for.
@@ -69,7 +75,7 @@ impl KnownHosts {
                 continue;
             }
             match read_line(trimmed) {
-                Ok((marker, names, key)) => read.lines.push(KnownLine { number: at + 1, marker, names, key }),
+                Ok(line) => read.lines.push(KnownLine { number: at + 1, ..line }),
                 Err(message) => read.faults.push(Fault { line: at + 1, message }),
             }
         }
@@ -99,7 +105,8 @@ impl Names {
     }
 }
 
-fn read_line(line: &str) -> Result<(Marker, Names, PublicKey), String> {
+/// A line; its number is not known here.
+fn read_line(line: &str) -> Result<KnownLine, String> {
     if line.len() > LONGEST_LINE {
         return Err(format!("longer than {LONGEST_LINE} characters: no such key exists"));
     }
@@ -117,8 +124,11 @@ fn read_line(line: &str) -> Result<(Marker, Names, PublicKey), String> {
     if words.next().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
         return Err("a key of SSH version 1: nobody speaks that any more".into());
     }
+    // After the algorithm and the key comes a comment.
+    let is_marked = words.skip(1).any(|word| word == FIRST_USE);
+    let root = if is_marked { Root::FirstUse } else { Root::Proved };
     let key = key.parse().map_err(|error| format!("{error}"))?;
-    Ok((marker, read_names(names)?, key))
+    Ok(KnownLine { number: 0, marker, names: read_names(names)?, key, root })
 }
 
 fn read_names(text: &str) -> Result<Names, String> {

@@ -2,8 +2,9 @@
 //! those it no longer announces are retired after a while.
 
 use super::date::Date;
-use super::host::{HostFile, PINS_KEPT, Pin, Proof};
+use super::host::{HostFile, PINS_KEPT, Pin};
 use super::index::Index;
+use super::proof::Proof;
 use crate::ssh::key::PublicKey;
 
 /// For so many days a pin that the host no longer announces stays good: a backup may bring the old key back.
@@ -32,7 +33,8 @@ pub fn rotate(
     index: &Index,
     today: Date,
 ) -> Option<(HostFile, Rotation)> {
-    // Only a pin can vouch: a certificate says nothing of the other keys.
+    // Only a pin can vouch: a certificate says nothing of the other keys. What hangs on first use stays so in all that it
+    // vouches for, and a key that is pinned already keeps its mark whoever announces it.
     let root = host.pin(shown)?.root();
     let mut changed = host.clone();
     let mut rotation = Rotation::default();

@@ -57,6 +57,26 @@ impl PublicKey {
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(Sha256::digest(&self.blob).into())
     }
+
+    /// The length of an RSA key in bits, also of one in a certificate; `None` for other keys, and for a blob that is cut.
+    #[must_use]
+    pub fn rsa_bits(&self) -> Option<usize> {
+        // RFC 4253 section 6.6: algorithm, exponent, modulus. OpenSSH's PROTOCOL.certkeys puts a nonce behind the algorithm.
+        let fields = match self.algorithm() {
+            "ssh-rsa" => 3,
+            "ssh-rsa-cert-v01@openssh.com" => 4,
+            _ => return None,
+        };
+        let mut rest = self.blob();
+        let mut modulus: &[u8] = &[];
+        for _ in 0..fields {
+            let (length, after) = rest.split_first_chunk::<4>()?;
+            (modulus, rest) = after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        }
+        let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
+        let first = modulus.get(zeros)?;
+        Some((modulus.len() - zeros) * 8 - first.leading_zeros() as usize)
+    }
 }
 
 /// `ssh-ed25519 AAAA…`, as in `known_hosts` and `authorized_keys`.
@@ -155,6 +175,25 @@ mod tests {
         assert_eq!(key.algorithm(), "ssh-ed25519");
         assert_eq!(key.to_string(), KEY);
         assert_eq!(key.fingerprint().to_string().parse(), Ok(key.fingerprint()));
+    }
+
+    #[test]
+    fn length_of_an_rsa_key_is_that_of_its_modulus() {
+        let key = |fields: &[&[u8]]| {
+            let blob: Vec<u8> = fields
+                .iter()
+                .flat_map(|field| [&u32::try_from(field.len()).unwrap().to_be_bytes(), *field].concat())
+                .collect();
+            PublicKey::from_blob(&blob).unwrap()
+        };
+        let modulus = [&[0, 0x80][..], &[7; 255]].concat();
+        let (plain, certificate) = (&b"ssh-rsa"[..], &b"ssh-rsa-cert-v01@openssh.com"[..]);
+        assert_eq!(key(&[plain, &[1, 0, 1], &modulus]).rsa_bits(), Some(2048));
+        assert_eq!(key(&[plain, &[1, 0, 1], &[0x3f, 0xff]]).rsa_bits(), Some(14));
+        assert_eq!(key(&[certificate, &[9; 32], &[1, 0, 1], &modulus, &[0; 8]]).rsa_bits(), Some(2048));
+        assert_eq!(key(&[plain, &[1, 0, 1], &[0, 0]]).rsa_bits(), None);
+        assert_eq!(key(&[plain, &[1, 0, 1]]).rsa_bits(), None);
+        assert_eq!(KEY.parse::<PublicKey>().unwrap().rsa_bits(), None);
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! `penstock host`: shows and changes who is known. Decisions are in `logic::identity`, files in `ssh::identity`.
 
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 use logic::identity::{HostFile, Index, Name};
 use ssh::identity::{Change, IdentityError, Places, Store};
@@ -97,6 +101,21 @@ fn known<'i>(index: &'i Index, name: &Name) -> Result<&'i HostFile, Failure> {
             Err(Failure::runtime(format!("{name} is a hint of {}: say which", names.join(" and "))))
         }
     }
+}
+
+/// The whole of a file, or of standard input for `-`; at most `longest` bytes. Bytes that are no text show as such: a damaged
+/// line is told, and hides no others.
+fn read(path: &Path, longest: u64) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let result = if path == Path::new("-") {
+        std::io::stdin().lock().take(longest).read_to_end(&mut bytes)
+    } else {
+        fs::File::open(path).and_then(|file| file.take(longest).read_to_end(&mut bytes))
+    };
+    result.map_err(|fault| {
+        Failure::runtime(format!("cannot read {}: {fault}", plain(&path.display().to_string())))
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn load(store: &Store) -> Result<Index, Failure> {

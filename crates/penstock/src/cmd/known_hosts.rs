@@ -1,6 +1,7 @@
 //! `penstock known-hosts`: identities for OpenSSH's `KnownHostsCommand`.
 
 use clap::Args;
+use logic::fleet::openssh::identity_options;
 use logic::identity::{Name, Question, Run, SshfpAnswer, Verdict, decide, lines_about, offered};
 use ssh::identity::{Places, Store};
 
@@ -46,12 +47,8 @@ The name is the identity: %k is what somebody typed, and %H what ssh_config or t
 /// Prints the lines.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.stanza {
-        // ssh wants an absolute path.
-        let program = quote(&std::env::current_exe()?);
-        return print(&format!(
-            "Host *\n    KnownHostsCommand {program} known-hosts --port %p %k %H %I %t %K\n    UserKnownHostsFile none\n    \
-             GlobalKnownHostsFile none\n    StrictHostKeyChecking yes\n    UpdateHostKeys no\n"
-        ));
+        let lines: String = stanza()?.iter().map(|line| format!("    {line}\n")).collect();
+        return print(&format!("Host *\n{lines}"));
     }
     let asked = arguments.name.as_deref().unwrap_or_default();
     // A name that cannot be one of ours has no lines; ssh refuses it.
@@ -107,6 +104,21 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     write(&lines_about(&index, name, port, pattern))
+}
+
+/// Options with which the user's `ssh` obeys our identities, for an engine of ours that runs it; none where nobody has been
+/// enrolled yet: ssh then knows hosts by its own files.
+pub fn options() -> Result<Vec<String>, Failure> {
+    let store = Store::new(Places::of_user().map_err(Failure::usage)?);
+    if store.load().map_err(Failure::usage)?.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(stanza()?.into_iter().collect())
+}
+
+fn stanza() -> Result<[String; 5], Failure> {
+    // ssh wants an absolute path.
+    Ok(identity_options(&quote(&std::env::current_exe()?)))
 }
 
 fn write(lines: &[String]) -> Result<(), Failure> {

@@ -17,6 +17,7 @@ use fleet::tunnel::{
 use logic::tunnel::plan::Tunnel;
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
 
+use crate::cmd::known_hosts;
 use crate::load;
 use crate::output::{Failure, complain, plain, print};
 
@@ -145,7 +146,7 @@ fn carry_out_command(
             let tunnel = tunnel(place.config.as_ref(), name)?;
             let patience = if *once { Patience::Once } else { Patience::Keep };
             let asking = if *background { Asking::Nobody } else { Asking::Person };
-            let engine = engine(place.engine, asking);
+            let engine = engine(place.engine, asking)?;
             let verdict = runtime.block_on(carry_out(places, tunnel, engine, Work::Hold, patience))?;
             ended_before(&verdict, 1)
         }
@@ -162,7 +163,7 @@ fn carry_out_command(
                 ([], Some(job)) => job.iter().map(OsString::from).collect(),
                 (job, _) => job.to_vec(),
             };
-            let engine = engine(place.engine, Asking::Person);
+            let engine = engine(place.engine, Asking::Person)?;
             let verdict =
                 runtime.block_on(carry_out(places, tunnel, engine, Work::Job(job), Patience::Once))?;
             match verdict.exit_code() {
@@ -180,11 +181,11 @@ fn carry_out_command(
     }
 }
 
-fn engine(carrier: Carrier, asking: Asking) -> Arc<dyn Engine> {
-    match carrier {
+fn engine(carrier: Carrier, asking: Asking) -> Result<Arc<dyn Engine>, Failure> {
+    Ok(match carrier {
         Carrier::Native => Arc::new(Native::new(asking)),
-        Carrier::Openssh => Arc::new(OpenSsh::new("ssh")),
-    }
+        Carrier::Openssh => Arc::new(OpenSsh::new("ssh", known_hosts::options()?)),
+    })
 }
 
 /// A run from beginning to end, told on standard error.
@@ -232,7 +233,7 @@ async fn check(places: &Places, tunnel: Tunnel, engine: Carrier) -> Result<(), F
         print(&table(&status))?;
         return if status.is_well() { Ok(()) } else { Err(Failure::Status(1)) };
     }
-    let engine = self::engine(engine, Asking::Person);
+    let engine = self::engine(engine, Asking::Person)?;
     let verdict = carry_out(places, tunnel, engine, Work::Check, Patience::Once).await?;
     ended_before(&verdict, 1)
 }

@@ -19,6 +19,7 @@ pub mod server;
 pub mod sshd;
 pub mod tools;
 pub mod tunnel;
+pub mod user;
 pub mod websocket;
 pub mod witness;
 

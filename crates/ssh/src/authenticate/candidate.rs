@@ -113,6 +113,15 @@ impl Offer {
         )
     }
 
+    /// The length of an RSA key.
+    pub(super) fn rsa_bits(&self) -> Option<usize> {
+        let blob = match self {
+            Self::Key(key) => key.to_bytes(),
+            Self::Certificate(certificate) => certificate.to_bytes(),
+        };
+        logic::ssh::key::PublicKey::from_blob(&blob.ok()?).ok()?.rsa_bits()
+    }
+
     /// Of the key; for a certificate, of the key that it certifies.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         Fingerprint(self.sha256())

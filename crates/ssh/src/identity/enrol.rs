@@ -1,15 +1,16 @@
 //! Enrolment: a key becomes a pin only with a proof that it is the host's.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use logic::fleet::ending::Failure;
-use logic::identity::{ConsoleKey, Date, HostFile, Index, Name, Pin, Proof, SshfpAnswer};
-use logic::ssh::key::{Fingerprint, PublicKey};
+use logic::identity::{ConsoleKey, Date, HostFile, Index, Name, Pin, Proof, Root, SshfpAnswer};
+use logic::ssh::key::PublicKey;
 
 use super::fetch::{Shown, TYPES, fetch};
 use super::store::Store;
-use super::{Change, IdentityError};
+use super::{Change, Identities, IdentityError};
+use crate::judge::Judge;
 use crate::target::Target;
 
 /// Fewer characters of a fingerprint than this prove nothing.
@@ -26,8 +27,8 @@ pub enum Claim {
     Sshfp(SshfpAnswer),
     /// The key itself.
     Key(PublicKey),
-    /// What trusted hosts saw: a key each.
-    Witness(BTreeMap<Name, Vec<PublicKey>>),
+    /// These trusted hosts all saw these keys.
+    Witness(Vec<Name>, Vec<PublicKey>),
     /// Nothing.
     FirstUse,
 }
@@ -64,7 +65,7 @@ impl Claim {
             Self::Console(known) => known.iter().any(|one| one.is(key)),
             Self::Sshfp(answer) => answer.vouches_for(key),
             Self::Key(known) => known == key,
-            Self::Witness(seen) => !seen.is_empty() && seen.values().all(|keys| keys.contains(key)),
+            Self::Witness(_, seen) => seen.contains(key),
             Self::FirstUse => true,
         }
     }
@@ -75,7 +76,7 @@ impl Claim {
             Self::Console(_) => Proof::Console,
             Self::Sshfp(_) => Proof::Sshfp,
             Self::Key(_) => Proof::Key,
-            Self::Witness(seen) => Proof::Witness(seen.keys().cloned().collect()),
+            Self::Witness(names, _) => Proof::Witness(names.clone()),
             Self::FirstUse => Proof::FirstUse,
         }
     }
@@ -88,10 +89,7 @@ impl Claim {
                 .iter()
                 .filter_map(|one| if let ConsoleKey::Key(key) = one { Some(key.clone()) } else { None })
                 .collect(),
-            Self::Witness(seen) => {
-                let first = seen.values().next().cloned().unwrap_or_default();
-                first.into_iter().filter(|key| self.speaks_for(key)).collect()
-            }
+            Self::Witness(_, seen) => seen.clone(),
             _ => Vec::new(),
         }
     }
@@ -117,15 +115,9 @@ impl Claim {
                 SshfpAnswer::Failed(why) => format!("the DNS: no answer ({why})"),
             },
             Self::Key(key) => format!("the given key {}", key.fingerprint()),
-            Self::Witness(seen) => {
-                let shown = |keys: &Vec<PublicKey>| {
-                    let fingerprints: Vec<Fingerprint> = keys.iter().map(PublicKey::fingerprint).collect();
-                    let shown: Vec<String> = fingerprints.iter().map(ToString::to_string).collect();
-                    if shown.is_empty() { "nothing".to_owned() } else { shown.join(" and ") }
-                };
-                let seen: Vec<String> =
-                    seen.iter().map(|(name, keys)| format!("{name} saw {}", shown(keys))).collect();
-                format!("the witnesses: {}", seen.join("; "))
+            Self::Witness(names, _) => {
+                let names: Vec<&str> = names.iter().map(Name::as_str).collect();
+                format!("what {} saw", names.join(" and "))
             }
             Self::FirstUse => "nothing".into(),
         }
@@ -174,10 +166,14 @@ pub enum Others {
 }
 
 /// What an enrolment came to.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Enrolled {
     /// Keys that are pinned now and were not before.
     pub pinned: Vec<PublicKey>,
+    /// Keys that were pinned on first use alone, and are proved now.
+    pub proved: Vec<PublicKey>,
+    /// Keys that are pinned and that nobody proved.
+    pub unproved: Vec<PublicKey>,
     /// Keys that are retired now.
     pub retired: Vec<PublicKey>,
     /// Whether a file was written.
@@ -189,7 +185,7 @@ pub struct Enrolled {
 /// # Errors
 /// The host shows other keys, or cannot be reached.
 pub async fn find_keys(
-    store: &Store,
+    identities: &Arc<Identities>,
     target: &Target,
     name: &Name,
     claim: &Claim,
@@ -199,7 +195,7 @@ pub async fn find_keys(
         return Ok((given, None));
     }
     if !matches!(claim, Claim::FirstUse) {
-        let waiting = store.pending().into_iter().filter(|one| one.name == name.as_str());
+        let waiting = identities.store().pending().into_iter().filter(|one| one.name == name.as_str());
         let found: Vec<_> = waiting.filter(|one| claim.speaks_for(&one.key)).collect();
         if let Some(last) = found.last() {
             let address = last.address;
@@ -212,7 +208,7 @@ pub async fn find_keys(
     for types in TYPES {
         let mut target = target.clone();
         target.algorithms.host_keys = types.iter().map(|name| (*name).to_owned()).collect();
-        match fetch(&target, types).await {
+        match fetch(&target, types, Arc::clone(identities) as Arc<dyn Judge>).await {
             Ok(one) => {
                 let speaks = claim.speaks_for(&one.key);
                 shown.push(one);
@@ -286,7 +282,7 @@ pub fn enrol(
             )));
         }
     }
-    let mut enrolled = Enrolled { pinned: Vec::new(), retired: Vec::new(), change: Change::Nothing };
+    let mut enrolled = Enrolled::default();
     enrolled.change = store.change(name, |host| {
         let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
         host.revive();
@@ -311,16 +307,16 @@ pub fn enrol(
             }
         }
         for key in keys {
-            // A better proof replaces trust on first use; nothing replaces a proof.
-            let known = host.pin(key).map(|pin| pin.proof.clone());
-            if known.is_none() {
-                enrolled.pinned.push(key.clone());
+            let pin = Pin { key: key.clone(), proof: claim.proof(), date: *today, by: by.clone(), absent: None };
+            match host.pin(key).map(|known| pin.proof.settles(&known.proof)) {
+                None => enrolled.pinned.push(key.clone()),
+                Some(true) => enrolled.proved.push(key.clone()),
+                Some(false) => continue,
             }
-            if known.is_none_or(|known| known == Proof::FirstUse) {
-                let pin = Pin { key: key.clone(), proof: claim.proof(), date: *today, by: by.clone(), absent: None };
-                host.pin_key(pin);
-            }
+            host.pin_key(pin);
         }
+        let unproved = host.pins().filter(|pin| pin.root() == Root::FirstUse);
+        enrolled.unproved = unproved.map(|pin| pin.key.clone()).collect();
         record(&mut host, hints);
         Ok(host)
     })?;

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use logic::fleet::ending::{Failure, Reason};
+use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::ssh::key::PublicKey;
 
 use crate::client::Client;
 use crate::judge::{BoxFuture, Judge, Offered, Place, Verdict};
 use crate::keys::Keys;
-use crate::target::Target;
+use crate::target::{Proxy, Target};
 
 /// What a server showed.
 #[derive(Debug, Clone)]
@@ -29,12 +29,23 @@ pub const TYPES: &[&[&str]] = &[
     &["rsa-sha2-512", "rsa-sha2-256"],
 ];
 
-/// Fetches what a server shows when it is asked for these algorithms (none: the usual ones).
+/// Fetches what a server shows when it is asked for these algorithms (none: the usual ones). Hosts on the way to it are
+/// judged by `others`, and logged in to.
 ///
 /// # Errors
 /// It could not be reached, or has no key of such a type.
-pub async fn fetch(target: &Target, algorithms: &[&str]) -> Result<Shown, Failure> {
+pub async fn fetch(target: &Target, algorithms: &[&str], others: Arc<dyn Judge>) -> Result<Shown, Failure> {
+    let is_on_the_way = |name: &str| match &target.proxy {
+        Proxy::Jump(hops) => hops.iter().any(|hop| hop.name == name),
+        _ => false,
+    };
+    if is_on_the_way(&target.name) {
+        let detail = format!("{} is reached through itself", target.name);
+        return Err(crate::trouble::failure(Phase::Connect, Reason::Configuration, detail));
+    }
     let catch = Arc::new(Catch {
+        name: target.name.clone(),
+        others,
         algorithms: algorithms.iter().map(|name| (*name).to_owned()).collect(),
         caught: Mutex::new(None),
     });
@@ -45,25 +56,30 @@ pub async fn fetch(target: &Target, algorithms: &[&str]) -> Result<Shown, Failur
         (Some(shown), _) => Ok(shown),
         (None, Err(failure)) => Err(failure),
         (None, Ok(_)) => Err(crate::trouble::failure(
-            logic::fleet::ending::Phase::Identity,
+            Phase::Identity,
             Reason::Protocol,
             format!("{} showed no key", target.name),
         )),
     }
 }
 
-/// A judge that refuses everybody and keeps what it saw.
+/// A judge that refuses one host and keeps what it saw of it.
 struct Catch {
+    name: String,
+    others: Arc<dyn Judge>,
     algorithms: Vec<String>,
     caught: Mutex<Option<Shown>>,
 }
 
 impl Judge for Catch {
-    fn wanted(&self, _: &str) -> Vec<String> {
-        self.algorithms.clone()
+    fn wanted(&self, name: &str) -> Vec<String> {
+        if name == self.name { self.algorithms.clone() } else { self.others.wanted(name) }
     }
 
-    fn judge<'a>(&'a self, _: &'a str, at: &'a Place, offered: &'a Offered) -> BoxFuture<'a, Verdict> {
+    fn judge<'a>(&'a self, name: &'a str, at: &'a Place, offered: &'a Offered) -> BoxFuture<'a, Verdict> {
+        if name != self.name {
+            return self.others.judge(name, at, offered);
+        }
         Box::pin(async move {
             let address = match at {
                 Place::Address(address) => Some(*address),
@@ -85,5 +101,7 @@ impl Judge for Catch {
         })
     }
 
-    fn announced(&self, _: &str, _: Vec<PublicKey>) {}
+    fn announced(&self, name: &str, keys: Vec<PublicKey>) {
+        self.others.announced(name, keys);
+    }
 }

@@ -233,7 +233,11 @@ impl Identities {
                                 host.record_move(from, to, today);
                             }
                             Effect::AddressFound(_, address) => host.add_address(address),
-                            Effect::Pin(_, pin) if host.pin(&pin.key).is_none() => host.pin_key(*pin),
+                            Effect::Pin(_, pin)
+                                if host.pin(&pin.key).is_none_or(|known| pin.proof.settles(&known.proof)) =>
+                            {
+                                host.pin_key(*pin);
+                            }
                             _ => {}
                         }
                     }

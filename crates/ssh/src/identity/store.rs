@@ -17,11 +17,12 @@ pub struct Store {
 }
 
 /// What a change came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Change {
     /// The file was written.
     Written,
     /// It said all of that already.
+    #[default]
     Nothing,
 }
 

@@ -100,6 +100,7 @@ fn chain(config: &SshConfig, hops: &[Hop], way: &mut Vec<String>) -> Result<Vec<
 fn target(resolved: &Resolved, home: &str, proxy: Proxy) -> Target {
     let mut target = Target::new(resolved.identity(), &resolved.user);
     target.host.clone_from(&resolved.host);
+    target.addresses.family = resolved.family;
     target.port = resolved.port;
     target.said = Said::of(resolved, home);
     target.proxy = proxy;
@@ -110,6 +111,7 @@ fn target(resolved: &Resolved, home: &str, proxy: Proxy) -> Target {
         ciphers: list(&resolved.ciphers),
         macs: list(&resolved.macs),
         host_keys: list(&resolved.host_key_algorithms),
+        rsa_bits: usize::try_from(resolved.required_rsa_bits).unwrap_or(usize::MAX),
     };
     if let Some(limit) = resolved.connect_timeout {
         target.connect_timeout = limit;

@@ -4,7 +4,9 @@ use logic::fleet::ending::{Failure, Reason};
 use logic::identity::{Found, Index};
 use logic::ssh::config::{Keyword, Resolved};
 
-use super::{Proxy, Target};
+use super::Target;
+use super::via::{self, Before};
+use crate::config::SshConfig;
 
 /// Who said where a host is. What is `None` nobody said.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -13,6 +15,10 @@ pub struct Said {
     pub host: Option<String>,
     /// `Port`, or what was typed.
     pub port: Option<String>,
+    /// `ProxyJump` or `ProxyCommand`, also `none`.
+    pub proxy: Option<String>,
+    /// `HostKeyAlias`, if it is another name than the one that was typed.
+    pub alias: Option<String>,
 }
 
 impl Said {
@@ -27,25 +33,37 @@ impl Said {
             };
             Some(format!("{who} says {written} {value}"))
         };
-        Self { host: line(Keyword::HostName, "HostName"), port: line(Keyword::Port, "Port") }
+        let is_alias = !resolved.identity().eq_ignore_ascii_case(&resolved.typed);
+        let jump = || line(Keyword::ProxyJump, "ProxyJump");
+        Self {
+            host: line(Keyword::HostName, "HostName"),
+            port: line(Keyword::Port, "Port"),
+            proxy: line(Keyword::ProxyCommand, "ProxyCommand").or_else(jump),
+            alias: line(Keyword::HostKeyAlias, "HostKeyAlias").filter(|_| is_alias),
+        }
     }
 }
 
 impl Target {
     /// The same, found by the hints of its identity where nobody else says where it is; the hosts on the way too.
     ///
-    /// A name that the DNS knows is where the DNS says: `ssh` goes there as well, and a hint may be from before a move.
-    #[must_use]
-    pub fn hinted(mut self, index: &Index) -> Self {
-        if let Proxy::Jump(hops) = &mut self.proxy {
-            *hops = std::mem::take(hops).into_iter().map(|hop| hop.hinted(index)).collect();
-        }
+    /// A name that the DNS knows is where the DNS says: `ssh` goes there as well, and a hint may be from before a move. The
+    /// hint `via=` leads through its host unless `ssh_config` says ProxyJump or ProxyCommand, be it `none`.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration of a host that `via=` names; hosts that are reached through themselves.
+    pub fn hinted(self, config: &SshConfig, index: &Index) -> Result<Self, Failure> {
+        via::placed(self, Before::Own, config, index, &mut Vec::new())
+    }
+
+    /// Where it is by the hints of its identity.
+    pub(super) fn found_by(&mut self, index: &Index) {
         // Several hosts may have one HostKeyAlias: its hints are not theirs. An address is its own place.
         let is_itself = self.host.eq_ignore_ascii_case(&self.name);
         if self.said.host.is_some() || !is_itself || self.host.parse::<std::net::IpAddr>().is_ok() {
-            return self;
+            return;
         }
-        let Found::Host(host) = index.find(&self.name, self.port) else { return self };
+        let Found::Host(host) = index.find(&self.name, self.port) else { return };
         let hints = host.address();
         if self.said.port.is_none()
             && let Some(port) = hints.port.or(host.name().split_port().1)
@@ -58,7 +76,6 @@ impl Target {
             self.host = name.to_string();
         }
         self.addresses.hints = hints.addresses.into_iter().rev().collect();
-        self
     }
 
     /// A failure with advice that helps: where somebody else says where the host is, a hint changes nothing.

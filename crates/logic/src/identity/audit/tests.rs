@@ -23,6 +23,15 @@ fn every_weakness_is_found_worst_first() {
         host("d", &format!("pin {RSA} from=console 2026-01-01\n")),
         host("e", "addr 10.0.0.1\n"),
         host("f", &format!("pin {} from=console 2026-01-01 absent=2026-11-01\nreovked x\n", key(6))),
+        host(
+            "h",
+            &format!(
+                "pin {} from=console 2026-01-01\npin {} from=rotation(proved by {}, first use) 2026-01-01\n",
+                key(8),
+                key(9),
+                key(3).fingerprint()
+            ),
+        ),
         host("g", &format!("pin {} from=first-use 2026-01-01\nretired 2026-02-02\n", key(7))),
     ];
     let now = Moment(1_795_176_000);
@@ -41,6 +50,11 @@ fn every_weakness_is_found_worst_first() {
         format!("bad b ssh-ed25519 {} is also a key of a: each can pose as the other", key(1).fingerprint()),
         "bad c its keys were trusted on first use and never proved: penstock host add c --console FILE".into(),
         "bad e nothing proves who it is: it is refused until a key is enrolled".into(),
+        format!(
+            "bad h ssh-ed25519 {0} was trusted on first use and never proved: prove it (penstock host add h --fingerprint \
+             SHA256:...), or penstock host retire h --key {0}",
+            key(9).fingerprint()
+        ),
         "weak a its SSHFP records are not signed: they prove nothing".into(),
         "weak a its certificate expires on 2026-11-23, in 3 days".into(),
         "weak a key exchange curve25519-sha256 is not safe from quantum computers: OpenSSH 9.9 brings mlkem768x25519-sha256".into(),

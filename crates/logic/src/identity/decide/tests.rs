@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::identity::{Authority, Patterns, Signature, Use};
+use crate::identity::{Authority, Damage, Patterns, Signature, Use};
 use crate::ssh::key::PublicKey;
 
 /// 2026-11-20T12:00:00Z
@@ -326,6 +326,70 @@ fn bad_certificate_is_never_taken_as_the_bare_pinned_key_in_it() {
     let refused = decide_on(&Offered::Certificate(Box::new(expired)));
     assert!(matches!(refused, Verdict::Refused { reason: Reason::KeyRefused, .. }), "{refused:?}");
     assert!(matches!(decide_on(&Offered::Key(key)), Verdict::Accepted { .. }), "a pin is a proof of its own");
+}
+
+#[test]
+fn certificate_proves_the_key_in_it_that_was_trusted_on_first_use() {
+    let first_use = |key: &PublicKey| format!("pin {key} from=first-use 2026-03-01\n");
+    let mut index = index();
+    index.replace(host("ca6", &format!("ca {}\naddr 10.0.5.7\n{}", ed25519(60), first_use(&ed25519(50)))));
+    index.replace(host("web8.fleet.example", &first_use(&ed25519(51))));
+    let decide_on = |name: &str, offered: &Offered, address: &str| {
+        let question = Question {
+            name,
+            address: Some(address.parse().unwrap()),
+            port: 22,
+            offered,
+            sshfp: &SshfpAnswer::NotAsked,
+            run: Run::default(),
+            last_good: None,
+            now: NOW,
+        };
+        decide(question, &index)
+    };
+    let proofs = |decision: &Decision| -> Vec<String> {
+        let effects = decision.effects.iter();
+        let pins =
+            effects.filter_map(|effect| if let Effect::Pin(_, pin) = effect { Some(pin) } else { None });
+        pins.map(|pin| format!("{} {}", pin.key.fingerprint(), pin.proof)).collect()
+    };
+    let note = |decision: &Decision| match &decision.verdict {
+        Verdict::Accepted { note } => note.clone(),
+        refused => panic!("{refused:?}"),
+    };
+    let (own, fleet) =
+        (certificate(ed25519(60), &["ca6"]), certificate(ed25519(70), &["web8.fleet.example"]));
+    let by_key = decide_on("ca6", &Offered::Certificate(Box::new(own)), "10.0.7.7");
+    let key = ed25519(50).fingerprint();
+    let from = format!("ca({})", ed25519(60).fingerprint());
+    assert_eq!(proofs(&by_key), [format!("{key} {from}")]);
+    assert_eq!(
+        note(&by_key),
+        Some(format!(
+            "ca6 moved 10.0.5.7 -> 10.0.7.7, same key; ca6: ssh-ed25519 {key}, trusted on first use so far, is proved now: \
+             from={from}"
+        ))
+    );
+    let fleet = HostCertificate { key: ed25519(51), ..fleet };
+    let by_name = decide_on("web8.fleet.example", &Offered::Certificate(Box::new(fleet)), "10.0.5.8");
+    assert_eq!(proofs(&by_name), [format!("{} ca(fleet-ca)", ed25519(51).fingerprint())]);
+
+    let bare = decide_on("ca6", &Offered::Key(ed25519(50)), "10.0.5.7");
+    assert_eq!((proofs(&bare), note(&bare)), (vec![], None), "a bare key proves nothing");
+    index.replace(host("ca6", &format!("ca {}\n{}", ed25519(60), pin(&ed25519(50)))));
+    let again = Offered::Certificate(Box::new(certificate(ed25519(60), &["ca6"])));
+    let question = Question {
+        name: "ca6",
+        address: None,
+        port: 22,
+        offered: &again,
+        sshfp: &SshfpAnswer::NotAsked,
+        run: Run::default(),
+        last_good: None,
+        now: NOW,
+    };
+    let decision = decide(question, &index);
+    assert_eq!((proofs(&decision), note(&decision)), (vec![], None), "the proof that is there stays");
 }
 
 #[test]

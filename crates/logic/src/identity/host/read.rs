@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
-use super::{Address, Binding, Entry, HostFile, Line, Move, PINS_KEPT, Pin, Signer, Sshfp, is_word};
+use super::{Address, Binding, Entry, HostFile, Line, Move, PINS_KEPT, Pin, Signer, Sshfp};
 use crate::identity::date::Date;
 use crate::identity::line::{Fault, whole_lines, words};
 use crate::identity::name::Name;
 use crate::identity::pattern::Patterns;
+use crate::identity::proof::is_word;
 use crate::ssh::key::{Fingerprint, PublicKey};
 
 pub(super) fn read(name: &Name, text: &str) -> Result<HostFile, Vec<Fault>> {

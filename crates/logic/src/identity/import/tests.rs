@@ -73,3 +73,24 @@ fn authorities_and_revoked_keys_are_taken_once() {
     assert!(import.authorities[0].authority.name.as_str().starts_with("example.com-"));
     assert_eq!((import.revoked, import.known), (vec![key(2)], 1));
 }
+
+#[test]
+fn trust_on_first_use_outlives_export_and_import() {
+    let name: Name = "web1".parse().unwrap();
+    let text = format!(
+        "id web1\npin {} from=first-use 2026-01-01\npin {} from=rotation(proved by {}, first use) 2026-01-01\n",
+        key(1),
+        key(2),
+        key(1).fingerprint()
+    );
+    let known = HostFile::parse(&name, &text).unwrap();
+    let index = Index::new(vec![known.clone()], Vec::new(), Vec::new(), []);
+    let exported = crate::identity::export(&index);
+    let elsewhere = take(&exported, &Index::default());
+    let roots: Vec<Root> = elsewhere.hosts[0].pins().map(Pin::root).collect();
+    assert_eq!(roots, [Root::FirstUse, Root::FirstUse], "{exported}");
+
+    // Nor does a line of known_hosts prove what is pinned: ssh took it on first use too.
+    let here = take(&format!("web1 {}\nweb1 {}\n", key(1), key(2)), &index);
+    assert_eq!((here.hosts, here.known), (vec![], 2));
+}

@@ -60,6 +60,18 @@ fn trust_on_first_use_marks_what_it_vouches_for() {
 }
 
 #[test]
+fn key_of_first_use_stays_marked_when_a_proved_key_announces_it() {
+    let mut web1 = host("web1", &[1], "first-use");
+    let proof = Proof::Console;
+    web1.pin_key(Pin { key: ed25519(2), proof, date: day("2026-11-01"), by: None, absent: None });
+    let announced = [ed25519(1), ed25519(2), ed25519(3)];
+    let (web1, what) = rotate(&web1, &ed25519(2), &announced, &Index::default(), day("2026-11-02")).unwrap();
+    assert_eq!(what.pinned, [ed25519(3)]);
+    let roots = announced.map(|key| web1.pin(&key).unwrap().root());
+    assert_eq!(roots, [Root::FirstUse, Root::Proved, Root::Proved]);
+}
+
+#[test]
 fn revoked_keys_and_those_of_others_are_not_taken_and_an_unpinned_key_vouches_for_nothing() {
     let index = Index::new(vec![host("db2", &[5], "console")], Vec::new(), Vec::new(), [ed25519(6)]);
     let web1 = host("web1", &[1], "console");

@@ -91,14 +91,37 @@ pub enum Proxy {
 }
 
 /// Which kind of address is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Family {
     /// Any.
+    #[default]
     Any,
     /// IPv4.
     V4,
     /// IPv6.
     V6,
+}
+
+impl Family {
+    /// Whether an address is of this kind.
+    #[must_use]
+    pub fn has(self, address: IpAddr) -> bool {
+        match self {
+            Self::Any => true,
+            Self::V4 => address.is_ipv4(),
+            Self::V6 => address.is_ipv6(),
+        }
+    }
+
+    /// As `AddressFamily` has it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::V4 => "inet",
+            Self::V6 => "inet6",
+        }
+    }
 }
 
 /// When keys are exchanged anew; `None`: as the cipher asks.

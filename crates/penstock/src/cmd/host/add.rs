@@ -1,9 +1,8 @@
 //! Enrolment.
 
-use std::fs;
-use std::io::Read as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
 use logic::fleet::ending::Failure as Failed;
@@ -11,11 +10,11 @@ use logic::identity::{Binding, Entry, Found, HostFile, Index, Name, Patterns, Si
 use logic::ssh::config::Asked;
 use logic::ssh::key::PublicKey;
 use ssh::identity::enrol::{Claim, Enrolment, Hints, Others, enrol, find_keys, record};
-use ssh::identity::{Store, now};
-use ssh::{ConfigFiles, SshConfig, Target};
+use ssh::identity::{Identities, Store, now};
+use ssh::{ConfigFiles, Proxy, SshConfig, Target};
 
 use super::audit::DnsArguments;
-use super::{failure, load, said, witness};
+use super::{failure, read, said, witness};
 use crate::output::{Failure, plain, print};
 
 /// Enrol a host: pin its keys, with a proof
@@ -65,6 +64,9 @@ pub struct Arguments {
 
 const PROOFS: [&str; 7] = ["fingerprint", "console", "key", "sshfp", "witness", "ca", "trust_on_first_use"];
 
+/// A longer file holds no console output and no key.
+const LONGEST: u64 = 16 * 1024 * 1024;
+
 const EXAMPLES: &str = "\
 Examples:
   penstock host add web1 --fingerprint SHA256:...
@@ -100,7 +102,12 @@ impl Place {
     }
 
     /// How to reach it: what is said here, else its hints, else its name.
-    pub(super) fn target(&self, name: &Name, host: Option<&HostFile>) -> Result<Target, Failure> {
+    pub(super) fn target(
+        &self,
+        name: &Name,
+        host: Option<&HostFile>,
+        index: &Index,
+    ) -> Result<Target, Failure> {
         let said = self.hints()?;
         let known = host.map(HostFile::address).unwrap_or_default();
         let (plain_name, own_port) = name.split_port();
@@ -111,34 +118,46 @@ impl Place {
         let mut target = Target::from_config(&config, &asked).map_err(failed)?.target;
         // What is enrolled is called as it was said here, whatever HostKeyAlias makes of it.
         target.name = plain_name.to_owned();
-        if target.host != plain_name && said.addresses.is_empty() && said.names.is_empty() {
-            return Ok(target);
-        }
+        let given = said.addresses.first().copied();
         // The DNS, where it has a say, knows better than what was true last time; an address that is given here wins.
-        if let Some(dns) = said.names.first().or(known.names.first()) {
-            target.host = dns.to_string();
-        } else if said.addresses.is_empty() {
-            target.addresses.known = known.addresses;
+        if target.host == plain_name || !said.addresses.is_empty() || !said.names.is_empty() {
+            if let Some(dns) = said.names.first().or(known.names.first()) {
+                target.host = dns.to_string();
+            } else if said.addresses.is_empty() {
+                target.addresses.known = known.addresses;
+            }
+            if !said.addresses.is_empty() {
+                target.addresses.known = said.addresses;
+            }
         }
-        if !said.addresses.is_empty() {
-            target.addresses.known = said.addresses;
+        // What is given here wins over ssh_config, and that over a hint.
+        let hint = known.via.filter(|_| target.said.proxy.is_none());
+        if let Some(via) = said.via.or(hint) {
+            target = target.via(&via, &config, index).map_err(failed)?;
+        } else {
+            target = target.hinted(&config, index).map_err(failed)?;
+        }
+        // The last host on the way is asked for one place: for the one that is given here.
+        if let (Proxy::Jump(_), Some(address)) = (&target.proxy, given) {
+            target.host = address.to_string();
         }
         Ok(target)
     }
 }
 
 pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
-    let index = load(store)?;
-    let name = identity(&index, &arguments.name)?;
+    let identities = Arc::new(Identities::load(store.clone()).map_err(failure)?);
+    let index = identities.index();
+    let name = identity(index, &arguments.name)?;
     if let Some(authority) = &arguments.ca {
-        return bind(store, &index, &name, authority, arguments);
+        return bind(store, index, &name, authority, arguments);
     }
     let mut hints = arguments.place.hints()?;
     hints.aliases.clone_from(&arguments.aliases);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
-    let target = arguments.place.target(&name, host)?;
-    let Some(claim) = runtime.block_on(claim(store, arguments, &name, host, &target))? else {
+    let target = arguments.place.target(&name, host, index)?;
+    let Some(claim) = runtime.block_on(claim(&identities, arguments, &name, host, &target))? else {
         let change = store.change(&name, |host| {
             let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
             record(&mut host, &hints);
@@ -148,7 +167,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         return print(&said(change.map_err(failure)?, &done));
     };
     let (keys, address) = runtime
-        .block_on(find_keys(store, &target, &name, &claim))
+        .block_on(find_keys(&identities, &target, &name, &claim))
         .map_err(|error| Failure::runtime(plain(&error.to_string())))?;
     if hints.addresses.is_empty() && host.is_none_or(|host| host.address().addresses.is_empty()) {
         hints.addresses.extend(address);
@@ -156,7 +175,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     let others = if arguments.replace { Others::Retire } else { Others::Keep };
     let by = std::env::var("USER").ok().filter(|user| user.bytes().all(|byte| byte.is_ascii_alphanumeric()));
     let enrolment = Enrolment { name: name.clone(), claim, hints, others, by, today: now().date() };
-    let enrolled = enrol(store, &index, &enrolment, &keys).map_err(failure)?;
+    let enrolled = enrol(store, index, &enrolment, &keys).map_err(failure)?;
     if arguments.sshfp {
         let allow = |host: Option<HostFile>| {
             let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
@@ -169,16 +188,25 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     for key in &enrolled.pinned {
         text.push_str(&format!("{name}: pinned {} {}\n", key.algorithm(), key.fingerprint()));
     }
+    for key in &enrolled.proved {
+        text.push_str(&format!(
+            "{name}: proved {} {}, which was trusted on first use so far\n",
+            key.algorithm(),
+            key.fingerprint()
+        ));
+    }
     for key in &enrolled.retired {
         text.push_str(&format!("{name}: retired {} {}\n", key.algorithm(), key.fingerprint()));
     }
-    if arguments.trust_on_first_use {
-        text.push_str(
-            "  nobody proved this key: it is marked so for ever, and penstock host audit will say it\n",
-        );
-    }
     if text.is_empty() {
         text = said(enrolled.change, &format!("{name}: its keys were pinned already; the rest is noted"));
+    }
+    for key in &enrolled.unproved {
+        text.push_str(&format!(
+            "  nobody proved {} {}: it is marked so for ever, and penstock host audit will say it\n",
+            key.algorithm(),
+            key.fingerprint()
+        ));
     }
     print(&text)
 }
@@ -195,7 +223,7 @@ fn identity(index: &Index, name: &Name) -> Result<Name, Failure> {
 }
 
 async fn claim(
-    store: &Store,
+    identities: &Arc<Identities>,
     arguments: &Arguments,
     name: &Name,
     host: Option<&HostFile>,
@@ -207,7 +235,7 @@ async fn claim(
             .map_err(|error| Failure::usage(plain(&error.to_string())));
     }
     if let Some(path) = &arguments.console {
-        let keys = read_console(&read(path)?).map_err(Failure::runtime)?;
+        let keys = read_console(&read(path, LONGEST)?).map_err(Failure::runtime)?;
         return Ok(Some(Claim::Console(keys)));
     }
     if let Some(key) = &arguments.key {
@@ -220,15 +248,7 @@ async fn claim(
         return Ok(Some(Claim::Sshfp(arguments.dns.resolver()?.sshfp(asked.split_port().0).await)));
     }
     if !arguments.witness.is_empty() {
-        let mut names = arguments.witness.clone();
-        names.sort();
-        names.dedup();
-        if names.len() < 2 {
-            return Err(Failure::usage(
-                "one witness sees what one network shows: name at least two, in different networks",
-            ));
-        }
-        return Ok(Some(Claim::Witness(witness::ask(store, &names, target).await?)));
+        return witness::ask(identities, &arguments.witness, name, target).await.map(Some);
     }
     Ok(arguments.trust_on_first_use.then_some(Claim::FirstUse))
 }
@@ -284,21 +304,7 @@ fn key_or_file(text: &str) -> Result<PublicKey, Failure> {
         return Ok(key);
     }
     let path = Path::new(text);
-    let file = read(path)?;
+    let file = read(path, LONGEST)?;
     let key = file.lines().find(|line| !line.trim().is_empty() && !line.starts_with('#')).unwrap_or_default();
     key.parse().map_err(|error| Failure::usage(format!("{}: {error}", plain(text))))
-}
-
-fn read(path: &Path) -> Result<String, Failure> {
-    const LONGEST: u64 = 16 * 1024 * 1024;
-    let mut bytes = Vec::new();
-    let result = if path == Path::new("-") {
-        std::io::stdin().lock().take(LONGEST).read_to_end(&mut bytes)
-    } else {
-        fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes))
-    };
-    result.map_err(|fault| {
-        Failure::runtime(format!("cannot read {}: {fault}", plain(&path.display().to_string())))
-    })?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,7 +10,7 @@ use logic::ssh::config::Asked;
 use ssh::identity::{Store, now};
 use ssh::{ConfigFiles, SshConfig};
 
-use super::{failure, load};
+use super::{failure, load, read};
 use crate::output::{Failure, plain, print};
 
 /// Take the hosts of known_hosts files over
@@ -64,7 +63,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
                  which is refused and puts the host into penstock host pending\n"
             ));
         }
-        let file = KnownHosts::parse(&read(path)?);
+        let file = KnownHosts::parse(&read(path, LONGEST)?);
         let index = load(store)?;
         let mut candidates = candidates(&index, arguments)?;
         candidates.extend(called.iter().flat_map(|one| [&one.name, &one.place]).map(ToString::to_string));
@@ -152,7 +151,7 @@ fn candidates(index: &logic::identity::Index, arguments: &Arguments) -> Result<V
     }
     names.extend(arguments.names.iter().cloned());
     for list in &arguments.lists {
-        names.extend(read(list)?.split_whitespace().map(str::to_owned));
+        names.extend(read(list, LONGEST)?.split_whitespace().map(str::to_owned));
     }
     if let Some(home) = std::env::var_os("HOME") {
         // Convenience only: whoever has no such file has no aliases.
@@ -168,20 +167,6 @@ fn candidates(index: &logic::identity::Index, arguments: &Arguments) -> Result<V
         }
     }
     Ok(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
-}
-
-fn read(path: &Path) -> Result<String, Failure> {
-    let mut bytes = Vec::new();
-    let result = if path == Path::new("-") {
-        std::io::stdin().lock().take(LONGEST).read_to_end(&mut bytes)
-    } else {
-        fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes))
-    };
-    result.map_err(|fault| {
-        Failure::runtime(format!("cannot read {}: {fault}", plain(&path.display().to_string())))
-    })?;
-    // A damaged line is told as such; it hides no others.
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 pub(super) fn export(store: &Store) -> Result<(), Failure> {

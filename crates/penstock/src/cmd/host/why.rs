@@ -1,10 +1,12 @@
 //! Explains a decision without making a connection, unless one is asked for.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use clap::Args;
-use logic::identity::{Address, Decision, Found, HostFile, Index, Name, Offered, Verdict};
+use logic::identity::{Address, Decision, Found, HostFile, Index, Name, Offered, Root, Verdict};
 use logic::ssh::key::PublicKey;
+use ssh::Judge;
 use ssh::identity::{Identities, Store, fetch};
 
 use super::add::Place;
@@ -29,21 +31,22 @@ pub struct Arguments {
 }
 
 pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
-    let identities = Identities::load(store.clone()).map_err(super::failure)?;
+    let identities = Arc::new(Identities::load(store.clone()).map_err(super::failure)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let name = &arguments.name;
     let mut text = grounds(identities.index(), name);
     let last_good = store.last_good(identities.index(), name.as_str(), 22);
     text.push_str(&last_good.map_or_else(String::new, |date| format!("last good {date}\n")));
+    let mut unproved = false;
     let decision = runtime.block_on(async {
         let index = identities.index();
         let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
-        let target = arguments.place.target(name, host)?;
+        let target = arguments.place.target(name, host, index)?;
         let (offered, address): (Offered, Option<IpAddr>) = match &arguments.key {
             Some(key) => (Offered::Key(key.parse::<PublicKey>().map_err(Failure::usage)?), None),
             None => {
                 let wanted = index.wanted(target.name.as_str(), Some(target.port));
-                let shown = match fetch(&target, &wanted).await {
+                let shown = match fetch(&target, &wanted, Arc::clone(&identities) as Arc<dyn Judge>).await {
                     Ok(shown) => shown,
                     Err(failure) => {
                         text.push_str(&format!("asked     {}\n", plain(&failure.detail)));
@@ -59,9 +62,14 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         };
         let address_shown = address.map_or_else(String::new, |address| format!(" at {address}"));
         text.push_str(&format!("showed    {}{address_shown}\n", shown(&offered)));
+        let pin = host.and_then(|host| host.pin(offered.key()));
+        unproved = pin.is_some_and(|pin| pin.root() == Root::FirstUse);
         let decision = identities.decision(name.as_str(), address, target.port, &offered).await;
         Ok::<Option<Decision>, Failure>(Some(decision))
     })?;
+    if unproved {
+        text.push_str("proof     none: that key was trusted on first use, and nobody proved it\n");
+    }
     let Some(decision) = decision else {
         print(&text)?;
         return Err(Failure::Status(1));

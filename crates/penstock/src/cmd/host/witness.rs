@@ -2,48 +2,104 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use logic::fleet::ending::Ending;
-use logic::identity::{KnownHosts, Name};
+use logic::identity::{FEWEST_WITNESSES, HostFile, KnownHosts, Name, Root, WitnessError, agree};
 use logic::ssh::key::PublicKey;
-use ssh::identity::{Identities, Store};
-use ssh::{Client, Event, Exec, Keys, Target};
+use ssh::identity::Identities;
+use ssh::identity::enrol::Claim;
+use ssh::{Client, Event, Exec, Keys, Offered, Session, Target};
 
 use super::add::Place;
 use crate::output::{Failure, plain};
 
 /// More output than this is no list of keys.
 const LONGEST: usize = 64 * 1024;
+/// ssh-keyscan gives up after so many seconds without an answer.
+const PATIENCE: u32 = 5;
+/// A witness that has not answered by then will not.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Types of keys, best first. Each is one connection to the new host that ends before anybody logs in, and servers punish
+/// those (PerSourcePenalties): the next type is asked for only where there is none of the one before.
+const TYPES: [&str; 3] = ["ed25519", "ecdsa", "rsa"];
 
-/// What each witness sees when it asks `target` for its keys.
+/// What the witnesses `names` say of the host `name`, which they reach as `target`.
 pub(super) async fn ask(
-    store: &Store,
+    identities: &Arc<Identities>,
     names: &[Name],
+    name: &Name,
     target: &Target,
-) -> Result<BTreeMap<Name, Vec<PublicKey>>, Failure> {
-    let identities = Arc::new(Identities::load(store.clone()).map_err(super::failure)?);
-    let mut seen = BTreeMap::new();
-    for name in names {
-        let host = super::known(identities.index(), name)?;
-        if *host.name() == target.name.parse().map_err(Failure::usage)? {
-            return Err(Failure::usage(format!("{name} cannot be its own witness")));
+) -> Result<Claim, Failure> {
+    // Two names of one host are one witness.
+    let mut witnesses: BTreeMap<&Name, &HostFile> = BTreeMap::new();
+    for witness in names {
+        let host = super::known(identities.index(), witness)?;
+        if host.name() == name {
+            return Err(Failure::usage(format!("{witness} cannot be its own witness")));
         }
-        let client = Client::new(identities.clone(), Arc::new(Keys::new()));
-        let witness = Place::default().target(host.name(), Some(host))?;
-        let keys = through(&client, &witness, target).await;
-        let keys = keys.map_err(|why| Failure::runtime(format!("the witness {name}: {}", plain(&why))))?;
+        witnesses.insert(host.name(), host);
+    }
+    if witnesses.len() < FEWEST_WITNESSES {
+        return Err(Failure::usage(WitnessError::TooFew));
+    }
+    let client = Client::new(identities.clone(), Arc::new(Keys::new()));
+    let mut seen = BTreeMap::new();
+    let mut types = &TYPES[..];
+    for host in witnesses.values() {
+        let witness = Place::default().target(host.name(), Some(host), identities.index())?;
+        let (found, keys) = through(&client, &witness, host, target, types).await.map_err(|why| {
+            Failure::runtime(format!("the witness {}: {}; nothing was enrolled", host.name(), plain(&why)))
+        })?;
+        // All are asked for the same.
+        types = found;
         seen.insert(host.name().clone(), keys);
     }
-    Ok(seen)
+    let keys = agree(&seen).map_err(Failure::runtime)?;
+    Ok(Claim::Witness(seen.into_keys().collect(), keys))
 }
 
-async fn through(client: &Client, witness: &Target, target: &Target) -> Result<Vec<PublicKey>, String> {
+/// The keys of the first of `types` that one witness sees, and that type.
+async fn through<'t>(
+    client: &Client,
+    witness: &Target,
+    host: &HostFile,
+    target: &Target,
+    types: &'t [&'static str],
+) -> Result<(&'t [&'static str], Vec<PublicKey>), String> {
     let session = client.connect(witness, &|_| {}).await.map_err(|failure| failure.detail)?;
+    if let Some(Offered::Key(key)) = session.facts().identity
+        && host.pin(&key).is_some_and(|pin| pin.root() == Root::FirstUse)
+    {
+        return Err(format!(
+            "nobody proved who it is, it was trusted on first use itself: penstock host add {} --fingerprint SHA256:...",
+            host.name()
+        ));
+    }
     // The name of the target is one of ours (no quotes, no white space), or an address.
     let address = target.addresses.known.first().map_or_else(|| target.host.clone(), ToString::to_string);
     let address: Name = address.parse().map_err(|error| format!("{error}"))?;
-    let command = format!("ssh-keyscan -T 10 -p {} {address}", target.port);
-    let mut process = session.exec(&command, &Exec::default()).await.map_err(|failure| failure.detail)?;
+    let mut complaint = String::new();
+    for kind in types.chunks(1) {
+        let command = format!("ssh-keyscan -T {PATIENCE} -t {} -p {} {address}", kind[0], target.port);
+        let answer = tokio::time::timeout(LIMIT, run(&session, &command));
+        let (keys, said) = answer
+            .await
+            .map_err(|_| format!("ssh-keyscan there did not end within {} s", LIMIT.as_secs()))??;
+        if !keys.is_empty() {
+            session.close().await;
+            return Ok((kind, keys));
+        }
+        complaint = said;
+    }
+    session.close().await;
+    let last = complaint.lines().last().filter(|line| !line.trim().is_empty());
+    Err(format!("ssh-keyscan there saw no key: {}", last.unwrap_or("it says nothing")))
+}
+
+/// The keys that a command prints, and its complaints.
+async fn run(session: &Session, command: &str) -> Result<(Vec<PublicKey>, String), String> {
+    let mut process = session.exec(command, &Exec::default()).await.map_err(|failure| failure.detail)?;
     let (mut out, mut complaint) = (Vec::new(), Vec::new());
     loop {
         match process.next().await {
@@ -57,13 +113,6 @@ async fn through(client: &Client, witness: &Target, target: &Target) -> Result<V
             Some(_) => return Err("ssh-keyscan there says too much".into()),
         }
     }
-    session.close().await;
-    let keys: Vec<PublicKey> =
-        KnownHosts::parse(&String::from_utf8_lossy(&out)).lines.into_iter().map(|line| line.key).collect();
-    if keys.is_empty() {
-        let complaint = String::from_utf8_lossy(&complaint);
-        let last = complaint.lines().last().unwrap_or("it says nothing");
-        return Err(format!("ssh-keyscan there saw no key: {last}"));
-    }
-    Ok(keys)
+    let lines = KnownHosts::parse(&String::from_utf8_lossy(&out)).lines;
+    Ok((lines.into_iter().map(|line| line.key).collect(), String::from_utf8_lossy(&complaint).into_owned()))
 }

@@ -17,6 +17,7 @@ use ssh::keys::Person;
 use ssh::{AgentLimits, Client, ConfigFiles, Judge, Keys, SshConfig, Target};
 
 use super::EngineName;
+use crate::cmd::known_hosts;
 use crate::output::Failure;
 
 /// How hosts are reached.
@@ -55,7 +56,7 @@ impl Arguments {
     ) -> Result<Ready, Failure> {
         match self.engine() {
             EngineName::Native => self.native(names, connect_timeout, terminal),
-            EngineName::Openssh => Ok(self.openssh(names, connect_timeout)),
+            EngineName::Openssh => self.openssh(names, connect_timeout),
         }
     }
 
@@ -80,7 +81,8 @@ impl Arguments {
         let identities = Arc::new(identities.map_err(Failure::usage)?);
         let host = |name: &String| {
             let target = self.target(&config, name, connect_timeout);
-            Host { name: name.clone(), target: target.map(|target| target.hinted(identities.index())) }
+            let target = target.and_then(|target| target.hinted(&config, identities.index()));
+            Host { name: name.clone(), target }
         };
         let hosts = names.iter().map(host).collect();
         let person = terminal.person(Arc::new(Person::from_environment()));
@@ -103,7 +105,7 @@ impl Arguments {
         Ok(target)
     }
 
-    fn openssh(&self, names: &[String], connect_timeout: Duration) -> Ready {
+    fn openssh(&self, names: &[String], connect_timeout: Duration) -> Result<Ready, Failure> {
         let mut arguments = Vec::new();
         if let Some(file) = &self.ssh_config {
             arguments.extend(["-F".to_owned(), file.display().to_string()]);
@@ -116,11 +118,13 @@ impl Arguments {
             None => {
                 let seconds = connect_timeout.as_secs().max(1);
                 arguments.extend(["-o".to_owned(), format!("ConnectTimeout={seconds}")]);
+                let known = known_hosts::options()?;
+                arguments.extend(known.into_iter().flat_map(|option| ["-o".to_owned(), option]));
                 (PathBuf::from("ssh"), Kind::Ssh)
             }
         };
         let engine = Engine::OpenSsh(OpenSsh { program, arguments, kind, login: String::new() });
-        Ready { engine, hosts: by_name(names), identities: None }
+        Ok(Ready { engine, hosts: by_name(names), identities: None })
     }
 
     /// Descriptors that a session takes.

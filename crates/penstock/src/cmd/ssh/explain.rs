@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use clap::Args;
-use logic::fleet::ending::Phase;
+use logic::fleet::ending::{Failure as Unreached, Phase};
 use logic::ssh::config::Resolved;
 use serde_json::{Value, json};
 use ssh::identity::{Identities, Places, Store};
@@ -38,13 +38,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let asked = arguments.whom.asked()?;
     let config = arguments.whom.read()?;
     let resolved = config.resolve(&asked).map_err(|faults| refuse(&faults))?;
-    let configured = Target::from_config(&config, &asked).map_err(|failure| {
-        let hint = failure.advice.map(|advice| format!("\n  hint: {advice}")).unwrap_or_default();
-        Failure::usage(plain_lines(&format!("{}{hint}", failure.detail)))
-    })?;
+    let configured = Target::from_config(&config, &asked).map_err(wrong)?;
     let places = Places::of_user().map_err(Failure::runtime)?;
     let identities = Arc::new(Identities::load(Store::new(places)).map_err(Failure::runtime)?);
-    let target = configured.target.hinted(identities.index());
+    let hinted = configured.target.hinted(&config, identities.index());
+    let target = hinted.map_err(wrong)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let story = runtime.block_on(explain(identities, Arc::new(Keys::new()), &target));
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
@@ -58,6 +56,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             Err(Failure::runtime(format!("not logged in ({}: {})", failure.phase, failure.reason)))
         }
     }
+}
+
+/// The configuration has faults.
+fn wrong(failure: Unreached) -> Failure {
+    let hint = failure.advice.map(|advice| format!("\n  hint: {advice}")).unwrap_or_default();
+    Failure::usage(plain_lines(&format!("{}{hint}", failure.detail)))
 }
 
 fn text(resolved: &Resolved, story: &Explanation) -> String {

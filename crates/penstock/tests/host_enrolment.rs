@@ -1,0 +1,199 @@
+//! Enrolment, against real OpenSSH: what proves a key, what does not, and what nobody proved stays marked.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::process::Command;
+
+use logic::fleet::ending::Reason;
+use logic::ssh::key::PublicKey;
+use support::server::run_to_end;
+use support::sshd::{Sshd, keygen, public_line};
+use support::user::{User, connect, connect_and_hear, ip, nothing_was_sent, place, write_known_hosts};
+use support::{secs, tools};
+
+mod support;
+
+#[test]
+fn unknown_host_waits_in_the_queue_and_is_enrolled_by_its_fingerprint() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let identities = user.identities();
+    let failure = connect(&identities, "web1", &web1).unwrap_err();
+    assert_eq!(failure.reason, Reason::UnknownHost);
+    drop(identities);
+    nothing_was_sent(&web1);
+    let fingerprint = web1.host_key().parse::<PublicKey>().unwrap().fingerprint().to_string();
+    let waiting = user.said(&["host", "pending"]);
+    assert!(waiting.contains("web1") && waiting.contains(&fingerprint), "{waiting}");
+
+    let wrong = user.refused(&[
+        "host",
+        "add",
+        "web1",
+        "--port",
+        &web1.port.to_string(),
+        "--address",
+        &web1.address.to_string(),
+        "--fingerprint",
+        "AAAAAAAA",
+    ]);
+    assert!(
+        wrong.contains("for which the fingerprint ending in AAAAAAAA does not speak: nothing was enrolled"),
+        "{wrong}"
+    );
+    let end = &fingerprint[fingerprint.len() - 10..];
+    let said = user.said(&["host", "add", "web1", "--fingerprint", end]);
+    assert_eq!(said, format!("web1: pinned ssh-ed25519 {fingerprint}\n"));
+    assert_eq!(user.said(&["host", "pending"]), "nobody waits for enrolment\n");
+    assert_eq!(connect(&user.identities(), "web1", &web1).unwrap(), None);
+    assert!(user.ssh("web1", &web1).status.success());
+    let list = user.said(&["host", "list"]);
+    assert!(list.lines().nth(1).unwrap().starts_with("web1  ed25519  fingerprint  127."), "{list}");
+}
+
+#[test]
+fn console_proves_all_keys_of_a_host_and_first_use_is_marked() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let (address, port) = (web1.address.to_string(), web1.port.to_string());
+    let tofu =
+        user.said(&["host", "add", "web1", "--address", &address, "--port", &port, "--trust-on-first-use"]);
+    assert!(tofu.contains("marked so for ever"), "{tofu}");
+    let audit = user.penstock(&["host", "audit"]);
+    assert_eq!(audit.status.code(), Some(1));
+    let audit = String::from_utf8(audit.stdout).unwrap();
+    assert!(audit.contains("bad  web1  its keys were trusted on first use and never proved"), "{audit}");
+
+    let list = Command::new(tools::program("ssh-keygen"))
+        .arg("-lf")
+        .arg(web1.directory.path().join("host.pub"))
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(list.stdout).unwrap();
+    let console = user.home.path().join("console.log");
+    let block = format!(
+        "boot\n-----BEGIN SSH HOST KEY FINGERPRINTS-----\n{shown}-----END SSH HOST KEY FINGERPRINTS-----\nlogin:\n"
+    );
+    fs::write(&console, block).unwrap();
+    user.said(&["host", "add", "web1", "--console", &console.display().to_string()]);
+    let show = user.said(&["host", "show", "web1"]);
+    assert!(show.contains("from=console"), "{show}");
+    assert!(user.said(&["host", "audit"]).ends_with("1 hosts, 0 findings, 0 of them bad\n"));
+}
+
+#[test]
+fn queue_forgets_hosts_that_were_enrolled_meanwhile() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.configure(&place("web1", &web1));
+    assert_eq!(user.penstock(&["run", "-w", "web1", "true"]).status.code(), Some(4));
+    assert!(user.said(&["host", "pending"]).contains("web1"));
+    write_known_hosts(&user, &format!("[{}]:{} {}\n", web1.address, web1.port, web1.host_key()), &[]);
+    user.said(&["host", "import"]);
+    assert_eq!(user.said(&["host", "pending"]), "nobody waits for enrolment\n");
+    user.said(&["host", "remove", "web1"]);
+    assert_eq!(
+        user.said(&["host", "pending"]),
+        "nobody waits for enrolment\n",
+        "it is out of the queue for good"
+    );
+}
+
+#[test]
+fn why_tells_what_is_known_of_a_host_that_does_not_answer() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web1", &web1.host_key(), Some(ip(&web1)));
+    let (port, address) = (web1.port.to_string(), web1.address.to_string());
+    drop(web1);
+    let output = user.penstock(&["host", "why", "web1", "--port", &port]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    for known in ["identity  web1\n", "pin       ssh-ed25519 SHA256:", &format!("hints     {address}\n")] {
+        assert!(said.contains(known), "{output:?}");
+    }
+    assert!(
+        said.contains("asked     connect to web1 at ") && said.contains("verdict   none: "),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn what_hangs_on_first_use_shows_it_until_that_very_key_is_proved() {
+    let user = User::new();
+    let directory = tempfile::tempdir().unwrap();
+    let next = directory.path().join("next");
+    keygen(&next, &["-t", "ecdsa"]);
+    let web1 = Sshd::in_directory(directory, &format!("HostKey {}", next.display()));
+    let (address, port) = (web1.address.to_string(), web1.port.to_string());
+    user.said(&["host", "add", "web1", "--address", &address, "--port", &port, "--trust-on-first-use"]);
+    // The server announces its other key, and proves that it holds it.
+    let identities = user.identities();
+    connect_and_hear(&identities, "web1", &web1, 2);
+    assert!(identities.flush().failed.is_empty());
+    let print = |line: String| line.parse::<PublicKey>().unwrap().fingerprint().to_string();
+    let (first, second) = (print(web1.host_key()), print(public_line(&next.with_extension("pub"))));
+
+    let list = user.said(&["host", "list"]);
+    assert!(list.contains("first-use, rotation (first-use)"), "{list}");
+    let why = user.said(&["host", "why", "web1", "--key", &public_line(&next.with_extension("pub"))]);
+    assert!(why.contains(&format!("{second} from=rotation(proved by {first}, first use) ")), "{why}");
+    assert!(
+        why.contains("proof     none: that key was trusted on first use, and nobody proved it\n"),
+        "{why}"
+    );
+    let bad = |expected: &[&str]| {
+        let audit = String::from_utf8(user.penstock(&["host", "audit"]).stdout).unwrap();
+        let found: Vec<&str> = audit.lines().filter(|line| line.starts_with("bad")).collect();
+        assert_eq!(found.len(), expected.len(), "{audit}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.contains(expected), "{audit}");
+        }
+    };
+    bad(&["its keys were trusted on first use and never proved"]);
+
+    // Neither the same again, nor known_hosts, which holds what ssh took on first use, is a proof.
+    let again = user.said(&["host", "add", "web1", "--port", &port, "--trust-on-first-use"]);
+    assert!(again.contains("marked so for ever"), "{again}");
+    let line = |key: &str| format!("[web1]:{port} {key}\n");
+    let lines = line(&web1.host_key()) + &line(&public_line(&next.with_extension("pub")));
+    write_known_hosts(&user, &lines, &[]);
+    user.said(&["host", "import"]);
+    bad(&["its keys were trusted on first use and never proved"]);
+
+    // A proof of one key says nothing for the other, even when the host announces both over it.
+    let said = user.said(&["host", "add", "web1", "--fingerprint", &first]);
+    assert!(
+        said.contains(&format!("web1: proved ssh-ed25519 {first}, which was trusted on first use so far\n"))
+            && said
+                .contains(&format!("nobody proved ecdsa-sha2-nistp256 {second}: it is marked so for ever")),
+        "{said}"
+    );
+    let identities = user.identities();
+    connect_and_hear(&identities, "web1", &web1, 2);
+    assert!(identities.flush().failed.is_empty());
+    bad(&[&format!("ecdsa-sha2-nistp256 {second} was trusted on first use and never proved")]);
+    let list = user.said(&["host", "list"]);
+    assert!(list.contains("fingerprint, rotation (first-use)"), "{list}");
+
+    let file = next.with_extension("pub").display().to_string();
+    let said = user.said(&["host", "add", "web1", "--key", &file]);
+    let proved =
+        format!("web1: proved ecdsa-sha2-nistp256 {second}, which was trusted on first use so far\n");
+    assert_eq!(said, proved);
+    bad(&[]);
+}
+
+#[test]
+fn ssh_that_asks_for_an_unknown_host_enrols_nobody() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let output = user.ssh("web1", &web1);
+    assert_eq!(output.status.code(), Some(255), "{output:?}");
+    nothing_was_sent(&web1);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("penstock: web1 at ") || said.contains("penstock: web1 is not enrolled"), "{said}");
+    let mut command = user.command(env!("CARGO_BIN_EXE_penstock"));
+    let (kind, key) = (web1.host_key(), web1.host_key());
+    let (kind, key) = (kind.split(' ').next().unwrap(), key.split(' ').nth(1).unwrap());
+    command.args(["known-hosts", "web1", "web1", "HOSTNAME", kind, key]);
+    let output = run_to_end(&mut command, secs(20));
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b""[..]), "{output:?}");
+    assert!(!user.file("web1").exists());
+    assert!(user.said(&["host", "list"]).starts_with("no hosts yet"));
+}

@@ -1,0 +1,83 @@
+//! The files of identities on disk: several writers, writers that are killed, and a disk that is full.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::process::Stdio;
+
+use logic::ssh::key::PublicKey;
+use support::secs;
+use support::server::run_to_end;
+use support::sshd::{keygen, public_line};
+use support::user::User;
+
+mod support;
+
+#[test]
+fn processes_that_write_at_once_lose_nothing() {
+    let (user, key) = (User::new(), tempfile::tempdir().unwrap());
+    keygen(&key.path().join("k"), &["-t", "ed25519"]);
+    user.pin("web1", &public_line(&key.path().join("k.pub")), None);
+    let names: Vec<String> = (0..12).map(|at| format!("alias{at}")).collect();
+    let start = |name: &String| {
+        let mut command = user.command(env!("CARGO_BIN_EXE_penstock"));
+        command.args(["host", "alias", "web1", name]).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let running: Vec<_> = names.iter().map(start).collect();
+    for mut process in running {
+        assert!(process.wait().unwrap().success());
+    }
+    let index = user.store().load().unwrap();
+    for name in &names {
+        assert!(matches!(index.find(name, 22), logic::identity::Found::Host(_)), "{name}");
+    }
+}
+
+#[test]
+fn writer_that_is_killed_leaves_every_file_whole() {
+    let user = User::new();
+    let file = user.home.path().join("known_hosts");
+    let mut text = String::new();
+    for at in 0..1000_u32 {
+        let mut blob = b"\0\0\0\x0bssh-ed25519\0\0\0\x20".to_vec();
+        blob.extend(at.to_be_bytes().into_iter().cycle().take(32));
+        text.push_str(&format!("host{at} {}\n", PublicKey::from_blob(&blob).unwrap()));
+    }
+    fs::write(&file, text).unwrap();
+    let hosts = user.store().places().hosts();
+    let count = || fs::read_dir(&hosts).map_or(0, Iterator::count);
+    for killed_at in [1, 40, 300, 999] {
+        let mut import = user.command(env!("CARGO_BIN_EXE_penstock"));
+        let mut import = import
+            .args(["host", "import", &file.display().to_string()])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        support::eventually("it writes", secs(20), || (count() > killed_at).then_some(()));
+        let _ = import.kill();
+        let _ = import.wait();
+        let index = user.store().load().unwrap();
+        assert!(index.damaged().is_empty(), "{:?}", index.damaged());
+        assert!(index.hosts().iter().all(|host| host.pins().count() == 1));
+    }
+    let said = user.said(&["host", "import", &file.display().to_string()]);
+    assert!(said.contains("0 lines not taken"), "{said}");
+    assert_eq!(user.store().load().unwrap().hosts().len(), 1000);
+    assert_eq!(count(), 1001, "nothing is left beside the files and the lock");
+}
+
+#[test]
+fn disk_that_is_full_leaves_the_old_file_and_says_so() {
+    let (user, key) = (User::new(), tempfile::tempdir().unwrap());
+    keygen(&key.path().join("k"), &["-t", "ed25519"]);
+    user.pin("web1", &public_line(&key.path().join("k.pub")), None);
+    let before = fs::read(user.file("web1")).unwrap();
+    // No byte can be written to any file, and the signal for that is ignored: as on a full disk, write fails.
+    let script =
+        format!("trap '' XFSZ; ulimit -f 0; exec {} host alias web1 www", env!("CARGO_BIN_EXE_penstock"));
+    let output = run_to_end(user.command("sh").args(["-c", &script]), secs(20));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: cannot write ") && said.contains("web1.host"), "{said}");
+    assert_eq!(fs::read(user.file("web1")).unwrap(), before);
+    assert_eq!(fs::read_dir(user.store().places().hosts()).unwrap().count(), 2, "no half file is left");
+}

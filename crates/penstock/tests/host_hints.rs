@@ -1,0 +1,186 @@
+//! Where a host is: hints lead where nobody else says it, and a move is told once.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+
+use support::sshd::Sshd;
+use support::user::{Fleet, User, ip, nothing_was_sent, place};
+
+mod support;
+
+#[test]
+fn hints_lead_run_and_explain_where_ssh_config_says_nothing() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web1.invalid", &web1.host_key(), None);
+    user.configure(&format!(
+        "Host *\n    User {}\n    IdentityFile {}\n    IdentitiesOnly yes\n",
+        web1.user,
+        web1.client_key.display()
+    ));
+    let lost = user.penstock(&["run", "-w", "web1.invalid", "true"]);
+    let said = String::from_utf8_lossy(&lost.stderr).into_owned();
+    assert!(said.contains("penstock host move web1.invalid ADDRESS"), "{said}");
+    let (address, port) = (web1.address.to_string(), web1.port.to_string());
+    user.said(&["host", "add", "web1.invalid", "--address", "127.9.9.9", "--port", &port]);
+    assert_eq!(
+        user.said(&["host", "move", "web1.invalid", &address]),
+        format!("web1.invalid is looked for at {address}\n")
+    );
+    assert!(user.said(&["run", "-w", "web1.invalid", "echo", "here"]).contains("here"));
+    let explained = user.said(&["ssh", "explain", "web1.invalid"]);
+    let connect = explained.lines().find(|line| line.starts_with("connect ")).unwrap();
+    assert!(connect.contains(&format!("{address}:{port} in ")), "{explained}");
+    assert!(explained.contains("asked what the server accepts: publickey"), "{explained}");
+}
+
+#[test]
+fn where_ssh_config_names_the_place_move_and_the_advice_for_a_swap_say_its_line() {
+    let fleet = Fleet::new();
+    fleet.user.configure(&(place("web2", &fleet.db1) + &place("db1", &fleet.web2)));
+    let line = format!("~/.ssh/config:2 says HostName {}: change it there", fleet.db1.address);
+    let moved = fleet.user.said(&["host", "move", "web2", &fleet.web2.address.to_string()]);
+    assert!(moved.contains(&line), "{moved}");
+    let run = fleet.user.penstock(&["run", "-w", "web2", "true"]);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(said.contains(&line) && said.contains("answered as db1, not web2"), "{said}");
+    nothing_was_sent(&fleet.db1);
+}
+
+#[test]
+fn host_that_moved_is_told_once_by_run_and_not_when_quiet() {
+    for (flags, told) in [(&[][..], true), (&["--json"][..], true), (&["-q"][..], false)] {
+        let (user, web1) = (User::new(), Sshd::start());
+        user.pin("web1", &web1.host_key(), Some("127.9.9.9".parse().unwrap()));
+        user.configure(&place("web1", &web1));
+        let all = [&["run", "-w", "web1"][..], flags, &["true"][..]].concat();
+        let output = user.penstock(&all);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        let note = format!("web1 moved 127.9.9.9 -> {}, same key", web1.address);
+        let event = format!("{{\"event\":\"note\",\"host\":\"web1\",\"text\":\"{note}\"}}\n");
+        match flags {
+            ["--json"] => assert!(shown.contains(&event), "{output:?}"),
+            _ => assert_eq!(said.contains(&format!("{note}\n")), told, "{output:?}"),
+        }
+        assert!(!user.penstock(&all).stderr.windows(5).any(|some| some == b"moved"), "it is recorded");
+    }
+}
+
+/// A gate and a host behind it, by its identity file alone.
+struct Behind {
+    user: User,
+    gate: Sshd,
+    web1: Sshd,
+}
+
+impl Behind {
+    fn new() -> Self {
+        let (user, gate, web1) = (User::new(), Sshd::start(), Sshd::start());
+        user.pin("gate", &gate.host_key(), None);
+        user.pin("web1", &web1.host_key(), Some(ip(&web1)));
+        let behind = Self { user, gate, web1 };
+        behind.configure("");
+        behind.hint("web1", &format!("{}  port={}  via=gate", behind.web1.address, behind.web1.port));
+        behind
+    }
+
+    /// `ssh_config`: where the gate is, who we are on both, and `more` of web1.
+    fn configure(&self, more: &str) {
+        let login = format!(
+            "Host web1\n    User {}\n    IdentityFile {}\n    IdentitiesOnly yes\n",
+            self.web1.user,
+            self.web1.client_key.display()
+        );
+        self.user.configure(&(place("gate", &self.gate) + &login + more));
+    }
+
+    /// Writes the hints of a host anew.
+    fn hint(&self, name: &str, hints: &str) {
+        let text = fs::read_to_string(self.user.file(name)).unwrap();
+        let kept: Vec<&str> = text.lines().filter(|line| !line.starts_with("addr")).collect();
+        fs::write(self.user.file(name), format!("{}\naddr {hints}\n", kept.join("\n"))).unwrap();
+    }
+
+    fn logins(&self) -> (usize, usize) {
+        let count = |sshd: &Sshd| sshd.log().matches("Accepted publickey").count();
+        (count(&self.gate), count(&self.web1))
+    }
+}
+
+#[test]
+fn via_in_the_file_of_a_host_leads_through_that_host_unless_ssh_config_says_the_way() {
+    let behind = Behind::new();
+    let run = ["run", "-w", "web1", "echo here"];
+    assert!(behind.user.said(&run).contains("here"));
+    assert_eq!(behind.logins(), (1, 1));
+    let explained = behind.user.said(&["ssh", "explain", "web1"]);
+    assert!(
+        explained.contains(&format!("{}:{} through gate", behind.web1.address, behind.web1.port)),
+        "{explained}"
+    );
+    assert_eq!(behind.logins(), (2, 2));
+
+    // HostName says where it is, not how to get there: the gate looks it up.
+    behind.configure(&format!("    HostName {}\n    Port {}\n", behind.web1.address, behind.web1.port));
+    assert!(behind.user.said(&run).contains("here"));
+    assert_eq!(behind.logins(), (3, 3));
+
+    // What ssh_config says of the way wins, be it that there is none.
+    behind.configure("    ProxyJump none\n");
+    assert!(behind.user.said(&run).contains("here"));
+    assert_eq!(behind.logins(), (3, 4));
+
+    // The gate is judged by its own file, before anything goes there or beyond.
+    behind.configure("");
+    let text = fs::read_to_string(behind.user.file("gate")).unwrap();
+    let (own, other) = (behind.gate.host_key(), Sshd::start().host_key());
+    let print = |line: &str| line.parse::<logic::ssh::key::PublicKey>().unwrap().fingerprint().to_string();
+    fs::write(behind.user.file("gate"), text.replace(&own, &other).replace(&print(&own), &print(&other)))
+        .unwrap();
+    let output = behind.user.penstock(&run);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("jump host: gate showed "), "{said}");
+    assert_eq!(behind.logins(), (3, 4));
+}
+
+#[test]
+fn gates_that_lead_to_each_other_are_told_and_not_followed() {
+    let behind = Behind::new();
+    behind.hint("gate", "via=web1");
+    for (more, way) in [("", "web1 -> gate -> web1"), ("    ProxyJump gate\n", "web1 -> gate -> web1")] {
+        behind.configure(more);
+        let output = behind.user.penstock(&["run", "-w", "web1", "true"]);
+        let said =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{output:?}");
+        let expected = format!("web1: via= in the files of hosts goes through the same host again: {way}");
+        assert!(said.contains(&expected), "{said}");
+    }
+    behind.configure("");
+    behind.hint("gate", "via=gate");
+    let said = behind.user.refused(&["ssh", "explain", "gate"]);
+    assert!(said.contains("goes through the same host again: gate -> gate"), "{said}");
+    assert_eq!(behind.logins(), (0, 0));
+}
+
+#[test]
+fn host_behind_a_gate_is_enrolled_with_its_own_key_and_never_with_that_of_the_gate() {
+    let behind = Behind::new();
+    let (address, port) = (behind.web1.address.to_string(), behind.web1.port.to_string());
+    let jump = format!("Host new2\n    ProxyJump gate\n    HostName {address}\n    Port {port}\n");
+    behind.configure(&jump);
+    behind.user.said(&["host", "remove", "web1"]);
+    let place = ["--address", &address, "--port", &port, "--via", "gate"];
+    for (name, place) in [("new1", &place[..]), ("new2", &[])] {
+        let add = [&["host", "add", name, "--trust-on-first-use"][..], place].concat();
+        behind.user.said(&add);
+        let show = behind.user.said(&["host", "show", name]);
+        assert!(show.contains(&behind.web1.host_key()) && !show.contains(&behind.gate.host_key()), "{show}");
+        let why = behind.user.said(&["host", "why", name]);
+        assert!(why.contains("verdict   accepted"), "{why}");
+        behind.user.said(&["host", "remove", name]);
+    }
+    assert_eq!(behind.logins(), (4, 0), "the gate was asked, and nobody logged in beyond it");
+}

@@ -1,0 +1,93 @@
+//! `known_hosts` of OpenSSH taken over: by the names of ssh_config, plain or hashed, and what was not taken is told.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::process::Command;
+
+use support::server::run_to_end;
+use support::sshd::Sshd;
+use support::user::{User, connect, place, write_known_hosts};
+use support::{secs, tools};
+
+mod support;
+
+#[test]
+fn known_hosts_of_openssh_is_taken_over_with_hashes_and_told_what_was_not() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let file = user.home.path().join("known_hosts");
+    let key = web1.host_key();
+    let host = format!("[web1]:{}", web1.port);
+    fs::write(&file, format!("{host},[{}]:{} {key}\n", web1.address, web1.port)).unwrap();
+    let hashed = Command::new(tools::program("ssh-keygen")).arg("-Hf").arg(&file).output().unwrap();
+    assert!(hashed.status.success(), "{hashed:?}");
+    fs::write(&file, fs::read_to_string(&file).unwrap() + "web9 ssh-ed25519\n").unwrap();
+    let path = file.display().to_string();
+
+    let said = user.said(&["host", "import", &path]);
+    assert!(
+        said.contains("took 0 hosts")
+            && said.contains("line 1: the name is hashed and none of the given names fits"),
+        "{said}"
+    );
+    assert!(said.contains("line 3: a public key has two words"), "{said}");
+    let said = user.said(&["host", "import", &path, "--name", &host]);
+    assert!(
+        said.contains("took 1 host, 0 authorities, 0 revoked keys; 0 lines known already; 2 lines not taken"),
+        "{said}"
+    );
+    assert_eq!(
+        connect(&user.identities(), "web1", &web1).unwrap(),
+        None,
+        "asked with its port it is that host"
+    );
+    assert_eq!(user.said(&["known-hosts", &host]), format!("{host} {key}\n"));
+    assert_eq!(user.said(&["known-hosts", "nobody"]), "");
+}
+
+#[test]
+fn import_calls_hosts_by_what_ssh_config_calls_them_plain_or_hashed() {
+    for hash in [&[][..], &["-Hf"][..]] {
+        let (user, web1, web2) = (User::new(), Sshd::start(), Sshd::start());
+        user.configure(&format!(
+            "{}{}{}",
+            place("web1", &web1),
+            place("web2 front", &web2),
+            place("www", &web1)
+        ));
+        let line = |sshd: &Sshd| format!("[{}]:{} {}\n", sshd.address, sshd.port, sshd.host_key());
+        write_known_hosts(&user, &(line(&web1) + &line(&web2)), hash);
+        let said = user.said(&["host", "import"]);
+        assert!(said.contains("took 2 hosts"), "{hash:?} {said}");
+        assert!(said.contains("  web1 is also www: one place in ssh_config, so one host\n"), "{said}");
+        assert!(said.contains("  web2 is also front: "), "{said}");
+        for name in ["web1", "web2", "www", "front"] {
+            assert!(user.said(&["run", "-w", name, "echo", "here"]).contains("here"), "{hash:?} {name}");
+        }
+        let show = user.said(&["host", "show", "web1"]);
+        assert!(show.contains(&format!("addr    {}  port={}\n", web1.address, web1.port)), "{show}");
+        assert!(show.contains(&format!("[{}]:{}", web1.address, web1.port)), "{show}");
+        assert!(user.said(&["host", "import"]).contains("took 0 hosts"), "a second time nothing is new");
+    }
+}
+
+#[test]
+fn import_without_known_hosts_says_what_comes_next() {
+    let said = User::new().said(&["host", "import"]);
+    assert!(said.contains("nothing to take over") && said.contains("penstock host add NAME"), "{said}");
+}
+
+#[test]
+fn advice_for_a_known_host_under_an_unknown_name_works_as_it_is() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let id = format!("[{}]:{}", web1.address, web1.port);
+    user.pin(&id, &web1.host_key(), None);
+    user.configure(&place("web1", &web1));
+    let run = user.penstock(&["run", "-w", "web1", "true"]);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    let command = format!("penstock host alias '{id}' web1");
+    assert!(said.contains(&command), "{said}");
+    let mut shell = user.command("sh");
+    shell.args(["-c", &command.replace("penstock", env!("CARGO_BIN_EXE_penstock"))]);
+    assert!(run_to_end(&mut shell, secs(20)).status.success());
+    user.said(&["run", "-w", "web1", "true"]);
+}

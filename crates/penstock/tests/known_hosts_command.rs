@@ -1,0 +1,155 @@
+//! OpenSSH with our KnownHostsCommand comes to the verdicts of `penstock run`.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+
+use support::server::run_to_end;
+use support::sshd::Sshd;
+use support::user::{Fleet, User, nothing_was_sent, place, write_known_hosts};
+use support::{secs, tools};
+
+mod support;
+
+#[test]
+fn stanza_is_what_ssh_takes() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web1", &web1.host_key(), None);
+    let config = user.home.path().join("ssh_config");
+    let stanza = user.said(&["known-hosts", "--stanza"]);
+    let host = format!(
+        "Host web1\n    HostName {}\n    Port {}\n    HostKeyAlias web1\n    IdentityFile {}\n    BatchMode yes\n",
+        web1.address,
+        web1.port,
+        web1.client_key.display()
+    );
+    fs::write(&config, format!("{host}{stanza}")).unwrap();
+    let login = |name: &str| {
+        let mut ssh = user.command(tools::program("ssh"));
+        run_to_end(ssh.arg("-F").arg(&config).args(["-l", &web1.user, name, "echo here"]), secs(20))
+    };
+    let output = login("web1");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "here\n", "{output:?}");
+    user.said(&["host", "retire", "web1"]);
+    let output = login("web1");
+    assert_eq!(output.status.code(), Some(255));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("penstock: web1 is retired since "),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn ssh_that_ssh_config_leads_to_another_known_host_is_refused_as_run_is() {
+    let fleet = Fleet::new();
+    fleet.says(&[("web2", &fleet.db1, ""), ("db1", &fleet.db1, "")]);
+    let output = fleet.ssh(&["web2"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(255), &b""[..]), "{said}");
+    assert!(said.contains("penstock: answered as db1, not web2; nothing was sent\n"), "{said}");
+    nothing_was_sent(&fleet.db1);
+    let run = fleet.user.penstock(&["run", "-w", "web2", "echo", "here"]);
+    assert_eq!(run.status.code(), Some(4), "{run:?}");
+    nothing_was_sent(&fleet.db1);
+    assert!(fleet.ssh(&["db1"]).status.success(), "the same place under its own name is right");
+}
+
+#[test]
+fn hosts_that_swapped_addresses_are_themselves_for_ssh_once_ssh_config_says_so() {
+    let fleet = Fleet::new();
+    // The hints are those of before the swap.
+    for (name, other) in [("web2", &fleet.db1), ("db1", &fleet.web2)] {
+        fleet.user.said(&["host", "move", name, &other.address.to_string()]);
+    }
+    fleet.says(&[("web2", &fleet.web2, ""), ("db1", &fleet.db1, "")]);
+    for name in ["web2", "db1"] {
+        let output = fleet.ssh(&[name]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "here\n", "{output:?}");
+        assert!(fleet.user.said(&["run", "-w", name, "echo", "here"]).contains("here"));
+    }
+}
+
+#[test]
+fn ssh_asks_by_alias_jump_proxy_command_and_address_as_by_name() {
+    let fleet = Fleet::new();
+    let proxy = format!("    ProxyCommand nc {} {}\n", fleet.web2.address, fleet.web2.port);
+    fleet.says(&[
+        ("web2", &fleet.web2, ""),
+        ("known", &fleet.web2, "    HostKeyAlias web2\n"),
+        ("liar", &fleet.web2, "    HostKeyAlias db1\n"),
+        ("db1", &fleet.db1, "    ProxyJump web2\n"),
+        ("crooked", &fleet.db1, "    HostKeyAlias web2\n    ProxyJump web2\n"),
+        ("piped", &fleet.web2, &format!("    HostKeyAlias web2\n{proxy}")),
+        ("127.*", &fleet.web2, "    HostName %h\n    CheckHostIP yes\n"),
+        ("stranger", &fleet.web2, ""),
+    ]);
+    // HostName of the pattern for addresses would come first otherwise.
+    let config = fleet.user.home.path().join(".ssh/config");
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replace(&format!("Host 127.*\n    HostName {}\n", fleet.web2.address), "Host 127.*\n");
+    fs::write(&config, text).unwrap();
+    let address = fleet.web2.address.to_string();
+    for (name, expected) in [
+        ("known", true),
+        ("liar", false),
+        ("db1", true),
+        ("crooked", false),
+        ("piped", true),
+        (address.as_str(), true),
+        ("stranger", false),
+    ] {
+        let output = fleet.ssh(&[name]);
+        assert_eq!(output.status.success(), expected, "{name}: {output:?}");
+    }
+    // scp and rsync run ssh themselves.
+    let (here, config) = (fleet.user.home.path().join("got"), fleet.user.home.path().join(".ssh/config"));
+    for (name, expected) in [("web2", true), ("liar", false)] {
+        let mut scp = fleet.user.command(tools::program("scp"));
+        scp.arg("-F").arg(&config).arg(format!("{name}:/etc/hostname")).arg(&here);
+        assert_eq!(run_to_end(&mut scp, secs(20)).status.success(), expected, "{name}");
+    }
+}
+
+#[test]
+fn stanza_of_before_names_no_address_and_is_told_to_be_pasted_anew() {
+    let fleet = Fleet::new();
+    let address = fleet.db1.address.to_string();
+    let output = fleet.user.penstock(&["known-hosts", &address, "ORDER", "NONE", "NONE"]);
+    assert_eq!(output.stdout, b"", "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("paste it anew"), "{output:?}");
+}
+
+#[test]
+fn ssh_config_says_nothing_wrong_of_our_own_stanza() {
+    let user = User::new();
+    user.configure(&user.said(&["known-hosts", "--stanza"]));
+    let said = user.said(&["ssh", "config", "web1"]);
+    assert!(!said.contains("not followed:") && !said.contains("import this file"), "{said}");
+}
+
+#[test]
+fn engine_openssh_of_run_obeys_the_same_identities() {
+    let fleet = Fleet::new();
+    let config = fleet.user.home.path().join(".ssh/config").display().to_string();
+    let run = |name: &str| {
+        fleet.user.penstock(&["run", "-F", &config, "--engine", "openssh", "-w", name, "echo came through"])
+    };
+    // ssh itself would believe the swap: its own file says so, and its configuration leads there.
+    let lines = format!("[{}]:{} {}\n", fleet.db1.address, fleet.db1.port, fleet.db1.host_key());
+    write_known_hosts(&fleet.user, &lines, &[]);
+    let known = fleet.user.home.path().join(".ssh/known_hosts");
+    let own = format!("    UserKnownHostsFile {}\n    GlobalKnownHostsFile none\n", known.display());
+    fleet.user.configure(&(place("web2", &fleet.db1) + &own + &place("db1", &fleet.db1) + &own));
+    let output = run("web2");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(!shown.contains("came through"), "{output:?}");
+    let all = shown + &String::from_utf8_lossy(&output.stderr);
+    assert!(all.contains("answered as db1, not web2; nothing was sent"), "{all}");
+    nothing_was_sent(&fleet.db1);
+    let right = run("db1");
+    assert!(String::from_utf8_lossy(&right.stdout).contains("came through"), "{right:?}");
+    // Who has enrolled nobody knows hosts by the files of ssh, as ever.
+    fs::remove_dir_all(fleet.user.store().places().hosts()).unwrap();
+    let output = run("web2");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("came through"), "{output:?}");
+}

@@ -1,0 +1,124 @@
+//! The way to a host that its identity file names: `addr ... via=gate`. The gate is a host like any other, judged by its own
+//! file and configured by its own block of `ssh_config`, and may itself be behind another one.
+
+use std::net::IpAddr;
+
+use logic::fleet::ending::{Failure, Phase, Reason};
+use logic::identity::{Found, Index, Name};
+use logic::ssh::config::Asked;
+
+use super::{Proxy, Target};
+use crate::config::SshConfig;
+use crate::trouble::advised;
+
+/// How the way up to a host is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
+    /// By what is known of the host itself.
+    Own,
+    /// By whoever named it in a chain: its own `via=` does not count.
+    Chosen,
+}
+
+impl Target {
+    /// The same, reached through `via`, whatever else is said of the way to it.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration of that host; hosts that are reached through themselves.
+    pub fn via(mut self, via: &Name, config: &SshConfig, index: &Index) -> Result<Self, Failure> {
+        let mut way = vec![identity(&self, index)];
+        self.lead_through(via, config, index, &mut way)?;
+        Ok(self)
+    }
+
+    fn lead_through(
+        &mut self,
+        via: &Name,
+        config: &SshConfig,
+        index: &Index,
+        way: &mut Vec<String>,
+    ) -> Result<(), Failure> {
+        let (name, port) = via.split_port();
+        let asked = Asked { host: name.to_owned(), port, ..Asked::default() };
+        let gate = Target::from_config(config, &asked)?.target;
+        let gate = placed(gate, Before::Own, config, index, way)?;
+        self.proxy = Proxy::Jump(unrolled(gate));
+        // The gate looks a name up, and knows nothing of our hints.
+        let is_name = self.host.parse::<IpAddr>().is_err() && self.host.eq_ignore_ascii_case(&self.name);
+        let hint = self.addresses.known.first().or(self.addresses.hints.first());
+        if let Some(address) = hint.filter(|_| is_name && self.said.host.is_none()) {
+            self.host = address.to_string();
+        }
+        Ok(())
+    }
+}
+
+/// A host with its hints, and everything before it. `way` is the identities that are being reached through this one.
+pub(super) fn placed(
+    mut target: Target,
+    before: Before,
+    config: &SshConfig,
+    index: &Index,
+    way: &mut Vec<String>,
+) -> Result<Target, Failure> {
+    let here = identity(&target, index);
+    if way.contains(&here) || way.len() > LONGEST_WAY {
+        way.push(here);
+        return Err(loops(way));
+    }
+    let via = match index.find(&target.name, target.port) {
+        // Several hosts may have one HostKeyAlias: its hints are not theirs.
+        Found::Host(host) if target.said.alias.is_none() => host.address().via,
+        _ => None,
+    };
+    target.found_by(index);
+    way.push(here);
+    match &mut target.proxy {
+        Proxy::Jump(hops) => {
+            let mut chain = Vec::new();
+            for (at, hop) in std::mem::take(hops).into_iter().enumerate() {
+                let before = if at == 0 { Before::Own } else { Before::Chosen };
+                chain.extend(unrolled(placed(hop, before, config, index, way)?));
+            }
+            *hops = chain;
+        }
+        Proxy::None if before == Before::Own && target.said.proxy.is_none() => {
+            if let Some(via) = via {
+                target.lead_through(&via, config, index, way)?;
+            }
+        }
+        Proxy::None | Proxy::Command(_) => {}
+    }
+    way.pop();
+    Ok(target)
+}
+
+/// What a host is called in its file, and else where.
+fn identity(target: &Target, index: &Index) -> String {
+    match index.find(&target.name, target.port) {
+        Found::Host(host) => host.name().to_string(),
+        _ => target.name.to_ascii_lowercase(),
+    }
+}
+
+/// The hosts before a host, and it.
+fn unrolled(mut gate: Target) -> Vec<Target> {
+    let mut hops = Vec::new();
+    if let Proxy::Jump(nearer) = &mut gate.proxy {
+        hops.append(nearer);
+        gate.proxy = Proxy::None;
+    }
+    hops.push(gate);
+    hops
+}
+
+fn loops(way: &[String]) -> Failure {
+    let first = way.first().map_or("", String::as_str);
+    let detail =
+        format!("{first}: via= in the files of hosts goes through the same host again: {}", way.join(" -> "));
+    let advice = "take via= out of one of these files, or say `ProxyJump none` for it in ~/.ssh/config";
+    advised(Phase::Queued, Reason::Configuration, detail, advice)
+}
+
+/// Hosts on one way.
+const LONGEST_WAY: usize = 16;
