@@ -13,7 +13,10 @@ use crate::state::{BackendState, State};
 pub(crate) const FIRST_LIMIT: Duration = Duration::from_secs(2);
 
 /// What is kept, by pool and backend.
-pub struct PerBackend<T>(HashMap<(Arc<str>, Arc<str>), (Arc<BackendState>, T)>);
+pub struct PerBackend<T>(HashMap<Key, (Arc<BackendState>, T)>);
+
+/// The names of a pool and of a backend in it.
+type Key = (Arc<str>, Arc<str>);
 
 impl<T> Default for PerBackend<T> {
     fn default() -> Self {

@@ -260,6 +260,7 @@ async fn gone(near: &dyn Near) {
 
 /// Moves bytes until both directions have ended, or one has broken.
 pub(crate) async fn copy(near: Box<dyn Duplex>, far: Box<dyn Duplex>, meter: &Meter) {
+    meter.carried();
     let mut near = Metered { stream: near, read: &meter.sent };
     let mut far = Metered { stream: far, read: &meter.received };
     // How a connection of others breaks is theirs to know: both sides see it closed.
