@@ -24,7 +24,7 @@ mod stop;
 pub mod supervise;
 mod unwind;
 
-pub use control::{Asked, ask};
+pub use control::{AskError, Asked, ask};
 pub use native::{Asking, Native};
 pub use openssh::OpenSsh;
 pub use place::Places;
