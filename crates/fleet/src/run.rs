@@ -212,6 +212,7 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         Stop::Gently(why) | Stop::AtOnce(why) => match why {
             Why::Interrupted => Status::Interrupted,
             Why::ReaderGone => Status::ReaderGone,
+            Why::OutputLost => status.max(Status::OutputLost),
             Why::NoInput => status,
         },
     };

@@ -5,6 +5,7 @@
 //! that was killed could not do. `supervise.rs` keeps the connection of an `engine.rs`, `relay.rs` moves the bytes,
 //! `prove.rs` asks the services, `control.rs` answers `status` and `down`.
 
+mod awake;
 mod command;
 mod control;
 pub mod engine;
@@ -23,7 +24,7 @@ mod stop;
 pub mod supervise;
 mod unwind;
 
-pub use control::{Asked, ask};
+pub use control::{AskError, Asked, ask};
 pub use native::{Asking, Native};
 pub use openssh::OpenSsh;
 pub use place::Places;

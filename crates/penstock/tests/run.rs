@@ -165,6 +165,30 @@ fn reader_that_leaves_ends_the_run_and_the_commands() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_said_and_has_an_exit_status_of_its_own() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let forever = format!("echo said; sleep {}", unique());
+    for (arguments, command) in
+        [(&[][..], &*forever), (&["-b"], "echo said"), (&["--json"], "echo said"), (&["--json"], "true")]
+    {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut line = vec!["-w", "h1,h2"];
+        line.extend(arguments);
+        line.push(command);
+        let ran = fleet.command(&line).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(6), "{line:?}: {said}");
+        assert_eq!(
+            said.matches("cannot write to standard output: No space left").count(),
+            1,
+            "{line:?}: {said}"
+        );
+    }
+    assert!(!processes().iter().any(|line| line.contains(&forever)), "{forever}");
+}
+
+#[test]
 fn never_started_hosts_run_again_and_only_they() {
     let sshd = Sshd::start();
     let fleet = Fleet::of(&sshd);

@@ -228,19 +228,11 @@ fn a_connection_that_breaks_is_made_anew_and_its_listeners_stay() {
     }
 }
 
-fn break_connections(place: &Place) {
-    let sessions = fs::read_to_string(format!("/proc/{0}/task/{0}/children", place.sshd.pid())).unwrap();
-    for session in sessions.split_whitespace() {
-        let session = nix::unistd::Pid::from_raw(session.parse().unwrap());
-        nix::sys::signal::kill(session, Signal::SIGKILL).unwrap();
-    }
-}
-
 fn breaks_and_comes_back(place: &Place, near: u16, engine: &str) {
     let up = place.start(&["up", "t", "--engine", engine]);
     up.wait_for(": up");
     assert_eq!(ask_tcp(&format!("127.0.0.1:{near}"), b"abc"), b"cba");
-    break_connections(place);
+    place.break_connections();
     up.wait_for("next attempt in");
     // A program that comes now waits for the new connection.
     assert_eq!(ask_tcp(&format!("127.0.0.1:{near}"), b"abc"), b"cba");
@@ -280,7 +272,7 @@ fn a_host_whose_key_changes_later_ends_the_tunnel_and_asks_its_job_to_end() {
         let running = place.start(arguments);
         running.wait_for(ready);
         place.pin(&other);
-        break_connections(&place);
+        place.break_connections();
         running.finish().code(code).says("nothing was sent");
         place.is_clean();
     }

@@ -24,6 +24,7 @@ pub mod listen;
 pub mod metrics;
 pub mod outcome;
 mod passthrough;
+mod per_backend;
 pub mod relay;
 pub mod reload;
 pub mod report;

@@ -4,7 +4,6 @@
 //! A name that does not resolve degrades that backend alone and never holds the start. Once it was resolved, the last
 //! good addresses stay in use whatever the resolver says later.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -19,14 +18,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::health::note_resolution;
+use crate::per_backend::PerBackend;
 use crate::snapshot::Snapshot;
 use crate::state::{BackendState, State};
 
 /// A look-up may take so long.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
-
-/// How long [`Resolver::first`] waits: a dead resolver must not hold the start.
-const FIRST_LIMIT: Duration = Duration::from_secs(2);
 
 /// Pause after the first failure; it doubles up to the interval of the pool.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -62,7 +59,7 @@ impl Lookup for SystemLookup {
 pub struct Resolver {
     state: Arc<State>,
     lookup: Arc<dyn Lookup>,
-    tasks: HashMap<(Arc<str>, Arc<str>), Task>,
+    tasks: PerBackend<Task>,
 }
 
 impl Resolver {
@@ -73,45 +70,35 @@ impl Resolver {
 
     /// A resolver without names, which asks `lookup`.
     pub fn with_lookup(state: Arc<State>, lookup: Arc<dyn Lookup>) -> Self {
-        Self { state, lookup, tasks: HashMap::new() }
+        Self { state, lookup, tasks: PerBackend::default() }
     }
 
     /// Starts look-ups of new names, at once and side by side, and ends those of names that are gone.
     /// Must be called on a tokio runtime: the tasks run there.
     pub fn reconcile(&mut self, snapshot: &Snapshot) {
-        let mut gone = std::mem::take(&mut self.tasks);
-        for pool in &snapshot.pools {
-            for plan in &pool.backends {
-                let BackendAddress::Name { host, port } = &plan.state.address else { continue };
-                let key = (pool.settings.name.clone(), plan.state.name.clone());
-                let interval = pool.settings.resolve_interval;
-                let task = match gone.remove(&key) {
-                    Some(task) if Arc::ptr_eq(&task.backend, &plan.state) => {
-                        task.interval
-                            .send_if_modified(|before| std::mem::replace(before, interval) != interval);
-                        task
-                    }
-                    _ => self.start(&plan.state, host, *port, interval),
-                };
-                self.tasks.insert(key, task);
-            }
-        }
-        for task in gone.into_values() {
-            let subject = task.backend.subject();
-            self.state.forget_degraded(|degraded| degraded == subject);
-        }
+        let mut tasks = std::mem::take(&mut self.tasks);
+        tasks.reconcile(&self.state, snapshot, |pool, backend, kept| {
+            let BackendAddress::Name { host, port } = &backend.address else { return None };
+            let interval = pool.settings.resolve_interval;
+            Some(match kept {
+                Some(task) => {
+                    task.interval.send_if_modified(|before| std::mem::replace(before, interval) != interval);
+                    task
+                }
+                None => self.start(backend, host, *port, interval),
+            })
+        });
+        self.tasks = tasks;
     }
 
     /// Waits until every name has been looked up once, well or badly, but at most 2 s.
     pub async fn first(&self) {
-        let all = async {
-            for task in self.tasks.values() {
+        self.tasks
+            .first(async |task| {
                 // An error means that the task is gone, and so is what it could still find.
                 let _ = task.looked_up.clone().wait_for(|done| *done == LookedUp::Once).await;
-            }
-        };
-        // What is not known by then comes later.
-        let _ = timeout(FIRST_LIMIT, all).await;
+            })
+            .await;
     }
 
     fn start(&self, backend: &Arc<BackendState>, host: &str, port: u16, interval: Duration) -> Task {
@@ -126,12 +113,11 @@ impl Resolver {
             pending: None,
         };
         tokio::spawn(name.run(intervals, done));
-        Task { backend: backend.clone(), interval, looked_up }
+        Task { interval, looked_up }
     }
 }
 
 struct Task {
-    backend: Arc<BackendState>,
     /// The task ends when this is dropped.
     interval: watch::Sender<Duration>,
     looked_up: watch::Receiver<LookedUp>,

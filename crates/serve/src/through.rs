@@ -2,7 +2,6 @@
 //! connect to that socket, so that the data path knows nothing of SSH. A tunnel that is down takes its backends down, with
 //! its reason as the cause.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,20 +13,17 @@ use logic::health::{Cause, Source, Verdict, VerdictOutcome};
 use logic::tunnel::backoff::Backoff;
 use logic::tunnel::plan::{Check, Endpoint, Forward, Listen, Tunnel, Way};
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 use crate::health::note_resolution;
+use crate::per_backend::PerBackend;
 use crate::snapshot::Snapshot;
 use crate::state::{BackendState, State};
-
-/// How long [`Tunnels::first`] waits: a host that is gone must not hold the start.
-const FIRST_LIMIT: Duration = Duration::from_secs(2);
 
 /// The tunnels of all backends behind SSH. Dropping it ends them.
 pub struct Tunnels {
     state: Arc<State>,
     engine: Arc<dyn Engine>,
-    tasks: HashMap<(Arc<str>, Arc<str>), Task>,
+    tasks: PerBackend<Task>,
 }
 
 struct Task {
@@ -46,40 +42,30 @@ impl Drop for Task {
 impl Tunnels {
     /// None yet; `engine` will carry them.
     pub fn new(state: Arc<State>, engine: Arc<dyn Engine>) -> Self {
-        Self { state, engine, tasks: HashMap::new() }
+        Self { state, engine, tasks: PerBackend::default() }
     }
 
     /// Opens those of new backends, and closes those of backends that are gone.
     /// Must be called on a tokio runtime: the tasks run there.
     pub fn reconcile(&mut self, snapshot: &Snapshot) {
-        let mut gone = std::mem::take(&mut self.tasks);
-        for pool in &snapshot.pools {
-            for plan in &pool.backends {
-                let BackendAddress::Ssh { host, connect } = &plan.state.address else { continue };
-                let key = (pool.settings.name.clone(), plan.state.name.clone());
-                let task = match gone.remove(&key) {
-                    Some(task) if Arc::ptr_eq(&task.backend, &plan.state) => task,
-                    _ => self.open(&plan.state, host, connect),
-                };
-                self.tasks.insert(key, task);
+        let mut tasks = std::mem::take(&mut self.tasks);
+        tasks.reconcile(&self.state, snapshot, |_, backend, kept| match &backend.address {
+            BackendAddress::Ssh { host, connect } => {
+                Some(kept.unwrap_or_else(|| self.open(backend, host, connect)))
             }
-        }
-        for task in gone.into_values() {
-            let subject = task.backend.subject();
-            self.state.forget_degraded(|degraded| degraded == subject);
-        }
+            _ => None,
+        });
+        self.tasks = tasks;
     }
 
     /// Waits until every tunnel stands or has failed once, but at most 2 s.
     pub async fn first(&self) {
-        let all = async {
-            for task in self.tasks.values() {
+        self.tasks
+            .first(async |task| {
                 // An error means that the tunnel is gone.
                 let _ = task.standing.clone().wait_for(|standing| *standing != Standing::Opening).await;
-            }
-        };
-        // What does not stand by then comes later.
-        let _ = timeout(FIRST_LIMIT, all).await;
+            })
+            .await;
     }
 
     fn open(&self, backend: &Arc<BackendState>, host: &str, connect: &Endpoint) -> Task {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use logic::fleet::ending::{Ending, Failure, Phase, Remote};
 use logic::fleet::openssh::{Log, Scarce, Step, Unstarted};
+use logic::ssh::config::Asked;
 use nix::errno::Errno;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -89,10 +90,16 @@ impl OpenSsh {
                 Some((log_side, log))
             }
         };
+        let mut destination = host.name.clone();
         if self.kind == Kind::Ssh {
+            // `ssh` knows no address in brackets with a port behind it.
+            if let Some(Asked { host, user, port: Some(port), .. }) = Asked::parse(&host.name) {
+                line.args(["-p", &port.to_string()]);
+                destination = user.map_or(host.clone(), |user| format!("{user}@{host}"));
+            }
             line.arg("--");
         }
-        line.arg(format!("{}{}", self.login, host.name)).arg(command);
+        line.arg(format!("{}{destination}", self.login)).arg(command);
         line.stdin(into.into_blocking_fd()?).stdout(out_side_of(out)?).stderr(out_side_of(err)?);
         // A group of its own, since Ctrl-C is for us; and no life beyond ours. Turns run on threads that live as long.
         sys::child::leash(&mut line, &[])?;

@@ -234,8 +234,12 @@ impl Printer {
                 self.clear();
                 self.sinks.progress = None;
                 let finished = self.show(|view, out| view.finish(out));
+                // Before anybody asks how it went.
+                if let Err(error) = finished {
+                    self.broken(&error);
+                }
                 let _ = tell.send(self.sinks.keep.finish());
-                finished
+                Ok(())
             }
         };
         if let Err(error) = written {
@@ -283,11 +287,13 @@ impl Printer {
             return;
         }
         self.readable = false;
-        if error.kind() != io::ErrorKind::BrokenPipe {
-            self.clear();
-            let _ = writeln!(io::stderr(), "error: cannot write to standard output: {error}");
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            self.brake.pull(Why::ReaderGone);
+            return;
         }
-        self.brake.pull(Why::ReaderGone);
+        self.clear();
+        let _ = writeln!(io::stderr(), "error: cannot write to standard output: {error}");
+        self.brake.pull(Why::OutputLost);
     }
 }
 

@@ -24,6 +24,8 @@ pub enum Why {
     Interrupted,
     /// Nobody reads our output any more.
     ReaderGone,
+    /// Standard output cannot be written to: a full disk.
+    OutputLost,
     /// Input for all hosts could not be read.
     NoInput,
 }

@@ -338,6 +338,7 @@ pub(super) fn why(stop: Stop) -> &'static str {
         Stop::Gently(why) | Stop::AtOnce(why) => match why {
             Why::Interrupted => "interrupted",
             Why::ReaderGone => "nobody reads our output any more",
+            Why::OutputLost => "standard output cannot be written to",
             Why::NoInput => "the input for all hosts could not be read",
         },
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
-use tokio::time::timeout;
 
+use super::awake::within;
 use super::processes::{RUN, STEP, Step};
 
 /// Runs a command to its end, away from the terminal. Its own words are in the error.
@@ -27,7 +27,7 @@ pub(crate) async fn run(
     command.process_group(0);
     let mut child = command.spawn().map_err(|error| format!("cannot run {program}: {error}"))?;
     let said = Said::collect(child.stderr.take());
-    let status = match timeout(limit, child.wait()).await {
+    let status = match within(limit, child.wait()).await {
         Ok(status) => status.map_err(|error| format!("cannot wait for {program}: {error}"))?,
         Err(_) => {
             let _ = nix::sys::signal::kill(pid(&child), nix::sys::signal::Signal::SIGTERM);

@@ -1,6 +1,8 @@
 //! The socket on which a running tunnel is asked what it does, and told to end. Only its own user and root are answered.
 
 use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::place::Places;
+use super::place::{Found, PlaceError, Places, look, user};
 use super::relay::causes;
 use super::status::{Board, Status};
 
@@ -32,44 +34,132 @@ impl Asked {
     }
 }
 
-/// Asks a running tunnel. `None`: it does not run. A status comes within 5 s or not at all; the end takes as long as it takes.
-pub async fn ask(places: &Places, tunnel: &str, asked: Asked) -> io::Result<Option<Status>> {
-    let answered = converse(places, tunnel, asked);
+/// Why a tunnel cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The directory of the sockets is not ours alone.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// Another user answers there.
+    #[error("tunnel {tunnel} was not asked: {} answers on {}, and we are {}; remove that socket, and look who could make it", user(*.owner), .path.display(), user(geteuid().as_raw()))]
+    Stranger {
+        /// Its name.
+        tunnel: String,
+        /// The socket.
+        path: PathBuf,
+        /// Who listens there.
+        owner: u32,
+    },
+    /// It runs, and says nothing.
+    #[error("tunnel {tunnel} runs, but does not answer within {} s: {}", ANSWER.as_secs(), silent(*.process))]
+    Silent {
+        /// Its name.
+        tunnel: String,
+        /// Who should answer, as far as is known.
+        process: Option<u32>,
+    },
+    /// What it says makes no sense.
+    #[error("the answer of tunnel {tunnel} is not understood: is it of another version?")]
+    Answer {
+        /// Its name.
+        tunnel: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The kernel says no, or the tunnel broke off.
+    #[error("cannot ask tunnel {tunnel}")]
+    Io {
+        /// Its name.
+        tunnel: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn silent(process: Option<u32>) -> String {
+    match process {
+        Some(process) => format!("look at process {process} (is it stopped? kill -CONT {process})"),
+        None => "too many ask it at once, or it is stopped".to_owned(),
+    }
+}
+
+/// Asks a running tunnel. `None`: it does not run. A status comes within 5 s or not at all. The end takes as long as it takes,
+/// while the tunnel says what it does when it is asked that.
+///
+/// # Errors
+/// Somebody else's socket is there, which gets no word from us; or nothing that makes sense is said in time.
+pub async fn ask(places: &Places, tunnel: &str, asked: Asked) -> Result<Option<Status>, AskError> {
+    let Some(stream) = reach(places, tunnel).await? else { return Ok(None) };
     match asked {
-        Asked::Down => answered.await,
-        Asked::Status => timeout(ANSWER, answered).await.unwrap_or_else(|_| {
-            let what = format!("tunnel {tunnel} runs, but does not answer within {} s", ANSWER.as_secs());
-            Err(io::Error::new(io::ErrorKind::TimedOut, what))
-        }),
+        Asked::Status => within(tunnel, stream, asked).await,
+        Asked::Down => {
+            let mut answered = pin!(converse(tunnel, stream, asked));
+            loop {
+                if let Ok(answered) = timeout(ANSWER, &mut answered).await {
+                    return answered;
+                }
+                // What is asked meanwhile only has to come: it may be over in between.
+                if let Some(stream) = reach(places, tunnel).await?
+                    && let Err(error @ AskError::Silent { .. }) = within(tunnel, stream, Asked::Status).await
+                {
+                    return Err(error);
+                }
+            }
+        }
     }
 }
 
 /// How long a process that is well takes at most to say so.
 const ANSWER: Duration = Duration::from_secs(5);
 
-async fn converse(places: &Places, tunnel: &str, asked: Asked) -> io::Result<Option<Status>> {
-    let mut stream = match UnixStream::connect(places.control(tunnel)).await {
+/// A connection to the tunnel, and to nobody else.
+async fn reach(places: &Places, tunnel: &str) -> Result<Option<UnixStream>, AskError> {
+    if look(&places.runtime)? == Found::Nothing {
+        return Ok(None);
+    }
+    let path = places.control(tunnel);
+    let failed = |source| AskError::Io { tunnel: tunnel.to_owned(), source };
+    let stream = match UnixStream::connect(&path).await {
         Ok(stream) => stream,
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
-            _ => return Err(error),
+            // Nobody takes connections off its queue.
+            io::ErrorKind::WouldBlock => {
+                return Err(AskError::Silent { tunnel: tunnel.to_owned(), process: None });
+            }
+            _ => return Err(failed(error)),
         },
     };
-    stream.write_all(format!("{}\n", asked.word()).as_bytes()).await?;
+    let owner = sys::peer::credentials(&stream).map_err(failed)?.uid;
+    match owner == geteuid().as_raw() {
+        true => Ok(Some(stream)),
+        false => Err(AskError::Stranger { tunnel: tunnel.to_owned(), path, owner }),
+    }
+}
+
+async fn within(tunnel: &str, stream: UnixStream, asked: Asked) -> Result<Option<Status>, AskError> {
+    let process = sys::peer::credentials(&stream).ok().and_then(|peer| peer.pid);
+    let silent = || Err(AskError::Silent { tunnel: tunnel.to_owned(), process });
+    timeout(ANSWER, converse(tunnel, stream, asked)).await.unwrap_or_else(|_| silent())
+}
+
+async fn converse(tunnel: &str, mut stream: UnixStream, asked: Asked) -> Result<Option<Status>, AskError> {
+    let failed = |source| AskError::Io { tunnel: tunnel.to_owned(), source };
+    stream.write_all(format!("{}\n", asked.word()).as_bytes()).await.map_err(failed)?;
     let mut answer = Vec::new();
-    stream.take(LARGEST).read_to_end(&mut answer).await?;
+    stream.take(LARGEST).read_to_end(&mut answer).await.map_err(failed)?;
     match serde_json::from_slice(&answer) {
         Ok(status) => Ok(Some(status)),
         // It ended while it was asked.
         Err(_) if answer.is_empty() => Ok(None),
-        Err(error) => Err(io::Error::other(format!("the answer is not understood: {error}"))),
+        Err(source) => Err(AskError::Answer { tunnel: tunnel.to_owned(), source }),
     }
 }
 
 /// The answering side. Dropping it closes the socket.
 pub(crate) struct Control {
     task: tokio::task::JoinHandle<()>,
-    path: std::path::PathBuf,
+    path: PathBuf,
     finished: watch::Sender<bool>,
 }
 
@@ -152,7 +242,8 @@ async fn answer(
         _ => return Ok(()),
     }
     let status = serde_json::to_vec(&board.status()).map_err(io::Error::other)?;
-    stream.write_all(&status).await?;
+    // Whoever does not take it holds one of a few places.
+    timeout(ANSWER, stream.write_all(&status)).await??;
     stream.shutdown().await
 }
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 use logic::tunnel::mounts::{MountEntry, mounted_at};
 use sys::immutable::Immutability;
 
+use super::awake::within;
+
 /// What is mounted there now.
 pub(crate) fn mounted(point: &Path) -> Result<Option<MountEntry>, String> {
     let list = fs::read("/proc/self/mountinfo")
@@ -57,7 +59,7 @@ pub(crate) async fn sync(point: &Path, limit: Duration) -> Result<(), String> {
         let directory = fs::File::open(path)?;
         Ok(nix::unistd::syncfs(&directory)?)
     });
-    match tokio::time::timeout(limit, synced).await {
+    match within(limit, synced).await {
         Ok(Ok(Ok(()))) => Ok(()),
         Ok(Ok(Err(error))) => Err(format!("{}: what was written may not be there: {error}", point.display())),
         Ok(Err(_)) | Err(_) => {

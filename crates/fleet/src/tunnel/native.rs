@@ -12,6 +12,7 @@ use ssh::keys::Nobody;
 use ssh::{AgentLimits, Client, ConfigFiles, Judge, Keys, Listener, Purpose, Session, SshConfig, Target};
 use tokio::sync::mpsc;
 
+use super::awake::within;
 use super::engine::{Boxed, Duplex, Engine, Incoming, Link, failure, said};
 use super::relay::causes;
 
@@ -44,7 +45,7 @@ impl Native {
             move || prepare(&tunnel)
         });
         // A command of `Match exec` may hang.
-        let prepared = tokio::time::timeout(tunnel.connect_timeout, prepared).await;
+        let prepared = within(tunnel.connect_timeout, prepared).await;
         let (target, identities) = prepared
             .map_err(|_| {
                 let limit = tunnel.connect_timeout.as_secs();

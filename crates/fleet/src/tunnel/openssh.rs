@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
@@ -16,6 +16,7 @@ use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
+use super::awake::within;
 use super::command::{Said, pid};
 use super::engine::{Boxed, Duplex, Engine, Incoming, Link, failure};
 use super::processes::{RUN, STEP, Step};
@@ -138,21 +139,22 @@ struct OpenSshLink {
 impl OpenSshLink {
     /// The sockets are there once ssh is logged in; all of them were made when the last one is.
     async fn wait_for(&self, ready: &Path, limit: Duration, host: &str) -> Result<(), Failure> {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(failure) = self.ended.borrow().clone() {
-                return Err(failure);
+        let there = async {
+            loop {
+                if let Some(failure) = self.ended.borrow().clone() {
+                    return Err(failure);
+                }
+                if self.locals.values().map(PathBuf::as_path).chain([ready]).all(Path::exists) {
+                    return Ok(());
+                }
+                tokio::time::sleep(Duration::from_millis(15)).await;
             }
-            if self.locals.values().map(PathBuf::as_path).chain([ready]).all(Path::exists) {
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                let _ = kill(self.process, Signal::SIGTERM);
-                let detail = format!("ssh to {host} was not logged in within {} s", limit.as_secs());
-                return Err(failure(Phase::Authenticate, Reason::TimedOut, detail, None));
-            }
-            tokio::time::sleep(Duration::from_millis(15)).await;
-        }
+        };
+        within(limit, there).await.unwrap_or_else(|_| {
+            let _ = kill(self.process, Signal::SIGTERM);
+            let detail = format!("ssh to {host} was not logged in within {} s", limit.as_secs());
+            Err(failure(Phase::Authenticate, Reason::TimedOut, detail, None))
+        })
     }
 }
 

@@ -1,11 +1,13 @@
 //! Where tunnels keep what they need: the lists of what is to be undone, locks, sockets.
 
+use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::unistd::{Uid, User, geteuid};
 
 /// The directories of one user.
 #[derive(Debug, Clone)]
@@ -22,7 +24,7 @@ impl Places {
     #[must_use]
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let uid = nix::unistd::geteuid();
+        let uid = geteuid();
         let state = absolute("XDG_STATE_HOME")
             .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
             .unwrap_or_else(|| PathBuf::from("/var/lib"));
@@ -53,19 +55,22 @@ impl Places {
     }
 
     /// The names of tunnels that have a list or a control socket, sorted.
-    #[must_use]
-    pub fn known(&self) -> Vec<String> {
-        let names = |directory: &Path| -> Vec<String> {
+    ///
+    /// # Errors
+    /// One of the directories is not ours alone: what is in it may be anybody's.
+    pub fn known(&self) -> Result<Vec<String>, PlaceError> {
+        let names = |directory: &Path| -> Result<Vec<String>, PlaceError> {
+            look(directory)?;
             let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+            Ok(entries.filter_map(|entry| entry.file_name().into_string().ok()).collect())
         };
-        let lists = names(&self.undo).into_iter().filter(|name| !name.contains('.'));
-        let sockets = names(&self.runtime);
+        let lists = names(&self.undo)?.into_iter().filter(|name| !name.contains('.'));
+        let sockets = names(&self.runtime)?;
         let sockets = sockets.iter().filter_map(|name| name.strip_prefix("tunnel-")?.strip_suffix(".sock"));
         let mut all: Vec<_> = lists.chain(sockets.map(str::to_owned)).collect();
         all.sort();
         all.dedup();
-        all
+        Ok(all)
     }
 
     /// Makes both directories, for their owner only.
@@ -109,10 +114,12 @@ pub enum PlaceError {
         tunnel: String,
     },
     /// Somebody else could put things there.
-    #[error("{} is not a directory of ours that is closed to others (owner, mode 0700): remove it", .path.display())]
+    #[error("{} {}: nothing in it can be trusted; {}", .path.display(), .how, .how.advice())]
     Unsafe {
         /// The directory.
         path: PathBuf,
+        /// What is wrong with it.
+        how: Unsafe,
     },
     /// The kernel says no.
     #[error("cannot {doing} {}", .path.display())]
@@ -126,6 +133,49 @@ pub enum PlaceError {
     },
 }
 
+/// Why a directory is not ours alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsafe {
+    /// A link, or a file: whoever made it says where it leads.
+    NoDirectory,
+    /// It is this user's.
+    Owner(u32),
+    /// Others may write to it. Its permissions.
+    Mode(u32),
+}
+
+impl fmt::Display for Unsafe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDirectory => f.write_str("is a link or a file, and no directory"),
+            Self::Owner(uid) => {
+                write!(f, "belongs to {}, and we are {}", user(*uid), user(geteuid().as_raw()))
+            }
+            Self::Mode(mode) => write!(f, "can be written to by others (mode {mode:04o})"),
+        }
+    }
+}
+
+impl Unsafe {
+    /// What to do about it.
+    fn advice(&self) -> &'static str {
+        match self {
+            Self::NoDirectory | Self::Owner(_) => {
+                "remove it (root can), or name a directory of your own: XDG_RUNTIME_DIR for sockets, XDG_STATE_HOME for lists"
+            }
+            Self::Mode(_) => "look at what is in it, then chmod 700 it",
+        }
+    }
+}
+
+/// A user by name and number.
+pub(crate) fn user(uid: u32) -> String {
+    match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(user)) => format!("{} (uid {uid})", user.name),
+        Ok(None) | Err(_) => format!("uid {uid}"),
+    }
+}
+
 /// Makes a directory for its owner only, or sees that it is one.
 pub(crate) fn private_directory(path: &Path) -> Result<(), PlaceError> {
     let failed = |source| PlaceError::Io { doing: "make", path: path.to_owned(), source };
@@ -136,12 +186,42 @@ pub(crate) fn private_directory(path: &Path) -> Result<(), PlaceError> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error)),
         Err(_) | Ok(()) => {}
     }
-    let found = fs::symlink_metadata(path).map_err(failed)?;
-    let ours = found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o022 == 0;
-    match ours {
-        true => Ok(()),
-        false => Err(PlaceError::Unsafe { path: path.to_owned() }),
+    match look(path)? {
+        Found::Ours => Ok(()),
+        Found::Nothing => Err(failed(ErrorKind::NotFound.into())),
     }
+}
+
+/// Whether there is a directory of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    Ours,
+}
+
+/// Sees that a directory, if there is one, is ours and closed to others. Anybody can make a directory in `/tmp`.
+pub(crate) fn look(path: &Path) -> Result<Found, PlaceError> {
+    // What was opened is looked at, and no link is followed to it. O_PATH needs no right to read it.
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
+    let found =
+        OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).and_then(|it| it.metadata());
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound => return Ok(Found::Nothing),
+            // Of the path itself: a file in the way to it would be one, too.
+            ErrorKind::NotADirectory if fs::symlink_metadata(path).is_ok() => {
+                return Err(PlaceError::Unsafe { path: path.to_owned(), how: Unsafe::NoDirectory });
+            }
+            _ => return Err(PlaceError::Io { doing: "look at", path: path.to_owned(), source: error }),
+        },
+    };
+    let how = match (found.uid(), found.mode() & 0o7777) {
+        (owner, _) if owner != geteuid().as_raw() => Unsafe::Owner(owner),
+        (_, mode) if mode & 0o022 != 0 => Unsafe::Mode(mode),
+        _ => return Ok(Found::Ours),
+    };
+    Err(PlaceError::Unsafe { path: path.to_owned(), how })
 }
 
 /// What names this boot of the machine.
@@ -190,6 +270,37 @@ mod tests {
         let open = home.path().join("open");
         DirBuilder::new().create(&open).unwrap();
         fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-        assert!(matches!(private_directory(&open), Err(PlaceError::Unsafe { .. })));
+        let how = |path: &Path| match private_directory(path) {
+            Err(PlaceError::Unsafe { how, .. }) => how,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(how(&open), Unsafe::Mode(0o777));
+        let link = home.path().join("link");
+        std::os::unix::fs::symlink(places.undo, &link).unwrap();
+        assert_eq!(how(&link), Unsafe::NoDirectory);
+        let file = home.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(how(&file), Unsafe::NoDirectory);
+        assert!(matches!(look(&file.join("in-it")), Err(PlaceError::Io { .. })));
+        assert_eq!(look(&home.path().join("missing")).unwrap(), Found::Nothing);
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_named_with_its_owner() {
+        // Root can give a directory away; anybody else finds one of root's.
+        let home = tempfile::tempdir().unwrap();
+        let theirs = match geteuid().is_root() {
+            true => {
+                let path = home.path().join("theirs");
+                fs::create_dir(&path).unwrap();
+                std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+                path
+            }
+            false => PathBuf::from("/etc"),
+        };
+        let said = look(&theirs).unwrap_err().to_string();
+        let owner = user(fs::metadata(&theirs).unwrap().uid());
+        assert!(said.contains(&format!("{} belongs to {owner}", theirs.display())), "{said}");
+        assert!(said.contains("XDG_RUNTIME_DIR"), "{said}");
     }
 }

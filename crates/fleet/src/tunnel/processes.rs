@@ -2,10 +2,12 @@
 //! a number that may be somebody else's by now.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use super::awake::within;
 
 /// The variable that names the run, and the one that names the step.
 pub(crate) const RUN: &str = "TUNNEL_RUN";
@@ -60,13 +62,15 @@ pub(crate) async fn kill_left(run: &str, step: Step) -> Vec<Pid> {
 }
 
 async fn gone(run: &str, step: Step, limit: Duration) -> Vec<Pid> {
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = of(run, step);
-        if left.is_empty() || Instant::now() >= deadline {
-            return left;
+    // If we are stopped, so are they, as a rule.
+    let waited = async {
+        while !of(run, step).is_empty() {
+            tokio::time::sleep(Duration::from_millis(25)).await;
         }
-        tokio::time::sleep(Duration::from_millis(25)).await;
+    };
+    match within(limit, waited).await {
+        Ok(()) => Vec::new(),
+        Err(_) => of(run, step),
     }
 }
 

@@ -7,6 +7,7 @@ use logic::tunnel::plan::{Check, Forward, Way};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use super::awake::within;
 use super::engine::{Duplex, Link, said};
 use super::relay::dial;
 
@@ -22,7 +23,7 @@ pub(crate) async fn ask(link: &dyn Link, forward: &Forward) -> Result<String, St
         return Ok(String::new());
     }
     // A host may take as long to connect as the service to answer.
-    let asked = timeout(LIMIT, async {
+    let asked = within(LIMIT, async {
         let stream = match &forward.way {
             Way::Local { connect, .. } => link.open(connect).await.map_err(|why| said(&why)),
             Way::Remote { connect, .. } => {

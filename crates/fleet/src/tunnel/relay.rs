@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf, copy_bi
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
+use super::awake::within;
 use super::engine::{Boxed, Duplex, Link, failure, said};
 use super::socks;
 use super::status::{Board, Meter};
@@ -179,7 +179,7 @@ pub(crate) async fn receive(stream: Box<dyn Duplex>, to: &Endpoint, meter: &Mete
 /// Connects on this side.
 pub(crate) async fn dial(to: &Endpoint) -> io::Result<Box<dyn Duplex>> {
     let limit = Duration::from_secs(10);
-    let dialled = timeout(limit, async {
+    let dialled = within(limit, async {
         Ok::<Box<dyn Duplex>, io::Error>(match to {
             Endpoint::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
@@ -232,7 +232,7 @@ pub(crate) async fn open(
     to: &Endpoint,
     mut links: Links,
 ) -> Result<Box<dyn Duplex>, String> {
-    let link = timeout(PATIENCE, async { links.wait_for(Option::is_some).await.ok()?.clone() }).await;
+    let link = within(PATIENCE, async { links.wait_for(Option::is_some).await.ok()?.clone() }).await;
     let link = link.ok().flatten();
     let link = link.ok_or_else(|| format!("no connection within {} s", PATIENCE.as_secs()))?;
     open_on(&*link, near, to).await
@@ -240,7 +240,7 @@ pub(crate) async fn open(
 
 async fn open_on(link: &dyn Link, near: &dyn Near, to: &Endpoint) -> Result<Box<dyn Duplex>, String> {
     tokio::select! {
-        opened = timeout(OPENING, link.open(to)) => match opened {
+        opened = within(OPENING, link.open(to)) => match opened {
             Ok(opened) => opened.map_err(|why| said(&why)),
             Err(_) => Err(format!("the host did not connect to {to} within {} s", OPENING.as_secs())),
         },
@@ -260,6 +260,7 @@ async fn gone(near: &dyn Near) {
 
 /// Moves bytes until both directions have ended, or one has broken.
 pub(crate) async fn copy(near: Box<dyn Duplex>, far: Box<dyn Duplex>, meter: &Meter) {
+    meter.carried();
     let mut near = Metered { stream: near, read: &meter.sent };
     let mut far = Metered { stream: far, read: &meter.received };
     // How a connection of others breaks is theirs to know: both sides see it closed.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use logic::tunnel::socks::{LONGEST, Reply, Step, WELCOME, greeting, reply, request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
 
+use super::awake::within;
 use super::relay::{Links, Near, copy, open};
 use super::status::Meter;
 
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves one client to its end.
 pub(crate) async fn carry(mut stream: Box<dyn Near>, links: Links, meter: &Meter) -> Result<(), String> {
-    let asked = timeout(PATIENCE, async {
+    let asked = within(PATIENCE, async {
         let mut bytes = Vec::new();
         read(&mut stream, &mut bytes, greeting).await?;
         stream.write_all(&WELCOME).await.map_err(|error| error.to_string())?;

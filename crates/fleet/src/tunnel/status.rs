@@ -26,8 +26,14 @@ pub struct Status {
     pub since: f64,
     /// Connections that were made so far.
     pub connections: u64,
-    /// Why the last one ended, or could not be made.
+    /// Why the last one that ended, or could not be made, did so.
     pub error: Option<String>,
+    /// How long ago that was.
+    #[serde(default)]
+    pub error_age: Option<f64>,
+    /// Whether there was a connection since.
+    #[serde(default)]
+    pub error_mended: bool,
     /// What is mounted through it.
     pub mounted: Option<String>,
     /// In the order of the configuration.
@@ -63,6 +69,12 @@ pub struct ForwardStatus {
     pub received: u64,
     /// Why the last connection that failed did so.
     pub error: Option<String>,
+    /// How long ago that was.
+    #[serde(default)]
+    pub error_age: Option<f64>,
+    /// Whether another connection was carried since, or the service answered.
+    #[serde(default)]
+    pub error_mended: bool,
 }
 
 impl Status {
@@ -98,8 +110,21 @@ struct State {
     connection: Connection,
     since: Instant,
     connections: u64,
-    error: Option<String>,
+    error: Option<Trouble>,
     mounted: Option<MountEntry>,
+}
+
+/// What went wrong last.
+struct Trouble {
+    text: String,
+    at: Instant,
+    mended: bool,
+}
+
+impl Trouble {
+    fn new(text: String) -> Self {
+        Self { text, at: Instant::now(), mended: false }
+    }
 }
 
 /// The connection to the host.
@@ -121,7 +146,7 @@ pub(crate) struct Meter {
 
 struct Told {
     listen: Listen,
-    error: Option<String>,
+    error: Option<Trouble>,
     /// What the last check came to.
     service: Option<Result<String, String>>,
     since: Instant,
@@ -166,8 +191,10 @@ impl Board {
         }
         state.connection = connection;
         state.connections += u64::from(connection == Connection::Up);
-        if error.is_some() {
-            state.error = error;
+        match (error, &mut state.error) {
+            (Some(text), error) => *error = Some(Trouble::new(text)),
+            (None, Some(error)) if connection == Connection::Up => error.mended = true,
+            (None, _) => {}
         }
     }
 
@@ -199,7 +226,9 @@ impl Board {
                 total: meter.total.load(Relaxed),
                 sent: meter.sent.load(Relaxed),
                 received: meter.received.load(Relaxed),
-                error: told.error.clone(),
+                error: told.error.as_ref().map(|error| error.text.clone()),
+                error_age: told.error.as_ref().map(|error| seconds(error.at)),
+                error_mended: told.error.as_ref().is_some_and(|error| error.mended),
             }
         });
         let forwards = forwards.collect();
@@ -218,7 +247,9 @@ impl Board {
             connection: connection.to_owned(),
             since: seconds(state.since),
             connections: state.connections,
-            error: state.error.clone(),
+            error: state.error.as_ref().map(|error| error.text.clone()),
+            error_age: state.error.as_ref().map(|error| seconds(error.at)),
+            error_mended: state.error.as_ref().is_some_and(|error| error.mended),
             mounted: mounted.map(|it| format!("{} of {} on {}", it.kind, it.source, it.point.display())),
             forwards,
         }
@@ -245,7 +276,12 @@ impl Meter {
     }
 
     pub(crate) fn failed(&self, why: String) {
-        self.told().error = Some(why);
+        self.told().error = Some(Trouble::new(why));
+    }
+
+    /// A connection stands from end to end.
+    pub(crate) fn carried(&self) {
+        self.told().mended();
     }
 
     /// What a check came to; whether that is news.
@@ -254,6 +290,9 @@ impl Meter {
         let same = told.service.as_ref().is_some_and(|before| before.is_ok() == outcome.is_ok());
         if !same {
             told.since = Instant::now();
+        }
+        if outcome.is_ok() {
+            told.mended();
         }
         told.service = Some(outcome);
         if same { News::None } else { News::Changed }
@@ -265,6 +304,14 @@ impl Meter {
 
     fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Told {
+    fn mended(&mut self) {
+        if let Some(error) = &mut self.error {
+            error.mended = true;
+        }
     }
 }
 

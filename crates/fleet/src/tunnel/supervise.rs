@@ -9,8 +9,8 @@ use logic::tunnel::backoff::Backoff;
 use logic::tunnel::plan::{Check, Listen, Tunnel, Way};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
+use super::awake::{noticing, within};
 use super::engine::{Engine, Link, failure, said};
 use super::relay::{self, Listener, To};
 pub use super::relay::{FAILED, READY};
@@ -111,9 +111,16 @@ impl Supervised {
         }
     }
 
-    /// One attempt to connect.
+    /// One attempt to connect; another one if we were stopped during it, as then the host may have waited in vain.
     pub(crate) async fn connect(&self) -> Result<(), Failure> {
-        self.keeper.connect().await
+        loop {
+            match noticing(self.keeper.connect()).await {
+                (Err(failure), Some(stopped)) if is_transient(failure.reason) => {
+                    self.keeper.stopped(stopped, &said(&failure));
+                }
+                (outcome, _) => return outcome,
+            }
+        }
     }
 
     /// Attempts until one succeeds.
@@ -134,8 +141,24 @@ impl Supervised {
         self.tasks.spawn(Arc::clone(&self.keeper).keep());
     }
 
-    /// Asks every service once.
+    /// Asks every service once; again if we were stopped meanwhile. Then the connection may have ended, too, and is made anew.
     pub(crate) async fn prove(&self) -> Result<(), String> {
+        let (mut outcome, stopped) = noticing(self.ask_all()).await;
+        if let (Err(why), Some(stopped)) = (&outcome, stopped) {
+            self.keeper.stopped(stopped, why);
+            let again = async {
+                while outcome.is_err() {
+                    tokio::time::sleep(PAUSE).await;
+                    outcome = self.ask_all().await;
+                }
+            };
+            // What it came to last is said.
+            let _ = within(RECOVERY, again).await;
+        }
+        outcome
+    }
+
+    async fn ask_all(&self) -> Result<(), String> {
         let link = self.keeper.links.borrow().clone();
         let Some(link) = link else { return Err("there is no connection".to_owned()) };
         let outcomes = self.keeper.check(&*link).await;
@@ -169,6 +192,10 @@ impl Supervised {
 }
 
 impl Keeper {
+    fn stopped(&self, time: Duration, why: &str) {
+        (self.say)(&format!("{why}; but we were stopped for {} s meanwhile: once more", time.as_secs()));
+    }
+
     async fn connect(&self) -> Result<(), Failure> {
         self.board.connection(Connection::Connecting, None);
         let link = self.attempt().await;
@@ -192,7 +219,7 @@ impl Keeper {
         let mut remotes = JoinSet::new();
         for (at, forward) in self.tunnel.forwards.iter().enumerate() {
             let Way::Remote { connect, .. } = &forward.way else { continue };
-            let incoming = timeout(LISTENING, link.listen(forward)).await;
+            let incoming = within(LISTENING, link.listen(forward)).await;
             let mut incoming = incoming.unwrap_or_else(|_| {
                 let what = format!(
                     "forward {}: {} did not say within {} s whether it listens",
@@ -282,6 +309,9 @@ impl Keeper {
 }
 
 const MOST_REMOTE: usize = 512;
+/// After a stop, for the connection to be made anew and the services to answer.
+const RECOVERY: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(250);
 /// A host that was asked to listen says in this time whether it does.
 const LISTENING: Duration = Duration::from_secs(10);
 

@@ -128,7 +128,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Reads what users type: `host`, `user@host`, `ssh://user@host:port`.
+    /// Reads what users type: `host`, `user@host`, `ssh://user@host:port`; addresses of IPv6 also as `[::1]` and `[::1]:port`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.starts_with("ssh://") {
@@ -139,8 +139,9 @@ impl Asked {
             Some((user, host)) => (Some(user), host),
             None => (None, text),
         };
-        let good = jump::is_safe_host(host) && user.is_none_or(jump::is_safe_user);
-        good.then(|| Self { host: host.to_owned(), user: user.map(str::to_owned), ..Self::default() })
+        let (host, port) = jump::bracketed(host).unwrap_or_else(|| (host.to_owned(), None));
+        let good = jump::is_safe_host(&host) && user.is_none_or(jump::is_safe_user);
+        good.then(|| Self { host, user: user.map(str::to_owned), port, ..Self::default() })
     }
 }
 

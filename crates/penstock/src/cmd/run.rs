@@ -103,7 +103,7 @@ Exit codes, the worst wins:
     3  some hosts never started it: safe to run again
     4  some hosts are unknown or not who they should be; nothing was sent to them
     5  on some hosts it may have run, and may still run
-    6  output of some hosts could not be written (-o)
+    6  output of some hosts could not be written: with -o the run goes on; where it was standard output, the command is ended
   130  Ctrl-C or SIGTERM
   141  nobody reads standard output any more
 
@@ -117,9 +117,10 @@ Groups: @NAME is looked for in our own files, then in the default source of Clus
 ~/.config/clustershell, ~/.local/etc/clustershell, /etc/clustershell); @SOURCE:NAME in that source. A command of a source
 may take ten seconds.
 
-The leash: beside the command a small watcher (sh) runs on each host. It ends the command when the connection is gone, so
-nothing is left running if this program is killed. Hosts where something else than a shell takes the command (a forced
-command, an appliance) want --no-leash.";
+The leash: beside the command a small watcher (sh) runs on each host. It ends the process group of the command when the
+connection is gone, so that is not left running if this program is killed. What leaves that group (setsid, a daemon, a unit
+of systemd) is ended neither then nor by Ctrl-C or --timeout. Hosts where something else than a shell takes the command (a
+forced command, an appliance) want --no-leash.";
 
 fn time(text: &str) -> Result<Duration, String> {
     let seconds: f64 =
@@ -229,7 +230,7 @@ async fn whole(arguments: &Arguments, names: Vec<String>, sessions: usize) -> Re
     let plan = Plan { hosts, order, engine, limits, steps, journal };
     let outcome = fleet::run::run(plan, board, brake, out).await;
     if let Some(identities) = &identities {
-        tell_notes(arguments, identities)?;
+        tell_notes(arguments, identities, outcome.status)?;
     }
     // Moves and rotations of keys that were seen on the way.
     for error in identities.map(|identities| identities.flush().failed).unwrap_or_default() {
@@ -308,14 +309,11 @@ fn sessions(arguments: &Arguments) -> Result<usize, Failure> {
 }
 
 /// What was noticed of hosts that are who they should be: that they moved.
-fn tell_notes(arguments: &Arguments, identities: &Identities) -> Result<(), Failure> {
+fn tell_notes(arguments: &Arguments, identities: &Identities, status: Status) -> Result<(), Failure> {
     for (host, note) in identities.take_notes() {
         if arguments.show.json {
             let line = serde_json::json!({ "event": "note", "host": host, "text": note });
-            match print(&format!("{line}\n")) {
-                Err(Failure::OutputClosed) | Ok(()) => {}
-                Err(error) => return Err(error),
-            }
+            print_line(&line, status)?;
         } else if !arguments.show.is_quiet() {
             complain(&format!("{}\n", plain(&note)));
         }
@@ -327,10 +325,7 @@ fn tell(arguments: &Arguments, names: &[String], outcome: &Outcome) -> Result<()
     if arguments.show.json {
         // Whoever reads JSON reads all of it there.
         let line = summary::json(names, outcome);
-        return match print(&format!("{line}\n")) {
-            Err(Failure::OutputClosed) | Ok(()) => Ok(()),
-            Err(error) => Err(error),
-        };
+        return print_line(&line, outcome.status);
     }
     let mut text = String::new();
     if outcome.status != Status::Well || !arguments.show.is_quiet() {
@@ -338,6 +333,18 @@ fn tell(arguments: &Arguments, names: &[String], outcome: &Outcome) -> Result<()
     }
     complain(&plain_lines(&text));
     Ok(())
+}
+
+/// A line of JSON. Standard output that was lost before has been told.
+fn print_line(line: &serde_json::Value, status: Status) -> Result<(), Failure> {
+    match print(&format!("{line}\n")) {
+        Err(Failure::OutputClosed) | Ok(()) => Ok(()),
+        Err(_) if status >= Status::OutputLost => Err(Failure::Status(status.code())),
+        Err(error) => {
+            let _ = error.report();
+            Err(Failure::Status(Status::OutputLost.code()))
+        }
+    }
 }
 
 const MOST: usize = 1_000;

@@ -3,23 +3,27 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use fleet::tunnel::engine::Engine;
-use fleet::tunnel::status::ForwardStatus;
 use fleet::tunnel::{
-    Asked, Asking, Native, OpenSsh, Patience, Places, Run, RunError, Say, Status, UP, UnwindError, Unwound,
-    Work, ask, is_left, unwind,
+    Asked, Asking, Native, OpenSsh, Patience, Places, Run, RunError, Say, Status, UnwindError, Unwound, Work,
+    ask, is_left, unwind,
 };
 use logic::tunnel::plan::Tunnel;
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
 
 use crate::cmd::known_hosts;
 use crate::load;
-use crate::output::{Failure, complain, plain, print};
+use crate::output::{Failure, complain, plain, plain_json, plain_lines, print};
+
+mod background;
+mod table;
+
+use background::detach;
+use table::table;
 
 /// Tunnels over SSH: bring one up, prove it, run a job through it, take everything down in order
 ///
@@ -229,8 +233,8 @@ fn ended_before(verdict: &Verdict, code: u8) -> Result<(), Failure> {
 
 async fn check(places: &Places, tunnel: Tunnel, engine: Carrier) -> Result<(), Failure> {
     let name = tunnel.name.to_string();
-    if let Some(status) = ask(places, &name, Asked::Status).await? {
-        print(&table(&status))?;
+    if let Some(status) = asked(places, &name, Asked::Status).await? {
+        print(&plain_lines(&table(&status)))?;
         return if status.is_well() { Ok(()) } else { Err(Failure::Status(1)) };
     }
     let engine = self::engine(engine, Asking::Person)?;
@@ -238,37 +242,9 @@ async fn check(places: &Places, tunnel: Tunnel, engine: Carrier) -> Result<(), F
     ended_before(&verdict, 1)
 }
 
-/// Starts a process of its own for the tunnel, and waits until that is up.
-async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
-    let name = tunnel.name.as_ref();
-    if ask(places, name, Asked::Status).await?.is_some() {
-        return Err(Failure::runtime(format!("tunnel {name} is up already")));
-    }
-    places.make().map_err(|error| Failure::runtime(with_causes(&error)))?;
-    let log = places.undo.join(format!("{name}.log"));
-    let said = std::fs::File::create(&log)?;
-    let program = std::env::current_exe()?;
-    let arguments = std::env::args_os().skip(1).map(|argument| match argument == "--detach" {
-        true => "--background".into(),
-        false => argument,
-    });
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
-    // Ctrl-C in this terminal is not meant for it.
-    std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let mut child = command.spawn()?;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            complain(&std::fs::read_to_string(&log).unwrap_or_default());
-            return Err(Failure::Status(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
-        }
-        if let Ok(Some(status)) = ask(places, name, Asked::Status).await
-            && status.step == UP
-        {
-            return print(&table(&status));
-        }
-        tokio::time::sleep(Duration::from_millis(30)).await;
-    }
+/// What it answers, with what is wrong said for people.
+async fn asked(places: &Places, name: &str, asked: Asked) -> Result<Option<Status>, Failure> {
+    ask(places, name, asked).await.map_err(|error| Failure::runtime(plain(&with_causes(&error))))
 }
 
 async fn down(places: &Places, name: &str) -> Result<(), Failure> {
@@ -278,7 +254,7 @@ async fn down(places: &Places, name: &str) -> Result<(), Failure> {
         std::future::pending().await
     };
     let down = tokio::select! {
-        down = ask(places, name, Asked::Down) => down?,
+        down = asked(places, name, Asked::Down) => down?,
         never = slow => never,
     };
     match down {
@@ -293,31 +269,45 @@ async fn down(places: &Places, name: &str) -> Result<(), Failure> {
 async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), Failure> {
     let names = match name {
         Some(name) => vec![name.to_owned()],
-        None => places.known(),
+        None => places.known().map_err(|error| Failure::runtime(with_causes(&error)))?,
     };
     let mut found = Vec::new();
     let mut left = String::new();
+    let mut failed = Vec::new();
     for name in names {
-        match ask(places, &name, Asked::Status).await? {
-            Some(status) => found.push(status),
-            None if is_left(places, &name) => {
+        match asked(places, &name, Asked::Status).await {
+            // The others are told all the same.
+            Err(failure) => failed.push(failure),
+            Ok(Some(status)) => found.push(status),
+            Ok(None) if is_left(places, &name) => {
                 let _ = writeln!(
                     left,
                     "{name}: does not run, and left something: `penstock tunnel unwind {name}`"
                 );
             }
-            None => {}
+            Ok(None) => {}
         }
     }
     if json {
         let list = serde_json::to_string_pretty(&found).map_err(Failure::runtime)?;
-        return print(&format!("{list}\n"));
+        print(&plain_json(&format!("{list}\n")))?;
+    } else {
+        complain(&plain_lines(&left));
+        match (found.as_slice(), name) {
+            _ if found.is_empty() && !failed.is_empty() => {}
+            ([], Some(name)) => return Err(Failure::runtime(format!("tunnel {} does not run", plain(name)))),
+            ([], None) => print("no tunnel runs\n")?,
+            (found, _) => print(&plain_lines(&found.iter().map(table).collect::<Vec<_>>().join("\n")))?,
+        }
     }
-    complain(&left);
-    match (found.as_slice(), name) {
-        ([], Some(name)) => Err(Failure::runtime(format!("tunnel {name} does not run"))),
-        ([], None) => print("no tunnel runs\n"),
-        (found, _) => print(&found.iter().map(table).collect::<Vec<_>>().join("\n")),
+    match failed.pop() {
+        None => Ok(()),
+        Some(last) => {
+            for failure in failed {
+                let _ = failure.report();
+            }
+            Err(last)
+        }
     }
 }
 
@@ -330,7 +320,7 @@ async fn unwind_all(places: &Places, config: Option<&PathBuf>, name: Option<&str
     };
     let names = match name {
         Some(name) => vec![name.to_owned()],
-        None => places.known(),
+        None => places.known().map_err(|error| Failure::runtime(with_causes(&error)))?,
     };
     let mut failed = false;
     let mut undone = false;
@@ -398,56 +388,4 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-fn table(status: &Status) -> String {
-    let mut out = String::new();
-    let since = spoken(status.since);
-    let _ = writeln!(
-        out,
-        "{}: {} to {} for {since}, step {}, process {}",
-        status.tunnel, status.connection, status.host, status.step, status.process
-    );
-    if let Some(mounted) = &status.mounted {
-        let _ = writeln!(out, "  mounted   {}", plain(mounted));
-    }
-    if let (Some(error), true) = (&status.error, status.connection != "up" || status.connections > 1) {
-        let _ = writeln!(out, "  last loss {}", plain(error));
-    }
-    let width = status.forwards.iter().map(|forward| forward.name.len()).max().unwrap_or(0).max(9);
-    for forward in &status.forwards {
-        let _ = writeln!(out, "  {:width$} {}", forward.name, way(forward));
-        let service = match forward.service.as_str() {
-            "unchecked" => "not checked".to_owned(),
-            "unknown" => format!("{} not asked yet", forward.check),
-            service => {
-                format!("{} {service} for {}: {}", forward.check, spoken(forward.since), plain(&forward.said))
-            }
-        };
-        let _ = writeln!(
-            out,
-            "  {:width$} {service}; {} open, {} in all, {} B sent, {} B received",
-            "", forward.open, forward.total, forward.sent, forward.received
-        );
-        if let Some(error) = &forward.error {
-            let _ = writeln!(out, "  {:width$} last error: {}", "", plain(error));
-        }
-    }
-    out
-}
-
-fn way(forward: &ForwardStatus) -> String {
-    match (forward.kind.as_str(), &forward.connect) {
-        ("remote", Some(connect)) => format!("{} there -> {connect} here", forward.listen),
-        (_, Some(connect)) => format!("{} -> {connect}", forward.listen),
-        (_, None) => format!("{} -> SOCKS5", forward.listen),
-    }
-}
-
-fn spoken(seconds: f64) -> String {
-    match seconds {
-        seconds if seconds < 60.0 => format!("{seconds:.0} s"),
-        seconds if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
-        seconds => format!("{:.1} h", seconds / 3600.0),
-    }
 }

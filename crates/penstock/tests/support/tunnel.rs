@@ -126,6 +126,13 @@ impl Place {
         Running { child, out, err }
     }
 
+    /// Kills the host's end of every connection.
+    pub fn break_connections(&self) {
+        for session in super::sshd::children_of(self.sshd.pid()) {
+            kill(Pid::from_raw(session.cast_signed()), Signal::SIGKILL).unwrap();
+        }
+    }
+
     /// Everything that a run could leave is gone.
     #[track_caller]
     pub fn is_clean(&self) {

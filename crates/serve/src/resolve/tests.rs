@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use logic::health::State as HealthState;
 
 use super::*;
+use crate::per_backend::FIRST_LIMIT;
 use crate::report::fixture;
 use crate::state::lock;
 

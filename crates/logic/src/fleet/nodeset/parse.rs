@@ -74,6 +74,7 @@ impl<'a> Parser<'a> {
         }
         let mut set = NodeSet::new();
         for name in expand(term)? {
+            let name = without_brackets(name);
             if name.contains(['*', '?']) {
                 let found = self.matching(&name, term.at)?;
                 if found.is_empty() && kind == Kind::Unite {
@@ -428,6 +429,15 @@ fn check_address(inside: &str, before: &str, behind: &str, at: usize) -> Result<
         harmless(inside)
     );
     Err(trouble(at, what, "write [2001:db8::1]:22, or node[1-5]"))
+}
+
+/// `[2001:db8::1]` is the host `2001:db8::1`, as ssh calls it, so that both spellings are one host. With a port the brackets stay.
+fn without_brackets(name: String) -> String {
+    let (user, host) = name.split_at(name.rfind('@').map_or(0, |at| at + 1));
+    match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(address) => format!("{user}{address}"),
+        None => name,
+    }
 }
 
 /// Refuses what no host is called: such a name would be an option to a command, or a path in a directory of outputs.

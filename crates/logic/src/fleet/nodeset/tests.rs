@@ -62,9 +62,12 @@ fn addresses_of_ipv6_are_no_ranges() {
         names("[2001:db8::1]:22,me@[fe80::1%eth0]:2222,2001:db8::7"),
         "[2001:db8::1]:22 me@[fe80::1%eth0]:2222 2001:db8::7"
     );
+    // Without a port both spellings are one host.
+    assert_eq!(names("[::1],::1,me@[fe80::1%eth0],[::1]!::1"), "me@fe80::1%eth0");
+    assert_eq!(names("[::1],::1"), "::1");
     assert_eq!(names("me@web[1-2]:2222"), "me@web1:2222 me@web2:2222");
     let set = NodeSet::parse("[2001:db8::2],[2001:db8::1],a2,a1", &mut NoGroups).unwrap();
-    assert_eq!(set.to_string(), "[2001:db8::1],[2001:db8::2],a[1-2]");
+    assert_eq!(set.to_string(), "2001:db8::[1-2],a[1-2]");
 }
 
 #[test]

@@ -139,6 +139,14 @@ fn host_and_port(text: &str) -> Option<(String, Option<&str>)> {
     (!host.is_empty()).then(|| (host.to_owned(), port.filter(|port| !port.is_empty())))
 }
 
+/// `[2001:db8::1]` and `[2001:db8::1]:22`, the address without its brackets. No name of a host looks like that.
+pub(super) fn bracketed(text: &str) -> Option<(String, Option<u16>)> {
+    let (host, port) = host_and_port(text.starts_with('[').then_some(text)?)?;
+    let address = host.split_once('%').map_or(host.as_str(), |(address, _)| address);
+    address.parse::<std::net::Ipv6Addr>().ok()?;
+    Some((host, port.map(|port| some_port(port).ok_or(())).transpose().ok()?))
+}
+
 fn some_port(text: &str) -> Option<u16> {
     value::port(text).filter(|port| *port > 0)
 }

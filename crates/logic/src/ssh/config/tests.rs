@@ -215,6 +215,17 @@ fn names_that_a_shell_would_take_apart_are_refused() {
         assert!(Asked::parse(typed).is_none(), "{typed}");
     }
     assert_eq!(Asked::parse("ssh://you@web1:2222").unwrap().port, Some(2222));
+    for (typed, user, host, port) in [
+        ("[::1]", None, "::1", None),
+        ("me@[fe80::1%eth0]:2222", Some("me"), "fe80::1%eth0", Some(2222)),
+        ("::1", None, "::1", None),
+        // Names, as ssh takes them.
+        ("[web1]", None, "[web1]", None),
+        ("web1:22", None, "web1:22", None),
+    ] {
+        let asked = Asked::parse(typed).unwrap();
+        assert_eq!((asked.user.as_deref(), &*asked.host, asked.port), (user, host, port), "{typed}");
+    }
 }
 
 #[test]

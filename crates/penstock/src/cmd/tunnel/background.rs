@@ -1,0 +1,125 @@
+//! `penstock tunnel up --detach`: a process of its own for the tunnel, watched until that is up.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use fleet::tunnel::{Asked, Places, UP, ask};
+use logic::tunnel::plan::Tunnel;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::table::table;
+use super::{asked, with_causes};
+use crate::output::{Failure, complain, plain_lines, print};
+
+/// Starts a process for the tunnel, tells what that says, and returns when it is up. What ends this before ends the process, too,
+/// and it takes down what it has begun.
+pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
+    let name = tunnel.name.as_ref();
+    if asked(places, name, Asked::Status).await?.is_some() {
+        return Err(Failure::runtime(format!("tunnel {name} is up already")));
+    }
+    places.make().map_err(|error| Failure::runtime(with_causes(&error)))?;
+    let log = places.undo.join(format!("{name}.log"));
+    let failed = |error| Failure::runtime(format!("cannot write to {}: {error}", log.display()));
+    let said = File::create(&log).map_err(failed)?;
+    let mut says = Says { file: File::open(&log).map_err(failed)?, rest: Vec::new() };
+    let mut ends = Ends::install()?;
+    let program = std::env::current_exe()?;
+    let arguments = std::env::args_os().skip(1).map(|argument| match argument == "--detach" {
+        true => "--background".into(),
+        false => argument,
+    });
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    // Ctrl-C in this terminal is not meant for it once it is up; until then we pass it on.
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let mut child = command.spawn()?;
+    let mut ended_by = None;
+    loop {
+        says.tell();
+        if let Some(status) = child.try_wait()? {
+            says.tell();
+            remove(&log);
+            let own = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
+            return Err(Failure::Status(ended_by.or(own).unwrap_or(1)));
+        }
+        if let Ok(Some(status)) = ask(places, name, Asked::Status).await
+            && status.step == UP
+            && status.process == child.id()
+            && ended_by.is_none()
+        {
+            says.tell();
+            complain(&format!(
+                "tunnel {name}: runs in the background: process {}, which writes to {}; `penstock tunnel down {name}` ends it\n",
+                status.process,
+                log.display()
+            ));
+            return print(&plain_lines(&table(&status)));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            code = ends.next() => {
+                complain(&format!("tunnel {name}: it is not up yet, and is taken down\n"));
+                ended_by = Some(code);
+                // It has not been waited for, so the number is still its own.
+                let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM);
+            }
+        }
+    }
+}
+
+/// The signals that mean the end.
+struct Ends {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Ends {
+    fn install() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for one of them: the exit code that it stands for.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.interrupt.recv() => 130,
+            _ = self.terminate.recv() => 143,
+            _ = self.hangup.recv() => 129,
+        }
+    }
+}
+
+/// What a process writes to a file, passed on as it comes.
+struct Says {
+    file: File,
+    /// A line without its end.
+    rest: Vec<u8>,
+}
+
+impl Says {
+    fn tell(&mut self) {
+        // A file of ours: if it cannot be read, the process still says by its end how it went.
+        let _ = self.file.read_to_end(&mut self.rest);
+        if let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') {
+            let lines: Vec<u8> = self.rest.drain(..=end).collect();
+            complain(&plain_lines(&String::from_utf8_lossy(&lines)));
+        }
+    }
+}
+
+fn remove(log: &Path) {
+    // All of it has been told; left behind, it would only be old.
+    let _ = std::fs::remove_file(log);
+}
+
+const LOOK: Duration = Duration::from_millis(30);

@@ -1,0 +1,221 @@
+//! What `penstock tunnel status` and `down` say, and whom they believe.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use support::tunnel::Place;
+use support::{eventually, secs};
+
+const NOBODY: u32 = 65_534;
+
+/// Somebody on the control socket of a tunnel that does not run, as this user. It tells what it hears.
+struct Forger(Child, BufReader<std::process::ChildStdout>);
+
+impl Forger {
+    fn listen(socket: &Path, uid: u32, answer: &str) -> Self {
+        fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let program = "import os, socket, sys\n\
+            s = socket.socket(socket.AF_UNIX)\n\
+            s.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o777); os.setuid(int(sys.argv[2])); s.listen(16)\n\
+            print('listens', flush=True)\n\
+            kept = []\n\
+            while True:\n\
+            \x20   c, _ = s.accept()\n\
+            \x20   print('heard', c.recv(64), flush=True)\n\
+            \x20   kept.append(c)\n\
+            \x20   if not sys.argv[3]: continue\n\
+            \x20   try: c.sendall(sys.argv[3].encode()); c.shutdown(socket.SHUT_WR)\n\
+            \x20   except OSError: pass\n";
+        let mut child = Command::new("python3")
+            .args(["-c", program])
+            .arg(socket)
+            .args([&uid.to_string(), answer])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut says = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        says.read_line(&mut line).unwrap();
+        assert_eq!(line, "listens\n");
+        Self(child, says)
+    }
+
+    /// Ends it; what it heard.
+    fn heard(mut self) -> String {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+        let mut heard = String::new();
+        self.1.read_to_string(&mut heard).unwrap();
+        heard
+    }
+}
+
+impl Drop for Forger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const FORGED: &str = r#"{"tunnel":"nas","host":"forged\u001b[2J","process":1,"step":"\u001b]0;up\u0007","connection":"up",
+    "since":1.0,"connections":1,"error":null,"mounted":"\u009b31m","forwards":[{"name":"db","kind":"local",
+    "listen":"127.0.0.1:1\u001b[1A","connect":"\u202e","check":"tcp","service":"answers","since":1.0,"said":"\u001b[2J",
+    "open":0,"total":0,"sent":0,"received":0,"error":"\u001b[2J"}]}"#;
+
+fn has_no_controls(text: &str) -> bool {
+    !text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}')
+}
+
+#[test]
+fn the_socket_of_another_user_gets_no_word_and_is_not_believed() {
+    let place = Place::new();
+    let forger = Forger::listen(&place.path("run/penstock/tunnel-nas.sock"), NOBODY, FORGED);
+    for arguments in [&["status"][..], &["status", "nas"], &["status", "--json"], &["down", "nas"]] {
+        let ran = place.run(arguments);
+        ran.code(1).says("tunnel nas was not asked").says("uid 65534").says("tunnel-nas.sock");
+        assert!(!format!("{}{}", ran.out, ran.err).contains("forged"), "{}{}", ran.out, ran.err);
+    }
+    let heard = forger.heard();
+    assert!(heard.lines().count() == 4 && heard.lines().all(|line| line == "heard b''"), "{heard}");
+}
+
+#[test]
+fn a_runtime_directory_that_others_made_or_can_write_to_is_named_and_not_used() {
+    let place = Place::new();
+    place.configure(
+        "[tunnel.nas]\nhost = \"far\"\n[tunnel.nas.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    let directory = place.path("run/penstock");
+    let forger = Forger::listen(&place.path("run/penstock/tunnel-nas.sock"), 0, FORGED);
+    let every = [
+        &["status"][..],
+        &["down", "nas"],
+        &["up", "nas"],
+        &["up", "nas", "--detach"],
+        &["check", "nas"],
+        &["unwind"],
+    ];
+    let refused = |how: &str| {
+        for arguments in every {
+            place.run(arguments).code(1).says(&place.shown("run/penstock")).says(how);
+        }
+        place.run(&["with", "nas", "--", "true"]).code(125).says(how);
+    };
+    std::os::unix::fs::chown(&directory, Some(NOBODY), None).unwrap();
+    refused("(uid 65534), and we are root (uid 0)");
+    std::os::unix::fs::chown(&directory, Some(0), None).unwrap();
+    fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    refused("can be written to by others (mode 0777)");
+    fs::rename(&directory, place.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(place.path("elsewhere"), &directory).unwrap();
+    refused("is a link or a file");
+    assert_eq!(forger.heard(), "");
+}
+
+#[test]
+fn what_a_tunnel_says_is_harmless_and_one_that_says_nothing_holds_up_nobody() {
+    let place = Place::new();
+    let forged = Forger::listen(&place.path("run/penstock/tunnel-nas.sock"), 0, FORGED);
+    fs::set_permissions(place.path("run/penstock"), std::os::unix::fs::PermissionsExt::from_mode(0o700))
+        .unwrap();
+    for arguments in [&["status"][..], &["status", "--json"], &["check", "nas"]] {
+        place.configure(
+            "[tunnel.nas]\nhost = \"far\"\n[tunnel.nas.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+        );
+        let ran = place.run(arguments);
+        ran.code(0).says("127.0.0.1:1");
+        assert!(has_no_controls(&ran.out) && has_no_controls(&ran.err), "{:?}{:?}", ran.out, ran.err);
+    }
+    drop(forged);
+    fs::remove_file(place.path("run/penstock/tunnel-nas.sock")).unwrap();
+    let endless = Forger::listen(&place.path("run/penstock/tunnel-nas.sock"), 0, &"[".repeat(100_000));
+    place.run(&["status"]).code(1).says("is not understood");
+    drop(endless);
+    fs::remove_file(place.path("run/penstock/tunnel-nas.sock")).unwrap();
+    let silent = Forger::listen(&place.path("run/penstock/tunnel-nas.sock"), 0, "");
+    for arguments in [&["status"][..], &["down", "nas"]] {
+        let begun = Instant::now();
+        place
+            .run(arguments)
+            .code(1)
+            .says("does not answer within 5 s")
+            .says(&format!("process {}", silent.0.id()));
+        assert!(begun.elapsed() < secs(30), "{arguments:?}");
+    }
+}
+
+/// Fields of the only tunnel that runs.
+fn status(place: &Place) -> serde_json::Value {
+    let ran = place.run(&["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    status[0].clone()
+}
+
+#[test]
+fn what_went_wrong_is_dated_and_marked_once_it_is_mended() {
+    let place = Place::new();
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = service.local_addr().unwrap();
+    drop(service);
+    let config = format!(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nlisten = \"unix:$D/db.sock\"\nconnect = \"{address}\"\ncheck = \"none\"\n"
+    );
+    place.configure(&config);
+    let up = place.start(&["up", "t"]);
+    up.wait_for(": up");
+    let fresh = place.run(&["status"]);
+    assert!(!fresh.out.contains("last"), "{}", fresh.out);
+    let connect = || UnixStream::connect(place.path("db.sock")).unwrap();
+    assert_eq!(connect().read(&mut [0]).unwrap(), 0);
+    eventually("the error", secs(10), || place.run(&["status"]).out.contains("last error").then_some(()));
+    place.run(&["status"]).says("last error 0 s ago: far could not connect to");
+    assert_eq!(status(&place)["forwards"][0]["error_mended"], false);
+    // The service comes back, and then the connection breaks, and is made anew.
+    let service = TcpListener::bind(address).unwrap();
+    let _open = connect();
+    service.accept().unwrap();
+    eventually("mended", secs(10), || (status(&place)["forwards"][0]["error_mended"] == true).then_some(()));
+    place.run(&["status"]).says(" ago, well since: far could not connect to");
+    place.break_connections();
+    up.wait_for("connected to far again");
+    place.run(&["status"]).says("last loss ").says(" ago, well since: ");
+    let told = status(&place);
+    assert!(told["error_mended"] == true && told["error_age"].as_f64().unwrap() < 60.0, "{told}");
+    place.run(&["down", "t"]).code(0);
+    place.is_clean();
+}
+
+#[test]
+fn a_tunnel_that_goes_to_the_background_tells_each_step_until_it_is_up() {
+    let place = Place::new();
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = service.local_addr().unwrap();
+    place.configure(&format!("[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"{address}\"\n"));
+    let up = place.run(&["up", "t", "--detach"]);
+    up.code(0).says("-> far").says("answers: accepts connections").says("runs in the background: process ");
+    place.run(&["up", "t", "--detach"]).code(1).says("is up already");
+    place.run(&["down", "t"]).code(0);
+    place.is_clean();
+    // A host that cannot be reached: each attempt is told, and Ctrl-C leaves nothing behind.
+    let text = fs::read_to_string(place.path("ssh_config")).unwrap();
+    place.write("ssh_config", &format!("Host far\n HostName 127.0.0.1\n Port 1\n{text}"));
+    let up = place.start(&["up", "t", "--detach"]);
+    up.wait_for("next attempt in");
+    up.signal(nix::sys::signal::Signal::SIGINT);
+    up.finish().code(130).says("nobody listens there").says("it is not up yet");
+    place.is_clean();
+    assert!(!place.path("state/penstock/undo/t.log").exists());
+    place.run(&["status"]).code(0).says("no tunnel runs");
+    place.run(&["up", "t", "--detach", "--once"]).code(1).says("nobody listens there");
+    place.is_clean();
+    assert!(!place.path("state/penstock/undo/t.log").exists());
+}
