@@ -13,6 +13,7 @@ use logic::fleet::waves::{StopIf, Waves};
 use tokio::sync::mpsc;
 
 pub mod board;
+pub mod copy;
 pub mod engine;
 pub mod input;
 pub mod journal;
@@ -55,7 +56,16 @@ impl Host {
     }
 }
 
-/// What every host does.
+/// What is done with every host.
+#[derive(Debug, Clone)]
+pub enum Job {
+    /// It runs a command.
+    Command(Order),
+    /// Files are copied to it or from it.
+    Copy(copy::Order),
+}
+
+/// A command for every host.
 #[derive(Debug, Clone)]
 pub struct Order {
     /// The command, as the remote shell gets it.
@@ -119,7 +129,7 @@ pub struct Plan {
     /// On these hosts.
     pub hosts: Vec<Host>,
     /// This.
-    pub order: Order,
+    pub job: Job,
     /// With this.
     pub engine: Engine,
     /// So many at once.
@@ -139,12 +149,25 @@ pub struct Outcome {
     pub elapsed: Duration,
     /// The exit status.
     pub status: Status,
+    /// What was done.
+    pub done: Done,
     /// Hosts without a leash though one was wanted.
     pub unleashed: Vec<usize>,
     /// What could not be kept, and of whom.
     pub lost: Vec<(usize, String)>,
     /// Whether to offer that what never started is done again.
     pub again: Again,
+}
+
+/// What was done with the hosts that ended well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// They ran a command.
+    Ran,
+    /// They got all this together.
+    Put(ssh::Moved),
+    /// All this came from them together.
+    Got(ssh::Moved),
 }
 
 /// Whether hosts that never started can just be done again.
@@ -161,7 +184,7 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
     let (up_to, up) = mpsc::unbounded_channel();
     let shared = Arc::new(turn::Shared {
         hosts: plan.hosts,
-        order: plan.order,
+        job: plan.job,
         engine: plan.engine,
         board,
         brake: brake.clone(),
@@ -201,7 +224,8 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
     let patience = (brake.now() != Stop::No).then_some(PATIENCE);
     let written = out.finish(patience).await;
     let held_back = at < count && brake.now() == Stop::No;
-    let kept = shared.journal.is_some() && !matches!(shared.order.input, Input::Spool(_));
+    let spooled = matches!(&shared.job, Job::Command(order) if matches!(order.input, Input::Spool(_)));
+    let kept = shared.journal.is_some() && !spooled;
     let again = if kept && !held_back { Again::Fine } else { Again::NotOffered };
     let mut status = Status::worst(&endings);
     if !written.lost.is_empty() {
@@ -219,7 +243,11 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
     if let Some(journal) = &shared.journal {
         journal.finish(status, &written.hashes);
     }
-    Outcome { endings, elapsed, status, unleashed: schedule.unleashed, lost: written.lost, again }
+    let done = match &shared.job {
+        Job::Command(_) => Done::Ran,
+        Job::Copy(order) => order.done(),
+    };
+    Outcome { endings, elapsed, status, done, unleashed: schedule.unleashed, lost: written.lost, again }
 }
 
 /// The endings, as they come.

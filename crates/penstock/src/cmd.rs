@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod bench_ssh;
 pub mod check;
+pub mod copy;
 pub mod ctl;
 pub mod demo;
 pub mod documents;

@@ -5,7 +5,7 @@
 //! - `cmd/ctl.rs` talks to a running front door; `ctl/client.rs` is the protocol
 //! - `cmd/demo.rs` shows all of it in one command; `demo/` holds its backends, certificates, traffic and table
 //! - `cmd/host.rs` and `cmd/known_hosts.rs` show and change who is known; decisions are in `crates/logic`, files in `crates/ssh`
-//! - `cmd/run.rs` runs a command on many hosts; all of that is in `crates/fleet`
+//! - `cmd/run.rs` runs a command on many hosts, `cmd/copy.rs` copies files to and from them; all of that is in `crates/fleet`
 //! - `cmd/lab.rs` starts SSH hosts to try things on; all of them are in `crates/ssh`
 //! - `cmd/bench.rs` measures; all of that is in `crates/bench`
 //! - `cmd/tls_grade.rs` rates listeners; all of that is in `crates/grade`
@@ -51,6 +51,8 @@ fn main() -> ExitCode {
         Command::Ctl(arguments) => cmd::ctl::run(&arguments),
         Command::Demo(arguments) => cmd::demo::run(&arguments),
         Command::Run(arguments) => cmd::run::run(&arguments),
+        Command::Put(arguments) => cmd::copy::put(&arguments),
+        Command::Get(arguments) => cmd::copy::get(&arguments),
         Command::Host(arguments) => cmd::host::run(&arguments),
         Command::KnownHosts(arguments) => cmd::known_hosts::run(&arguments),
         Command::Lab(arguments) => cmd::lab::run(&arguments),
@@ -97,6 +99,8 @@ enum Command {
     Ctl(cmd::ctl::Arguments),
     Demo(cmd::demo::Arguments),
     Run(Box<cmd::run::Arguments>),
+    Put(Box<cmd::copy::PutArguments>),
+    Get(Box<cmd::copy::GetArguments>),
     Host(cmd::host::Arguments),
     KnownHosts(cmd::known_hosts::Arguments),
     Lab(cmd::lab::Arguments),

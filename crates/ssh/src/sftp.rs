@@ -2,9 +2,14 @@
 
 mod get;
 mod put;
+mod tree;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+
+pub use get::{Allowance, Links};
+pub use put::{Change, Put};
+pub use tree::{Tree, TreeError};
 
 use logic::fleet::ending::{Failure, Phase, Reason, Remote};
 use russh_sftp::client::RawSftpSession;
@@ -19,10 +24,20 @@ use crate::trouble::{failure, harmless};
 /// A channel for files.
 pub struct Sftp {
     raw: Arc<RawSftpSession>,
-    /// Requests that may wait for an answer at once, per file.
+    /// Requests that may wait for an answer at once.
     in_flight: usize,
+    /// Bytes of a file in one request.
+    chunk: Chunk,
+    /// Whether the server tells how much room is left on its disks.
+    tells_room: bool,
     /// Whether the server can rename over a file that exists.
     replaces: Replaces,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Chunk {
+    read: u32,
+    write: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,14 +59,20 @@ pub struct Moved {
 #[derive(Debug, Error)]
 pub enum TransferError {
     /// On this machine.
-    #[error("{doing} {}: {source}", .path.display())]
+    #[error("{doing} {path}: {source}")]
     Here {
         /// Such as `read` or `write`.
         doing: &'static str,
-        /// The file.
-        path: PathBuf,
+        /// The file, harmless on a terminal.
+        path: String,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// A file of ours is not any more what it was when the copying began.
+    #[error("{path} was changed while it was copied")]
+    Moving {
+        /// Which, harmless on a terminal.
+        path: String,
     },
     /// On the host.
     #[error("{doing} {path} there: {said}")]
@@ -66,24 +87,54 @@ pub enum TransferError {
     /// Neither a file, a directory nor a symbolic link.
     #[error("{path} is no file, directory or symbolic link: such things cannot be copied")]
     Special {
-        /// Which.
+        /// Which, harmless on a terminal.
         path: String,
     },
-    /// A name that could leave the directory it is in.
+    /// A name that could leave the directory it is in, or that no file has here.
     #[error("the server lists a file with the name {name}, which is none")]
     Name {
         /// As it was sent, harmless on a terminal.
         name: String,
     },
+    /// A symbolic link that leads out of what is copied.
+    #[error("the link {path} leads out of what is copied, to {to}")]
+    Outside {
+        /// Which, harmless on a terminal.
+        path: String,
+        /// Where to, harmless on a terminal.
+        to: String,
+    },
     /// A tree deeper than any real one: perhaps a loop.
     #[error("{path} is more than {DEEPEST} directories deep")]
     Deep {
-        /// Where it was given up.
+        /// Where it was given up, harmless on a terminal.
         path: String,
     },
-    /// A name that is no text, or not in UTF-8: the library can send only that.
-    #[error("the name of {} is not in UTF-8", .0.display())]
-    NotText(PathBuf),
+    /// More bytes than are wanted.
+    #[error("it is more than {most} bytes with {path}")]
+    Large {
+        /// The limit.
+        most: u64,
+        /// Where it was given up, harmless on a terminal.
+        path: String,
+    },
+    /// More files and directories than are wanted.
+    #[error("there are more than {most} files and directories, with those in {path}")]
+    Many {
+        /// The limit.
+        most: u64,
+        /// Where it was given up, harmless on a terminal.
+        path: String,
+    },
+    /// What is there to be copied into is no directory.
+    #[error("{path} is no directory there, and more than one thing is to go into it")]
+    NoDirectory {
+        /// Which, harmless on a terminal.
+        path: String,
+    },
+    /// A fault of this program.
+    #[error("internal error: a task broke: {0}; please report this")]
+    Broken(String),
 }
 
 impl Session {
@@ -102,43 +153,50 @@ impl Session {
         let version = raw.init().await.map_err(broken)?;
         let has = |extension: &str| version.extensions.contains_key(extension);
         let replaces = if has(POSIX_RENAME) { Replaces::Atomically } else { Replaces::No };
+        let mut chunk = Chunk { read: CHUNK, write: CHUNK };
         if has(russh_sftp::extensions::LIMITS)
             && let Ok(limits) = raw.limits().await
         {
-            raw.set_limits(limits.into());
+            let limits: russh_sftp::client::rawsession::Limits = limits.into();
+            // A write has its handle, at most 256 bytes, and five numbers around its bytes.
+            let packet = limits.packet_len.map_or(u64::MAX, |packet| packet.saturating_sub(512));
+            let within = |limit: Option<u64>| {
+                let least = limit.unwrap_or(u64::MAX).min(packet).clamp(1, u64::from(CHUNK));
+                u32::try_from(least).unwrap_or(CHUNK)
+            };
+            chunk = Chunk { read: within(limits.read_len), write: within(limits.write_len) };
+            raw.set_limits(limits);
         }
         let in_flight = match self.purpose() {
             Purpose::Commands => 16,
             Purpose::Bulk => 128,
         };
-        Ok(Sftp { raw: Arc::new(raw), in_flight, replaces })
+        let tells_room = has(russh_sftp::extensions::STATVFS);
+        Ok(Sftp { raw: Arc::new(raw), in_flight, chunk, tells_room, replaces })
     }
 }
 
 impl Sftp {
-    /// Puts `from` over `to`, if there is a way at once.
-    async fn rename(&self, from: &str, to: &str) -> Result<(), TransferError> {
-        if self.replaces == Replaces::Atomically {
-            let mut names = Vec::new();
-            for name in [from, to] {
-                let length = u32::try_from(name.len()).unwrap_or(u32::MAX);
-                names.extend_from_slice(&length.to_be_bytes());
-                names.extend_from_slice(name.as_bytes());
-            }
-            let answer = self.raw.extended(POSIX_RENAME, names).await;
-            return match answer {
-                Ok(Packet::Status(status)) if status.status_code == StatusCode::Ok => Ok(()),
-                Ok(Packet::Status(status)) => Err(there("rename into place", to, &Error::Status(status))),
-                Ok(_) => Err(there("rename into place", to, &Error::UnexpectedPacket)),
-                Err(fault) => Err(there("rename into place", to, &fault)),
-            };
+    /// At most so many requests of 32 KiB wait for an answer at once: what a copy takes of this machine's memory.
+    #[must_use]
+    pub fn at_most(mut self, in_flight: usize) -> Self {
+        self.in_flight = in_flight.clamp(1, self.in_flight);
+        self
+    }
+
+    /// Renames over what is there, in one step.
+    async fn replace(&self, from: &str, to: &str) -> Result<(), Error> {
+        let mut names = Vec::new();
+        for name in [from, to] {
+            let length = u32::try_from(name.len()).unwrap_or(u32::MAX);
+            names.extend_from_slice(&length.to_be_bytes());
+            names.extend_from_slice(name.as_bytes());
         }
-        if self.raw.rename(from, to).await.is_ok() {
-            return Ok(());
+        match self.raw.extended(POSIX_RENAME, names).await? {
+            Packet::Status(status) if status.status_code == StatusCode::Ok => Ok(()),
+            Packet::Status(status) => Err(Error::Status(status)),
+            _ => Err(Error::UnexpectedPacket),
         }
-        // Version 3 refuses to rename over something.
-        let _ = self.raw.remove(to).await;
-        self.raw.rename(from, to).await.map(drop).map_err(|fault| there("rename into place", to, &fault))
     }
 
     async fn is_directory(&self, path: &str) -> bool {
@@ -169,12 +227,13 @@ fn mode_only(mode: u32) -> FileAttributes {
     FileAttributes { permissions: Some(mode), ..FileAttributes::empty() }
 }
 
-fn text(path: &Path) -> Result<&str, TransferError> {
-    path.to_str().ok_or_else(|| TransferError::NotText(path.to_owned()))
+fn here(doing: &'static str, path: &Path, source: std::io::Error) -> TransferError {
+    TransferError::Here { doing, path: shown(path), source }
 }
 
-fn here(doing: &'static str, path: &Path, source: std::io::Error) -> TransferError {
-    TransferError::Here { doing, path: path.to_owned(), source }
+/// A path of this machine, harmless on a terminal.
+fn shown(path: &Path) -> String {
+    harmless(&path.to_string_lossy())
 }
 
 fn there(doing: &'static str, path: &str, fault: &Error) -> TransferError {
@@ -196,11 +255,31 @@ fn said(fault: &Error) -> String {
     }
 }
 
+/// A path there as SFTP takes it: it begins where we are logged in, and no shell reads `~`.
+fn path_there(path: &str) -> &str {
+    match path.strip_prefix('~') {
+        Some("") => ".",
+        Some(rest) if rest.starts_with('/') => match rest.trim_start_matches('/') {
+            "" => ".",
+            rest => rest,
+        },
+        _ => path,
+    }
+}
+
+/// Work on files, where it delays nobody.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|fault| Err(std::io::Error::other(fault)))
+}
+
 /// A name beside `path` that nobody else uses, on the way to it.
 fn beside(path: &str) -> String {
     let (directory, name) = path.rsplit_once('/').map_or(("", path), |(directory, name)| (directory, name));
     let slash = if path.contains('/') { "/" } else { "" };
-    let short: String = name.chars().take(100).collect();
+    // With four bytes a character it is still a name: 255 bytes are.
+    let short: String = name.chars().take(50).collect();
     format!("{directory}{slash}.{short}.{:08x}", fastrand::u32(..))
 }
 

@@ -8,9 +8,19 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use logic::fleet::ending::{Phase, Reason};
-use ssh::{Moved, TransferError};
+use ssh::{Allowance, Links, Moved, Put, Sftp, TransferError, Tree, TreeError};
 use support::session;
 use support::sshd::Sshd;
+
+async fn put(sftp: &Sftp, from: &Path, to: &str) -> Result<Moved, TransferError> {
+    let tree = Tree::read(&[from.to_owned()]).unwrap();
+    Put::new(sftp, &tree, to).run(&|_| ()).await
+}
+
+async fn get(sftp: &Sftp, from: &str, to: &Path) -> Result<Moved, TransferError> {
+    let allowance = Allowance { bytes: 1 << 30, entries: 1000, links: Links::Inside };
+    sftp.get(from, to, allowance, &|_| ()).await
+}
 
 fn data(length: usize) -> Vec<u8> {
     (0..length).map(|place| (place * 31 % 251) as u8).collect()
@@ -31,9 +41,9 @@ async fn a_file_goes_there_and_back_with_its_mode() {
         fs::write(&from, data(length)).unwrap();
         fs::set_permissions(&from, fs::Permissions::from_mode(0o750)).unwrap();
         let moved = Moved { files: 1, bytes: length as u64 };
-        assert_eq!(sftp.put(&from, to.to_str().unwrap()).await.unwrap(), moved);
+        assert_eq!(put(&sftp, &from, to.to_str().unwrap()).await.unwrap(), moved);
         assert_eq!((fs::read(&to).unwrap(), mode(&to)), (data(length), 0o750));
-        assert_eq!(sftp.get(to.to_str().unwrap(), &back).await.unwrap(), moved);
+        assert_eq!(get(&sftp, to.to_str().unwrap(), &back).await.unwrap(), moved);
         assert_eq!((fs::read(&back).unwrap(), mode(&back)), (data(length), 0o750));
     }
     assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1, "a temporary file stayed");
@@ -53,13 +63,13 @@ async fn a_tree_goes_there_and_back() {
     }
     symlink("deep/deeper", tree.join("link")).unwrap();
     fs::set_permissions(tree.join("deep/deeper"), fs::Permissions::from_mode(0o555)).unwrap();
-    let moved = sftp.put(&tree, there.path().to_str().unwrap()).await.unwrap();
+    let moved = put(&sftp, &tree, there.path().to_str().unwrap()).await.unwrap();
     assert_eq!(moved.files, 40);
     let copy = there.path().join("tree");
     assert_eq!(mode(&copy.join("deep/deeper")), 0o555);
     assert_eq!(fs::read_link(copy.join("link")).unwrap(), Path::new("deep/deeper"));
     let back = here.path().join("back");
-    assert_eq!(sftp.get(copy.to_str().unwrap(), &back).await.unwrap(), moved);
+    assert_eq!(get(&sftp, copy.to_str().unwrap(), &back).await.unwrap(), moved);
     for number in 0..40 {
         assert_eq!(fs::read(back.join(format!("deep/deeper/{number} file"))).unwrap(), data(number * 1000));
     }
@@ -74,13 +84,13 @@ async fn a_file_that_cannot_be_written_leaves_the_old_one_and_says_why() {
     let here = tempfile::tempdir().unwrap();
     let from = here.path().join("from");
     fs::write(&from, "new").unwrap();
-    let failure = sftp.put(&from, "/proc/nothing").await.unwrap_err();
+    let failure = put(&sftp, &from, "/proc/nothing").await.unwrap_err();
     assert!(matches!(&failure, TransferError::There { .. }), "{failure}");
-    let failure = sftp.get("/no/such/file", &here.path().join("to")).await.unwrap_err();
+    let failure = get(&sftp, "/no/such/file", &here.path().join("to")).await.unwrap_err();
     assert_eq!(failure.to_string(), "look at \"/no/such/file\" there: no such file or directory");
-    let failure = sftp.put(&here.path().join("missing"), "x").await.unwrap_err();
-    assert!(failure.to_string().starts_with("look at "), "{failure}");
-    let failure = sftp.get("/dev/zero", &here.path().join("zero")).await.unwrap_err();
+    let failure = Tree::read(&[here.path().join("missing")]).unwrap_err();
+    assert!(matches!(failure, TreeError::Here { doing: "look at", .. }), "{failure}");
+    let failure = get(&sftp, "/dev/zero", &here.path().join("zero")).await.unwrap_err();
     assert!(matches!(failure, TransferError::Special { .. }), "{failure}");
     assert_eq!(fs::read_dir(here.path()).unwrap().count(), 1);
 }
@@ -91,7 +101,7 @@ async fn a_file_without_a_size_is_read_to_its_end() {
     let sftp = session(&sshd).await.sftp().await.unwrap();
     let here = tempfile::tempdir().unwrap();
     let to = here.path().join("version");
-    sftp.get("/proc/version", &to).await.unwrap();
+    get(&sftp, "/proc/version", &to).await.unwrap();
     assert_eq!(fs::read(&to).unwrap(), fs::read("/proc/version").unwrap());
 }
 

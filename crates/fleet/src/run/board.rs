@@ -1,6 +1,6 @@
 //! Where every host stands: written by its task, read by the progress line and the scheduler.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use logic::fleet::ending::Phase;
@@ -25,7 +25,7 @@ pub struct Counts {
     pub left: usize,
     /// On their way up.
     pub starting: usize,
-    /// Running the command.
+    /// Running the command, or copying.
     pub running: usize,
     /// Done, and well.
     pub well: usize,
@@ -39,6 +39,8 @@ pub struct Board {
     begin: Instant,
     rows: Vec<Row>,
     names: Vec<String>,
+    /// Bytes of files, copied to or from hosts.
+    bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +54,8 @@ impl Board {
     /// For hosts of these names, all queued.
     #[must_use]
     pub fn new(names: Vec<String>) -> Self {
-        Self { begin: Instant::now(), rows: names.iter().map(|_| Row::default()).collect(), names }
+        let rows = names.iter().map(|_| Row::default()).collect();
+        Self { begin: Instant::now(), rows, names, bytes: AtomicU64::new(0) }
     }
 
     /// A host's name.
@@ -89,6 +92,17 @@ impl Board {
         STAGES[usize::from(code).min(STAGES.len() - 1)]
     }
 
+    /// Adds bytes of files that have been copied.
+    pub fn copied(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of files that have been copied so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// How far a host got.
     #[must_use]
     pub fn phase(&self, host: usize) -> Phase {
@@ -105,7 +119,7 @@ impl Board {
         for host in 0..self.rows.len() {
             *match self.stage(host) {
                 Stage::At(Phase::Queued) | Stage::Waiting => &mut counts.left,
-                Stage::At(Phase::Run) => &mut counts.running,
+                Stage::At(Phase::Run | Phase::Copy) => &mut counts.running,
                 Stage::At(_) => &mut counts.starting,
                 Stage::Well => &mut counts.well,
                 Stage::Failed => &mut counts.failed,
@@ -132,7 +146,7 @@ impl Board {
     }
 }
 
-const STAGES: [Stage; 10] = [
+const STAGES: [Stage; 11] = [
     Stage::At(Phase::Queued),
     Stage::At(Phase::Resolve),
     Stage::At(Phase::Connect),
@@ -140,6 +154,7 @@ const STAGES: [Stage; 10] = [
     Stage::At(Phase::Authenticate),
     Stage::At(Phase::Start),
     Stage::At(Phase::Run),
+    Stage::At(Phase::Copy),
     Stage::Waiting,
     Stage::Well,
     Stage::Failed,
@@ -157,7 +172,7 @@ mod tests {
             assert_eq!(board.stage(host), stage);
         }
         let counts = board.counts();
-        assert_eq!(counts, Counts { left: 2, starting: 5, running: 1, well: 1, failed: 1 });
-        assert_eq!(board.at_work().len(), 6);
+        assert_eq!(counts, Counts { left: 2, starting: 5, running: 2, well: 1, failed: 1 });
+        assert_eq!(board.at_work().len(), 7);
     }
 }

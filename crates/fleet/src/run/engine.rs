@@ -95,6 +95,14 @@ impl Engine {
         }
     }
 
+    /// The connection of a way, for files: only our own client has one.
+    pub(super) fn session<'a>(&self, way: &'a Way) -> Option<&'a ssh::Session> {
+        match way {
+            Way::Native(way) => Some(way.session()),
+            Way::OpenSsh => None,
+        }
+    }
+
     /// Sends the command.
     pub(super) async fn exec(&self, host: &Host, way: &Way, command: &str) -> Result<Running, Failure> {
         match (self, way) {

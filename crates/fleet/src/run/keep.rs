@@ -139,7 +139,7 @@ impl Kept {
 }
 
 /// A host's name as a file name, another one for every host: what a path must not hold is written as `%2F`.
-fn file_name(host: &str) -> String {
+pub(super) fn file_name(host: &str) -> String {
     let mut name = String::new();
     for (at, c) in host.char_indices() {
         if c == '/' || c == '%' || c.is_control() || (at == 0 && c == '.') {

@@ -45,6 +45,13 @@ pub(super) struct Way {
 }
 
 impl Way {
+    /// For files.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl Way {
     pub(super) async fn exec(&self, command: &str) -> Result<Running, Failure> {
         let process = self.session.exec(command, &Exec::default()).await?;
         let input = Writer::Native(process.stdin());

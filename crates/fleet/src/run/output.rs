@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use logic::fleet::ending::Ending;
+use ssh::Moved;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::engine::Stream;
@@ -26,6 +27,8 @@ enum Message {
         ending: Ending,
         took: Duration,
     },
+    /// What was copied to or from a host.
+    Copied(usize, Moved),
     /// A line about the run, for standard error.
     Note(String),
     Tick,
@@ -54,6 +57,14 @@ pub trait View: Send {
     /// # Errors
     /// It cannot be written to `out`.
     fn output(&mut self, host: usize, stream: Stream, bytes: &[u8], out: &mut dyn Write) -> io::Result<()>;
+
+    /// This was copied to or from a host, which is done next.
+    ///
+    /// # Errors
+    /// It cannot be written to `out`.
+    fn copied(&mut self, _host: usize, _moved: Moved, _out: &mut dyn Write) -> io::Result<()> {
+        Ok(())
+    }
 
     /// A host is done.
     ///
@@ -115,6 +126,10 @@ impl Outbox {
     pub(super) async fn output(&self, host: usize, stream: Stream, bytes: Bytes) {
         let room = Arc::clone(&self.room).acquire_owned().await.ok();
         let _ = self.to.send(Message::Output { host, stream, bytes, _room: room });
+    }
+
+    pub(super) fn copied(&self, host: usize, moved: Moved) {
+        let _ = self.to.send(Message::Copied(host, moved));
     }
 
     pub(super) fn ended(&self, host: usize, ending: Ending, took: Duration) {
@@ -198,6 +213,7 @@ impl Printer {
                 keep.ended(host);
                 view.ended(host, &ending, took, out)
             }
+            Message::Copied(host, moved) => view.copied(host, moved, out),
             Message::Note(line) => {
                 self.flush();
                 self.clear();

@@ -32,6 +32,9 @@ impl Progress {
             counts.left,
             seconds(elapsed)
         );
+        if self.board.bytes() > 0 {
+            line.push_str(&format!("  {}", bytes(self.board.bytes())));
+        }
         if let Some((host, phase, took)) = self.board.at_work().first()
             && *took >= Duration::from_secs(1)
         {
@@ -67,6 +70,21 @@ impl Progress {
     }
 }
 
+/// `312 bytes`, `4.0 kB`, `1.2 GB`.
+pub(super) fn bytes(count: u64) -> String {
+    let units = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if count < 1000 {
+        return format!("{count} {}", if count == 1 { "byte" } else { "bytes" });
+    }
+    let mut amount = count as f64 / 1000.0;
+    let mut unit = 0;
+    while amount >= 999.95 && unit + 1 < units.len() {
+        amount /= 1000.0;
+        unit += 1;
+    }
+    format!("{amount:.1} {}", units[unit])
+}
+
 /// `0.4 s`, `12 s`, `3 min 5 s`.
 pub(super) fn seconds(time: Duration) -> String {
     let whole = time.as_secs();
@@ -74,5 +92,18 @@ pub(super) fn seconds(time: Duration) -> String {
         0..10 => format!("{:.1} s", time.as_secs_f64()),
         10..120 => format!("{whole} s"),
         _ => format!("{} min {} s", whole / 60, whole % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_have_the_unit_in_which_they_are_short() {
+        let told = [0, 1, 999, 1000, 999_949, 999_950, 1_234_567, u64::MAX].map(bytes);
+        let expected =
+            ["0 bytes", "1 byte", "999 bytes", "1.0 kB", "999.9 kB", "1.0 MB", "1.2 MB", "18.4 EB"];
+        assert_eq!(told, expected);
     }
 }

@@ -1,24 +1,22 @@
 //! What is said at the end of a run, on standard error.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
-use logic::fleet::ending::{Ending, Remote};
+use logic::fleet::ending::Remote;
 use logic::fleet::nodeset;
 use logic::fleet::verdict::{Status, groups};
-
 use serde_json::{Value, json};
 
-use super::progress::seconds;
-use super::{Again, Outcome};
+use super::progress::{bytes, seconds};
+use super::{Again, Done, Outcome};
 
 /// How a run ended, for a human.
 #[must_use]
 pub fn text(names: &[String], outcome: &Outcome) -> String {
-    let mut text = endings(names, &outcome.endings, outcome.elapsed);
+    let mut text = endings(names, outcome);
     let left = outcome.endings.iter().any(|ending| ending.remote() == Remote::NeverStarted);
     if left && outcome.again == Again::Fine {
-        text.push_str("again: penstock run --again never-started\n");
+        let _ = writeln!(text, "again: penstock {} --again never-started", command(outcome.done));
     }
     if !outcome.unleashed.is_empty() {
         let hosts: Vec<String> = outcome.unleashed.iter().map(|host| names[*host].clone()).collect();
@@ -55,7 +53,7 @@ pub fn json(names: &[String], outcome: &Outcome) -> Value {
         |hosts: &[usize]| hosts.iter().map(|host| names[*host].as_str()).collect::<Vec<_>>().join(",");
     let lost: Vec<Value> =
         outcome.lost.iter().map(|(host, why)| json!({ "host": names[*host], "why": why })).collect();
-    json!({
+    let mut value = json!({
         "event": "summary",
         "hosts": names.len(),
         "well": outcome.endings.iter().filter(|ending| ending.is_success()).count(),
@@ -64,29 +62,53 @@ pub fn json(names: &[String], outcome: &Outcome) -> Value {
         "groups": groups,
         "unleashed": named(&outcome.unleashed),
         "lost": lost,
-    })
+    });
+    if let (Some(value), Done::Put(moved) | Done::Got(moved)) = (value.as_object_mut(), outcome.done) {
+        value.insert("files".to_owned(), json!(moved.files));
+        value.insert("bytes".to_owned(), json!(moved.bytes));
+    }
+    value
 }
 
-fn endings(names: &[String], endings: &[Ending], elapsed: Duration) -> String {
+/// Which command of ours does that.
+fn command(done: Done) -> &'static str {
+    match done {
+        Done::Ran => "run",
+        Done::Put(_) => "put",
+        Done::Got(_) => "get",
+    }
+}
+
+fn endings(names: &[String], outcome: &Outcome) -> String {
+    let endings = &outcome.endings;
+    let unclear = match outcome.done {
+        Done::Ran => "may have run",
+        Done::Put(_) | Done::Got(_) => "may have changed",
+    };
     let count =
         |remote| endings.iter().filter(|ending| ending.remote() == remote && !ending.is_success()).count();
     let well = endings.iter().filter(|ending| ending.is_success()).count();
     let mut text = format!("{} {}: {well} well", endings.len(), plural(endings.len()));
-    for (remote, words) in [
-        (Remote::Ended, "failed"),
-        (Remote::NeverStarted, "never started"),
-        (Remote::Unknown, "may have run"),
-    ] {
+    for (remote, words) in
+        [(Remote::Ended, "failed"), (Remote::NeverStarted, "never started"), (Remote::Unknown, unclear)]
+    {
         if count(remote) > 0 {
             let _ = write!(text, ", {} {words}", count(remote));
         }
     }
-    let _ = writeln!(text, "  ({})", seconds(elapsed));
+    if let Done::Put(moved) | Done::Got(moved) = outcome.done {
+        let files = if moved.files == 1 { "file" } else { "files" };
+        let _ = write!(text, ", {} {files}, {}", moved.files, bytes(moved.bytes));
+    }
+    let _ = writeln!(text, "  ({})", seconds(outcome.elapsed));
     let groups = groups(names.iter().map(String::as_str).zip(endings));
     let mut headline = None;
     for group in &groups {
         let about = match group.status {
-            Status::Unknown => "may have run, and may still run: look before you run it again",
+            Status::Unknown if outcome.done == Done::Ran => {
+                "may have run, and may still run: look before you run it again"
+            }
+            Status::Unknown => "may have changed: copy again, or look there",
             Status::NeverStarted => "never started: safe to run again",
             Status::Identity => "not who they should be, or unknown: nothing was sent",
             _ => "failed",

@@ -17,12 +17,12 @@ use super::input::Input;
 use super::journal::Journal;
 use super::output::Outbox;
 use super::stop::{Brake, Stop, Why, cut, stopped};
-use super::{Host, Order};
+use super::{Host, Job, Order, copy};
 
 /// What all turns of a run share.
 pub(super) struct Shared {
     pub(super) hosts: Vec<Host>,
-    pub(super) order: Order,
+    pub(super) job: Job,
     pub(super) engine: Engine,
     pub(super) board: Arc<Board>,
     pub(super) brake: Brake,
@@ -41,9 +41,17 @@ pub(super) struct Finished {
 
 /// Takes the turn of a host.
 pub(super) async fn take(shared: Arc<Shared>, host: usize) -> Finished {
+    let order = match &shared.job {
+        Job::Command(order) => order,
+        Job::Copy(order) => {
+            let ending = copy::take(&shared, host, order).await.unwrap_or_else(Ending::Failed);
+            return Finished { ending, hold: Hold::Unclear };
+        }
+    };
     let mut turn = Turn {
         stop: shared.brake.watch(),
         shared: &shared,
+        order,
         host,
         began: Instant::now(),
         mark: None,
@@ -60,6 +68,7 @@ pub(super) async fn take(shared: Arc<Shared>, host: usize) -> Finished {
 
 struct Turn<'a> {
     shared: &'a Shared,
+    order: &'a Order,
     host: usize,
     stop: watch::Receiver<Stop>,
     began: Instant,
@@ -78,26 +87,47 @@ enum Cause {
     TimedOutAt(Phase),
 }
 
-impl Turn<'_> {
-    async fn go(&mut self) -> Result<Ending, Failure> {
-        let shared = self.shared;
-        let (host, order) = (&shared.hosts[self.host], &shared.order);
-        let on_phase = |phase| shared.board.set(self.host, Stage::At(phase));
+impl Shared {
+    /// Gets ready to send, and writes down that it is going to be.
+    pub(super) async fn connect(
+        &self,
+        host: usize,
+        stop: &mut watch::Receiver<Stop>,
+    ) -> Result<Way, Failure> {
+        let on_phase = |phase| self.board.set(host, Stage::At(phase));
         on_phase(Phase::Resolve);
+        let never_started = |phase, reason, detail| Failure {
+            phase,
+            reason,
+            detail,
+            advice: None,
+            remote: Remote::NeverStarted,
+        };
         let way = tokio::select! {
             biased;
-            stop = stopped(&mut self.stop) => return Err(self.never_started(stop)),
-            way = shared.engine.connect(host, &on_phase) => way?,
+            stop = stopped(stop) => {
+                return Err(never_started(self.board.phase(host), Reason::Stopped, why(stop).to_owned()));
+            }
+            way = self.engine.connect(&self.hosts[host], &on_phase) => way?,
         };
-        if let Some(journal) = &shared.journal
-            && let Err(error) = journal.sent(self.host)
+        if let Some(journal) = &self.journal
+            && let Err(error) = journal.sent(host)
         {
             let detail = format!("not sent, since the record of this run cannot be written: {error}");
-            return Err(self.failure(Phase::Start, Reason::Local, Remote::NeverStarted, detail));
+            return Err(never_started(Phase::Start, Reason::Local, detail));
         }
         if let Way::Native(_) = way {
             on_phase(Phase::Start);
         }
+        Ok(way)
+    }
+}
+
+impl Turn<'_> {
+    async fn go(&mut self) -> Result<Ending, Failure> {
+        let shared = self.shared;
+        let (host, order) = (&shared.hosts[self.host], self.order);
+        let way = shared.connect(self.host, &mut self.stop).await?;
         let (command, input) = self.command();
         let patience = order.connect_timeout;
         let running = tokio::select! {
@@ -117,7 +147,7 @@ impl Turn<'_> {
 
     /// What is sent, and what its input is.
     fn command(&mut self) -> (String, Input) {
-        let order = &self.shared.order;
+        let order = &self.order;
         let leashed = order.leash == Leash::Wanted && self.shared.engine.can_leash() == Leash::Wanted;
         if !leashed {
             return (order.command.clone(), order.input.clone());
@@ -147,8 +177,8 @@ impl Turn<'_> {
         let mut mark_due = None;
         loop {
             let limit = match phase {
-                Phase::Run => self.shared.order.timeout,
-                _ => Some(self.shared.order.connect_timeout),
+                Phase::Run => self.order.timeout,
+                _ => Some(self.order.connect_timeout),
             };
             let late = limit.map(|limit| since + limit);
             let cause = |phase| match (phase, limit) {
@@ -171,7 +201,7 @@ impl Turn<'_> {
                     Happening::Phase(next) => {
                         phase = next;
                         since = tokio::time::Instant::now();
-                        mark_due = (phase == Phase::Run && self.held.is_some()).then(|| since + self.shared.order.connect_timeout * MARK_WAIT);
+                        mark_due = (phase == Phase::Run && self.held.is_some()).then(|| since + self.order.connect_timeout * MARK_WAIT);
                         self.reached(phase);
                     }
                     Happening::Output(stream, bytes) => {
@@ -238,7 +268,7 @@ impl Turn<'_> {
             (Ending::Signalled { .. } | Ending::Exited(TERMINATED), Some(mark))
                 if self.gave_up && mark.hold() == Hold::Leashed =>
             {
-                let limit = (self.shared.order.connect_timeout * MARK_WAIT).as_secs_f32();
+                let limit = (self.order.connect_timeout * MARK_WAIT).as_secs_f32();
                 let detail = format!(
                     "its leash took longer than {limit} s, and may have ended it; --connect-timeout gives it more"
                 );
@@ -257,7 +287,7 @@ impl Turn<'_> {
             }
             Cause::TimedOutAt(phase) => (
                 Reason::TimedOut,
-                format!("{phase} took longer than {} s", self.shared.order.connect_timeout.as_secs_f32()),
+                format!("{phase} took longer than {} s", self.order.connect_timeout.as_secs_f32()),
             ),
         };
         let leashed = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed);
@@ -321,11 +351,6 @@ impl Turn<'_> {
         }
     }
 
-    fn never_started(&self, stop: Stop) -> Failure {
-        let phase = self.shared.board.phase(self.host);
-        self.failure(phase, Reason::Stopped, Remote::NeverStarted, why(stop).to_owned())
-    }
-
     fn failure(&self, phase: Phase, reason: Reason, remote: Remote, detail: String) -> Failure {
         Failure { phase, reason, detail, advice: None, remote }
     }
@@ -355,7 +380,7 @@ pub(super) fn broken() -> Ending {
     })
 }
 
-async fn until(at: Option<tokio::time::Instant>) {
+pub(super) async fn until(at: Option<tokio::time::Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
@@ -371,7 +396,7 @@ async fn close(held: &mut Option<Writer>) {
 /// What a shell makes of TERM.
 const TERMINATED: u32 = 128 + 15;
 /// How long a command has to end after each signal.
-const GRACE: Duration = Duration::from_secs(3);
+pub(super) const GRACE: Duration = Duration::from_secs(3);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long the mark of a leash may take, in limits of a step: start files that go first may take their time.
 const MARK_WAIT: u32 = 2;

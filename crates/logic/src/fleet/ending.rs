@@ -19,6 +19,8 @@ pub enum Phase {
     Start,
     /// The server said that it runs.
     Run,
+    /// Files are on their way.
+    Copy,
 }
 
 impl Phase {
@@ -33,6 +35,7 @@ impl Phase {
             Self::Authenticate => "authenticate",
             Self::Start => "start",
             Self::Run => "run",
+            Self::Copy => "copy",
         }
     }
 }
@@ -80,6 +83,8 @@ pub enum Reason {
     Lost,
     /// The other side closed the channel without saying how the command ended.
     NoStatus,
+    /// A file could not be read or written on the host, or what it sent cannot be taken.
+    NotCopied,
     /// Stopped by us: Ctrl-C, or the stop condition of a wave.
     Stopped,
     /// Something on this machine: descriptors, memory, a full disk.
@@ -108,6 +113,7 @@ impl Reason {
             Self::ChannelRefused => "channel-refused",
             Self::Lost => "lost",
             Self::NoStatus => "no-status",
+            Self::NotCopied => "not-copied",
             Self::Stopped => "stopped",
             Self::Local => "local",
         }

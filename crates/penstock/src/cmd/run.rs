@@ -1,35 +1,25 @@
 //! `penstock run`: a command on many hosts at once. The running is in `crates/fleet`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fleet::run::board::Board;
 use fleet::run::engine::Leash;
 use fleet::run::input::{Input, Spool};
-use fleet::run::journal::Journal;
-use fleet::run::keep::Keep;
-use fleet::run::output::{Outbox, Sinks};
-use fleet::run::progress::Progress;
-use fleet::run::stop::{Brake, Stop, Why};
-use fleet::run::terminal::Terminal;
-use fleet::run::{Limits, Order, Outcome, Parallel, Pause, Plan, Steps, summary};
+use fleet::run::stop::{Brake, Why};
+use fleet::run::{Job, Order};
 use logic::fleet::script;
-use logic::fleet::verdict::Status;
-use logic::fleet::waves::{StopIf, Waves};
-use ssh::identity::Identities;
-use tokio::sync::Notify;
 
-use crate::output::{Failure, complain, plain, plain_lines, print};
+use self::course::{Course, Keyboard};
+use crate::output::{Failure, complain};
 
-mod again;
-mod engines;
-mod hosts;
+pub mod again;
+pub mod course;
+pub mod engines;
+pub mod hosts;
 mod keys;
 pub mod mpssh;
-mod show;
+pub mod pace;
+pub mod show;
 
 /// Run a command on many hosts at once, over SSH
 ///
@@ -48,27 +38,8 @@ pub struct Arguments {
     show: show::Arguments,
     #[command(flatten)]
     engine: engines::Arguments,
-    /// At most so many hosts at once [default: adapts itself, up to 1,000]
-    #[arg(long, short, value_name = "N", help_heading = "Pace", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    parallel: Option<u32>,
-    /// Time between two starts, in milliseconds [default: 0]
-    #[arg(long, value_name = "MS", help_heading = "Pace")]
-    delay: Option<u64>,
-    /// Limit of each step up to the start of the command, in seconds [default: 10]
-    #[arg(long, value_name = "SECONDS", value_parser = time, help_heading = "Pace")]
-    connect_timeout: Option<Duration>,
-    /// Limit of the command, in seconds; it is ended on the host when that has passed [default: none]
-    #[arg(long, short, value_name = "SECONDS", value_parser = time, help_heading = "Pace")]
-    timeout: Option<Duration>,
-    /// A few hosts first: numbers of hosts, shares like 10%, and all, as in 1,10%,all
-    #[arg(long, value_name = "SIZES", help_heading = "Waves")]
-    waves: Option<Waves>,
-    /// Start no further wave if this is so: failed>2%, failed>3, or differs (outputs are not all the same)
-    #[arg(long, value_name = "CONDITION", requires = "waves", help_heading = "Waves")]
-    stop_if: Option<StopIf>,
-    /// Wait for Enter between waves, or for so many seconds
-    #[arg(long, value_name = "SECONDS", requires = "waves", num_args = 0..=1, require_equals = true, value_parser = time, help_heading = "Waves")]
-    pause: Option<Option<Duration>>,
+    #[command(flatten)]
+    pace: pace::Arguments,
     /// Send our standard input to every host
     #[arg(long, conflicts_with = "script", help_heading = "Input")]
     stdin: bool,
@@ -122,16 +93,6 @@ connection is gone, so that is not left running if this program is killed. What 
 of systemd) is ended neither then nor by Ctrl-C or --timeout. Hosts where something else than a shell takes the command (a
 forced command, an appliance) want --no-leash.";
 
-fn time(text: &str) -> Result<Duration, String> {
-    let seconds: f64 =
-        text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
-    if seconds > 0.0 && seconds <= 1e7 {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err("a number of seconds is above 0".to_owned())
-    }
-}
-
 /// Which of two engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EngineName {
@@ -160,101 +121,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.script.is_none() && arguments.command.is_empty() {
         return Err(Failure::usage("no command\n  hint: penstock run -w web1 uptime"));
     }
-    let sessions = sessions(&arguments)?;
-    // Two threads: a handshake is mostly computing, and a thread more costs memory and little else.
-    let threads = std::thread::available_parallelism().map_or(2, usize::from).min(4);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-    let status = runtime.block_on(whole(&arguments, names, sessions))?;
-    // Threads that wait for a terminal or a slow reader must not hold up the end.
-    runtime.shutdown_background();
-    match status {
-        Status::Well => Ok(()),
-        status => Err(Failure::Status(status.code())),
-    }
-}
-
-async fn whole(arguments: &Arguments, names: Vec<String>, sessions: usize) -> Result<Status, Failure> {
-    let brake = Brake::default();
-    let board = Arc::new(Board::new(names.clone()));
-    let quiet_line = !std::io::stderr().is_terminal() || arguments.show.is_quiet();
-    let keep = match &arguments.show.directory {
-        Some(directory) => Keep::files(directory, &names)
-            .map_err(|error| Failure::usage(format!("cannot write to {}: {error}", directory.display())))?,
-        None => Keep::hashes(names.len()),
+    let course = Course {
+        names,
+        pace: &arguments.pace,
+        engine: &arguments.engine,
+        show: &arguments.show,
+        about: again::remember(&arguments),
+        on_stop: "ending the command on all hosts; Ctrl-C again to let go at once",
+        keyboard: if arguments.stdin { Keyboard::Input } else { Keyboard::Free },
+        local_files: 0,
     };
-    let terminal = Arc::new(Terminal::default());
-    let enter = Arc::new(Notify::new());
-    let steps = steps(arguments, &enter)?;
-    let order = order(arguments, &brake)?;
-    let engines::Ready { engine, hosts, identities } =
-        arguments.engine.ready(&names, arguments.connect_timeout.unwrap_or(CONNECT_TIMEOUT), &terminal)?;
-    let sinks = Sinks {
-        view: arguments.show.view(&hosts),
-        keep,
-        progress: (!quiet_line).then(|| Progress::new(Arc::clone(&board), Arc::clone(&terminal), COLUMNS)),
-    };
-    let journal = again::directory().and_then(|directory| {
-        let about = again::remember(arguments);
-        Journal::begin(&directory, &again::id(), &about, &names)
-            .inspect_err(|error| {
-                complain(&format!("note: this run is not recorded: {}: {error}\n", directory.display()))
-            })
-            .ok()
-    });
-    let out = Outbox::open(sinks, brake.clone())?;
-    let said = out.clone();
-    brake.obey_signals(move |stop| {
-        said.note(match stop {
-            Stop::AtOnce(_) => "letting go at once".to_owned(),
-            _ => "ending the command on all hosts; Ctrl-C again to let go at once".to_owned(),
-        });
-    })?;
-    if !quiet_line {
-        let ticker = out.clone();
-        tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(TICK);
-            loop {
-                ticks.tick().await;
-                ticker.tick();
-            }
-        });
-    }
-    if !arguments.stdin && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
-        keys::listen(out.clone(), Arc::clone(&enter), terminal);
-    }
-    let limits = Limits {
-        parallel: arguments.parallel.map_or(Parallel::Adaptive, |count| Parallel::Fixed(count as usize)),
-        sessions,
-        delay: Duration::from_millis(arguments.delay.unwrap_or(0)),
-    };
-    let plan = Plan { hosts, order, engine, limits, steps, journal };
-    let outcome = fleet::run::run(plan, board, brake, out).await;
-    if let Some(identities) = &identities {
-        tell_notes(arguments, identities, outcome.status)?;
-    }
-    // Moves and rotations of keys that were seen on the way.
-    for error in identities.map(|identities| identities.flush().failed).unwrap_or_default() {
-        complain(&format!("note: {}\n", plain(&error.to_string())));
-    }
-    tell(arguments, &names, &outcome)?;
-    Ok(outcome.status)
-}
-
-fn steps(arguments: &Arguments, enter: &Arc<Notify>) -> Result<Option<Steps>, Failure> {
-    let Some(waves) = arguments.waves.clone() else { return Ok(None) };
-    let pause = match arguments.pause {
-        None => Pause::None,
-        Some(Some(time)) => Pause::For(time),
-        Some(None) if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() => {
-            Pause::Enter(Arc::clone(enter))
-        }
-        Some(None) => {
-            return Err(Failure::usage(
-                "--pause waits for Enter, and there is no terminal\n  hint: --pause=30 waits for 30 seconds",
-            ));
-        }
-    };
-    Ok(Some(Steps { waves, stop_if: arguments.stop_if, pause }))
+    course.run(|brake, _| Ok(Job::Command(order(&arguments, brake)?)))
 }
 
 fn order(arguments: &Arguments, brake: &Brake) -> Result<Order, Failure> {
@@ -289,69 +166,10 @@ fn order(arguments: &Arguments, brake: &Brake) -> Result<Order, Failure> {
         input,
         leash: if arguments.no_leash { Leash::None } else { Leash::Wanted },
         nonce,
-        connect_timeout: arguments.connect_timeout.unwrap_or(CONNECT_TIMEOUT),
-        timeout: arguments.timeout,
+        connect_timeout: arguments.pace.connect_timeout(),
+        timeout: arguments.pace.timeout,
     })
 }
 
-/// Sessions that the descriptors of this process allow.
-fn sessions(arguments: &Arguments) -> Result<usize, Failure> {
-    let limit = usize::try_from(sys::descriptors::raise_limit()?).unwrap_or(usize::MAX);
-    let open = sys::descriptors::open_count().unwrap_or(16);
-    let files = if arguments.show.directory.is_some() { 2 } else { 0 };
-    let each = arguments.engine.descriptors() + files;
-    let wanted = arguments.parallel.map_or(MOST, |count| count as usize);
-    let room = limit.saturating_sub(open + RESERVE) / each;
-    if room == 0 {
-        return Err(Failure::runtime(format!("{limit} descriptors are too few for a single host")));
-    }
-    Ok(room.min(wanted))
-}
-
-/// What was noticed of hosts that are who they should be: that they moved.
-fn tell_notes(arguments: &Arguments, identities: &Identities, status: Status) -> Result<(), Failure> {
-    for (host, note) in identities.take_notes() {
-        if arguments.show.json {
-            let line = serde_json::json!({ "event": "note", "host": host, "text": note });
-            print_line(&line, status)?;
-        } else if !arguments.show.is_quiet() {
-            complain(&format!("{}\n", plain(&note)));
-        }
-    }
-    Ok(())
-}
-
-fn tell(arguments: &Arguments, names: &[String], outcome: &Outcome) -> Result<(), Failure> {
-    if arguments.show.json {
-        // Whoever reads JSON reads all of it there.
-        let line = summary::json(names, outcome);
-        return print_line(&line, outcome.status);
-    }
-    let mut text = String::new();
-    if outcome.status != Status::Well || !arguments.show.is_quiet() {
-        text.push_str(&summary::text(names, outcome));
-    }
-    complain(&plain_lines(&text));
-    Ok(())
-}
-
-/// A line of JSON. Standard output that was lost before has been told.
-fn print_line(line: &serde_json::Value, status: Status) -> Result<(), Failure> {
-    match print(&format!("{line}\n")) {
-        Err(Failure::OutputClosed) | Ok(()) => Ok(()),
-        Err(_) if status >= Status::OutputLost => Err(Failure::Status(status.code())),
-        Err(error) => {
-            let _ = error.report();
-            Err(Failure::Status(Status::OutputLost.code()))
-        }
-    }
-}
-
-const MOST: usize = 1_000;
-/// Standard streams, the runtime, the agent, name servers, the journal.
-const RESERVE: usize = 48;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const COLUMNS: usize = 80;
-const TICK: Duration = Duration::from_millis(200);
 /// Linux takes 128 KiB in one argument; the leash needs some of it.
 const LONGEST: usize = 100 * 1024;

@@ -31,28 +31,35 @@ pub struct Told {
 impl Fleet {
     /// `h1` to `h9` are one sshd; `away` refuses connections.
     pub fn of(sshd: &Sshd) -> Self {
+        Self::of_each(&[sshd; 9])
+    }
+
+    /// `h1` is the first of these, `h2` the second and so on; `away` refuses connections.
+    pub fn of_each(sshds: &[&Sshd]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let config = home.path().join("ssh_config");
         let known = home.path().join("known_hosts");
-        let hosts: Vec<String> = (1..10).map(|number| format!("h{number}")).collect();
-        let names = format!("{},[{}]:{}", hosts.join(","), sshd.address, sshd.port);
-        fs::write(&known, format!("{names} {}\n", sshd.host_key())).unwrap();
         let pins = home.path().join("config/penstock/hosts");
         fs::create_dir_all(&pins).unwrap();
-        for host in &hosts {
-            let pin =
-                format!("id {host}\npin {} {} from=console 2026-03-01\n", sshd.host_key(), fingerprint(sshd));
+        let (mut text, mut keys) = (String::new(), String::new());
+        for (at, sshd) in sshds.iter().enumerate() {
+            let (host, key, address, port) =
+                (format!("h{}", at + 1), sshd.host_key(), sshd.address, sshd.port);
+            keys.push_str(&format!("{host},[{address}]:{port} {key}\n"));
+            let pin = format!("id {host}\npin {key} {} from=console 2026-03-01\n", fingerprint(sshd));
             fs::write(pins.join(format!("{host}.host")), pin).unwrap();
+            let client_key = sshd.client_key.display();
+            text.push_str(&format!(
+                "Host {host}\n  HostName {address}\n  Port {port}\n  User {}\n  IdentityFile {client_key}\n",
+                sshd.user
+            ));
         }
-        let text = format!(
-            "Host h*\n  HostName {}\n  Port {}\nHost away\n  HostName 127.0.0.1\n  Port 1\nHost h* away\n  User {}\n  IdentityFile {}\n  \
-             IdentitiesOnly yes\n  StrictHostKeyChecking yes\n  UserKnownHostsFile {}\n  GlobalKnownHostsFile none\n",
-            sshd.address,
-            sshd.port,
-            sshd.user,
-            sshd.client_key.display(),
+        text.push_str(&format!(
+            "Host away\n  HostName 127.0.0.1\n  Port 1\nHost h* away\n  IdentitiesOnly yes\n  StrictHostKeyChecking yes\n  \
+             UserKnownHostsFile {}\n  GlobalKnownHostsFile none\n",
             known.display()
-        );
+        ));
+        fs::write(&known, keys).unwrap();
         fs::write(&config, text).unwrap();
         Self { home, config }
     }
@@ -77,9 +84,14 @@ impl Fleet {
 
     /// `penstock run`, ready to start.
     pub fn command(&self, arguments: &[&str]) -> Command {
+        self.penstock("run", arguments)
+    }
+
+    /// A command that takes hosts as `run` does, ready to start.
+    pub fn penstock(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         clear_environment(&mut command);
-        command.arg("run");
+        command.arg(name);
         if !arguments.iter().any(|argument| ["--again", "--last"].contains(argument)) {
             command.arg("-F").arg(&self.config);
         }

@@ -1,4 +1,4 @@
-//! From a host. Nothing that the server says leads outside of the place where the copy goes.
+//! From a host. Nothing that the server says leads outside of the place where the copy goes, or goes on for ever.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
@@ -9,81 +9,144 @@ use russh_sftp::client::error::Error;
 use russh_sftp::protocol::{Data, FileAttributes, OpenFlags, StatusCode};
 use tokio::task::JoinSet;
 
-use super::put::blocking;
-use super::{CHUNK, DEEPEST, Kind, Moved, Sftp, TransferError, beside, here, kind, text, there};
+use super::{DEEPEST, Kind, Moved, Sftp, TransferError, beside, blocking, here, kind, path_there, there};
 use crate::trouble::harmless;
+
+/// What a host may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// Bytes in all files together.
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub entries: u64,
+    /// Which links are made here.
+    pub links: Links,
+}
+
+/// Which symbolic links are made here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// Those that stay within what is copied; others are an error.
+    Inside,
+    /// All, as they are there.
+    All,
+}
+
+/// What is left of an allowance, and what was done with the rest.
+struct Budget<'a> {
+    allowance: Allowance,
+    moved: Moved,
+    entries: u64,
+    on_bytes: &'a (dyn Fn(u64) + Sync),
+}
+
+/// A directory that is being copied.
+struct Level {
+    remote: String,
+    local: PathBuf,
+    mode: u32,
+    left: std::vec::IntoIter<Listed>,
+}
+
+/// As small as can be: there may be many.
+struct Listed {
+    name: Box<str>,
+    about: About,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct About {
+    mode: u32,
+    size: u64,
+}
+
+impl About {
+    fn of(attributes: &FileAttributes) -> Self {
+        Self { mode: attributes.permissions.unwrap_or(0o100_644), size: attributes.size.unwrap_or_default() }
+    }
+}
 
 impl Sftp {
     /// Copies a file, or a directory with all that is in it, to `local`, with modes (but for set-user-id and its like)
-    /// and symbolic links. A file appears whole or not at all. If `local` is a directory, the copy goes into it.
+    /// and symbolic links. A file appears whole or not at all; a directory that is there takes in what comes. `on_bytes`
+    /// is told of bytes that have arrived. When the future is dropped, only complete files stay.
     ///
     /// # Errors
-    /// Something could not be read there or written here.
-    pub async fn get(&self, remote: &str, local: &Path) -> Result<Moved, TransferError> {
-        let trimmed = remote.trim_end_matches('/');
-        let mut to = local.to_owned();
-        if tokio::fs::metadata(local).await.is_ok_and(|found| found.is_dir()) {
-            let name = trimmed.rsplit('/').next().unwrap_or_default();
-            if is_name(name) {
-                to.push(name);
-            }
-        }
+    /// Something could not be read there or written here, or is more than `allowance`. What was copied before stays.
+    pub async fn get(
+        &self,
+        remote: &str,
+        local: &Path,
+        allowance: Allowance,
+        on_bytes: &(dyn Fn(u64) + Sync),
+    ) -> Result<Moved, TransferError> {
+        let remote = path_there(remote);
         let found = self.raw.stat(remote).await.map_err(|fault| there("look at", remote, &fault))?;
-        let mut moved = Moved::default();
-        let mut modes = Vec::new();
-        let mut waiting = vec![(remote.to_owned(), to, found.attrs, 0_usize)];
-        while let Some((remote, local, attributes, depth)) = waiting.pop() {
-            let mode = attributes.permissions.unwrap_or(0o100_644);
-            match kind(mode) {
-                Kind::File => {
-                    moved.bytes += self.fetch(&remote, &local, &attributes).await?;
-                    moved.files += 1;
-                }
-                Kind::Directory if depth > DEEPEST => {
-                    return Err(TransferError::Deep { path: harmless(&remote) });
-                }
-                Kind::Directory => {
-                    make_directory(&local).await?;
-                    modes.push((local.clone(), mode & 0o777));
-                    for (name, attributes) in self.list(&remote).await? {
-                        let below = format!("{}/{name}", remote.trim_end_matches('/'));
-                        waiting.push((below, local.join(&name), attributes, depth + 1));
+        let mut budget = Budget { allowance, moved: Moved::default(), entries: 0, on_bytes };
+        let mut levels: Vec<Level> = Vec::new();
+        let top = About::of(&found.attrs);
+        if kind(top.mode) == Kind::Link {
+            // A link that was followed is none any more: a server that says so lies.
+            return Err(TransferError::Special { path: harmless(remote) });
+        }
+        let mut next = Some((remote.to_owned(), local.to_owned(), top));
+        loop {
+            if let Some((remote, local, about)) = next.take() {
+                budget.count(&remote)?;
+                match kind(about.mode) {
+                    Kind::File => self.fetch(&remote, &local, about, &mut budget).await?,
+                    Kind::Directory if levels.len() > DEEPEST => {
+                        return Err(TransferError::Deep { path: harmless(&remote) });
                     }
+                    Kind::Directory => {
+                        make_directory(&local).await?;
+                        let left = self.list(&remote, &budget).await?.into_iter();
+                        levels.push(Level { remote, local, mode: about.mode & 0o777, left });
+                    }
+                    Kind::Link => self.link(&remote, &local, levels.len(), &budget).await?,
+                    Kind::Special => return Err(TransferError::Special { path: harmless(&remote) }),
                 }
-                Kind::Link => {
-                    let leads = self.raw.readlink(&remote).await;
-                    let leads = leads.map_err(|fault| there("read the link", &remote, &fault))?;
-                    let leads = leads.files.into_iter().next().map(|file| file.filename).unwrap_or_default();
-                    let _ = tokio::fs::remove_file(&local).await;
-                    tokio::fs::symlink(&leads, &local)
-                        .await
-                        .map_err(|fault| here("make the link", &local, fault))?;
+            }
+            let Some(level) = levels.last_mut() else { return Ok(budget.moved) };
+            match level.left.next() {
+                Some(listed) => {
+                    let remote = format!("{}/{}", level.remote.trim_end_matches('/'), listed.name);
+                    next = Some((remote, level.local.join(&*listed.name), listed.about));
                 }
-                Kind::Special => return Err(TransferError::Special { path: harmless(&remote) }),
+                None => {
+                    // Last, since it may forbid writing into it.
+                    let mode = Permissions::from_mode(level.mode);
+                    let set = tokio::fs::set_permissions(&level.local, mode).await;
+                    set.map_err(|fault| here("set the mode of", &level.local, fault))?;
+                    levels.pop();
+                }
             }
         }
-        for (local, mode) in modes.into_iter().rev() {
-            tokio::fs::set_permissions(&local, Permissions::from_mode(mode))
-                .await
-                .map_err(|fault| here("set the mode of", &local, fault))?;
-        }
-        Ok(moved)
     }
 
-    async fn list(&self, remote: &str) -> Result<Vec<(String, FileAttributes)>, TransferError> {
+    async fn list(&self, remote: &str, budget: &Budget<'_>) -> Result<Vec<Listed>, TransferError> {
         let handle = self.raw.opendir(remote).await.map_err(|fault| there("list", remote, &fault))?.handle;
         let mut found = Vec::new();
+        let mut named = 0_u64;
         let listed = loop {
             match self.raw.readdir(&handle).await {
+                // OpenSSH's client takes that for the end, too.
+                Ok(names) if names.files.is_empty() => break Ok(found),
                 Ok(names) => {
-                    let names =
-                        names.files.into_iter().filter(|file| !matches!(file.filename.as_str(), "." | ".."));
-                    for file in names {
-                        if !is_name(&file.filename) {
-                            return Err(TransferError::Name { name: harmless(&file.filename) });
-                        }
-                        found.push((file.filename, file.attrs));
+                    named += names.files.len() as u64;
+                    // `.` and `..` are no entries.
+                    if named > budget.left().saturating_add(2) {
+                        break Err(budget.many(remote));
                     }
+                    let wrong =
+                        names.files.iter().find(|file| !is_name(&file.filename) && !is_dots(&file.filename));
+                    if let Some(wrong) = wrong {
+                        break Err(TransferError::Name { name: harmless(&wrong.filename) });
+                    }
+                    let real = names.files.into_iter().filter(|file| !is_dots(&file.filename));
+                    found.extend(
+                        real.map(|file| Listed { about: About::of(&file.attrs), name: file.filename.into() }),
+                    );
                 }
                 Err(Error::Status(status)) if status.status_code == StatusCode::Eof => break Ok(found),
                 Err(fault) => break Err(there("list", remote, &fault)),
@@ -93,37 +156,56 @@ impl Sftp {
         listed
     }
 
+    async fn link(
+        &self,
+        remote: &str,
+        local: &Path,
+        depth: usize,
+        budget: &Budget<'_>,
+    ) -> Result<(), TransferError> {
+        let read = self.raw.readlink(remote).await.map_err(|fault| there("read the link", remote, &fault))?;
+        let leads = read.files.into_iter().next().map(|file| file.filename).unwrap_or_default();
+        // The link lies in the directory that is `depth - 1` below the one that is copied.
+        if budget.allowance.links == Links::Inside && !stays_inside(&leads, depth.saturating_sub(1)) {
+            return Err(TransferError::Outside { path: harmless(remote), to: harmless(&leads) });
+        }
+        let (partial, to) = (Partial(beside_here(local)), local.to_owned());
+        let made = blocking(move || {
+            std::os::unix::fs::symlink(leads, &partial.0)?;
+            std::fs::rename(&partial.0, to)
+        });
+        made.await.map_err(|fault| here("make the link", local, fault))
+    }
+
     async fn fetch(
         &self,
         remote: &str,
         local: &Path,
-        attributes: &FileAttributes,
-    ) -> Result<u64, TransferError> {
-        let handle = self
-            .raw
-            .open(remote, OpenFlags::READ, FileAttributes::empty())
-            .await
-            .map_err(|fault| there("open", remote, &fault))?
-            .handle;
-        let temporary = PathBuf::from(beside(text(local)?));
-        let mode = attributes.permissions.unwrap_or(0o644) & 0o777;
-        let path = temporary.clone();
-        let created =
-            blocking(move || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)).await;
-        let fetched = match created {
-            Ok(file) => {
+        about: About,
+        budget: &mut Budget<'_>,
+    ) -> Result<(), TransferError> {
+        // What it says of itself saves the way; what comes is counted.
+        budget.room(about.size, remote)?;
+        let opened = self.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await;
+        let handle = opened.map_err(|fault| there("open", remote, &fault))?.handle;
+        let partial = Partial(beside_here(local));
+        let created = blocking(move || {
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial.0)?;
+            Ok((file, partial))
+        });
+        let fetched = match created.await {
+            Ok((file, partial)) => {
                 let file = Arc::new(file);
-                let size = attributes.size.unwrap_or_default();
-                match self.contents_of(&handle, remote, &file, &temporary, size).await {
-                    Ok(bytes) => place(file, &temporary, local, mode).await.map(|()| bytes),
+                match self.contents_of(&handle, remote, &file, local, about.size, budget).await {
+                    Ok(()) => place(file, partial, local, about.mode & 0o777).await,
                     Err(fault) => Err(fault),
                 }
             }
-            Err(fault) => Err(here("create", &temporary, fault)),
+            Err(fault) => Err(here("create a file for", local, fault)),
         };
         let _ = self.raw.close(&handle).await;
-        if fetched.is_err() {
-            let _ = tokio::fs::remove_file(&temporary).await;
+        if fetched.is_ok() {
+            budget.moved.files += 1;
         }
         fetched
     }
@@ -134,46 +216,116 @@ impl Sftp {
         handle: &str,
         remote: &str,
         file: &Arc<File>,
-        temporary: &Path,
+        local: &Path,
         size: u64,
-    ) -> Result<u64, TransferError> {
+        budget: &mut Budget<'_>,
+    ) -> Result<(), TransferError> {
         let mut reading: JoinSet<(u64, u32, Result<Data, Error>)> = JoinSet::new();
         let ask = |reading: &mut JoinSet<_>, offset: u64, length: u32| {
             let (raw, handle) = (Arc::clone(&self.raw), handle.to_owned());
             reading.spawn(async move { (offset, length, raw.read(handle, offset, length).await) });
         };
-        let (mut next, mut end, mut bytes) = (0_u64, u64::MAX, 0_u64);
+        let before = budget.moved.bytes;
+        let (mut next, mut end, mut reach) = (0_u64, u64::MAX, 0_u64);
         loop {
             while next < end && reading.len() < self.in_flight && (next < size || reading.is_empty()) {
-                ask(&mut reading, next, CHUNK);
-                next += u64::from(CHUNK);
+                ask(&mut reading, next, self.chunk.read);
+                next += u64::from(self.chunk.read);
             }
             let Some(done) = reading.join_next().await else { break };
-            let Ok((offset, length, answer)) = done else { continue };
+            // Without it a piece of the file would be missing.
+            let (offset, length, answer) =
+                done.map_err(|broken| TransferError::Broken(broken.to_string()))?;
             match answer {
                 Ok(Data { data, .. }) if !data.is_empty() && data.len() <= length as usize => {
                     let got = u32::try_from(data.len()).unwrap_or(length);
-                    if got < length && offset + u64::from(got) < end {
-                        ask(&mut reading, offset + u64::from(got), length - got);
+                    let until = offset + u64::from(got);
+                    reach = reach.max(until);
+                    if got < length && until < end {
+                        ask(&mut reading, until, length - got);
                     }
-                    bytes += u64::from(got);
+                    budget.take(u64::from(got), remote)?;
                     let file = Arc::clone(file);
-                    blocking(move || file.write_all_at(&data, offset))
-                        .await
-                        .map_err(|fault| here("write", temporary, fault))?;
+                    let written = blocking(move || file.write_all_at(&data, offset)).await;
+                    written.map_err(|fault| here("write", local, fault))?;
                 }
                 Ok(_) => return Err(there("read", remote, &Error::UnexpectedPacket)),
                 Err(Error::Status(status)) if status.status_code == StatusCode::Eof => end = end.min(offset),
                 Err(fault) => return Err(there("read", remote, &fault)),
             }
         }
-        Ok(bytes)
+        // It ended before something that came: it was made shorter meanwhile, and what is here has a hole.
+        if reach > end || budget.moved.bytes - before != reach {
+            return Err(TransferError::Moving { path: harmless(remote) });
+        }
+        Ok(())
     }
 }
 
-/// A name of one file in its directory.
+impl Budget<'_> {
+    fn left(&self) -> u64 {
+        self.allowance.entries.saturating_sub(self.entries)
+    }
+
+    fn count(&mut self, path: &str) -> Result<(), TransferError> {
+        if self.left() == 0 {
+            return Err(self.many(path));
+        }
+        self.entries += 1;
+        Ok(())
+    }
+
+    fn many(&self, path: &str) -> TransferError {
+        TransferError::Many { most: self.allowance.entries, path: harmless(path) }
+    }
+
+    fn room(&self, bytes: u64, path: &str) -> Result<(), TransferError> {
+        if bytes <= self.allowance.bytes.saturating_sub(self.moved.bytes) {
+            return Ok(());
+        }
+        Err(TransferError::Large { most: self.allowance.bytes, path: harmless(path) })
+    }
+
+    fn take(&mut self, bytes: u64, path: &str) -> Result<(), TransferError> {
+        self.room(bytes, path)?;
+        self.moved.bytes += bytes;
+        (self.on_bytes)(bytes);
+        Ok(())
+    }
+}
+
+/// A file that goes away unless it gets its own name.
+struct Partial(PathBuf);
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A name of one file in its directory, no longer than Linux has them.
 fn is_name(name: &str) -> bool {
-    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
+    !name.is_empty() && !is_dots(name) && name.len() <= LONGEST_NAME && !name.contains(['/', '\0'])
+}
+
+fn is_dots(name: &str) -> bool {
+    matches!(name, "." | "..")
+}
+
+/// Whether a link in a directory so many below the top leads to something below it. It may go up at its begin only:
+/// further on a name may be a link itself, and nobody knows how far up from there is.
+fn stays_inside(leads: &str, depth: usize) -> bool {
+    let mut parts = leads.split('/').filter(|part| !part.is_empty() && *part != ".").peekable();
+    let mut up = 0;
+    while parts.next_if_eq(&"..").is_some() {
+        up += 1;
+    }
+    !leads.is_empty() && !leads.starts_with('/') && up <= depth && parts.all(|part| part != "..")
+}
+
+fn beside_here(local: &Path) -> PathBuf {
+    // The name is not needed: it would only make it longer.
+    local.with_file_name(beside("part"))
 }
 
 async fn make_directory(local: &Path) -> Result<(), TransferError> {
@@ -185,11 +337,41 @@ async fn make_directory(local: &Path) -> Result<(), TransferError> {
     }
 }
 
-async fn place(file: Arc<File>, temporary: &Path, local: &Path, mode: u32) -> Result<(), TransferError> {
-    let (from, to) = (temporary.to_owned(), local.to_owned());
+async fn place(file: Arc<File>, partial: Partial, local: &Path, mode: u32) -> Result<(), TransferError> {
+    let to = local.to_owned();
     let placed = blocking(move || {
         file.set_permissions(Permissions::from_mode(mode))?;
-        std::fs::rename(from, to)
+        std::fs::rename(&partial.0, to)
     });
     placed.await.map_err(|fault| here("rename into place", local, fault))
+}
+
+const LONGEST_NAME: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_one_file_are_taken() {
+        let long = "x".repeat(256);
+        for bad in ["", ".", "..", "a/b", "/etc", "../x", "a\0b", &long] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+        for good in ["a", "...", "..a", "a b\n\x1b[2J", &long[1..]] {
+            assert!(is_name(good), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn links_lead_inside_only_if_nothing_can_lead_them_out() {
+        for (leads, depth) in [("a", 0), ("./a//b", 0), ("../a", 1), ("../../a/b", 2), (".", 0), ("..", 1)] {
+            assert!(stays_inside(leads, depth), "{leads} at {depth}");
+        }
+        for (leads, depth) in
+            [("/etc", 5), ("..", 0), ("../a", 0), ("../../a", 1), ("a/../../b", 1), ("a/..", 3), ("", 0)]
+        {
+            assert!(!stays_inside(leads, depth), "{leads} at {depth}");
+        }
+    }
 }

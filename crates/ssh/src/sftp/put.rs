@@ -1,181 +1,399 @@
-//! To a host.
+//! To a host. What is there is replaced whole or not at all, and what was begun is taken back when it is given up.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Arc;
 
 use russh_sftp::client::error::Error;
-use russh_sftp::protocol::{FileAttributes, OpenFlags, Status};
+use russh_sftp::protocol::{FileAttributes, OpenFlags, Status, StatusCode};
 use tokio::task::JoinSet;
 
-use super::{CHUNK, DEEPEST, Moved, Sftp, TransferError, beside, here, mode_only, text, there};
+use super::tree::{Entry, Kind, Seen, Tree};
+use super::{
+    Moved, Replaces, Sftp, TransferError, beside, blocking, here, mode_only, path_there, shown, there,
+};
+use crate::trouble::harmless;
 
-impl Sftp {
-    /// Copies a file, or a directory with all that is in it, to `remote`, with modes and symbolic links. A file appears
-    /// there whole or not at all: it is written under another name beside it and renamed. If `remote` is a directory,
-    /// the copy goes into it.
-    ///
-    /// # Errors
-    /// Something could not be read here or written there.
-    pub async fn put(&self, local: &Path, remote: &str) -> Result<Moved, TransferError> {
-        let mut to = remote.trim_end_matches('/').to_owned();
-        if to.is_empty() {
-            to = if remote.starts_with('/') { "/".to_owned() } else { ".".to_owned() };
-        }
-        if self.is_directory(&to).await
-            && let Some(name) = local.file_name()
-        {
-            to = format!("{}/{}", to.trim_end_matches('/'), text(Path::new(name))?);
-        }
-        let mut moved = Moved::default();
-        // Modes of directories come last: one may forbid writing into it.
-        let mut modes = Vec::new();
-        let mut waiting = vec![(local.to_owned(), to, 0_usize)];
-        while let Some((local, remote, depth)) = waiting.pop() {
-            let found = match depth {
-                0 => tokio::fs::metadata(&local).await,
-                _ => tokio::fs::symlink_metadata(&local).await,
-            };
-            let found = found.map_err(|fault| here("look at", &local, fault))?;
-            let mode = found.permissions().mode() & 0o7777;
-            if found.is_dir() {
-                if depth > DEEPEST {
-                    return Err(TransferError::Deep { path: local.display().to_string() });
-                }
-                self.directory(&remote).await?;
-                modes.push((remote.clone(), mode));
-                let mut entries =
-                    tokio::fs::read_dir(&local).await.map_err(|fault| here("list", &local, fault))?;
-                while let Some(entry) =
-                    entries.next_entry().await.map_err(|fault| here("list", &local, fault))?
-                {
-                    let path = entry.path();
-                    let name = entry.file_name();
-                    let below = format!("{remote}/{}", text(Path::new(&name))?);
-                    waiting.push((path, below, depth + 1));
-                }
-            } else if found.is_symlink() {
-                let leads = tokio::fs::read_link(&local)
-                    .await
-                    .map_err(|fault| here("read the link", &local, fault))?;
-                let _ = self.raw.remove(&remote).await;
-                // OpenSSH takes the two names the other way round than the draft says; so does everybody else by now.
-                self.raw
-                    .symlink(text(&leads)?, &remote)
-                    .await
-                    .map_err(|fault| there("make the link", &remote, &fault))?;
-            } else if found.is_file() {
-                moved.bytes += self.file(&local, &remote, mode).await?;
-                moved.files += 1;
-            } else {
-                return Err(TransferError::Special { path: local.display().to_string() });
-            }
-        }
-        for (remote, mode) in modes.into_iter().rev() {
-            self.raw
-                .setstat(&remote, mode_only(mode))
-                .await
-                .map_err(|fault| there("set the mode of", &remote, &fault))?;
-        }
-        Ok(moved)
+/// A copy of a [`Tree`] to one host. When its future is dropped before its end, [`Put::take_back`] cleans up.
+pub struct Put<'a> {
+    sftp: &'a Sftp,
+    tree: &'a Tree,
+    destination: &'a str,
+    moved: Moved,
+    change: Change,
+    /// What would be left if nothing more were done.
+    begun: Option<Begun>,
+}
+
+/// What a copy has changed on a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// Some of what was to be copied is in place.
+    Some,
+    /// The answer to a change is missing.
+    Unclear,
+}
+
+/// A file on its way.
+struct Begun {
+    temporary: String,
+    handle: Option<String>,
+    /// The place of the file, and another name that its old content may have for a moment.
+    aside: Option<(String, String)>,
+}
+
+/// Where the tops go.
+enum Place {
+    /// Into this directory.
+    Into(String),
+    /// The only one under this name.
+    As(String),
+}
+
+impl<'a> Put<'a> {
+    /// Everything in `tree` to `destination`. That takes them in if it is a directory there or ends in `/`; else the only
+    /// one of them gets this name.
+    #[must_use]
+    pub fn new(sftp: &'a Sftp, tree: &'a Tree, destination: &'a str) -> Self {
+        let moved = Moved::default();
+        Self { sftp, tree, destination, moved, change: Change::None, begun: None }
     }
 
-    async fn directory(&self, remote: &str) -> Result<(), TransferError> {
-        match self.raw.mkdir(remote, mode_only(0o700)).await {
+    /// Copies, with modes and symbolic links. A file appears there whole or not at all: it is written under another name
+    /// beside it and renamed. `on_bytes` is told of bytes that have arrived.
+    ///
+    /// # Errors
+    /// Something could not be read here or written there; it was taken back, and what was copied before stays.
+    pub async fn run(&mut self, on_bytes: &(dyn Fn(u64) + Sync)) -> Result<Moved, TransferError> {
+        let copied = self.copy(on_bytes).await;
+        // After an answer of the server nothing is unclear but what it never answered.
+        if copied.is_err() && self.begun.is_some() {
+            let _ = self.take_back().await;
+        }
+        copied.map(|()| self.moved)
+    }
+
+    /// What it has changed so far.
+    #[must_use]
+    pub fn change(&self) -> Change {
+        self.change
+    }
+
+    /// What has been copied so far.
+    #[must_use]
+    pub fn moved(&self) -> Moved {
+        self.moved
+    }
+
+    /// The temporary file that may be left there, harmless on a terminal.
+    #[must_use]
+    pub fn left(&self) -> Option<String> {
+        self.begun.as_ref().map(|begun| harmless(&begun.temporary))
+    }
+
+    /// Removes what a copy left behind that was given up halfway. Nothing is left behind once this ends well.
+    ///
+    /// # Errors
+    /// The server did not confirm that.
+    pub async fn take_back(&mut self) -> Result<(), TransferError> {
+        let Some(begun) = &mut self.begun else { return Ok(()) };
+        let raw = &self.sftp.raw;
+        if let Some(handle) = begun.handle.take() {
+            let _ = raw.close(handle).await;
+        }
+        if let Some((place, old)) = begun.aside.take() {
+            // Answers come in order: if the place is taken now, the new file is there.
+            match raw.rename(&old, &place).await {
+                Ok(_) => {}
+                Err(fault) => match raw.remove(&old).await {
+                    Ok(_) => self.change = Change::Some,
+                    Err(Error::Status(status)) if status.status_code == StatusCode::NoSuchFile => {}
+                    Err(_) => return Err(there("put back", &place, &fault)),
+                },
+            }
+        }
+        match raw.remove(&begun.temporary).await {
+            Ok(_) => {}
+            Err(Error::Status(status)) if status.status_code == StatusCode::NoSuchFile => {}
+            Err(fault) => return Err(there("remove", &begun.temporary, &fault)),
+        }
+        self.begun = None;
+        Ok(())
+    }
+
+    async fn copy(&mut self, on_bytes: &(dyn Fn(u64) + Sync)) -> Result<(), TransferError> {
+        let place = self.place().await?;
+        let tree = self.tree;
+        for top in &tree.tops {
+            let root = match &place {
+                Place::Into(directory) if directory.ends_with('/') => format!("{directory}{}", top.name),
+                Place::Into(directory) => format!("{directory}/{}", top.name),
+                Place::As(name) => name.clone(),
+            };
+            for entry in &top.entries {
+                let remote = format!("{root}{}", entry.below);
+                match &entry.kind {
+                    Kind::File(seen) => self.file(entry, *seen, &remote, on_bytes).await?,
+                    Kind::Directory => self.directory(&remote, mode_only(0o700)).await?,
+                    Kind::Link(leads) => self.link(leads, &remote).await?,
+                }
+            }
+            // Modes of directories come last, the inner ones first: one may forbid writing into it.
+            for entry in top.entries.iter().rev().filter(|entry| matches!(entry.kind, Kind::Directory)) {
+                let remote = format!("{root}{}", entry.below);
+                let set = self.sftp.raw.setstat(&remote, mode_only(entry.mode)).await;
+                set.map_err(|fault| there("set the mode of", &remote, &fault))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn place(&mut self) -> Result<Place, TransferError> {
+        let destination = path_there(self.destination);
+        let name = match destination.trim_end_matches('/') {
+            "" if destination.starts_with('/') => "/",
+            "" => ".",
+            name => name,
+        };
+        if self.sftp.is_directory(name).await {
+            return Ok(Place::Into(name.to_owned()));
+        }
+        if destination.ends_with('/') {
+            // As any program there would make it.
+            self.directory(name, FileAttributes::empty()).await?;
+            return Ok(Place::Into(name.to_owned()));
+        }
+        if self.tree.count() > 1 {
+            return Err(TransferError::NoDirectory { path: harmless(name) });
+        }
+        Ok(Place::As(name.to_owned()))
+    }
+
+    /// Waits for the answer to something that changes the host.
+    async fn changing<T>(&mut self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let before = std::mem::replace(&mut self.change, Change::Unclear);
+        let answer = answer.await;
+        self.change = match &answer {
+            Ok(_) => Change::Some,
+            Err(Error::Status(_) | Error::Limited(_)) => before,
+            Err(_) => Change::Unclear,
+        };
+        answer
+    }
+
+    async fn directory(&mut self, remote: &str, mode: FileAttributes) -> Result<(), TransferError> {
+        let sftp = self.sftp;
+        match self.changing(sftp.raw.mkdir(remote, mode)).await {
             Ok(_) => Ok(()),
-            Err(_) if self.is_directory(remote).await => Ok(()),
+            Err(_) if sftp.is_directory(remote).await => Ok(()),
             Err(fault) => Err(there("make the directory", remote, &fault)),
         }
     }
 
-    async fn file(&self, local: &Path, remote: &str, mode: u32) -> Result<u64, TransferError> {
-        let opened = local.to_owned();
-        let file = blocking(move || File::open(opened)).await.map_err(|fault| here("open", local, fault))?;
+    async fn link(&mut self, leads: &str, remote: &str) -> Result<(), TransferError> {
+        let sftp = self.sftp;
         let temporary = beside(remote);
-        let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUDE;
-        let handle = self
-            .raw
-            .open(&temporary, flags, mode_only(0o600))
-            .await
-            .map_err(|fault| there("create", &temporary, &fault))?
-            .handle;
-        let written = self.contents(Arc::new(file), local, &handle, remote).await;
-        let finished = match written {
-            Ok(bytes) => {
-                let attributes: FileAttributes = mode_only(mode);
-                let set = self.raw.fsetstat(&handle, attributes).await;
-                let closed = self.raw.close(&handle).await;
-                match set.and(closed) {
-                    Ok(_) => self.rename(&temporary, remote).await.map(|()| bytes),
-                    Err(fault) => Err(there("finish", remote, &fault)),
-                }
-            }
-            Err(fault) => {
-                let _ = self.raw.close(&handle).await;
-                Err(fault)
-            }
-        };
-        if finished.is_err() {
-            let _ = self.raw.remove(&temporary).await;
-        }
-        finished
+        self.begun = Some(Begun { temporary: temporary.clone(), handle: None, aside: None });
+        // OpenSSH takes the two names the other way round than the draft says; so does everybody else by now.
+        let made = sftp.raw.symlink(leads, &temporary).await;
+        made.map_err(|fault| there("make the link", remote, &fault))?;
+        self.into_place(temporary, remote).await
     }
 
+    async fn file(
+        &mut self,
+        entry: &Entry,
+        seen: Seen,
+        remote: &str,
+        on_bytes: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), TransferError> {
+        let local = entry.path.as_path();
+        let opened = open(local, seen).await?;
+        let sftp = self.sftp;
+        let temporary = beside(remote);
+        let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUDE;
+        self.begun = Some(Begun { temporary: temporary.clone(), handle: None, aside: None });
+        let handle = match sftp.raw.open(&temporary, flags, mode_only(0o600)).await {
+            Ok(opened) => opened.handle,
+            Err(fault) => {
+                if matches!(fault, Error::Status(_)) {
+                    self.begun = None;
+                }
+                return Err(there("create", &temporary, &fault));
+            }
+        };
+        if let Some(begun) = &mut self.begun {
+            begun.handle = Some(handle.clone());
+        }
+        let bytes = sftp.contents(&opened, local, &handle, remote, on_bytes).await?;
+        unchanged(&opened, local, seen).await?;
+        let set = sftp.raw.fsetstat(&handle, mode_only(entry.mode)).await;
+        set.map_err(|fault| there("set the mode of", remote, &fault))?;
+        if let Some(begun) = &mut self.begun {
+            begun.handle = None;
+        }
+        let closed = sftp.raw.close(&handle).await;
+        closed.map_err(|fault| there("finish", remote, &fault))?;
+        self.into_place(temporary, remote).await?;
+        self.moved.files += 1;
+        self.moved.bytes += bytes;
+        Ok(())
+    }
+
+    /// Puts what is complete where it belongs.
+    async fn into_place(&mut self, temporary: String, remote: &str) -> Result<(), TransferError> {
+        let sftp = self.sftp;
+        let renamed = match sftp.replaces {
+            Replaces::Atomically => self.changing(sftp.replace(&temporary, remote)).await,
+            Replaces::No => self.changing(sftp.raw.rename(&temporary, remote)).await.map(drop),
+        };
+        let Err(fault) = renamed else {
+            self.begun = None;
+            return Ok(());
+        };
+        if !matches!(fault, Error::Status(_)) {
+            return Err(there("rename into place", remote, &fault));
+        }
+        if sftp.is_directory(remote).await {
+            let said = "it is a directory there".to_owned();
+            return Err(TransferError::There { doing: "replace", path: harmless(remote), said });
+        }
+        if sftp.replaces == Replaces::Atomically {
+            return Err(there("rename into place", remote, &fault));
+        }
+        // Version 3 refuses to rename over something: the old file steps aside, so that it is never lost.
+        let old = beside(remote);
+        if let Some(begun) = &mut self.begun {
+            begun.aside = Some((remote.to_owned(), old.clone()));
+        }
+        if self.changing(sftp.raw.rename(remote, &old)).await.is_err() {
+            return Err(there("rename into place", remote, &fault));
+        }
+        let renamed = self.changing(sftp.raw.rename(&temporary, remote)).await;
+        renamed.map_err(|fault| there("rename into place", remote, &fault))?;
+        self.begun = Some(Begun { temporary: old.clone(), handle: None, aside: None });
+        let removed = sftp.raw.remove(&old).await;
+        removed.map_err(|fault| there("remove the old", &old, &fault))?;
+        self.begun = None;
+        Ok(())
+    }
+}
+
+impl Sftp {
     async fn contents(
         &self,
-        file: Arc<File>,
+        file: &Arc<File>,
         local: &Path,
         handle: &str,
         remote: &str,
+        on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<u64, TransferError> {
-        let mut writing: JoinSet<Result<Status, Error>> = JoinSet::new();
-        let check = |done: Option<Result<Result<Status, Error>, _>>| match done {
-            Some(Ok(Err(fault))) => Err(there("write", remote, &fault)),
-            _ => Ok(()),
-        };
+        let mut writing: JoinSet<(u64, Result<Status, Error>)> = JoinSet::new();
+        // One look at the disk fetches several requests' worth.
+        let ahead = self.in_flight.min(LOOK) * self.chunk.write as usize;
         let mut offset = 0;
         loop {
             while writing.len() >= self.in_flight {
-                check(writing.join_next().await)?;
+                self.written(writing.join_next().await, remote, on_bytes).await?;
             }
-            // One look at the disk fetches several requests' worth.
-            let at = Arc::clone(&file);
-            let path: PathBuf = local.to_owned();
-            let data = blocking(move || {
-                let mut data = vec![0; 8 * CHUNK as usize];
-                let mut filled = 0;
-                while filled < data.len() {
-                    match at.read_at(&mut data[filled..], offset + filled as u64)? {
-                        0 => break,
-                        more => filled += more,
-                    }
-                }
-                data.truncate(filled);
-                Ok(data)
-            })
-            .await
-            .map_err(|fault| here("read", &path, fault))?;
+            let data = read(Arc::clone(file), offset, ahead).await;
+            let data = data.map_err(|fault| here("read", local, fault))?;
             if data.is_empty() {
                 break;
             }
-            for chunk in data.chunks(CHUNK as usize) {
+            for chunk in data.chunks(self.chunk.write as usize) {
                 let (raw, handle, chunk) = (Arc::clone(&self.raw), handle.to_owned(), chunk.to_vec());
                 let (length, at) = (chunk.len() as u64, offset);
-                writing.spawn(async move { raw.write(handle, at, chunk).await });
+                writing.spawn(async move { (length, raw.write(handle, at, chunk).await) });
                 offset += length;
             }
         }
         while let Some(done) = writing.join_next().await {
-            check(Some(done))?;
+            self.written(Some(done), remote, on_bytes).await?;
         }
         Ok(offset)
     }
+
+    async fn written(
+        &self,
+        done: Option<Result<(u64, Result<Status, Error>), tokio::task::JoinError>>,
+        remote: &str,
+        on_bytes: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), TransferError> {
+        match done {
+            None => Ok(()),
+            Some(Ok((length, Ok(_)))) => {
+                on_bytes(length);
+                Ok(())
+            }
+            Some(Ok((_, Err(fault)))) => Err(self.why_not_written(remote, &fault).await),
+            // A piece of the file is missing.
+            Some(Err(broken)) => Err(TransferError::Broken(broken.to_string())),
+        }
+    }
+
+    /// `sftp-server` says only that it failed, also where a disk is full.
+    async fn why_not_written(&self, remote: &str, fault: &Error) -> TransferError {
+        let failure = there("write", remote, fault);
+        let vague = matches!(fault, Error::Status(status) if status.status_code == StatusCode::Failure);
+        if !vague || !self.tells_room {
+            return failure;
+        }
+        let directory = match remote.rsplit_once('/') {
+            Some(("", _)) => "/",
+            Some((directory, _)) => directory,
+            None => ".",
+        };
+        match self.raw.statvfs(directory).await {
+            Ok(room) if room.blocks_avail == 0 => TransferError::There {
+                doing: "write",
+                path: harmless(remote),
+                said: "no space left on that disk".to_owned(),
+            },
+            _ => failure,
+        }
+    }
 }
 
-/// Work on files, where it delays nobody.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
-) -> std::io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|fault| Err(std::io::Error::other(fault)))
+async fn open(local: &Path, seen: Seen) -> Result<Arc<File>, TransferError> {
+    let path = local.to_owned();
+    let opened = blocking(move || {
+        // A pipe that took the place of a file must not hold us up.
+        let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+        Ok(Arc::new(file))
+    });
+    let file = opened.await.map_err(|fault| here("open", local, fault))?;
+    unchanged(&file, local, seen).await?;
+    Ok(file)
 }
+
+/// All hosts get the same, or are told.
+async fn unchanged(file: &Arc<File>, local: &Path, seen: Seen) -> Result<(), TransferError> {
+    let now = Arc::clone(file);
+    let now = blocking(move || now.metadata()).await.map_err(|fault| here("look at", local, fault))?;
+    if Seen::of(&now) == seen { Ok(()) } else { Err(TransferError::Moving { path: shown(local) }) }
+}
+
+async fn read(file: Arc<File>, offset: u64, most: usize) -> std::io::Result<Vec<u8>> {
+    blocking(move || {
+        let mut data = vec![0; most];
+        let mut filled = 0;
+        while filled < data.len() {
+            match file.read_at(&mut data[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(more) => filled += more,
+                Err(fault) if fault.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        data.truncate(filled);
+        Ok(data)
+    })
+    .await
+}
+
+/// Requests that one look at the disk fetches.
+const LOOK: usize = 8;

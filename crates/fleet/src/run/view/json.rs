@@ -6,6 +6,7 @@ use std::time::Duration;
 use logic::fleet::ending::{Ending, Remote};
 use logic::fleet::verdict::{Status, title};
 use serde_json::{Value, json};
+use ssh::Moved;
 
 use crate::run::engine::Stream;
 use crate::run::output::View;
@@ -69,6 +70,12 @@ impl View for Json {
             "{}",
             json!({ "event": "output", "host": self.name(host), "stream": stream, "text": text })
         )
+    }
+
+    fn copied(&mut self, host: usize, moved: Moved, out: &mut dyn Write) -> io::Result<()> {
+        let Moved { files, bytes } = moved;
+        let line = json!({ "event": "copied", "host": self.name(host), "files": files, "bytes": bytes });
+        writeln!(out, "{line}")
     }
 
     fn ended(&mut self, host: usize, end: &Ending, took: Duration, out: &mut dyn Write) -> io::Result<()> {

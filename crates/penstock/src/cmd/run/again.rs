@@ -1,7 +1,7 @@
 //! The journal of runs: what the last one did, and doing it again where that is safe.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -49,26 +49,39 @@ fn seconds(time: Option<Duration>) -> Option<f64> {
 
 /// What is needed to do it again.
 pub fn remember(arguments: &super::Arguments) -> Value {
-    let path = |path: &Option<PathBuf>| {
-        path.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()))
-    };
-    json!({
+    let own = json!({
         "command": arguments.command,
-        "script": path(&arguments.script),
+        "script": arguments.script.as_deref().map(absolute),
         "stdin": arguments.stdin,
-        "user": arguments.engine.user,
-        "ssh_config": path(&arguments.engine.ssh_config),
         "no_leash": arguments.no_leash,
-        "waves": arguments.waves.as_ref().map(ToString::to_string),
-        "stop_if": arguments.stop_if.map(|condition| condition.to_string()),
-        "pause": arguments.pause.map(|time| time.map_or(json!("enter"), |time| json!(time.as_secs_f64()))),
-        "timeout": seconds(arguments.timeout),
-        "connect_timeout": seconds(arguments.connect_timeout),
-        "parallel": arguments.parallel,
-        "delay": arguments.delay,
-        "engine": arguments.engine.engine.and_then(|engine| Some(engine.to_possible_value()?.get_name().to_owned())),
-        "ssh": arguments.engine.ssh,
-    })
+    });
+    with_course(own, &arguments.pace, &arguments.engine)
+}
+
+/// The same for what concerns every run: added to what its own command adds.
+pub fn with_course(own: Value, pace: &super::pace::Arguments, engine: &super::engines::Arguments) -> Value {
+    let mut order = json!({
+        "user": engine.user,
+        "ssh_config": engine.ssh_config.as_deref().map(absolute),
+        "waves": pace.waves.as_ref().map(ToString::to_string),
+        "stop_if": pace.stop_if.map(|condition| condition.to_string()),
+        "pause": pace.pause.map(|time| time.map_or(json!("enter"), |time| json!(time.as_secs_f64()))),
+        "timeout": seconds(pace.timeout),
+        "connect_timeout": seconds(pace.connect_timeout),
+        "parallel": pace.parallel,
+        "delay": pace.delay,
+        "engine": engine.engine.and_then(|engine| Some(engine.to_possible_value()?.get_name().to_owned())),
+        "ssh": engine.ssh,
+    });
+    if let (Some(order), Value::Object(own)) = (order.as_object_mut(), own) {
+        order.extend(own);
+    }
+    order
+}
+
+/// A path that means the same from anywhere.
+pub fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Shows the last run.
@@ -86,7 +99,8 @@ pub fn show() -> Result<(), Failure> {
             Standing::Well => "well".to_owned(),
             Standing::Failed(how) => how.clone(),
             Standing::NeverStarted(how) => format!("never started: {how}"),
-            Standing::Unknown(how) => format!("may have run: {how}"),
+            Standing::Unknown(how) if made_by(&record.order) == "run" => format!("may have run: {how}"),
+            Standing::Unknown(how) => format!("may have changed: {how}"),
         };
         let _ = writeln!(text, "{name:width$}  {how}");
     }
@@ -96,12 +110,7 @@ pub fn show() -> Result<(), Failure> {
 /// Fills in what `--again` takes over from the last run and gives its hosts, or nothing without `--again`.
 pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>, Failure> {
     let Some(which) = arguments.again.again.clone() else { return Ok(None) };
-    let record = last()?;
-    if record.pulse == Pulse::Running {
-        return Err(Failure::usage(
-            "the last run still goes on: what never started may start yet\n  hint: penstock run --last",
-        ));
-    }
+    let (record, names) = recall("run", &which)?;
     let order = &record.order;
     if order["stdin"] == true {
         return Err(Failure::usage(
@@ -111,35 +120,60 @@ pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>
     arguments.command = serde_json::from_value(order["command"].clone()).unwrap_or_default();
     let path = |name: &str| order[name].as_str().map(PathBuf::from);
     arguments.script = path("script");
-    arguments.engine.user = arguments.engine.user.take().or(order["user"].as_str().map(str::to_owned));
-    arguments.engine.ssh_config = arguments.engine.ssh_config.take().or_else(|| path("ssh_config"));
     arguments.no_leash |= order["no_leash"] == true;
-    take_over_pace(arguments, order);
-    let names = choose(&record, &which)?;
+    take_over_course(&mut arguments.pace, &mut arguments.engine, order);
+    Ok(Some(names))
+}
+
+/// The last run, if this command of ours made it, and its hosts that are meant.
+pub fn recall(command: &str, which: &str) -> Result<(Record, Vec<String>), Failure> {
+    let record = last()?;
+    let made_by = made_by(&record.order);
+    if made_by != command {
+        return Err(Failure::usage(format!(
+            "the last run was a penstock {made_by}\n  hint: penstock {made_by} --again {which}"
+        )));
+    }
+    if record.pulse == Pulse::Running {
+        return Err(Failure::usage(
+            "the last run still goes on: what never started may start yet\n  hint: penstock run --last",
+        ));
+    }
+    let names = choose(&record, which)?;
     if names.is_empty() {
         return Err(Failure::usage(format!(
             "no host of the last run is {which}\n  hint: penstock run --last"
         )));
     }
-    Ok(Some(names))
+    Ok((record, names))
+}
+
+/// Which command of ours wrote that.
+fn made_by(order: &Value) -> &'static str {
+    ["put", "get"].into_iter().find(|copy| order[copy].is_object()).unwrap_or("run")
 }
 
 /// What is given now goes before what was given then.
-fn take_over_pace(arguments: &mut super::Arguments, order: &Value) {
+pub fn take_over_course(
+    pace: &mut super::pace::Arguments,
+    engine: &mut super::engines::Arguments,
+    order: &Value,
+) {
     let text = |name: &str| order[name].as_str();
+    engine.user = engine.user.take().or(text("user").map(str::to_owned));
+    engine.ssh_config = engine.ssh_config.take().or_else(|| text("ssh_config").map(PathBuf::from));
     let time = |value: &Value| value.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let number = |name: &str| order[name].as_u64();
-    arguments.waves = arguments.waves.take().or_else(|| text("waves")?.parse().ok());
-    arguments.stop_if = arguments.stop_if.take().or_else(|| text("stop_if")?.parse().ok());
-    arguments.pause = arguments.pause.take().or_else(|| match &order["pause"] {
+    pace.waves = pace.waves.take().or_else(|| text("waves")?.parse().ok());
+    pace.stop_if = pace.stop_if.take().or_else(|| text("stop_if")?.parse().ok());
+    pace.pause = pace.pause.take().or_else(|| match &order["pause"] {
         Value::Null => None,
         pause => Some(time(pause)),
     });
-    arguments.timeout = arguments.timeout.or_else(|| time(&order["timeout"]));
-    arguments.connect_timeout = arguments.connect_timeout.or_else(|| time(&order["connect_timeout"]));
-    arguments.parallel = arguments.parallel.or_else(|| number("parallel")?.try_into().ok());
-    arguments.delay = arguments.delay.or_else(|| number("delay"));
-    let engine = &mut arguments.engine;
+    pace.timeout = pace.timeout.or_else(|| time(&order["timeout"]));
+    pace.connect_timeout = pace.connect_timeout.or_else(|| time(&order["connect_timeout"]));
+    pace.parallel = pace.parallel.or_else(|| number("parallel")?.try_into().ok());
+    pace.delay = pace.delay.or_else(|| number("delay"));
     // A program of the user's decides the engine, so that one given now must not meet the other one of then.
     if engine.engine.is_none() && engine.ssh.is_none() {
         engine.engine = text("engine").and_then(|name| EngineName::from_str(name, false).ok());
@@ -183,6 +217,12 @@ fn last() -> Result<Record, Failure> {
 }
 
 fn told(order: &Value) -> String {
+    let copy = made_by(order);
+    if copy != "run" {
+        let named = order[copy]["sources"].as_array().into_iter().flatten();
+        let named = named.chain([&order[copy]["to"]]).filter_map(Value::as_str);
+        return std::iter::once(copy).chain(named).collect::<Vec<_>>().join(" ");
+    }
     let words: Vec<&str> =
         order["command"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     match order["script"].as_str() {

@@ -16,12 +16,13 @@ use fleet::run::stop::{Brake, Stop, Why};
 use fleet::run::terminal::Terminal;
 use fleet::run::view::Colour;
 use fleet::run::view::mpssh::Mpssh;
-use fleet::run::{Limits, Order, Parallel, Plan};
+use fleet::run::{Job, Limits, Order, Parallel, Plan};
 use logic::fleet::mpssh::{Header, Settings, Tally, Told, Unprintable};
 use ssh::SshConfig;
 
+use super::course::RESERVE;
 use super::engines::{self, Ready};
-use super::{EngineName, RESERVE, again};
+use super::{EngineName, again};
 use crate::output::{Failure, complain, plain, print};
 
 /// Executes an SSH command on many hosts, with the options and the output of mpssh-py
@@ -226,7 +227,7 @@ impl Arguments {
         })?;
         let plan = Plan {
             hosts,
-            order: Order {
+            job: Job::Command(Order {
                 command: self.command.clone(),
                 input: Input::None,
                 // What stands in a script that calls mpssh may be for a host without a shell.
@@ -234,7 +235,7 @@ impl Arguments {
                 nonce: again::nonce(),
                 connect_timeout: STEP,
                 timeout: None,
-            },
+            }),
             engine,
             limits: Limits {
                 parallel: Parallel::Fixed(sessions),

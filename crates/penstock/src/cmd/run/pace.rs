@@ -1,0 +1,86 @@
+//! How fast hosts are worked on, and in which steps.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use fleet::run::{Limits, Parallel, Pause, Steps};
+use logic::fleet::waves::{StopIf, Waves};
+use tokio::sync::Notify;
+
+use crate::output::Failure;
+
+/// How many hosts at once, how long, and which first.
+#[derive(Debug, Clone, Default, Args)]
+#[group(skip)]
+pub struct Arguments {
+    /// At most so many hosts at once [default: adapts itself, up to 1,000]
+    #[arg(long, short, value_name = "N", help_heading = "Pace", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub parallel: Option<u32>,
+    /// Time between two starts, in milliseconds [default: 0]
+    #[arg(long, value_name = "MS", help_heading = "Pace")]
+    pub delay: Option<u64>,
+    /// Limit of each step up to the start of the work on a host, in seconds [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = time, help_heading = "Pace")]
+    pub connect_timeout: Option<Duration>,
+    /// Limit of the work, in seconds; when that has passed a command is ended on the host, a copy is given up [default: none]
+    #[arg(long, short, value_name = "SECONDS", value_parser = time, help_heading = "Pace")]
+    pub timeout: Option<Duration>,
+    /// A few hosts first: numbers of hosts, shares like 10%, and all, as in 1,10%,all
+    #[arg(long, value_name = "SIZES", help_heading = "Waves")]
+    pub waves: Option<Waves>,
+    /// Start no further wave if this is so: failed>2%, failed>3, or differs (outputs are not all the same)
+    #[arg(long, value_name = "CONDITION", requires = "waves", help_heading = "Waves")]
+    pub stop_if: Option<StopIf>,
+    /// Wait for Enter between waves, or for so many seconds
+    #[arg(long, value_name = "SECONDS", requires = "waves", num_args = 0..=1, require_equals = true, value_parser = time, help_heading = "Waves")]
+    pub pause: Option<Option<Duration>>,
+}
+
+impl Arguments {
+    /// The limit of each step up to the start.
+    pub fn connect_timeout(&self) -> Duration {
+        self.connect_timeout.unwrap_or(CONNECT_TIMEOUT)
+    }
+
+    /// With so many sessions that this machine can hold.
+    pub fn limits(&self, sessions: usize) -> Limits {
+        Limits {
+            parallel: self.parallel.map_or(Parallel::Adaptive, |count| Parallel::Fixed(count as usize)),
+            sessions: sessions.min(self.parallel.map_or(MOST, |count| count as usize)),
+            delay: Duration::from_millis(self.delay.unwrap_or(0)),
+        }
+    }
+
+    /// The waves, if there are any. `enter` is told when somebody presses it.
+    pub fn steps(&self, enter: &Arc<Notify>) -> Result<Option<Steps>, Failure> {
+        let Some(waves) = self.waves.clone() else { return Ok(None) };
+        let pause = match self.pause {
+            None => Pause::None,
+            Some(Some(time)) => Pause::For(time),
+            Some(None) if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() => {
+                Pause::Enter(Arc::clone(enter))
+            }
+            Some(None) => {
+                return Err(Failure::usage(
+                    "--pause waits for Enter, and there is no terminal\n  hint: --pause=30 waits for 30 seconds",
+                ));
+            }
+        };
+        Ok(Some(Steps { waves, stop_if: self.stop_if, pause }))
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let seconds: f64 =
+        text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    if seconds > 0.0 && seconds <= 1e7 {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("a number of seconds is above 0".to_owned())
+    }
+}
+
+const MOST: usize = 1_000;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
