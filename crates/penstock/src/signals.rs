@@ -17,11 +17,17 @@ impl Signals {
 
     /// Returns when one of them came.
     pub async fn any(&mut self) {
+        self.next().await;
+    }
+
+    /// The next that comes.
+    pub async fn next(&mut self) -> nix::sys::signal::Signal {
+        use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGTERM};
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
+            _ = interrupt.recv() => SIGINT,
+            _ = terminate.recv() => SIGTERM,
+            _ = hangup.recv() => SIGHUP,
         }
     }
 }

@@ -84,5 +84,5 @@ fn every_ssh_client_carries_streams_with_real_sshd_and_logs_in() {
 
 #[test]
 fn everybody_who_runs_commands_reaches_every_host_of_the_lab() {
-    assert_eq!(groups(&run("fleet", &["hosts-200"])), ["hosts-200"]);
+    assert_eq!(groups(&run("fleet", &["hosts-100"])), ["hosts-100"]);
 }

@@ -18,6 +18,7 @@ mod session;
 mod sftp;
 mod wire;
 
+use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logic::ssh::key::PublicKey;
+use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -68,6 +70,8 @@ pub struct Lab {
     tasks: Vec<JoinHandle<()>>,
     /// Held as long as the lab runs, so that nobody else answers there.
     deaf: Vec<Deaf>,
+    /// Keeps other labs out of the directory.
+    _lock: Option<File>,
 }
 
 /// A host that takes no connection.
@@ -89,20 +93,22 @@ impl Lab {
         let addresses = addresses(plan.first, plan.hosts)?;
         let faults = fault::assign(&plan.faults, plan.hosts)?;
         let files = Files::prepare(&plan.directory)?;
+        let directory = files.directory().to_owned();
         let sockets = bind_all(&addresses, plan.port)?;
         let port = sockets.first().and_then(|socket| port_of(socket).ok()).unwrap_or(0);
         let shared = Shared {
             authorized: Arc::new(files.authorized_keys()?),
-            journal: Arc::new(Journal::create(&plan.directory)?),
+            journal: Arc::new(Journal::create(&directory)?),
             wires: Arc::new(Wires::default()),
-            files: plan.directory.join("files"),
+            files: directory.join("files"),
         };
         let mut lab = Self {
             hosts: Vec::with_capacity(plan.hosts),
-            directory: plan.directory,
+            directory,
             wires: Arc::clone(&shared.wires),
             tasks: Vec::with_capacity(plan.hosts),
             deaf: Vec::new(),
+            _lock: None,
         };
         for (number, ((address, fault), socket)) in addresses.into_iter().zip(faults).zip(sockets).enumerate()
         {
@@ -123,7 +129,7 @@ impl Lab {
                 }
             }
         }
-        files.write(&lab.hosts)?;
+        lab._lock = Some(files.write(&lab.hosts)?);
         Ok(lab)
     }
 
@@ -142,7 +148,7 @@ impl Lab {
         self.host(name).map(|host| &host.public)
     }
 
-    /// The directory with `hosts`, `ssh_config`, `known_hosts`, `client_key` and `journal`.
+    /// The directory with `hosts`, `ssh_config`, `known_hosts`, `client_key` and `journal`, from the root.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -190,6 +196,23 @@ pub enum LabError {
         /// What is wrong.
         why: String,
     },
+    /// The directory is somebody else's.
+    #[error(
+        "the lab would replace files in {path}, which is not the directory of a lab: it has `{file}`\n  \
+         hint: name an empty directory, or one that is not there yet"
+    )]
+    Foreign {
+        /// The directory.
+        path: String,
+        /// Something that is in it.
+        file: String,
+    },
+    /// The directory has a lab.
+    #[error("a lab runs in {path} already\n  hint: end it, or start this one in another directory")]
+    Busy {
+        /// The directory.
+        path: String,
+    },
     /// A fault that cannot be had.
     #[error(transparent)]
     Fault(#[from] FaultError),
@@ -200,6 +223,27 @@ pub enum LabError {
         address: SocketAddr,
         /// Why not.
         source: io::Error,
+    },
+    /// The port that was asked for is in use.
+    #[error(
+        "the lab cannot listen on {address}: {source}\n  hint: without --port it takes one that is free everywhere"
+    )]
+    PortTaken {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No more descriptors.
+    #[error(
+        "{hosts} hosts need {hosts} open files and one for each connection; this process may have {limit}\n  \
+         hint: fewer hosts, or more with ulimit -n"
+    )]
+    Descriptors {
+        /// How many hosts were asked for.
+        hosts: usize,
+        /// How many open files there may be.
+        limit: u64,
     },
     /// The addresses do not fit.
     #[error(
@@ -216,8 +260,11 @@ pub enum LabError {
 /// `lab001`; four digits from 1,000 hosts on.
 fn host_name(number: usize, hosts: usize) -> String {
     let width = hosts.to_string().len().max(3);
-    format!("lab{:0width$}", number + 1)
+    format!("{PREFIX}{:0width$}", number + 1)
 }
+
+/// What all names begin with; also the group of all hosts.
+const PREFIX: &str = "lab";
 
 /// One address each, without those that end in 0 or 255, which people take for networks.
 fn addresses(first: Ipv4Addr, hosts: usize) -> Result<Vec<Ipv4Addr>, LabError> {
@@ -256,6 +303,15 @@ fn bind_all(addresses: &[Ipv4Addr], port: Option<u16>) -> Result<Vec<Socket>, La
         }
         match failed {
             None => return Ok(sockets),
+            Some(LabError::Bind { source, .. }) if source.raw_os_error() == Some(Errno::EMFILE as i32) => {
+                let limit = raise_descriptors().unwrap_or(sockets.len() as u64);
+                return Err(LabError::Descriptors { hosts: addresses.len(), limit });
+            }
+            Some(LabError::Bind { address, source })
+                if source.kind() == io::ErrorKind::AddrInUse && port.is_some() =>
+            {
+                return Err(LabError::PortTaken { address, source });
+            }
             Some(LabError::Bind { source, .. }) if source.kind() == io::ErrorKind::AddrInUse && tries > 0 => {
             }
             Some(error) => return Err(error),

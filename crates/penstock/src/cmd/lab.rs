@@ -1,6 +1,7 @@
 //! `penstock lab`: SSH hosts in this process, to try things on. All of them are in `crates/ssh`.
 
 use std::env;
+use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
@@ -9,16 +10,20 @@ use ssh::lab::fault::{self, Assignment};
 use ssh::lab::{Lab, LabError, Plan};
 
 use crate::directory::Directory;
-use crate::output::{Failure, print};
+use crate::output::{Failure, complain, print};
 use crate::paste::{program, quote};
 use crate::signals::Signals;
+use inside::Inside;
+
+mod inside;
+mod programs;
 
 /// Start a fleet of SSH hosts on loopback addresses, to try things on
 ///
 /// All hosts run in this process. Each has an address in 127.0.0.0/8 and a host key of its own. They interpret a few
 /// commands themselves (echo, printf, cat, hostname, uptime, env, sleep, flood, exit, kill-self ...) and start no
 /// processes. Files for clients are in one directory: hosts, ssh_config, known_hosts, client_key; journal says what each
-/// host received. Ctrl-C ends it.
+/// host received; bin has a penstock, mpssh, ssh, scp and sftp that see the lab and nothing of yours. Ctrl-C ends it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -29,8 +34,14 @@ pub struct Arguments {
     #[arg(long = "fault", value_name = "NAME[:PARAMETER][@N][=HOSTS|PERCENT%]")]
     faults: Vec<Assignment>,
     /// Name all faults: where a client meets them, how a good client ends, what the host does
-    #[arg(long)]
+    #[arg(long, visible_alias = "faults")]
     list: bool,
+    /// Start your shell, in which penstock, ssh, clush, pdsh and parallel-ssh mean the hosts of the lab; the lab ends with it
+    #[arg(long, conflicts_with = "command")]
+    shell: bool,
+    /// Run this in the same surroundings; the lab ends with it, and the exit code is its own
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
     /// Where the files go; the same directory gives the same identities again
     /// [default: a temporary one, removed at the end]
     #[arg(long, value_name = "DIRECTORY")]
@@ -46,12 +57,15 @@ pub struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   penstock lab 20
+  penstock lab 20 --shell                     then: penstock run -w @lab uptime, ssh lab001, clush -w 'lab[001-020]' uname
+  penstock lab 20 --fault hang-auth=2 -- penstock run -w @lab uptime
   penstock lab 1000 --dir ./lab               the same identities each time
   penstock lab 200 --fault hang-auth=5% --fault reset:4096=lab[010-014] --fault refuse@2=lab020
 
-It says `ready:` on standard output when all hosts listen, and how to reach them.";
+All hosts are the group @lab. It says `ready:` on standard output when all hosts listen, and how to reach them; of what runs
+inside (--shell, COMMAND) standard output is its own, and LAB is the directory.";
 
-/// Runs the lab until Ctrl-C or SIGTERM.
+/// Runs the lab until Ctrl-C or SIGTERM, or until what runs inside ends.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.list {
         return print(&fault::list());
@@ -62,22 +76,62 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let _context = runtime.enter();
         Signals::install()?
     };
-    // A socket for each host and one for each connection; less than that is said by whoever needs more.
-    let _ = ssh::lab::raise_descriptors();
+    // A socket for each host and one for each connection.
+    let limit = ssh::lab::raise_descriptors().unwrap_or(u64::MAX);
     let place = Place::of(arguments)?;
     let mut plan = Plan::new(usize::from(arguments.hosts), place.path());
     plan.first = arguments.first;
     plan.port = arguments.port;
     plan.faults.clone_from(&arguments.faults);
     let lab = runtime.block_on(Lab::start(plan)).map_err(failure)?;
-    print(&introduction(&lab))?;
-    runtime.block_on(signals.any());
+    tell_room(arguments.hosts, limit);
+    let result = play(arguments, &lab, &runtime, &mut signals);
     drop(lab);
     // Connections notice that they were cut; whoever hangs on purpose is not waited for.
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     drop(place);
-    Ok(())
+    result
 }
+
+/// While the lab runs.
+fn play(
+    arguments: &Arguments,
+    lab: &Lab,
+    runtime: &tokio::runtime::Runtime,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
+    let directory = lab.directory();
+    let bin = programs::write(directory).map_err(|error| {
+        Failure::runtime(format_args!("cannot write programs to {}: {error}", directory.display()))
+    })?;
+    let inside = match (arguments.shell, &arguments.command[..]) {
+        (true, _) => {
+            complain(&welcome(lab));
+            Inside::Shell
+        }
+        (false, []) => {
+            print(&introduction(lab, &bin))?;
+            runtime.block_on(signals.any());
+            return Ok(());
+        }
+        (false, command) => Inside::Command(command),
+    };
+    runtime.block_on(inside.run(directory, &bin, signals))
+}
+
+/// Said before somebody wonders why hosts are slow to answer.
+fn tell_room(hosts: u16, limit: u64) {
+    let hosts = u64::from(hosts);
+    if limit < 2 * hosts + OTHERS {
+        let room = limit.saturating_sub(hosts + OTHERS).max(1);
+        complain(&format!(
+            "note: {limit} open files are enough for about {room} connections at once; more of them wait: ulimit -n\n"
+        ));
+    }
+}
+
+/// Descriptors that are neither of a host nor of a connection.
+const OTHERS: u64 = 32;
 
 /// Where the files of a lab go.
 enum Place {
@@ -108,38 +162,82 @@ impl Place {
     }
 }
 
-fn introduction(lab: &Lab) -> String {
-    let names: Vec<_> = lab.names().collect();
-    let (Some(first), Some(last)) = (names.first(), names.last()) else { return String::new() };
+/// What to try: every line works as it stands, in any terminal.
+fn introduction(lab: &Lab, bin: &Path) -> String {
+    let Some(Names { first, last, set, count }) = Names::of(lab) else { return String::new() };
     let at = |name: &str| lab.address(name).map_or_else(String::new, |address| address.ip().to_string());
     let port = lab.address(first).map_or(0, |address| address.port());
     let directory = lab.directory();
     let file = |name: &str| quote(&directory.join(name));
-    let (config, hosts) = (file("ssh_config"), file("hosts"));
+    let own = |name: &str| quote(&bin.join(name));
+    let (penstock, ssh, bin, hosts) = (own("penstock"), own("ssh"), quote(bin), file("hosts"));
+    let (from, to, journal, directory) = (at(first), at(last), file("journal"), quote(directory));
+    let program = program();
     format!(
         "\
 ready: {count} hosts, {first} at {from} to {last} at {to}, port {port}, files in {directory}
 
-  ssh -F {config} {first} uptime
-  parallel-ssh -h {hosts} -x '-F {config}' -i hostname
-  clush -b -o '-F {config}' --hostfile {hosts} uname
-  PDSH_SSH_ARGS_APPEND='-F {config}' pdsh -R ssh -w ^{hosts} uptime
+In another terminal, with programs that see this lab and nothing of yours:
 
-{program} lab --help says more. What each host receives is in {journal}. Ctrl-C ends the lab.
-",
-        count = names.len(),
-        from = at(first),
-        to = at(last),
-        directory = quote(directory),
-        program = program(),
-        journal = file("journal"),
+  {penstock} run -w @lab uptime
+  {penstock} run -b -w '{set}' -- uname -r
+  {penstock} host list
+  {ssh} {first} uptime
+
+Others find that ssh by PATH:
+
+  PATH={bin}:$PATH clush -b -w '{set}' uname
+  PATH={bin}:$PATH pdsh -R ssh -w '{set}' uptime
+  PATH={bin}:$PATH parallel-ssh -h {hosts} -i hostname
+
+A shell in which all of them have their plain names: {program} lab {count} --shell
+What is wrong with hosts, if you wish it so: {program} lab --list
+What each host receives is in {journal}. Ctrl-C ends the lab.
+"
     )
+}
+
+/// The same for who is inside.
+fn welcome(lab: &Lab) -> String {
+    let Some(Names { first, set, count, .. }) = Names::of(lab) else { return String::new() };
+    format!(
+        "\
+lab: {count} hosts; exit ends them. Try:
+
+  penstock run -w @lab uptime
+  penstock run -b -w '{set}' -- uname -r
+  penstock host list
+  ssh {first} uptime
+  clush -b -w '{set}' uname
+  cat $LAB/journal
+
+"
+    )
+}
+
+/// How the hosts are called.
+struct Names<'a> {
+    first: &'a str,
+    last: &'a str,
+    /// All of them, as clush writes it.
+    set: String,
+    count: usize,
+}
+
+impl<'a> Names<'a> {
+    fn of(lab: &'a Lab) -> Option<Self> {
+        let (first, last) = (lab.names().next()?, lab.names().last()?);
+        let digits = |name: &'a str| name.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let set =
+            if first == last { first.to_owned() } else { format!("lab[{}-{}]", digits(first), digits(last)) };
+        Some(Self { first, last, set, count: lab.names().count() })
+    }
 }
 
 /// What was asked for cannot be: wrong usage. The rest is a failure.
 fn failure(error: LabError) -> Failure {
     match error {
-        LabError::Addresses { .. } | LabError::Fault(_) => Failure::usage(error),
+        LabError::Addresses { .. } | LabError::Fault(_) | LabError::Foreign { .. } => Failure::usage(error),
         error => Failure::Runtime(error.into()),
     }
 }

@@ -1,5 +1,6 @@
 //! What can be wrong with a host of the lab, and which hosts have it. [`FAULTS`] is the one table.
 
+mod near;
 mod table;
 
 use std::fmt::Write as _;
@@ -166,7 +167,7 @@ impl std::str::FromStr for Assignment {
             fault.split_once(':').map_or((fault, None), |(name, value)| (name, Some(value)));
         let entry = entry(name).ok_or_else(|| FaultError::Unknown {
             name: name.escape_default().to_string(),
-            near: near(name),
+            near: near::near(name),
         })?;
         let parameter = match parameter {
             None => entry.parameter.clone(),
@@ -359,17 +360,6 @@ fn chosen(text: &str) -> Result<Chosen, FaultError> {
 /// The number in a host's name, counted from 1.
 pub(super) fn host_number(name: &str) -> Option<usize> {
     name.strip_prefix("lab")?.parse().ok().filter(|number| *number > 0)
-}
-
-/// Names that begin alike.
-fn near(name: &str) -> String {
-    let head: String = name.chars().take(3).collect();
-    let near: Vec<_> = FAULTS
-        .iter()
-        .map(|entry| entry.name)
-        .filter(|known| !head.is_empty() && (known.starts_with(&head) || known.contains(name)))
-        .collect();
-    if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) }
 }
 
 /// More hosts than any lab has.

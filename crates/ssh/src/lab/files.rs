@@ -1,10 +1,11 @@
 //! The directory of a lab: its identities, and what clients need to reach it.
 //!
 //! `seed` (all host keys are made of it), `client_key`, `authorized_keys`, `hosts`, `ssh_config`, `known_hosts`,
-//! `config/penstock/hosts`, `journal`, and `files` with what was copied to the hosts. What is secret has mode 0600.
+//! `config/penstock/hosts`, `config/penstock/groups`, `home/.ssh/config`, `journal`, and `files` with what was copied to the
+//! hosts. `lock` is held while a lab runs there. What is secret has mode 0600.
 
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -19,12 +20,14 @@ use russh::keys::ssh_key::private::Ed25519Keypair;
 
 use super::fault::{self, Fault, Kind, Parameter};
 use super::host::{Host, Keys};
-use super::{LabError, host_name};
+use super::{LabError, PREFIX, host_name};
 
 /// The directory of a lab.
 pub(super) struct Files {
     directory: PathBuf,
     seed: hmac::Key,
+    /// Held as long as this is open.
+    lock: File,
 }
 
 impl Files {
@@ -34,10 +37,17 @@ impl Files {
         made.map_err(failed("make", directory))?;
         // Everything written below names this path, and other programs do not know where we started.
         let directory = directory.canonicalize().map_err(failed("find", directory))?;
+        only_of_a_lab(&directory)?;
+        let lock = lock(&directory)?;
         let seed = seed(&directory)?;
-        let files = Self { directory, seed };
+        let files = Self { directory, seed, lock };
         files.write_client_key(&files.derive("client"))?;
         Ok(files)
+    }
+
+    /// Where they are, from the root.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The keys of a host: its own, and the one it shows when it lies.
@@ -77,8 +87,8 @@ impl Files {
             .collect()
     }
 
-    /// Writes what depends on the addresses.
-    pub(super) fn write(&self, hosts: &[Arc<Host>]) -> Result<(), LabError> {
+    /// Writes what depends on the addresses. What comes back keeps other labs out of the directory as long as it is held.
+    pub(super) fn write(self, hosts: &[Arc<Host>]) -> Result<File, LabError> {
         let mut names = String::new();
         let mut known = String::new();
         for host in hosts {
@@ -89,16 +99,20 @@ impl Files {
         }
         self.replace("hosts", &names, 0o644)?;
         self.replace("known_hosts", &known, 0o644)?;
-        self.replace("ssh_config", self.ssh_config(hosts), 0o644)?;
-        self.write_identities(hosts)
+        let config = self.ssh_config(hosts);
+        self.replace("ssh_config", &config, 0o644)?;
+        // The same as that of a user, for programs that are given a home.
+        self.make("home/.ssh")?;
+        self.replace("home/.ssh/config", &config, 0o600)?;
+        self.write_identities(hosts)?;
+        self.replace("config/penstock/groups", groups(hosts), 0o644)?;
+        Ok(self.lock)
     }
 
     /// A file for each host, as `penstock host` keeps them, for who sets `XDG_CONFIG_HOME` to `config`. One that is
     /// there stays: a lab that is started again at other addresses has moved, and that is for clients to notice.
     fn write_identities(&self, hosts: &[Arc<Host>]) -> Result<(), LabError> {
-        let directory = self.path("config/penstock/hosts");
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        made.map_err(failed("make", &directory))?;
+        let directory = self.make("config/penstock/hosts")?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let date = Moment(now).date();
         for host in hosts {
@@ -154,6 +168,13 @@ impl Files {
         }
     }
 
+    fn make(&self, name: &str) -> Result<PathBuf, LabError> {
+        let directory = self.path(name);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.map_err(failed("make", &directory))?;
+        Ok(directory)
+    }
+
     fn replace(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> Result<(), LabError> {
         replace(&self.path(name), content.as_ref(), mode)
     }
@@ -164,6 +185,57 @@ impl Files {
 
     fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
+    }
+}
+
+/// All hosts are the group `lab`: `@lab` of `penstock run`.
+fn groups(hosts: &[Arc<Host>]) -> String {
+    let set = match hosts {
+        [] => return String::new(),
+        [only] => only.name.clone(),
+        [first, .., last] => format!("{PREFIX}[{}-{}]", digits(first), digits(last)),
+    };
+    format!("# Written by penstock lab.\n{PREFIX}: {set}\n")
+}
+
+fn digits(host: &Host) -> &str {
+    host.name.strip_prefix(PREFIX).unwrap_or_default()
+}
+
+/// `known_hosts`, `ssh_config` and others are replaced: not those of somebody who names the wrong directory.
+fn only_of_a_lab(directory: &Path) -> Result<(), LabError> {
+    let found = || -> io::Result<Option<PathBuf>> {
+        if directory.join("seed").try_exists()? {
+            return Ok(None);
+        }
+        // What a lab that did not get far leaves there.
+        let ours = |name: &std::ffi::OsStr| name == "lock" || name == "seed.new";
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            if !ours(&entry.file_name()) {
+                return Ok(Some(entry.path()));
+            }
+        }
+        Ok(None)
+    };
+    match found().map_err(failed("look into", directory))? {
+        None => Ok(()),
+        Some(file) => Err(LabError::Foreign {
+            path: directory.display().to_string(),
+            file: file.file_name().unwrap_or_default().to_string_lossy().escape_debug().to_string(),
+        }),
+    }
+}
+
+/// Two labs in one directory would each replace what the clients of the other read.
+fn lock(directory: &Path) -> Result<File, LabError> {
+    let path = directory.join("lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.map_err(failed("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(LabError::Busy { path: directory.display().to_string() }),
+        Err(TryLockError::Error(source)) => Err(failed("lock", &path)(source)),
     }
 }
 

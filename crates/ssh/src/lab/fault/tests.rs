@@ -38,11 +38,24 @@ fn parameters_are_what_the_fault_takes() {
 #[test]
 fn what_cannot_be_had_is_said_with_what_could() {
     let error = |text: &str| parse(text).unwrap_err().to_string();
-    assert_eq!(
-        error("hangkex"),
-        "there is no fault `hangkex`; did you mean hang-up or hang-kex or hang-service or hang-auth or \
-         hang-up-auth or hang-channel or hang-exec or hang-run or hang-close?; `penstock lab --list` names them"
-    );
+    let near = |name: &str| {
+        let said = error(name);
+        let rest = said.strip_prefix(&format!("there is no fault `{name}`")).unwrap();
+        rest.strip_suffix("; `penstock lab --list` names them").unwrap().to_owned()
+    };
+    for (wrong, meant) in [
+        ("hangkex", "hang-kex"),
+        ("hang-ath", "hang-auth"),
+        ("reste", "reset"),
+        ("dney", "deny"),
+        ("flood-std", "flood or flood-stderr"),
+        ("garbage", "banner-garbage or garbage-kex"),
+    ] {
+        assert_eq!(near(wrong), format!("; did you mean {meant}?"), "{wrong}");
+    }
+    for nothing in ["", "x", "quite-something-else"] {
+        assert_eq!(near(nothing), "", "{nothing}");
+    }
     assert_eq!(error("deny:3"), "deny takes no parameter");
     assert_eq!(error("reset:x"), "reset takes a number of bytes, not `x`");
     assert_eq!(error("deny=web1"), "`web1` names no hosts: write lab003, lab[003-010], 3-10, 1,5 or 10%");
