@@ -182,7 +182,9 @@ mod tests {
         let key = |fields: &[&[u8]]| {
             let blob: Vec<u8> = fields
                 .iter()
-                .flat_map(|field| [&u32::try_from(field.len()).unwrap().to_be_bytes(), *field].concat())
+                .flat_map(|field| {
+                    [u32::try_from(field.len()).unwrap().to_be_bytes().as_slice(), *field].concat()
+                })
                 .collect();
             PublicKey::from_blob(&blob).unwrap()
         };
