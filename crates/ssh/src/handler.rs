@@ -180,8 +180,7 @@ impl russh::client::Handler for Handler {
     ) -> Result<(), Fault> {
         let from = format!("{}:{from_port}", harmless(from).trim_matches('"'));
         let Some(room) = self.shared.listeners.tcp(address, port) else {
-            reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-            return Ok(());
+            return refuse(reply).await;
         };
         admit(room, channel, from, reply).await;
         Ok(())
@@ -195,8 +194,7 @@ impl russh::client::Handler for Handler {
         _: &mut Library,
     ) -> Result<(), Fault> {
         let Some(room) = self.shared.listeners.unix(path) else {
-            reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-            return Ok(());
+            return refuse(reply).await;
         };
         admit(room, channel, String::new(), reply).await;
         Ok(())
@@ -210,8 +208,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-        Ok(())
+        refuse(reply).await
     }
 
     async fn server_channel_open_session(
@@ -220,8 +217,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-        Ok(())
+        refuse(reply).await
     }
 
     async fn server_channel_open_direct_tcpip(
@@ -234,8 +230,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-        Ok(())
+        refuse(reply).await
     }
 
     async fn server_channel_open_direct_streamlocal(
@@ -245,8 +240,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-        Ok(())
+        refuse(reply).await
     }
 
     async fn server_channel_open_x11(
@@ -257,8 +251,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-        Ok(())
+        refuse(reply).await
     }
 
     async fn disconnected(&mut self, reason: DisconnectReason<Fault>) -> Result<(), Fault> {
@@ -296,6 +289,12 @@ impl Drop for Handler {
 pub(crate) fn logical(key: &russh::keys::PublicKey) -> Result<PublicKey, russh::Error> {
     let blob = key.to_bytes()?;
     PublicKey::from_blob(&blob).map_err(|_| russh::Error::CouldNotReadKey)
+}
+
+/// For what the server has no business to open.
+async fn refuse(reply: ChannelOpenHandle) -> Result<(), Fault> {
+    reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+    Ok(())
 }
 
 async fn admit(
