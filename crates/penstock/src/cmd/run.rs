@@ -119,7 +119,10 @@ may take ten seconds.
 
 The leash: beside the command a small watcher (sh) runs on each host. It ends the command when the connection is gone, so
 nothing is left running if this program is killed. Hosts where something else than a shell takes the command (a forced
-command, an appliance) want --no-leash.";
+command, an appliance) want --no-leash.
+
+As with ssh, a command has ended when its output has: what it leaves running with its standard output or error open is waited
+for (give that `>/dev/null 2>&1`). Only --timeout and Ctrl-C cut it off, and say so.";
 
 fn time(text: &str) -> Result<Duration, String> {
     let seconds: f64 =
