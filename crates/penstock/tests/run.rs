@@ -117,6 +117,20 @@ fn time_limit_ends_the_command_on_the_hosts() {
 }
 
 #[test]
+fn output_that_is_held_open_and_cut_off_is_said_to_be() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let sleep = format!("sleep {}", unique());
+    let told = fleet.run(&["-w", "h1", "--timeout", "0.5", "--", &format!("{sleep} & echo $!; exit 3")]);
+    let left: i32 = told.stdout.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    kill(Pid::from_raw(left), Signal::SIGKILL).unwrap();
+    let said =
+        "still open after 0.5 s: the command ended (exit 3), but something that it started holds its output";
+    assert!(told.stderr.contains(said), "{told:?}");
+    assert_eq!(told.code, Some(1), "{told:?}");
+}
+
+#[test]
 fn killed_client_leaves_nothing_running_and_its_journal_says_who_was() {
     let sshd = Sshd::start();
     for engine in ENGINES {

@@ -10,7 +10,8 @@ use russh::ChannelMsg;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::handler::Shared;
-use crate::process::{Process, signal_word};
+use crate::process::Process;
+use crate::signal;
 
 /// What is known of the commands that a server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +51,7 @@ impl Process {
         match self.reading.wait().await {
             Some(ChannelMsg::ExitStatus { exit_status }) => self.ending = Some(Ending::Exited(exit_status)),
             Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
-                let signal = signal_word(&signal_name);
+                let signal = signal::word(&signal_name);
                 self.ending = Some(Ending::Signalled { signal, core: Core::None });
             }
             Some(ChannelMsg::Failure) if self.phase == Phase::Start => {

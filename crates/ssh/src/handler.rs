@@ -186,8 +186,7 @@ impl russh::client::Handler for Handler {
     ) -> Result<(), Fault> {
         let from = format!("{}:{from_port}", harmless(from).trim_matches('"'));
         let Some(room) = self.shared.listeners.tcp(address, port) else {
-            reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-            return Ok(());
+            return refuse(reply).await;
         };
         admit(room, channel, from, reply).await;
         Ok(())
@@ -201,8 +200,7 @@ impl russh::client::Handler for Handler {
         _: &mut Library,
     ) -> Result<(), Fault> {
         let Some(room) = self.shared.listeners.unix(path) else {
-            reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-            return Ok(());
+            return refuse(reply).await;
         };
         admit(room, channel, String::new(), reply).await;
         Ok(())
@@ -216,8 +214,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-        Ok(())
+        refuse(reply).await
     }
 
     async fn server_channel_open_session(
@@ -226,8 +223,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-        Ok(())
+        refuse(reply).await
     }
 
     async fn server_channel_open_direct_tcpip(
@@ -240,8 +236,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-        Ok(())
+        refuse(reply).await
     }
 
     async fn server_channel_open_direct_streamlocal(
@@ -251,8 +246,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-        Ok(())
+        refuse(reply).await
     }
 
     async fn server_channel_open_x11(
@@ -263,8 +257,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
-        Ok(())
+        refuse(reply).await
     }
 
     async fn disconnected(&mut self, reason: DisconnectReason<Fault>) -> Result<(), Fault> {
@@ -313,6 +306,12 @@ fn too_short(name: &str, bits: usize, least: usize) -> Failure {
 pub(crate) fn logical(key: &russh::keys::PublicKey) -> Result<PublicKey, russh::Error> {
     let blob = key.to_bytes()?;
     PublicKey::from_blob(&blob).map_err(|_| russh::Error::CouldNotReadKey)
+}
+
+/// For what the server has no business to open.
+async fn refuse(reply: ChannelOpenHandle) -> Result<(), Fault> {
+    reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+    Ok(())
 }
 
 async fn admit(

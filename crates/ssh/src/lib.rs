@@ -23,6 +23,7 @@ mod process;
 mod proxy_command;
 mod session;
 mod sftp;
+mod signal;
 mod stream;
 mod target;
 mod trouble;

@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 use logic::fleet::ending::{Core, Ending, Failure, Phase, Reason, Remote};
 use russh::client::Msg;
-use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig};
+use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::sync::watch;
 
 use crate::handler::Shared;
+use crate::signal;
 use crate::stream::close_later;
 use crate::trouble::{advised, failure};
 
@@ -54,7 +55,10 @@ pub struct Process {
     channel: Arc<ChannelWriteHalf<Msg>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) phase: Phase,
+    /// How the command itself ended.
     pub(crate) ending: Option<Ending>,
+    /// Nothing more comes from it, nor from what it started.
+    silent: bool,
     /// True once no more events will come.
     pub(crate) over: watch::Sender<bool>,
 }
@@ -77,23 +81,31 @@ impl Process {
             shared,
             phase: Phase::Start,
             ending: None,
+            silent: false,
             over: watch::Sender::new(false),
         }
     }
 
     /// The next event; `None` after [`Event::Ended`]. May be dropped and called again without losing anything.
+    ///
+    /// A command has ended when its output has: like OpenSSH's client this waits for what it started and left behind,
+    /// for as long as that holds its standard output or error open. Nothing is cut off. Whoever has a limit of time learns
+    /// from [`Process::ended_itself`] what he waits for.
     pub async fn next(&mut self) -> Option<Event> {
         if *self.over.borrow() {
             return None;
         }
         loop {
-            let message = match self.ending {
-                None => self.reading.wait().await,
-                // Something that the command left behind may hold its output open for ever.
-                Some(_) => match tokio::time::timeout(LINGER, self.reading.wait()).await {
+            let message = if self.ending.is_some() && self.silent {
+                match tokio::time::timeout(CLOSING, self.reading.wait()).await {
                     Ok(message) => message,
-                    Err(_) => return Some(self.finish()),
-                },
+                    Err(_) => {
+                        close_later(&self.channel, None);
+                        return Some(self.finish());
+                    }
+                }
+            } else {
+                self.reading.wait().await
             };
             match message {
                 Some(ChannelMsg::Success) if self.phase == Phase::Start => {
@@ -111,10 +123,11 @@ impl Process {
                 }
                 Some(ChannelMsg::ExitSignal { signal_name, core_dumped, .. }) => {
                     self.ending = Some(Ending::Signalled {
-                        signal: signal_word(&signal_name),
+                        signal: signal::word(&signal_name),
                         core: if core_dumped { Core::Dumped } else { Core::None },
                     });
                 }
+                Some(ChannelMsg::Eof) => self.silent = true,
                 Some(ChannelMsg::Close) => return Some(self.finish()),
                 None => {
                     if self.ending.is_none() {
@@ -126,6 +139,13 @@ impl Process {
                 Some(_) => {}
             }
         }
+    }
+
+    /// How the command itself ended, which is known before [`Event::Ended`] while something that it started holds its
+    /// output open.
+    #[must_use]
+    pub fn ended_itself(&self) -> Option<&Ending> {
+        self.ending.as_ref()
     }
 
     /// Its standard input.
@@ -161,7 +181,7 @@ impl Process {
     /// # Errors
     /// The connection has ended.
     pub async fn signal(&mut self, name: &str) -> Result<(), Failure> {
-        match self.channel.signal(signal_named(name)).await {
+        match self.channel.signal(signal::any(name)).await {
             Ok(()) => Ok(()),
             Err(fault) => Err(self.shared.why(self.phase, &fault).await),
         }
@@ -242,43 +262,5 @@ impl Stdin {
     }
 }
 
-fn signal_named(name: &str) -> Sig {
-    match name.strip_prefix("SIG").unwrap_or(name) {
-        "ABRT" => Sig::ABRT,
-        "ALRM" => Sig::ALRM,
-        "FPE" => Sig::FPE,
-        "HUP" => Sig::HUP,
-        "ILL" => Sig::ILL,
-        "INT" => Sig::INT,
-        "KILL" => Sig::KILL,
-        "PIPE" => Sig::PIPE,
-        "QUIT" => Sig::QUIT,
-        "SEGV" => Sig::SEGV,
-        "TERM" => Sig::TERM,
-        "USR1" => Sig::USR1,
-        other => Sig::Custom(other.to_owned()),
-    }
-}
-
-pub(crate) fn signal_word(signal: &Sig) -> String {
-    let word = match signal {
-        Sig::ABRT => "ABRT",
-        Sig::ALRM => "ALRM",
-        Sig::FPE => "FPE",
-        Sig::HUP => "HUP",
-        Sig::ILL => "ILL",
-        Sig::INT => "INT",
-        Sig::KILL => "KILL",
-        Sig::PIPE => "PIPE",
-        Sig::QUIT => "QUIT",
-        Sig::SEGV => "SEGV",
-        Sig::TERM => "TERM",
-        Sig::USR1 => "USR1",
-        // A name of the server's own choice.
-        Sig::Custom(name) => return name.chars().filter(char::is_ascii_graphic).take(32).collect(),
-    };
-    word.to_owned()
-}
-
-/// How long output may stay silent after the command itself has ended.
-const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
+/// How long a server may take to close a channel on which nothing more comes.
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);

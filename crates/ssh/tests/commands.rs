@@ -167,25 +167,68 @@ async fn a_flood_is_held_back_by_a_slow_reader_and_arrives_whole() {
 async fn a_reader_that_stops_stops_the_sender() {
     let sshd = Sshd::start();
     let session = session(&sshd).await;
-    let file = sshd.directory.path().join("written");
-    let script = format!("dd if=/dev/zero bs=65536 count=4000 2>/dev/null | tee {} | cat", file.display());
+    let stalled = sshd.directory.path().join("stalled");
+    let script = format!("exec python3 -c '{SENDER}' {}", stalled.display());
     let mut process = session.exec(&script, &Exec::default()).await.unwrap();
-    while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
-    let written = || std::fs::metadata(&file).map_or(0, |found| found.len());
-    // It has stopped when two looks, far apart for a program that writes without end, see the same.
-    let mut last = 0;
-    support::eventually("it stops", || {
-        let now = written();
-        let same = now == last && now > 0;
-        last = now;
-        std::thread::sleep(Duration::from_millis(150));
-        same
-    })
-    .await;
-    assert!(written() < 16 << 20, "{} bytes were written", written());
+    let Event::Stdout(first) = skip_start(&mut process).await else { panic!("it says something first") };
+    support::eventually("the sender finds no room", || stalled.exists()).await;
+    let written: usize = std::fs::read_to_string(&stalled).unwrap().parse().unwrap();
+    assert!(written < 16 << 20, "{written} bytes were written");
     let said = gather(&mut process).await;
-    assert_eq!(said.ending, Some(Ending::Exited(0)));
-    assert_eq!(written(), 4000 * 65_536);
+    assert_eq!(said.ending, Some(Ending::Exited(0)), "{said:?}");
+    assert_eq!(first.len() + said.stdout.len(), 256 << 20);
+}
+
+/// Writes 256 MiB, and says in a file how much it had written when it found no room for a while. A slow machine makes it
+/// say that too early, which does not matter.
+const SENDER: &str = r#"
+import os, select, sys
+os.set_blocking(1, False)
+block, written = bytes(65536), 0
+while written < 256 << 20:
+    if select.select([], [1], [], 0.5)[1]:
+        written += os.write(1, block)
+    elif not os.path.exists(sys.argv[1]):
+        with open(sys.argv[1] + ".new", "w") as file:
+            file.write(str(written))
+        os.rename(sys.argv[1] + ".new", sys.argv[1])
+"#;
+
+async fn skip_start(process: &mut ssh::Process) -> Event {
+    loop {
+        match process.next().await.unwrap() {
+            Event::Started => {}
+            event => return event,
+        }
+    }
+}
+
+/// Without a clock: an hour of silence passes in no time.
+#[tokio::test]
+async fn what_a_command_leaves_behind_is_heard_to_its_end() {
+    let sshd = Sshd::start();
+    let mut target = target(&sshd);
+    // Nor one that asks whether the server still lives.
+    target.keep_alive.interval = None;
+    let session = client(&Pinned::of(&[&sshd])).connect(&target, &|_| {}).await.unwrap();
+    let gate = sshd.directory.path().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let script = format!("(read -r word < {}; echo $word) & exit 3", gate.display());
+    let mut process = session.exec(&script, &Exec::default()).await.unwrap();
+    let hour = Duration::from_secs(3600);
+    tokio::time::pause();
+    while process.ended_itself().is_none() {
+        if let Ok(event) = tokio::time::timeout(hour, process.next()).await {
+            assert_eq!(event, Some(Event::Started));
+        }
+    }
+    assert_eq!(process.ended_itself(), Some(&Ending::Exited(3)));
+    let silence = tokio::time::timeout(hour, process.next()).await;
+    assert!(silence.is_err(), "cut off: {silence:?}");
+    tokio::time::resume();
+    tokio::task::spawn_blocking(move || std::fs::write(gate, "late\n")).await.unwrap().unwrap();
+    let said = gather(&mut process).await;
+    assert_eq!((said.stdout.as_slice(), said.ending), (b"late\n".as_slice(), Some(Ending::Exited(3))));
 }
 
 #[tokio::test]

@@ -5,9 +5,8 @@ use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
-use aws_lc_rs::aead::{
-    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
-};
+use aws_lc_rs::aead::chacha20_poly1305_openssh::{KEY_LEN, OpeningKey, SealingKey, TAG_LEN};
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, LessSafeKey, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 
 use super::{Gauge, Phase};
@@ -29,7 +28,8 @@ pub enum Cipher {
     Aes128Gcm,
     /// AES-256-GCM.
     Aes256Gcm,
-    /// ChaCha20-Poly1305 (RFC 8439; SSH arranges the same two functions a little differently).
+    /// ChaCha20-Poly1305 as SSH arranges it: the two functions pass over a packet one after the other. What TLS has (RFC
+    /// 8439) is one pass, a good deal faster, and of no use to SSH.
     ChaCha20Poly1305,
 }
 
@@ -54,14 +54,6 @@ impl Cipher {
             _ => None,
         }
     }
-
-    fn algorithm(self) -> &'static Algorithm {
-        match self {
-            Cipher::Aes128Gcm => &AES_128_GCM,
-            Cipher::Aes256Gcm => &AES_256_GCM,
-            Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-        }
-    }
 }
 
 impl Aead {
@@ -70,34 +62,72 @@ impl Aead {
     /// # Errors
     /// The library refused, which it has no reason to.
     pub fn run(self, gauge: &Rc<Gauge>) -> io::Result<()> {
-        let refused = |_| io::Error::other("the AEAD refused a record");
-        let algorithm = self.cipher.algorithm();
+        match self.cipher {
+            Cipher::Aes128Gcm => self.gcm(&AES_128_GCM, gauge),
+            Cipher::Aes256Gcm => self.gcm(&AES_256_GCM, gauge),
+            Cipher::ChaCha20Poly1305 => self.chacha(gauge),
+        }
+    }
+
+    // The same nonce again and again is fatal for secrets, and nothing to a stopwatch.
+
+    fn gcm(self, algorithm: &'static Algorithm, gauge: &Rc<Gauge>) -> io::Result<()> {
+        let refused = |_| refusal();
         let key =
             LessSafeKey::new(UnboundKey::new(algorithm, &[7; 32][..algorithm.key_len()]).map_err(refused)?);
-        // The same nonce again and again is fatal for secrets, and nothing to a stopwatch.
         let nonce = || Nonce::assume_unique_for_key([0; 12]);
         let mut plain = vec![0x5a_u8; RECORD];
         let mut sealed = plain.clone();
         key.seal_in_place_append_tag(nonce(), Aad::empty(), &mut sealed).map_err(refused)?;
         let mut scratch = sealed.clone();
+        self.again_and_again(gauge, |work| match work {
+            Work::Seal => {
+                key.seal_in_place_separate_tag(nonce(), Aad::empty(), &mut plain).map(drop).map_err(refused)
+            }
+            Work::Open => {
+                // What was opened cannot be opened again; the copy is a fortieth of the work.
+                scratch.copy_from_slice(&sealed);
+                key.open_in_place(nonce(), Aad::empty(), &mut scratch).map(drop).map_err(refused)
+            }
+        })
+    }
+
+    fn chacha(self, gauge: &Rc<Gauge>) -> io::Result<()> {
+        let material = [7; KEY_LEN];
+        let (sealing, opening) = (SealingKey::new(&material), OpeningKey::new(&material));
+        let mut plain = vec![0x5a_u8; RECORD];
+        let (mut sealed, mut tag) = (plain.clone(), [0; TAG_LEN]);
+        sealing.seal_in_place(0, &mut sealed, &mut tag);
+        let mut scratch = sealed.clone();
+        self.again_and_again(gauge, |work| match work {
+            Work::Seal => {
+                sealing.seal_in_place(0, &mut plain, &mut [0; TAG_LEN]);
+                Ok(())
+            }
+            Work::Open => {
+                scratch.copy_from_slice(&sealed);
+                opening.open_in_place(0, &mut scratch, &tag).map(drop).map_err(|_| refusal())
+            }
+        })
+    }
+
+    fn again_and_again(
+        self,
+        gauge: &Rc<Gauge>,
+        mut once: impl FnMut(Work) -> io::Result<()>,
+    ) -> io::Result<()> {
         while gauge.advance(Instant::now()) != Phase::Over {
             for _ in 0..BETWEEN_LOOKS {
-                match self.work {
-                    Work::Seal => {
-                        let tag = key.seal_in_place_separate_tag(nonce(), Aad::empty(), &mut plain);
-                        drop(tag.map_err(refused)?);
-                    }
-                    Work::Open => {
-                        // What was opened cannot be opened again; the copy is a fortieth of the work.
-                        scratch.copy_from_slice(&sealed);
-                        key.open_in_place(nonce(), Aad::empty(), &mut scratch).map_err(refused)?;
-                    }
-                }
+                once(self.work)?;
                 gauge.bytes(RECORD);
             }
         }
         Ok(())
     }
+}
+
+fn refusal() -> io::Error {
+    io::Error::other("the AEAD refused a record")
 }
 
 /// What OpenSSH puts into a packet.

@@ -437,8 +437,8 @@ const NOTES: &[&str] = &[
     "The data are 16 MiB of noise, again and again; down, the server's command is `while cat FILE; do :; done`, up it is \
      `cat >/dev/null`. `dd if=/dev/zero | pv | ssh` counts the connection, the copies of dd and pv, and both ends of \
      the session on whatever core, by the wall clock.",
-    "raw-aead: the same cipher in aws-lc-rs, records of 32 KiB in one buffer, nothing sent: how much of a core's \
-     ceiling a client reaches is its ratio to it. Ciphers in CTR and CBC mode have a MAC beside them and no such figure.",
+    "raw-aead: the same cipher in aws-lc-rs, as SSH arranges it, records of 32 KiB in one buffer, nothing sent: how much \
+     of a core's ceiling a client reaches is its ratio to it. Ciphers in CTR and CBC mode have a MAC beside them and no such figure.",
     "of the window's limit: the rate, divided by what the window allows (window / round trip). Near 1, the window and not \
      the cipher was measured; on a loopback interface it is far below.",
 ];

@@ -148,6 +148,14 @@ impl Running {
         }
     }
 
+    /// How the command itself ended, while something that it started holds its output open. `ssh` does not tell.
+    pub(super) fn ended_itself(&self) -> Option<&Ending> {
+        match self {
+            Self::Native(running) => running.ended_itself(),
+            Self::OpenSsh(_) => None,
+        }
+    }
+
     /// Ends the remote process by signals, and says how far it got and whether the server confirmed that.
     pub(super) async fn end(self, phase: Phase, grace: Duration, runs: Runs) -> (Phase, Remote) {
         match self {

@@ -86,6 +86,10 @@ impl Running {
         self.input.take()
     }
 
+    pub(super) fn ended_itself(&self) -> Option<&Ending> {
+        self.process.ended_itself()
+    }
+
     pub(super) async fn end(self, grace: Duration, runs: Runs) -> Remote {
         self.process.end(grace, runs).await
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
 use logic::fleet::leash::{self, Hold, Mark};
+use logic::fleet::verdict;
 use ssh::Runs;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep_until, timeout};
@@ -280,16 +281,26 @@ impl Turn<'_> {
 
     /// Ends the remote process: TERM, then KILL, then the connection.
     async fn end(&mut self, mut running: Running, phase: Phase, cause: Cause) -> Ending {
+        let left = running.ended_itself().map(verdict::title);
         let (reason, mut detail) = match &cause {
             Cause::Stopped(stop) => (Reason::Stopped, why(*stop).to_owned()),
             Cause::TimedOut(limit) => {
-                (Reason::TimedOut, format!("still running after {} s", limit.as_secs_f32()))
+                let state = if left.is_some() { "open" } else { "running" };
+                (Reason::TimedOut, format!("still {state} after {} s", limit.as_secs_f32()))
             }
             Cause::TimedOutAt(phase) => (
                 Reason::TimedOut,
                 format!("{phase} took longer than {} s", self.order.connect_timeout.as_secs_f32()),
             ),
         };
+        // The server has forgotten its process group, and its leash is gone.
+        if let Some(left) = left {
+            let detail = format!(
+                "{detail}: the command ended ({left}), but something that it started holds its output open; what that \
+                 says from here on is cut off"
+            );
+            return Ending::Failed(self.failure(phase, reason, Remote::Ended, detail));
+        }
         let leashed = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed);
         let (phase, remote) = match self.held.take().filter(|_| leashed) {
             Some(writer) => match self.end_by_leash(&mut running, writer).await {

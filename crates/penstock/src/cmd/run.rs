@@ -91,7 +91,10 @@ may take ten seconds.
 The leash: beside the command a small watcher (sh) runs on each host. It ends the process group of the command when the
 connection is gone, so that is not left running if this program is killed. What leaves that group (setsid, a daemon, a unit
 of systemd) is ended neither then nor by Ctrl-C or --timeout. Hosts where something else than a shell takes the command (a
-forced command, an appliance) want --no-leash.";
+forced command, an appliance) want --no-leash.
+
+As with ssh, a command has ended when its output has: what it leaves running with its standard output or error open is waited
+for (give that `>/dev/null 2>&1`). Only --timeout and Ctrl-C cut it off, and say so.";
 
 /// Which of two engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -12,9 +12,10 @@ use tokio::sync::mpsc;
 use super::fault::{Fault, Kind, Parameter};
 use super::flood::Flood;
 use super::host::Host;
-use super::program::{Program, Stdin, signal};
+use super::program::{Program, Stdin};
 use super::script::Sink;
 use super::wire::{Control, Cut};
+use crate::signal;
 
 /// What a client asked for.
 #[derive(Debug)]
@@ -132,7 +133,7 @@ async fn misbehave(place: &Place, program: &mut Program<'_>, call: Call) -> Ende
         Kind::Signal => {
             program.call(call).await;
             match &fault.parameter {
-                Parameter::Signal(name) => Ended::Signal(signal(name).unwrap_or(Sig::TERM)),
+                Parameter::Signal(name) => Ended::Signal(signal::named(name).unwrap_or(Sig::TERM)),
                 _ => Ended::Signal(Sig::TERM),
             }
         }

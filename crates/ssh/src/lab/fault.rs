@@ -331,7 +331,7 @@ fn parameter_from(entry: &Entry, value: &str) -> Result<Parameter, FaultError> {
         }
         Parameter::Signal(_) => {
             let name = value.strip_prefix("SIG").unwrap_or(value).to_owned();
-            super::program::signal(&name).ok_or_else(|| wrong("a signal such as TERM"))?;
+            crate::signal::named(&name).ok_or_else(|| wrong("a signal such as TERM"))?;
             Parameter::Signal(name.into())
         }
     })

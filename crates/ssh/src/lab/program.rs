@@ -15,6 +15,7 @@ use super::channel::{Call, Ended};
 use super::flood::Flood;
 use super::host::Host;
 use super::script::{self, Join, Piece, Sink, Step, Word};
+use crate::signal;
 
 /// Standard input of a program.
 pub(super) struct Stdin {
@@ -216,7 +217,7 @@ impl<'a> Program<'a> {
             }
             "kill-self" => {
                 let name = first.unwrap_or_else(|| "TERM".to_owned());
-                return match signal(name.strip_prefix("SIG").unwrap_or(&name)) {
+                return match signal::named(&name) {
                     Some(signal) => Ok(Next::Killed(signal)),
                     None => self.complain(2, "kill-self: a signal such as TERM, KILL, SEGV").await,
                 };
@@ -352,25 +353,6 @@ fn digits(rest: &mut &[u8], radix: u32, most: usize) -> u8 {
         *rest = after;
     }
     value as u8
-}
-
-/// Without `SIG`, as RFC 4254 section 6.10 names them.
-pub(super) fn signal(name: &str) -> Option<Sig> {
-    Some(match name {
-        "ABRT" => Sig::ABRT,
-        "ALRM" => Sig::ALRM,
-        "FPE" => Sig::FPE,
-        "HUP" => Sig::HUP,
-        "ILL" => Sig::ILL,
-        "INT" => Sig::INT,
-        "KILL" => Sig::KILL,
-        "PIPE" => Sig::PIPE,
-        "QUIT" => Sig::QUIT,
-        "SEGV" => Sig::SEGV,
-        "TERM" => Sig::TERM,
-        "USR1" => Sig::USR1,
-        _ => return None,
-    })
 }
 
 /// `SSH_EXTENDED_DATA_STDERR` (RFC 4254 section 5.2).
