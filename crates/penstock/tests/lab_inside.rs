@@ -87,10 +87,11 @@ fn every_line_that_a_lab_prints_works_as_it_stands_and_touches_nothing_of_the_us
 #[test]
 fn inside_a_lab_plain_names_mean_its_hosts_and_its_end_leaves_nothing() {
     let place = Playground::new();
-    let script = "penstock run -w @lab!lab002 hostname | sort; ssh lab002 hostname; mpssh -f $LAB/hosts hostname | grep lab003; exit 7";
+    let script = "penstock run -w @lab!lab002 hostname | sort; ssh lab002 hostname; mpssh -f $LAB/hosts hostname | grep lab003
+        echo x > $LAB/there; scp -q $LAB/there lab001:put && scp -q lab001:put $LAB/back && cat $LAB/back; exit 7";
     let (status, stdout, stderr) = place.run(&["3", "--", "sh", "-c", script]);
     assert_eq!(status, Some(7), "{stdout}{stderr}");
-    assert_eq!(stdout, "lab001 -> lab001\nlab003 -> lab003\nlab002\nlab003 -> lab003\n", "{stderr}");
+    assert_eq!(stdout, "lab001 -> lab001\nlab003 -> lab003\nlab002\nlab003 -> lab003\nx\n", "{stderr}");
     place.is_untouched();
     let (status, stdout, stderr) = place.run(&["2", "--", "there-is-no-such-program"]);
     assert_eq!((status, stdout.as_str()), (Some(127), ""), "{stderr}");

@@ -180,6 +180,7 @@ impl<'a> Program<'a> {
                     Some("-n") => format!("{}\n", self.host.name),
                     Some("-a") => format!("Linux {} 6.1.0-lab #1 SMP x86_64 GNU/Linux\n", self.host.name),
                     Some("-r") => "6.1.0-lab\n".to_owned(),
+                    Some("-sr" | "-rs") => "Linux 6.1.0-lab\n".to_owned(),
                     _ => "Linux\n".to_owned(),
                 };
                 self.print(step.stdout, text).await?;

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use super::channel::{self, Call, Place};
 use super::fault::{Fault, Kind};
 use super::host::{Farewell, Host};
-use super::sftp::Sftp;
+use super::sftp;
 
 use super::wire::{Control, Cut};
 
@@ -283,7 +283,7 @@ impl Handler for Session {
             return Ok(session.channel_failure(id)?);
         };
         session.channel_success(id)?;
-        russh_sftp::server::run(channel.into_stream(), Sftp::new(self.host.files.clone())).await;
+        tokio::spawn(sftp::serve(channel, session.handle(), self.host.files.clone()));
         Ok(())
     }
 

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use russh::Channel;
+use russh::server::{Handle as Connection, Msg};
 use russh_sftp::protocol::{
     Attrs, Data, File as Listed, FileAttributes, Handle, Name, OpenFlags, Status, StatusCode,
 };
@@ -26,6 +28,22 @@ enum Open {
     /// What is still to be listed.
     Directory(Vec<Listed>),
 }
+
+/// Serves a channel until the client ends its side, and then says that all went well, as sftp-server does: without that
+/// scp says nothing and fails.
+pub(super) async fn serve(channel: Channel<Msg>, connection: Connection, root: PathBuf) {
+    let id = channel.id();
+    let mut stream = channel.into_stream();
+    let (mut near, far) = tokio::io::duplex(PIPE);
+    russh_sftp::server::run(far, Sftp::new(root)).await;
+    // What fails here fails because the client is gone.
+    let _ = tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut near, PIPE, PIPE).await;
+    let _ = connection.exit_status_request(id, 0).await;
+    drop(stream);
+}
+
+/// Between the channel and who answers, in bytes: a packet and more.
+const PIPE: usize = 256 << 10;
 
 impl Sftp {
     /// Files under `root`, which is made when something is written.
