@@ -79,7 +79,7 @@ impl Running {
         self.input.take()
     }
 
-    pub(super) async fn end(self, grace: Duration, runs: Runs) -> Remote {
+    pub(super) async fn end(self, grace: Duration, runs: Runs) -> (Remote, u64) {
         self.process.end(grace, runs).await
     }
 }

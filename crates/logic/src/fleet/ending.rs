@@ -82,8 +82,12 @@ pub enum Reason {
     NoStatus,
     /// Stopped by us: Ctrl-C, or the stop condition of a wave.
     Stopped,
-    /// Something on this machine: descriptors, memory, a full disk.
+    /// Something on this machine: a full disk, a program that cannot be started, a kind of address that it does not have.
     Local,
+    /// This machine has no descriptor, memory or process left: with fewer at once it would have done.
+    Exhausted,
+    /// A fault of this program.
+    Internal,
 }
 
 impl Reason {
@@ -110,6 +114,8 @@ impl Reason {
             Self::NoStatus => "no-status",
             Self::Stopped => "stopped",
             Self::Local => "local",
+            Self::Exhausted => "exhausted",
+            Self::Internal => "internal-error",
         }
     }
 }

@@ -1,9 +1,12 @@
-//! One JSON object per line: what came, how each host ended.
+//! One JSON object per line: what came, how each host ended. Output that is not UTF-8 has U+FFFD in `text`, and its bytes in
+//! `base64`.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use logic::fleet::ending::{Ending, Remote};
+use logic::fleet::text::{Said, Text};
 use logic::fleet::verdict::{Status, title};
 use serde_json::{Value, json};
 
@@ -13,17 +16,32 @@ use crate::run::output::View;
 /// Events as they come.
 pub struct Json {
     names: Vec<String>,
+    /// Streams that stopped within a character.
+    unfinished: HashMap<(usize, Stream), Text>,
 }
 
 impl Json {
     /// For hosts of these names.
     #[must_use]
     pub fn new(names: &[String]) -> Self {
-        Self { names: names.to_vec() }
+        Self { names: names.to_vec(), unfinished: HashMap::new() }
     }
 
     fn name(&self, host: usize) -> &str {
         self.names.get(host).map_or("", String::as_str)
+    }
+
+    fn say(&self, host: usize, stream: Stream, said: &Said, out: &mut dyn Write) -> io::Result<()> {
+        let stream = match stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        let mut value =
+            json!({ "event": "output", "host": self.name(host), "stream": stream, "text": said.text });
+        if let Some(base64) = &said.base64 {
+            value["base64"] = json!(base64);
+        }
+        writeln!(out, "{value}")
     }
 }
 
@@ -59,19 +77,20 @@ pub fn remote(remote: Remote) -> &'static str {
 
 impl View for Json {
     fn output(&mut self, host: usize, stream: Stream, bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
-        let stream = match stream {
-            Stream::Stdout => "stdout",
-            Stream::Stderr => "stderr",
-        };
-        let text = String::from_utf8_lossy(bytes);
-        writeln!(
-            out,
-            "{}",
-            json!({ "event": "output", "host": self.name(host), "stream": stream, "text": text })
-        )
+        let mut text = self.unfinished.remove(&(host, stream)).unwrap_or_default();
+        let said = text.push(bytes);
+        if !text.is_idle() {
+            self.unfinished.insert((host, stream), text);
+        }
+        said.map_or(Ok(()), |said| self.say(host, stream, &said, out))
     }
 
     fn ended(&mut self, host: usize, end: &Ending, took: Duration, out: &mut dyn Write) -> io::Result<()> {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if let Some(said) = self.unfinished.remove(&(host, stream)).and_then(|mut text| text.finish()) {
+                self.say(host, stream, &said, out)?;
+            }
+        }
         let mut value = json!({ "event": "end", "host": self.name(host), "seconds": took.as_secs_f64() });
         if let (Some(value), Value::Object(extra)) = (value.as_object_mut(), ending(end)) {
             value.extend(extra);
