@@ -9,7 +9,6 @@ use clap::{Args, ValueEnum};
 use fleet::run::board::Board;
 use fleet::run::engine::Leash;
 use fleet::run::input::{Input, Spool};
-use fleet::run::journal::Journal;
 use fleet::run::keep::Keep;
 use fleet::run::output::{Outbox, Sinks};
 use fleet::run::progress::Progress;
@@ -96,16 +95,19 @@ Examples:
   penstock run --hosts fleet.txt --waves 1,10%,all --stop-if 'failed>2%' -- ./upgrade
   penstock run --again never-started
 
-Exit codes, the worst wins:
+Exit codes. A higher one hides those below it: what else happened is in the summary, and in --json with counts of hosts:
     0  the command ended with 0 on every host
     1  it ended otherwise somewhere: another status, a signal, our --timeout (and it is ended there)
     2  wrong usage; nothing was sent
-    3  some hosts never started it: safe to run again
+    3  some hosts never started it: safe to run again there (--again never-started);
+       also where the SSH configuration has a fault
     4  some hosts are unknown or not who they should be; nothing was sent to them
     5  on some hosts it may have run, and may still run
     6  output of some hosts could not be written (-o)
   130  Ctrl-C or SIGTERM
   141  nobody reads standard output any more
+
+--json: text that is not UTF-8 has U+FFFD in its place, and then its bytes are in \"base64\".
 
 Folded output (-b, --diff, --mask) comes when all hosts are done, and so far when --pause gives time to look. Hosts go together
 if both streams and the ending are the same. Standard output stands as it came, standard error after `=>`, an ending other than
@@ -148,7 +150,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         ));
     }
     if arguments.again.last {
-        return again::show();
+        return again::show(arguments);
+    }
+    if arguments.again.id.is_some() && arguments.again.again.is_none() {
+        return Err(Failure::usage("--id names a run for --again or --last"));
     }
     let mut arguments = arguments.clone();
     let repeated = again::take_over(&mut arguments)?;
@@ -175,7 +180,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn whole(arguments: &Arguments, names: Vec<String>, sessions: usize) -> Result<Status, Failure> {
     let brake = Brake::default();
     let board = Arc::new(Board::new(names.clone()));
-    let quiet_line = !std::io::stderr().is_terminal() || arguments.show.is_quiet();
+    let quiet_line = !std::io::stderr().is_terminal() || show::is_dumb() || arguments.show.is_quiet();
     let keep = match &arguments.show.directory {
         Some(directory) => Keep::files(directory, &names)
             .map_err(|error| Failure::usage(format!("cannot write to {}: {error}", directory.display())))?,
@@ -190,16 +195,9 @@ async fn whole(arguments: &Arguments, names: Vec<String>, sessions: usize) -> Re
     let sinks = Sinks {
         view: arguments.show.view(&hosts),
         keep,
-        progress: (!quiet_line).then(|| Progress::new(Arc::clone(&board), Arc::clone(&terminal), COLUMNS)),
+        progress: (!quiet_line).then(|| Progress::new(Arc::clone(&board), Arc::clone(&terminal))),
     };
-    let journal = again::directory().and_then(|directory| {
-        let about = again::remember(arguments);
-        Journal::begin(&directory, &again::id(), &about, &names)
-            .inspect_err(|error| {
-                complain(&format!("note: this run is not recorded: {}: {error}\n", directory.display()))
-            })
-            .ok()
-    });
+    let journal = again::begin(&again::remember(arguments), &names);
     let out = Outbox::open(sinks, brake.clone())?;
     let said = out.clone();
     brake.obey_signals(move |stop| {
@@ -270,9 +268,10 @@ fn order(arguments: &Arguments, brake: &Brake) -> Result<Order, Failure> {
         None if arguments.stdin => {
             let brake = brake.clone();
             let spool = Spool::fill(std::io::stdin(), move |error| {
-                complain(&format!("error: cannot take in standard input: {error}\n"));
+                complain(&format!("error: {error}\n"));
                 brake.pull(Why::NoInput);
-            })?;
+            })
+            .map_err(Failure::runtime)?;
             (arguments.command.join(" "), Input::Spool(spool))
         }
         None => (arguments.command.join(" "), Input::None),
@@ -344,7 +343,6 @@ const MOST: usize = 1_000;
 /// Standard streams, the runtime, the agent, name servers, the journal.
 const RESERVE: usize = 48;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const COLUMNS: usize = 80;
 const TICK: Duration = Duration::from_millis(200);
 /// Linux takes 128 KiB in one argument; the leash needs some of it.
 const LONGEST: usize = 100 * 1024;
