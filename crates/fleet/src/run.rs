@@ -287,3 +287,6 @@ async fn between(
 
 /// For the last words when nobody may be reading.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

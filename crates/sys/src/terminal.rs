@@ -15,3 +15,13 @@ pub fn columns(descriptor: &impl AsFd) -> Option<usize> {
     let size = unsafe { size.assume_init() };
     (result == 0 && size.ws_col > 0).then(|| usize::from(size.ws_col))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_terminal_has_no_columns() {
+        assert_eq!(columns(&std::fs::File::open("/dev/null").unwrap()), None);
+    }
+}

@@ -166,3 +166,38 @@ fn nameless(directory: &Path) -> io::Result<File> {
 }
 
 const CHUNK: usize = 32 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn spool_has_no_name_and_is_ours_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let about = nameless(directory.path()).unwrap().metadata().unwrap();
+        assert_eq!((about.mode() & 0o7777, about.nlink()), (0o600, 0));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn spool_that_cannot_be_read_ends_the_feeding() {
+        let (told, tells) = std::sync::mpsc::channel();
+        let spool = Spool::fill(io::repeat(7).take(100_000), move |error| told.send(error).unwrap()).unwrap();
+        spool.clone().progress.wait_for(|progress| progress.end == End::Whole).await.unwrap();
+        assert!(tells.recv().is_err(), "it was taken in");
+        spool.file.set_len(50_000).unwrap();
+        let (to, mut from) = tokio::net::unix::pipe::pipe().unwrap();
+        let reading = tokio::spawn(async move {
+            let mut all = Vec::new();
+            tokio::io::AsyncReadExt::read_to_end(&mut from, &mut all).await.unwrap();
+            all.len()
+        });
+        let fed = Input::Spool(spool).feed(Writer::Pipe(Some(to))).await;
+        let (error, writer) = fed.err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        drop(writer);
+        assert_eq!(reading.await.unwrap(), 50_000);
+    }
+}

@@ -290,3 +290,26 @@ fn sign(ending: &Ending, sessions: usize) -> Sign {
 const TICK: Duration = Duration::from_millis(50);
 /// Each time with fewer sessions than before.
 const STARVED_TRIES: u32 = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_fewer_hosts_at_once_would_mend_lowers_their_number() {
+        let ending = |reason| {
+            let remote = Remote::NeverStarted;
+            Ending::Failed(Failure {
+                phase: Phase::Connect,
+                reason,
+                detail: String::new(),
+                advice: None,
+                remote,
+            })
+        };
+        assert_eq!(sign(&ending(Reason::Exhausted), 7), Sign::Starved { sessions: 7 });
+        for reason in [Reason::Local, Reason::Internal, Reason::Refused, Reason::Configuration] {
+            assert_eq!(sign(&ending(reason), 7), Sign::Failed, "{reason}");
+        }
+    }
+}

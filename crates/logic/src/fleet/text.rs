@@ -68,3 +68,58 @@ fn said(bytes: &[u8]) -> Option<Said> {
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(reads: &[&[u8]]) -> Vec<Said> {
+        let mut text = Text::default();
+        let mut said: Vec<Said> = reads.iter().filter_map(|read| text.push(read)).collect();
+        said.extend(text.finish());
+        assert!(text.is_idle());
+        said
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_come_along_as_they_are() {
+        let broken = |text: &str, base64: &str| Said { text: text.into(), base64: Some(base64.into()) };
+        let plain = |text: &str| Said { text: text.into(), base64: None };
+        assert_eq!(all(&[b"a\xffb"]), [broken("a\u{fffd}b", "Yf9i")]);
+        assert_eq!(all(&[b"a\xe2\x82", b"b"]), [plain("a"), broken("\u{fffd}b", "4oJi")]);
+        assert_eq!(all(&[b"a\xe2\x82"]), [plain("a"), broken("\u{fffd}", "4oI=")], "the end flushes");
+        assert_eq!(all(&[b"\xe2", b"\x82", b"\xac"]), [plain("€")]);
+        // A begin that no character has is not held back for more.
+        assert_eq!(all(&[b"\xc0", b"a"]), [broken("\u{fffd}", "wA=="), plain("a")]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn text_stays_text_wherever_reads_end(
+            text in "[a-cä€😀\n]{0,40}",
+            cuts in proptest::collection::vec(0_usize..200, 0..8),
+        ) {
+            let bytes = text.as_bytes();
+            let mut ends: Vec<usize> = cuts.into_iter().map(|cut| cut % (bytes.len() + 1)).collect();
+            ends.extend([0, bytes.len()]);
+            ends.sort_unstable();
+            let reads: Vec<&[u8]> = ends.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            let said = all(&reads);
+            proptest::prop_assert!(said.iter().all(|said| said.base64.is_none()));
+            proptest::prop_assert_eq!(said.into_iter().map(|said| said.text).collect::<String>(), text);
+        }
+
+        #[test]
+        fn no_byte_is_lost_whatever_comes(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..60), size in 1_usize..9) {
+            let reads: Vec<&[u8]> = bytes.chunks(size).collect();
+            let back: Vec<u8> = all(&reads)
+                .into_iter()
+                .flat_map(|said| match said.base64 {
+                    Some(base64) => Base64::decode_vec(&base64).unwrap(),
+                    None => said.text.into_bytes(),
+                })
+                .collect();
+            proptest::prop_assert_eq!(back, bytes);
+        }
+    }
+}

@@ -102,3 +102,34 @@ impl View for Json {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_stay_whole_over_records_and_streams() {
+        let mut view = Json::new(&["a".to_owned(), "b".to_owned()]);
+        let mut out = Vec::new();
+        for (host, stream, bytes) in [
+            (0, Stream::Stdout, &b"x\xc3"[..]),
+            (1, Stream::Stdout, b"y"),
+            (0, Stream::Stderr, b"\xe2\x82"),
+            (0, Stream::Stdout, b"\xa4"),
+        ] {
+            view.output(host, stream, bytes, &mut out).unwrap();
+        }
+        view.ended(0, &Ending::Exited(0), Duration::ZERO, &mut out).unwrap();
+        let said: Vec<Value> =
+            out.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect();
+        let output =
+            |host, stream, text| json!({ "event": "output", "host": host, "stream": stream, "text": text });
+        let mut broken = output("a", "stderr", "\u{fffd}");
+        broken["base64"] = json!("4oI=");
+        assert_eq!(
+            said[..4],
+            [output("a", "stdout", "x"), output("b", "stdout", "y"), output("a", "stdout", "ä"), broken]
+        );
+        assert_eq!(said[4]["event"], "end");
+    }
+}
