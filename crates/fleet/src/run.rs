@@ -220,7 +220,7 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
     }
     let elapsed = begin.elapsed();
     let endings: Vec<Ending> =
-        ledger.endings.into_iter().map(|ending| ending.unwrap_or_else(turn::broken)).collect();
+        ledger.endings.into_iter().map(|ending| ending.unwrap_or_else(|| turn::broken().ending)).collect();
     let patience = (brake.now() != Stop::No).then_some(PATIENCE);
     let written = out.finish(patience).await;
     let held_back = at < count && brake.now() == Stop::No;
@@ -316,3 +316,6 @@ async fn between(
 
 /// For the last words when nobody may be reading.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

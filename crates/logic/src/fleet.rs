@@ -12,5 +12,6 @@ pub mod nodeset;
 pub mod openssh;
 pub mod pace;
 pub mod script;
+pub mod text;
 pub mod verdict;
 pub mod waves;

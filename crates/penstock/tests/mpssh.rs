@@ -191,3 +191,28 @@ fn our_client_and_ssh_say_the_same_of_a_real_host() {
         assert!(ours.stdout.contains("2 hosts processed"), "{ours:?}");
     }
 }
+
+#[test]
+fn runs_are_on_record_and_what_our_client_did_can_be_done_again() {
+    let place = Place::new();
+    place.write("away", "127.0.0.1\n");
+    fs::create_dir(place.0.path().join(".ssh")).unwrap();
+    place.write(".ssh/config", "Host *\n  Port 1\n");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(BINARY);
+        clear_environment(&mut command);
+        command.arg("run").args(arguments).env("HOME", place.0.path()).stdin(Stdio::null());
+        told(run_to_end(&mut command, secs(30)))
+    };
+    place.run(&["-f", "one", "-S", "./shell", "exit 3"]);
+    let last = run(&["--last"]);
+    assert!(last.stdout.contains("exit 3\n") && last.stdout.contains("\none  exit 3\n"), "{last:?}");
+    let again = run(&["--again", "failed"]);
+    assert_eq!(again.code, Some(2), "{again:?}");
+    assert!(again.stderr.contains("mpssh with -S or -O"), "{again:?}");
+    place.run(&["-f", "away", "uptime"]);
+    let again = run(&["--again", "never-started"]);
+    assert_eq!(again.code, Some(3), "{again:?}");
+    assert!(again.stderr.contains(": uptime\n  on 1 host: 127.0.0.1\n"), "{again:?}");
+    assert!(again.stdout.starts_with("127.0.0.1 =: refused"), "{again:?}");
+}

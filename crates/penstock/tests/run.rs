@@ -443,3 +443,161 @@ fn program_in_place_of_ssh_may_take_longer_than_a_connection() {
     let told = fleet.run(&["-w", "a", "--connect-timeout", "0.5", "-S", program.to_str().unwrap(), "x"]);
     assert_eq!((told.stdout.as_str(), told.code), ("a -> done\n", Some(0)), "{told:?}");
 }
+
+#[test]
+fn ctrl_c_ends_a_run_whose_standard_input_never_ends() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    for engine in ENGINES {
+        let sleep = format!("sleep {}", unique());
+        let mut command = fleet.command(&["--engine", engine, "-w", "h1,h2", "--stdin", &sleep]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Held open until the end: nothing wakes up who reads there.
+        let input = child.stdin.take().unwrap();
+        started(&sleep, 2);
+        signal(&child, Signal::SIGINT);
+        let told = told(child.wait_with_output().unwrap());
+        assert_eq!(told.code, Some(130), "{told:?}");
+        gone(&sleep);
+        drop(input);
+    }
+}
+
+#[test]
+fn standard_input_that_cannot_be_read_or_kept_ends_the_run_and_is_never_taken_for_whole() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let place = fleet.home.path().join("tmp");
+    fs::create_dir(&place).unwrap();
+    let input = fleet.home.path().join("input");
+    fs::write(&input, vec![b'x'; 1_000_000]).unwrap();
+    for engine in ENGINES {
+        let run = fleet.command(&[
+            "--engine",
+            engine,
+            "-w",
+            "h[1-3]",
+            "-p",
+            "1",
+            "--stdin",
+            "cat >/dev/null && echo whole",
+        ]);
+        // Files of more than 256 KiB are refused, as on a full disk.
+        for (file, limit, words) in [
+            (std::path::Path::new("/"), "unlimited", "error: cannot read standard input: "),
+            (&input, "256", "error: cannot keep standard input for hosts whose turn comes later in "),
+        ] {
+            let mut limited = Command::new("bash");
+            let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$@\"");
+            limited.args(["-c", &script, "bash"]).arg(run.get_program()).args(run.get_args());
+            limited.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            limited.env("TMPDIR", &place).stdin(fs::File::open(file).unwrap());
+            let told = told(limited.output().unwrap());
+            assert!(told.stderr.contains(words), "{told:?}");
+            assert!(!told.stdout.contains("-> whole"), "{told:?}");
+            assert!([Some(1), Some(3), Some(5)].contains(&told.code), "{told:?}");
+            if limit != "unlimited" {
+                assert!(
+                    told.stderr.contains(place.to_str().unwrap()) && told.stderr.contains("hint: TMPDIR=")
+                );
+            }
+        }
+    }
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn output_that_a_time_limit_cuts_is_said_with_what_there_was() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    for engine in ENGINES {
+        for leash in [None, Some("--no-leash")] {
+            let loud = format!("yes {}", unique());
+            let mut arguments = vec!["--engine", engine, "-w", "h1", "--timeout", "1"];
+            arguments.extend(leash);
+            arguments.push(&loud);
+            let mut command = fleet.command(&arguments);
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            started(&loud, 1);
+            // Nobody has read anything so far.
+            gone(&loud);
+            let told = told(child.wait_with_output().unwrap());
+            let (said, end) = told.stdout.split_once("h1 =: ").unwrap();
+            let said: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("h1 -> ")).collect();
+            let cut = end
+                .split("its output is cut after ")
+                .nth(1)
+                .unwrap_or_else(|| panic!("{engine} {leash:?}: {end}"));
+            let cut: usize = cut.split(' ').next().unwrap().parse().unwrap();
+            let shown = said.join("\n").len();
+            assert!(cut == shown || cut == shown + 1, "{cut} {shown}: {end}");
+            assert!(cut > 0);
+        }
+    }
+}
+
+#[test]
+fn what_looks_like_the_mark_of_a_leash_is_the_commands_own() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    for engine in ENGINES {
+        let command =
+            "echo penstock-leash-0123456789abcdef; echo penstock-leash- >&2; printf penstock-leash-0";
+        let told = fleet.run(&["--engine", engine, "-w", "h1", command]);
+        let lines =
+            ["h1 -> penstock-leash-0", "h1 -> penstock-leash-0123456789abcdef", "h1 => penstock-leash-"];
+        assert_eq!((sorted(&told.stdout), told.code), (lines.to_vec(), Some(0)), "{told:?}");
+    }
+}
+
+#[test]
+fn again_says_what_it_will_do_and_takes_an_earlier_run() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let recorded = |arguments: &[&str]| -> serde_json::Value {
+        let told = fleet.run(&[&["--last", "--json"], arguments].concat());
+        assert_eq!(told.code, Some(0), "{told:?}");
+        serde_json::from_str(&told.stdout).unwrap()
+    };
+    fleet.run(&["-w", "h1,away", "echo first; exit 3"]);
+    let first = recorded(&[]);
+    assert_eq!(
+        (&first["state"], &first["status"], &first["order"]["command"][0]),
+        (&"ended".into(), &3.into(), &"echo first; exit 3".into())
+    );
+    let [h1, away] = [&first["hosts"][0], &first["hosts"][1]];
+    assert_eq!((&h1["host"], &h1["standing"], &h1["exit"]), (&"h1".into(), &"failed".into(), &3.into()));
+    assert_eq!(h1["sha256"].as_str().map(str::len), Some(64));
+    assert_eq!(
+        (&away["standing"], &away["reason"], &away["phase"]),
+        (&"never-started".into(), &"refused".into(), &"connect".into())
+    );
+    let id = first["id"].as_str().unwrap();
+    fleet.run(&["-w", "h2", "echo second"]);
+    assert_ne!(recorded(&[])["id"], id);
+    assert_eq!(recorded(&["--id", id]), first);
+    let again = fleet.run(&["--again", "failed", "--id", id]);
+    assert_eq!(sorted(&again.stdout)[1..], ["h1   -> first", "h1   =: exit 3"], "{again:?}");
+    assert!(
+        again.stderr.starts_with(&format!("again, as run {id}: echo first; exit 3\n  on 2 hosts: away,h1\n")),
+        "{again:?}"
+    );
+    let quiet = fleet.run(&["--again", "h1", "--id", id, "-q"]);
+    assert!(!quiet.stderr.contains("again, as run"), "{quiet:?}");
+    for wrong in [&["--again", "failed", "--id", "no-such-run"][..], &["--id", id, "-w", "h1", "true"]] {
+        let told = fleet.run(wrong);
+        assert_eq!((told.code, told.stdout.as_str()), (Some(2), ""), "{told:?}");
+    }
+}
+
+#[test]
+fn fault_in_the_ssh_configuration_keeps_its_hosts_from_starting() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    fleet.configure("  NoSuchKeyword yes");
+    let told = fleet.run(&["-w", "h1,h2", "echo ran"]);
+    assert_eq!((told.code, told.stdout.contains("-> ran")), (Some(3), false), "{told:?}");
+    assert!(told.stderr.contains("configuration (2): h[1-2]"), "{told:?}");
+    assert!(told.stderr.contains("ssh_config:2: nosuchkeyword: no such keyword"), "{told:?}");
+}

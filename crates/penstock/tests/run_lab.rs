@@ -170,3 +170,15 @@ fn output_of_many_hosts_arrives_whole_through_a_slow_reader() {
         assert_eq!(shown.join("\n").as_bytes(), bytes.strip_suffix(b"\n").unwrap_or(&bytes), "{name}");
     }
 }
+
+#[test]
+fn limit_of_a_step_holds_for_jump_hosts_too() {
+    let lab = Lab::start(2, &["--fault=silent=1"]);
+    let config = lab.file("ssh_config");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("Host lab002\n  ProxyJump lab001\n{text}")).unwrap();
+    let told = fleet(&lab).run(&["-w", "lab002", "--connect-timeout", "0.7", "true"]);
+    assert!(told.stdout.contains("jump host: lab001"), "{told:?}");
+    assert!(told.stdout.contains("within 0.7 s"), "{told:?}");
+    assert_eq!(told.code, Some(3));
+}

@@ -128,7 +128,9 @@ impl Client {
                 on_phase(Phase::Connect);
                 let command = ProxyCommand::start(command).map_err(|fault| {
                     let detail = format!("start the proxy command of {}: {fault}", target.name);
-                    trouble::failure(Phase::Connect, Reason::Local, detail)
+                    let exhausted = trouble::is_exhaustion(&fault);
+                    let reason = if exhausted { Reason::Exhausted } else { Reason::Local };
+                    trouble::failure(Phase::Connect, reason, detail)
                 })?;
                 let said = Some(Arc::clone(&command.said));
                 Ok(Way { carrier: Box::new(command), place: Place::Command { port: target.port }, said })

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::target::Target;
-use crate::trouble::{advised, failure};
+use crate::trouble::{advised, failure, is_exhaustion};
 
 /// The addresses of `target`, in the order in which to try them.
 ///
@@ -123,10 +123,10 @@ fn refused(name: &str, address: SocketAddr, fault: &io::Error) -> Failure {
             format!("{doing}: this machine has no port left, or not that kind of address"),
             "fewer at once",
         ),
-        _ if matches!(fault.raw_os_error(), Some(nix::libc::EMFILE | nix::libc::ENFILE)) => advised(
+        _ if is_exhaustion(fault) => advised(
             Phase::Connect,
-            Reason::Local,
-            format!("{doing}: this process may not open more files"),
+            Reason::Exhausted,
+            format!("{doing}: this machine has no descriptor or memory left: {fault}"),
             "raise the limit (ulimit -n), or fewer at once",
         ),
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {

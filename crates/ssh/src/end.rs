@@ -24,13 +24,14 @@ pub enum Runs {
 
 impl Process {
     /// Ends the command: `TERM`, then `KILL` if it still runs after `grace`, waiting as long again. Output is thrown
-    /// away. Says whether the server confirmed that it ended.
+    /// away. Says whether the server confirmed that it ended, and how many bytes were thrown away.
     ///
     /// OpenSSH does not obey signals for commands that its configuration forces; nor where root is logged in, since the
     /// process that would have to signal has no privileges apart then. For root the command's process group is
     /// therefore also signalled by a second command, if no other runs on this session, and if `runs` says that it is the
     /// one that would run: else a forced command would be run again.
-    pub async fn end(mut self, grace: Duration, runs: Runs) -> Remote {
+    pub async fn end(mut self, grace: Duration, runs: Runs) -> (Remote, u64) {
+        let mut thrown_away = 0;
         for name in ["TERM", "KILL"] {
             if self.ended() || self.signal(name).await.is_err() {
                 break;
@@ -40,14 +41,14 @@ impl Process {
                 tokio::spawn(signal_from_beside(Arc::clone(&self.shared), name, grace));
             }
             let limit = Instant::now() + grace;
-            while !self.ended() && timeout_at(limit, self.step()).await.is_ok() {}
+            while !self.ended() && timeout_at(limit, self.step(&mut thrown_away)).await.is_ok() {}
         }
-        self.ending.as_ref().map_or(Remote::Unknown, Ending::remote)
+        (self.ending.as_ref().map_or(Remote::Unknown, Ending::remote), thrown_away)
     }
 
     /// Takes one message and remembers only how the command ended: after a signal something else may hold the channel
     /// open.
-    async fn step(&mut self) {
+    async fn step(&mut self, thrown_away: &mut u64) {
         match self.reading.wait().await {
             Some(ChannelMsg::ExitStatus { exit_status }) => self.ending = Some(Ending::Exited(exit_status)),
             Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
@@ -58,6 +59,9 @@ impl Process {
                 self.ending = Some(Ending::Failed(self.refused()));
             }
             Some(ChannelMsg::Success) => self.phase = Phase::Run,
+            Some(ChannelMsg::Data { data } | ChannelMsg::ExtendedData { data, .. }) => {
+                *thrown_away += data.len() as u64;
+            }
             Some(ChannelMsg::Close) | None => {
                 self.over.send_replace(true);
             }

@@ -19,6 +19,12 @@ pub(crate) fn advised(phase: Phase, reason: Reason, detail: String, advice: &str
     Failure { advice: Some(advice.to_owned()), ..failure(phase, reason, detail) }
 }
 
+/// Whether this machine has too little of something: with fewer at once it would have done.
+pub(crate) fn is_exhaustion(fault: &io::Error) -> bool {
+    use nix::libc::{EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM};
+    matches!(fault.raw_os_error(), Some(EMFILE | ENFILE | ENOMEM | ENOBUFS | EAGAIN))
+}
+
 /// `phase` took longer than `limit`.
 pub(crate) fn late(phase: Phase, name: &str, what: &str, limit: Duration) -> Failure {
     let seconds = limit.as_secs_f32();

@@ -94,7 +94,7 @@ async fn ends_everything(sshd: &Sshd, seconds: u32) {
         let mut process = session.exec(&script.replace("SECONDS", &word), &Exec::default()).await.unwrap();
         while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
         support::eventually("it runs", running).await;
-        let remote = process.end(Duration::from_millis(800), Runs::WhatIsSent).await;
+        let (remote, _) = process.end(Duration::from_millis(800), Runs::WhatIsSent).await;
         assert_eq!(remote, Remote::Ended, "{script}\n{}", sshd.log());
         support::eventually("its processes are gone", || !running()).await;
     }
@@ -126,7 +126,7 @@ async fn a_forced_command_that_cannot_be_signalled_is_unknown_and_not_run_again(
         let session = session(&sshd).await;
         let mut process = session.exec("true", &Exec::default()).await.unwrap();
         while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
-        assert_eq!(process.end(Duration::from_millis(300), Runs::Unclear).await, Remote::Unknown);
+        assert_eq!(process.end(Duration::from_millis(300), Runs::Unclear).await.0, Remote::Unknown);
         // Whatever else was asked of the server is done when it has answered this.
         assert!(session.open_tcp("127.0.0.1", 1).await.is_err());
         assert_eq!(std::fs::read_to_string(&runs).unwrap(), "run\n", "as {}", sshd.user);

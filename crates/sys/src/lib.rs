@@ -15,5 +15,6 @@ pub mod peer;
 pub mod privilege;
 pub mod socket;
 pub mod splice;
+pub mod terminal;
 mod threads;
 mod unix_listener;

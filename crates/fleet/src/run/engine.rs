@@ -53,6 +53,17 @@ pub(super) enum Running {
     OpenSsh(Box<openssh::Running>),
 }
 
+/// What was seen of a command that was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// How far it got.
+    pub(super) phase: Phase,
+    /// Whether the server confirmed its end.
+    pub(super) remote: Remote,
+    /// Bytes of output that came and went nowhere.
+    pub(super) thrown_away: u64,
+}
+
 /// Where a command's standard input is written. Dropping it does not end the input.
 pub(super) enum Writer {
     Native(ssh::Stdin),
@@ -157,9 +168,12 @@ impl Running {
     }
 
     /// Ends the remote process by signals, and says how far it got and whether the server confirmed that.
-    pub(super) async fn end(self, phase: Phase, grace: Duration, runs: Runs) -> (Phase, Remote) {
+    pub(super) async fn end(self, phase: Phase, grace: Duration, runs: Runs) -> Seen {
         match self {
-            Self::Native(running) => (phase, running.end(grace, runs).await),
+            Self::Native(running) => {
+                let (remote, thrown_away) = running.end(grace, runs).await;
+                Seen { phase, remote, thrown_away }
+            }
             Self::OpenSsh(running) => running.end(),
         }
     }

@@ -34,6 +34,8 @@ pub struct Record {
     pub order: Value,
     /// Hosts in their order, and how each stands.
     pub hosts: Vec<(String, Standing)>,
+    /// How each ended, in the words of `--json`; null for one that did not. `sha256` is that of its standard output.
+    pub ends: Vec<Value>,
     /// The exit status, if the run came to its end.
     pub status: Option<u64>,
     /// Whether it still goes on.
@@ -109,13 +111,14 @@ impl Journal {
     }
 }
 
-/// The newest run in `directory`.
+/// The run of this name in `directory`, or the newest.
 ///
 /// # Errors
 /// It cannot be read, or there is none.
-pub fn last(directory: &Path) -> io::Result<Record> {
-    let newest = files(directory).pop();
-    let path = newest.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no run is on record"))?;
+pub fn find(directory: &Path, id: Option<&str>) -> io::Result<Record> {
+    let is_it = |path: &PathBuf| id.is_none_or(|id| path.file_stem().is_some_and(|stem| stem == id));
+    let found = files(directory).into_iter().rev().find(is_it);
+    let path = found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such run is on record"))?;
     let mut file = File::open(path)?;
     let pulse = match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Pulse::Running,
@@ -135,6 +138,7 @@ fn read(text: &str) -> Option<Record> {
     let head: Value = serde_json::from_str(lines.next()?).ok()?;
     let names: Vec<String> = serde_json::from_value(head["hosts"].clone()).ok()?;
     let mut standing: HashMap<u64, Standing> = HashMap::new();
+    let mut ends = vec![Value::Null; names.len()];
     let mut status = None;
     // The last line of a run that was killed may be cut.
     for line in lines.filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
@@ -152,8 +156,16 @@ fn read(text: &str) -> Option<Record> {
                 _ => Standing::Unknown(how),
             };
             standing.insert(host, known);
+            if let Some(end) = usize::try_from(host).ok().and_then(|host| ends.get_mut(host)) {
+                *end = line;
+            }
         } else if let Some(code) = line["status"].as_u64() {
             status = Some(code);
+            for (end, sum) in ends.iter_mut().zip(line["sha256"].as_array().into_iter().flatten()) {
+                if !sum.is_null() && end.is_object() {
+                    end["sha256"] = sum.clone();
+                }
+            }
         }
     }
     let hosts = names.into_iter().zip(0_u64..).map(|(name, host)| {
@@ -164,6 +176,7 @@ fn read(text: &str) -> Option<Record> {
         id: head["id"].as_str()?.to_owned(),
         order: head["order"].clone(),
         hosts: hosts.collect(),
+        ends,
         status,
         pulse: Pulse::Gone,
     })
@@ -239,6 +252,8 @@ mod tests {
         }
         let kept = files(directory.path());
         assert_eq!(kept.len(), MOST_RUNS);
-        assert_eq!(last(directory.path()).unwrap().id, "0119");
+        assert_eq!(find(directory.path(), Some("0050")).unwrap().id, "0050");
+        assert!(find(directory.path(), Some("0001")).is_err() && find(directory.path(), Some("")).is_err());
+        assert_eq!(find(directory.path(), None).unwrap().id, "0119");
     }
 }

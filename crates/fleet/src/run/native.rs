@@ -90,7 +90,7 @@ impl Running {
         self.process.ended_itself()
     }
 
-    pub(super) async fn end(self, grace: Duration, runs: Runs) -> Remote {
+    pub(super) async fn end(self, grace: Duration, runs: Runs) -> (Remote, u64) {
         self.process.end(grace, runs).await
     }
 }

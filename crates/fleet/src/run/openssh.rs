@@ -19,7 +19,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 use super::Host;
-use super::engine::{Happening, Leash, Stream, Writer};
+use super::engine::{Happening, Leash, Seen, Stream, Writer};
 
 /// The user's `ssh`.
 #[derive(Debug, Clone)]
@@ -252,14 +252,24 @@ impl Running {
     }
 
     /// Ends `ssh`, which cannot send signals, and says how far it had got and what is known of the command then.
-    pub(super) fn end(mut self) -> (Phase, Remote) {
+    pub(super) fn end(mut self) -> Seen {
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.read_log();
-        match self.kind {
+        let mut thrown_away = 0;
+        for pipe in [&mut self.out, &mut self.err] {
+            // Somebody else may hold the pipes and write on.
+            while thrown_away < MOST_LEFT as u64
+                && let Some(bytes) = pipe.rest()
+            {
+                thrown_away += bytes.len() as u64;
+            }
+        }
+        let (phase, remote) = match self.kind {
             Kind::Ssh => (self.told.phase(), self.told.remote()),
             Kind::Substitute => (Phase::Run, Remote::Unknown),
-        }
+        };
+        Seen { phase, remote, thrown_away }
     }
 
     /// Everything that is still in the pipe was written before the end.
@@ -344,7 +354,7 @@ mod tests {
             let script = format!("echo '{line}' >\"$3\"; : >{}; exec sleep 60", done.display());
             let running = start(directory.path(), Kind::Ssh, &script);
             wait_for(&done);
-            assert_eq!(running.end(), (phase, remote), "{line}");
+            assert_eq!(running.end(), Seen { phase, remote, thrown_away: 0 }, "{line}");
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -98,6 +99,14 @@ pub struct Outbox {
     to: mpsc::UnboundedSender<Message>,
     /// Only output waits for room: everything else is bounded by the number of hosts.
     room: Arc<Semaphore>,
+    waiting: Arc<Waiting>,
+}
+
+/// What is in the queue once at most: while nobody reads, these would pile up for hours.
+#[derive(Default)]
+struct Waiting {
+    tick: AtomicBool,
+    key: AtomicBool,
 }
 
 /// The thread's sinks.
@@ -117,9 +126,11 @@ impl Outbox {
     /// No thread can be started.
     pub fn open(sinks: Sinks, brake: Brake) -> io::Result<Self> {
         let (to, from) = mpsc::unbounded_channel();
-        let thread = Printer { sinks, brake, buffer: Vec::new(), readable: true };
+        let waiting = Arc::new(Waiting::default());
+        let taken = Arc::clone(&waiting);
+        let thread = Printer { sinks, brake, buffer: Vec::new(), readable: true, waiting: taken };
         std::thread::Builder::new().name("output".into()).spawn(move || thread.run(from))?;
-        Ok(Self { to, room: Arc::new(Semaphore::new(ROOM)) })
+        Ok(Self { to, room: Arc::new(Semaphore::new(ROOM)), waiting })
     }
 
     /// Waits for room, then hands over output.
@@ -143,12 +154,16 @@ impl Outbox {
 
     /// Draws the progress line anew.
     pub fn tick(&self) {
-        let _ = self.to.send(Message::Tick);
+        if !self.waiting.tick.swap(true, Ordering::AcqRel) {
+            let _ = self.to.send(Message::Tick);
+        }
     }
 
     /// Shows who is still running.
     pub fn key(&self) {
-        let _ = self.to.send(Message::Key);
+        if !self.waiting.key.swap(true, Ordering::AcqRel) {
+            let _ = self.to.send(Message::Key);
+        }
     }
 
     pub(super) fn look(&self) {
@@ -180,6 +195,7 @@ struct Printer {
     brake: Brake,
     buffer: Vec<u8>,
     readable: bool,
+    waiting: Arc<Waiting>,
 }
 
 impl Printer {
@@ -221,6 +237,7 @@ impl Printer {
                 Ok(())
             }
             Message::Tick => {
+                self.waiting.tick.store(false, Ordering::Release);
                 // Standard output that waits in the buffer comes first.
                 self.flush();
                 if let Some(progress) = &mut self.sinks.progress {
@@ -229,6 +246,7 @@ impl Printer {
                 Ok(())
             }
             Message::Key => {
+                self.waiting.key.store(false, Ordering::Release);
                 self.flush();
                 if let Some(progress) = &mut self.sinks.progress {
                     progress.tell_running();

@@ -11,14 +11,13 @@ use super::terminal::Terminal;
 pub struct Progress {
     board: Arc<Board>,
     terminal: Arc<Terminal>,
-    width: usize,
 }
 
 impl Progress {
-    /// A line of at most `width` columns.
+    /// A line as wide as the terminal behind standard error at most.
     #[must_use]
-    pub fn new(board: Arc<Board>, terminal: Arc<Terminal>, width: usize) -> Self {
-        Self { board, terminal, width: width.max(20) }
+    pub fn new(board: Arc<Board>, terminal: Arc<Terminal>) -> Self {
+        Self { board, terminal }
     }
 
     pub(super) fn draw(&mut self) {
@@ -41,7 +40,9 @@ impl Progress {
             let name = self.board.name(*host);
             line.push_str(&format!("  slowest {name}: {phase} {}", seconds(*took)));
         }
-        let line: String = line.chars().take(self.width - 1).collect();
+        // A line that wraps could not be taken away again. The window may have changed since the last one.
+        let columns = sys::terminal::columns(&io::stderr()).unwrap_or(COLUMNS);
+        let line: String = line.chars().take(columns.saturating_sub(1)).collect();
         self.terminal.draw(&line);
     }
 
@@ -69,6 +70,9 @@ impl Progress {
         let _ = write!(io::stderr(), "{text}");
     }
 }
+
+/// Of a terminal that does not say how wide it is.
+const COLUMNS: usize = 80;
 
 /// `312 bytes`, `4.0 kB`, `1.2 GB`.
 pub(super) fn bytes(count: u64) -> String {

@@ -1,7 +1,7 @@
 //! Starts hosts as `logic::fleet::pace` allows, tries those again that were turned away, and collects the endings.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
 use logic::fleet::leash::Hold;
 use logic::fleet::pace::{self, Ceiling, Pace, Sign};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 use tokio::time::sleep_until;
 
 use super::board::Stage;
@@ -33,6 +33,8 @@ pub(super) struct Schedule {
     waiting: BinaryHeap<Reverse<(Instant, usize)>>,
     delay: Duration,
     last_start: Option<Instant>,
+    /// Whose turn each task is, since one that panics does not say, and when it began.
+    turns: HashMap<Id, (usize, Instant)>,
     /// Hosts on which something else than a POSIX shell took the command.
     pub(super) unleashed: Vec<usize>,
 }
@@ -92,6 +94,7 @@ impl Schedule {
             waiting: BinaryHeap::new(),
             delay: limits.delay,
             last_start: None,
+            turns: HashMap::new(),
             unleashed: Vec::new(),
             shared,
         }
@@ -102,7 +105,7 @@ impl Schedule {
         for host in hosts {
             self.lanes[self.lane_of[host]].queue.push_back(host);
         }
-        let mut tasks: JoinSet<(usize, Instant, Finished)> = JoinSet::new();
+        let mut tasks: JoinSet<Finished> = JoinSet::new();
         let mut stop = self.shared.brake.watch();
         let mut halted = false;
         loop {
@@ -119,10 +122,12 @@ impl Schedule {
                     self.give_up(stop, ledger);
                 }
                 Some((host, took)) = self.up.recv() => self.is_up(host, Sign::Up(took)),
-                Some(ended) = tasks.join_next() => match ended {
-                    Ok((host, began, finished)) => self.ended(host, began, finished, halted, ledger),
-                    Err(error) => tracing::error!("a turn broke: {error}"),
-                },
+                Some(ended) = tasks.join_next_with_id() => {
+                    let (id, finished) = ended.unwrap_or_else(|error| (error.id(), turn::broken()));
+                    if let Some((host, began)) = self.turns.remove(&id) {
+                        self.ended(host, began, finished, halted, ledger);
+                    }
+                }
                 () = sleep_until(wake.into()) => {
                     // With several threads a late timer means that the processors, not a task, are busy.
                     let late = Instant::now().saturating_duration_since(wake);
@@ -133,7 +138,7 @@ impl Schedule {
     }
 
     /// Starts what may start; gives the time of the next that may, if it is known.
-    fn start(&mut self, tasks: &mut JoinSet<(usize, Instant, Finished)>) -> Option<Instant> {
+    fn start(&mut self, tasks: &mut JoinSet<Finished>) -> Option<Instant> {
         let now = Instant::now();
         while let Some(Reverse((due, host))) = self.waiting.peek().copied() {
             if due > now {
@@ -162,7 +167,8 @@ impl Schedule {
             lane.sessions += 1;
             self.last_start = Some(now);
             let shared = Arc::clone(&self.shared);
-            tasks.spawn(async move { (host, now, turn::take(shared, host).await) });
+            let task = tasks.spawn(turn::take(shared, host));
+            self.turns.insert(task.id(), (host, now));
         }
         pause
     }
@@ -273,10 +279,7 @@ fn sign(ending: &Ending, sessions: usize) -> Sign {
         Ending::Failed(failure) => match failure.reason {
             Reason::TurnedAway => Sign::TurnedAway,
             Reason::TimedOut if failure.phase >= Phase::Identity => Sign::TimedOut,
-            // From there on it is no want of descriptors: the record of the run cannot be written.
-            Reason::Local if failure.remote == Remote::NeverStarted && failure.phase < Phase::Start => {
-                Sign::Starved { sessions }
-            }
+            Reason::Exhausted => Sign::Starved { sessions },
             _ => Sign::Failed,
         },
         _ => Sign::Failed,
@@ -287,3 +290,26 @@ fn sign(ending: &Ending, sessions: usize) -> Sign {
 const TICK: Duration = Duration::from_millis(50);
 /// Each time with fewer sessions than before.
 const STARVED_TRIES: u32 = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_fewer_hosts_at_once_would_mend_lowers_their_number() {
+        let ending = |reason| {
+            let remote = Remote::NeverStarted;
+            Ending::Failed(Failure {
+                phase: Phase::Connect,
+                reason,
+                detail: String::new(),
+                advice: None,
+                remote,
+            })
+        };
+        assert_eq!(sign(&ending(Reason::Exhausted), 7), Sign::Starved { sessions: 7 });
+        for reason in [Reason::Local, Reason::Internal, Reason::Refused, Reason::Configuration] {
+            assert_eq!(sign(&ending(reason), 7), Sign::Failed, "{reason}");
+        }
+    }
+}

@@ -79,7 +79,7 @@ impl Brake {
         self.0.subscribe()
     }
 
-    /// Obeys signals from now on: the first stops gently, the second at once. `said` is told of each.
+    /// Obeys signals from now on: the first stops gently, the second at once. `said` is told of these two.
     ///
     /// # Errors
     /// The signals cannot be taken.
@@ -93,12 +93,15 @@ impl Brake {
         tokio::spawn(async move {
             loop {
                 kinds.next().await;
-                if brake.now() == Stop::No {
+                let before = brake.now();
+                if before == Stop::No {
                     brake.pull(Why::Interrupted);
                 } else {
                     brake.cut();
                 }
-                said(brake.now());
+                if brake.now() != before {
+                    said(brake.now());
+                }
             }
         });
         Ok(())

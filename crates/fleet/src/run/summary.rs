@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use logic::fleet::ending::Remote;
+use logic::fleet::ending::{Ending, Remote};
 use logic::fleet::nodeset;
 use logic::fleet::verdict::{Status, groups};
 use serde_json::{Value, json};
@@ -53,10 +53,14 @@ pub fn json(names: &[String], outcome: &Outcome) -> Value {
         |hosts: &[usize]| hosts.iter().map(|host| names[*host].as_str()).collect::<Vec<_>>().join(",");
     let lost: Vec<Value> =
         outcome.lost.iter().map(|(host, why)| json!({ "host": names[*host], "why": why })).collect();
+    let Counts { well, failed, never_started, unknown } = Counts::of(&outcome.endings);
     let mut value = json!({
         "event": "summary",
         "hosts": names.len(),
-        "well": outcome.endings.iter().filter(|ending| ending.is_success()).count(),
+        "well": well,
+        "failed": failed,
+        "never_started": never_started,
+        "may_have_run": unknown,
         "status": outcome.status.code(),
         "seconds": outcome.elapsed.as_secs_f64(),
         "groups": groups,
@@ -79,21 +83,41 @@ fn command(done: Done) -> &'static str {
     }
 }
 
+/// How many hosts ended how: the exit status names only the worst of it.
+#[derive(Default)]
+struct Counts {
+    well: usize,
+    failed: usize,
+    never_started: usize,
+    unknown: usize,
+}
+
+impl Counts {
+    fn of(endings: &[Ending]) -> Self {
+        let mut counts = Self::default();
+        for ending in endings {
+            *match ending.remote() {
+                _ if ending.is_success() => &mut counts.well,
+                Remote::Ended => &mut counts.failed,
+                Remote::NeverStarted => &mut counts.never_started,
+                Remote::Unknown => &mut counts.unknown,
+            } += 1;
+        }
+        counts
+    }
+}
+
 fn endings(names: &[String], outcome: &Outcome) -> String {
     let endings = &outcome.endings;
     let unclear = match outcome.done {
         Done::Ran => "may have run",
         Done::Put(_) | Done::Got(_) => "may have changed",
     };
-    let count =
-        |remote| endings.iter().filter(|ending| ending.remote() == remote && !ending.is_success()).count();
-    let well = endings.iter().filter(|ending| ending.is_success()).count();
+    let Counts { well, failed, never_started, unknown } = Counts::of(endings);
     let mut text = format!("{} {}: {well} well", endings.len(), plural(endings.len()));
-    for (remote, words) in
-        [(Remote::Ended, "failed"), (Remote::NeverStarted, "never started"), (Remote::Unknown, unclear)]
-    {
-        if count(remote) > 0 {
-            let _ = write!(text, ", {} {words}", count(remote));
+    for (count, words) in [(failed, "failed"), (never_started, "never started"), (unknown, unclear)] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {words}");
         }
     }
     if let Done::Put(moved) | Done::Got(moved) = outcome.done {

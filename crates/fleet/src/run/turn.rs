@@ -59,6 +59,8 @@ pub(super) async fn take(shared: Arc<Shared>, host: usize) -> Finished {
         announced: false,
         held: None,
         gave_up: false,
+        passed: 0,
+        dropped: 0,
     };
     let ending = match turn.go().await {
         Ok(ending) => ending,
@@ -79,6 +81,9 @@ struct Turn<'a> {
     held: Option<Writer>,
     /// Whether that was closed before it was clear that nothing waits there.
     gave_up: bool,
+    /// Bytes of output that went on to the output thread, and bytes that came but did not.
+    passed: u64,
+    dropped: u64,
 }
 
 /// Why a running command is ended by us.
@@ -86,6 +91,11 @@ enum Cause {
     Stopped(Stop),
     TimedOut(Duration),
     TimedOutAt(Phase),
+    /// What it was to read cannot be read; the writer is kept, for its end would look like that of the input.
+    NoInput {
+        error: std::io::Error,
+        _writer: Writer,
+    },
 }
 
 impl Shared {
@@ -170,8 +180,9 @@ impl Turn<'_> {
             self.held = writer.take();
         }
         let mut feed = pin!(async move {
-            if let Some(writer) = writer {
-                input.feed(writer).await;
+            match writer {
+                Some(writer) => input.feed(writer).await,
+                None => Ok(()),
             }
         });
         let mut fed = false;
@@ -197,7 +208,12 @@ impl Turn<'_> {
                         close(&mut self.held).await;
                     }
                 }
-                () = &mut feed, if !fed => fed = true,
+                result = &mut feed, if !fed => match result {
+                    Ok(()) => fed = true,
+                    Err((error, _writer)) => {
+                        return self.end(running, phase, Cause::NoInput { error, _writer }).await;
+                    }
+                },
                 happening = running.next() => match happening {
                     Happening::Phase(next) => {
                         phase = next;
@@ -210,14 +226,18 @@ impl Turn<'_> {
                         if self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::None) {
                             close(&mut self.held).await;
                         }
-                        tokio::select! {
+                        let size = bytes.len() as u64;
+                        let cause = tokio::select! {
                             biased;
-                            stop = stopped(&mut self.stop) => {
-                                return self.end(running, phase, Cause::Stopped(stop)).await;
+                            stop = stopped(&mut self.stop) => Cause::Stopped(stop),
+                            () = until(late) => cause(phase),
+                            () = self.shared.out.output(self.host, stream, bytes) => {
+                                self.passed += size;
+                                continue;
                             }
-                            () = until(late) => return self.end(running, phase, cause(phase)).await,
-                            () = self.shared.out.output(self.host, stream, bytes) => {}
-                        }
+                        };
+                        self.dropped += size;
+                        return self.end(running, phase, cause).await;
                     }
                     Happening::Ended(ending) => {
                         self.last_words().await;
@@ -251,8 +271,13 @@ impl Turn<'_> {
         let Some(mark) = &mut self.mark else { return };
         let rest = mark.give_up();
         if !rest.is_empty() {
-            let bytes = Bytes::from(rest);
-            let _ = timeout(LAST_WORDS, self.shared.out.output(self.host, Stream::Stdout, bytes)).await;
+            let mut stop = self.stop.clone();
+            tokio::select! {
+                biased;
+                // However slowly somebody reads: until we are told to stop nothing is lost.
+                () = self.shared.out.output(self.host, Stream::Stdout, Bytes::from(rest)) => {}
+                _ = stopped(&mut stop) => {}
+            }
         }
     }
 
@@ -292,6 +317,9 @@ impl Turn<'_> {
                 Reason::TimedOut,
                 format!("{phase} took longer than {} s", self.order.connect_timeout.as_secs_f32()),
             ),
+            Cause::NoInput { error, .. } => {
+                (Reason::Local, format!("its input could not be read from our temporary file: {error}"))
+            }
         };
         // The server has forgotten its process group, and its leash is gone.
         if let Some(left) = left {
@@ -305,7 +333,9 @@ impl Turn<'_> {
         let (phase, remote) = match self.held.take().filter(|_| leashed) {
             Some(writer) => match self.end_by_leash(&mut running, writer).await {
                 // It was done before our wish arrived.
-                Some(ending @ Ending::Exited(0)) if reason == Reason::Stopped => return ending,
+                Some(ending @ Ending::Exited(0)) if reason == Reason::Stopped && self.dropped == 0 => {
+                    return ending;
+                }
                 Some(ending) => (phase, ending.remote()),
                 None => (phase, Remote::Unknown),
             },
@@ -316,7 +346,13 @@ impl Turn<'_> {
                 tokio::select! {
                     biased;
                     // An `ssh` process is ended at once, and its log is worth that.
-                    seen = running.end(phase, GRACE, runs) => seen,
+                    seen = running.end(phase, GRACE, runs) => {
+                        // As long as its mark has not come, what was thrown away may have been that.
+                        if self.mark.as_ref().is_none_or(|mark| mark.hold() != Hold::Unclear) {
+                            self.dropped += seen.thrown_away;
+                        }
+                        (seen.phase, seen.remote)
+                    }
                     () = cut(&mut stop) => (phase, Remote::Unknown),
                 }
             }
@@ -330,6 +366,9 @@ impl Turn<'_> {
             } else {
                 "; it could not be ended and may still run"
             });
+        }
+        if self.dropped > 0 {
+            detail.push_str(&format!("; its output is cut after {} bytes", self.passed));
         }
         Ending::Failed(self.failure(phase, reason, remote, detail))
     }
@@ -355,7 +394,13 @@ impl Turn<'_> {
                 Happening::Phase(_) => {}
                 Happening::Output(stream, bytes) => {
                     if let Some(bytes) = self.strip(stream, bytes) {
-                        let _ = timeout(LAST_WORDS, self.shared.out.output(self.host, stream, bytes)).await;
+                        let size = bytes.len() as u64;
+                        // What is not the next of it would look as if it were.
+                        let whole = self.dropped == 0
+                            && timeout(LAST_WORDS, self.shared.out.output(self.host, stream, bytes))
+                                .await
+                                .is_ok();
+                        *if whole { &mut self.passed } else { &mut self.dropped } += size;
                     }
                 }
             }
@@ -380,15 +425,17 @@ pub(super) fn why(stop: Stop) -> &'static str {
     }
 }
 
-/// The ending of a host whose turn broke: a fault of ours, after which nothing is known.
-pub(super) fn broken() -> Ending {
-    Ending::Failed(Failure {
+/// What a turn came to that panicked: a fault of ours, after which nothing is known of the host.
+pub(super) fn broken() -> Finished {
+    let detail = "internal error: its turn broke, and the command may have run; please report this";
+    let ending = Ending::Failed(Failure {
         phase: Phase::Queued,
-        reason: Reason::Local,
-        detail: "its turn broke: a fault of penstock".to_owned(),
+        reason: Reason::Internal,
+        detail: detail.to_owned(),
         advice: None,
         remote: Remote::Unknown,
-    })
+    });
+    Finished { ending, hold: Hold::Unclear }
 }
 
 pub(super) async fn until(at: Option<tokio::time::Instant>) {

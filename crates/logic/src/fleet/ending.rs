@@ -87,8 +87,12 @@ pub enum Reason {
     NotCopied,
     /// Stopped by us: Ctrl-C, or the stop condition of a wave.
     Stopped,
-    /// Something on this machine: descriptors, memory, a full disk.
+    /// Something on this machine: a full disk, a program that cannot be started, a kind of address that it does not have.
     Local,
+    /// This machine has no descriptor, memory or process left: with fewer at once it would have done.
+    Exhausted,
+    /// A fault of this program.
+    Internal,
 }
 
 impl Reason {
@@ -116,6 +120,8 @@ impl Reason {
             Self::NotCopied => "not-copied",
             Self::Stopped => "stopped",
             Self::Local => "local",
+            Self::Exhausted => "exhausted",
+            Self::Internal => "internal-error",
         }
     }
 }

@@ -246,7 +246,7 @@ impl Unstarted {
         Failure {
             phase: Phase::Resolve,
             reason: match scarce {
-                Scarce::Yes => Reason::Local,
+                Scarce::Yes => Reason::Exhausted,
                 Scarce::No => Reason::Configuration,
             },
             detail: format!("{CANNOT_START}{program}: {words}{OS_ERROR}{errno})"),

@@ -43,6 +43,9 @@ pub struct Pace {
     window: f64,
     growth: Growth,
     last_cut: Option<Instant>,
+    /// Sessions that were allowed at first, and when a lack of something last lowered that, or it was raised again.
+    most: usize,
+    last_lack: Option<Instant>,
     /// Smoothed time to get up, and the lowest it has been: the path without a queue.
     usual: Option<Duration>,
     lowest: Option<Duration>,
@@ -80,7 +83,8 @@ impl Pace {
 
     fn new(ceiling: Ceiling, window: f64, growth: Growth) -> Self {
         let window = window.min(ceiling.starting as f64).max(1.0);
-        Self { ceiling, window, growth, last_cut: None, usual: None, lowest: None }
+        let most = ceiling.sessions;
+        Self { ceiling, window, growth, last_cut: None, most, last_lack: None, usual: None, lowest: None }
     }
 
     /// How many more may start, with so many on their way up and so many sessions (those included).
@@ -107,6 +111,7 @@ impl Pace {
         match sign {
             Sign::Up(took) => {
                 self.time(took);
+                self.try_more(now);
                 if !self.is_queueing() {
                     self.grow();
                 }
@@ -118,8 +123,17 @@ impl Pace {
             Sign::Late(_) => {}
             Sign::Starved { sessions } => {
                 self.ceiling.sessions = self.ceiling.sessions.min(sessions.saturating_sub(1)).max(1);
-                self.window = self.window.min(self.ceiling.sessions as f64).max(1.0);
+                self.last_lack = Some(now);
             }
+        }
+    }
+
+    /// What was short may be there again: somebody else may have taken it for a while.
+    fn try_more(&mut self, now: Instant) {
+        let is_quiet = |last: Instant| now.saturating_duration_since(last) >= QUIET;
+        if self.ceiling.sessions < self.most && self.last_lack.is_some_and(is_quiet) {
+            self.ceiling.sessions = (self.ceiling.sessions + self.ceiling.sessions / 4 + 1).min(self.most);
+            self.last_lack = Some(now);
         }
     }
 
@@ -176,6 +190,8 @@ const FLOOR: f64 = 4.0;
 const ROUND: Duration = Duration::from_millis(250);
 const BUSY: Duration = Duration::from_millis(100);
 const NOTICED: Duration = Duration::from_secs(1);
+/// How long nothing has to be short before more is tried.
+const QUIET: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests;

@@ -150,6 +150,29 @@ mod tests {
     }
 
     #[test]
+    fn higher_code_hides_the_lower_ones_in_every_combination() {
+        use Status::{Failed, Identity, Interrupted, NeverStarted, OutputLost, ReaderGone, Unknown, Well};
+        let all = [Well, Failed, NeverStarted, Identity, Unknown, OutputLost, Interrupted, ReaderGone];
+        for (a, b) in all.iter().flat_map(|a| all.iter().map(move |b| (*a, *b))) {
+            assert_eq!(a.max(b).code(), a.code().max(b.code()), "{a:?} and {b:?}");
+        }
+        let never = failed(Reason::Refused, Phase::Connect, Remote::NeverStarted);
+        let of_hosts = [
+            (Well, Ending::Exited(0)),
+            (Failed, Ending::Signalled { signal: "KILL".to_owned(), core: crate::fleet::ending::Core::None }),
+            (NeverStarted, never),
+            (Identity, failed(Reason::UnknownHost, Phase::Identity, Remote::NeverStarted)),
+            (Unknown, failed(Reason::KeyChanged, Phase::Run, Remote::Unknown)),
+        ];
+        for chosen in 0_usize..1 << of_hosts.len() {
+            let hosts: Vec<_> =
+                (0..of_hosts.len()).filter(|at| chosen & (1 << at) != 0).map(|at| &of_hosts[at]).collect();
+            let expected = hosts.iter().map(|(status, _)| status.code()).max().unwrap_or(0);
+            assert_eq!(Status::worst(hosts.iter().map(|(_, ending)| ending)).code(), expected);
+        }
+    }
+
+    #[test]
     fn groups_come_worst_first_and_keep_the_order_of_hosts() {
         let lost = failed(Reason::Lost, Phase::Run, Remote::Unknown);
         let slow = failed(Reason::TimedOut, Phase::Connect, Remote::NeverStarted);

@@ -71,6 +71,9 @@ struct Fleet {
     /// The last copy again, for these of its hosts: never-started, failed, or a SET
     #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "group", "hosts", "files"], help_heading = "Again")]
     again: Option<String>,
+    /// With --again: not the last run, but the one with this id, as penstock run --last shows it
+    #[arg(long, value_name = "RUN", requires = "again", help_heading = "Again")]
+    id: Option<String>,
 }
 
 const PUT_HELP: &str = "\
@@ -164,7 +167,7 @@ impl Fleet {
         let (names, then) = match &self.again {
             None => (self.hosts.names()?, Value::Null),
             Some(which) => {
-                let (record, names) = again::recall(command, which)?;
+                let (record, names) = again::recall(command, self.id.as_deref(), which, self.quiet)?;
                 again::take_over_course(&mut self.pace, &mut self.engine, &record.order);
                 let then = &record.order[command];
                 let sources = then["sources"].as_array().into_iter().flatten().chain([&then["to"]]);

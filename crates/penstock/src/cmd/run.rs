@@ -67,16 +67,19 @@ Examples:
   penstock run --hosts fleet.txt --waves 1,10%,all --stop-if 'failed>2%' -- ./upgrade
   penstock run --again never-started
 
-Exit codes, the worst wins:
+Exit codes. A higher one hides those below it: what else happened is in the summary, and in --json with counts of hosts:
     0  the command ended with 0 on every host
     1  it ended otherwise somewhere: another status, a signal, our --timeout (and it is ended there)
     2  wrong usage; nothing was sent
-    3  some hosts never started it: safe to run again
+    3  some hosts never started it: safe to run again there (--again never-started);
+       also where the SSH configuration has a fault
     4  some hosts are unknown or not who they should be; nothing was sent to them
     5  on some hosts it may have run, and may still run
     6  output of some hosts could not be written: with -o the run goes on; where it was standard output, the command is ended
   130  Ctrl-C or SIGTERM
   141  nobody reads standard output any more
+
+--json: text that is not UTF-8 has U+FFFD in its place, and then its bytes are in \"base64\".
 
 Folded output (-b, --diff, --mask) comes when all hosts are done, and so far when --pause gives time to look. Hosts go together
 if both streams and the ending are the same. Standard output stands as it came, standard error after `=>`, an ending other than
@@ -113,7 +116,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         ));
     }
     if arguments.again.last {
-        return again::show();
+        return again::show(arguments);
+    }
+    if arguments.again.id.is_some() && arguments.again.again.is_none() {
+        return Err(Failure::usage("--id names a run for --again or --last"));
     }
     let mut arguments = arguments.clone();
     let repeated = again::take_over(&mut arguments)?;
@@ -151,9 +157,10 @@ fn order(arguments: &Arguments, brake: &Brake) -> Result<Order, Failure> {
         None if arguments.stdin => {
             let brake = brake.clone();
             let spool = Spool::fill(std::io::stdin(), move |error| {
-                complain(&format!("error: cannot take in standard input: {error}\n"));
+                complain(&format!("error: {error}\n"));
                 brake.pull(Why::NoInput);
-            })?;
+            })
+            .map_err(Failure::runtime)?;
             (arguments.command.join(" "), Input::Spool(spool))
         }
         None => (arguments.command.join(" "), Input::None),

@@ -111,6 +111,25 @@ fn lack_of_descriptors_lowers_the_ceiling_below_what_was_open() {
 }
 
 #[test]
+fn sessions_come_back_slowly_when_nothing_is_short_any_more() {
+    let begin = Instant::now();
+    let at = |seconds| begin + Duration::from_secs(seconds);
+    let up = Sign::Up(Duration::from_millis(1));
+    let mut pace = Pace::fixed(300);
+    pace.observe(Sign::Starved { sessions: 101 }, begin);
+    (0..50).for_each(|_| pace.observe(up, at(4)));
+    assert_eq!(pace.sessions(), 100);
+    (0..50).for_each(|_| pace.observe(up, at(5)));
+    assert_eq!(pace.sessions(), 126, "one step");
+    pace.observe(Sign::Starved { sessions: 111 }, at(6));
+    pace.observe(up, at(10));
+    assert_eq!(pace.sessions(), 110);
+    (2..30).for_each(|step| pace.observe(up, at(step * 6)));
+    assert_eq!(pace.sessions(), 300, "never more than at first");
+    assert_eq!(pace.room(0, 0), 300);
+}
+
+#[test]
 fn nobody_is_turned_away_more_than_five_times() {
     let tries: Vec<_> = (1..10).filter_map(|attempts| again_after(attempts, 0.5)).collect();
     assert_eq!(tries.len(), 4);

@@ -1,15 +1,17 @@
 //! The journal of runs: what the last one did, and doing it again where that is safe.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fleet::run::journal::{self, Pulse, Record, Standing};
+use fleet::run::journal::{self, Journal, Pulse, Record, Standing};
+use logic::fleet::nodeset;
 use serde_json::{Value, json};
 
 use super::EngineName;
-use crate::output::{Failure, plain_lines, print};
+use crate::output::{Failure, complain, plain_lines, print};
 
 /// Runs on record.
 #[derive(Debug, Clone, Default, Args)]
@@ -18,9 +20,12 @@ pub struct Arguments {
     /// The last command again, on these of its hosts: never-started, failed, or a SET
     #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "group", "hosts", "command"], help_heading = "Again")]
     pub again: Option<String>,
-    /// Show what the last run did
+    /// Show what the last run did; with --json as one JSON object
     #[arg(long, help_heading = "Again")]
     pub last: bool,
+    /// With --again or --last: not the last run, but the one with this id, as --last shows it
+    #[arg(long, value_name = "RUN", help_heading = "Again")]
+    pub id: Option<String>,
 }
 
 /// Where runs are recorded, if there is a home.
@@ -84,9 +89,22 @@ pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Shows the last run.
-pub fn show() -> Result<(), Failure> {
-    let record = last()?;
+/// Begins the record of a run, or says why there is none.
+pub fn begin(about: &Value, names: &[String]) -> Option<Journal> {
+    let directory = directory()?;
+    Journal::begin(&directory, &id(), about, names)
+        .inspect_err(|error| {
+            complain(&format!("note: this run is not recorded: {}: {error}\n", directory.display()))
+        })
+        .ok()
+}
+
+/// Shows the last run, or the one that is asked for.
+pub fn show(arguments: &super::Arguments) -> Result<(), Failure> {
+    let record = find(arguments.again.id.as_deref())?;
+    if arguments.show.json {
+        return print(&format!("{}\n", as_json(&record)));
+    }
     let mut text = format!("{}  {}\n", record.id, told(&record.order));
     match (record.status, record.pulse) {
         (Some(code), _) => _ = writeln!(text, "exit code {code}"),
@@ -107,14 +125,56 @@ pub fn show() -> Result<(), Failure> {
     print(&plain_lines(&text))
 }
 
+fn as_json(record: &Record) -> Value {
+    let host = |((name, standing), end): (&(String, Standing), &Value)| {
+        let mut host = json!({ "host": name, "standing": word(standing) });
+        if let Standing::NeverStarted(why) | Standing::Unknown(why) = standing {
+            host["why"] = json!(why);
+        }
+        if let (Some(host), Value::Object(end)) = (host.as_object_mut(), end) {
+            // There `host` is a number.
+            host.extend(
+                end.iter().filter(|(key, _)| *key != "host").map(|(key, value)| (key.clone(), value.clone())),
+            );
+        }
+        host
+    };
+    let state = match (record.status, record.pulse) {
+        (Some(_), _) => "ended",
+        (None, Pulse::Running) => "running",
+        (None, Pulse::Gone) => "killed",
+    };
+    json!({
+        "id": record.id,
+        "state": state,
+        "status": record.status,
+        "order": record.order,
+        "hosts": record.hosts.iter().zip(&record.ends).map(host).collect::<Vec<_>>(),
+    })
+}
+
+fn word(standing: &Standing) -> &'static str {
+    match standing {
+        Standing::Well => "well",
+        Standing::Failed(_) => "failed",
+        Standing::NeverStarted(_) => "never-started",
+        Standing::Unknown(_) => "unknown",
+    }
+}
+
 /// Fills in what `--again` takes over from the last run and gives its hosts, or nothing without `--again`.
 pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>, Failure> {
     let Some(which) = arguments.again.again.clone() else { return Ok(None) };
-    let (record, names) = recall("run", &which)?;
+    let (record, names) = recall("run", arguments.again.id.as_deref(), &which, arguments.show.is_quiet())?;
     let order = &record.order;
     if order["stdin"] == true {
         return Err(Failure::usage(
             "the last run sent its standard input, which is not kept: give the command again",
+        ));
+    }
+    if order["mpssh"] == true && !order["ssh"].is_null() {
+        return Err(Failure::usage(
+            "that run was mpssh with -S or -O, which are not repeated here: give the command again",
         ));
     }
     arguments.command = serde_json::from_value(order["command"].clone()).unwrap_or_default();
@@ -125,9 +185,14 @@ pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>
     Ok(Some(names))
 }
 
-/// The last run, if this command of ours made it, and its hosts that are meant.
-pub fn recall(command: &str, which: &str) -> Result<(Record, Vec<String>), Failure> {
-    let record = last()?;
+/// The run that is asked for, if this command of ours made it, and its hosts that are meant; and tells what is done again.
+pub fn recall(
+    command: &str,
+    id: Option<&str>,
+    which: &str,
+    is_quiet: bool,
+) -> Result<(Record, Vec<String>), Failure> {
+    let record = find(id)?;
     let made_by = made_by(&record.order);
     if made_by != command {
         return Err(Failure::usage(format!(
@@ -144,6 +209,13 @@ pub fn recall(command: &str, which: &str) -> Result<(Record, Vec<String>), Failu
         return Err(Failure::usage(format!(
             "no host of the last run is {which}\n  hint: penstock run --last"
         )));
+    }
+    if !is_quiet {
+        let (count, hosts) = (names.len(), nodeset::fold(names.iter().map(String::as_str)));
+        let plural = if count == 1 { "host" } else { "hosts" };
+        let text =
+            format!("again, as run {}: {}\n  on {count} {plural}: {hosts}\n", record.id, told(&record.order));
+        complain(&plain_lines(&text));
     }
     Ok((record, names))
 }
@@ -184,7 +256,9 @@ pub fn take_over_course(
 fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
     let pick = |wanted: &dyn Fn(&Standing) -> bool| {
         let chosen = record.hosts.iter().filter(|(_, standing)| wanted(standing));
-        chosen.map(|(name, _)| name.clone()).collect()
+        // mpssh takes a host twice.
+        let mut known = HashSet::new();
+        chosen.filter(|(name, _)| known.insert(name.as_str())).map(|(name, _)| name.clone()).collect()
     };
     match which {
         "never-started" => return Ok(pick(&|standing| matches!(standing, Standing::NeverStarted(_)))),
@@ -210,10 +284,11 @@ fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
     Ok(asked)
 }
 
-fn last() -> Result<Record, Failure> {
+fn find(id: Option<&str>) -> Result<Record, Failure> {
     let directory = directory().ok_or_else(|| Failure::usage("no HOME, so no runs are recorded"))?;
-    journal::last(&directory)
-        .map_err(|error| Failure::usage(format!("the last run in {}: {error}", directory.display())))
+    let which = id.map_or_else(|| "the last run".to_owned(), |id| format!("the run {id:?}"));
+    journal::find(&directory, id)
+        .map_err(|error| Failure::usage(format!("{which} in {}: {error}", directory.display())))
 }
 
 fn told(order: &Value) -> String {

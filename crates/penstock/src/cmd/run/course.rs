@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet::run::board::Board;
-use fleet::run::journal::Journal;
 use fleet::run::keep::Keep;
 use fleet::run::output::{Outbox, Sinks};
 use fleet::run::progress::Progress;
@@ -71,7 +70,7 @@ impl Course<'_> {
         let brake = Brake::default();
         let names = &self.names;
         let board = Arc::new(Board::new(names.clone()));
-        let quiet_line = !std::io::stderr().is_terminal() || self.show.is_quiet();
+        let quiet_line = !std::io::stderr().is_terminal() || show::is_dumb() || self.show.is_quiet();
         let keep = match &self.show.directory {
             Some(directory) => Keep::files(directory, names).map_err(|error| {
                 Failure::usage(format!("cannot write to {}: {error}", directory.display()))
@@ -91,16 +90,9 @@ impl Course<'_> {
         let sinks = Sinks {
             view: self.show.view(&hosts),
             keep,
-            progress: (!quiet_line)
-                .then(|| Progress::new(Arc::clone(&board), Arc::clone(&terminal), COLUMNS)),
+            progress: (!quiet_line).then(|| Progress::new(Arc::clone(&board), Arc::clone(&terminal))),
         };
-        let journal = again::directory().and_then(|directory| {
-            Journal::begin(&directory, &again::id(), &self.about, names)
-                .inspect_err(|error| {
-                    complain(&format!("note: this run is not recorded: {}: {error}\n", directory.display()))
-                })
-                .ok()
-        });
+        let journal = again::begin(&self.about, names);
         let out = Outbox::open(sinks, brake.clone())?;
         let (said, on_stop) = (out.clone(), self.on_stop);
         brake.obey_signals(move |stop| {
@@ -197,7 +189,6 @@ fn for_bulk(host: &mut Host) {
 
 /// Standard streams, the runtime, the agent, name servers, the journal.
 pub const RESERVE: usize = 48;
-const COLUMNS: usize = 80;
 const TICK: Duration = Duration::from_millis(200);
 /// So many hosts may have windows of 16 MiB each.
 const FEW: usize = 32;

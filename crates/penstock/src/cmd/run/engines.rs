@@ -14,7 +14,7 @@ use logic::fleet::ending::{Failure as Unreached, Phase, Reason, Remote};
 use logic::ssh::config::Asked;
 use ssh::identity::{Identities, Places, Store};
 use ssh::keys::Person;
-use ssh::{AgentLimits, Client, ConfigFiles, Judge, Keys, SshConfig, Target};
+use ssh::{AgentLimits, Client, ConfigFiles, Judge, Keys, Proxy, SshConfig, Target};
 
 use super::EngineName;
 use crate::cmd::known_hosts;
@@ -102,6 +102,9 @@ impl Arguments {
         asked.user = asked.user.or_else(|| self.user.clone());
         let mut target = Target::from_config(config, &asked)?.target;
         target.connect_timeout = connect_timeout;
+        if let Proxy::Jump(hops) = &mut target.proxy {
+            hops.iter_mut().for_each(|hop| hop.connect_timeout = connect_timeout);
+        }
         Ok(target)
     }
 

@@ -1,6 +1,5 @@
 //! `penstock run --mpssh`, and this program under the name `mpssh`: its options, its output, our engines.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,6 @@ use fleet::run::openssh::{Kind, OpenSsh};
 use fleet::run::output::{Outbox, Sinks};
 use fleet::run::stop::{Brake, Stop, Why};
 use fleet::run::terminal::Terminal;
-use fleet::run::view::Colour;
 use fleet::run::view::mpssh::Mpssh;
 use fleet::run::{Job, Limits, Order, Parallel, Plan};
 use logic::fleet::mpssh::{Header, Settings, Tally, Told, Unprintable};
@@ -22,7 +20,7 @@ use ssh::SshConfig;
 
 use super::course::RESERVE;
 use super::engines::{self, Ready};
-use super::{EngineName, again};
+use super::{EngineName, again, show};
 use crate::output::{Failure, complain, plain, print};
 
 /// Executes an SSH command on many hosts, with the options and the output of mpssh-py
@@ -206,18 +204,33 @@ impl Arguments {
         Ok(Ready { engine, hosts: engines::by_name(names), identities: None })
     }
 
+    /// What is needed to do it again with `penstock run`, and what tells that it cannot be.
+    fn remember(&self, user: &str) -> serde_json::Value {
+        let program = (self.engine() == EngineName::Openssh).then(|| self.program());
+        serde_json::json!({
+            "command": [self.command],
+            "user": user,
+            "no_leash": true,
+            "parallel": self.procs,
+            "delay": u64::try_from(self.delay).unwrap_or(0),
+            "mpssh": true,
+            "ssh": program,
+        })
+    }
+
     async fn whole(&self, names: Vec<String>, user: String, sessions: usize) -> Result<Tally, Failure> {
         if names.is_empty() {
             return Ok(Tally::default());
         }
+        let login = user.clone();
         let Ready { engine, hosts, identities } = self.ready(&names, user)?;
         let brake = Brake::default();
-        let colour = if std::io::stdout().is_terminal() { Colour::On } else { Colour::Off };
         let sinks = Sinks {
-            view: Box::new(Mpssh::new(&names, self.settings(), colour)),
+            view: Box::new(Mpssh::new(&names, self.settings(), show::colour())),
             keep: Keep::hashes(names.len()),
             progress: None,
         };
+        let journal = again::begin(&self.remember(&login), &names);
         let out = Outbox::open(sinks, brake.clone())?;
         let said = out.clone();
         brake.obey_signals(move |stop| {
@@ -243,7 +256,7 @@ impl Arguments {
                 delay: Duration::from_millis(u64::try_from(self.delay).unwrap_or(0)),
             },
             steps: None,
-            journal: None,
+            journal,
         };
         let outcome = fleet::run::run(plan, Arc::new(Board::new(names)), brake.clone(), out).await;
         // Moves and rotations of keys that were seen on the way.

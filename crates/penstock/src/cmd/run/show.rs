@@ -51,9 +51,7 @@ impl Arguments {
         if self.json {
             return Box::new(Json::new(&names));
         }
-        let plain = !std::io::stdout().is_terminal()
-            || std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
-        let colour = if plain { Colour::Off } else { Colour::On };
+        let colour = colour();
         if !self.fold && !self.diff && self.mask.is_none() {
             return Box::new(Lines::new(&names, colour));
         }
@@ -65,4 +63,15 @@ impl Arguments {
         let masks = self.mask.clone().unwrap_or_default();
         Box::new(Folded::new(hosts.iter().map(called).collect(), masks, shown, colour))
     }
+}
+
+/// Whether what stands on standard output has colours.
+pub fn colour() -> Colour {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
+    if unwanted || is_dumb() || !std::io::stdout().is_terminal() { Colour::Off } else { Colour::On }
+}
+
+/// Whether the terminal can only write one line after another.
+pub fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }

@@ -1,0 +1,84 @@
+//! Whole runs with a program in place of `ssh`.
+
+use std::io;
+use std::sync::Mutex;
+
+use logic::fleet::ending::{Phase, Reason, Remote};
+
+use super::engine::Stream;
+use super::keep::Keep;
+use super::openssh::{Kind, OpenSsh};
+use super::output::{Sinks, View};
+use super::*;
+
+/// What hosts said, in one text.
+#[derive(Default, Clone)]
+struct Heard(Arc<Mutex<String>>);
+
+impl View for Heard {
+    fn output(&mut self, _: usize, _: Stream, bytes: &[u8], _: &mut dyn io::Write) -> io::Result<()> {
+        self.0.lock().unwrap().push_str(&String::from_utf8_lossy(bytes));
+        Ok(())
+    }
+
+    fn ended(&mut self, _: usize, _: &Ending, _: Duration, _: &mut dyn io::Write) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &mut dyn io::Write) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// So many hosts, one after the other, each by `/bin/sh -c COMMAND`.
+async fn run_here(hosts: usize, command: &str, timeout: Option<Duration>) -> (Outcome, String) {
+    let nowhere = Failure {
+        phase: Phase::Queued,
+        reason: Reason::Configuration,
+        detail: String::new(),
+        advice: None,
+        remote: Remote::NeverStarted,
+    };
+    let names: Vec<String> = (0..hosts).map(|host| format!("h{host}")).collect();
+    let program = OpenSsh {
+        program: "/bin/sh".into(),
+        arguments: vec!["-c".to_owned(), command.to_owned()],
+        kind: Kind::Substitute,
+        login: String::new(),
+    };
+    let heard = Heard::default();
+    let brake = Brake::default();
+    let sinks = Sinks { view: Box::new(heard.clone()), keep: Keep::hashes(hosts), progress: None };
+    let out = Outbox::open(sinks, brake.clone()).unwrap();
+    let plan = Plan {
+        hosts: names.iter().map(|name| Host { name: name.clone(), target: Err(nowhere.clone()) }).collect(),
+        job: Job::Command(Order {
+            command: String::new(),
+            input: Input::None,
+            leash: Leash::None,
+            nonce: "a1".to_owned(),
+            connect_timeout: Duration::from_secs(10),
+            timeout,
+        }),
+        engine: Engine::OpenSsh(program),
+        limits: Limits { parallel: Parallel::Fixed(1), sessions: 1, delay: Duration::ZERO },
+        steps: None,
+        journal: None,
+    };
+    let outcome = run(plan, Arc::new(Board::new(names)), brake, out).await;
+    let text = heard.0.lock().unwrap().clone();
+    (outcome, text)
+}
+
+#[tokio::test]
+async fn turn_that_panics_ends_its_host_and_holds_nobody_up() {
+    // No clock goes that far: adding this to the time panics, when the command runs.
+    let run = run_here(3, "echo ran", Some(Duration::MAX));
+    let (outcome, _) = tokio::time::timeout(Duration::from_secs(20), run).await.unwrap();
+    for ending in &outcome.endings {
+        let Ending::Failed(failure) = ending else { panic!("{ending:?}") };
+        assert_eq!((failure.reason, failure.remote), (Reason::Internal, Remote::Unknown));
+        assert!(failure.detail.contains("internal error") && failure.detail.contains("may have run"));
+    }
+    assert_eq!((outcome.endings.len(), outcome.status), (3, Status::Unknown));
+}
