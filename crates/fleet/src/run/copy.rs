@@ -152,7 +152,7 @@ impl Turn<'_> {
                 _ = timeout(GRACE, put.take_back()) => {}
             }
         }
-        let (reason, mut detail) = self.told(cause);
+        let (reason, mut detail, advice) = self.told(cause);
         let unclear = put.change() == Change::Unclear || put.left().is_some();
         let remote = if unclear { Remote::Unknown } else { Remote::Ended };
         let done = put.moved().files;
@@ -168,7 +168,7 @@ impl Turn<'_> {
         if let Some(left) = put.left() {
             detail.push_str(&format!("; {left} may be left there"));
         }
-        Err(failure(Phase::Copy, reason, remote, detail))
+        Err(Failure { advice, ..failure(Phase::Copy, reason, remote, detail) })
     }
 
     async fn get(
@@ -200,11 +200,11 @@ impl Turn<'_> {
         };
         let got = self.until_stopped(copying).await;
         got.map_err(|cause| {
-            let (reason, detail) = self.told(cause);
+            let (reason, detail, advice) = self.told(cause);
             // Unless something came.
             let _ = std::fs::remove_dir(&own);
             // Whatever happened to the connection: reading changes nothing there.
-            failure(Phase::Copy, reason, Remote::Ended, detail)
+            Failure { advice, ..failure(Phase::Copy, reason, Remote::Ended, detail) }
         })
     }
 
@@ -234,16 +234,24 @@ impl Turn<'_> {
         }
     }
 
-    fn told(&self, cause: Cause) -> (Reason, String) {
-        match cause {
-            Cause::Stopped(stop) => (Reason::Stopped, why(stop).to_owned()),
-            Cause::TimedOut(limit) => (Reason::TimedOut, format!("not done after {} s", limit.as_secs_f32())),
-            Cause::Lost(lost) => (lost.reason, lost.detail),
-            Cause::Failed(fault) => {
-                let local = matches!(fault, TransferError::Here { .. } | TransferError::Broken(_));
-                (if local { Reason::Local } else { Reason::NotCopied }, fault.to_string())
+    /// Why, the details, and what to do.
+    fn told(&self, cause: Cause) -> (Reason, String, Option<String>) {
+        let fault = match cause {
+            Cause::Stopped(stop) => return (Reason::Stopped, why(stop).to_owned(), None),
+            Cause::TimedOut(limit) => {
+                return (Reason::TimedOut, format!("not done after {} s", limit.as_secs_f32()), None);
             }
-        }
+            Cause::Lost(lost) => return (lost.reason, lost.detail, lost.advice),
+            Cause::Failed(fault) => fault,
+        };
+        let (reason, advice) = match fault {
+            TransferError::Here { .. } | TransferError::Broken(_) => (Reason::Local, None),
+            TransferError::Large { .. } => (Reason::NotCopied, Some("--max-size takes more")),
+            TransferError::Many { .. } => (Reason::NotCopied, Some("--max-files takes more")),
+            TransferError::Outside { .. } => (Reason::NotCopied, Some("--all-links makes such links, too")),
+            _ => (Reason::NotCopied, None),
+        };
+        (reason, fault.to_string(), advice.map(str::to_owned))
     }
 }
 

@@ -196,7 +196,7 @@ impl Sftp {
         let fetched = match created.await {
             Ok((file, partial)) => {
                 let file = Arc::new(file);
-                match self.contents_of(&handle, remote, &file, local, about.size, budget).await {
+                match self.contents_of((&handle, remote), &file, local, about.size, budget).await {
                     Ok(()) => place(file, partial, local, about.mode & 0o777).await,
                     Err(fault) => Err(fault),
                 }
@@ -213,8 +213,7 @@ impl Sftp {
     /// Reads up to the end, wherever the server finds it: `size` only says how far it is worth asking ahead.
     async fn contents_of(
         &self,
-        handle: &str,
-        remote: &str,
+        (handle, remote): (&str, &str),
         file: &Arc<File>,
         local: &Path,
         size: u64,

@@ -200,7 +200,7 @@ impl<'a> Put<'a> {
         // OpenSSH takes the two names the other way round than the draft says; so does everybody else by now.
         let made = sftp.raw.symlink(leads, &temporary).await;
         made.map_err(|fault| there("make the link", remote, &fault))?;
-        self.into_place(temporary, remote).await
+        self.place_file(temporary, remote).await
     }
 
     async fn file(
@@ -237,14 +237,14 @@ impl<'a> Put<'a> {
         }
         let closed = sftp.raw.close(&handle).await;
         closed.map_err(|fault| there("finish", remote, &fault))?;
-        self.into_place(temporary, remote).await?;
+        self.place_file(temporary, remote).await?;
         self.moved.files += 1;
         self.moved.bytes += bytes;
         Ok(())
     }
 
     /// Puts what is complete where it belongs.
-    async fn into_place(&mut self, temporary: String, remote: &str) -> Result<(), TransferError> {
+    async fn place_file(&mut self, temporary: String, remote: &str) -> Result<(), TransferError> {
         let sftp = self.sftp;
         let renamed = match sftp.replaces {
             Replaces::Atomically => self.changing(sftp.replace(&temporary, remote)).await,
@@ -282,6 +282,9 @@ impl<'a> Put<'a> {
     }
 }
 
+/// So many bytes, and what came of them.
+type Written = (u64, Result<Status, Error>);
+
 impl Sftp {
     async fn contents(
         &self,
@@ -291,7 +294,7 @@ impl Sftp {
         remote: &str,
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<u64, TransferError> {
-        let mut writing: JoinSet<(u64, Result<Status, Error>)> = JoinSet::new();
+        let mut writing: JoinSet<Written> = JoinSet::new();
         // One look at the disk fetches several requests' worth.
         let ahead = self.in_flight.min(LOOK) * self.chunk.write as usize;
         let mut offset = 0;
@@ -319,7 +322,7 @@ impl Sftp {
 
     async fn written(
         &self,
-        done: Option<Result<(u64, Result<Status, Error>), tokio::task::JoinError>>,
+        done: Option<Result<Written, tokio::task::JoinError>>,
         remote: &str,
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<(), TransferError> {

@@ -178,8 +178,7 @@ pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>
         ));
     }
     arguments.command = serde_json::from_value(order["command"].clone()).unwrap_or_default();
-    let path = |name: &str| order[name].as_str().map(PathBuf::from);
-    arguments.script = path("script");
+    arguments.script = order["script"].as_str().map(PathBuf::from);
     arguments.no_leash |= order["no_leash"] == true;
     take_over_course(&mut arguments.pace, &mut arguments.engine, order);
     Ok(Some(names))
