@@ -7,12 +7,14 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use logic::fleet::ending::Reason;
 use logic::ssh::key::PublicKey;
+use ssh::identity::Identities;
 use support::sshd::{Sshd, keygen, public_line};
 use support::tools;
-use support::user::{User, connect, connect_and_hear, ip, moved, nothing_was_sent};
+use support::user::{User, connect, connect_and_hear, ip, moved, nothing_was_sent, place};
 
 mod support;
 
@@ -83,24 +85,29 @@ fn replaced_key_is_refused_with_old_and_new_and_how_many_others_changed() {
         let was = print(&public_line(&old.path().join(format!("{name}.pub"))));
         let is = print(&sshd.host_key());
         format!(
-            "{name} showed ssh-ed25519 {is}, but ssh-ed25519 {was} is pinned (from=console 2026-03-01, never seen since); \
-             {others} in this run; nothing was sent"
+            "{name} showed ssh-ed25519 {is}, but ssh-ed25519 {was} is pinned (from=console 2026-03-01, never seen since)\
+             {others}; nothing was sent"
         )
     };
-    let identities = user.identities();
+    let identities = Arc::new(Identities::load(user.store()).unwrap().in_run());
     let first = connect(&identities, "web1", &web1).unwrap_err();
     assert_eq!(
         (first.reason, first.detail),
-        (Reason::KeyChanged, expected("web1", &web1, "no other host changed its key"))
+        (Reason::KeyChanged, expected("web1", &web1, "; no other host changed its key in this run"))
     );
     let second = connect(&identities, "web2", &web2).unwrap_err();
-    assert_eq!(second.detail, expected("web2", &web2, "1 other host changed its key"));
+    assert_eq!(second.detail, expected("web2", &web2, "; 1 other host changed its key in this run"));
     assert_eq!(identities.changed(), 2);
     nothing_was_sent(&web1);
     let output = user.ssh("web1", &web1);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(255), "{said}");
-    assert!(said.contains(&expected("web1", &web1, "no other host changed its key")), "{said}");
+    assert!(said.contains(&expected("web1", &web1, "")), "one host is no run: {said}");
+    let said = connect(&user.identities(), "web1", &web1).unwrap_err().detail;
+    assert_eq!(said, expected("web1", &web1, ""), "nor is a connection of something else");
+    user.configure(&place("web1", &web1));
+    let said = String::from_utf8(user.penstock(&["run", "-w", "web1", "true"]).stderr).unwrap();
+    assert!(said.contains("; no other host changed its key in this run; nothing was sent"), "{said}");
     nothing_was_sent(&web1);
 }
 
@@ -138,6 +145,13 @@ fn certificates_of_hosts_count_only_if_everything_about_them_is_right() {
     assert!(failure.detail.contains("a certificate is required"), "{failure:?}");
     let web1 = certified(work.path(), &good);
     assert!(user.ssh("web1", &web1).status.success(), "ssh takes the authority too");
+    user.configure(&place("web1", &web1));
+    let explained = user.said(&["ssh", "explain", "web1"]);
+    let authority = ca.parse::<PublicKey>().unwrap().fingerprint();
+    assert!(
+        explained.contains(&format!("accepted: its certificate is of the authority {authority}")),
+        "{explained}"
+    );
 }
 
 /// A server with a certificate that `ca` in `work` made with these options.

@@ -39,6 +39,30 @@ fn stanza_is_what_ssh_takes() {
 }
 
 #[test]
+fn stanza_may_be_added_to_a_file_that_ends_within_a_line_and_twice() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web1", &web1.host_key(), None);
+    let stanza = user.said(&["known-hosts", "--stanza"]);
+    assert!(stanza.starts_with("\n# penstock: ") && stanza.contains("# To undo it, delete "), "{stanza}");
+    let config = user.home.path().join("ssh_config");
+    let host = place("web1", &web1);
+    for times in [1, 2] {
+        fs::write(&config, format!("{}{}", host.trim_end(), stanza.repeat(times))).unwrap();
+        let mut ssh = user.command(tools::program("ssh"));
+        // Another name for the same place is nobody.
+        for (name, code) in [("web1", 0), (&web1.address.to_string(), 255)] {
+            let port = web1.port.to_string();
+            ssh.arg("-F").arg(&config).args(["-o", "BatchMode=yes", "-p", &port, name, "true"]);
+            let output = run_to_end(&mut ssh, secs(20));
+            assert_eq!(output.status.code(), Some(code), "{times} {output:?}");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(said.contains("is not enrolled, and answered as web1"), code != 0, "{said}");
+            ssh = user.command(tools::program("ssh"));
+        }
+    }
+}
+
+#[test]
 fn ssh_that_ssh_config_leads_to_another_known_host_is_refused_as_run_is() {
     let fleet = Fleet::new();
     fleet.says(&[("web2", &fleet.db1, ""), ("db1", &fleet.db1, "")]);

@@ -96,7 +96,11 @@ fn in_turns(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
 }
 
 fn no_address(target: &Target, why: &str) -> Failure {
-    let detail = format!("look up {} for {}: {why}", target.host, target.name);
+    let whom = match target.host.eq_ignore_ascii_case(&target.name) {
+        true => target.host.clone(),
+        false => format!("{} for {}", target.host, target.name),
+    };
+    let detail = format!("look up {whom}: {why}");
     let advice = match &target.said.host {
         Some(line) => format!("{line}: change it there"),
         None => format!(

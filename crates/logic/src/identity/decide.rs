@@ -51,8 +51,8 @@ pub struct Question<'q> {
     pub offered: &'q Offered,
     /// What the DNS says, where it was asked.
     pub sshfp: &'q SshfpAnswer,
-    /// The rest of the fleet.
-    pub run: Run,
+    /// The rest of the fleet, where many hosts are asked at once.
+    pub run: Option<Run>,
     /// When the host last showed a pinned key.
     pub last_good: Option<Date>,
     /// Now.

@@ -212,6 +212,18 @@ impl Index {
         &self.authorities
     }
 
+    /// The authorities that count for `name`, which stands for `host` if it is known: what each is called, unless only the
+    /// host's file has its key, and the key. None where one of them is missing or damaged.
+    #[must_use]
+    pub fn authorities_of<'i>(
+        &'i self,
+        name: &str,
+        host: Option<&'i HostFile>,
+    ) -> Vec<(Option<&'i Name>, &'i PublicKey)> {
+        let bound = self.bound(name, host).unwrap_or_default();
+        bound.into_iter().map(|one| (one.authority, one.key)).collect()
+    }
+
     /// The authorities that count for `name`, which stands for `host` if it is known; an error names one that the host
     /// wants and that is not here: such a host is refused, or a damaged file would loosen what is asked of it.
     pub(super) fn bound<'i>(

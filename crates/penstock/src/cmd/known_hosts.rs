@@ -2,8 +2,10 @@
 
 use clap::Args;
 use logic::fleet::openssh::identity_options;
-use logic::identity::{Name, Question, Run, SshfpAnswer, Verdict, decide, lines_about, offered};
+use logic::identity::{Index, Name, Question, SshfpAnswer, Verdict, decide, lines_about, offered};
+use logic::ssh::config::Asked;
 use ssh::identity::{Places, Store};
+use ssh::{ConfigFiles, SshConfig, Target};
 
 use crate::output::{Failure, complain, plain, print};
 use crate::paste::quote;
@@ -37,6 +39,12 @@ pub struct Arguments {
     stanza: bool,
 }
 
+/// What stands above the block for `ssh_config`.
+const STANZA_HEAD: &str = "\
+# penstock: ssh, scp, rsync and git know hosts by the identities of \"penstock host\", not by known_hosts.
+# To undo it, delete these comments and the block below.
+";
+
 const EXAMPLES: &str = "\
 Examples:
   penstock known-hosts --stanza >> ~/.ssh/config
@@ -48,7 +56,8 @@ The name is the identity: %k is what somebody typed, and %H what ssh_config or t
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.stanza {
         let lines: String = stanza()?.iter().map(|line| format!("    {line}\n")).collect();
-        return print(&format!("Host *\n{lines}"));
+        // The file that this is added to may end in the middle of a line.
+        return print(&format!("\n{STANZA_HEAD}Host *\n{lines}"));
     }
     let asked = arguments.name.as_deref().unwrap_or_default();
     // A name that cannot be one of ours has no lines; ssh refuses it.
@@ -95,15 +104,29 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             port,
             offered: shown,
             sshfp: &SshfpAnswer::NotAsked,
-            run: Run::default(),
+            run: None,
             last_good: store.last_good(&index, name, port),
             now: ssh::identity::now(),
         };
-        if let Verdict::Refused { message, advice, .. } = decide(question, &index).verdict {
+        if let Verdict::Refused { reason, message, advice } = decide(question, &index).verdict {
+            let advice = match place(name, port, pattern, &index) {
+                Some(target) => target.advice(reason, advice),
+                None => advice,
+            };
             complain(&format!("penstock: {}\n  {}\n", plain(&message), plain(&advice)));
         }
     }
     write(&lines_about(&index, name, port, pattern))
+}
+
+/// Where the user's configuration says that a host is, if that is where `ssh` goes: it may have been given another file.
+fn place(name: &str, port: u16, pattern: &str, index: &Index) -> Option<Target> {
+    let config = SshConfig::read(&ConfigFiles::Usual).ok()?;
+    let asked = Asked { host: name.to_owned(), port: Some(port), ..Asked::default() };
+    let target = Target::from_config(&config, &asked).ok()?.target;
+    let pattern = pattern.parse::<Name>().ok()?;
+    let is_there = pattern.split_port().0.eq_ignore_ascii_case(&target.host);
+    target.hinted(&config, index).ok().filter(|_| is_there)
 }
 
 /// Options with which the user's `ssh` obeys our identities, for an engine of ours that runs it; none where nobody has been

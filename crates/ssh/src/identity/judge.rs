@@ -28,6 +28,8 @@ pub struct Identities {
     /// Made when it is first needed, if nobody gave one.
     dns: OnceLock<Result<Dns, String>>,
     noticed: Mutex<Noticed>,
+    /// Whether it is told of a host how many others changed.
+    in_run: bool,
 }
 
 /// What is to be written.
@@ -63,7 +65,7 @@ impl Identities {
     pub fn load(store: Store) -> Result<Self, IdentityError> {
         let index = store.load()?;
         let seen = facts::read(store.places());
-        Ok(Self { store, index, seen, dns: OnceLock::new(), noticed: Mutex::default() })
+        Ok(Self { store, index, seen, dns: OnceLock::new(), noticed: Mutex::default(), in_run: false })
     }
 
     /// Asks this resolver where a host allows that the DNS vouches for it, instead of the servers of the system with the
@@ -71,6 +73,13 @@ impl Identities {
     #[must_use]
     pub fn with_dns(mut self, dns: Dns) -> Self {
         self.dns = OnceLock::from(Ok(dns));
+        self
+    }
+
+    /// Many hosts are asked at once: of one whose key changed it is told how many others changed theirs.
+    #[must_use]
+    pub fn in_run(mut self) -> Self {
+        self.in_run = true;
         self
     }
 
@@ -143,7 +152,7 @@ impl Identities {
             port,
             offered,
             sshfp: &sshfp,
-            run: Run { changed },
+            run: self.in_run.then_some(Run { changed }),
             last_good,
             now: now(),
         };

@@ -78,23 +78,30 @@ impl Target {
         self.addresses.hints = hints.addresses.into_iter().rev().collect();
     }
 
-    /// A failure with advice that helps: where somebody else says where the host is, a hint changes nothing.
+    /// A failure with advice that helps: see [`Self::advice`].
     pub(crate) fn advised(&self, failure: Failure) -> Failure {
-        if failure.reason != Reason::Impostor {
-            return failure;
+        let advice = failure.advice.map(|advice| self.advice(failure.reason, advice));
+        Failure { advice, ..failure }
+    }
+
+    /// What to do about a refusal, made of `advice`, which knows only identities: where somebody else says where the host
+    /// is, a hint changes nothing.
+    #[must_use]
+    pub fn advice(&self, reason: Reason, advice: String) -> String {
+        if reason != Reason::Impostor || !self.addresses.known.is_empty() {
+            return advice;
         }
-        let advice = match &self.said.host {
-            Some(line) => Some(format!("{line}: change it there when you know where {} is", self.name)),
+        let name = &self.name;
+        match &self.said.host {
+            Some(line) => format!("{line}: change it there when you know where {name} is"),
             None if self.addresses.hints.is_empty() && self.host.parse::<std::net::IpAddr>().is_err() => {
-                let name = &self.name;
-                Some(format!(
+                format!(
                     "the DNS (or /etc/hosts) says where {} is: change it there, or say HostName for {name} in ~/.ssh/config",
                     self.host
-                ))
+                )
             }
-            None => None,
-        };
-        Failure { advice: advice.filter(|_| self.addresses.known.is_empty()).or(failure.advice), ..failure }
+            None => advice,
+        }
     }
 }
 

@@ -62,14 +62,15 @@ impl Case<'_> {
             .question
             .last_good
             .map_or_else(|| "never seen since".into(), |date| format!("last good {date}"));
-        let others = match self.question.run.changed {
-            0 => "no other host changed its key in this run".to_owned(),
-            1 => "1 other host changed its key in this run".to_owned(),
-            many => format!("{many} other hosts changed their key in this run"),
+        let others = match self.question.run.map(|run| run.changed) {
+            None => String::new(),
+            Some(0) => "; no other host changed its key in this run".to_owned(),
+            Some(1) => "; 1 other host changed its key in this run".to_owned(),
+            Some(many) => format!("; {many} other hosts changed their key in this run"),
         };
         Said {
             message: format!(
-                "{name} showed {new}, but {old} is pinned (from={proof} {date}, {last}); {others}; nothing was sent",
+                "{name} showed {new}, but {old} is pinned (from={proof} {date}, {last}){others}; nothing was sent",
                 new = self.shown(),
                 old = shown(&pin.key),
                 proof = pin.proof,

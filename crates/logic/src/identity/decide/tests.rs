@@ -117,7 +117,7 @@ impl Asked {
             port: self.port,
             offered: &self.offered,
             sshfp: &self.sshfp,
-            run: Run { changed: self.changed },
+            run: Some(Run { changed: self.changed }),
             last_good: self.last_good.map(|date| date.parse().unwrap()),
             now: NOW,
         };
@@ -317,7 +317,7 @@ fn bad_certificate_is_never_taken_as_the_bare_pinned_key_in_it() {
             port: 22,
             offered,
             sshfp: &SshfpAnswer::NotAsked,
-            run: Run::default(),
+            run: Some(Run::default()),
             last_good: None,
             now: NOW,
         };
@@ -341,7 +341,7 @@ fn certificate_proves_the_key_in_it_that_was_trusted_on_first_use() {
             port: 22,
             offered,
             sshfp: &SshfpAnswer::NotAsked,
-            run: Run::default(),
+            run: Some(Run::default()),
             last_good: None,
             now: NOW,
         };
@@ -384,7 +384,7 @@ fn certificate_proves_the_key_in_it_that_was_trusted_on_first_use() {
         port: 22,
         offered: &again,
         sshfp: &SshfpAnswer::NotAsked,
-        run: Run::default(),
+        run: Some(Run::default()),
         last_good: None,
         now: NOW,
     };
@@ -435,7 +435,7 @@ fn address_of_a_host_that_goes_back_is_known_and_not_told_again() {
             port: 22,
             offered: &Offered::Key(ed25519(1)),
             sshfp: &SshfpAnswer::NotAsked,
-            run: Run::default(),
+            run: Some(Run::default()),
             last_good: None,
             now: NOW,
         };

@@ -64,7 +64,10 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         text.push_str(&format!("showed    {}{address_shown}\n", shown(&offered)));
         let pin = host.and_then(|host| host.pin(offered.key()));
         unproved = pin.is_some_and(|pin| pin.root() == Root::FirstUse);
-        let decision = identities.decision(name.as_str(), address, target.port, &offered).await;
+        let mut decision = identities.decision(name.as_str(), address, target.port, &offered).await;
+        if let Verdict::Refused { reason, advice, .. } = &mut decision.verdict {
+            *advice = target.advice(*reason, std::mem::take(advice));
+        }
         Ok::<Option<Decision>, Failure>(Some(decision))
     })?;
     if unproved {

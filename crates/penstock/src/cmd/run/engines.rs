@@ -78,7 +78,7 @@ impl Arguments {
         };
         let config = SshConfig::read(&files).map_err(Failure::usage)?;
         let identities = Places::of_user().and_then(|places| Identities::load(Store::new(places)));
-        let identities = Arc::new(identities.map_err(Failure::usage)?);
+        let identities = Arc::new(identities.map_err(Failure::usage)?.in_run());
         let host = |name: &String| {
             let target = self.target(&config, name, connect_timeout);
             let target = target.and_then(|target| target.hinted(&config, identities.index()));

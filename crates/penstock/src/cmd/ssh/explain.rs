@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use clap::Args;
 use logic::fleet::ending::{Failure as Unreached, Phase};
+use logic::identity::{Found, Index};
 use logic::ssh::config::Resolved;
 use serde_json::{Value, json};
-use ssh::identity::{Identities, Places, Store};
-use ssh::{Explanation, Facts, Keys, Offered, Quantum, Step, Strict, Target, Verdict, explain};
+use ssh::identity::{Identities, Places, Store, certificate};
+use ssh::{Explanation, Facts, Judge, Keys, Offered, Place, Quantum, Step, Strict, Target, Verdict, explain};
 
 use super::Whom;
 use super::config::{refuse, summary};
@@ -44,11 +45,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let hinted = configured.target.hinted(&config, identities.index());
     let target = hinted.map_err(wrong)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let story = runtime.block_on(explain(identities, Arc::new(Keys::new()), &target));
+    let judge = Arc::clone(&identities) as Arc<dyn Judge>;
+    let story = runtime.block_on(explain(judge, Arc::new(Keys::new()), &target));
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     match arguments.whom.json {
-        true => print(&plain_json(&format!("{:#}\n", as_json(&resolved, &story))))?,
-        false => print(&plain_lines(&text(&resolved, &story)))?,
+        true => print(&plain_json(&format!("{:#}\n", as_json(&resolved, &story, identities.index()))))?,
+        false => print(&plain_lines(&text(&resolved, &story, identities.index())))?,
     }
     match story.outcome {
         Ok(_) => Ok(()),
@@ -64,7 +66,7 @@ fn wrong(failure: Unreached) -> Failure {
     Failure::usage(plain_lines(&format!("{}{hint}", failure.detail)))
 }
 
-fn text(resolved: &Resolved, story: &Explanation) -> String {
+fn text(resolved: &Resolved, story: &Explanation, index: &Index) -> String {
     let mut out = String::new();
     let mut line = |name: &str, text: &str| {
         let _ = writeln!(out, "{name:11} {}", text.replace('\n', "\n            "));
@@ -82,7 +84,7 @@ fn text(resolved: &Resolved, story: &Explanation) -> String {
             Step::Phase(_) => {}
             Step::Identity { host, place, offered, verdict } => {
                 line("identity", &format!("{host} at {place} showed {}", key(offered)));
-                line("", &judged(verdict));
+                line("", &judged(verdict, host, place, offered, index));
             }
             Step::Handshake { host, facts } => {
                 line("server", &format!("{host} is {}", facts.server));
@@ -138,13 +140,39 @@ fn key(offered: &Offered) -> String {
     }
 }
 
-fn judged(verdict: &Verdict) -> String {
+fn judged(verdict: &Verdict, host: &str, place: &Place, offered: &Offered, index: &Index) -> String {
     match verdict {
-        Verdict::Accepted { note: None } => {
-            "accepted: it is pinned, or somebody trusted vouches for it".to_owned()
+        Verdict::Accepted { note } => {
+            let note = note.as_ref().map_or_else(String::new, |note| format!("; {note}"));
+            format!("accepted: {}{note}", grounds(host, place, offered, index))
         }
-        Verdict::Accepted { note: Some(note) } => format!("accepted: {note}"),
         Verdict::Refused { message, .. } => format!("refused: {message}"),
+    }
+}
+
+/// Why a host was accepted, by the identities as they were before.
+fn grounds(name: &str, place: &Place, offered: &Offered, index: &Index) -> String {
+    let port = match place {
+        Place::Address(address) => address.port(),
+        Place::Jumped { port, .. } | Place::Command { port } => *port,
+    };
+    let host = if let Found::Host(host) = index.find(name, port) { Some(host) } else { None };
+    let (key, authority) = match offered {
+        Offered::Key(key) => (key.clone(), None),
+        Offered::Certificate(blob) => match certificate(blob) {
+            Ok(read) => (read.key, Some(read.authority)),
+            Err(_) => (blob.clone(), None),
+        },
+    };
+    let known = index.authorities_of(name, host);
+    let authority = authority.and_then(|key| known.into_iter().find(|(_, known)| **known == key));
+    match (authority, host.and_then(|host| host.pin(&key))) {
+        (Some((called, key)), _) => {
+            let called = called.map_or_else(String::new, |name| format!("@{name} "));
+            format!("its certificate is of the authority {called}{}", key.fingerprint())
+        }
+        (None, Some(pin)) => format!("its key is pinned (from={} {})", pin.proof, pin.date),
+        (None, None) => "its signed SSHFP records in the DNS vouch for the key".to_owned(),
     }
 }
 
@@ -164,7 +192,7 @@ fn algorithms(facts: &Facts) -> String {
     )
 }
 
-fn as_json(resolved: &Resolved, story: &Explanation) -> Value {
+fn as_json(resolved: &Resolved, story: &Explanation, index: &Index) -> Value {
     let steps: Vec<Value> = story
         .steps
         .iter()
@@ -176,7 +204,7 @@ fn as_json(resolved: &Resolved, story: &Explanation) -> Value {
                 "place": place.to_string(),
                 "key": key(offered),
                 "accepted": matches!(verdict, Verdict::Accepted { .. }),
-                "why": judged(verdict),
+                "why": judged(verdict, host, place, offered, index),
             }),
             Step::Handshake { host, facts } => json!({
                 "step": "handshake",
