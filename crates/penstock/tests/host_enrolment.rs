@@ -8,7 +8,7 @@ use logic::fleet::ending::Reason;
 use logic::ssh::key::PublicKey;
 use support::server::run_to_end;
 use support::sshd::{Sshd, keygen, public_line};
-use support::user::{User, connect, connect_and_hear, ip, nothing_was_sent, place, write_known_hosts};
+use support::user::{User, connect, connect_and_hear, ip, moved, nothing_was_sent, place, write_known_hosts};
 use support::{secs, tools};
 
 mod support;
@@ -76,7 +76,106 @@ fn console_proves_all_keys_of_a_host_and_first_use_is_marked() {
     user.said(&["host", "add", "web1", "--console", &console.display().to_string()]);
     let show = user.said(&["host", "show", "web1"]);
     assert!(show.contains("from=console"), "{show}");
-    assert!(user.said(&["host", "audit"]).ends_with("1 hosts, 0 findings, 0 of them bad\n"));
+    assert!(user.said(&["host", "audit"]).ends_with("1 host, 0 findings, 0 bad\n"));
+}
+
+/// What a console prints of these public keys.
+fn console(user: &User, keys: &[PublicKey]) -> String {
+    let lines: String = keys.iter().map(|key| format!("256 {} root@web1\n", key.fingerprint())).collect();
+    let file = user.home.path().join("console.log");
+    let (begin, end) =
+        ("-----BEGIN SSH HOST KEY FINGERPRINTS-----\n", "-----END SSH HOST KEY FINGERPRINTS-----\n");
+    fs::write(&file, format!("{begin}{lines}{end}")).unwrap();
+    file.display().to_string()
+}
+
+#[test]
+fn console_pins_every_key_it_names_also_where_one_of_them_waits_in_the_queue() {
+    let user = User::new();
+    let directory = tempfile::tempdir().unwrap();
+    let next = directory.path().join("next");
+    keygen(&next, &["-t", "rsa", "-b", "3072"]);
+    let web1 = Sshd::in_directory(directory, &format!("HostKey {}", next.display()));
+    let keys: Vec<PublicKey> = [web1.host_key(), public_line(&next.with_extension("pub"))]
+        .iter()
+        .map(|line| line.parse().unwrap())
+        .collect();
+    user.configure(&place("web1", &web1));
+    assert_eq!(user.penstock(&["run", "-w", "web1", "true"]).status.code(), Some(4));
+    let said = user.said(&["host", "add", "web1", "--console", &console(&user, &keys)]);
+    let pinned = |key: &PublicKey| format!("web1: pinned {} {}\n", key.algorithm(), key.fingerprint());
+    assert_eq!(said, pinned(&keys[0]) + &pinned(&keys[1]));
+    // A host that is away, and whose other key nobody ever saw, keeps what is proved.
+    user.said(&["host", "remove", "web1"]);
+    assert_eq!(user.penstock(&["run", "-w", "web1", "true"]).status.code(), Some(4));
+    drop(web1);
+    let said = user.said(&["host", "add", "web1", "--console", &console(&user, &keys)]);
+    assert_eq!(said, pinned(&keys[0]));
+}
+
+#[test]
+fn port_that_was_used_is_kept_with_the_identity_and_given_in_advice_and_export() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.configure(&place("web1", &web1));
+    let fingerprint = web1.host_key().parse::<PublicKey>().unwrap().fingerprint().to_string();
+    let hints = format!("addr    {}  port={}\n", web1.address, web1.port);
+    // Asked by the command itself.
+    user.said(&["host", "add", "web1", "--fingerprint", &fingerprint]);
+    assert!(user.said(&["host", "show", "web1"]).contains(&hints));
+    user.said(&["host", "remove", "web1"]);
+    // From the queue.
+    assert_eq!(user.penstock(&["run", "-w", "web1", "true"]).status.code(), Some(4));
+    let advice = format!("penstock host add web1 --port {} --fingerprint SHA256:...\n", web1.port);
+    let waiting = user.said(&["host", "pending"]);
+    assert!(waiting.ends_with(&advice), "{waiting}");
+    user.configure("");
+    user.said(&["host", "add", "web1", "--fingerprint", &fingerprint]);
+    assert!(user.said(&["host", "show", "web1"]).contains(&hints));
+    let export = user.said(&["host", "export"]);
+    let names = format!("[web1]:{0},[{1}]:{0} ssh-ed25519 ", web1.port, web1.address);
+    assert!(export.starts_with(&names), "{export}");
+    // ssh_config wins over the hint, for `host why` as for `run`.
+    let other = moved(&web1);
+    user.configure(&place("web1", &other));
+    let why = user.said(&["host", "why", "web1"]);
+    assert!(why.contains(&format!(" at {}\n", other.address)), "{why}");
+}
+
+#[test]
+fn hints_without_a_proof_say_what_was_noted_and_what_becomes_of_the_keys() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web1", &web1.host_key(), None);
+    let port = ["host", "add", "web1", "--port", "2222"];
+    assert_eq!(user.said(&port), "web1: port 2222 noted; its key stays pinned\n");
+    assert_eq!(user.said(&port), "web1: port 2222 known already; its key stays pinned\n");
+    let nothing = user.refused(&["host", "add", "web1"]);
+    assert!(nothing.contains("nothing was changed; its key stays pinned"), "{nothing}");
+    let advice =
+        "no key is pinned, and it is refused until one is: penstock host add web9 --fingerprint SHA256:...";
+    let refused = user.refused(&["host", "add", "web9"]);
+    assert!(refused.contains("web9: no proof") && refused.contains(advice), "{refused}");
+    assert!(!user.file("web9").exists());
+    let said = user.said(&["host", "add", "web9", "--address", "127.9.9.9:2222"]);
+    assert!(
+        said.starts_with("web9: address 127.9.9.9, port 2222 noted; ") && said.contains(advice),
+        "{said}"
+    );
+}
+
+#[test]
+fn proof_of_another_host_is_named_with_the_next_step() {
+    let (user, web1, web2) = (User::new(), Sshd::start(), Sshd::start());
+    user.pin("web2", &web2.host_key(), None);
+    user.configure(&place("web1", &web1));
+    let print = |sshd: &Sshd| sshd.host_key().parse::<PublicKey>().unwrap().fingerprint().to_string();
+    let said = user.refused(&["host", "add", "web1", "--fingerprint", &print(&web2)]);
+    let expected = format!(
+        "error: web1 showed ssh-ed25519 {}, for which the fingerprint {} does not speak: nothing was enrolled (that is the key \
+         of web2); read that of web1 on its own console: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\n",
+        print(&web1),
+        print(&web2)
+    );
+    assert_eq!(said, expected);
 }
 
 #[test]

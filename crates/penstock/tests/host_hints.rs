@@ -20,6 +20,7 @@ fn hints_lead_run_and_explain_where_ssh_config_says_nothing() {
     let lost = user.penstock(&["run", "-w", "web1.invalid", "true"]);
     let said = String::from_utf8_lossy(&lost.stderr).into_owned();
     assert!(said.contains("penstock host move web1.invalid ADDRESS"), "{said}");
+    assert!(said.contains("look up web1.invalid: "), "{said}");
     let (address, port) = (web1.address.to_string(), web1.port.to_string());
     user.said(&["host", "add", "web1.invalid", "--address", "127.9.9.9", "--port", &port]);
     assert_eq!(
@@ -31,6 +32,7 @@ fn hints_lead_run_and_explain_where_ssh_config_says_nothing() {
     let connect = explained.lines().find(|line| line.starts_with("connect ")).unwrap();
     assert!(connect.contains(&format!("{address}:{port} in ")), "{explained}");
     assert!(explained.contains("asked what the server accepts: publickey"), "{explained}");
+    assert!(explained.contains(" accepted: its key is pinned (from=console 2026-03-01)"), "{explained}");
 }
 
 #[test]
@@ -44,6 +46,62 @@ fn where_ssh_config_names_the_place_move_and_the_advice_for_a_swap_say_its_line(
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
     assert!(said.contains(&line) && said.contains("answered as db1, not web2"), "{said}");
     nothing_was_sent(&fleet.db1);
+    // The same advice, whoever is asked: a move would do nothing.
+    let why = fleet.user.penstock(&["host", "why", "web2"]);
+    let explained = fleet.user.penstock(&["ssh", "explain", "web2"]);
+    fleet.says(&[("web2", &fleet.db1, ""), ("db1", &fleet.web2, "")]);
+    let ssh = fleet.ssh(&["web2"]);
+    for output in [why, explained, ssh] {
+        let said =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("answered as db1, not web2; nothing was sent\n"), "{said}");
+        assert!(said.contains(&format!("{line} when you know where web2 is\n")), "{said}");
+        assert!(!said.contains("penstock host move"), "{said}");
+    }
+}
+
+#[test]
+fn move_takes_a_port_in_every_way_it_is_written_and_refuses_what_is_no_place() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web1.invalid", &web1.host_key(), Some("127.9.9.9".parse().unwrap()));
+    user.configure(&format!(
+        "Host *\n    User {}\n    IdentityFile {}\n    IdentitiesOnly yes\n",
+        web1.user,
+        web1.client_key.display()
+    ));
+    let shown = |user: &User| user.said(&["host", "show", "web1.invalid"]);
+    let goes = ["run", "-w", "web1.invalid", "echo", "here"];
+    let (address, port) = (web1.address.to_string(), web1.port.to_string());
+    let whole = format!("{address}:{port}");
+    for arguments in [&[whole.as_str()][..], &[&address, "--port", &port], &[&whole, "--port", &port]] {
+        user.said(&["host", "move", "web1.invalid", "127.9.9.9:9"]);
+        assert!(shown(&user).contains("addr    127.9.9.9  port=9\n"), "{}", shown(&user));
+        let said = user.said(&[&["host", "move", "web1.invalid"][..], arguments].concat());
+        assert_eq!(said, format!("web1.invalid is looked for at {whole}\n"));
+        assert!(shown(&user).contains(&format!("addr    {address}  port={port}\n")), "{}", shown(&user));
+        assert!(user.said(&goes).contains("here"));
+    }
+    assert!(
+        user.said(&["host", "export"]).starts_with(&format!("[web1.invalid]:{port},[{address}]:{port} "))
+    );
+    // The address at which it was last is no longer where it is.
+    user.said(&["host", "move", "web1.invalid", "[2001:db8::9]:2222"]);
+    user.said(&["host", "move", "web1.invalid", "127.9.9.8"]);
+    let show = shown(&user);
+    assert!(show.contains("addr    2001:db8::9  127.9.9.8  port=2222\n"), "{show}");
+    let list = user.said(&["host", "list"]);
+    assert!(list.contains("  127.9.9.8  "), "{list}");
+
+    let before = shown(&user);
+    for bad in ["a:b", "127.9.9.9:0", "127.9.9.9:70000", "1:2:3", "127.9.9.300"] {
+        let said = user.refused(&["host", "move", "web1.invalid", bad]);
+        assert!(said.contains("is neither an address nor a name in the DNS"), "{said}");
+        let said = user.refused(&["host", "add", "web1.invalid", "--address", bad]);
+        assert!(said.contains("is neither an address nor a name in the DNS"), "{said}");
+    }
+    let said = user.refused(&["host", "move", "web1.invalid", "127.9.9.9:1", "--port", "2"]);
+    assert!(said.contains("names another port than --port 2: give one"), "{said}");
+    assert_eq!(shown(&user), before);
 }
 
 #[test]

@@ -71,6 +71,30 @@ fn import_calls_hosts_by_what_ssh_config_calls_them_plain_or_hashed() {
 }
 
 #[test]
+fn import_names_the_host_whose_key_a_line_has_and_says_what_is_no_line() {
+    let (user, web1, web2) = (User::new(), Sshd::start(), Sshd::start());
+    user.pin("web1", &web1.host_key(), None);
+    user.pin("web2", &web2.host_key(), None);
+    let (one, two) = (web1.host_key(), web2.host_key());
+    write_known_hosts(&user, &format!("web1 {two}\nweb9 {one}\ngarbage line here\n"), &[]);
+    let said = user.said(&["host", "import"]);
+    assert!(
+        said.contains("  line 1: it gives web1 the key of web2, but web1 has another ssh-ed25519 pinned: the line is wrong")
+            && !said.contains("--replace"),
+        "{said}"
+    );
+    let alias = "  web9 has the key of web1: if they are one machine, penstock host remove web9, then \
+                 penstock host alias web1 web9; else one was cloned";
+    assert!(said.contains(alias), "{said}");
+    assert!(said.contains("  line 3: no line of known_hosts: "), "{said}");
+    assert!(!user.said(&["host", "import"]).contains("has the key of web1"), "it is told once");
+    // What it advises works.
+    user.said(&["host", "remove", "web9"]);
+    user.said(&["host", "alias", "web1", "web9"]);
+    assert!(user.said(&["host", "audit"]).ends_with(" 0 bad\n"));
+}
+
+#[test]
 fn import_without_known_hosts_says_what_comes_next() {
     let said = User::new().said(&["host", "import"]);
     assert!(said.contains("nothing to take over") && said.contains("penstock host add NAME"), "{said}");

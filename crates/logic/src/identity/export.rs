@@ -34,7 +34,7 @@ pub fn lines_about(index: &Index, name: &str, port: u16, pattern: &str) -> Vec<S
 pub fn export(index: &Index) -> String {
     let mut lines: Vec<String> = Vec::new();
     for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
-        let port = host.address().port.unwrap_or(22);
+        let port = host.address().port.or(host.name().split_port().1).unwrap_or(22);
         let mut names: Vec<String> = Vec::new();
         let addresses = host.address().addresses;
         let all = host.names().map(ToString::to_string).chain(addresses.iter().map(ToString::to_string));

@@ -1,12 +1,13 @@
 //! Turning `known_hosts` into identities: lines that name the same host become one file, and what cannot be taken is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::authority::{Authority, AuthorityFile};
 use super::date::Date;
 use super::host::{HostFile, Pin};
 use super::index::{Found, Index};
 use super::known_hosts::{KnownHosts, KnownLine, Marker, Names};
+use super::location::dns_name;
 use super::name::Name;
 use super::pattern::Patterns;
 use super::proof::{Proof, Root};
@@ -25,6 +26,17 @@ pub struct Import {
     pub known: usize,
     /// Lines that were not taken.
     pub left: Vec<Left>,
+    /// Hosts that came by a key of another one.
+    pub shared: Vec<Shared>,
+}
+
+/// Two names with one key: one machine, or one was cloned from the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shared {
+    /// The host that came by the key now.
+    pub host: Name,
+    /// Another host that has it.
+    pub other: Name,
 }
 
 /// A line that was not taken.
@@ -68,7 +80,32 @@ pub fn import(
     let Work { hosts, mut import, .. } = work;
     import.hosts = hosts.into_values().filter(|host| is_changed(host, index)).collect();
     import.left.sort_by_key(|left| left.line);
+    import.shared = shared(&import.hosts, index);
     import
+}
+
+/// Keys that are new here and those of another host, each pair of hosts once.
+fn shared(hosts: &[HostFile], index: &Index) -> Vec<Shared> {
+    let mut shared: Vec<Shared> = Vec::new();
+    let mut owners: HashMap<&PublicKey, &Name> = HashMap::new();
+    for host in hosts {
+        let name = host.name();
+        for pin in host.pins() {
+            let known: Vec<&Name> = index.owners(&pin.key).map(HostFile::name).collect();
+            if known.contains(&name) {
+                continue;
+            }
+            let here = *owners.entry(&pin.key).or_insert(name);
+            let other = known.first().copied().or(Some(here).filter(|here| *here != name));
+            if let Some(other) = other {
+                let one = Shared { host: name.clone(), other: other.clone() };
+                if !shared.contains(&one) {
+                    shared.push(one);
+                }
+            }
+        }
+    }
+    shared
 }
 
 struct Work<'i> {
@@ -129,6 +166,15 @@ impl Work<'_> {
         if host.pin(&line.key).is_none() {
             let trusted = known.as_ref().into_iter().flat_map(HostFile::pins);
             if trusted.map(|pin| pin.key.algorithm()).any(|algorithm| algorithm == line.key.algorithm()) {
+                let is_other = |host: &&HostFile| *host.name() != id && host.pin(&line.key).is_some();
+                if let Some(other) = self.index.owners(&line.key).find(is_other) {
+                    return Err(format!(
+                        "it gives {id} the key of {}, but {id} has another {} pinned: the line is wrong, or one machine was \
+                         cloned from the other and needs new keys",
+                        other.name(),
+                        line.key.algorithm(),
+                    ));
+                }
                 return Err(format!(
                     "{id} has another {} pinned: if this one is right, penstock host add {id} --replace --fingerprint {}",
                     line.key.algorithm(),
@@ -152,7 +198,7 @@ impl Work<'_> {
             match place.parse::<std::net::IpAddr>() {
                 Ok(address) => host.add_address(address),
                 Err(_) if place != one.name.as_str() => {
-                    place.parse().into_iter().for_each(|place| host.add_dns(place));
+                    dns_name(place).into_iter().for_each(|place| host.add_dns(place));
                 }
                 Err(_) => {}
             }

@@ -124,6 +124,10 @@ fn read_line(line: &str) -> Result<KnownLine, String> {
     if words.next().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
         return Err("a key of SSH version 1: nobody speaks that any more".into());
     }
+    // A key is base64 of a length of 4 bytes, which begins with two zeros.
+    if words.clone().next().is_some_and(|word| !word.starts_with("AAAA")) {
+        return Err("no line of known_hosts: names, an algorithm and a key stand there, such as web1 ssh-ed25519 AAAA...".into());
+    }
     // After the algorithm and the key comes a comment.
     let is_marked = words.skip(1).any(|word| word == FIRST_USE);
     let root = if is_marked { Root::FirstUse } else { Root::Proved };

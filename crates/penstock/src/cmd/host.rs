@@ -133,6 +133,11 @@ fn said(change: Change, done: &str) -> String {
     }
 }
 
+/// `1 host`, `2 hosts`.
+fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 /// A table: columns as wide as their widest cell, two spaces between them.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -15,6 +15,8 @@ use crate::target::Target;
 
 /// Fewer characters of a fingerprint than this prove nothing.
 pub const FEWEST_CHARACTERS: usize = 8;
+/// SHA-256 in base64, without padding.
+const FINGERPRINT_CHARACTERS: usize = 43;
 
 /// What speaks for a key.
 #[derive(Debug, Clone)]
@@ -41,7 +43,7 @@ impl Claim {
     pub fn fingerprint(text: &str) -> Result<Self, IdentityError> {
         let end = text.trim().strip_prefix("SHA256:").unwrap_or(text.trim()).trim_end_matches('=');
         let is_base64 = end.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
-        if !is_base64 || end.len() > 43 {
+        if !is_base64 || end.len() > FINGERPRINT_CHARACTERS {
             return Err(IdentityError::Refused(format!(
                 "\"{}\" is no SHA-256 fingerprint: paste what ssh-keygen -l shows, SHA256: and 43 characters",
                 text.escape_debug()
@@ -94,9 +96,20 @@ impl Claim {
         }
     }
 
+    /// Whether it names keys that are not among these.
+    fn names_more_than(&self, keys: &[PublicKey]) -> bool {
+        match self {
+            Self::Console(known) => known.iter().any(|one| !keys.iter().any(|key| one.is(key))),
+            _ => false,
+        }
+    }
+
     /// What it says, for a message about keys it does not speak for.
     fn said(&self) -> String {
         match self {
+            Self::Fingerprint(whole) if whole.len() == FINGERPRINT_CHARACTERS => {
+                format!("the fingerprint SHA256:{whole}")
+            }
             Self::Fingerprint(end) => format!("the fingerprint ending in {end}"),
             Self::Console(known) => {
                 let shown = |one: &ConsoleKey| match one {
@@ -180,6 +193,17 @@ pub struct Enrolled {
     pub change: Change,
 }
 
+/// Keys that a claim speaks for, and where they were.
+#[derive(Debug, Clone, Default)]
+pub struct FoundKeys {
+    /// The keys.
+    pub keys: Vec<PublicKey>,
+    /// The address of the host; `None` if it was not asked, or has none that we know.
+    pub address: Option<IpAddr>,
+    /// The port that was asked; `None` if none was.
+    pub port: Option<u16>,
+}
+
 /// Looks for keys that the claim speaks for: in it, in the queue, and with the host itself.
 ///
 /// # Errors
@@ -189,23 +213,23 @@ pub async fn find_keys(
     target: &Target,
     name: &Name,
     claim: &Claim,
-) -> Result<(Vec<PublicKey>, Option<IpAddr>), FindError> {
-    let given = claim.keys();
-    if !given.is_empty() {
-        return Ok((given, None));
-    }
-    if !matches!(claim, Claim::FirstUse) {
+) -> Result<FoundKeys, FindError> {
+    let mut found = FoundKeys { keys: claim.keys(), ..FoundKeys::default() };
+    if found.keys.is_empty() && !matches!(claim, Claim::FirstUse) {
         let waiting = identities.store().pending().into_iter().filter(|one| one.name == name.as_str());
-        let found: Vec<_> = waiting.filter(|one| claim.speaks_for(&one.key)).collect();
-        if let Some(last) = found.last() {
-            let address = last.address;
-            return Ok((found.into_iter().map(|one| one.key).collect(), address));
+        for one in waiting.filter(|one| claim.speaks_for(&one.key)) {
+            found.address = one.address;
+            found.port = Some(one.port);
+            found.keys.push(one.key);
         }
+    }
+    if !found.keys.is_empty() && !claim.names_more_than(&found.keys) {
+        return Ok(found);
     }
     let mut shown: Vec<Shown> = Vec::new();
     let mut first_failure = None;
     // A console names all keys of a host; one handshake for each type, and no more than needed for the others.
-    for types in TYPES {
+    for types in TYPES.iter().filter(|types| !found.keys.iter().any(|key| is_of(key, types))) {
         let mut target = target.clone();
         target.algorithms.host_keys = types.iter().map(|name| (*name).to_owned()).collect();
         match fetch(&target, types, Arc::clone(identities) as Arc<dyn Judge>).await {
@@ -224,13 +248,26 @@ pub async fn find_keys(
     }
     let (good, bad): (Vec<Shown>, Vec<Shown>) = shown.into_iter().partition(|one| claim.speaks_for(&one.key));
     let Some(first) = good.first() else {
+        // What is there already is proved, whether the host has the others or not.
+        if !found.keys.is_empty() {
+            return Ok(found);
+        }
         return Err(match (bad.is_empty(), first_failure) {
             (true, Some(failure)) => FindError::Unreachable(failure),
-            _ => FindError::Mismatch(mismatch(name, &bad, claim)),
+            _ => FindError::Mismatch(mismatch(name, &bad, claim, identities.index())),
         });
     };
-    let address = first.address.map(|address| address.ip().to_canonical());
-    Ok((good.into_iter().map(|one| one.key).collect(), address))
+    found.address = found.address.or(first.address.map(|address| address.ip().to_canonical()));
+    found.port = found.port.or(Some(target.port));
+    found.keys.extend(good.into_iter().map(|one| one.key));
+    Ok(found)
+}
+
+/// Whether a key is one of these types, as a server is asked for them.
+fn is_of(key: &PublicKey, types: &[&str]) -> bool {
+    types
+        .iter()
+        .any(|kind| key.algorithm() == *kind || (key.algorithm() == "ssh-rsa" && kind.starts_with("rsa-")))
 }
 
 /// Why no key was found.
@@ -248,11 +285,23 @@ fn is_out_of_reach(failure: &Failure) -> bool {
     failure.reason != logic::fleet::ending::Reason::NoAlgorithm
 }
 
-fn mismatch(name: &Name, shown: &[Shown], claim: &Claim) -> String {
+fn mismatch(name: &Name, shown: &[Shown], claim: &Claim, index: &Index) -> String {
+    let speaks_for = |host: &&HostFile| host.pins().any(|pin| claim.speaks_for(&pin.key));
+    let other = match claim {
+        Claim::Fingerprint(_) => index.hosts().iter().filter(|host| host.name() != name).find(speaks_for),
+        _ => None,
+    };
+    let whose = other.map_or_else(String::new, |other| {
+        format!(
+            " (that is the key of {}); read that of {name} on its own console: ssh-keygen -lf \
+             /etc/ssh/ssh_host_ed25519_key.pub",
+            other.name()
+        )
+    });
     let shown: Vec<String> =
         shown.iter().map(|one| format!("{} {}", one.key.algorithm(), one.key.fingerprint())).collect();
     format!(
-        "{name} showed {}, for which {} does not speak: nothing was enrolled",
+        "{name} showed {}, for which {} does not speak: nothing was enrolled{whose}",
         shown.join(" and "),
         claim.said()
     )

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::{Address, Binding, Entry, HostFile, Line, Move, PINS_KEPT, Pin, Signer, Sshfp};
 use crate::identity::date::Date;
 use crate::identity::line::{Fault, whole_lines, words};
+use crate::identity::location::dns_name;
 use crate::identity::name::Name;
 use crate::identity::pattern::Patterns;
 use crate::identity::proof::is_word;
@@ -105,7 +106,8 @@ fn address(words: &[&str]) -> Result<Address, String> {
     let mut all = Address::default();
     for word in words {
         if let Some(name) = word.strip_prefix("dns:") {
-            all.names.push(name.parse().map_err(|error| format!("{error}"))?);
+            let hint = "a port stands beside it, as port=N";
+            all.names.push(dns_name(name).map_err(|error| format!("{word}: {error}; {hint}"))?);
         } else if let Some(port) = word.strip_prefix("port=") {
             let port = port.parse().ok().filter(|port| *port != 0);
             all.port = Some(port.ok_or_else(|| format!("{word}: a port is a number from 1 to 65535"))?);

@@ -129,6 +129,11 @@ fn damaged_lines_are_refused_with_their_number_and_what_to_do() {
             "id web1\naddr somewhere\n".into(),
             "line 2: \"somewhere\" is no address: 10.0.7.9, 2001:db8::9, dns:NAME, port=N or via=HOST stand here",
         ),
+        (
+            "id web1\naddr dns:127.10.0.22:41893\n".into(),
+            "line 2: dns:127.10.0.22:41893: \"127.10.0.22:41893\" is neither an address nor a name in the DNS, such as \
+             10.0.7.9, 2001:db8::9 or web1.example.com; a port stands beside it, as port=N",
+        ),
         ("id web1\nsshfp maybe\n".into(), "line 2: sshfp is require-secure or off"),
         (
             format!("id web1\n{pin} from=console 2026-02-03\n{pin} from=key 2026-02-03\n"),

@@ -1,19 +1,21 @@
 //! Enrolment.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
 use logic::fleet::ending::Failure as Failed;
-use logic::identity::{Binding, Entry, Found, HostFile, Index, Name, Patterns, Signer, Sshfp, read_console};
+use logic::identity::{
+    Binding, Entry, Found, HostFile, Index, Location, Name, Patterns, Signer, Spot, Sshfp, read_console,
+};
 use logic::ssh::config::Asked;
 use logic::ssh::key::PublicKey;
 use ssh::identity::enrol::{Claim, Enrolment, Hints, Others, enrol, find_keys, record};
-use ssh::identity::{Identities, Store, now};
+use ssh::identity::{Change, Identities, Store, now};
 use ssh::{ConfigFiles, Proxy, SshConfig, Target};
 
 use super::audit::DnsArguments;
+use super::change::one_port;
 use super::{failure, read, said, witness};
 use crate::output::{Failure, plain, print};
 
@@ -77,9 +79,9 @@ Examples:
 /// Where a host is.
 #[derive(Debug, Default, Args)]
 pub struct Place {
-    /// Where it is: an address, or a name in the DNS
+    /// Where it is: an address, or a name in the DNS; ADDRESS:PORT says the port as well
     #[arg(long = "address", value_name = "ADDRESS")]
-    addresses: Vec<String>,
+    addresses: Vec<Location>,
     /// Its port [default: 22]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
@@ -92,10 +94,11 @@ impl Place {
     /// The hints to record.
     fn hints(&self) -> Result<Hints, Failure> {
         let mut hints = Hints { port: self.port, via: self.via.clone(), ..Hints::default() };
-        for text in &self.addresses {
-            match text.parse::<IpAddr>() {
-                Ok(address) => hints.addresses.push(address),
-                Err(_) => hints.names.push(text.parse().map_err(Failure::usage)?),
+        for location in &self.addresses {
+            hints.port = one_port(location, hints.port)?;
+            match &location.place {
+                Spot::Address(address) => hints.addresses.push(*address),
+                Spot::Dns(name) => hints.names.push(name.clone()),
             }
         }
         Ok(hints)
@@ -112,12 +115,16 @@ impl Place {
         let known = host.map(HostFile::address).unwrap_or_default();
         let (plain_name, own_port) = name.split_port();
         let config = SshConfig::read(&ConfigFiles::Usual).map_err(Failure::runtime)?;
-        let port = said.port.or(own_port).or(known.port);
-        let asked = Asked { host: plain_name.to_owned(), port, ..Asked::default() };
+        let asked = Asked { host: plain_name.to_owned(), port: said.port.or(own_port), ..Asked::default() };
         let failed = |failure: Failed| Failure::runtime(plain(&failure.detail));
         let mut target = Target::from_config(&config, &asked).map_err(failed)?.target;
         // What is enrolled is called as it was said here, whatever HostKeyAlias makes of it.
         target.name = plain_name.to_owned();
+        // ssh_config is asked first, as by everything that connects.
+        let is_hinted = target.said.host.is_none() || !self.addresses.is_empty();
+        if let Some(port) = known.port.filter(|_| target.said.port.is_none() && is_hinted) {
+            target.port = port;
+        }
         let given = said.addresses.first().copied();
         // The DNS, where it has a say, knows better than what was true last time; an address that is given here wins.
         if target.host == plain_name || !said.addresses.is_empty() || !said.names.is_empty() {
@@ -158,24 +165,23 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
     let target = arguments.place.target(&name, host, index)?;
     let Some(claim) = runtime.block_on(claim(&identities, arguments, &name, host, &target))? else {
-        let change = store.change(&name, |host| {
-            let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
-            record(&mut host, &hints);
-            Ok(host)
-        });
-        let done = format!("{name} is noted; no key is pinned: give a proof (penstock host add --help)");
-        return print(&said(change.map_err(failure)?, &done));
+        return note(store, index, &name, &hints);
     };
-    let (keys, address) = runtime
+    let found = runtime
         .block_on(find_keys(&identities, &target, &name, &claim))
         .map_err(|error| Failure::runtime(plain(&error.to_string())))?;
-    if hints.addresses.is_empty() && host.is_none_or(|host| host.address().addresses.is_empty()) {
-        hints.addresses.extend(address);
+    let known = host.map(HostFile::address).unwrap_or_default();
+    if hints.addresses.is_empty() && known.addresses.is_empty() {
+        hints.addresses.extend(found.address);
+    }
+    // A name with a port in it says its port already.
+    if hints.port.or(known.port).or(name.split_port().1).is_none() {
+        hints.port = Some(found.port.unwrap_or(target.port)).filter(|port| *port != 22);
     }
     let others = if arguments.replace { Others::Retire } else { Others::Keep };
     let by = std::env::var("USER").ok().filter(|user| user.bytes().all(|byte| byte.is_ascii_alphanumeric()));
     let enrolment = Enrolment { name: name.clone(), claim, hints, others, by, today: now().date() };
-    let enrolled = enrol(store, index, &enrolment, &keys).map_err(failure)?;
+    let enrolled = enrol(store, index, &enrolment, &found.keys).map_err(failure)?;
     if arguments.sshfp {
         let allow = |host: Option<HostFile>| {
             let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
@@ -209,6 +215,50 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         ));
     }
     print(&text)
+}
+
+/// Records hints without a proof, and says what becomes of the keys.
+fn note(store: &Store, index: &Index, name: &Name, hints: &Hints) -> Result<(), Failure> {
+    let said = hints_of(hints);
+    let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
+    let pins = host.filter(|host| host.name() == name).map_or(0, |host| host.pins().count());
+    let is_bound = !index.authorities_of(name.as_str(), host).is_empty();
+    let proof = format!("penstock host add {} --fingerprint SHA256:...", quoted(name));
+    let keys = match pins {
+        0 if is_bound => "certificates of its authority count, as before".to_owned(),
+        0 => format!("no key is pinned, and it is refused until one is: {proof} (or another proof: --help)"),
+        1 => "its key stays pinned".to_owned(),
+        many => format!("its {many} keys stay pinned"),
+    };
+    if said.is_empty() {
+        let message = format!("{name}: no proof and no hint is given, so nothing was changed; {keys}");
+        return Err(Failure::runtime(message));
+    }
+    let change = store.change(name, |host| {
+        let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
+        record(&mut host, hints);
+        Ok(host)
+    });
+    let noted = match change.map_err(failure)? {
+        Change::Written => "noted",
+        Change::Nothing => "known already",
+    };
+    print(&format!("{name}: {said} {noted}; {keys}\n"))
+}
+
+/// Hints as they are told: `port 2222 and alias www`.
+fn hints_of(hints: &Hints) -> String {
+    let addresses = hints.addresses.iter().map(|address| format!("address {address}"));
+    let names = hints.names.iter().map(|name| format!("address {name}"));
+    let port = hints.port.iter().map(|port| format!("port {port}"));
+    let via = hints.via.iter().map(|via| format!("way through {via}"));
+    let aliases = hints.aliases.iter().map(|alias| format!("alias {alias}"));
+    addresses.chain(names).chain(port).chain(via).chain(aliases).collect::<Vec<_>>().join(", ")
+}
+
+/// A shell would take brackets for a pattern.
+fn quoted(name: &Name) -> String {
+    if name.as_str().contains('[') { format!("'{name}'") } else { name.to_string() }
 }
 
 /// The identity that is meant: the one that has this name, or a new one.

@@ -8,7 +8,7 @@ use clap::Args;
 use logic::identity::{Facts, Name, Severity, audit};
 use ssh::identity::{Anchor, Dns, Store, now};
 
-use super::{load, table};
+use super::{count, load, table};
 use crate::output::{Failure, plain, print};
 
 /// Find what is weak about the identities of the fleet
@@ -69,6 +69,8 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         .collect();
     let bad = found.iter().filter(|one| one.severity == Severity::Bad).count();
     let hosts = index.hosts().len() + index.damaged().len();
-    print(&format!("{}{hosts} hosts, {} findings, {bad} of them bad\n", table(&rows), found.len()))?;
+    let hosts = count(hosts, "host", "hosts");
+    let findings = count(found.len(), "finding", "findings");
+    print(&format!("{}{hosts}, {findings}, {bad} bad\n", table(&rows)))?;
     if bad == 0 { Ok(()) } else { Err(Failure::Status(1)) }
 }

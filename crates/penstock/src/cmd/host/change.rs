@@ -4,7 +4,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::Args;
-use logic::identity::{HostFile, Name};
+use logic::identity::{HostFile, Location, Name, Spot};
 use logic::ssh::config::Asked;
 use logic::ssh::key::PublicKey;
 use ssh::identity::{IdentityError, Store, enrol, now};
@@ -61,8 +61,12 @@ pub struct Revoke {
 pub struct Move {
     /// The host
     name: Name,
-    /// Its new address, or a name in the DNS
-    address: String,
+    /// Its new address, or a name in the DNS; with :PORT behind it ([...]:PORT for IPv6) also its port
+    #[arg(value_name = "ADDRESS")]
+    location: Location,
+    /// Its new port
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
 }
 
 pub(super) fn remove(store: &Store, name: &Name) -> Result<(), Failure> {
@@ -104,50 +108,79 @@ pub(super) fn relocate(store: &Store, arguments: &Move) -> Result<(), Failure> {
     let index = load(store)?;
     let host = known(&index, &arguments.name)?;
     let name = host.name().clone();
-    let change = match arguments.address.parse::<IpAddr>() {
-        Ok(to) => edit(store, &name, |host| {
-            let family: Vec<IpAddr> = host.address().addresses;
-            // It is there, whatever names led to it before.
-            for old in host.address().names {
-                host.drop_dns(&old);
-            }
-            for old in family.into_iter().filter(|old| old.is_ipv4() == to.is_ipv4() && *old != to) {
-                host.drop_address(old);
-            }
-            host.add_address(to);
-        })?,
-        Err(_) => {
-            let dns: Name = arguments.address.parse().map_err(Failure::usage)?;
-            edit(store, &name, |host| host.add_dns(dns))?
+    let port = one_port(&arguments.location, arguments.port)?;
+    let to = Location { port, ..arguments.location.clone() };
+    let change = edit(store, &name, |host| {
+        let before = host.address();
+        // It is there, whatever led to it before.
+        for old in before.names.iter().filter(|old| to.place != Spot::Dns((*old).clone())) {
+            host.drop_dns(old);
         }
-    };
-    let mut text = said(change, &format!("{name} is looked for at {}", arguments.address));
-    if let Some(elsewhere) = said_elsewhere(&name, &arguments.address) {
+        let is_elsewhere = |old: &&IpAddr| match to.place {
+            Spot::Address(to) => old.is_ipv4() == to.is_ipv4() && **old != to,
+            Spot::Dns(_) => true,
+        };
+        for old in before.addresses.iter().filter(is_elsewhere) {
+            host.drop_address(*old);
+        }
+        match &to.place {
+            Spot::Address(address) => host.add_address(*address),
+            Spot::Dns(dns) => host.add_dns(dns.clone()),
+        }
+        if let Some(port) = port {
+            host.set_port(port);
+        }
+    })?;
+    let mut text = said(change, &format!("{name} is looked for at {to}"));
+    for elsewhere in said_elsewhere(&name, &to) {
         text.push_str(&format!("  but {elsewhere}\n"));
     }
     print(&plain_lines(&text))
 }
 
-/// Who else says where a host is, and is listened to first.
-fn said_elsewhere(name: &Name, address: &str) -> Option<String> {
-    let asked = Asked { host: name.split_port().0.to_owned(), ..Asked::default() };
-    let config = SshConfig::read(&ConfigFiles::Usual).ok()?;
-    let resolved = config.resolve(&asked).ok()?;
-    if let Some(line) = Said::of(&resolved, &config.local().home).host {
-        let agrees = resolved.host.eq_ignore_ascii_case(address);
-        return (!agrees).then(|| format!("{line}: change it there; ssh and penstock go where that says"));
+/// The port that is meant, where it may be given twice.
+pub(super) fn one_port(location: &Location, flag: Option<u16>) -> Result<Option<u16>, Failure> {
+    match (location.port, flag) {
+        (Some(behind), Some(flag)) if behind != flag => {
+            Err(Failure::usage(format!("{location} names another port than --port {flag}: give one")))
+        }
+        (behind, flag) => Ok(behind.or(flag)),
     }
+}
+
+/// Who else says where a host is, and is listened to first.
+fn said_elsewhere(name: &Name, to: &Location) -> Vec<String> {
+    let asked = Asked { host: name.split_port().0.to_owned(), ..Asked::default() };
+    let Ok(config) = SshConfig::read(&ConfigFiles::Usual) else { return Vec::new() };
+    let Ok(resolved) = config.resolve(&asked) else { return Vec::new() };
+    let said = Said::of(&resolved, &config.local().home);
+    let line = |line: &String| format!("{line}: change it there; ssh and penstock go where that says");
+    let agrees = resolved.host.eq_ignore_ascii_case(&to.place.to_string());
+    let other_place = said.host.as_ref().filter(|_| !agrees);
+    let other_port = said.port.as_ref().filter(|_| to.port.is_some_and(|port| port != resolved.port));
+    let mut all: Vec<String> = [other_place, other_port].into_iter().flatten().map(line).collect();
+    if said.host.is_none() {
+        all.extend(said_by_dns(&resolved.host, to));
+    }
+    all
+}
+
+fn said_by_dns(host: &str, to: &Location) -> Option<String> {
     let (tell, told) = std::sync::mpsc::channel();
-    let host = resolved.host.clone();
+    let asked = host.to_owned();
     std::thread::spawn(move || {
-        let found = (host.as_str(), 22).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        let found = (asked.as_str(), 22).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
         let _ = tell.send(found.unwrap_or_default());
     });
     let found = told.recv_timeout(LOOKUP).ok()?;
     let first = found.first()?.ip();
-    let agrees = found.iter().any(|found| address.parse().is_ok_and(|address: IpAddr| address == found.ip()));
+    let agrees = match &to.place {
+        Spot::Address(address) => found.iter().any(|found| found.ip() == *address),
+        // The hint is looked up instead of the name of the host.
+        Spot::Dns(_) => true,
+    };
     (!agrees).then(|| {
-        format!("the DNS (or /etc/hosts) says that {0} is {first}: change it there, or say HostName in ~/.ssh/config", resolved.host)
+        format!("the DNS (or /etc/hosts) says that {host} is {first}: change it there, or say HostName in ~/.ssh/config")
     })
 }
 

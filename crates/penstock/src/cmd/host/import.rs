@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use logic::identity::{Called, Import, KnownHosts, Name, export as lines_of, import};
+use logic::identity::{Called, Import, KnownHosts, Name, Shared, export as lines_of, import};
 use logic::ssh::config::Asked;
 use ssh::identity::{Store, now};
 use ssh::{ConfigFiles, SshConfig};
 
-use super::{failure, load, read};
+use super::{count, failure, load, read};
 use crate::output::{Failure, plain, print};
 
 /// Take the hosts of known_hosts files over
@@ -75,6 +75,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         }
         text.push_str(&report(&shown, &taken, arguments.dry_run));
         text.push_str(&aliases(&taken, &called));
+        text.push_str(&shared(&taken));
     }
     print(&text)
 }
@@ -93,8 +94,6 @@ fn write(store: &Store, taken: &Import, index: &logic::identity::Index) -> Resul
 }
 
 fn report(file: &str, taken: &Import, dry: bool) -> String {
-    let count =
-        |number: usize, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
     let verb = if dry { "would take" } else { "took" };
     let mut text = format!(
         "{file}: {verb} {}, {}, {}; {} known already; {} not taken\n",
@@ -140,6 +139,23 @@ fn aliases(taken: &Import, called: &[Called]) -> String {
         }
     }
     text
+}
+
+/// Hosts that came by the key of another one: each can pose as the other.
+fn shared(taken: &Import) -> String {
+    let quoted =
+        |name: &Name| if name.as_str().contains('[') { format!("'{name}'") } else { name.to_string() };
+    let line = |one: &Shared| {
+        format!(
+            "  {host} has the key of {other}: if they are one machine, penstock host remove {host_quoted}, then \
+             penstock host alias {other_quoted} {host_quoted}; else one was cloned from the other and needs new keys\n",
+            host = one.host,
+            other = one.other,
+            host_quoted = quoted(&one.host),
+            other_quoted = quoted(&one.other),
+        )
+    };
+    taken.shared.iter().map(line).collect()
 }
 
 /// Names that may stand behind a hash, each alone and, where it is an address or a name, on no other port.

@@ -1,6 +1,9 @@
 //! What is known, as tables.
 
-use logic::identity::{Found, HostFile, Name, Root};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use logic::identity::{Address, Found, HostFile, Name, Root};
 use ssh::identity::{Pending, Store};
 
 use super::{failure, load, table};
@@ -17,14 +20,18 @@ pub(super) fn list(store: &Store) -> Result<(), Failure> {
     for host in index.hosts() {
         let last = seen.get(host.name());
         let hints = host.address();
-        let address = last.and_then(|last| last.address).map(|address| address.to_string());
-        let hint = || hints.addresses.first().map(ToString::to_string);
+        // Where it was last is the best of its hints; where it is no hint any more, somebody said that it moved.
+        let seen_at = last.and_then(|last| last.address);
+        let is_hint = |address: &IpAddr| hints == Address::default() || hints.addresses.contains(address);
+        let address = seen_at.filter(is_hint).map(|address| address.to_string());
+        let hint = || hints.addresses.last().map(ToString::to_string);
         let name = || hints.names.first().map(ToString::to_string);
+        let seen_at = || seen_at.map(|address| address.to_string());
         let good = match host.retired() {
             Some(date) => format!("retired {date}"),
             None => last.map_or_else(|| "-".into(), |last| last.date.to_string()),
         };
-        let address = address.or_else(hint).or_else(name).unwrap_or_else(|| "-".into());
+        let address = address.or_else(hint).or_else(name).or_else(seen_at).unwrap_or_else(|| "-".into());
         rows.push(vec![host.name().to_string(), keys(host), proofs(host), address, good]);
     }
     for (name, damage) in index.damaged() {
@@ -103,7 +110,20 @@ pub(super) fn pending(store: &Store) -> Result<(), Failure> {
         let key = format!("{} {}", one.key.algorithm(), one.key.fingerprint());
         rows.push(vec![one.name.clone(), one.port.to_string(), address, one.date.to_string(), key]);
     }
-    let advice = "\nThese keys prove nothing. Read the fingerprint on the console of the host, then:\n  \
-                  penstock host add NAME --fingerprint SHA256:...\n";
-    print(&(table(&rows) + advice))
+    let hosts: BTreeSet<(&str, u16)> = queue.iter().map(|one| (one.name.as_str(), one.port)).collect();
+    let (name, port) = match hosts.first() {
+        Some(&(name, port)) if hosts.len() == 1 => {
+            let has_own = name.starts_with('[');
+            // A shell would take brackets for a pattern.
+            let name = if has_own { format!("'{name}'") } else { name.to_owned() };
+            (name, if port == 22 || has_own { String::new() } else { format!(" --port {port}") })
+        }
+        _ if queue.iter().any(|one| one.port != 22) => ("NAME".to_owned(), " --port PORT".to_owned()),
+        _ => ("NAME".to_owned(), String::new()),
+    };
+    let advice = format!(
+        "\nThese keys prove nothing. Read the fingerprint on the console of the host, then:\n  \
+         penstock host add {name}{port} --fingerprint SHA256:...\n"
+    );
+    print(&(table(&rows) + &advice))
 }
