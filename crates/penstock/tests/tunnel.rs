@@ -465,6 +465,56 @@ fn a_mount_of_somebody_else_is_left_alone() {
 }
 
 #[test]
+fn a_disk_that_is_full_keeps_the_job_from_running_and_leaves_nothing_to_undo() {
+    let place = Place::new();
+    with_mount(&place);
+    let text = fs::read_to_string(place.path("penstock.toml")).unwrap();
+    // Longer than a page, so that the list ends in the middle of a line where there is one page left.
+    let long = text.replace("unmount = [", &format!("unmount = [\"{}\", ", "x".repeat(6000)));
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).unwrap().unwrap();
+    let taken = "x".repeat(usize::try_from(page).unwrap());
+    for (other, config, why) in [
+        (taken.as_str(), &text, "cannot begin tunnel nas"),
+        ("", &long, "cannot write the list of what to undo: No space left"),
+    ] {
+        fs::write(place.path("penstock.toml"), config).unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={page}"), "full", &place.shown("state")])
+            .status()
+            .unwrap();
+        assert!(mounted.success());
+        fs::write(place.path("state/other"), other).unwrap();
+        let ran = place.run(&["with", "nas", "--", "touch", &place.shown("ran")]);
+        ran.code(125).says(why).says("No space left");
+        place.run(&["status"]).code(0).says("no tunnel runs");
+        assert!(!place.path("state/penstock/undo/nas").exists());
+        let unmounted = std::process::Command::new("umount").arg(place.path("state")).status().unwrap();
+        assert!(unmounted.success() && !place.path("ran").exists());
+    }
+    fs::create_dir_all(place.path("state/penstock/undo")).unwrap();
+    place.is_clean();
+}
+
+#[test]
+fn a_socket_that_is_left_on_the_host_is_named_with_what_removes_it() {
+    let place = Place::new();
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.r]\nkind = \"remote\"\nlisten = \"unix:$D/far.sock\"\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    fs::write(place.path("far.sock"), "").unwrap();
+    let ran = place.run(&["check", "t"]);
+    let why = format!("refused to listen on {}", place.shown("far.sock"));
+    ran.code(1).says(&why).says("StreamLocalBindUnlink yes").says("AllowStreamLocalForwarding");
+    // Once, with its step.
+    assert_eq!(ran.err.matches(&why).count(), 1, "{}", ran.err);
+    assert!(ran.err.contains("error: tunnel t: connecting: forward r: "), "{}", ran.err);
+    fs::remove_file(place.path("far.sock")).unwrap();
+    place.run(&["check", "t"]).code(0);
+    let _ = fs::remove_file(place.path("far.sock"));
+    place.is_clean();
+}
+
+#[test]
 fn a_file_with_tunnels_alone_is_valid_and_cannot_be_served() {
     let place = Place::new();
     with_mount(&place);

@@ -219,3 +219,44 @@ fn a_tunnel_that_goes_to_the_background_tells_each_step_until_it_is_up() {
     place.is_clean();
     assert!(!place.path("state/penstock/undo/t.log").exists());
 }
+
+#[test]
+fn a_tunnel_is_not_called_up_before_its_services_answer_nor_without_a_connection() {
+    let place = Place::new();
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = service.local_addr().unwrap();
+    drop(service);
+    place.configure(&format!("[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"{address}\"\n"));
+    let up = place.start(&["up", "t"]);
+    up.wait_for("does not answer");
+    up.wait_for("not up until every service answers: asked again in");
+    place.run(&["status"]).code(1).says("t: connected to far for ").says("not answering: db, step proof");
+    place.run(&["status", "t", "--json"]).code(1);
+    let _service = TcpListener::bind(address).unwrap();
+    up.wait_for("tunnel t: up");
+    place.run(&["status", "t"]).code(0).says("t: up to far for ");
+    // The host goes away: nobody can be asked.
+    let text = fs::read_to_string(place.path("ssh_config")).unwrap();
+    place.write("ssh_config", &format!("Host far\n HostName 127.0.0.1\n Port 1\n{text}"));
+    place.break_connections();
+    up.wait_for("nobody listens there");
+    let lost = place.run(&["status", "t"]);
+    lost.code(1).says("t: no connection to far for ").says("; it answered before: accepts connections");
+    assert!(!lost.out.contains("tcp answers for"), "{}", lost.out);
+    place.run(&["down", "t"]).code(0);
+    place.is_clean();
+}
+
+#[test]
+fn what_is_no_name_of_a_tunnel_is_never_a_path() {
+    let place = Place::new();
+    place.configure("[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\n");
+    let victim = place.path("victim");
+    fs::write(&victim, "not a list\n").unwrap();
+    for name in ["../victim", "../../../victim", &place.shown("victim"), "", "..", "t.lock"] {
+        for verb in ["unwind", "status", "down"] {
+            place.run(&[verb, name]).code(2).says("is no name of a tunnel");
+        }
+    }
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "not a list\n");
+}

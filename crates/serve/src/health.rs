@@ -87,6 +87,11 @@ impl Checker {
 
 /// Enters what a look-up of a backend's name has shown, and publishes the state that follows from it.
 pub(crate) fn note_resolution(state: &State, backend: &BackendState, verdict: Verdict) {
+    note_resolution_at(Level::Warning, state, backend, verdict);
+}
+
+/// The same, with what it means that the backend is down: at first it is only on its way.
+pub(crate) fn note_resolution_at(down: Level, state: &State, backend: &BackendState, verdict: Verdict) {
     let now = Instant::now();
     let cause = verdict.cause.to_string();
     let again = if verdict.source == Source::Tunnel { Again::Tunnel } else { Again::Name };
@@ -98,9 +103,7 @@ pub(crate) fn note_resolution(state: &State, backend: &BackendState, verdict: Ve
         backend.publish_health(health, now);
     }
     match event {
-        Some(Event::WentDown) => {
-            state.events.record(Level::Warning, backend.subject(), format!("down: {cause}"))
-        }
+        Some(Event::WentDown) => state.events.record(down, backend.subject(), format!("down: {cause}")),
         Some(_) => {
             let what = match again {
                 Again::Tunnel => "its SSH tunnel stands",

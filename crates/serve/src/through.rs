@@ -14,7 +14,8 @@ use logic::tunnel::backoff::Backoff;
 use logic::tunnel::plan::{Check, Endpoint, Forward, Listen, Tunnel, Way};
 use tokio::sync::watch;
 
-use crate::health::note_resolution;
+use crate::events::Level;
+use crate::health::{note_resolution, note_resolution_at};
 use crate::per_backend::PerBackend;
 use crate::snapshot::Snapshot;
 use crate::state::{BackendState, State};
@@ -69,7 +70,9 @@ impl Tunnels {
     }
 
     fn open(&self, backend: &Arc<BackendState>, host: &str, connect: &Endpoint) -> Task {
-        follow(&self.state, backend, &Standing::Down("it is being opened".to_owned()));
+        // Nothing is wrong yet.
+        let opening = verdict(VerdictOutcome::Fail, Cause::Tunnel("it is being opened".to_owned()));
+        note_resolution_at(Level::Info, &self.state, backend, opening);
         let told = watch::Sender::new(Standing::Opening);
         let standing = told.subscribe();
         let keeper = Keeper {
@@ -174,9 +177,11 @@ fn follow(state: &State, backend: &BackendState, standing: &Standing) {
             (VerdictOutcome::Fail, cause)
         }
     };
-    let verdict =
-        Verdict { at: SystemTime::now(), source: Source::Tunnel, outcome, cause, took: Duration::ZERO };
-    note_resolution(state, backend, verdict);
+    note_resolution(state, backend, verdict(outcome, cause));
+}
+
+fn verdict(outcome: VerdictOutcome, cause: Cause) -> Verdict {
+    Verdict { at: SystemTime::now(), source: Source::Tunnel, outcome, cause, took: Duration::ZERO }
 }
 
 fn tunnel(name: &Arc<str>, host: &str, way: Way) -> Tunnel {

@@ -226,10 +226,16 @@ impl Session {
         let mut failure = self.never_started(fault).await;
         if matches!(fault, russh::Error::RequestDenied) {
             failure.detail = format!("{} refused to listen on {at} for us", self.shared.name);
-            failure.advice = Some(
-                "is it in use there? look at AllowTcpForwarding, GatewayPorts, PermitListen in its sshd_config"
-                    .to_owned(),
-            );
+            let advice = match at.starts_with('/') {
+                // sshd leaves the file behind when the connection ends.
+                true => {
+                    "remove that file there if an earlier connection left it, or set StreamLocalBindUnlink yes in its sshd_config, which replaces it; look at AllowStreamLocalForwarding there, too"
+                }
+                false => {
+                    "is it in use there? look at AllowTcpForwarding, GatewayPorts, PermitListen in its sshd_config"
+                }
+            };
+            failure.advice = Some(advice.to_owned());
         }
         failure
     }

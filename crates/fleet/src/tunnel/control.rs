@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::place::{Found, PlaceError, Places, look, user};
+use super::place::{Found, PlaceError, Places, look, named, user};
 use super::relay::causes;
 use super::status::{Board, Status};
 
@@ -114,6 +114,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// A connection to the tunnel, and to nobody else.
 async fn reach(places: &Places, tunnel: &str) -> Result<Option<UnixStream>, AskError> {
+    named(tunnel)?;
     if look(&places.runtime)? == Found::Nothing {
         return Ok(None);
     }

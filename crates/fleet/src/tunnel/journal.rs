@@ -11,16 +11,23 @@ use logic::tunnel::undo::Record;
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
+    /// Where its whole lines end.
+    length: u64,
 }
 
 impl Journal {
     /// Begins a list. There must be none: what an earlier run left is undone first.
     pub(crate) fn begin(path: &Path, first_line: &str) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        let mut journal = Self { path: path.to_owned(), file };
-        journal.write(first_line)?;
-        sync_directory(path)?;
-        Ok(journal)
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+        let mut journal = Self { path: path.to_owned(), file, length: 0 };
+        match journal.write(first_line).and_then(|()| sync_directory(path)) {
+            Ok(()) => Ok(journal),
+            Err(error) => {
+                // Nothing has begun, so nothing is left to be undone.
+                let _ = fs::remove_file(path);
+                Err(error)
+            }
+        }
     }
 
     /// Goes on with a list that was found.
@@ -29,7 +36,8 @@ impl Journal {
         // A line that was being written when everything stopped is ended, so that the next one stands by itself.
         let mut found = Vec::new();
         Read::by_ref(&mut file).take(LONGEST).read_to_end(&mut found)?;
-        let mut journal = Self { path: path.to_owned(), file };
+        let length = file.metadata()?.len();
+        let mut journal = Self { path: path.to_owned(), file, length };
         if found.last().is_some_and(|last| *last != b'\n') {
             journal.write("\n")?;
         }
@@ -38,8 +46,13 @@ impl Journal {
 
     /// Writes lines, and returns when they are on the disk.
     pub(crate) fn write(&mut self, lines: &str) -> io::Result<()> {
-        self.file.write_all(lines.as_bytes())?;
-        self.file.sync_data()
+        let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
+        match written {
+            Ok(()) => self.length += lines.len() as u64,
+            // Half a line, of a disk that is full, would damage the one that comes next.
+            Err(_) => drop(self.file.set_len(self.length)),
+        }
+        written
     }
 
     /// Everything is undone.

@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use logic::tunnel::plan::is_name;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::{Uid, User, geteuid};
 
@@ -64,13 +65,14 @@ impl Places {
             let entries = fs::read_dir(directory).into_iter().flatten().flatten();
             Ok(entries.filter_map(|entry| entry.file_name().into_string().ok()).collect())
         };
-        let lists = names(&self.undo)?.into_iter().filter(|name| !name.contains('.'));
+        let lists = names(&self.undo)?;
         let sockets = names(&self.runtime)?;
         let sockets = sockets.iter().filter_map(|name| name.strip_prefix("tunnel-")?.strip_suffix(".sock"));
-        let mut all: Vec<_> = lists.chain(sockets.map(str::to_owned)).collect();
+        let mut all: Vec<_> = lists.iter().map(String::as_str).chain(sockets).collect();
+        all.retain(|name| is_name(name));
         all.sort();
         all.dedup();
-        Ok(all)
+        Ok(all.into_iter().map(str::to_owned).collect())
     }
 
     /// Makes both directories, for their owner only.
@@ -83,6 +85,7 @@ impl Places {
 
     /// The right to run a tunnel: one process has it at a time, until it ends.
     pub fn lock(&self, tunnel: &str) -> Result<Lock, PlaceError> {
+        named(tunnel)?;
         self.make()?;
         let path = self.undo.join(format!("{tunnel}.lock"));
         let failed = |source| PlaceError::Io { doing: "open", path: path.clone(), source };
@@ -111,6 +114,12 @@ pub enum PlaceError {
     #[error("tunnel {tunnel} is up or on its way down already; `penstock tunnel status {tunnel}` shows it")]
     Running {
         /// Its name.
+        tunnel: String,
+    },
+    /// A path, perhaps.
+    #[error("{tunnel:?} is no name of a tunnel: up to 64 of A-Z a-z 0-9 _ -")]
+    Name {
+        /// What was given.
         tunnel: String,
     },
     /// Somebody else could put things there.
@@ -165,6 +174,14 @@ impl Unsafe {
             }
             Self::Mode(_) => "look at what is in it, then chmod 700 it",
         }
+    }
+}
+
+/// Refuses what is no name of a tunnel, as names become names of files.
+pub(crate) fn named(tunnel: &str) -> Result<(), PlaceError> {
+    match is_name(tunnel) {
+        true => Ok(()),
+        false => Err(PlaceError::Name { tunnel: tunnel.to_owned() }),
     }
 }
 
@@ -267,6 +284,9 @@ mod tests {
         assert!(places.lock("other").is_ok());
         drop(first);
         assert!(places.lock("nas").is_ok());
+        for name in ["", ".", "..", "a/b", "../undo/nas", "/etc/passwd", "a.lock", "a\nb"] {
+            assert!(matches!(places.lock(name), Err(PlaceError::Name { .. })), "{name:?}");
+        }
         let open = home.path().join("open");
         DirBuilder::new().create(&open).unwrap();
         fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();

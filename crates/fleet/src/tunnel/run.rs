@@ -6,6 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use logic::tunnel::backoff::{Backoff, LONGEST};
 use logic::tunnel::plan::{Listen, Mount, MountPoint, Tunnel, Values, Way};
 use logic::tunnel::sequence::{Act, JobEnd, Manner, Mounting, Sequence, Verdict};
 use logic::tunnel::undo::{self, Entry, Kind};
@@ -171,8 +172,9 @@ impl Running {
                 match act {
                     // They are tried again; what remains is said in the end.
                     Act::Unmount(_) => (self.set.say)(&format!("{act}: {why}")),
-                    Act::VerifyUnmounted => {}
-                    _ => (self.set.say)(&format!("{act} failed: {why}")),
+                    // What ends it is said in the end, which comes at once, with its cause.
+                    Act::VerifyUnmounted | Act::Guard | Act::Connect | Act::Prove => {}
+                    _ => (self.set.say)(&format!("{act} failed")),
                 }
             }
             sequence.handle_done(outcome);
@@ -347,7 +349,8 @@ impl Running {
 
     async fn prove(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         let Some(supervised) = &self.supervised else { return Err("there is no connection".to_owned()) };
-        let mut backoff = logic::tunnel::backoff::Backoff::default();
+        let mut backoff = Backoff::default();
+        let mut told = String::new();
         loop {
             let outcome = tokio::select! {
                 outcome = supervised.prove() => outcome,
@@ -357,13 +360,24 @@ impl Running {
                 }
             };
             match (outcome, self.set.patience) {
-                (Err(_), Patience::Keep) => tokio::select! {
-                    () = tokio::time::sleep(backoff.next(fastrand::f64())) => {}
-                    () = self.stop.wanted() => {
-                        sequence.handle_stop();
-                        return Ok(());
+                (Err(why), Patience::Keep) => {
+                    let wait = backoff.next(fastrand::f64());
+                    if why != told {
+                        (self.set.say)(&format!(
+                            "not up until every service answers: asked again in {:.1} s, then less often, after {} s at most",
+                            wait.as_secs_f64(),
+                            LONGEST.as_secs()
+                        ));
+                        told = why;
                     }
-                },
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = self.stop.wanted() => {
+                            sequence.handle_stop();
+                            return Ok(());
+                        }
+                    }
+                }
                 (outcome, _) => return outcome,
             }
         }
@@ -377,10 +391,7 @@ impl Running {
                 (self.set.say)("up");
                 tokio::select! {
                     () = self.stop.wanted() => {}
-                    why = given_up(self.supervised.as_ref()) => {
-                        (self.set.say)(&why);
-                        sequence.handle_broken(why);
-                    }
+                    why = given_up(self.supervised.as_ref()) => sequence.handle_broken(why),
                 }
                 sequence.handle_stop();
                 return JobEnd::Stopped;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use logic::tunnel::mounts::MountEntry;
 use logic::tunnel::plan::{Check, Listen, Tunnel};
@@ -18,12 +18,15 @@ pub struct Status {
     pub host: String,
     /// The process that keeps it.
     pub process: u32,
-    /// What it is doing: `forwards`, `proof`, `mount`, `job`, `up`, `unmount`, ...
+    /// What it is doing: `connecting`, `proof`, `mount`, `job`, `up`, `unmount`, ...
     pub step: String,
     /// `connecting`, `up`, or `waiting` for the next attempt.
     pub connection: String,
-    /// For how long it has been that.
+    /// For how long the connection has stood, or has not.
     pub since: f64,
+    /// When the next attempt to connect is made, while one is waited for.
+    #[serde(default)]
+    pub next_attempt: Option<f64>,
     /// Connections that were made so far.
     pub connections: u64,
     /// Why the last one that ended, or could not be made, did so.
@@ -109,6 +112,7 @@ struct State {
     step: String,
     connection: Connection,
     since: Instant,
+    next_attempt: Option<Instant>,
     connections: u64,
     error: Option<Trouble>,
     mounted: Option<MountEntry>,
@@ -161,6 +165,7 @@ impl Board {
             step: String::new(),
             connection: Connection::Connecting,
             since: now,
+            next_attempt: None,
             connections: 0,
             error: None,
             mounted: None,
@@ -186,9 +191,10 @@ impl Board {
             self.standing.send_if_modified(|before| std::mem::replace(before, standing.clone()) != standing);
         }
         let mut state = self.state();
-        if state.connection != connection {
+        if (state.connection == Connection::Up) != (connection == Connection::Up) {
             state.since = Instant::now();
         }
+        state.next_attempt = None;
         state.connection = connection;
         state.connections += u64::from(connection == Connection::Up);
         match (error, &mut state.error) {
@@ -196,6 +202,11 @@ impl Board {
             (None, Some(error)) if connection == Connection::Up => error.mended = true,
             (None, _) => {}
         }
+    }
+
+    /// The next attempt to connect is made after this time.
+    pub(crate) fn waits(&self, wait: Duration) {
+        self.state().next_attempt = Some(Instant::now() + wait);
     }
 
     pub(crate) fn mounted(&self, mounted: Option<MountEntry>) {
@@ -246,6 +257,7 @@ impl Board {
             step: state.step.clone(),
             connection: connection.to_owned(),
             since: seconds(state.since),
+            next_attempt: state.next_attempt.map(|at| at.saturating_duration_since(now).as_secs_f64()),
             connections: state.connections,
             error: state.error.as_ref().map(|error| error.text.clone()),
             error_age: state.error.as_ref().map(|error| seconds(error.at)),
@@ -287,8 +299,11 @@ impl Meter {
     /// What a check came to; whether that is news.
     pub(crate) fn checked(&self, outcome: Result<String, String>) -> News {
         let mut told = self.told();
-        let same = told.service.as_ref().is_some_and(|before| before.is_ok() == outcome.is_ok());
-        if !same {
+        let (before, now) = (&told.service, &outcome);
+        let turned = before.as_ref().is_none_or(|before| before.is_ok() != now.is_ok());
+        // Why it fails is news; what a service that answers says may be different each time.
+        let same = !turned && (now.is_ok() || before.as_ref() == Some(now));
+        if turned {
             told.since = Instant::now();
         }
         if outcome.is_ok() {

@@ -252,9 +252,11 @@ impl Keeper {
 
     async fn keep(self: Arc<Self>) {
         let mut backoff = Backoff::default();
+        let mut stood = false;
         loop {
             let link = self.links.borrow().clone();
             if let Some(link) = link {
+                stood = true;
                 let since = Instant::now();
                 let why = tokio::select! {
                     why = link.closed() => why,
@@ -266,7 +268,10 @@ impl Keeper {
                 self.wait(&mut backoff, &why).await;
             }
             match self.connect().await {
-                Ok(()) => (self.say)(&format!("connected to {} again", self.tunnel.host)),
+                Ok(()) => {
+                    let again = if stood { " again" } else { "" };
+                    (self.say)(&format!("connected to {}{again}", self.tunnel.host));
+                }
                 Err(failure) if self.owner == Owner::Run && is_final(failure.reason) => {
                     self.given_up.send_replace(Some(said(&failure)));
                     return;
@@ -278,6 +283,7 @@ impl Keeper {
 
     async fn wait(&self, backoff: &mut Backoff, why: &Failure) {
         let wait = backoff.next(fastrand::f64());
+        self.board.waits(wait);
         (self.say)(&format!("{}; next attempt in {:.1} s", said(why), wait.as_secs_f64()));
         tokio::time::sleep(wait).await;
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use logic::tunnel::plan::{Listen, MountPoint, Tunnel, Values, Way};
+use logic::tunnel::plan::{Listen, MountPoint, Tunnel, Values, Way, is_name};
 use logic::tunnel::sequence::{Act, Manner, Mounting, Sequence};
 use logic::tunnel::undo::{self, Entry, Kind, Record};
 
@@ -56,7 +56,7 @@ pub async fn unwind(
 /// Whether a run left something, or is at work.
 #[must_use]
 pub fn is_left(places: &Places, name: &str) -> bool {
-    places.list(name).exists()
+    is_name(name) && places.list(name).exists()
 }
 
 /// The same for whoever has the lock.

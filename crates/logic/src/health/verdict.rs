@@ -110,19 +110,19 @@ impl fmt::Display for Cause {
         match self {
             Cause::ConnectRefused => f.write_str("connect refused"),
             Cause::ConnectTimeout { after } => write!(f, "no connection within {}", Spoken(*after)),
-            Cause::ConnectFailed(why) => write!(f, "connect failed: {}", OneLine(why)),
-            Cause::Tls(why) => write!(f, "TLS: {}", OneLine(why)),
-            Cause::Http2(why) => write!(f, "HTTP/2: {}", OneLine(why)),
+            Cause::ConnectFailed(why) => write!(f, "connect failed: {}", OneLine(why, SHORT)),
+            Cause::Tls(why) => write!(f, "TLS: {}", OneLine(why, SHORT)),
+            Cause::Http2(why) => write!(f, "HTTP/2: {}", OneLine(why, SHORT)),
             Cause::SocketMissing => f.write_str("the socket does not exist: is the application running?"),
             Cause::PermissionDenied => {
                 f.write_str("permission denied: may the user of penstock write to the socket?")
             }
             Cause::NoAnswer { after } => write!(f, "connected, but no answer within {}", Spoken(*after)),
             Cause::ClosedEarly => f.write_str("connection closed before an answer came"),
-            Cause::BadResponse(why) => write!(f, "not a valid HTTP response: {}", OneLine(why)),
+            Cause::BadResponse(why) => write!(f, "not a valid HTTP response: {}", OneLine(why, SHORT)),
             Cause::HttpStatus(status) => http_status(f, *status),
-            Cause::Unresolvable(why) => write!(f, "name does not resolve: {}", OneLine(why)),
-            Cause::Tunnel(why) => write!(f, "no SSH tunnel: {}", OneLine(why)),
+            Cause::Unresolvable(why) => write!(f, "name does not resolve: {}", OneLine(why, SHORT)),
+            Cause::Tunnel(why) => write!(f, "no SSH tunnel: {}", OneLine(why, LONG)),
             Cause::TunnelUp => f.write_str("the SSH tunnel stands"),
             Cause::Passed => f.write_str("passed"),
             Cause::Resolved => f.write_str("name resolves"),
@@ -148,13 +148,17 @@ fn http_status(f: &mut fmt::Formatter<'_>, status: u16) -> fmt::Result {
 
 /// Text from a backend or the system as part of one line: it can neither end the line nor steer a terminal,
 /// and is cut where it gets long.
-struct OneLine<'a>(&'a str);
+struct OneLine<'a>(&'a str, usize);
+
+/// Characters of what others say.
+const SHORT: usize = 200;
+/// Of what we say ourselves, with the advice at its end.
+const LONG: usize = 1000;
 
 impl fmt::Display for OneLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const LONGEST: usize = 200;
         for (count, c) in self.0.chars().enumerate() {
-            if count == LONGEST {
+            if count == self.1 {
                 return f.write_str("...");
             }
             if matches!(c, '"' | '\'' | '\\') {

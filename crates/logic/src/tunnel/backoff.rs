@@ -32,7 +32,8 @@ impl Backoff {
 }
 
 const FIRST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(30);
+/// The longest wait.
+pub const LONGEST: Duration = Duration::from_secs(30);
 /// A connection that breaks at once each time must not be tried twice a second for ever.
 const SETTLED: Duration = Duration::from_secs(30);
 

@@ -248,6 +248,13 @@ pub enum MountPoint<'a> {
 /// The name of the mount point in commands.
 pub const MOUNT_POINT: &str = "mount-point";
 
+/// Whether a tunnel can be named so: names become names of files.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=64).contains(&name.len()) && name.bytes().all(fits)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -46,7 +46,7 @@ impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Guard => "guard",
-            Self::Connect => "forwards",
+            Self::Connect => "connecting",
             Self::Prove => "proof",
             Self::Mount => "mount",
             Self::VerifyMount => "mounted",

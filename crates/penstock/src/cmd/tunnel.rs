@@ -12,7 +12,7 @@ use fleet::tunnel::{
     Asked, Asking, Native, OpenSsh, Patience, Places, Run, RunError, Say, Status, UnwindError, Unwound, Work,
     ask, is_left, unwind,
 };
-use logic::tunnel::plan::Tunnel;
+use logic::tunnel::plan::{Tunnel, is_name};
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
 
 use crate::cmd::known_hosts;
@@ -120,7 +120,7 @@ Examples:
   penstock tunnel unwind                          after a power cut; `up` and `with` do it, too
 
 Exit codes: of `with`, that of the command; 125 if the tunnel failed before it or after it, 126 and 127 if the command
-cannot be run. Otherwise 0 well, 1 it failed, 2 wrong usage or a wrong configuration.";
+cannot be run. Of `status`, 1 if a connection or a service is not well. Otherwise 0 well, 1 it failed, 2 wrong usage or a wrong configuration.";
 
 /// Does what was asked.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -141,6 +141,15 @@ fn carry_out_command(
     places: &Places,
     runtime: &tokio::runtime::Runtime,
 ) -> Result<(), Failure> {
+    if let What::Down { name } | What::Status { name: Some(name), .. } | What::Unwind { name: Some(name), .. } =
+        &arguments.command
+        && !is_name(name)
+    {
+        let said = plain(name);
+        return Err(Failure::usage(format!(
+            "\"{said}\" is no name of a tunnel: up to 64 of A-Z a-z 0-9 _ -"
+        )));
+    }
     match &arguments.command {
         What::Up { place, name, detach: true, .. } => {
             let tunnel = tunnel(place.config.as_ref(), name)?;
@@ -201,7 +210,7 @@ async fn carry_out(
     patience: Patience,
 ) -> Result<Verdict, Failure> {
     let say = teller(&tunnel.name);
-    let begun = work.clone();
+    let (name, begun) = (tunnel.name.clone(), work.clone());
     let run = Run { tunnel, engine, places: places.clone(), work, patience, say: Arc::clone(&say) };
     let verdict = match run.to_the_end().await {
         Ok(verdict) => verdict,
@@ -215,7 +224,7 @@ async fn carry_out(
     };
     for problem in &verdict.problems {
         if problem.at != Act::Work || matches!(verdict.job, Some(JobEnd::NotStarted(..))) {
-            complain(&format!("error: tunnel: {}: {}\n", problem.at, plain(&problem.text)));
+            complain(&format!("error: tunnel {name}: {}: {}\n", problem.at, plain(&problem.text)));
         }
     }
     if verdict.job.is_none() && matches!(begun, Work::Job(_)) {
@@ -301,7 +310,8 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
         }
     }
     match failed.pop() {
-        None => Ok(()),
+        None if found.iter().all(Status::is_well) => Ok(()),
+        None => Err(Failure::Status(1)),
         Some(last) => {
             for failure in failed {
                 let _ = failure.report();

@@ -2,20 +2,16 @@
 
 use std::fmt::Write as _;
 
-use fleet::tunnel::Status;
 use fleet::tunnel::status::ForwardStatus;
+use fleet::tunnel::{Status, UP};
 
 use crate::output::plain;
 
 /// Everything that is known of it, for people.
 pub fn table(status: &Status) -> String {
     let mut out = String::new();
-    let since = spoken(status.since);
-    let _ = writeln!(
-        out,
-        "{}: {} to {} for {since}, step {}, process {}",
-        status.tunnel, status.connection, status.host, status.step, status.process
-    );
+    let step = if status.step == UP { String::new() } else { format!(", step {}", status.step) };
+    let _ = writeln!(out, "{}: {}{step}, process {}", status.tunnel, connection(status), status.process);
     if let Some(mounted) = &status.mounted {
         let _ = writeln!(out, "  mounted   {}", plain(mounted));
     }
@@ -28,6 +24,11 @@ pub fn table(status: &Status) -> String {
         let _ = writeln!(out, "  {:width$} {}", forward.name, way(forward));
         let service = match forward.service.as_str() {
             "unchecked" => "not checked".to_owned(),
+            service @ ("answers" | "fails") if status.connection != "up" => {
+                let before = if service == "answers" { "it answered" } else { "it failed" };
+                let since = spoken(status.since);
+                format!("{} not asked for {since}; {before} before: {}", forward.check, plain(&forward.said))
+            }
             "unknown" => format!("{} not asked yet", forward.check),
             service => {
                 format!("{} {service} for {}: {}", forward.check, spoken(forward.since), plain(&forward.said))
@@ -44,6 +45,26 @@ pub fn table(status: &Status) -> String {
         }
     }
     out
+}
+
+/// How its connection stands, and what is to be said about the services behind it.
+fn connection(status: &Status) -> String {
+    let (host, since) = (&status.host, spoken(status.since));
+    let named = |service: &str| {
+        let some = status.forwards.iter().filter(|forward| forward.service == service);
+        some.map(|forward| forward.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    match (status.connection.as_str(), status.next_attempt) {
+        ("up", _) if status.is_well() => format!("up to {host} for {since}"),
+        ("up", _) => match named("fails") {
+            fails if fails.is_empty() => format!("connected to {host} for {since}, not proved yet"),
+            fails => format!("connected to {host} for {since}, not answering: {fails}"),
+        },
+        ("waiting", Some(next)) => {
+            format!("no connection to {host} for {since}, tried again in {}", spoken(next))
+        }
+        _ => format!("no connection to {host} for {since}, connecting"),
+    }
 }
 
 /// When something went wrong, and whether it went well since.
