@@ -56,7 +56,7 @@ fn console_proves_all_keys_of_a_host_and_first_use_is_marked() {
     let (address, port) = (web1.address.to_string(), web1.port.to_string());
     let tofu =
         user.said(&["host", "add", "web1", "--address", &address, "--port", &port, "--trust-on-first-use"]);
-    assert!(tofu.contains("marked so for ever"), "{tofu}");
+    assert!(tofu.contains("marked so until it is proved"), "{tofu}");
     let audit = user.penstock(&["host", "audit"]);
     assert_eq!(audit.status.code(), Some(1));
     let audit = String::from_utf8(audit.stdout).unwrap();
@@ -249,7 +249,7 @@ fn what_hangs_on_first_use_shows_it_until_that_very_key_is_proved() {
 
     // Neither the same again, nor known_hosts, which holds what ssh took on first use, is a proof.
     let again = user.said(&["host", "add", "web1", "--port", &port, "--trust-on-first-use"]);
-    assert!(again.contains("marked so for ever"), "{again}");
+    assert!(again.contains("marked so until it is proved"), "{again}");
     let line = |key: &str| format!("[web1]:{port} {key}\n");
     let lines = line(&web1.host_key()) + &line(&public_line(&next.with_extension("pub")));
     write_known_hosts(&user, &lines, &[]);
@@ -261,7 +261,7 @@ fn what_hangs_on_first_use_shows_it_until_that_very_key_is_proved() {
     assert!(
         said.contains(&format!("web1: proved ssh-ed25519 {first}, which was trusted on first use so far\n"))
             && said
-                .contains(&format!("nobody proved ecdsa-sha2-nistp256 {second}: it is marked so for ever")),
+                .contains(&format!("nobody proved ecdsa-sha2-nistp256 {second}: it is marked so until it is proved")),
         "{said}"
     );
     let identities = user.identities();

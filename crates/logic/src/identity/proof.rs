@@ -28,7 +28,7 @@ pub enum Proof {
     Rotation(Fingerprint, Root),
     /// It stood in a known_hosts file.
     KnownHosts,
-    /// Nothing: taken because somebody said so. Marked for ever.
+    /// Nothing: taken because somebody said so. Marked until that very key is proved.
     FirstUse,
 }
 

@@ -104,7 +104,7 @@ for (give that `>/dev/null 2>&1`). Only --timeout and Ctrl-C cut it off, and say
 pub enum EngineName {
     /// Our own client
     Native,
-    /// The ssh of this machine, a process per host: its known_hosts, always with StrictHostKeyChecking yes
+    /// The ssh of this machine, a process per host: obeys the identities of penstock host once one is enrolled, else its known_hosts, always with StrictHostKeyChecking yes
     Openssh,
 }
 

@@ -62,9 +62,10 @@ pub(super) fn placed(
     way: &mut Vec<String>,
 ) -> Result<Target, Failure> {
     let here = identity(&target, index);
-    if way.contains(&here) || way.len() > LONGEST_WAY {
+    let is_loop = way.contains(&here);
+    if is_loop || way.len() > LONGEST_WAY {
         way.push(here);
-        return Err(loops(way));
+        return Err(if is_loop { loops(way) } else { too_long(way) });
     }
     let via = match index.find(&target.name, target.port) {
         // Several hosts may have one HostKeyAlias: its hints are not theirs.
@@ -93,11 +94,16 @@ pub(super) fn placed(
     Ok(target)
 }
 
-/// What a host is called in its file, and else where.
+/// What a host is called in its file; else, and where several hosts share an identity, the place that it is at.
 fn identity(target: &Target, index: &Index) -> String {
+    let place = |name: &str| format!("{}:{}", name.to_ascii_lowercase(), target.port);
+    if target.said.alias.is_some() {
+        return place(&target.host);
+    }
     match index.find(&target.name, target.port) {
-        Found::Host(host) => host.name().to_string(),
-        _ => target.name.to_ascii_lowercase(),
+        Found::Host(host) if !host.is_elsewhere(target.port) => host.name().to_string(),
+        _ if target.port == 22 => target.name.to_ascii_lowercase(),
+        _ => place(&target.name),
     }
 }
 
@@ -118,6 +124,12 @@ fn loops(way: &[String]) -> Failure {
         format!("{first}: via= in the files of hosts goes through the same host again: {}", way.join(" -> "));
     let advice = "take via= out of one of these files, or say `ProxyJump none` for it in ~/.ssh/config";
     advised(Phase::Queued, Reason::Configuration, detail, advice)
+}
+
+fn too_long(way: &[String]) -> Failure {
+    let last = way.last().map_or("", String::as_str);
+    let detail = format!("the way to {last} is longer than {LONGEST_WAY} hosts: {}", way.join(" -> "));
+    advised(Phase::Queued, Reason::Configuration, detail, "take ProxyJump or via= out of one of them")
 }
 
 /// Hosts on one way.

@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Names that certificates of the authority may carry [default: those of the host]
     #[arg(long, value_name = "NAME,NAME", requires = "ca")]
     principals: Option<String>,
-    /// No proof: take the key that is shown now, and remember for ever that nobody proved it
+    /// No proof: take the key that is shown now, and remember until it is proved that nobody did
     #[arg(long)]
     trust_on_first_use: bool,
     /// The host was installed anew: its other keys are retired
@@ -209,7 +209,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     }
     for key in &enrolled.unproved {
         text.push_str(&format!(
-            "  nobody proved {} {}: it is marked so for ever, and penstock host audit will say it\n",
+            "  nobody proved {} {}: it is marked so until it is proved, and penstock host audit says it\n",
             key.algorithm(),
             key.fingerprint()
         ));

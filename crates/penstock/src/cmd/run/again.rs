@@ -192,21 +192,22 @@ pub fn recall(
     is_quiet: bool,
 ) -> Result<(Record, Vec<String>), Failure> {
     let record = find(id)?;
+    let (called, option) = (called(id), id.map(|id| format!(" --id {id}")).unwrap_or_default());
     let made_by = made_by(&record.order);
     if made_by != command {
         return Err(Failure::usage(format!(
-            "the last run was a penstock {made_by}\n  hint: penstock {made_by} --again {which}"
+            "{called} was a penstock {made_by}\n  hint: penstock {made_by} --again {which}{option}"
         )));
     }
     if record.pulse == Pulse::Running {
-        return Err(Failure::usage(
-            "the last run still goes on: what never started may start yet\n  hint: penstock run --last",
-        ));
+        return Err(Failure::usage(format!(
+            "{called} still goes on: what never started may start yet\n  hint: penstock run --last{option}"
+        )));
     }
     let names = choose(&record, which)?;
     if names.is_empty() {
         return Err(Failure::usage(format!(
-            "no host of the last run is {which}\n  hint: penstock run --last"
+            "no host of {called} is {which}\n  hint: penstock run --last{option}"
         )));
     }
     if !is_quiet {
@@ -285,9 +286,12 @@ fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
 
 fn find(id: Option<&str>) -> Result<Record, Failure> {
     let directory = directory().ok_or_else(|| Failure::usage("no HOME, so no runs are recorded"))?;
-    let which = id.map_or_else(|| "the last run".to_owned(), |id| format!("the run {id:?}"));
     journal::find(&directory, id)
-        .map_err(|error| Failure::usage(format!("{which} in {}: {error}", directory.display())))
+        .map_err(|error| Failure::usage(format!("{} in {}: {error}", called(id), directory.display())))
+}
+
+fn called(id: Option<&str>) -> String {
+    id.map_or_else(|| "the last run".to_owned(), |id| format!("the run {id:?}"))
 }
 
 fn told(order: &Value) -> String {

@@ -80,9 +80,9 @@ impl Arguments {
         let identities = Places::of_user().and_then(|places| Identities::load(Store::new(places)));
         let identities = Arc::new(identities.map_err(Failure::usage)?.in_run());
         let host = |name: &String| {
-            let target = self.target(&config, name, connect_timeout);
+            let target = self.target(&config, name);
             let target = target.and_then(|target| target.hinted(&config, identities.index()));
-            Host { name: name.clone(), target }
+            Host { name: name.clone(), target: target.map(|target| limited(target, connect_timeout)) }
         };
         let hosts = names.iter().map(host).collect();
         let person = terminal.person(Arc::new(Person::from_environment()));
@@ -95,17 +95,12 @@ impl Arguments {
         })
     }
 
-    fn target(&self, config: &SshConfig, name: &str, connect_timeout: Duration) -> Result<Target, Unreached> {
+    fn target(&self, config: &SshConfig, name: &str) -> Result<Target, Unreached> {
         let Some(mut asked) = Asked::parse(name) else {
             return Err(unreached(format!("{name:?} is no host: host, user@host or ssh://user@host:port")));
         };
         asked.user = asked.user.or_else(|| self.user.clone());
-        let mut target = Target::from_config(config, &asked)?.target;
-        target.connect_timeout = connect_timeout;
-        if let Proxy::Jump(hops) = &mut target.proxy {
-            hops.iter_mut().for_each(|hop| hop.connect_timeout = connect_timeout);
-        }
-        Ok(target)
+        Ok(Target::from_config(config, &asked)?.target)
     }
 
     fn openssh(&self, names: &[String], connect_timeout: Duration) -> Result<Ready, Failure> {
@@ -134,6 +129,15 @@ impl Arguments {
     pub fn descriptors(&self) -> usize {
         descriptors(self.engine())
     }
+}
+
+/// With this limit for each step, on each host of the way.
+fn limited(mut target: Target, connect_timeout: Duration) -> Target {
+    target.connect_timeout = connect_timeout;
+    if let Proxy::Jump(hops) = &mut target.proxy {
+        hops.iter_mut().for_each(|hop| hop.connect_timeout = connect_timeout);
+    }
+    target
 }
 
 /// Descriptors that a session of an engine takes.
