@@ -175,7 +175,9 @@ pub enum Done {
 pub enum Again {
     /// Yes.
     Fine,
-    /// No: there is no record, or none of the input, or a condition of the user's held the run back.
+    /// Yes, and in the same waves, with the condition that held the run back.
+    InWaves,
+    /// No: there is no record, or none of the input.
     NotOffered,
 }
 
@@ -226,7 +228,11 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
     let held_back = at < count && brake.now() == Stop::No;
     let spooled = matches!(&shared.job, Job::Command(order) if matches!(order.input, Input::Spool(_)));
     let kept = shared.journal.is_some() && !spooled;
-    let again = if kept && !held_back { Again::Fine } else { Again::NotOffered };
+    let again = match (kept, held_back) {
+        (false, _) => Again::NotOffered,
+        (true, true) => Again::InWaves,
+        (true, false) => Again::Fine,
+    };
     let mut status = Status::worst(&endings);
     if !written.lost.is_empty() {
         status = status.max(Status::OutputLost);

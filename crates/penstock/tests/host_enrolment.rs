@@ -260,8 +260,9 @@ fn what_hangs_on_first_use_shows_it_until_that_very_key_is_proved() {
     let said = user.said(&["host", "add", "web1", "--fingerprint", &first]);
     assert!(
         said.contains(&format!("web1: proved ssh-ed25519 {first}, which was trusted on first use so far\n"))
-            && said
-                .contains(&format!("nobody proved ecdsa-sha2-nistp256 {second}: it is marked so until it is proved")),
+            && said.contains(&format!(
+                "nobody proved ecdsa-sha2-nistp256 {second}: it is marked so until it is proved"
+            )),
         "{said}"
     );
     let identities = user.identities();

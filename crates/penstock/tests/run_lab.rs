@@ -98,7 +98,7 @@ fn every_fault_of_the_lab_ends_in_its_phase_with_its_verdict_and_its_exit_status
                     _ => ("may have run", 5),
                 };
                 let reason = end["reason"].as_str().unwrap();
-                let identity = ["key-changed", "impostor"].contains(&reason);
+                let identity = ["key-changed", "impostor", "key-refused"].contains(&reason);
                 (format!("{reason}, {remote}"), if identity { 4 } else { status })
             }
         };

@@ -217,6 +217,15 @@ impl Session {
                     failure.reason = Reason::Unreachable;
                     failure.detail = format!("{} could not connect to {to}", self.shared.name);
                 }
+                if matches!(
+                    fault,
+                    russh::Error::ChannelOpenFailure(russh::ChannelOpenFailure::AdministrativelyProhibited)
+                ) {
+                    failure.advice = Some(
+                        "look at AllowTcpForwarding, AllowStreamLocalForwarding, PermitOpen in its sshd_config"
+                            .to_owned(),
+                    );
+                }
                 Err(failure)
             }
         }

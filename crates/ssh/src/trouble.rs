@@ -28,7 +28,16 @@ pub(crate) fn is_exhaustion(fault: &io::Error) -> bool {
 /// `phase` took longer than `limit`.
 pub(crate) fn late(phase: Phase, name: &str, what: &str, limit: Duration) -> Failure {
     let seconds = limit.as_secs_f32();
-    failure(phase, Reason::TimedOut, format!("{name}: {what} within {seconds} s"))
+    let mut late = failure(phase, Reason::TimedOut, format!("{name}: {what} within {seconds} s"));
+    late.advice = match phase {
+        Phase::Connect => Some("is it up? A firewall that drops packets looks the same"),
+        Phase::Identity => {
+            Some("something took the connection and went silent: is sshd there, or a machine that hangs?")
+        }
+        _ => None,
+    }
+    .map(str::to_owned);
+    late
 }
 
 /// What the library says went wrong in `phase`, on a connection to `name`.
@@ -43,7 +52,12 @@ pub(crate) fn of(phase: Phase, fault: &Error, name: &str) -> Failure {
         Error::PacketAuth | Error::DecryptionError => {
             protocol("sent a packet that was damaged or forged on its way")
         }
-        Error::WrongServerSig => protocol("could not prove that it holds the key it showed"),
+        Error::WrongServerSig => advised(
+            phase,
+            Reason::KeyRefused,
+            format!("{name} could not prove that it holds the key it showed"),
+            "somebody may stand between, or its host key file is damaged: ssh-keygen -y -f on the server tells",
+        ),
         Error::StrictKeyExchangeViolation { .. } => protocol(
             "sent, or somebody on the way inserted, a message that does not belong in a key exchange",
         ),
@@ -144,9 +158,13 @@ pub(crate) fn handshake(fault: &Error, heard: &Heard, name: &str, place: &str) -
 /// What other side said, as one line that a terminal can show: control characters escaped, cut to a readable length.
 pub(crate) fn harmless(text: &str) -> String {
     let text = text.trim();
-    let mut shown: String = text.chars().take(LONGEST_QUOTE).flat_map(escaped).collect();
-    if text.chars().nth(LONGEST_QUOTE).is_some() {
-        shown.push_str("...");
+    let mut shown = String::new();
+    for character in text.chars() {
+        // What counts is what is read: an escape is up to ten characters for one.
+        if shown.chars().count() + escaped(character).count() > LONGEST_QUOTE {
+            return format!("\"{shown}...\"");
+        }
+        shown.extend(escaped(character));
     }
     format!("\"{shown}\"")
 }
@@ -183,9 +201,8 @@ fn channel_refused(phase: Phase, why: &ChannelOpenFailure, name: &str) -> Failur
     let (said, advice) = match why {
         ChannelOpenFailure::AdministrativelyProhibited => (
             "its configuration forbids it",
-            Some(
-                "look at MaxSessions, AllowTcpForwarding, AllowStreamLocalForwarding, PermitOpen in its sshd_config",
-            ),
+            // Of a session; whoever opens a forward says otherwise.
+            Some("look at MaxSessions in its sshd_config (0 allows no command at all)"),
         ),
         ChannelOpenFailure::ConnectFailed => ("it could not connect there", None),
         ChannelOpenFailure::UnknownChannelType => ("it does not know this kind of channel", None),
@@ -213,5 +230,5 @@ fn lost(phase: Phase, fault: &io::Error, name: &str) -> Failure {
 const BUSY: &str = "sshd does so when too many connect at once (MaxStartups) or after failures from this address \
                     (PerSourcePenalties); a firewall may do it too: fewer at once, or wait a minute";
 
-/// Longer texts of others are cut.
+/// Longer texts of others are cut; in characters as shown.
 const LONGEST_QUOTE: usize = 300;

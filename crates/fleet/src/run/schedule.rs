@@ -43,6 +43,8 @@ pub(super) struct Schedule {
 struct Tries {
     turned_away: u32,
     starved: u32,
+    /// When the first one began.
+    began: Option<Instant>,
 }
 
 struct Lane {
@@ -217,6 +219,7 @@ impl Schedule {
             self.is_up(host, sign);
         }
         self.lanes[self.lane_of[host]].sessions -= 1;
+        let began = *self.tries[host].began.get_or_insert(began);
         if !halted && let Some(pause) = self.again(host, sign, &finished.ending) {
             self.shared.board.set(host, Stage::Waiting);
             self.waiting.push(Reverse((Instant::now() + pause, host)));

@@ -15,8 +15,13 @@ use super::{Again, Done, Outcome};
 pub fn text(names: &[String], outcome: &Outcome) -> String {
     let mut text = endings(names, outcome);
     let left = outcome.endings.iter().any(|ending| ending.remote() == Remote::NeverStarted);
-    if left && outcome.again == Again::Fine {
-        let _ = writeln!(text, "again: penstock {} --again never-started", command(outcome.done));
+    let how = match outcome.again {
+        Again::Fine => Some("again"),
+        Again::InWaves => Some("again, in the same waves"),
+        Again::NotOffered => None,
+    };
+    if let Some(how) = how.filter(|_| left) {
+        let _ = writeln!(text, "{how}: penstock {} --again never-started", command(outcome.done));
     }
     if !outcome.unleashed.is_empty() {
         let hosts: Vec<String> = outcome.unleashed.iter().map(|host| names[*host].clone()).collect();
@@ -150,8 +155,21 @@ fn endings(names: &[String], outcome: &Outcome) -> String {
             };
             let _ = write!(text, "\n    {first}{detail}");
         }
+        let mut advised = Vec::from_iter(&group.advice);
         if let Some(advice) = &group.advice {
             let _ = write!(text, "\n    {advice}");
+        }
+        for cause in &group.others {
+            let first = if cause.detail.contains(&cause.host) { "" } else { &format!("{}: ", cause.host) };
+            let _ = write!(text, "\n    {first}{}", cause.detail);
+            if let Some(advice) = cause.advice.as_ref().filter(|advice| !advised.contains(advice)) {
+                let _ = write!(text, "\n    {advice}");
+                advised.push(advice);
+            }
+        }
+        if group.untold > 0 {
+            let causes = if group.untold == 1 { "cause" } else { "causes" };
+            let _ = write!(text, "\n    ... and {} other {causes}", group.untold);
         }
         text.push('\n');
     }

@@ -149,7 +149,8 @@ impl Turn<'_> {
                 Err(_) => {
                     let detail = format!("it did not open a channel within {} s", patience.as_secs_f32());
                     // What waits is the opening of a channel; the command goes out when that is done.
-                    return Err(self.failure(Phase::Start, Reason::TimedOut, Remote::NeverStarted, detail));
+                    let late = self.failure(Phase::Start, Reason::TimedOut, Remote::NeverStarted, detail);
+                    return Err(Failure { advice: Some(LATE_START.to_owned()), ..late });
                 }
             },
         };
@@ -411,6 +412,10 @@ impl Turn<'_> {
         Failure { phase, reason, detail, advice: None, remote }
     }
 }
+
+/// What to do about a host that logs us in, and then goes no further.
+const LATE_START: &str =
+    "it let us in and then did nothing: its disk or memory may be exhausted, or what logs in hangs (PAM)";
 
 /// Why a run was stopped, in words.
 pub(super) fn why(stop: Stop) -> &'static str {

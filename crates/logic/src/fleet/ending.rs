@@ -71,7 +71,7 @@ pub enum Reason {
     KeyChanged,
     /// It answered with the key of another known host.
     Impostor,
-    /// The key is revoked, or weaker than what is pinned, or its certificate is no good.
+    /// The key is revoked, or weaker than what is pinned, or its certificate is no good, or the server does not hold it.
     KeyRefused,
     /// The server accepted none of our keys.
     Denied,

@@ -98,7 +98,7 @@ impl Mask {
                 r"\b[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]+)?)?(?: ?(?:Z|UTC|[+-][0-9]{2}:?[0-9]{2}))?)?\b|\b(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? +)?(?:(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +[0-9]{1,2}|[0-9]{1,2} +(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec))\b(?:,? +(?:[0-9]{4}\b,? *)?[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?: +[AP]M\b)?)?(?: +[A-Z]{3,5}\b)?(?: +[0-9]{4}\b)?|\b[0-9]{1,2}[./][0-9]{1,2}[./][0-9]{4}\b|\b[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?\b"
             }
             Self::Duration => {
-                r"\bup +(?:[0-9]+ +(?:weeks?|days?|hours?|minutes?|min|secs?)(?:, +| +)?)*(?:[0-9]{1,3}:[0-9]{2}(?::[0-9]{2})?\b)?|\b[0-9]+(?:\.[0-9]+)? ?(?:ns|us|µs|ms|s|sec|secs|seconds?|m|min|mins|minutes?|h|hours?|d|days?|weeks?)\b"
+                r"\bup +(?:[0-9]+ +(?:weeks?|days?|hours?|minutes?|mins?|secs?)\b(?:, +[0-9]+ +(?:weeks?|days?|hours?|minutes?|mins?|secs?)\b)*(?:, +[0-9]{1,3}:[0-9]{2}(?::[0-9]{2})?\b)?|[0-9]{1,3}:[0-9]{2}(?::[0-9]{2})?\b)|\b[0-9]+(?:\.[0-9]+)? ?(?:ns|us|µs|ms|s|sec|secs|seconds?|m|min|mins|minutes?|h|hours?|d|days?|weeks?)\b"
             }
             Self::Pid => r"\[[0-9]{1,10}\]|(?i:\bpids?[ =:]{1,3})[0-9]{1,10}\b",
             Self::Number => r"\b0x[0-9a-fA-F]+\b|[0-9]+(?:[.,][0-9]+)*",
@@ -151,7 +151,12 @@ impl Masks {
         let Some(pattern) = &self.pattern else { return line };
         let masked = |found: &Captures<'_>| {
             let mask = Mask::ALL.into_iter().find(|mask| found.name(mask.word()).is_some());
-            format!("<{}>", mask.map_or("", Mask::word))
+            // `up` says what the time after it is, and is none itself.
+            let kept = match mask {
+                Some(Mask::Duration) if found[0].starts_with("up") => "up ",
+                _ => "",
+            };
+            format!("{kept}<{}>", mask.map_or("", Mask::word))
         };
         match pattern.replace_all(&line, masked) {
             Cow::Borrowed(_) => line,
@@ -348,7 +353,16 @@ mod tests {
                 "took 12.5ms, 3 days, 5s of 7 cores",
                 "took <duration>, <duration>, <duration> of 7 cores",
             ),
-            ("duration", "up 3 days,  4:05,  2 users", "<duration>,  2 users"),
+            ("duration", "up 3 days,  4:05,  2 users", "up <duration>,  2 users"),
+            ("duration", "up 11:06,  0 user,  load", "up <duration>,  0 user,  load"),
+            ("duration", "up 1 day, 3 min,  1 user", "up <duration>,  1 user"),
+            ("duration", "up 10 hours, 32 minutes", "up <duration>"),
+            ("duration", "it is up and running", "it is up and running"),
+            (
+                "date,duration",
+                " 02:01:33 up 5 min,  0 user,  load average: 0.10",
+                " <date> up <duration>,  0 user,  load average: 0.10",
+            ),
             ("pid", "sshd[1234]: pid 77, PID=5, 99 bottles", "sshd<pid>: <pid>, <pid>, 99 bottles"),
             ("number", "1,234.5 of 0xff and v2", "<number> of <number> and v<number>"),
             ("date,number", "Nov 20 19:28:56 load 0.15", "<date> load <number>"),

@@ -2,6 +2,7 @@
 //! Read by `fleet/run/openssh.rs`. Its messages are no interface: what is not recognised costs precision, never truth.
 
 use super::ending::{Core, Ending, Failure, Phase, Reason, Remote};
+use super::verdict::is_identity;
 
 /// What `ssh_config` says so that OpenSSH obeys the identities of `penstock host` and nothing else. `program` is our own, an
 /// absolute path, quoted as `ssh_config` wants it.
@@ -26,6 +27,8 @@ pub struct Log {
     phase: Phase,
     reason: Option<Reason>,
     detail: Option<String>,
+    /// The name whose key was refused, as `ssh` looked it up.
+    refused: Option<String>,
     status: Status,
 }
 
@@ -39,7 +42,15 @@ enum Status {
 impl Default for Log {
     fn default() -> Self {
         let phase = Phase::Resolve;
-        Self { partial: Vec::new(), lines: 0, phase, reason: None, detail: None, status: Status::None }
+        Self {
+            partial: Vec::new(),
+            lines: 0,
+            phase,
+            reason: None,
+            detail: None,
+            refused: None,
+            status: Status::None,
+        }
     }
 }
 
@@ -98,6 +109,7 @@ impl Log {
     fn message(&mut self, line: &str) {
         let line = line.trim_matches(|c| c == '@' || c == ' ' || c == '\r');
         let has = |part: &str| line.contains(part);
+        self.key_message(line);
         let reason = if has("Could not resolve hostname") {
             Reason::NoAddress
         } else if has("Connection refused") {
@@ -142,9 +154,37 @@ impl Log {
         };
         // The first message is the cause; what follows tells it again in other words.
         if self.reason.is_none() {
-            let shown: String = line.chars().filter(|c| !c.is_control()).take(300).collect();
-            self.detail = Some(shown);
+            self.detail = Some(shown(line));
             self.reason = Some(reason);
+        }
+    }
+
+    /// Reads whose key was refused, and which one came: a changed key begins with lines that name neither.
+    fn key_message(&mut self, line: &str) {
+        let changed = line.strip_prefix("Host key for ").and_then(|rest| rest.split_once(" has changed "));
+        let unknown =
+            line.split_once("host key is known for ").and_then(|(_, rest)| rest.split_once(" and "));
+        let named = match (changed, unknown) {
+            (Some((name, _)), _) => name,
+            (_, Some((name, _))) => name,
+            _ => {
+                if self.reason == Some(Reason::KeyChanged) && line.starts_with("SHA256:") {
+                    self.detail = Some(format!("it showed {}", shown(line.trim_end_matches('.'))));
+                }
+                return;
+            }
+        };
+        if self.refused.is_some() {
+            return;
+        }
+        // A port other than 22 stands behind brackets.
+        let name =
+            named.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or(named, |(name, _)| name);
+        self.refused = Some(shown(name));
+        if changed.is_some() && self.reason == Some(Reason::KeyChanged) {
+            let showed = self.detail.take().filter(|detail| detail.starts_with("it showed "));
+            let showed = showed.map(|showed| format!("; {showed}")).unwrap_or_default();
+            self.detail = Some(format!("{}{showed}", shown(line.trim_end_matches('.'))));
         }
     }
 
@@ -174,7 +214,10 @@ impl Log {
         });
         let phase = if refused { Phase::Start } else { self.phase };
         let remote = self.remote();
-        Ending::Failed(Failure { phase, reason, detail, advice: None, remote })
+        let refused = self.refused.as_ref().filter(|_| is_identity(reason));
+        let advice =
+            refused.map(|name| format!("penstock host why {name} says what is known of it, and from where"));
+        Ending::Failed(Failure { phase, reason, detail, advice, remote })
     }
 
     /// What is known of the remote process once `ssh` is gone and its log is read to the end: it says what it is about to
@@ -194,6 +237,11 @@ impl Log {
     pub fn phase(&self) -> Phase {
         self.phase
     }
+}
+
+/// Without control characters, and not endless.
+fn shown(line: &str) -> String {
+    line.chars().filter(|c| !c.is_control()).take(300).collect()
 }
 
 /// The ending of a program that takes the place of `ssh`: nothing but its status is known.
@@ -376,6 +424,22 @@ mod tests {
                 (reason, phase, Remote::NeverStarted)
             );
         }
+    }
+
+    #[test]
+    fn changed_key_is_told_by_the_lines_that_name_host_and_key() {
+        let log = "debug1: Connection established.\n@@@@@@@@@@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n\
+            @@@@@@@@@@@@\nIT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!\n\
+            The fingerprint for the ED25519 key sent by the remote host is\nSHA256:abc+/d.\nPlease contact your system administrator.\n\
+            Offending ED25519 key in /known:1\n\
+            Host key for [h]:2222 has changed and you have requested strict checking.\nHost key verification failed.\n";
+        let Ending::Failed(failure) = after(log, 255).1 else { panic!() };
+        assert_eq!(failure.reason, Reason::KeyChanged);
+        assert_eq!(
+            failure.detail,
+            "Host key for [h]:2222 has changed and you have requested strict checking; it showed SHA256:abc+/d"
+        );
+        assert!(failure.advice.is_some_and(|advice| advice.starts_with("penstock host why h says")));
     }
 
     #[test]

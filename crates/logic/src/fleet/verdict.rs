@@ -2,6 +2,7 @@
 //! `fleet/run.rs` collects the endings; `fleet/run/summary.rs` tells them.
 
 use super::ending::{Ending, Failure, Phase, Reason, Remote};
+use std::collections::HashSet;
 
 /// How a run ended, as its exit status. The larger is the worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,33 +79,83 @@ pub struct Group {
     pub detail: Option<String>,
     /// What to do about it.
     pub advice: Option<String>,
+    /// What was said of others, where that was something else than of the first: [`MOST_TOLD`] with the first.
+    pub others: Vec<Cause>,
+    /// So many further causes are not told.
+    pub untold: usize,
     /// Their names, in the order of the host list.
     pub hosts: Vec<String>,
+}
+
+/// What was said of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// Its name.
+    pub host: String,
+    /// What was said.
+    pub detail: String,
+    /// What to do about it.
+    pub advice: Option<String>,
+}
+
+/// So many different causes of one group are told.
+pub const MOST_TOLD: usize = 3;
+
+/// What is left of a detail without what differs from host to host: its name, addresses, ports, times.
+fn kernel(name: &str, detail: &str) -> String {
+    let host = name.rsplit_once('@').map_or(name, |(_, host)| host);
+    // In whole words: the name `a` is also a letter.
+    let words = detail.split(|sign: char| sign.is_whitespace() || "\"',;()".contains(sign));
+    let mut kernel = String::new();
+    for word in words.map(|word| word.trim_end_matches(':')) {
+        let differs = word == name || word == host || word.bytes().any(|byte| byte.is_ascii_digit());
+        kernel.push_str(if differs { "?" } else { word });
+        kernel.push(' ');
+    }
+    kernel
 }
 
 /// Everything that did not go well, in groups: the worst status first, the largest group first.
 #[must_use]
 pub fn groups<'a>(endings: impl IntoIterator<Item = (&'a str, &'a Ending)>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
+    let mut told: Vec<HashSet<String>> = Vec::new();
     for (name, ending) in endings {
         let status = Status::of(ending);
         if status == Status::Well {
             continue;
         }
         let title = title(ending);
-        match groups.iter_mut().find(|group| group.title == title && group.status == status) {
-            Some(group) => group.hosts.push(name.to_owned()),
+        let failure = match ending {
+            Ending::Failed(failure) => Some(failure),
+            _ => None,
+        };
+        let cause = failure.filter(|failure| !failure.detail.is_empty());
+        match groups.iter().position(|group| group.title == title && group.status == status) {
+            Some(at) => {
+                let group = &mut groups[at];
+                group.hosts.push(name.to_owned());
+                if let Some(Failure { detail, advice, .. }) = cause
+                    && told[at].insert(kernel(name, detail))
+                {
+                    if group.others.len() + 1 < MOST_TOLD {
+                        let (host, detail, advice) = (name.to_owned(), detail.clone(), advice.clone());
+                        group.others.push(Cause { host, detail, advice });
+                    } else {
+                        group.untold += 1;
+                    }
+                }
+            }
             None => {
-                let failure = match ending {
-                    Ending::Failed(failure) => Some(failure),
-                    _ => None,
-                };
+                told.push(cause.map(|failure| kernel(name, &failure.detail)).into_iter().collect());
                 groups.push(Group {
                     title,
                     status,
                     phase: failure.map(|failure| failure.phase),
                     detail: failure.map(|failure| failure.detail.clone()).filter(|detail| !detail.is_empty()),
                     advice: failure.and_then(|failure| failure.advice.clone()),
+                    others: Vec::new(),
+                    untold: 0,
                     hosts: vec![name.to_owned()],
                 });
             }
@@ -182,5 +233,28 @@ mod tests {
             groups(all).into_iter().map(|group| (group.title, group.hosts.join(","))).collect();
         let told: Vec<_> = told.iter().map(|(title, hosts)| (title.as_str(), hosts.as_str())).collect();
         assert_eq!(told, [("lost", "c"), ("timed out at connect", "e"), ("exit 2", "a,d")]);
+    }
+    #[test]
+    fn group_tells_causes_and_not_the_names_in_them() {
+        let said = |detail: &str| {
+            let detail = detail.to_owned();
+            let (phase, reason) = (Phase::Identity, Reason::Protocol);
+            Ending::Failed(Failure { phase, reason, detail, advice: None, remote: Remote::NeverStarted })
+        };
+        let details = [
+            ("web1", "web1 at 10.0.0.1:22 broke the rules"),
+            ("root@web2", "web2 at 10.0.0.2:2222 broke the rules"),
+            ("a", "a said \"a word\""),
+            ("b", "b said nothing"),
+            ("c", "c is forged"),
+            ("d", "d is forged"),
+            ("e", "e is strange"),
+        ];
+        let endings = details.map(|(name, detail)| (name, said(detail)));
+        let groups = groups(endings.iter().map(|(name, ending)| (*name, ending)));
+        assert_eq!((groups.len(), groups[0].hosts.len()), (1, 7));
+        let told: Vec<_> = groups[0].others.iter().map(|cause| cause.detail.as_str()).collect();
+        assert_eq!(told, ["a said \"a word\"", "b said nothing"]);
+        assert_eq!(groups[0].untold, 2);
     }
 }

@@ -68,7 +68,7 @@ struct Fleet {
     engine: engines::Arguments,
     #[command(flatten)]
     pace: pace::Arguments,
-    /// The last copy again, for these of its hosts: never-started, failed, or a SET
+    /// The last copy again, for these of its hosts: never-started, failed (all that did not end well), or a SET
     #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "group", "hosts", "files"], help_heading = "Again")]
     again: Option<String>,
     /// With --again: not the last run, but the one with this id, as penstock run --last shows it
@@ -167,7 +167,8 @@ impl Fleet {
         let (names, then) = match &self.again {
             None => (self.hosts.names()?, Value::Null),
             Some(which) => {
-                let (record, names) = again::recall(command, self.id.as_deref(), which, self.quiet)?;
+                let (record, names) =
+                    again::recall(command, self.id.as_deref(), which, &self.pace, self.quiet)?;
                 again::take_over_course(&mut self.pace, &mut self.engine, &record.order);
                 let then = &record.order[command];
                 let sources = then["sources"].as_array().into_iter().flatten().chain([&then["to"]]);

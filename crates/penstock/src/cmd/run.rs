@@ -60,6 +60,7 @@ pub struct Arguments {
 const HELP: &str = "\
 Examples:
   penstock run -w 'web[1-3]' uptime
+  penstock run -w web1,web2 -- hostname
   penstock run -w 'web[1-3],db1' -x web2 -- 'df -h / | tail -1'
   penstock run --hosts fleet.txt -b -- uname -r
   penstock run -g web --diff -- cat /etc/resolv.conf
@@ -69,34 +70,39 @@ Examples:
 
 Exit codes. A higher one hides those below it: what else happened is in the summary, and in --json with counts of hosts:
     0  the command ended with 0 on every host
-    1  it ended otherwise somewhere: another status, a signal, our --timeout (and it is ended there)
+    1  it ended otherwise somewhere: another status, a signal, our --timeout (it is ended there)
     2  wrong usage; nothing was sent
     3  some hosts never started it: safe to run again there (--again never-started);
        also where the SSH configuration has a fault
     4  some hosts are unknown or not who they should be; nothing was sent to them
     5  on some hosts it may have run, and may still run
-    6  output of some hosts could not be written: with -o the run goes on; where it was standard output, the command is ended
+    6  output of some hosts could not be written: with -o the run goes on; if it was standard
+       output, the command is ended
   130  Ctrl-C or SIGTERM
   141  nobody reads standard output any more
 
 --json: text that is not UTF-8 has U+FFFD in its place, and then its bytes are in \"base64\".
 
-Folded output (-b, --diff, --mask) comes when all hosts are done, and so far when --pause gives time to look. Hosts go together
-if both streams and the ending are the same. Standard output stands as it came, standard error after `=>`, an ending other than
-0 after `=:`; a line of standard output that looks like one of these has `->` before it. What is masked is shown as <host>, <ip>
-and so on, unless the host is alone. All output is compared; 8 MiB of each stream of a host are kept to be shown, and of a
+Output is shown so that no terminal obeys it, in a pipe too: colours are left out, other control characters are shown as \
+pictures, bytes that are no UTF-8 as <FF>; of a line that was written over with carriage returns, as progress bars are, \
+the last text is shown. The bytes as they came: -o DIRECTORY, or --json.
+
+Folded output (-b, --diff, --mask) comes when all hosts are done, and so far when --pause gives time to look. Hosts go together \
+if both streams and the ending are the same. Standard output stands as it came, standard error after `=>`, an ending other than \
+0 after `=:`; a line of standard output that looks like one of these has `->` before it. What is masked is shown as <host>, <ip> \
+and so on, unless the host is alone. All output is compared; 8 MiB of each stream of a host are kept to be shown, and of a \
 difference 200 lines: -o DIRECTORY keeps everything. --stop-if differs then means: not all in one group.
 
-Groups: @NAME is looked for in our own files, then in the default source of ClusterShell's groups.conf ($CLUSTERSHELL_CFGDIR,
-~/.config/clustershell, ~/.local/etc/clustershell, /etc/clustershell); @SOURCE:NAME in that source. A command of a source
+Groups: @NAME is looked for in our own files, then in the default source of ClusterShell's groups.conf ($CLUSTERSHELL_CFGDIR, \
+~/.config/clustershell, ~/.local/etc/clustershell, /etc/clustershell); @SOURCE:NAME in that source. A command of a source \
 may take ten seconds.
 
-The leash: beside the command a small watcher (sh) runs on each host. It ends the process group of the command when the
-connection is gone, so that is not left running if this program is killed. What leaves that group (setsid, a daemon, a unit
-of systemd) is ended neither then nor by Ctrl-C or --timeout. Hosts where something else than a shell takes the command (a
+The leash: beside the command a small watcher (sh) runs on each host. It ends the process group of the command when the \
+connection is gone, so that is not left running if this program is killed. What leaves that group (setsid, a daemon, a unit \
+of systemd) is ended neither then nor by Ctrl-C or --timeout. Hosts where something else than a shell takes the command (a \
 forced command, an appliance) want --no-leash.
 
-As with ssh, a command has ended when its output has: what it leaves running with its standard output or error open is waited
+As with ssh, a command has ended when its output has: what it leaves running with its standard output or error open is waited \
 for (give that `>/dev/null 2>&1`). Only --timeout and Ctrl-C cut it off, and say so.";
 
 /// Which of two engines.

@@ -119,7 +119,7 @@ Examples:
   penstock tunnel down db
   penstock tunnel unwind                          after a power cut; `up` and `with` do it, too
 
-Exit codes: of `with`, that of the command; 125 if the tunnel failed before it or after it, 126 and 127 if the command
+Exit codes: of `with`, that of the command; 125 if the tunnel failed before it or after it, 126 and 127 if the command \
 cannot be run. Of `status`, 1 if a connection or a service is not well. Otherwise 0 well, 1 it failed, 2 wrong usage or a wrong configuration.";
 
 /// Does what was asked.

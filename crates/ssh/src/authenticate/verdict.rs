@@ -72,6 +72,13 @@ fn advice(target: &Target, attempts: &[Attempt]) -> Option<String> {
                 .to_owned(),
         );
     }
+    if matches!(attempts.last().map(|attempt| &attempt.answer), Some(Answer::Silent(_))) {
+        return Some(
+            "the server stopped answering while it checked who we are: it may wait for a directory, the DNS or a disk; \
+             journalctl -u ssh there says"
+                .to_owned(),
+        );
+    }
     if hung_up {
         return Some("the server's log says why: journalctl -u ssh".to_owned());
     }

@@ -17,7 +17,8 @@ use crate::output::{Failure, complain, plain_lines, print};
 #[derive(Debug, Clone, Default, Args)]
 #[group(skip)]
 pub struct Arguments {
-    /// The last command again, on these of its hosts: never-started, failed, or a SET
+    /// The last command again, on these of its hosts: never-started; failed (also those); not-well (also where it may have
+    /// run, and may still run); or a SET. It goes as it went then, in the same waves, unless other options are given
     #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "group", "hosts", "command"], help_heading = "Again")]
     pub again: Option<String>,
     /// Show what the last run did; with --json as one JSON object
@@ -165,7 +166,8 @@ fn word(standing: &Standing) -> &'static str {
 /// Fills in what `--again` takes over from the last run and gives its hosts, or nothing without `--again`.
 pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>, Failure> {
     let Some(which) = arguments.again.again.clone() else { return Ok(None) };
-    let (record, names) = recall("run", arguments.again.id.as_deref(), &which, arguments.show.is_quiet())?;
+    let (id, is_quiet) = (arguments.again.id.as_deref(), arguments.show.is_quiet());
+    let (record, names) = recall("run", id, &which, &arguments.pace, is_quiet)?;
     let order = &record.order;
     if order["stdin"] == true {
         return Err(Failure::usage(
@@ -189,6 +191,7 @@ pub fn recall(
     command: &str,
     id: Option<&str>,
     which: &str,
+    pace: &super::pace::Arguments,
     is_quiet: bool,
 ) -> Result<(Record, Vec<String>), Failure> {
     let record = find(id)?;
@@ -205,19 +208,64 @@ pub fn recall(
         )));
     }
     let names = choose(&record, which)?;
+    let left_out = left_out(&record, which);
     if names.is_empty() {
-        return Err(Failure::usage(format!(
-            "no host of {called} is {which}\n  hint: penstock run --last{option}"
-        )));
+        let hint =
+            if left_out.is_empty() { format!("penstock run --last{option}") } else { LEFT_OUT.to_owned() };
+        return Err(Failure::usage(format!("no host of {called} is {which}\n  hint: {hint}")));
     }
     if !is_quiet {
         let (count, hosts) = (names.len(), nodeset::fold(names.iter().map(String::as_str)));
         let plural = if count == 1 { "host" } else { "hosts" };
-        let text =
+        let mut text =
             format!("again, as run {}: {}\n  on {count} {plural}: {hosts}\n", record.id, told(&record.order));
+        let _ = writeln!(text, "  {}{}", counted(&record, &names), in_waves(pace, &record.order));
+        if !left_out.is_empty() {
+            let hosts = nodeset::fold(left_out.iter().copied());
+            let _ = writeln!(text, "  not on {hosts}: {LEFT_OUT}");
+        }
         complain(&plain_lines(&text));
     }
     Ok((record, names))
+}
+
+/// How those hosts ended then: `2 failed, 1 never started`.
+fn counted(record: &Record, names: &[String]) -> String {
+    let unclear = if made_by(&record.order) == "run" { "may have run" } else { "may have changed" };
+    let count = |wanted: &str| {
+        let chosen = record.hosts.iter().filter(|(name, how)| word(how) == wanted && names.contains(name));
+        // mpssh takes a host twice.
+        chosen.map(|(name, _)| name).collect::<HashSet<_>>().len()
+    };
+    let words =
+        [("well", "well"), ("failed", "failed"), ("unknown", unclear), ("never-started", "never started")];
+    let counts = words.map(|(standing, words)| (count(standing), words));
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, words)| format!("{count} {words}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Hosts that `which` does not take, though it sounds as if it did.
+fn left_out<'r>(record: &'r Record, which: &str) -> Vec<&'r str> {
+    if which != "failed" || made_by(&record.order) != "run" {
+        return Vec::new();
+    }
+    let unknown = record.hosts.iter().filter(|(_, how)| matches!(how, Standing::Unknown(_)));
+    unknown.map(|(name, _)| name.as_str()).collect()
+}
+
+/// In which waves it goes, and what stops it: what is given now, or else was given then.
+fn in_waves(pace: &super::pace::Arguments, order: &Value) -> String {
+    let then = |name: &str| order[name].as_str().map(str::to_owned);
+    let mut text = String::new();
+    if let Some(waves) = pace.waves.as_ref().map(ToString::to_string).or_else(|| then("waves")) {
+        let _ = write!(text, "; in waves {waves}");
+        if let Some(condition) =
+            pace.stop_if.map(|condition| condition.to_string()).or_else(|| then("stop_if"))
+        {
+            let _ = write!(text, ", stopping if {condition}");
+        }
+    }
+    text
 }
 
 /// Which command of ours wrote that.
@@ -262,7 +310,11 @@ fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
     };
     match which {
         "never-started" => return Ok(pick(&|standing| matches!(standing, Standing::NeverStarted(_)))),
-        "failed" => return Ok(pick(&|standing| *standing != Standing::Well)),
+        // A file that is copied twice is the same file; a command that runs twice is not the same.
+        "failed" if made_by(&record.order) == "run" => {
+            return Ok(pick(&|standing| matches!(standing, Standing::Failed(_) | Standing::NeverStarted(_))));
+        }
+        "failed" | "not-well" => return Ok(pick(&|standing| *standing != Standing::Well)),
         _ => {}
     }
     let asked = super::hosts::Arguments { set: vec![which.to_owned()], ..Default::default() }.names()?;
@@ -275,7 +327,7 @@ fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
             }
             Some((_, Standing::Unknown(how))) => {
                 return Err(Failure::usage(format!(
-                    "on {name} the command may have run ({how})\n  hint: look there first; --again failed runs it again all the same"
+                    "on {name} the command may have run ({how})\n  hint: look there first; --again not-well runs it again all the same"
                 )));
             }
             Some(_) => {}
@@ -308,3 +360,6 @@ fn told(order: &Value) -> String {
         None => words.join(" "),
     }
 }
+
+/// Why a host is not among the failed ones.
+const LEFT_OUT: &str = "it may have run there; look there first, or --again not-well";

@@ -98,11 +98,12 @@ Examples:
 Exit codes: 0 whatever the hosts said; 1 Ctrl-C, or it could not be done; 2 wrong usage.
 
 What is not as in mpssh-py:
-  Without -S and -O our own client connects. It knows hosts by `penstock host`, asks nothing, and gives each step of a
-  connection 10 s. Where it fails, a `=>` line says why, before `SSH exit code 255 (possible SSH failure)`.
+  Without -S and -O our own client connects. It knows hosts by `penstock host`, asks nothing, and \
+gives each step of a connection 10 s. Where it fails, a `=>` line says why, before `SSH exit code 255 (possible SSH failure)`.
   -S and -O run a program per host with mpssh's arguments, but without a terminal to ask on.
-  Lines are wrapped between characters of UTF-8, never within one, and a slow line is not cut where it paused. On a
-  terminal, what is no harmless text is shown as <9B>. Non-printable characters are counted per stream, not per read.
+  Lines are wrapped between characters of UTF-8, never within one, and a slow line is not cut where \
+it paused. On a terminal, what is no harmless text is shown as <9B>. Non-printable characters are counted per stream, \
+not per read.
   -l and -p below 1 are refused. Ctrl-C ends the command on the hosts where the server takes signals.";
 
 /// The arguments behind `run --mpssh`, or behind the name `mpssh`; `None` if this program was called otherwise.

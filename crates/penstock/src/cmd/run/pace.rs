@@ -27,7 +27,7 @@ pub struct Arguments {
     /// Limit of the work, in seconds; when that has passed a command is ended on the host, a copy is given up [default: none]
     #[arg(long, short, value_name = "SECONDS", value_parser = time, help_heading = "Pace")]
     pub timeout: Option<Duration>,
-    /// A few hosts first: numbers of hosts, shares like 10%, and all, as in 1,10%,all
+    /// A few hosts first: numbers of hosts, shares like 10%, and all, as in 1,10%,all; whoever is left comes after the last one
     #[arg(long, value_name = "SIZES", help_heading = "Waves")]
     pub waves: Option<Waves>,
     /// Start no further wave if this is so: failed>2%, failed>3, or differs (outputs are not all the same)
