@@ -285,10 +285,13 @@ fn copy_that_is_broken_off_leaves_the_old_file_and_no_other() {
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let directory = old.parent().unwrap().to_owned();
             let part = || names(&directory).into_iter().find(|name| name.starts_with('.'));
-            eventually("bytes arrive", secs(30), || {
-                let part = directory.join(part()?);
-                (fs::metadata(part).ok()?.len() > 0).then_some(())
-            });
+            // On a busy machine the second may be over before anybody saw a byte.
+            if how != Broken::Time {
+                eventually("bytes arrive", secs(60), || {
+                    let part = directory.join(part()?);
+                    (fs::metadata(part).ok()?.len() > 0).then_some(())
+                });
+            }
             match how {
                 Broken::Us => signal(&child, Signal::SIGINT),
                 Broken::Time => {}
@@ -393,6 +396,7 @@ fn no_server_leads_out_of_its_place_or_on_for_ever() {
         ("long", "the server lists a file with the name \"nnnnnnnnnn"),
         ("loop", "directories deep"),
         ("wide", "there are more than 1000 files and directories"),
+        ("bushy", "there are more than 1000 files and directories"),
         ("dots", "there are more than 1000 files and directories"),
         ("outside", "the link \"/top/l\" leads out of what is copied, to \"/etc\""),
         ("through", "make the directory \"here/h1/top/l\": File exists"),
@@ -418,9 +422,23 @@ fn no_server_leads_out_of_its_place_or_on_for_ever() {
         let fleet = Fleet::of(&sshd);
         let here = tempfile::tempdir().unwrap();
         let links = if mode == "through" { "--all-links" } else { "--json" };
+        // The others end by themselves, however busy this machine is.
+        let limit = if mode == "silent" { "2" } else { "50" };
         let mut get = fleet.penstock(
             "get",
-            &["-w", "h1", "--timeout", "2", "--max-size", "1M", "--max-files", "1000", links, "/top", "here"],
+            &[
+                "-w",
+                "h1",
+                "--timeout",
+                limit,
+                "--max-size",
+                "1M",
+                "--max-files",
+                "1000",
+                links,
+                "/top",
+                "here",
+            ],
         );
         get.current_dir(here.path());
         let told = told(run_to_end(&mut get, secs(60)));

@@ -2,6 +2,7 @@
 
 mod get;
 mod put;
+mod requests;
 mod tree;
 
 use std::path::Path;
@@ -17,13 +18,14 @@ use russh_sftp::client::error::Error;
 use russh_sftp::protocol::{FileAttributes, Packet, StatusCode};
 use thiserror::Error;
 
+use self::requests::{Requests, Watched};
 use crate::session::Session;
 use crate::target::Purpose;
 use crate::trouble::{failure, harmless};
 
 /// A channel for files.
 pub struct Sftp {
-    raw: Arc<RawSftpSession>,
+    raw: Arc<Requests>,
     /// Requests that may wait for an answer at once.
     in_flight: usize,
     /// Bytes of a file in one request.
@@ -144,6 +146,7 @@ impl Session {
     /// The server has no SFTP, or refused the channel.
     pub async fn sftp(&self) -> Result<Sftp, Failure> {
         let stream = self.subsystem("sftp").await?;
+        let (stream, alive) = Watched::new(stream);
         let mut raw = RawSftpSession::new(stream);
         raw.set_timeout(REQUEST_SECONDS);
         let broken = |fault: Error| {
@@ -172,7 +175,7 @@ impl Session {
             Purpose::Bulk => 128,
         };
         let tells_room = has(russh_sftp::extensions::STATVFS);
-        Ok(Sftp { raw: Arc::new(raw), in_flight, chunk, tells_room, replaces })
+        Ok(Sftp { raw: Arc::new(Requests::new(raw, alive)), in_flight, chunk, tells_room, replaces })
     }
 }
 

@@ -14,7 +14,7 @@ use super::Done;
 use super::board::Stage;
 use super::keep::file_name;
 use super::stop::{Stop, cut, stopped};
-use super::turn::{GRACE, Shared, until, why};
+use super::turn::{Shared, until, why};
 
 /// Files for every host, or from every host.
 #[derive(Debug, Clone)]
@@ -77,7 +77,8 @@ impl Order {
     }
 }
 
-/// Requests in flight for each host: all of them together hold 128 MiB of files at most.
+/// Requests in flight for each host. All of them together hold 128 MiB of files at most for up to 1,024 hosts at once, and
+/// 128 KiB for each host beyond: with fewer requests a host would mostly wait.
 #[must_use]
 pub fn in_flight(hosts: usize) -> usize {
     (MOST_IN_FLIGHT / hosts.max(1)).clamp(LEAST_EACH, MOST_EACH)
@@ -104,7 +105,12 @@ pub(super) async fn take(shared: &Shared, host: usize, order: &Order) -> Result<
         let detail = format!("it did not open SFTP within {} s", patience.as_secs_f32());
         return Err(failure(Phase::Start, Reason::TimedOut, Remote::NeverStarted, detail));
     };
-    let sftp = opened?.at_most(order.in_flight);
+    let sftp = opened.map_err(|lost| match (&order.what, lost.remote) {
+        // Nothing was asked that changes anything.
+        (What::Get { .. }, Remote::Unknown) => Failure { remote: Remote::NeverStarted, ..lost },
+        _ => lost,
+    })?;
+    let sftp = sftp.at_most(order.in_flight);
     shared.board.set(host, Stage::At(Phase::Copy));
     let _ = shared.up.send((host, began.elapsed()));
     let mut turn = Turn { shared, host, order, session, sftp: &sftp, stop };
@@ -149,7 +155,7 @@ impl Turn<'_> {
             tokio::select! {
                 biased;
                 () = cut(&mut stop) => {}
-                _ = timeout(GRACE, put.take_back()) => {}
+                _ = timeout(TAKE_BACK, put.take_back()) => {}
             }
         }
         let (reason, mut detail, advice) = self.told(cause);
@@ -181,22 +187,15 @@ impl Turn<'_> {
         let on_bytes = |bytes| board.copied(bytes);
         let own = directory.join(file_name(self.shared.board.name(self.host)));
         let sftp = self.sftp;
-        let mut moved = Moved::default();
-        let mut entries = allowance.entries;
+        let all: Vec<(String, PathBuf)> =
+            sources.iter().map(|(remote, name)| (remote.clone(), own.join(name))).collect();
         let copying = async {
             make(&own).map_err(|source| TransferError::Here {
                 doing: "make the directory",
                 path: own.display().to_string(),
                 source,
             })?;
-            for (remote, name) in sources {
-                let left = Allowance { bytes: allowance.bytes - moved.bytes, entries, ..allowance };
-                let more = sftp.get(remote, &own.join(name), left, &on_bytes).await?;
-                entries = entries.saturating_sub(more.files);
-                moved.bytes += more.bytes;
-                moved.files += more.files;
-            }
-            Ok(moved)
+            sftp.get_all(&all, allowance, &on_bytes).await
         };
         let got = self.until_stopped(copying).await;
         got.map_err(|cause| {
@@ -271,4 +270,7 @@ fn failure(phase: Phase, reason: Reason, remote: Remote, detail: String) -> Fail
 const MOST_IN_FLIGHT: usize = 4096;
 const LEAST_EACH: usize = 4;
 const MOST_EACH: usize = 128;
+/// To remove what is not whole. The answer comes behind those to all requests in flight, 4 MiB on a slow line or a busy disk;
+/// Ctrl-C again does not wait.
+const TAKE_BACK: Duration = Duration::from_secs(15);
 const LAST_WORD: Duration = Duration::from_millis(500);

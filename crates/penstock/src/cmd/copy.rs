@@ -89,6 +89,7 @@ Exit codes, the worst wins:
     3  some hosts were never reached: nothing was changed there
     4  some hosts are unknown or not who they should be; nothing was sent to them
     5  some hosts may have changed: the connection broke, or an answer did not come
+    6  standard output could not be written to
   130  Ctrl-C or SIGTERM
   141  nobody reads standard output any more
 
@@ -96,6 +97,9 @@ A file is written beside its place, as .NAME.0123abcd, and renamed when it is wh
 the new one. Where a host cannot rename over a file (few others than OpenSSH cannot) the old one steps aside for a moment. When
 it fails, after Ctrl-C and after --timeout, the temporary file is removed; if the connection broke it may stay, and is named.
 What was in place before stays. A SOURCE that changes meanwhile is an error for the hosts that would get a mixture.
+
+--again of one directory to a DESTINATION without `/` at its end is refused, but for never-started: the first time may have made
+DESTINATION, which would now take the directory in. Give the command anew with a `/` at the end of DESTINATION.
 
 Only our own client copies files: --engine openssh and -S are for commands.";
 
@@ -111,6 +115,7 @@ Exit codes, the worst wins:
     2  wrong usage; nothing was asked
     3  some hosts were never reached
     4  some hosts are unknown or not who they should be; nothing was asked of them
+    6  standard output could not be written to
   130  Ctrl-C or SIGTERM
   141  nobody reads standard output any more
 
@@ -126,6 +131,19 @@ pub fn put(arguments: &PutArguments) -> Result<(), Failure> {
     let (names, _) = arguments.fleet.names("put", &mut arguments.files)?;
     let (sources, destination) = split(&arguments.files, "penstock put -w web1 FILE /etc/")?;
     let sources: Vec<PathBuf> = sources.iter().map(PathBuf::from).collect();
+    if let (Some(which), [source]) = (&arguments.fleet.again, &sources[..])
+        && which != "never-started"
+        && source.is_dir()
+        && may_be_either(destination)
+    {
+        return Err(Failure::usage(format!(
+            "where {} goes depends on whether {} is a directory there, and the last put may have made it one\n  \
+             hint: penstock put -w HOSTS {} DIRECTORY/, with the `/`: it goes into that directory, whether it is there or not",
+            plain(&source.display().to_string()),
+            plain(destination),
+            plain(&source.display().to_string()),
+        )));
+    }
     let tree = Arc::new(Tree::read(&sources).map_err(Failure::usage)?);
     let shown: Vec<String> = sources.iter().map(|source| absolute(source)).collect();
     let about = json!({ "put": { "sources": shown, "to": destination } });
@@ -204,6 +222,11 @@ impl Fleet {
         let (connect_timeout, timeout) = (self.pace.connect_timeout(), self.pace.timeout);
         course.run(|_, at_once| Ok(Job::Copy(Order::new(what, at_once, connect_timeout, timeout))))
     }
+}
+
+/// Whether this is a directory on some hosts and a name for what comes on others.
+fn may_be_either(destination: &str) -> bool {
+    !matches!(destination.rsplit('/').next(), Some("" | "." | ".." | "~"))
 }
 
 fn split<'a>(files: &'a [String], example: &str) -> Result<(&'a [String], &'a str), Failure> {

@@ -47,6 +47,9 @@ def entries(path):
         while True:
             yield [(b"%d" % (number + each), FILE, 1) for each in range(100)]
             number += 100
+    elif MODE == "bushy":
+        # A few below each other, each with much that is never reached.
+        yield [(b"d", DIRECTORY, 0)] + [(b"%d" % each, FILE, 1) for each in range(400)]
     elif MODE == "dots":
         while True:
             yield [(b".", DIRECTORY, 0), (b"..", DIRECTORY, 0)]
@@ -60,7 +63,7 @@ def entries(path):
 
 
 def top():
-    if MODE in ("up", "absolute", "long", "loop", "wide", "dots", "outside", "through", "terminal"):
+    if MODE in ("up", "absolute", "long", "loop", "wide", "bushy", "dots", "outside", "through", "terminal"):
         return DIRECTORY, 0
     return {
         "huge": (FILE, MOST),

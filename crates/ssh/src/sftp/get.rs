@@ -80,9 +80,35 @@ impl Sftp {
         allowance: Allowance,
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<Moved, TransferError> {
-        let remote = path_there(remote);
-        let found = self.raw.stat(remote).await.map_err(|fault| there("look at", remote, &fault))?;
+        let one = [(remote.to_owned(), local.to_owned())];
+        self.get_all(&one, allowance, on_bytes).await
+    }
+
+    /// The same for several, each with its place here; `allowance` is for all of them together.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn get_all(
+        &self,
+        sources: &[(String, PathBuf)],
+        allowance: Allowance,
+        on_bytes: &(dyn Fn(u64) + Sync),
+    ) -> Result<Moved, TransferError> {
         let mut budget = Budget { allowance, moved: Moved::default(), entries: 0, on_bytes };
+        for (remote, local) in sources {
+            self.get_one(path_there(remote), local, &mut budget).await?;
+        }
+        Ok(budget.moved)
+    }
+
+    async fn get_one(
+        &self,
+        remote: &str,
+        local: &Path,
+        budget: &mut Budget<'_>,
+    ) -> Result<(), TransferError> {
+        let found = self.raw.stat(remote).await.map_err(|fault| there("look at", remote, &fault))?;
+        budget.count(1, remote)?;
         let mut levels: Vec<Level> = Vec::new();
         let top = About::of(&found.attrs);
         if kind(top.mode) == Kind::Link {
@@ -92,22 +118,21 @@ impl Sftp {
         let mut next = Some((remote.to_owned(), local.to_owned(), top));
         loop {
             if let Some((remote, local, about)) = next.take() {
-                budget.count(&remote)?;
                 match kind(about.mode) {
-                    Kind::File => self.fetch(&remote, &local, about, &mut budget).await?,
+                    Kind::File => self.fetch(&remote, &local, about, budget).await?,
                     Kind::Directory if levels.len() > DEEPEST => {
                         return Err(TransferError::Deep { path: harmless(&remote) });
                     }
                     Kind::Directory => {
                         make_directory(&local).await?;
-                        let left = self.list(&remote, &budget).await?.into_iter();
+                        let left = self.list(&remote, budget).await?.into_iter();
                         levels.push(Level { remote, local, mode: about.mode & 0o777, left });
                     }
-                    Kind::Link => self.link(&remote, &local, levels.len(), &budget).await?,
+                    Kind::Link => self.link(&remote, &local, levels.len(), budget).await?,
                     Kind::Special => return Err(TransferError::Special { path: harmless(&remote) }),
                 }
             }
-            let Some(level) = levels.last_mut() else { return Ok(budget.moved) };
+            let Some(level) = levels.last_mut() else { return Ok(()) };
             match level.left.next() {
                 Some(listed) => {
                     let remote = format!("{}/{}", level.remote.trim_end_matches('/'), listed.name);
@@ -124,7 +149,8 @@ impl Sftp {
         }
     }
 
-    async fn list(&self, remote: &str, budget: &Budget<'_>) -> Result<Vec<Listed>, TransferError> {
+    /// What is listed counts at once, not when it is visited: until then it takes memory.
+    async fn list(&self, remote: &str, budget: &mut Budget<'_>) -> Result<Vec<Listed>, TransferError> {
         let handle = self.raw.opendir(remote).await.map_err(|fault| there("list", remote, &fault))?.handle;
         let mut found = Vec::new();
         let mut named = 0_u64;
@@ -153,7 +179,9 @@ impl Sftp {
             }
         };
         let _ = self.raw.close(&handle).await;
-        listed
+        let listed = listed?;
+        budget.count(listed.len() as u64, remote)?;
+        Ok(listed)
     }
 
     async fn link(
@@ -266,11 +294,11 @@ impl Budget<'_> {
         self.allowance.entries.saturating_sub(self.entries)
     }
 
-    fn count(&mut self, path: &str) -> Result<(), TransferError> {
-        if self.left() == 0 {
+    fn count(&mut self, more: u64, path: &str) -> Result<(), TransferError> {
+        if more > self.left() {
             return Err(self.many(path));
         }
-        self.entries += 1;
+        self.entries += more;
         Ok(())
     }
 
@@ -328,7 +356,8 @@ fn beside_here(local: &Path) -> PathBuf {
 }
 
 async fn make_directory(local: &Path) -> Result<(), TransferError> {
-    match tokio::fs::create_dir(local).await {
+    // Nobody else looks in before the modes of all that is in it are set.
+    match tokio::fs::DirBuilder::new().mode(0o700).create(local).await {
         Ok(()) => Ok(()),
         // A symbolic link that stands there is not followed: what the server sends stays below `local`.
         Err(_) if tokio::fs::symlink_metadata(local).await.is_ok_and(|found| found.is_dir()) => Ok(()),

@@ -88,10 +88,17 @@ impl<'a> Put<'a> {
         self.moved
     }
 
-    /// The temporary file that may be left there, harmless on a terminal.
+    /// What may be left there under another name than its own, harmless on a terminal.
     #[must_use]
     pub fn left(&self) -> Option<String> {
-        self.begun.as_ref().map(|begun| harmless(&begun.temporary))
+        let begun = self.begun.as_ref()?;
+        let temporary = harmless(&begun.temporary);
+        Some(match &begun.aside {
+            None => temporary,
+            Some((place, old)) => {
+                format!("the old content of {}, as {}, and {temporary}", harmless(place), harmless(old))
+            }
+        })
     }
 
     /// Removes what a copy left behind that was given up halfway. Nothing is left behind once this ends well.
@@ -104,21 +111,25 @@ impl<'a> Put<'a> {
         if let Some(handle) = begun.handle.take() {
             let _ = raw.close(handle).await;
         }
-        if let Some((place, old)) = begun.aside.take() {
-            // Answers come in order: if the place is taken now, the new file is there.
-            match raw.rename(&old, &place).await {
-                Ok(_) => {}
-                Err(fault) => match raw.remove(&old).await {
-                    Ok(_) => self.change = Change::Some,
-                    Err(Error::Status(status)) if status.status_code == StatusCode::NoSuchFile => {}
-                    Err(_) => return Err(there("put back", &place, &fault)),
-                },
+        if let Some((place, old)) = &begun.aside {
+            if let Err(fault) = raw.rename(old, place).await
+                && !is_missing(raw.lstat(old).await.map(drop))
+            {
+                // The old content goes only if the new one is in its place: it has left its other name.
+                if !is_missing(raw.lstat(&begun.temporary).await.map(drop)) {
+                    return Err(there("put back", place, &fault));
+                }
+                let removed = raw.remove(old).await;
+                removed.map_err(|fault| there("remove the old", old, &fault))?;
+                self.change = Change::Some;
             }
+            begun.aside = None;
         }
-        match raw.remove(&begun.temporary).await {
-            Ok(_) => {}
-            Err(Error::Status(status)) if status.status_code == StatusCode::NoSuchFile => {}
-            Err(fault) => return Err(there("remove", &begun.temporary, &fault)),
+        let removed = raw.remove(&begun.temporary).await.map(drop);
+        if let Err(fault) = &removed
+            && !is_missing(removed.clone())
+        {
+            return Err(there("remove", &begun.temporary, fault));
         }
         self.begun = None;
         Ok(())
@@ -359,6 +370,10 @@ impl Sftp {
             _ => failure,
         }
     }
+}
+
+fn is_missing(answer: Result<(), Error>) -> bool {
+    matches!(answer, Err(Error::Status(status)) if status.status_code == StatusCode::NoSuchFile)
 }
 
 async fn open(local: &Path, seen: Seen) -> Result<Arc<File>, TransferError> {

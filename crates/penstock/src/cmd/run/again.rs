@@ -119,6 +119,7 @@ pub fn show(arguments: &super::Arguments) -> Result<(), Failure> {
             Standing::Failed(how) => how.clone(),
             Standing::NeverStarted(how) => format!("never started: {how}"),
             Standing::Unknown(how) if made_by(&record.order) == "run" => format!("may have run: {how}"),
+            Standing::Unknown(how) if made_by(&record.order) == "get" => format!("may not be here: {how}"),
             Standing::Unknown(how) => format!("may have changed: {how}"),
         };
         let _ = writeln!(text, "{name:width$}  {how}");
