@@ -187,7 +187,7 @@ os.set_blocking(1, False)
 block, written = bytes(65536), 0
 while written < 256 << 20:
     if select.select([], [1], [], 0.5)[1]:
-        written += os.write(1, block)
+        written += os.write(1, block[:(256 << 20) - written])
     elif not os.path.exists(sys.argv[1]):
         with open(sys.argv[1] + ".new", "w") as file:
             file.write(str(written))
