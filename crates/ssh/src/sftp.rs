@@ -106,6 +106,16 @@ pub enum TransferError {
         /// Where to, harmless on a terminal.
         to: String,
     },
+    /// A name that came with U+FFFD in it: the library puts that for what is not UTF-8, so the name may lead to another file.
+    #[error(
+        "in {directory} there the name {name} is not in UTF-8, and could be taken for another one: rename it there"
+    )]
+    Lossy {
+        /// What is left of it, harmless on a terminal.
+        name: String,
+        /// Where it stands, harmless on a terminal.
+        directory: String,
+    },
     /// A tree deeper than any real one: perhaps a loop.
     #[error("{path} is more than {DEEPEST} directories deep")]
     Deep {

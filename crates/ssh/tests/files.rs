@@ -3,7 +3,9 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
@@ -93,6 +95,18 @@ async fn a_file_that_cannot_be_written_leaves_the_old_one_and_says_why() {
     let failure = get(&sftp, "/dev/zero", &here.path().join("zero")).await.unwrap_err();
     assert!(matches!(failure, TransferError::Special { .. }), "{failure}");
     assert_eq!(fs::read_dir(here.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_in_utf_8_is_not_taken_for_another_one() {
+    let sshd = Sshd::start();
+    let sftp = session(&sshd).await.sftp().await.unwrap();
+    let here = tempfile::tempdir().unwrap();
+    let there = tempfile::tempdir().unwrap();
+    fs::write(there.path().join(OsStr::from_bytes(b"\xff")), "one").unwrap();
+    fs::write(there.path().join("\u{fffd}"), "another").unwrap();
+    let failure = get(&sftp, there.path().to_str().unwrap(), &here.path().join("to")).await.unwrap_err();
+    assert!(failure.to_string().contains("is not in UTF-8, and could be taken for another one"), "{failure}");
 }
 
 #[tokio::test]

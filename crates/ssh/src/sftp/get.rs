@@ -169,6 +169,10 @@ impl Sftp {
                     if let Some(wrong) = wrong {
                         break Err(TransferError::Name { name: harmless(&wrong.filename) });
                     }
+                    if let Some(file) = names.files.iter().find(|file| file.filename.contains('\u{fffd}')) {
+                        let (name, directory) = (harmless(&file.filename), harmless(remote));
+                        break Err(TransferError::Lossy { name, directory });
+                    }
                     let real = names.files.into_iter().filter(|file| !is_dots(&file.filename));
                     found.extend(
                         real.map(|file| Listed { about: About::of(&file.attrs), name: file.filename.into() }),
