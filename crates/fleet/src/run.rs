@@ -33,7 +33,7 @@ use board::Board;
 use engine::{Engine, Leash};
 use input::Input;
 use journal::Journal;
-use output::Outbox;
+use output::{Finish, Outbox, Written};
 use schedule::{Schedule, not_started};
 use stop::{Brake, Stop, Why};
 
@@ -155,8 +155,21 @@ pub struct Outcome {
     pub unleashed: Vec<usize>,
     /// What could not be kept, and of whom.
     pub lost: Vec<(usize, String)>,
+    /// Whether all of it was written.
+    pub output: Shown,
     /// Whether to offer that what never started is done again.
     pub again: Again,
+}
+
+/// Whether the output was written to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// Yes, but for what is said to be lost.
+    Whole,
+    /// The run was stopped, and then nobody took it. Standard output must be left alone: whoever writes there waits as long.
+    GivenUp,
+    /// What writes it broke, a fault of ours.
+    Broken,
 }
 
 /// What was done with the hosts that ended well.
@@ -223,8 +236,11 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
     let elapsed = begin.elapsed();
     let endings: Vec<Ending> =
         ledger.endings.into_iter().map(|ending| ending.unwrap_or_else(|| turn::broken().ending)).collect();
-    let patience = (brake.now() != Stop::No).then_some(PATIENCE);
-    let written = out.finish(patience).await;
+    let (written, output) = match out.finish(&brake, PATIENCE).await {
+        Finish::Written(written) => (written, Shown::Whole),
+        Finish::GivenUp => (Written::default(), Shown::GivenUp),
+        Finish::Broken => (Written::default(), Shown::Broken),
+    };
     let held_back = at < count && brake.now() == Stop::No;
     let spooled = matches!(&shared.job, Job::Command(order) if matches!(order.input, Input::Spool(_)));
     let kept = shared.journal.is_some() && !spooled;
@@ -234,7 +250,7 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         (true, false) => Again::Fine,
     };
     let mut status = Status::worst(&endings);
-    if !written.lost.is_empty() {
+    if !written.lost.is_empty() || output == Shown::Broken {
         status = status.max(Status::OutputLost);
     }
     status = match brake.now() {
@@ -253,7 +269,16 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         Job::Command(_) => Done::Ran,
         Job::Copy(order) => order.done(),
     };
-    Outcome { endings, elapsed, status, done, unleashed: schedule.unleashed, lost: written.lost, again }
+    Outcome {
+        endings,
+        elapsed,
+        status,
+        done,
+        unleashed: schedule.unleashed,
+        lost: written.lost,
+        output,
+        again,
+    }
 }
 
 /// The endings, as they come.
@@ -281,8 +306,15 @@ async fn between(
     brake: &Brake,
 ) -> Option<String> {
     let at = so_far.len();
+    let mut watch = brake.watch();
     let outputs = match steps.stop_if {
-        Some(StopIf::Differs) => out.differing((0..at).collect()).await,
+        Some(StopIf::Differs) => tokio::select! {
+            stop = stop::stopped(&mut watch) => return Some(turn::why(stop).to_owned()),
+            outputs = out.differing((0..at).collect()) => match outputs {
+                Some(outputs) => outputs,
+                None => return Some("outputs could not be compared".to_owned()),
+            },
+        },
         _ => 0,
     };
     if let Some(condition) = steps.stop_if
@@ -293,7 +325,6 @@ async fn between(
         return Some(held);
     }
     let well = so_far.iter().filter(|ending| ending.is_success()).count();
-    let mut watch = brake.watch();
     let looked = async {
         match &steps.pause {
             Pause::None => {}

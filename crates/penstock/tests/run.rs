@@ -615,3 +615,28 @@ fn fault_in_the_ssh_configuration_keeps_its_hosts_from_starting() {
     assert!(told.stderr.contains("configuration (2): h[1-2]"), "{told:?}");
     assert!(told.stderr.contains("ssh_config:2: nosuchkeyword: no such keyword"), "{told:?}");
 }
+
+#[test]
+fn what_again_cannot_do_is_refused_and_not_left_out() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    assert_eq!(fleet.run(&["-w", "h1,h2", "exit 3"]).code, Some(1));
+    for (option, value) in [("-x", "h2"), ("--script", "/dev/null")] {
+        let told = fleet.run(&["--again", "failed", option, value]);
+        assert_eq!(told.code, Some(2), "{told:?}");
+        assert!(told.stdout.is_empty() && told.stderr.contains("cannot be used with"), "{told:?}");
+    }
+    let told = fleet.run(&["--hosts", "-", "--stdin", "cat"]);
+    assert_eq!(told.code, Some(2), "{told:?}");
+    assert!(told.stderr.contains("nothing is left of it for --stdin"), "{told:?}");
+}
+
+#[test]
+fn no_configuration_at_all_means_the_same_again() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let first = fleet.run(&["-F", "none", "-w", "nobody.invalid", "true"]);
+    assert_eq!(first.code, Some(3), "{first:?}");
+    let again = fleet.run(&["--again", "never-started"]);
+    assert!(again.stderr.contains("look up") && !again.stderr.contains("no such file"), "{again:?}");
+}

@@ -1,13 +1,14 @@
 //! Ends a command where it runs. Closing a channel or a connection does not: sshd leaves commands without a terminal
 //! running.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use logic::fleet::ending::{Core, Ending, Phase, Remote};
 use russh::ChannelMsg;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::handler::Shared;
 use crate::process::Process;
@@ -33,17 +34,33 @@ impl Process {
     pub async fn end(mut self, grace: Duration, runs: Runs) -> (Remote, u64) {
         let mut thrown_away = 0;
         for name in ["TERM", "KILL"] {
-            if self.ended() || self.signal(name).await.is_err() {
+            let limit = Instant::now() + grace;
+            if self.send(name, limit, &mut thrown_away).await.is_err() {
                 break;
             }
             let alone = self.shared.commands.load(Relaxed) == 1;
-            if runs == Runs::WhatIsSent && &*self.shared.user == "root" && alone {
+            if !self.ended() && runs == Runs::WhatIsSent && &*self.shared.user == "root" && alone {
                 tokio::spawn(signal_from_beside(Arc::clone(&self.shared), name, grace));
             }
-            let limit = Instant::now() + grace;
             while !self.ended() && timeout_at(limit, self.step(&mut thrown_away)).await.is_ok() {}
         }
         (self.ending.as_ref().map_or(Remote::Unknown, Ending::remote), thrown_away)
+    }
+
+    /// Sends a signal and takes what comes meanwhile: the connection takes nothing from us while it waits for room for what
+    /// the command says. Done without success if the command ends, or at `limit`.
+    async fn send(&mut self, name: &str, limit: Instant, thrown_away: &mut u64) -> Result<(), Gone> {
+        let channel = Arc::clone(&self.channel);
+        let mut sending = pin!(channel.signal(signal::any(name)));
+        while !self.ended() {
+            tokio::select! {
+                biased;
+                sent = &mut sending => return sent.map_err(|_| Gone),
+                () = self.step(thrown_away) => {}
+                () = sleep_until(limit) => break,
+            }
+        }
+        Ok(())
     }
 
     /// Takes one message and remembers only how the command ended: after a signal something else may hold the channel
@@ -73,6 +90,9 @@ impl Process {
         self.ending.is_some() || *self.over.borrow()
     }
 }
+
+/// The connection has ended.
+struct Gone;
 
 /// Signals the process groups of the other commands of this connection.
 async fn signal_from_beside(shared: Arc<Shared>, name: &str, limit: Duration) {

@@ -52,7 +52,7 @@ pub enum Event {
 /// Dropping it closes the channel; the command may then go on (see [`Process::end`]).
 pub struct Process {
     pub(crate) reading: ChannelReadHalf,
-    channel: Arc<ChannelWriteHalf<Msg>>,
+    pub(crate) channel: Arc<ChannelWriteHalf<Msg>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) phase: Phase,
     /// How the command itself ended.

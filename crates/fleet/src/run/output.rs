@@ -2,6 +2,7 @@
 //! breaks the other, and a slow reader slows the hosts down.
 
 use std::io::{self, Write};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::engine::Stream;
 use super::progress::Progress;
-use super::stop::{Brake, Why};
+use super::stop::{Brake, Why, stopped};
 
 /// What goes to the thread.
 enum Message {
@@ -49,6 +50,17 @@ pub struct Written {
     pub lost: Vec<(usize, String)>,
     /// Hashes of what each host said, by host.
     pub hashes: Vec<Option<String>>,
+}
+
+/// How writing the output ended.
+#[derive(Debug)]
+pub(super) enum Finish {
+    /// Everything is written, or told to be lost.
+    Written(Written),
+    /// Nobody took it for a while after the run was stopped. The thread may still hold standard output.
+    GivenUp,
+    /// The thread broke, a fault of ours.
+    Broken,
 }
 
 /// Shows output in one way or another. Calls come in order for each host.
@@ -128,8 +140,13 @@ impl Outbox {
         let (to, from) = mpsc::unbounded_channel();
         let waiting = Arc::new(Waiting::default());
         let taken = Arc::clone(&waiting);
+        let halt = brake.clone();
         let thread = Printer { sinks, brake, buffer: Vec::new(), readable: true, waiting: taken };
-        std::thread::Builder::new().name("output".into()).spawn(move || thread.run(from))?;
+        std::thread::Builder::new().name("output".into()).spawn(move || {
+            if std::panic::catch_unwind(AssertUnwindSafe(|| thread.run(from))).is_err() {
+                halt.pull(Why::OutputLost);
+            }
+        })?;
         Ok(Self { to, room: Arc::new(Semaphore::new(ROOM)), waiting })
     }
 
@@ -170,23 +187,27 @@ impl Outbox {
         let _ = self.to.send(Message::Look);
     }
 
-    pub(super) async fn differing(&self, hosts: Vec<usize>) -> usize {
+    /// How many different outputs there are; `None` if nobody can tell, since the thread broke.
+    pub(super) async fn differing(&self, hosts: Vec<usize>) -> Option<usize> {
         let (tell, told) = oneshot::channel();
         let _ = self.to.send(Message::Differing(hosts, tell));
-        told.await.unwrap_or(0)
+        told.await.ok()
     }
 
-    /// Everything has been written when this returns, unless it was given up after `patience`.
-    pub(super) async fn finish(&self, patience: Option<Duration>) -> Written {
+    /// Waits until everything is written; once the run is stopped, for `patience` more.
+    pub(super) async fn finish(&self, brake: &Brake, patience: Duration) -> Finish {
         let (tell, told) = oneshot::channel();
         let _ = self.to.send(Message::Finish(tell));
-        let written = match patience {
-            Some(patience) => {
-                tokio::time::timeout(patience, told).await.unwrap_or_else(|_| Ok(Written::default()))
-            }
-            None => told.await,
+        let mut watch = brake.watch();
+        let impatient = async {
+            stopped(&mut watch).await;
+            tokio::time::sleep(patience).await;
         };
-        written.unwrap_or_default()
+        tokio::select! {
+            biased;
+            written = told => written.map_or(Finish::Broken, Finish::Written),
+            () = impatient => Finish::GivenUp,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use logic::fleet::verdict::{Status, groups};
 use serde_json::{Value, json};
 
 use super::progress::{bytes, seconds};
-use super::{Again, Done, Outcome};
+use super::{Again, Done, Outcome, Shown};
 
 /// How a run ended, for a human.
 #[must_use]
@@ -33,6 +33,15 @@ pub fn text(names: &[String], outcome: &Outcome) -> String {
     }
     for (host, why) in &outcome.lost {
         let _ = writeln!(text, "output lost of {}: {why}", names[*host]);
+    }
+    match outcome.output {
+        Shown::Whole => {}
+        Shown::GivenUp => text.push_str(
+            "output lost: nobody took it after the run was stopped; the end is missing, and files of -o may be unfinished\n",
+        ),
+        Shown::Broken => text.push_str(
+            "output lost: internal error: what writes it broke; files of -o may be unfinished; please report this\n",
+        ),
     }
     text
 }

@@ -32,6 +32,13 @@ impl View for Heard {
 
 /// So many hosts, one after the other, each by `/bin/sh -c COMMAND`.
 async fn run_here(hosts: usize, command: &str, timeout: Option<Duration>) -> (Outcome, String) {
+    let heard = Heard::default();
+    let outcome = run_with(Box::new(heard.clone()), hosts, command, timeout).await;
+    let text = heard.0.lock().unwrap().clone();
+    (outcome, text)
+}
+
+async fn run_with(view: Box<dyn View>, hosts: usize, command: &str, timeout: Option<Duration>) -> Outcome {
     let nowhere = Failure {
         phase: Phase::Queued,
         reason: Reason::Configuration,
@@ -46,9 +53,8 @@ async fn run_here(hosts: usize, command: &str, timeout: Option<Duration>) -> (Ou
         kind: Kind::Substitute,
         login: String::new(),
     };
-    let heard = Heard::default();
     let brake = Brake::default();
-    let sinks = Sinks { view: Box::new(heard.clone()), keep: Keep::hashes(hosts), progress: None };
+    let sinks = Sinks { view, keep: Keep::hashes(hosts), progress: None };
     let out = Outbox::open(sinks, brake.clone()).unwrap();
     let plan = Plan {
         hosts: names.iter().map(|name| Host { name: name.clone(), target: Err(nowhere.clone()) }).collect(),
@@ -65,9 +71,31 @@ async fn run_here(hosts: usize, command: &str, timeout: Option<Duration>) -> (Ou
         steps: None,
         journal: None,
     };
-    let outcome = run(plan, Arc::new(Board::new(names)), brake, out).await;
-    let text = heard.0.lock().unwrap().clone();
-    (outcome, text)
+    run(plan, Arc::new(Board::new(names)), brake, out).await
+}
+
+/// A view with a fault of ours.
+struct Broken;
+
+impl View for Broken {
+    fn output(&mut self, _: usize, _: Stream, _: &[u8], _: &mut dyn io::Write) -> io::Result<()> {
+        panic!("a view that breaks")
+    }
+
+    fn ended(&mut self, _: usize, _: &Ending, _: Duration, _: &mut dyn io::Write) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &mut dyn io::Write) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn output_that_breaks_stops_the_run_and_is_never_well() {
+    let run = run_with(Box::new(Broken), 3, "echo ran", None);
+    let outcome = tokio::time::timeout(Duration::from_secs(20), run).await.unwrap();
+    assert_eq!((outcome.status, outcome.output), (Status::OutputLost, Shown::Broken));
 }
 
 #[tokio::test]

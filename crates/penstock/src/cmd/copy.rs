@@ -69,7 +69,7 @@ struct Fleet {
     #[command(flatten)]
     pace: pace::Arguments,
     /// The last copy again, for these of its hosts: never-started, failed (all that did not end well), or a SET
-    #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "group", "hosts", "files"], help_heading = "Again")]
+    #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "exclude", "group", "hosts", "files"], help_heading = "Again")]
     again: Option<String>,
     /// With --again: not the last run, but the one with this id, as penstock run --last shows it
     #[arg(long, value_name = "RUN", requires = "again", help_heading = "Again")]

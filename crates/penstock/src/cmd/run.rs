@@ -133,6 +133,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(names) => names,
         None => arguments.hosts.names()?,
     };
+    if arguments.stdin && arguments.hosts.hosts.iter().any(|file| file.as_os_str() == "-") {
+        return Err(Failure::usage(
+            "--hosts - reads standard input to its end, so nothing is left of it for --stdin\n  hint: name the hosts in a file, or with -w",
+        ));
+    }
     if arguments.script.is_none() && arguments.command.is_empty() {
         return Err(Failure::usage("no command\n  hint: penstock run -w web1 uptime"));
     }

@@ -92,7 +92,7 @@ impl Fleet {
         let mut command = Command::new(BINARY);
         clear_environment(&mut command);
         command.arg(name);
-        if !arguments.iter().any(|argument| ["--again", "--last"].contains(argument)) {
+        if !arguments.iter().any(|argument| ["--again", "--last", "-F"].contains(argument)) {
             command.arg("-F").arg(&self.config);
         }
         command.args(arguments).stdin(Stdio::null());

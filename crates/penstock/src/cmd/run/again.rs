@@ -19,7 +19,7 @@ use crate::output::{Failure, complain, plain_lines, print};
 pub struct Arguments {
     /// The last command again, on these of its hosts: never-started; failed (also those); not-well (also where it may have
     /// run, and may still run); or a SET. It goes as it went then, in the same waves, unless other options are given
-    #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "group", "hosts", "command"], help_heading = "Again")]
+    #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "exclude", "group", "hosts", "command", "script"], help_heading = "Again")]
     pub again: Option<String>,
     /// Show what the last run did; with --json as one JSON object
     #[arg(long, help_heading = "Again")]
@@ -68,7 +68,7 @@ pub fn remember(arguments: &super::Arguments) -> Value {
 pub fn with_course(own: Value, pace: &super::pace::Arguments, engine: &super::engines::Arguments) -> Value {
     let mut order = json!({
         "user": engine.user,
-        "ssh_config": engine.ssh_config.as_deref().map(absolute),
+        "ssh_config": engine.ssh_config.as_deref().map(configuration),
         "waves": pace.waves.as_ref().map(ToString::to_string),
         "stop_if": pace.stop_if.map(|condition| condition.to_string()),
         "pause": pace.pause.map(|time| time.map_or(json!("enter"), |time| json!(time.as_secs_f64()))),
@@ -83,6 +83,11 @@ pub fn with_course(own: Value, pace: &super::pace::Arguments, engine: &super::en
         order.extend(own);
     }
     order
+}
+
+/// That file from anywhere; `none` is no file.
+fn configuration(file: &Path) -> PathBuf {
+    if file.as_os_str() == "none" { file.to_owned() } else { absolute(file) }
 }
 
 /// A path that means the same from anywhere.

@@ -10,7 +10,7 @@ use fleet::run::output::{Outbox, Sinks};
 use fleet::run::progress::Progress;
 use fleet::run::stop::{Brake, Stop};
 use fleet::run::terminal::Terminal;
-use fleet::run::{Host, Job, Outcome, Plan, summary};
+use fleet::run::{Host, Job, Outcome, Plan, Shown, summary};
 use logic::fleet::verdict::Status;
 use serde_json::Value;
 use ssh::Purpose;
@@ -118,7 +118,7 @@ impl Course<'_> {
         let plan = Plan { hosts, job, engine, limits, steps, journal };
         let outcome = fleet::run::run(plan, board, brake, out).await;
         if let Some(identities) = &identities {
-            self.tell_notes(identities, outcome.status)?;
+            self.tell_notes(identities, &outcome)?;
         }
         // Moves and rotations of keys that were seen on the way.
         for error in identities.map(|identities| identities.flush().failed).unwrap_or_default() {
@@ -140,12 +140,17 @@ impl Course<'_> {
         }
     }
 
+    /// Whether the end is told on standard output.
+    fn to_stdout(&self, outcome: &Outcome) -> bool {
+        self.show.json && outcome.output != Shown::GivenUp
+    }
+
     /// What was noticed of hosts that are who they should be: that they moved.
-    fn tell_notes(&self, identities: &Identities, status: Status) -> Result<(), Failure> {
+    fn tell_notes(&self, identities: &Identities, outcome: &Outcome) -> Result<(), Failure> {
         for (host, note) in identities.take_notes() {
-            if self.show.json {
+            if self.to_stdout(outcome) {
                 let line = serde_json::json!({ "event": "note", "host": host, "text": note });
-                print_line(&line, status)?;
+                print_line(&line, outcome.status)?;
             } else if !self.show.is_quiet() {
                 complain(&format!("{}\n", plain(&note)));
             }
@@ -154,7 +159,7 @@ impl Course<'_> {
     }
 
     fn tell(&self, outcome: &Outcome) -> Result<(), Failure> {
-        if self.show.json {
+        if self.to_stdout(outcome) {
             // Whoever reads JSON reads all of it there.
             let line = summary::json(&self.names, outcome);
             return print_line(&line, outcome.status);
