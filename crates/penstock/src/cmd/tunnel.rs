@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use fleet::tunnel::engine::Engine;
 use fleet::tunnel::{
-    Asked, Asking, Native, OpenSsh, Patience, Places, Run, RunError, Say, Status, UnwindError, Unwound, Work,
-    ask, is_left, unwind,
+    Asked, Asking, Native, OpenSsh, Patience, PlaceError, Places, Run, RunError, Say, Status, UnwindError,
+    Unwound, Work, ask, is_left, unwind,
 };
 use logic::tunnel::plan::{Tunnel, is_name};
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
@@ -321,32 +321,37 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
     }
 }
 
-async fn unwind_all(places: &Places, config: Option<&PathBuf>, name: Option<&str>) -> Result<(), Failure> {
+async fn unwind_all(places: &Places, config: Option<&PathBuf>, only: Option<&str>) -> Result<(), Failure> {
     // It only helps, so that a broken one is no obstacle, unless it was asked for.
     let tunnels = match (tunnels(config), config) {
         (Ok(tunnels), _) => tunnels,
         (Err(failure), Some(_)) => return Err(failure),
         (Err(_), None) => Vec::new(),
     };
-    let names = match name {
+    let names = match only {
         Some(name) => vec![name.to_owned()],
         None => places.known().map_err(|error| Failure::runtime(with_causes(&error)))?,
     };
     let mut failed = false;
     let mut undone = false;
+    let mut busy = false;
     for name in names.iter().filter(|name| is_left(places, name)) {
         let tunnel = tunnels.iter().find(|tunnel| *tunnel.name == **name);
         match unwind(places, name, tunnel, &teller(name)).await {
             Ok(Unwound::Undone) => undone = true,
             Ok(Unwound::Nothing) => {}
-            Err(error @ UnwindError::Place(_)) => complain(&format!("{}\n", plain(&with_causes(&error)))),
+            // Of all tunnels, those that run are none of its business.
+            Err(error @ UnwindError::Place(PlaceError::Running { .. })) if only.is_none() => {
+                complain(&format!("{}\n", plain(&with_causes(&error))));
+                busy = true;
+            }
             Err(error) => {
                 complain(&format!("error: tunnel {name}: {}\n", plain(&with_causes(&error))));
                 failed = true;
             }
         }
     }
-    match (failed, undone) {
+    match (failed, undone || busy) {
         (true, _) => Err(Failure::Status(1)),
         (false, true) => Ok(()),
         (false, false) => print("nothing is left to undo\n"),
