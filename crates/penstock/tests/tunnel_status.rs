@@ -5,7 +5,7 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -260,6 +260,33 @@ fn what_is_no_name_of_a_tunnel_is_never_a_path() {
         }
     }
     assert_eq!(fs::read_to_string(&victim).unwrap(), "not a list\n");
+}
+
+#[test]
+fn the_log_of_a_tunnel_in_the_background_is_bounded() {
+    let place = Place::new();
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    place.run(&["up", "t", "--detach"]).code(0);
+    let log = place.path("state/penstock/undo/t.log");
+    let old = log.with_extension("log.1");
+    for turn in ["first", "second"] {
+        // As weeks in which the host is away, in which others look on.
+        let much = format!("{turn}\n").repeat((1 << 20) / (turn.len() + 1) + 1);
+        fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(much.as_bytes()).unwrap();
+        place.break_connections();
+        let said = || fs::read_to_string(&log).is_ok_and(|said| said.contains("connected to far again"));
+        eventually("a new log", secs(20), || (said() && !big(&log)).then_some(()));
+        assert!(big(&old) && fs::read_to_string(&old).unwrap().contains(&format!("{turn}\n")));
+    }
+    assert!(!fs::read_to_string(&old).unwrap().contains("first\n"));
+    place.run(&["down", "t"]).code(0);
+    place.is_clean();
+}
+
+fn big(file: &Path) -> bool {
+    fs::metadata(file).unwrap().len() >= 1 << 20
 }
 
 #[test]
