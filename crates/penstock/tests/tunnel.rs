@@ -197,13 +197,13 @@ fn a_host_with_another_key_or_without_a_listener_ends_it_before_the_job() {
     // ssh's own file would let it pass: whoever has enrolled a host knows it by its identity, with either engine.
     place.pin(&other);
     let ran = place.run(&["with", "t", "--engine", "openssh", "--", "touch", &place.shown("ran")]);
-    ran.code(125).says("showed another key than the known one; nothing was sent");
+    ran.code(125).says("error: tunnel t: connecting: far showed ssh-ed25519 ").says(" is pinned");
     let known = format!("[{}]:{} {other}", place.sshd.address, place.sshd.port);
     fs::write(place.path("known_hosts"), known).unwrap();
     place.pin(&other);
     for engine in ["openssh", "native"] {
         let ran = place.run(&["with", "t", "--engine", engine, "--", "touch", &place.shown("ran")]);
-        ran.code(125).says("nothing was sent");
+        ran.code(125).says(" is pinned").says("nothing was sent");
     }
     let text = fs::read_to_string(place.path("ssh_config")).unwrap();
     for word in ["no", "accept-new"] {
