@@ -71,9 +71,28 @@ fn ssh_that_ssh_config_leads_to_another_known_host_is_refused_as_run_is() {
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(255), &b""[..]), "{said}");
     assert!(said.contains("penstock: answered as db1, not web2; nothing was sent\n"), "{said}");
     nothing_was_sent(&fleet.db1);
-    let run = fleet.user.penstock(&["run", "-w", "web2", "echo", "here"]);
-    assert_eq!(run.status.code(), Some(4), "{run:?}");
-    nothing_was_sent(&fleet.db1);
+    // ssh takes the home directory from elsewhere.
+    let config = fleet.user.home.path().join(".ssh/config").display().to_string();
+    let run = |more: &[&str]| {
+        let hosts = &["run", "--ssh-config", &config, "-w", "web2"][..];
+        let run = fleet.user.penstock(&[hosts, more, &["echo", "here"]].concat());
+        assert_eq!(run.status.code(), Some(4), "{run:?}");
+        nothing_was_sent(&fleet.db1);
+        (String::from_utf8(run.stdout).unwrap(), String::from_utf8(run.stderr).unwrap())
+    };
+    // Once, and as our own client tells it.
+    let (out, told) = run(&["--engine", "openssh"]);
+    let (own_out, own_told) = run(&[]);
+    assert_eq!((&out, out.matches("answered as db1, not web2").count()), (&own_out, 1));
+    // But for the time that it took, in the first line.
+    let rest = |told: &str| told.split_once('\n').map(|(_, rest)| rest.to_owned());
+    assert!(rest(&told).is_some_and(|rest| rest.contains("impostor (1): web2")), "{told}");
+    assert_eq!(rest(&told), rest(&own_told));
+    let (json, _) = run(&["--engine", "openssh", "--json"]);
+    assert!(
+        json.contains("\"impostor\"") && json.contains("answered as db1, not web2; nothing was sent"),
+        "{json}"
+    );
     assert!(fleet.ssh(&["db1"]).status.success(), "the same place under its own name is right");
 }
 

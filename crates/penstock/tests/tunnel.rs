@@ -124,6 +124,7 @@ fn a_dynamic_forward_is_a_socks_proxy_whose_names_the_host_resolves() {
     stream.read_to_end(&mut answer).unwrap();
     assert_eq!(answer, b"cba");
     assert_eq!(socks(b"127.0.0.1", free_port()).0, 5);
+    assert_eq!(socks(b"no.invalid", port).0, 4);
     assert_eq!(socks(b"bad name", port).0, 1);
     let url = format!("http://127.0.0.1:{}/", place.sshd.port);
     let curl = std::process::Command::new("curl")
@@ -132,6 +133,13 @@ fn a_dynamic_forward_is_a_socks_proxy_whose_names_the_host_resolves() {
         .output()
         .unwrap();
     assert!(curl.stdout.starts_with(b"SSH-2.0-"), "{curl:?}");
+    let curl = std::process::Command::new("curl")
+        .args(["-sS", "-m", "10", "--socks5-hostname", &address, "http://no.invalid/"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&curl.stderr);
+    assert!(said.contains("Can't complete SOCKS5 connection to no.invalid. (4)"), "{said}");
+    place.run(&["status"]).says("far could not connect to no.invalid:80: ");
     up.signal(Signal::SIGTERM);
     up.finish().code(0);
     place.is_clean();
@@ -189,13 +197,13 @@ fn a_host_with_another_key_or_without_a_listener_ends_it_before_the_job() {
     // ssh's own file would let it pass: whoever has enrolled a host knows it by its identity, with either engine.
     place.pin(&other);
     let ran = place.run(&["with", "t", "--engine", "openssh", "--", "touch", &place.shown("ran")]);
-    ran.code(125).says("showed another key than the known one; nothing was sent");
+    ran.code(125).says("error: tunnel t: connecting: far showed ssh-ed25519 ").says(" is pinned");
     let known = format!("[{}]:{} {other}", place.sshd.address, place.sshd.port);
     fs::write(place.path("known_hosts"), known).unwrap();
     place.pin(&other);
     for engine in ["openssh", "native"] {
         let ran = place.run(&["with", "t", "--engine", engine, "--", "touch", &place.shown("ran")]);
-        ran.code(125).says("nothing was sent");
+        ran.code(125).says(" is pinned").says("nothing was sent");
     }
     let text = fs::read_to_string(place.path("ssh_config")).unwrap();
     for word in ["no", "accept-new"] {
@@ -238,7 +246,7 @@ fn breaks_and_comes_back(place: &Place, near: u16, engine: &str) {
     assert_eq!(ask_tcp(&format!("127.0.0.1:{near}"), b"abc"), b"cba");
     up.wait_for("connected to far again");
     let again = place.run(&["up", "t"]);
-    again.code(1).says("is up or on its way down already");
+    again.code(1).says(&format!("or being unwound already, by process {}", up.child.id()));
     up.signal(Signal::SIGTERM);
     up.finish().code(0);
     place.is_clean();
@@ -472,14 +480,16 @@ fn a_disk_that_is_full_keeps_the_job_from_running_and_leaves_nothing_to_undo() {
     // Longer than a page, so that the list ends in the middle of a line where there is one page left.
     let long = text.replace("unmount = [", &format!("unmount = [\"{}\", ", "x".repeat(6000)));
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).unwrap().unwrap();
-    let taken = "x".repeat(usize::try_from(page).unwrap());
+    // One page is for the lock, which names its process, and one for the list.
+    let room = 2 * page;
+    let taken = "x".repeat(usize::try_from(room).unwrap());
     for (other, config, why) in [
         (taken.as_str(), &text, "cannot begin tunnel nas"),
         ("", &long, "cannot write the list of what to undo: No space left"),
     ] {
         fs::write(place.path("penstock.toml"), config).unwrap();
         let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={page}"), "full", &place.shown("state")])
+            .args(["-t", "tmpfs", "-o", &format!("size={room}"), "full", &place.shown("state")])
             .status()
             .unwrap();
         assert!(mounted.success());

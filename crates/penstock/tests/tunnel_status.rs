@@ -5,14 +5,15 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use support::tunnel::Place;
+use nix::sys::signal::Signal;
+use support::tunnel::{Place, output};
 use support::{eventually, secs};
 
 const NOBODY: u32 = 65_534;
@@ -259,4 +260,82 @@ fn what_is_no_name_of_a_tunnel_is_never_a_path() {
         }
     }
     assert_eq!(fs::read_to_string(&victim).unwrap(), "not a list\n");
+}
+
+#[test]
+fn the_log_of_a_tunnel_in_the_background_is_bounded() {
+    let place = Place::new();
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    place.run(&["up", "t", "--detach"]).code(0);
+    let log = place.path("state/penstock/undo/t.log");
+    let old = log.with_extension("log.1");
+    for turn in ["first", "second"] {
+        // As weeks in which the host is away, in which others look on.
+        let much = format!("{turn}\n").repeat((1 << 20) / (turn.len() + 1) + 1);
+        fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(much.as_bytes()).unwrap();
+        place.break_connections();
+        let said = || fs::read_to_string(&log).is_ok_and(|said| said.contains("connected to far again"));
+        eventually("a new log", secs(20), || (said() && !big(&log)).then_some(()));
+        assert!(big(&old) && fs::read_to_string(&old).unwrap().contains(&format!("{turn}\n")));
+    }
+    assert!(!fs::read_to_string(&old).unwrap().contains("first\n"));
+    place.run(&["down", "t"]).code(0);
+    place.is_clean();
+}
+
+fn big(file: &Path) -> bool {
+    fs::metadata(file).unwrap().len() >= 1 << 20
+}
+
+#[test]
+fn a_tunnel_that_cron_started_is_found_from_a_login_shell() {
+    let place = Place::new();
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    fs::create_dir(place.path("cron")).unwrap();
+    let mut up = place.command(&["up", "t", "--detach"]);
+    up.env("XDG_RUNTIME_DIR", place.path("cron"));
+    assert!(output(&mut up).status.success());
+    assert!(place.path("cron/penstock/tunnel-t.sock").exists());
+    place.run(&["status"]).code(0).says("t: up to far");
+    place.run(&["check", "t"]).code(0).says("t: up to far");
+    place.run(&["down", "t"]).code(0).says("tunnel t is down");
+    // One that was killed has its directories there.
+    let mut up = place.command(&["up", "t", "--engine", "openssh"]);
+    let mut up = up.env("XDG_RUNTIME_DIR", place.path("cron")).spawn().unwrap();
+    let far = "t: up to far";
+    eventually("up", secs(20), || place.run(&["status"]).out.contains(far).then_some(()));
+    up.kill().unwrap();
+    up.wait().unwrap();
+    place.run(&["unwind"]).code(0).says("what an earlier run left is undone");
+    let left: Vec<_> = fs::read_dir(place.path("cron/penstock")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    place.is_clean();
+}
+
+#[test]
+fn a_tunnel_whose_socket_was_removed_is_told_with_the_process_that_ends_it() {
+    let place = Place::new();
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    let up = place.start(&["up", "t"]);
+    up.wait_for(": up");
+    // As at the last log-out of a user.
+    fs::remove_dir_all(place.path("run")).unwrap();
+    fs::create_dir(place.path("run")).unwrap();
+    let process = up.child.id();
+    for asked in [&["status"][..], &["status", "t"], &["down", "t"]] {
+        let ran = place.run(asked);
+        ran.code(1).says(&format!("process {process} works on tunnel t, but cannot be asked on "));
+        ran.says(&format!("`kill {process}` ends it"));
+    }
+    up.signal(Signal::SIGTERM);
+    up.finish().code(0);
+    place.run(&["status"]).code(0).says("no tunnel runs");
+    place.run(&["check", "t"]).code(0);
+    place.is_clean();
 }

@@ -8,13 +8,14 @@ use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::ssh::key::PublicKey;
 use russh::client::{ChannelOpenHandle, DisconnectReason, Handle, Msg, Session as Library};
 use russh::keys::PublicKeyOrCertificate;
-use russh::{Channel, ChannelOpenFailure, Names};
+use russh::{Channel, ChannelId, ChannelOpenFailure, Names};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::facts::{Facts, Negotiated};
 use crate::judge::{Judge, Offered, Place, Verdict};
 use crate::listen::Listeners;
+use crate::refusal::Refusals;
 use crate::stream::Stream;
 use crate::target::Purpose;
 use crate::trouble::{failure, harmless, of};
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) handle: OnceLock<Weak<Handle<Handler>>>,
     /// Commands that run on it.
     pub(crate) commands: AtomicUsize,
+    /// Why the server could not connect for us.
+    pub(crate) refusals: Refusals,
 }
 
 impl Shared {
@@ -58,6 +61,7 @@ impl Shared {
             user: user.into(),
             handle: OnceLock::new(),
             commands: AtomicUsize::new(0),
+            refusals: Refusals::default(),
             name,
             facts: Mutex::new(Facts::default()),
             ended: watch::Sender::new(None),
@@ -171,6 +175,20 @@ impl russh::client::Handler for Handler {
         _: &mut Library,
     ) -> Result<(), Fault> {
         let _ = self.announced.try_send(keys);
+        Ok(())
+    }
+
+    async fn channel_open_failure(
+        &mut self,
+        _: ChannelId,
+        reason: ChannelOpenFailure,
+        words: &str,
+        _: &str,
+        _: &mut Library,
+    ) -> Result<(), Fault> {
+        if matches!(reason, ChannelOpenFailure::ConnectFailed) {
+            self.shared.refusals.tell(words).await;
+        }
         Ok(())
     }
 

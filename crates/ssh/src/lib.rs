@@ -21,6 +21,7 @@ mod listen;
 mod preferences;
 mod process;
 mod proxy_command;
+mod refusal;
 mod session;
 mod sftp;
 mod signal;

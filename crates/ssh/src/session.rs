@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError, Weak};
 
 use logic::fleet::ending::{Failure, Phase, Reason, Remote};
+use logic::ssh::unconnected::Unconnected;
 use russh::client::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -12,6 +13,7 @@ use crate::handler::{Handler, Shared, logical};
 use crate::judge::Judge;
 use crate::listen::{Incoming, Listener};
 use crate::process::{Exec, Process};
+use crate::refusal::Opening;
 use crate::stream::Stream;
 use crate::trouble::{self, failure};
 use crate::wire::Lifeline;
@@ -86,8 +88,9 @@ impl Session {
     /// # Errors
     /// The server refused, or could not connect.
     pub async fn open_tcp(&self, host: &str, port: u16) -> Result<Stream, Failure> {
+        let opening = self.shared.refusals.opening();
         let opened = self.handle.channel_open_direct_tcpip(host, u32::from(port), "127.0.0.1", 0).await;
-        self.stream(opened, &format!("{host}:{port}")).await
+        self.stream(opened, opening, &format!("{host}:{port}")).await
     }
 
     /// Opens a stream to a Unix socket on the host (OpenSSH PROTOCOL section 2.4).
@@ -95,8 +98,9 @@ impl Session {
     /// # Errors
     /// The server refused, or could not connect.
     pub async fn open_unix(&self, path: &str) -> Result<Stream, Failure> {
+        let opening = self.shared.refusals.opening();
         let opened = self.handle.channel_open_direct_streamlocal(path).await;
-        self.stream(opened, path).await
+        self.stream(opened, opening, path).await
     }
 
     /// Has the host listen on a TCP port for us. With port 0 it chooses one; [`Incoming::at`] tells.
@@ -206,6 +210,7 @@ impl Session {
     async fn stream(
         &self,
         opened: Result<russh::Channel<russh::client::Msg>, russh::Error>,
+        opening: Opening<'_>,
         to: &str,
     ) -> Result<Stream, Failure> {
         match opened {
@@ -214,8 +219,11 @@ impl Session {
                 let mut failure = self.never_started(&fault).await;
                 if matches!(fault, russh::Error::ChannelOpenFailure(russh::ChannelOpenFailure::ConnectFailed))
                 {
-                    failure.reason = Reason::Unreachable;
-                    failure.detail = format!("{} could not connect to {to}", self.shared.name);
+                    let words = opening.words().await;
+                    let why = Unconnected::of(&words);
+                    failure.reason = why.reason();
+                    let said = why.words(&words).map(|words| format!(": {words}")).unwrap_or_default();
+                    failure.detail = format!("{} could not connect to {to}{said}", self.shared.name);
                 }
                 if matches!(
                     fault,

@@ -49,15 +49,15 @@ async fn a_jump_host_with_another_key_is_refused_and_named() {
 }
 
 #[tokio::test]
-async fn a_host_that_the_jump_host_cannot_reach_is_unreachable() {
+async fn a_host_that_the_jump_host_cannot_reach_fails_with_what_that_one_says() {
     let gate = Sshd::start();
     let mut target = target(&gate);
     target.proxy = Proxy::Jump(vec![target.clone()]);
     target.host = "127.0.0.1".to_owned();
     target.port = 1;
     let failure = client(&Pinned::of(&[&gate])).connect(&target, &|_| {}).await.err().unwrap();
-    assert_eq!((failure.phase, failure.reason), (Phase::Connect, Reason::Unreachable), "{failure:?}");
-    assert!(failure.detail.contains("127.0.0.1:1"), "{}", failure.detail);
+    assert_eq!((failure.phase, failure.reason), (Phase::Connect, Reason::Refused), "{failure:?}");
+    assert!(failure.detail.contains("127.0.0.1:1: Connection refused"), "{}", failure.detail);
 }
 
 #[tokio::test]
@@ -122,10 +122,26 @@ async fn a_unix_socket_there_is_reached() {
 }
 
 #[tokio::test]
-async fn a_port_where_nobody_listens_is_unreachable_and_a_forbidden_one_refused() {
+async fn why_the_host_cannot_connect_is_known_by_its_words_and_what_it_forbids_is_refused() {
     let sshd = Sshd::start();
-    let failure = session(&sshd).await.open_tcp("127.0.0.1", 1).await.err().unwrap();
-    assert_eq!(failure.reason, Reason::Unreachable, "{failure:?}");
+    let open = std::sync::Arc::new(session(&sshd).await);
+    // Many at once on one connection: each is told of its own.
+    let mut opening = tokio::task::JoinSet::new();
+    for turn in 0..40 {
+        let open = std::sync::Arc::clone(&open);
+        let (host, reason, words) = match turn % 2 {
+            0 => ("127.0.0.1", Reason::Refused, "Connection refused"),
+            _ => ("a..b", Reason::NoAddress, "ame"),
+        };
+        opening.spawn(async move { (host, reason, words, open.open_tcp(host, 1).await.err().unwrap()) });
+    }
+    while let Some(failed) = opening.join_next().await {
+        let (host, reason, words, failure) = failed.unwrap();
+        assert_eq!(failure.reason, reason, "{host}: {failure:?}");
+        let told = failure.detail.split_once(&format!("could not connect to {host}:1: "));
+        assert!(told.is_some_and(|(_, told)| told.contains(words)), "{failure:?}");
+    }
+    drop(open);
     let sshd = Sshd::with("AllowTcpForwarding no");
     let failure = session(&sshd).await.open_tcp("127.0.0.1", 1).await.err().unwrap();
     assert_eq!(failure.reason, Reason::ChannelRefused, "{failure:?}");

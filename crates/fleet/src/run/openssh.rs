@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use logic::fleet::ending::{Ending, Failure, Phase, Remote};
-use logic::fleet::openssh::{Log, Scarce, Step, Unstarted};
+use logic::fleet::openssh::{Log, Refusal, Scarce, Step, Unstarted};
 use logic::ssh::config::Asked;
 use nix::errno::Errno;
 use tokio::io::AsyncReadExt;
@@ -113,6 +113,7 @@ impl OpenSsh {
             log: log.map(Pipe::new),
             log_side,
             told: Log::default(),
+            early: Vec::new(),
             kind: self.kind,
             // What takes the place of `ssh` keeps no log: for all we know it runs the command at once.
             pending: (self.kind == Kind::Substitute).then_some(Phase::Run),
@@ -135,6 +136,8 @@ pub(super) struct Running {
     /// Kept until `ssh` has opened it by its path.
     log_side: Option<OwnedFd>,
     told: Log,
+    /// What came on standard error before the host was known: our `known-hosts` may have said there why it is not.
+    early: Vec<u8>,
     kind: Kind,
     pending: Option<Phase>,
     gone: Option<Gone>,
@@ -191,6 +194,9 @@ impl Running {
             if let Some(phase) = self.pending.take() {
                 return Happening::Phase(phase);
             }
+            if !self.is_early() && !self.early.is_empty() {
+                return Happening::Output(Stream::Stderr, std::mem::take(&mut self.early).into());
+            }
             if let Some(gone) = self.gone.take() {
                 return self.after(gone);
             }
@@ -209,7 +215,7 @@ impl Running {
                     None => self.log = None,
                 },
                 Some(bytes) = out.read() => return Happening::Output(Stream::Stdout, bytes),
-                Some(bytes) = err.read() => return Happening::Output(Stream::Stderr, bytes),
+                Some(bytes) = err.read() => self.early.extend_from_slice(&bytes),
                 // A master of shared connections may hold the pipes for ever: look at the process itself too.
                 () = tokio::time::sleep(if ended { pause } else { LOOK }) => {
                     pause = (pause * 2).min(LOOK);
@@ -222,6 +228,11 @@ impl Running {
 
     pub(super) fn take_input(&mut self) -> Option<Writer> {
         self.input.take().map(|input| Writer::Pipe(Some(input)))
+    }
+
+    /// Whether what comes on standard error may still be a word of `known-hosts`.
+    fn is_early(&self) -> bool {
+        self.kind == Kind::Ssh && self.told.phase() < Phase::Authenticate && self.early.len() <= 2 * CHUNK
     }
 
     fn note(&mut self, bytes: &[u8]) {
@@ -239,14 +250,29 @@ impl Running {
     }
 
     /// First what it wrote, then its end.
-    fn after(&mut self, gone: Gone) -> Happening {
-        for (stream, pipe) in [(Stream::Stdout, &mut self.out), (Stream::Stderr, &mut self.err)] {
-            if let Some(left) = gone.left.checked_sub(CHUNK)
-                && let Some(bytes) = pipe.rest()
-            {
-                self.gone = Some(Gone { left, ..gone });
-                return Happening::Output(stream, bytes);
-            }
+    fn after(&mut self, mut gone: Gone) -> Happening {
+        if let Some(left) = gone.left.checked_sub(CHUNK)
+            && let Some(bytes) = self.out.rest()
+        {
+            self.gone = Some(Gone { left, ..gone });
+            return Happening::Output(Stream::Stdout, bytes);
+        }
+        while self.early.len() <= CHUNK
+            && let Some(left) = gone.left.checked_sub(CHUNK)
+            && let Some(bytes) = self.err.rest()
+        {
+            gone.left = left;
+            self.early.extend_from_slice(&bytes);
+        }
+        self.read_log();
+        if self.is_early()
+            && let Some(refusal) = Refusal::take(&mut self.early)
+        {
+            self.told.refuse(refusal);
+        }
+        if !self.early.is_empty() {
+            self.gone = Some(gone);
+            return Happening::Output(Stream::Stderr, std::mem::take(&mut self.early).into());
         }
         Happening::Ended(self.ending(gone.status))
     }

@@ -7,13 +7,6 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use tokio::time::{sleep, timeout};
 
-/// A limit is counted in pieces: whatever time goes by while we are stopped counts as one of them at most.
-const PIECES: u32 = 16;
-/// How often it is looked whether we were stopped.
-const TICK: Duration = Duration::from_millis(250);
-/// A gap between two looks beyond which a busy machine does not explain it.
-const STOPPED: Duration = Duration::from_secs(2);
-
 /// The limit has passed, most of it while we were at work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Late;
@@ -51,6 +44,13 @@ fn now() -> Duration {
     // It cannot fail for this clock; a stop would only not be noticed.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }
+
+/// A limit is counted in pieces: whatever time goes by while we are stopped counts as one of them at most.
+const PIECES: u32 = 16;
+/// How often it is looked whether we were stopped.
+const TICK: Duration = Duration::from_millis(250);
+/// A gap between two looks beyond which a busy machine does not explain it.
+const STOPPED: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

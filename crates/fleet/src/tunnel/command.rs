@@ -82,6 +82,11 @@ impl Said {
         }
     }
 
+    /// The last 4 KiB, as they came.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(crate) fn last_lines(&self) -> String {
         let text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&text);

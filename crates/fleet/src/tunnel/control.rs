@@ -58,6 +58,16 @@ pub enum AskError {
         /// Who should answer, as far as is known.
         process: Option<u32>,
     },
+    /// A process works on it, which cannot be asked.
+    #[error("process {process} works on tunnel {tunnel}, but cannot be asked on {}: it starts, ends or unwinds just now, or that socket was removed; `kill {process}` ends it", .path.display())]
+    Deaf {
+        /// Its name.
+        tunnel: String,
+        /// Which.
+        process: u32,
+        /// Where it would be asked.
+        path: PathBuf,
+    },
     /// What it says makes no sense.
     #[error("the answer of tunnel {tunnel} is not understood: is it of another version?")]
     Answer {
@@ -89,7 +99,15 @@ fn silent(process: Option<u32>) -> String {
 /// # Errors
 /// Somebody else's socket is there, which gets no word from us; or nothing that makes sense is said in time.
 pub async fn ask(places: &Places, tunnel: &str, asked: Asked) -> Result<Option<Status>, AskError> {
-    let Some(stream) = reach(places, tunnel).await? else { return Ok(None) };
+    named(tunnel)?;
+    let places = &places.of(tunnel);
+    let Some(stream) = reach(places, tunnel).await? else {
+        let deaf = |process| {
+            let path = places.control(tunnel);
+            Err(AskError::Deaf { tunnel: tunnel.to_owned(), process, path })
+        };
+        return places.holder(tunnel).map_or(Ok(None), deaf);
+    };
     match asked {
         Asked::Status => within(tunnel, stream, asked).await,
         Asked::Down => {
@@ -114,7 +132,6 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// A connection to the tunnel, and to nobody else.
 async fn reach(places: &Places, tunnel: &str) -> Result<Option<UnixStream>, AskError> {
-    named(tunnel)?;
     if look(&places.runtime)? == Found::Nothing {
         return Ok(None);
     }

@@ -11,8 +11,13 @@ use sys::immutable::Immutability;
 
 use super::awake::within;
 
-/// What is mounted there now.
+/// What is mounted there now, on top of whatever else is.
 pub(crate) fn mounted(point: &Path) -> Result<Option<MountEntry>, String> {
+    Ok(all_mounted(point)?.pop())
+}
+
+/// Everything that is mounted there now; the last one is on top.
+pub(crate) fn all_mounted(point: &Path) -> Result<Vec<MountEntry>, String> {
     let list = fs::read("/proc/self/mountinfo")
         .map_err(|error| format!("cannot read the list of mounts: {error}"))?;
     Ok(mounted_at(&list, &real(point)))

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason};
+use logic::fleet::openssh::Refusal;
 use logic::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
 use nix::sys::signal::{Signal, kill};
 use tokio::net::UnixStream;
@@ -119,7 +120,14 @@ impl OpenSsh {
         tokio::spawn(async move {
             let status = child.wait().await.ok().and_then(|status| status.code());
             let words = said.shown().await;
-            sender.send_replace(Some(why(&host, status, &words)));
+            let refusal = Refusal::take(&mut said.bytes());
+            sender.send_replace(Some(match refusal {
+                // Where ssh only says that it knows no such key, our own words say why.
+                Some(Refusal { reason, message, advice }) => {
+                    failure(Phase::Identity, reason, message, Some(&advice))
+                }
+                None => why(&host, status, &words),
+            }));
         });
         let link = OpenSshLink { process, locals, remotes: Mutex::new(remotes), ended };
         link.wait_for(&ready, limit, &tunnel.host).await?;

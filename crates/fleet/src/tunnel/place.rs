@@ -1,13 +1,13 @@
 //! Where tunnels keep what they need: the lists of what is to be undone, locks, sockets.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use logic::tunnel::plan::is_name;
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::fcntl::OFlag;
 use nix::unistd::{Uid, User, geteuid};
 
 /// The directories of one user.
@@ -21,13 +21,17 @@ pub struct Places {
 
 impl Places {
     /// As the XDG base directory specification has them. Without `XDG_RUNTIME_DIR` sockets are in `/run/penstock` for
-    /// root, and in `/tmp/penstock-UID` for others.
+    /// root, and in `/tmp/penstock-UID` for others. Without `HOME`, as for a service of the system, it is that of the user.
     #[must_use]
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let uid = geteuid();
+        let home = || {
+            let of_user = || User::from_uid(uid).ok().flatten().map(|user| user.dir);
+            absolute("HOME").or_else(|| of_user().filter(|home| home.is_absolute() && home.is_dir()))
+        };
         let state = absolute("XDG_STATE_HOME")
-            .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+            .or_else(|| home().map(|home| home.join(".local/state")))
             .unwrap_or_else(|| PathBuf::from("/var/lib"));
         let runtime = absolute("XDG_RUNTIME_DIR").map(|runtime| runtime.join("penstock"));
         let runtime = runtime.unwrap_or_else(|| match uid.is_root() {
@@ -47,6 +51,13 @@ impl Places {
     #[must_use]
     pub fn control(&self, tunnel: &str) -> PathBuf {
         self.runtime.join(format!("tunnel-{tunnel}.sock"))
+    }
+
+    /// The same, with the runtime directory of the run whose list is there: it may have been started where `XDG_RUNTIME_DIR` is
+    /// another one, or none, as by cron.
+    pub(crate) fn of(&self, tunnel: &str) -> Self {
+        let runtime = super::journal::runtime(&self.list(tunnel));
+        Self { runtime: runtime.unwrap_or_else(|| self.runtime.clone()), undo: self.undo.clone() }
     }
 
     /// The directory of one run, for the sockets of its engine.
@@ -82,39 +93,18 @@ impl Places {
         }
         Ok(())
     }
-
-    /// The right to run a tunnel: one process has it at a time, until it ends.
-    pub fn lock(&self, tunnel: &str) -> Result<Lock, PlaceError> {
-        named(tunnel)?;
-        self.make()?;
-        let path = self.undo.join(format!("{tunnel}.lock"));
-        let failed = |source| PlaceError::Io { doing: "open", path: path.clone(), source };
-        let file =
-            OpenOptions::new().create(true).truncate(false).write(true).read(true).mode(0o600).open(&path);
-        match Flock::lock(file.map_err(failed)?, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Lock { _lock: lock }),
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
-                Err(PlaceError::Running { tunnel: tunnel.to_owned() })
-            }
-            Err((_, errno)) => Err(PlaceError::Io { doing: "lock", path, source: errno.into() }),
-        }
-    }
-}
-
-/// Held while a tunnel runs.
-#[derive(Debug)]
-pub struct Lock {
-    _lock: Flock<File>,
 }
 
 /// Why there is no place to work in.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     /// Another process has the lock.
-    #[error("tunnel {tunnel} is up or on its way down already; `penstock tunnel status {tunnel}` shows it")]
+    #[error("tunnel {tunnel} is up, on its way down, or being unwound already, by {}; `penstock tunnel status {tunnel}` shows it", who(*.process))]
     Running {
         /// Its name.
         tunnel: String,
+        /// Which, as far as is known.
+        process: Option<u32>,
     },
     /// A path, perhaps.
     #[error("{tunnel:?} is no name of a tunnel: up to 64 of A-Z a-z 0-9 _ -")]
@@ -183,6 +173,10 @@ pub(crate) fn named(tunnel: &str) -> Result<(), PlaceError> {
         true => Ok(()),
         false => Err(PlaceError::Name { tunnel: tunnel.to_owned() }),
     }
+}
+
+fn who(process: Option<u32>) -> String {
+    process.map_or_else(|| "another process".to_owned(), |number| format!("process {number}"))
 }
 
 /// A user by name and number.
@@ -276,14 +270,10 @@ mod tests {
     }
 
     #[test]
-    fn one_run_at_a_time_and_no_place_that_others_can_write_to() {
+    fn a_place_that_others_can_write_to_is_none() {
         let home = tempfile::tempdir().unwrap();
         let places = Places { undo: home.path().join("a/undo"), runtime: home.path().join("b/run") };
-        let first = places.lock("nas").unwrap();
-        assert!(matches!(places.lock("nas"), Err(PlaceError::Running { .. })));
-        assert!(places.lock("other").is_ok());
-        drop(first);
-        assert!(places.lock("nas").is_ok());
+        places.make().unwrap();
         for name in ["", ".", "..", "a/b", "../undo/nas", "/etc/passwd", "a.lock", "a\nb"] {
             assert!(matches!(places.lock(name), Err(PlaceError::Name { .. })), "{name:?}");
         }

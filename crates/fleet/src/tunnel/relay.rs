@@ -193,7 +193,7 @@ pub(crate) async fn dial(to: &Endpoint) -> io::Result<Box<dyn Duplex>> {
 }
 
 async fn carry(stream: Box<dyn Near>, to: &Endpoint, links: Links, meter: &Meter) -> Result<(), String> {
-    let far = open(&*stream, to, links).await?;
+    let far = open(&*stream, to, links).await.map_err(|why| said(&why))?;
     copy(stream, far, meter).await;
     Ok(())
 }
@@ -207,7 +207,7 @@ async fn announce(
     // Whoever reads this knows where else to go, and need not wait for the next link.
     let link = links.borrow().clone();
     let far = match link {
-        Some(link) => open_on(&*link, &*stream, to).await,
+        Some(link) => open_on(&*link, &*stream, to).await.map_err(|why| said(&why)),
         None => Err("there is no connection to the host".to_owned()),
     };
     match far {
@@ -231,20 +231,27 @@ pub(crate) async fn open(
     near: &dyn Near,
     to: &Endpoint,
     mut links: Links,
-) -> Result<Box<dyn Duplex>, String> {
+) -> Result<Box<dyn Duplex>, Failure> {
     let link = within(PATIENCE, async { links.wait_for(Option::is_some).await.ok()?.clone() }).await;
     let link = link.ok().flatten();
-    let link = link.ok_or_else(|| format!("no connection within {} s", PATIENCE.as_secs()))?;
+    let link = link.ok_or_else(|| {
+        let detail = format!("no connection within {} s", PATIENCE.as_secs());
+        failure(Phase::Start, Reason::Lost, detail, None)
+    })?;
     open_on(&*link, near, to).await
 }
 
-async fn open_on(link: &dyn Link, near: &dyn Near, to: &Endpoint) -> Result<Box<dyn Duplex>, String> {
+async fn open_on(link: &dyn Link, near: &dyn Near, to: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
+    let failed = |reason, detail: String| Err(failure(Phase::Start, reason, detail, None));
     tokio::select! {
-        opened = within(OPENING, link.open(to)) => match opened {
-            Ok(opened) => opened.map_err(|why| said(&why)),
-            Err(_) => Err(format!("the host did not connect to {to} within {} s", OPENING.as_secs())),
-        },
-        () = gone(near) => Err(format!("whoever wanted to go to {to} hung up before the host had connected")),
+        opened = within(OPENING, link.open(to)) => opened.unwrap_or_else(|_| {
+            let detail = format!("the host did not connect to {to} within {} s", OPENING.as_secs());
+            failed(Reason::TimedOut, detail)
+        }),
+        () = gone(near) => {
+            let detail = format!("whoever wanted to go to {to} hung up before the host had connected");
+            failed(Reason::Stopped, detail)
+        }
     }
 }
 

@@ -16,7 +16,8 @@ use tokio::process::{Child, Command};
 use super::control::Control;
 use super::engine::{Engine, said};
 use super::journal::Journal;
-use super::place::{Lock, PlaceError, Places, boot, new_run};
+use super::lock::Lock;
+use super::place::{PlaceError, Places, boot, new_run};
 use super::processes::{self, RUN, STEP, Step};
 use super::status::Board;
 use super::stop::{Stop, is_foreground};
@@ -105,7 +106,7 @@ impl Run {
         let stop = Stop::install().map_err(begin("signals"))?;
         let run = new_run();
         let list = self.places.list(&name);
-        let journal = Journal::begin(&list, &undo::first_line(&name, &run, &boot()))
+        let journal = Journal::begin(&list, &undo::first_line(&name, &run, &boot(), &self.places.runtime))
             .map_err(begin("the list of what to undo"))?;
         let board = Arc::new(Board::new(self.tunnel.clone()));
         let control = Control::listen(&self.places, &name, Arc::clone(&board), stop.trigger())

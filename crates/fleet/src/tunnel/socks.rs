@@ -6,6 +6,7 @@ use logic::tunnel::socks::{LONGEST, Reply, Step, WELCOME, greeting, reply, reque
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::awake::within;
+use super::engine::said;
 use super::relay::{Links, Near, copy, open};
 use super::status::Meter;
 
@@ -25,8 +26,8 @@ pub(crate) async fn carry(mut stream: Box<dyn Near>, links: Links, meter: &Meter
     let mut far = match open(&*stream, &to, links).await {
         Ok(far) => far,
         Err(why) => {
-            let _ = stream.write_all(&reply(Reply::Refused)).await;
-            return Err(format!("{to}: {why}"));
+            let _ = stream.write_all(&reply(Reply::of(why.reason))).await;
+            return Err(format!("{to}: {}", said(&why)));
         }
     };
     stream.write_all(&reply(Reply::Succeeded)).await.map_err(|error| error.to_string())?;

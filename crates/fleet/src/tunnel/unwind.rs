@@ -4,11 +4,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use logic::tunnel::mounts::MountEntry;
 use logic::tunnel::plan::{Listen, MountPoint, Tunnel, Values, Way, is_name};
 use logic::tunnel::sequence::{Act, Manner, Mounting, Sequence};
 use logic::tunnel::undo::{self, Entry, Kind, Record};
 
-use super::journal::{self, Journal};
+use super::journal::{FoundError, Journal, Odd};
 use super::place::{PlaceError, Places, boot};
 use super::processes::{self, Step};
 use super::run::{Say, still};
@@ -37,6 +38,22 @@ pub enum UnwindError {
         /// Why.
         source: io::Error,
     },
+    /// What is there in place of the list was not written by a run of this user: nothing in it is run.
+    #[error("{} {how}: it is not the list of a run of ours, and nothing was done; look at it, and remove it", .path.display())]
+    NotOurs {
+        /// Where the list would be.
+        path: PathBuf,
+        /// What is wrong with it.
+        how: Odd,
+    },
+    /// The list is a copy of that of another tunnel, which may be running.
+    #[error("{} is the list of tunnel {tunnel}, and nothing was done; look at it, and remove it", .path.display())]
+    OtherTunnel {
+        /// The list.
+        path: PathBuf,
+        /// Whose it is.
+        tunnel: String,
+    },
     /// Steps that could not be undone; they stay on the list.
     #[error("{}", .0.join("; "))]
     Left(Vec<String>),
@@ -56,7 +73,8 @@ pub async fn unwind(
 /// Whether a run left something, or is at work.
 #[must_use]
 pub fn is_left(places: &Places, name: &str) -> bool {
-    is_name(name) && places.list(name).exists()
+    // A link that leads nowhere is in the way of the next run, too.
+    is_name(name) && std::fs::symlink_metadata(places.list(name)).is_ok()
 }
 
 /// The same for whoever has the lock.
@@ -68,17 +86,33 @@ pub(crate) async fn unwind_locked(
 ) -> Result<Unwound, UnwindError> {
     let path = places.list(name);
     let list = |source| UnwindError::List { path: path.clone(), source };
-    let Some(record) = journal::found(&path).map_err(list)? else { return Ok(Unwound::Nothing) };
-    let mut journal = Journal::reopen(&path).map_err(list)?;
-    let mut left = record.left_on(&boot());
-    if !record.damaged.is_empty() {
-        say(&format!(
-            "the list of what to undo is damaged (lines {:?}): undoing what the configuration has, too",
-            record.damaged
-        ));
-        left.extend(tunnel.into_iter().flat_map(of_configuration));
+    let found = Journal::found(&path).map_err(|error| match error {
+        FoundError::NotOurs(how) => UnwindError::NotOurs { path: path.clone(), how },
+        FoundError::Io(source) => list(source),
+    })?;
+    let Some((mut journal, record)) = found else { return Ok(Unwound::Nothing) };
+    if let Some(other) = record.tunnel.as_ref().filter(|tunnel| **tunnel != name) {
+        return Err(UnwindError::OtherTunnel { path, tunnel: other.clone() });
     }
+    // The sockets of that run are where it had its own directory.
+    let there =
+        Places { runtime: record.runtime.clone().unwrap_or(places.runtime.clone()), ..places.clone() };
+    let mut left = record.left_on(&boot());
     let mut problems = Vec::new();
+    match (record.damaged.as_slice(), tunnel) {
+        ([], _) => {}
+        ([first, ..], Some(tunnel)) => {
+            say(&format!(
+                "the list of what to undo is damaged from line {first} on: undoing what the configuration has, too"
+            ));
+            left.extend(of_configuration(tunnel));
+        }
+        ([first, ..], None) => problems.push(format!(
+            "the list of what to undo, {}, is damaged from line {first} on, and no configuration tells what else it may have \
+             begun: name the one that has this tunnel with --config, or look at what is mounted, and remove the list",
+            path.display()
+        )),
+    }
     for entry in left {
         let (kind, undone) = match &entry {
             Entry::Job => (Kind::Job, end_job(&record, say).await),
@@ -86,7 +120,7 @@ pub(crate) async fn unwind_locked(
             Entry::Forwards { sockets } => {
                 if let Some(run) = &record.run {
                     processes::kill_left(run, Step::Engine).await;
-                    let _ = std::fs::remove_dir_all(places.own(run));
+                    let _ = std::fs::remove_dir_all(there.own(run));
                 }
                 for socket in sockets {
                     // A live one has been taken over by somebody.
@@ -96,12 +130,17 @@ pub(crate) async fn unwind_locked(
             }
         };
         match undone {
-            Ok(()) if record.damaged.is_empty() => journal.write(&undo::undone(kind)).map_err(list)?,
+            Ok(()) if record.damaged.is_empty() => {
+                // On a disk that is full: what is undone once more does no harm, and what is not undone does.
+                if let Err(error) = journal.write(&undo::undone(kind)) {
+                    say(&format!("cannot write the list of what to undo: {error}"));
+                }
+            }
             Ok(()) => {}
             Err(why) => problems.push(why),
         }
     }
-    let _ = sys::socket::remove_stale_unix(&places.control(name));
+    let _ = sys::socket::remove_stale_unix(&there.control(name));
     if !problems.is_empty() {
         return Err(UnwindError::Left(problems));
     }
@@ -153,6 +192,11 @@ async fn end_job(record: &Record, say: &Say) -> Result<(), String> {
     Err(format!("the job of the earlier run does not end: process {}", left.join(", ")))
 }
 
+/// Whether both are the same thing mounted, as far as can be told: the kernel's numbers are used again.
+fn is_same(one: &MountEntry, other: &MountEntry) -> bool {
+    (&one.kind, &one.source) == (&other.kind, &other.source)
+}
+
 async fn unmount(record: &Record, entry: &Entry, say: &Say) -> Result<(), String> {
     let Entry::Mount { point, unmount, lazy } = entry else { return Ok(()) };
     let run = record.run.as_deref().unwrap_or_default();
@@ -160,9 +204,18 @@ async fn unmount(record: &Record, entry: &Entry, say: &Say) -> Result<(), String
         // A mount command that was still at work could mount in a moment.
         processes::end(run, Step::Mount, Duration::from_secs(10)).await;
     }
-    if let (Some(now), Some(then)) = (mount::mounted(point)?, &record.mounted)
-        && (&now.kind, &now.source) != (&then.kind, &then.source)
+    let all = mount::all_mounted(point)?;
+    if let (Some(now), Some(then)) = (all.last(), &record.mounted)
+        && !is_same(now, then)
     {
+        if all.iter().any(|it| is_same(it, then)) {
+            return Err(format!(
+                "{} has something else mounted over what this run mounted ({} of {}): unmount that, and unwind again",
+                point.display(),
+                now.kind,
+                now.source
+            ));
+        }
         say(&format!(
             "{} has something else mounted now ({} of {}): it is not ours, so it stays",
             point.display(),

@@ -5,18 +5,83 @@ use super::ending::{Core, Ending, Failure, Phase, Reason, Remote};
 use super::verdict::is_identity;
 
 /// What `ssh_config` says so that OpenSSH obeys the identities of `penstock host` and nothing else. `program` is our own, an
-/// absolute path, quoted as `ssh_config` wants it.
+/// absolute path, quoted as `ssh_config` wants it; `hearer` is told there why a host is refused.
 #[must_use]
-pub fn identity_options(program: &str) -> [String; 5] {
+pub fn identity_options(program: &str, hearer: Hearer) -> [String; 5] {
+    let hearer = match hearer {
+        Hearer::Person => "",
+        Hearer::Engine => " --engine",
+    };
     // %k is the name that was typed or HostKeyAlias: the identity. %H is made of the address, which proves nothing.
     let program = program.replace('%', "%%");
     [
-        format!("KnownHostsCommand {program} known-hosts --port %p %k %H %I %t %K"),
+        format!("KnownHostsCommand {program} known-hosts{hearer} --port %p %k %H %I %t %K"),
         "UserKnownHostsFile none".to_owned(),
         "GlobalKnownHostsFile none".to_owned(),
         "StrictHostKeyChecking yes".to_owned(),
         "UpdateHostKeys no".to_owned(),
     ]
+}
+
+/// Who reads on the standard error of `ssh` why `known-hosts` refuses a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hearer {
+    /// Whoever called `ssh`.
+    Person,
+    /// An engine of ours, which wants the reason, too.
+    Engine,
+}
+
+/// Why our `known-hosts` refuses a host, which `ssh` only says in words of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The group it belongs to.
+    pub reason: Reason,
+    /// What was found.
+    pub message: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+impl Refusal {
+    /// What `known-hosts` says on standard error.
+    #[must_use]
+    pub fn said(&self, hearer: Hearer) -> String {
+        let Self { reason, message, advice } = self;
+        match hearer {
+            Hearer::Person => format!("{OURS}{message}\n  {advice}\n"),
+            Hearer::Engine => format!("{OURS}{reason}: {message}\n  {advice}\n"),
+        }
+    }
+
+    /// Takes what was said to an engine out of all that came on standard error.
+    #[must_use]
+    pub fn take(said: &mut Vec<u8>) -> Option<Self> {
+        let mut at = 0;
+        while let Some(end) = memchr::memchr(b'\n', &said[at..]) {
+            let (line, rest) = (&said[at..at + end], &said[at + end + 1..]);
+            if let Some((reason, message)) = of_engine(line) {
+                let advice = rest.strip_prefix(b"  ").map(|rest| rest.split(|byte| *byte == b'\n').next());
+                let advice = advice.flatten().unwrap_or_default();
+                let taken = Self { reason, message, advice: shown(&String::from_utf8_lossy(advice)) };
+                let last = match advice.len() {
+                    0 => at + end + 1,
+                    length => (at + end + 1 + 2 + length + 1).min(said.len()),
+                };
+                said.drain(at..last);
+                return Some(taken);
+            }
+            at += end + 1;
+        }
+        None
+    }
+}
+
+fn of_engine(line: &[u8]) -> Option<(Reason, String)> {
+    let (word, message) = std::str::from_utf8(line).ok()?.strip_prefix(OURS)?.split_once(": ")?;
+    let reasons = [Reason::UnknownHost, Reason::KeyChanged, Reason::Impostor, Reason::KeyRefused];
+    let reason = reasons.into_iter().find(|reason| reason.word() == word)?;
+    Some((reason, shown(message)))
 }
 
 /// Follows the log of one `ssh`.
@@ -29,6 +94,8 @@ pub struct Log {
     detail: Option<String>,
     /// The name whose key was refused, as `ssh` looked it up.
     refused: Option<String>,
+    /// What our `known-hosts` said of it.
+    refusal: Option<Refusal>,
     status: Status,
 }
 
@@ -49,6 +116,7 @@ impl Default for Log {
             reason: None,
             detail: None,
             refused: None,
+            refusal: None,
             status: Status::None,
         }
     }
@@ -188,6 +256,11 @@ impl Log {
         }
     }
 
+    /// Our `known-hosts` refused the host. It counts if `ssh` ends before it is logged in.
+    pub fn refuse(&mut self, refusal: Refusal) {
+        self.refusal = Some(refusal);
+    }
+
     /// How the host ended, when `ssh` ended so.
     #[must_use]
     pub fn ending(&self, code: Option<i32>, signal: Option<i32>) -> Ending {
@@ -198,6 +271,11 @@ impl Log {
                 return Ending::Signalled { signal: "unknown".to_owned(), core: Core::None };
             }
             _ => {}
+        }
+        if let Some(refusal) = self.refusal.clone().filter(|_| self.phase < Phase::Authenticate) {
+            let Refusal { reason, message, advice } = refusal;
+            let (phase, remote) = (Phase::Identity, self.remote());
+            return Ending::Failed(Failure { phase, reason, detail: message, advice: Some(advice), remote });
         }
         let refused = self.reason == Some(Reason::ChannelRefused);
         let ran = self.remote() != Remote::NeverStarted;
@@ -241,7 +319,7 @@ impl Log {
 
 /// Without control characters, and not endless.
 fn shown(line: &str) -> String {
-    line.chars().filter(|c| !c.is_control()).take(300).collect()
+    line.chars().filter(|c| !c.is_control()).take(600).collect()
 }
 
 /// The ending of a program that takes the place of `ssh`: nothing but its status is known.
@@ -323,6 +401,7 @@ pub enum Scarce {
     No,
 }
 
+const OURS: &str = "penstock: ";
 const UNCLEAR_255: &str = "exit code 255: ssh itself failed, or the command ended so";
 const BY_SIGNAL: &str = "ssh was ended by signal ";
 const CANNOT_START: &str = "cannot start ";
@@ -440,6 +519,35 @@ mod tests {
             "Host key for [h]:2222 has changed and you have requested strict checking; it showed SHA256:abc+/d"
         );
         assert!(failure.advice.is_some_and(|advice| advice.starts_with("penstock host why h says")));
+    }
+
+    #[test]
+    fn what_known_hosts_says_to_an_engine_is_the_reason_and_nothing_else_is_taken() {
+        let refusal = Refusal {
+            reason: Reason::Impostor,
+            message: "answered as db1, not web2; nothing was sent".to_owned(),
+            advice: "look".to_owned(),
+        };
+        let told = refusal.said(Hearer::Engine);
+        for (before, after) in [("", ""), ("a\n\n", "  b\nc"), ("penstock: other: x\n", "\n")] {
+            let mut said = format!("{before}{told}{after}").into_bytes();
+            assert_eq!(Refusal::take(&mut said), Some(refusal.clone()));
+            assert_eq!(String::from_utf8(said).unwrap(), format!("{before}{after}"));
+        }
+        let mut said = refusal.said(Hearer::Person).into_bytes();
+        assert_eq!((Refusal::take(&mut said), said.is_empty()), (None, false));
+        let mut cut = told.as_bytes()[..told.len() - 6].to_vec();
+        assert_eq!(Refusal::take(&mut cut).map(|it| it.advice), Some(String::new()));
+        let log = "debug1: Connection established.\nNo ED25519 host key is known for h and you have requested strict checking.\n";
+        for (more, reason) in
+            [("", Reason::Impostor), ("debug1: SSH2_MSG_NEWKEYS received\n", Reason::UnknownHost)]
+        {
+            let mut told = Log::default();
+            told.feed(format!("{log}{more}").as_bytes());
+            told.refuse(refusal.clone());
+            let Ending::Failed(failure) = told.ending(Some(255), None) else { panic!() };
+            assert_eq!((failure.reason, failure.remote), (reason, Remote::NeverStarted));
+        }
     }
 
     #[test]

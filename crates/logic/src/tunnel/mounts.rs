@@ -16,10 +16,12 @@ pub struct MountEntry {
     pub source: String,
 }
 
-/// The mount on top at a path. Lines that are not understood are passed over: they are of other mounts.
+/// What is mounted at a path, one over the other: the last one is on top. Lines that are not understood are passed over: they are
+/// of other mounts.
 #[must_use]
-pub fn mounted_at(mountinfo: &[u8], point: &Path) -> Option<MountEntry> {
-    mountinfo.split(|byte| *byte == b'\n').filter_map(entry).rfind(|entry| entry.point == point)
+pub fn mounted_at(mountinfo: &[u8], point: &Path) -> Vec<MountEntry> {
+    let all = mountinfo.split(|byte| *byte == b'\n').filter_map(entry);
+    all.filter(|entry| entry.point == point).collect()
 }
 
 fn entry(line: &[u8]) -> Option<MountEntry> {
@@ -77,13 +79,14 @@ mod tests {
         nonsense\n46 22 0:41 / /broken rw\n";
 
     #[test]
-    fn the_mount_on_top_is_found_whatever_its_path_holds() {
-        let found = mounted_at(INFO, Path::new("/mnt/my nas")).unwrap();
-        assert_eq!((found.id, found.kind.as_str(), found.source.as_str()), (45, "tmpfs", "none"));
-        assert_eq!(mounted_at(INFO, Path::new("/")).unwrap().kind, "ext4");
-        assert_eq!(mounted_at(INFO, Path::new("/mnt")), None);
-        assert_eq!(mounted_at(INFO, Path::new("/broken")), None);
-        assert_eq!(mounted_at(b"\\", Path::new("/")), None);
+    fn mounts_are_found_in_their_order_whatever_their_path_holds() {
+        let found = mounted_at(INFO, Path::new("/mnt/my nas"));
+        let found: Vec<_> = found.iter().map(|it| (it.id, it.kind.as_str(), it.source.as_str())).collect();
+        assert_eq!(found, [(44, "fuse.sshfs", "nas:/a b"), (45, "tmpfs", "none")]);
+        assert_eq!(mounted_at(INFO, Path::new("/"))[0].kind, "ext4");
+        assert_eq!(mounted_at(INFO, Path::new("/mnt")), []);
+        assert_eq!(mounted_at(INFO, Path::new("/broken")), []);
+        assert_eq!(mounted_at(b"\\", Path::new("/")), []);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::plan::Endpoint;
+use crate::fleet::ending::Reason;
 
 /// What to do with the bytes so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,12 +87,32 @@ pub enum Reply {
     Succeeded,
     /// Something failed.
     General,
-    /// The far end could not, or would not, connect.
+    /// The far end may not connect for us.
+    Forbidden,
+    /// The far end cannot reach it, or the name has no address there.
+    Unreachable,
+    /// Nobody listens there.
     Refused,
+    /// Nobody answered in time.
+    Late,
     /// Not CONNECT.
     Command,
     /// Neither an address nor a name.
     AddressType,
+}
+
+impl Reply {
+    /// The answer where there is no connection, for this reason.
+    #[must_use]
+    pub fn of(reason: Reason) -> Self {
+        match reason {
+            Reason::NoAddress | Reason::Unreachable => Self::Unreachable,
+            Reason::Refused => Self::Refused,
+            Reason::TimedOut => Self::Late,
+            Reason::ChannelRefused => Self::Forbidden,
+            _ => Self::General,
+        }
+    }
 }
 
 /// The message. The bound address is left at zero, as the far end does not tell it.
@@ -100,7 +121,11 @@ pub fn reply(reply: Reply) -> Vec<u8> {
     let code = match reply {
         Reply::Succeeded => 0,
         Reply::General => 1,
+        Reply::Forbidden => 2,
+        Reply::Unreachable => 4,
         Reply::Refused => 5,
+        // "TTL expired", which is the nearest.
+        Reply::Late => 6,
         Reply::Command => 7,
         Reply::AddressType => 8,
     };

@@ -61,10 +61,11 @@ impl Kind {
 }
 
 /// The first line: whose list this is. `run` is in the environment of every process that the run starts; `boot` names
-/// the boot of the machine (`/proc/sys/kernel/random/boot_id`): mounts and processes do not outlive it.
+/// the boot of the machine (`/proc/sys/kernel/random/boot_id`): mounts and processes do not outlive it. `runtime` is the
+/// directory of the run's sockets.
 #[must_use]
-pub fn first_line(tunnel: &str, run: &str, boot: &str) -> String {
-    line(&[MAGIC, "1", tunnel, run, boot])
+pub fn first_line(tunnel: &str, run: &str, boot: &str, runtime: &Path) -> String {
+    sealed([MAGIC, "1", tunnel, run, boot, &escape(runtime)].join(" "))
 }
 
 /// Before a step.
@@ -99,8 +100,12 @@ pub fn undone(kind: Kind) -> String {
 /// A list as it was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
+    /// The tunnel; `None` when the first line is damaged.
+    pub tunnel: Option<String>,
     /// The run; `None` when the first line is damaged.
     pub run: Option<String>,
+    /// Where its sockets are; `None` when the first line is damaged, or of an earlier version.
+    pub runtime: Option<PathBuf>,
     /// The boot of the machine; `None` when the first line is damaged.
     pub boot: Option<String>,
     /// What is left to undo, in the order in which to do so.
@@ -116,15 +121,16 @@ impl Record {
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let mut record = Self::default();
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        if bytes.is_empty() {
-            return record;
-        }
-        for (at, line) in bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate().take(MOST_LINES) {
+        let whole = whole_lines(bytes);
+        for (at, line) in bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate() {
             let fits = opened(line).is_some_and(|words| record.enter(at, &words));
             if !fits {
                 record.damaged.push(at + 1);
             }
+        }
+        // What was cut off here may have been anything; and no beginning of a first line is anything else.
+        if bytes.len() > LONGEST || (whole == 0 && !is_beginning(bytes)) {
+            record.damaged.push(1 + bytes[..whole].iter().filter(|byte| **byte == b'\n').count());
         }
         record.left.reverse();
         record
@@ -142,10 +148,14 @@ impl Record {
     fn enter(&mut self, at: usize, words: &[String]) -> bool {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words.as_slice() {
-            [MAGIC, "1", _, run, boot] if at == 0 => {
+            [MAGIC, "1", tunnel, run, boot, runtime @ ..] if at == 0 && is_run(run) && runtime.len() <= 1 => {
+                self.tunnel = Some((*tunnel).to_owned());
                 self.run = Some((*run).to_owned());
                 self.boot = Some((*boot).to_owned());
+                self.runtime = runtime.first().map(PathBuf::from).filter(|path| path.is_absolute());
             }
+            // Without it nobody knows whose the rest is.
+            _ if at == 0 => return false,
             ["+", "forwards", sockets @ ..] => {
                 let sockets = sockets.iter().map(PathBuf::from).collect();
                 self.left.push(Entry::Forwards { sockets });
@@ -188,8 +198,25 @@ impl Record {
 }
 
 const MAGIC: &str = "penstock-undo";
-/// A list has a dozen lines.
-const MOST_LINES: usize = 1000;
+
+/// A list is a few hundred bytes: what is longer is damaged.
+pub const LONGEST: usize = 1 << 20;
+
+/// Where the last line ends that was written whole.
+#[must_use]
+pub fn whole_lines(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+}
+
+/// Whether a first line may begin so, of which more was to come.
+fn is_beginning(bytes: &[u8]) -> bool {
+    bytes.iter().zip(MAGIC.as_bytes()).all(|(is, wanted)| is == wanted)
+}
+
+/// Whether this names a run. It becomes the name of a directory, which is removed.
+fn is_run(word: &str) -> bool {
+    (1..=32).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
 
 fn line(words: &[&str]) -> String {
     let words: Vec<_> = words.iter().map(|word| escape(Path::new(word))).collect();
@@ -253,7 +280,7 @@ mod tests {
             source: "127.0.0.1:/a b".into(),
         };
         [
-            first_line("nas", "r1", "b1"),
+            first_line("nas", "r1", "b1", Path::new("/run/a b")),
             begun(&forwards()),
             begun(&mount()),
             mounted(&seen),
@@ -268,6 +295,7 @@ mod tests {
         assert_eq!(record.left, [Entry::Job, mount(), forwards()]);
         assert_eq!(record.mounted.as_ref().map(|it| it.source.as_str()), Some("127.0.0.1:/a b"));
         assert_eq!((record.run.as_deref(), record.damaged.len()), (Some("r1"), 0));
+        assert_eq!((record.tunnel.as_deref(), record.runtime), (Some("nas"), Some("/run/a b".into())));
         let undone = full() + &undone(Kind::Job) + &undone(Kind::Mount);
         let record = Record::parse(undone.as_bytes());
         assert_eq!((record.left, record.mounted), (vec![forwards()], None));
@@ -300,6 +328,34 @@ mod tests {
         let garbage = Record::parse(b"\xff\xfe\n\n + job\n- job ~00000000\n");
         assert_eq!((garbage.damaged.len(), garbage.left.len()), (4, 0));
         assert_eq!(Record::parse(b""), Record::default());
+    }
+
+    #[test]
+    fn a_list_that_does_not_say_whose_it_is_or_never_ends_is_damaged() {
+        let text = full();
+        let (first, rest) = text.split_at(text.find('\n').unwrap() + 1);
+        assert_eq!(Record::parse(rest.as_bytes()).damaged, [1]);
+        // Its name becomes that of a directory, which is removed.
+        for run in ["", "..", "../a", "/etc", "a/b"] {
+            let record = Record::parse(first_line("nas", run, "b1", Path::new("/run")).as_bytes());
+            assert_eq!((record.run, record.damaged), (None, vec![1]), "{run:?}");
+        }
+        assert_eq!(Record::parse(&[0; 40]).damaged, [1]);
+        assert_eq!(Record::parse(&first.as_bytes()[..5]).damaged, [0; 0]);
+        // The last of very many lines counts, and what is beyond the limit is missed.
+        let mut long = first.to_owned();
+        while long.len() + 100 < LONGEST {
+            long += &(begun(&Entry::Job) + &undone(Kind::Job));
+        }
+        long += &begun(&mount());
+        assert_eq!(Record::parse(long.as_bytes()).left, [mount()]);
+        long += &begun(&Entry::Job).repeat(20);
+        let cut = Record::parse(&long.as_bytes()[..=LONGEST]);
+        assert_eq!((cut.damaged.len(), cut.left.last()), (1, Some(&mount())));
+        // As versions before this one wrote it.
+        let earlier = line(&[MAGIC, "1", "nas", "r1", "b1"]);
+        let record = Record::parse(earlier.as_bytes());
+        assert_eq!((record.run.as_deref(), record.runtime, record.damaged.len()), (Some("r1"), None, 0));
     }
 
     #[test]

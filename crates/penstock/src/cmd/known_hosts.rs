@@ -1,7 +1,7 @@
 //! `penstock known-hosts`: identities for OpenSSH's `KnownHostsCommand`.
 
 use clap::Args;
-use logic::fleet::openssh::identity_options;
+use logic::fleet::openssh::{Hearer, Refusal, identity_options};
 use logic::identity::{Index, Name, Question, SshfpAnswer, Verdict, decide, lines_about, offered};
 use logic::ssh::config::Asked;
 use ssh::identity::{Places, Store};
@@ -34,6 +34,9 @@ pub struct Arguments {
     /// The port that ssh connects to (%p) [default: that of NAME, else 22]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
+    /// An engine of ours reads why a host is refused
+    #[arg(long, hide = true)]
+    engine: bool,
     /// Print the lines to paste into ~/.ssh/config
     #[arg(long, conflicts_with = "name")]
     stanza: bool,
@@ -55,7 +58,7 @@ The name is the identity: %k is what somebody typed, and %H what ssh_config or t
 /// Prints the lines.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.stanza {
-        let lines: String = stanza()?.iter().map(|line| format!("    {line}\n")).collect();
+        let lines: String = stanza(Hearer::Person)?.iter().map(|line| format!("    {line}\n")).collect();
         // The file that this is added to may end in the middle of a line.
         return print(&format!("\n{STANZA_HEAD}Host *\n{lines}"));
     }
@@ -113,7 +116,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 Some(target) => target.advice(reason, advice),
                 None => advice,
             };
-            complain(&format!("penstock: {}\n  {}\n", plain(&message), plain(&advice)));
+            let hearer = if arguments.engine { Hearer::Engine } else { Hearer::Person };
+            complain(&Refusal { reason, message: plain(&message), advice: plain(&advice) }.said(hearer));
         }
     }
     write(&lines_about(&index, name, port, pattern))
@@ -136,12 +140,12 @@ pub fn options() -> Result<Vec<String>, Failure> {
     if store.load().map_err(Failure::usage)?.is_empty() {
         return Ok(Vec::new());
     }
-    Ok(stanza()?.into_iter().collect())
+    Ok(stanza(Hearer::Engine)?.into_iter().collect())
 }
 
-fn stanza() -> Result<[String; 5], Failure> {
+fn stanza(hearer: Hearer) -> Result<[String; 5], Failure> {
     // ssh wants an absolute path.
-    Ok(identity_options(&quote(&std::env::current_exe()?)))
+    Ok(identity_options(&quote(&std::env::current_exe()?), hearer))
 }
 
 fn write(lines: &[String]) -> Result<(), Failure> {

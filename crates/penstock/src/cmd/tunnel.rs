@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use fleet::tunnel::engine::Engine;
 use fleet::tunnel::{
-    Asked, Asking, Native, OpenSsh, Patience, Places, Run, RunError, Say, Status, UnwindError, Unwound, Work,
-    ask, is_left, unwind,
+    Asked, Asking, Native, OpenSsh, Patience, PlaceError, Places, Run, RunError, Say, Status, UnwindError,
+    Unwound, Work, ask, is_left, unwind,
 };
 use logic::tunnel::plan::{Tunnel, is_name};
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
@@ -20,9 +20,11 @@ use crate::load;
 use crate::output::{Failure, complain, plain, plain_json, plain_lines, print};
 
 mod background;
+mod log;
 mod table;
 
 use background::detach;
+use log::Log;
 use table::table;
 
 /// Tunnels over SSH: bring one up, prove it, run a job through it, take everything down in order
@@ -160,7 +162,8 @@ fn carry_out_command(
             let patience = if *once { Patience::Once } else { Patience::Keep };
             let asking = if *background { Asking::Nobody } else { Asking::Person };
             let engine = engine(place.engine, asking)?;
-            let verdict = runtime.block_on(carry_out(places, tunnel, engine, Work::Hold, patience))?;
+            let say = if *background { logger(places, name) } else { teller(name) };
+            let verdict = runtime.block_on(carry_out(places, tunnel, engine, Work::Hold, patience, say))?;
             ended_before(&verdict, 1)
         }
         What::Down { name } => runtime.block_on(down(places, name)),
@@ -177,8 +180,14 @@ fn carry_out_command(
                 (job, _) => job.to_vec(),
             };
             let engine = engine(place.engine, Asking::Person)?;
-            let verdict =
-                runtime.block_on(carry_out(places, tunnel, engine, Work::Job(job), Patience::Once))?;
+            let verdict = runtime.block_on(carry_out(
+                places,
+                tunnel,
+                engine,
+                Work::Job(job),
+                Patience::Once,
+                teller(name),
+            ))?;
             match verdict.exit_code() {
                 0 => Ok(()),
                 code => Err(Failure::Status(code)),
@@ -201,15 +210,15 @@ fn engine(carrier: Carrier, asking: Asking) -> Result<Arc<dyn Engine>, Failure> 
     })
 }
 
-/// A run from beginning to end, told on standard error.
+/// A run from beginning to end.
 async fn carry_out(
     places: &Places,
     tunnel: Tunnel,
     engine: Arc<dyn Engine>,
     work: Work,
     patience: Patience,
+    say: Say,
 ) -> Result<Verdict, Failure> {
-    let say = teller(&tunnel.name);
     let (name, begun) = (tunnel.name.clone(), work.clone());
     let run = Run { tunnel, engine, places: places.clone(), work, patience, say: Arc::clone(&say) };
     let verdict = match run.to_the_end().await {
@@ -247,7 +256,7 @@ async fn check(places: &Places, tunnel: Tunnel, engine: Carrier) -> Result<(), F
         return if status.is_well() { Ok(()) } else { Err(Failure::Status(1)) };
     }
     let engine = self::engine(engine, Asking::Person)?;
-    let verdict = carry_out(places, tunnel, engine, Work::Check, Patience::Once).await?;
+    let verdict = carry_out(places, tunnel, engine, Work::Check, Patience::Once, teller(&name)).await?;
     ended_before(&verdict, 1)
 }
 
@@ -321,32 +330,37 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
     }
 }
 
-async fn unwind_all(places: &Places, config: Option<&PathBuf>, name: Option<&str>) -> Result<(), Failure> {
+async fn unwind_all(places: &Places, config: Option<&PathBuf>, only: Option<&str>) -> Result<(), Failure> {
     // It only helps, so that a broken one is no obstacle, unless it was asked for.
     let tunnels = match (tunnels(config), config) {
         (Ok(tunnels), _) => tunnels,
         (Err(failure), Some(_)) => return Err(failure),
         (Err(_), None) => Vec::new(),
     };
-    let names = match name {
+    let names = match only {
         Some(name) => vec![name.to_owned()],
         None => places.known().map_err(|error| Failure::runtime(with_causes(&error)))?,
     };
     let mut failed = false;
     let mut undone = false;
+    let mut busy = false;
     for name in names.iter().filter(|name| is_left(places, name)) {
         let tunnel = tunnels.iter().find(|tunnel| *tunnel.name == **name);
         match unwind(places, name, tunnel, &teller(name)).await {
             Ok(Unwound::Undone) => undone = true,
             Ok(Unwound::Nothing) => {}
-            Err(error @ UnwindError::Place(_)) => complain(&format!("{}\n", plain(&with_causes(&error)))),
+            // Of all tunnels, those that run are none of its business.
+            Err(error @ UnwindError::Place(PlaceError::Running { .. })) if only.is_none() => {
+                complain(&format!("{}\n", plain(&with_causes(&error))));
+                busy = true;
+            }
             Err(error) => {
                 complain(&format!("error: tunnel {name}: {}\n", plain(&with_causes(&error))));
                 failed = true;
             }
         }
     }
-    match (failed, undone) {
+    match (failed, undone || busy) {
         (true, _) => Err(Failure::Status(1)),
         (false, true) => Ok(()),
         (false, false) => print("nothing is left to undo\n"),
@@ -385,6 +399,16 @@ fn tunnels(config: Option<&PathBuf>) -> Result<Vec<Tunnel>, Failure> {
 fn teller(name: &str) -> Say {
     let name = name.to_owned();
     Arc::new(move |line| complain(&format!("tunnel {name}: {}\n", plain(line))))
+}
+
+/// The same in the background, where nobody throws away what is old.
+fn logger(places: &Places, name: &str) -> Say {
+    let (say, log) = (teller(name), Log::new(places, name));
+    Arc::new(move |line| {
+        say(line);
+        // If it cannot be done now, it is done after another line.
+        let _ = log.renew();
+    })
 }
 
 fn with_causes(error: &dyn std::error::Error) -> String {

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::log::Log;
 use super::table::table;
 use super::{asked, with_causes};
 use crate::output::{Failure, complain, plain_lines, print};
@@ -24,10 +24,10 @@ pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
         return Err(Failure::runtime(format!("tunnel {name} is up already")));
     }
     places.make().map_err(|error| Failure::runtime(with_causes(&error)))?;
-    let log = places.undo.join(format!("{name}.log"));
-    let failed = |error| Failure::runtime(format!("cannot write to {}: {error}", log.display()));
-    let said = File::create(&log).map_err(failed)?;
-    let mut says = Says { file: File::open(&log).map_err(failed)?, rest: Vec::new() };
+    let log = Log::new(places, name);
+    let failed = |error| Failure::runtime(format!("cannot write to {}: {error}", log.path().display()));
+    let said = log.begin().map_err(failed)?;
+    let mut says = Says { file: File::open(log.path()).map_err(failed)?, rest: Vec::new() };
     let mut ends = Ends::install()?;
     let program = std::env::current_exe()?;
     let arguments = std::env::args_os().skip(1).map(|argument| match argument == "--detach" {
@@ -44,7 +44,8 @@ pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
         says.tell();
         if let Some(status) = child.try_wait()? {
             says.tell();
-            remove(&log);
+            // All of it has been told; left behind, it would only be old.
+            let _ = std::fs::remove_file(log.path());
             let own = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
             return Err(Failure::Status(ended_by.or(own).unwrap_or(1)));
         }
@@ -57,7 +58,7 @@ pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
             complain(&format!(
                 "tunnel {name}: runs in the background: process {}, which writes to {}; `penstock tunnel down {name}` ends it\n",
                 status.process,
-                log.display()
+                log.path().display()
             ));
             return print(&plain_lines(&table(&status)));
         }
@@ -115,11 +116,6 @@ impl Says {
             complain(&plain_lines(&String::from_utf8_lossy(&lines)));
         }
     }
-}
-
-fn remove(log: &Path) {
-    // All of it has been told; left behind, it would only be old.
-    let _ = std::fs::remove_file(log);
 }
 
 const LOOK: Duration = Duration::from_millis(30);

@@ -16,7 +16,7 @@ pub fn table(status: &Status) -> String {
         let _ = writeln!(out, "  mounted   {}", plain(mounted));
     }
     if let Some(error) = &status.error {
-        let when = when(status.error_age, status.error_mended);
+        let when = when(status.error_age, State::of(status.error_mended));
         let _ = writeln!(out, "  last loss {when}: {}", plain(error));
     }
     let width = status.forwards.iter().map(|forward| forward.name.len()).max().unwrap_or(0).max(9);
@@ -40,7 +40,7 @@ pub fn table(status: &Status) -> String {
             "", forward.open, forward.total, forward.sent, forward.received
         );
         if let Some(error) = &forward.error {
-            let when = when(forward.error_age, forward.error_mended);
+            let when = when(forward.error_age, State::of(forward.error_mended));
             let _ = writeln!(out, "  {:width$} last error {when}: {}", "", plain(error));
         }
     }
@@ -67,10 +67,26 @@ fn connection(status: &Status) -> String {
     }
 }
 
+/// How it went after something had gone wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Mended,
+    Open,
+}
+
+impl State {
+    fn of(mended: bool) -> Self {
+        if mended { Self::Mended } else { Self::Open }
+    }
+}
+
 /// When something went wrong, and whether it went well since.
-fn when(age: Option<f64>, mended: bool) -> String {
+fn when(age: Option<f64>, state: State) -> String {
     let ago = age.map_or_else(|| "some time ago".to_owned(), |age| format!("{} ago", spoken(age)));
-    if mended { format!("{ago}, well since") } else { ago }
+    match state {
+        State::Mended => format!("{ago}, well since"),
+        State::Open => ago,
+    }
 }
 
 fn way(forward: &ForwardStatus) -> String {

@@ -1,0 +1,79 @@
+//! The right to work on a tunnel: one process has it at a time, until it ends. The file names that process, and stays.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use super::place::{PlaceError, Places, named};
+
+/// Held while a tunnel runs, or is unwound.
+#[derive(Debug)]
+pub struct Lock {
+    _lock: Flock<File>,
+}
+
+impl Places {
+    /// Takes the right to work on a tunnel.
+    ///
+    /// # Errors
+    /// Another process has it, or there is no place to work in.
+    pub fn lock(&self, tunnel: &str) -> Result<Lock, PlaceError> {
+        named(tunnel)?;
+        self.make()?;
+        let path = self.undo.join(format!("{tunnel}.lock"));
+        let failed = |source| PlaceError::Io { doing: "open", path: path.clone(), source };
+        let file =
+            OpenOptions::new().create(true).truncate(false).write(true).read(true).mode(0o600).open(&path);
+        match Flock::lock(file.map_err(failed)?, FlockArg::LockExclusiveNonblock) {
+            Ok(mut lock) => {
+                // It only helps who looks for us: a disk that is full is no reason to stop.
+                let _ = lock.set_len(0);
+                let _ = lock.rewind().and_then(|()| writeln!(lock, "{}", std::process::id()));
+                Ok(Lock { _lock: lock })
+            }
+            Err((_, Errno::EWOULDBLOCK)) => {
+                Err(PlaceError::Running { tunnel: tunnel.to_owned(), process: self.holder(tunnel) })
+            }
+            Err((_, errno)) => Err(PlaceError::Io { doing: "lock", path, source: errno.into() }),
+        }
+    }
+
+    /// The process that works on a tunnel, if one does. Nothing is locked to find out, as that would keep another one from it.
+    pub(crate) fn holder(&self, tunnel: &str) -> Option<u32> {
+        let path = self.undo.join(format!("{tunnel}.lock"));
+        let inode = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?.ino();
+        let process = fs::read_to_string(&path).ok()?.trim().parse().ok()?;
+        // proc_locks(5): number, kind, ADVISORY, WRITE, process, device and inode. The device may be another number than that
+        // of the file.
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        let held = locks.lines().any(|line| {
+            let mut words = line.split_whitespace().skip(4);
+            words.next() == Some(&format!("{process}"))
+                && words.next().and_then(|at| at.rsplit(':').next()) == Some(&format!("{inode}"))
+        });
+        held.then_some(process)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_at_a_time_has_it_and_is_known_as_long() {
+        let home = tempfile::tempdir().unwrap();
+        let places = Places { undo: home.path().join("a/undo"), runtime: home.path().join("b/run") };
+        assert_eq!(places.holder("nas"), None);
+        let first = places.lock("nas").unwrap();
+        let own = Some(std::process::id());
+        assert!(matches!(places.lock("nas"), Err(PlaceError::Running { process, .. }) if process == own));
+        assert_eq!((places.holder("nas"), places.holder("other")), (own, None));
+        assert!(places.lock("other").is_ok());
+        drop(first);
+        assert_eq!(places.holder("nas"), None);
+        assert!(places.lock("nas").is_ok());
+    }
+}

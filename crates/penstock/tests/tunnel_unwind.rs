@@ -1,0 +1,217 @@
+//! `penstock tunnel unwind` and what it may find in place of a list that a run has left.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use logic::tunnel::mounts::MountEntry;
+use logic::tunnel::undo::{Entry, begun, first_line, mounted};
+use support::tunnel::Place;
+use support::{eventually, secs};
+
+/// A place with a tunnel `t` that mounts on `point`, and an empty directory for lists.
+fn place() -> Place {
+    let place = Place::new();
+    fs::create_dir(place.path("point")).unwrap();
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\nmount-point = \"$D/point\"\nmount = [\"false\"]\nunmount = [\"umount\", \"$D/point\"]\n\
+         [tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    place.run(&["check", "t"]).code(0);
+    place
+}
+
+fn list_of(place: &Place, tunnel: &str) -> PathBuf {
+    place.path("state/penstock/undo").join(tunnel)
+}
+
+/// The list of a run of `t` that has mounted, and was killed then; `unmount` is what it would run.
+fn list(place: &Place, unmount: &[&str]) -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let point = place.path("point");
+    [
+        first_line("t", "t0000abcd", boot.trim(), &place.path("run/penstock")),
+        begun(&Entry::Forwards { sockets: vec![place.path("near.sock")] }),
+        begun(&Entry::Mount { point: point.clone(), unmount: owned(unmount), lazy: owned(&["false"]) }),
+        mounted(&MountEntry { id: 1, point, kind: "tmpfs".into(), source: "ours".into() }),
+    ]
+    .concat()
+}
+
+fn mount(source: &str, point: &Path) {
+    let status = Command::new("mount").args(["-t", "tmpfs", source]).arg(point).status().unwrap();
+    assert!(status.success());
+}
+
+fn umount(point: &Path) {
+    assert!(Command::new("umount").arg(point).status().unwrap().success());
+}
+
+#[test]
+fn what_no_run_of_ours_has_written_is_neither_worked_off_nor_touched() {
+    let place = place();
+    let at = list_of(&place, "t");
+    let text = list(&place, &["touch", &place.shown("ran")]);
+    mount("ours", &place.path("point"));
+    let file = |mode, owner| {
+        fs::write(&at, &text).unwrap();
+        fs::set_permissions(&at, fs::Permissions::from_mode(mode)).unwrap();
+        chown(&at, Some(owner), None).unwrap();
+    };
+    place.write("precious", "precious");
+    place.write("theirs", &text);
+    let own = nix::unistd::geteuid().as_raw();
+    let cases: [(&dyn Fn(), &str); 7] = [
+        (&|| symlink(place.path("precious"), &at).unwrap(), "is a link or a directory"),
+        (&|| symlink(place.path("theirs"), &at).unwrap(), "is a link or a directory"),
+        (&|| symlink(place.path("nowhere"), &at).unwrap(), "is a link or a directory"),
+        (&|| fs::create_dir(&at).unwrap(), "is a link or a directory"),
+        (&|| nix::unistd::mkfifo(&at, nix::sys::stat::Mode::S_IRWXU).unwrap(), "is a link or a directory"),
+        (&|| file(0o622, own), "can be written to by others (mode 0622)"),
+        (&|| file(0o600, 65_534), "(uid 65534), and we are "),
+    ];
+    for (make, why) in cases {
+        make();
+        place.run(&["unwind"]).code(1).says(why).says("look at it, and remove it");
+        place.run(&["with", "t", "--", "true"]).code(125).says(why);
+        assert!(fs::symlink_metadata(&at).is_ok(), "{why}");
+        fs::remove_file(&at).or_else(|_| fs::remove_dir(&at)).unwrap();
+    }
+    assert_eq!(fs::read_to_string(place.path("precious")).unwrap(), "precious");
+    assert_eq!(fs::read_to_string(place.path("theirs")).unwrap(), text);
+    // A list that somebody has copied: the run of the other tunnel may be at work.
+    fs::write(list_of(&place, "u"), &text).unwrap();
+    place.run(&["unwind"]).code(1).says("is the list of tunnel t, and nothing was done");
+    fs::remove_file(list_of(&place, "u")).unwrap();
+    assert!(!place.path("ran").exists());
+    umount(&place.path("point"));
+    place.is_clean();
+}
+
+#[test]
+fn a_list_cut_anywhere_is_worked_off_and_removed() {
+    let place = place();
+    let text = list(&place, &["umount", &place.shown("point")]);
+    let seen = text.find("= mounted").unwrap();
+    for cut in (0..text.len()).step_by(17) {
+        // From there on the mount command may have been at work.
+        let whole = text[..cut].rfind('\n').map_or(0, |end| end + 1);
+        if whole >= seen {
+            mount("ours", &place.path("point"));
+        }
+        fs::write(list_of(&place, "t"), &text[..cut]).unwrap();
+        place.run(&["unwind"]).code(0).says("what an earlier run left is undone");
+        assert!(!place.is_mounted(&place.path("point")), "{cut}");
+        place.is_clean();
+    }
+}
+
+#[test]
+fn a_list_that_is_damaged_stays_until_a_configuration_tells_the_rest() {
+    let place = place();
+    let at = list_of(&place, "t");
+    let text = list(&place, &["umount", &place.shown("point")]);
+    let (first, rest) = text.split_at(text.find('\n').unwrap() + 1);
+    place.write("empty.toml", "");
+    place.write(
+        "other.toml",
+        "[tunnel.u]\nhost = \"far\"\n[tunnel.u.forward.db]\nconnect = \"127.0.0.1:1\"\n",
+    );
+    let other = place.shown("other.toml");
+    let long = [first.as_bytes(), &vec![b'x'; 2 << 20], rest.as_bytes()].concat();
+    let binary: Vec<u8> = (0..5000u32).map(|n| (n * n % 253) as u8).collect();
+    for (turn, (bytes, line)) in
+        [(binary, 1), (rest.as_bytes().to_vec(), 1), (long, 2), (vec![0; 100], 1)].into_iter().enumerate()
+    {
+        mount("ours", &place.path("point"));
+        fs::write(&at, &bytes).unwrap();
+        let ran = place.run(&["unwind", "t", "--config", &other]);
+        ran.code(1).says(&format!("is damaged from line {line} on, and no configuration tells"));
+        assert!(fs::read(&at).unwrap() == bytes, "{line}");
+        place.run(&["unwind"]).code(0).says("undoing what the configuration has, too");
+        assert!(!place.is_mounted(&place.path("point")), "{line}");
+        // Those that were kept before stay.
+        let aside = match turn {
+            0 => at.with_extension("damaged"),
+            turn => at.with_extension(format!("damaged-{}", turn + 1)),
+        };
+        assert!(fs::read(&aside).unwrap() == bytes, "{line}");
+        place.is_clean();
+    }
+}
+
+#[test]
+fn what_a_run_has_mounted_is_not_forgotten_because_something_else_covers_it() {
+    let place = place();
+    let point = place.path("point");
+    mount("ours", &point);
+    mount("theirs", &point);
+    fs::write(list_of(&place, "t"), list(&place, &["umount", &place.shown("point")])).unwrap();
+    let ran = place.run(&["unwind"]);
+    ran.code(1).says("has something else mounted over what this run mounted (tmpfs of theirs)");
+    umount(&point);
+    assert!(place.is_mounted(&point));
+    place.run(&["unwind"]).code(0).says("what an earlier run left is undone");
+    assert!(!place.is_mounted(&point));
+    place.is_clean();
+}
+
+#[test]
+fn a_disk_that_is_full_keeps_nothing_from_being_undone() {
+    let place = place();
+    let undo = place.path("state/penstock/undo");
+    mount("ours", &place.path("point"));
+    let text = list(&place, &["umount", &place.shown("point")]);
+    let page =
+        usize::try_from(nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).unwrap().unwrap()).unwrap();
+    // Two pages in all: one for the list, which it fills up to the last byte, and one for the lock.
+    let status = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", &format!("size={},mode=700", 2 * page), "full"])
+        .arg(&undo)
+        .status();
+    assert!(status.unwrap().success());
+    fs::write(undo.join("t.lock"), "x").unwrap();
+    let half = format!("+ job {}", "x".repeat(page - text.len() - 6));
+    fs::write(undo.join("t"), text.clone() + &half).unwrap();
+    let room = fs::write(undo.join("t.more"), "x").unwrap_err();
+    assert_eq!(room.kind(), std::io::ErrorKind::StorageFull);
+    fs::remove_file(undo.join("t.more")).unwrap();
+    place.run(&["unwind"]).code(0).says("what an earlier run left is undone");
+    assert!(!place.is_mounted(&place.path("point")) && !undo.join("t").exists());
+    umount(&undo);
+    place.is_clean();
+}
+
+#[test]
+fn of_two_that_unwind_the_second_is_told_of_the_first() {
+    let place = place();
+    mount("ours", &place.path("point"));
+    let unmount = place.script(
+        "unmount.sh",
+        "touch $D/works; while [ ! -e $D/goes-on ]; do sleep 0.02; done; umount $D/point",
+    );
+    fs::write(list_of(&place, "t"), list(&place, &[&unmount])).unwrap();
+    let first = place.start(&["unwind"]);
+    eventually("the unmounting", secs(20), || place.path("works").exists().then_some(()));
+    let process = format!("process {}", first.child.id());
+    let busy = format!("or being unwound already, by {process}");
+    place.run(&["unwind", "t"]).code(1).says(&busy);
+    // Of all tunnels it says so, and has nothing more to do.
+    let all = place.run(&["unwind"]);
+    all.code(0).says(&busy);
+    assert!(!all.out.contains("nothing is left"), "{}", all.out);
+    for asked in [&["status"][..], &["status", "t"], &["down", "t"]] {
+        place.run(asked).code(1).says(&format!("{process} works on tunnel t, but cannot be asked"));
+    }
+    place.write("goes-on", "");
+    first.finish().code(0).says("what an earlier run left is undone");
+    assert!(!place.is_mounted(&place.path("point")));
+    place.run(&["unwind", "t"]).code(0).says("nothing is left to undo");
+    place.is_clean();
+}
