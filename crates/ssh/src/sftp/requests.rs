@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use russh_sftp::client::RawSftpSession;
 use russh_sftp::client::error::Error;
@@ -64,19 +64,16 @@ impl Requests {
     }
 }
 
-/// A stream that tells its end: of what comes, or of itself. What it took is on its way: the library never flushes, and a
-/// request that waits for room in the connection would else stay here until the next one.
+/// A stream that tells its end: of what comes, or of itself.
 pub(super) struct Watched<S> {
     stream: S,
-    /// Bytes of the write that goes on, taken by the stream and not yet on their way.
-    taken: Option<usize>,
     alive: watch::Sender<bool>,
 }
 
 impl<S> Watched<S> {
     pub(super) fn new(stream: S) -> (Self, watch::Receiver<bool>) {
         let (alive, seen) = watch::channel(true);
-        (Self { stream, taken: None, alive }, seen)
+        (Self { stream, alive }, seen)
     }
 }
 
@@ -104,13 +101,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.taken.is_none() {
-            let taken = ready!(Pin::new(&mut self.stream).poll_write(context, data))?;
-            self.taken = Some(taken);
-        }
-        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
-        let taken = self.taken.take().unwrap_or_default();
-        Poll::Ready(flushed.map(|()| taken))
+        Pin::new(&mut self.stream).poll_write(context, data)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
