@@ -234,8 +234,11 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         ledger.close(host, not_started(&words), Duration::ZERO);
     }
     let elapsed = begin.elapsed();
-    let endings: Vec<Ending> =
-        ledger.endings.into_iter().map(|ending| ending.unwrap_or_else(|| turn::broken().ending)).collect();
+    let endings: Vec<Ending> = ledger
+        .endings
+        .into_iter()
+        .map(|ending| ending.unwrap_or_else(|| turn::broken(&shared.job).ending))
+        .collect();
     let (written, output) = match out.finish(&brake, PATIENCE).await {
         Finish::Written(written) => (written, Shown::Whole),
         Finish::GivenUp => (Written::default(), Shown::GivenUp),

@@ -37,6 +37,9 @@ mod signals;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if let Err(error) = sys::file_size::survive_file_size_limit() {
+        return Failure::from(error).report();
+    }
     if let Some(words) = cmd::run::mpssh::called(std::env::args_os()) {
         return cmd::run::mpssh::run(words).map_or_else(Failure::report, |()| ExitCode::SUCCESS);
     }

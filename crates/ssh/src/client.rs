@@ -79,11 +79,6 @@ impl Client {
     /// # Errors
     /// Says in which phase it stopped and why. No command was started.
     pub async fn connect(&self, target: &Target, on_phase: OnPhase<'_>) -> Result<Session, Failure> {
-        self.connect_tied(target, on_phase).await.map(Session::untied)
-    }
-
-    /// The same, to a session that takes the connection with it when it is dropped.
-    async fn connect_tied(&self, target: &Target, on_phase: OnPhase<'_>) -> Result<Session, Failure> {
         let mut timings = Timings::default();
         let way = self.reach(target, on_phase, &mut timings).await?;
         self.log_in(way, target, on_phase, timings).await
@@ -184,7 +179,7 @@ impl Client {
                         let way = step(session, &nearer.name, hop).await?;
                         self.log_in(way, hop, &|_| {}, Timings::default()).await
                     }
-                    _ => self.connect_tied(&hops[0], &|_| {}).await,
+                    _ => self.connect(&hops[0], &|_| {}).await,
                 }
             };
             gate.session(log_in).await

@@ -19,7 +19,7 @@ use crate::refusal::Refusals;
 use crate::stream::Stream;
 use crate::target::Purpose;
 use crate::trouble::{failure, harmless, of};
-use crate::wire::Heard;
+use crate::wire::{Heard, Line};
 
 /// The callbacks of one connection.
 pub(crate) struct Handler {
@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) purpose: Purpose,
     /// The connection, once it is logged in and for as long as somebody uses it.
     pub(crate) handle: OnceLock<Weak<Handle<Handler>>>,
+    /// What holds it for as long.
+    pub(crate) line: OnceLock<Weak<Line>>,
     /// Commands that run on it.
     pub(crate) commands: AtomicUsize,
     /// Why the server could not connect for us.
@@ -60,6 +62,7 @@ impl Shared {
             purpose,
             user: user.into(),
             handle: OnceLock::new(),
+            line: OnceLock::new(),
             commands: AtomicUsize::new(0),
             refusals: Refusals::default(),
             name,
@@ -67,6 +70,11 @@ impl Shared {
             ended: watch::Sender::new(None),
             listeners: Listeners::default(),
         }
+    }
+
+    /// For what is opened on the connection.
+    fn line(&self) -> Option<Arc<Line>> {
+        self.line.get().and_then(Weak::upgrade)
     }
 
     pub(crate) fn note(&self, note: impl FnOnce(&mut Facts)) {
@@ -206,7 +214,7 @@ impl russh::client::Handler for Handler {
         let Some(room) = self.shared.listeners.tcp(address, port) else {
             return refuse(reply).await;
         };
-        admit(room, channel, from, reply).await;
+        admit(room, channel, self.shared.line(), from, reply).await;
         Ok(())
     }
 
@@ -220,7 +228,7 @@ impl russh::client::Handler for Handler {
         let Some(room) = self.shared.listeners.unix(path) else {
             return refuse(reply).await;
         };
-        admit(room, channel, String::new(), reply).await;
+        admit(room, channel, self.shared.line(), String::new(), reply).await;
         Ok(())
     }
 
@@ -335,13 +343,14 @@ async fn refuse(reply: ChannelOpenHandle) -> Result<(), Fault> {
 async fn admit(
     room: mpsc::Sender<(Stream, String)>,
     channel: Channel<Msg>,
+    line: Option<Arc<Line>>,
     from: String,
     reply: ChannelOpenHandle,
 ) {
     match room.try_reserve() {
         Ok(place) => {
             reply.accept().await;
-            place.send((Stream::new(channel), from));
+            place.send((Stream::new(channel, line), from));
         }
         Err(_) => reply.reject(ChannelOpenFailure::ResourceShortage).await,
     }

@@ -13,6 +13,7 @@ use crate::handler::Shared;
 use crate::signal;
 use crate::stream::close_later;
 use crate::trouble::{advised, failure};
+use crate::wire::Line;
 
 /// How a command is started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,6 +62,7 @@ pub struct Process {
     silent: bool,
     /// True once no more events will come.
     pub(crate) over: watch::Sender<bool>,
+    _line: Arc<Line>,
 }
 
 /// The standard input of a command, to be written while its events are read.
@@ -72,7 +74,7 @@ pub struct Stdin {
 }
 
 impl Process {
-    pub(crate) fn new(channel: Channel<Msg>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(channel: Channel<Msg>, shared: Arc<Shared>, line: Arc<Line>) -> Self {
         let (reading, channel) = channel.split();
         shared.commands.fetch_add(1, Relaxed);
         Self {
@@ -83,6 +85,7 @@ impl Process {
             ending: None,
             silent: false,
             over: watch::Sender::new(false),
+            _line: line,
         }
     }
 
@@ -100,7 +103,7 @@ impl Process {
                 match tokio::time::timeout(CLOSING, self.reading.wait()).await {
                     Ok(message) => message,
                     Err(_) => {
-                        close_later(&self.channel, None);
+                        close_later(&self.channel, None, None);
                         return Some(self.finish());
                     }
                 }
@@ -221,7 +224,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.shared.commands.fetch_sub(1, Relaxed);
         if !self.over.send_replace(true) {
-            close_later(&self.channel, None);
+            close_later(&self.channel, None, None);
         }
     }
 }

@@ -16,15 +16,14 @@ use crate::process::{Exec, Process};
 use crate::refusal::Opening;
 use crate::stream::Stream;
 use crate::trouble::{self, failure};
-use crate::wire::Lifeline;
+use crate::wire::{Lifeline, Line};
 
 /// A connection, logged in. Dropping it and all that was opened on it closes it.
 pub struct Session {
     handle: Arc<Handle<Handler>>,
     shared: Arc<Shared>,
     proofs: watch::Receiver<Proofs>,
-    /// Ends the connection with this, whatever was opened on it.
-    lifeline: Option<Lifeline>,
+    line: Arc<Line>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,16 +43,12 @@ impl Session {
         let handle = Arc::new(handle);
         let (pending, proofs) = watch::channel(Proofs::None);
         let weak = Arc::downgrade(&handle);
+        let line = Arc::new(Line::new(lifeline));
         let _ = shared.handle.set(Weak::clone(&weak));
+        let _ = shared.line.set(Arc::downgrade(&line));
         let name = Arc::clone(&shared.name);
         tokio::spawn(prove(weak, name, judge, announced, pending));
-        Self { handle, shared, proofs, lifeline: Some(lifeline) }
-    }
-
-    /// Lets what is opened on it keep the connection after this is dropped.
-    pub(crate) fn untied(mut self) -> Self {
-        self.lifeline.take().into_iter().for_each(Lifeline::keep);
-        self
+        Self { handle, shared, proofs, line }
     }
 
     /// Sends a command. Its events, [`crate::Event::Started`] first, come from [`Process::next`].
@@ -80,7 +75,7 @@ impl Session {
         if let Err(fault) = channel.exec(true, command).await {
             return Err(self.never_started(&fault).await);
         }
-        Ok(Process::new(channel, Arc::clone(&self.shared)))
+        Ok(Process::new(channel, Arc::clone(&self.shared), Arc::clone(&self.line)))
     }
 
     /// Opens a stream to a TCP port as the host sees it (RFC 4254 section 7.2).
@@ -146,7 +141,9 @@ impl Session {
         }
         loop {
             match channel.wait().await {
-                Some(russh::ChannelMsg::Success) => return Ok(Stream::new(channel)),
+                Some(russh::ChannelMsg::Success) => {
+                    return Ok(Stream::new(channel, Some(Arc::clone(&self.line))));
+                }
                 Some(russh::ChannelMsg::Failure) => {
                     let mut refused = trouble::advised(
                         Phase::Start,
@@ -204,7 +201,9 @@ impl Session {
     /// Says goodbye, after the proofs of announced keys that are under way.
     pub async fn close(mut self) {
         let _ = timeout(LAST_PROOF, self.proofs.wait_for(|proofs| *proofs == Proofs::None)).await;
-        let _ = self.handle.disconnect(russh::Disconnect::ByApplication, "", "").await;
+        let goodbye = self.handle.disconnect(russh::Disconnect::ByApplication, "", "");
+        // To a host that does not read, nothing can be said.
+        let _ = timeout(LAST_PROOF, goodbye).await;
     }
 
     async fn stream(
@@ -214,7 +213,7 @@ impl Session {
         to: &str,
     ) -> Result<Stream, Failure> {
         match opened {
-            Ok(channel) => Ok(Stream::new(channel)),
+            Ok(channel) => Ok(Stream::new(channel, Some(Arc::clone(&self.line)))),
             Err(fault) => {
                 let mut failure = self.never_started(&fault).await;
                 if matches!(fault, russh::Error::ChannelOpenFailure(russh::ChannelOpenFailure::ConnectFailed))

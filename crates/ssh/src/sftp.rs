@@ -8,7 +8,7 @@ mod tree;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use get::{Allowance, Links};
+pub use get::{Allowance, Links, make_directory};
 pub use put::{Change, Put};
 pub use tree::{Tree, TreeError};
 
@@ -18,7 +18,7 @@ use russh_sftp::client::error::Error;
 use russh_sftp::protocol::{FileAttributes, Packet, StatusCode};
 use thiserror::Error;
 
-use self::requests::{Requests, Watched};
+use self::requests::{FLOODED, Requests, Watched};
 use crate::session::Session;
 use crate::target::Purpose;
 use crate::trouble::{failure, harmless};
@@ -92,6 +92,28 @@ pub enum TransferError {
         /// Which, harmless on a terminal.
         path: String,
     },
+    /// It ended before the size that the server had told.
+    #[error(
+        "{path} ended there after {got} of {size} bytes: it was made shorter while it was copied, or cannot be read to its end"
+    )]
+    Short {
+        /// Which, harmless on a terminal.
+        path: String,
+        /// Bytes that came.
+        got: u64,
+        /// Bytes that it was said to have.
+        size: u64,
+    },
+    /// A directory about which a server talks without end.
+    #[error("what the server lists in {path} is longer than any list: {bytes} bytes for {names} names")]
+    Talkative {
+        /// Which, harmless on a terminal.
+        path: String,
+        /// Of names and what is told of them.
+        bytes: u64,
+        /// How many there were so far.
+        names: u64,
+    },
     /// A name that could leave the directory it is in, or that no file has here.
     #[error("the server lists a file with the name {name}, which is none")]
     Name {
@@ -156,7 +178,7 @@ impl Session {
     /// The server has no SFTP, or refused the channel.
     pub async fn sftp(&self) -> Result<Sftp, Failure> {
         let stream = self.subsystem("sftp").await?;
-        let (stream, alive) = Watched::new(stream);
+        let (stream, seen) = Watched::new(stream);
         let mut raw = RawSftpSession::new(stream);
         raw.set_timeout(REQUEST_SECONDS);
         let broken = |fault: Error| {
@@ -185,7 +207,7 @@ impl Session {
             Purpose::Bulk => 128,
         };
         let tells_room = has(russh_sftp::extensions::STATVFS);
-        Ok(Sftp { raw: Arc::new(Requests::new(raw, alive)), in_flight, chunk, tells_room, replaces })
+        Ok(Sftp { raw: Arc::new(Requests::new(raw, seen)), in_flight, chunk, tells_room, replaces })
     }
 }
 
@@ -264,7 +286,10 @@ fn said(fault: &Error) -> String {
         Error::Timeout => format!("no answer within {REQUEST_SECONDS} s"),
         Error::Limited(_) => "it is over a limit of the server".to_owned(),
         Error::UnexpectedPacket => "it answered something else".to_owned(),
-        Error::IO(_) | Error::UnexpectedBehavior(_) => "the channel is closed".to_owned(),
+        Error::UnexpectedBehavior(why) if why == FLOODED => FLOODED.to_owned(),
+        Error::IO(_) | Error::UnexpectedBehavior(_) => {
+            "the channel is closed: the server ended it, or sent what is not SFTP".to_owned()
+        }
     }
 }
 

@@ -4,16 +4,22 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-use crate::judge::BoxFuture;
 use crate::session::Session;
+use crate::wire::Line;
 
 /// A stream of bytes through a session. Closing one direction (`shutdown`) leaves the other open; dropping it closes both.
+///
+/// Like a socket it sends what it took without being asked again: nobody has to flush, and what was taken before a drop goes
+/// out for [`LAST_WORDS`] longer.
 ///
 /// What arrives and is not taken is held back at the server after one window, like on a socket. Until then it shares
 /// the connection: a stream that nobody reads holds up the others of its session.
@@ -21,12 +27,20 @@ pub struct Stream {
     reading: ChannelReadHalf,
     read: Read,
     channel: Arc<ChannelWriteHalf<Msg>>,
-    writing: Option<BoxFuture<'static, Result<(), russh::Error>>>,
+    /// What was taken and did not fit at once. It goes on by itself.
+    writing: Option<Writing>,
+    /// The end of our direction was said.
+    ended: bool,
     /// Who waits to write, to be told that the channel is closed.
     writer: Option<Waker>,
     /// A session that lives as long as this.
     kept: Option<Arc<Session>>,
+    /// Of the session that it belongs to.
+    _line: Option<Arc<Line>>,
 }
+
+/// Something on its way into a channel.
+pub(crate) type Writing = JoinHandle<Result<(), russh::Error>>;
 
 enum Read {
     Open(Bytes),
@@ -37,15 +51,17 @@ enum Read {
 }
 
 impl Stream {
-    pub(crate) fn new(channel: Channel<Msg>) -> Self {
+    pub(crate) fn new(channel: Channel<Msg>, line: Option<Arc<Line>>) -> Self {
         let (reading, channel) = channel.split();
         Self {
             reading,
             read: Read::Open(Bytes::new()),
             channel: Arc::new(channel),
             writing: None,
+            ended: false,
             writer: None,
             kept: None,
+            _line: line,
         }
     }
 
@@ -68,7 +84,8 @@ impl Stream {
         std::future::poll_fn(|cx| self.poll_written(cx)).await?;
         if !data.is_empty() {
             let channel = Arc::clone(&self.channel);
-            self.writing = Some(Box::pin(async move { channel.data_bytes(data).await }));
+            let sending = async move { channel.data_bytes(data).await };
+            self.writing = Some(tokio::spawn(sending));
         }
         std::future::poll_fn(|cx| self.poll_written(cx)).await
     }
@@ -109,18 +126,36 @@ impl Stream {
         }
     }
 
+    /// Begins to send. What does not fit at once goes on in a task of its own, so that it needs no further poll.
+    fn begin(
+        &mut self,
+        cx: &mut Context<'_>,
+        sending: impl Future<Output = Result<(), russh::Error>> + Send + 'static,
+    ) -> io::Result<()> {
+        let mut sending = Box::pin(sending);
+        match sending.as_mut().poll(cx) {
+            Poll::Ready(sent) => sent.map_err(|_| gone()),
+            Poll::Pending => {
+                self.writing = Some(tokio::spawn(sending));
+                Ok(())
+            }
+        }
+    }
+
     /// Ready when what was given to the channel has gone out.
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_closed(cx);
         if matches!(self.read, Read::Closed) {
-            self.writing = None;
+            if let Some(writing) = self.writing.take() {
+                writing.abort();
+            }
             return Poll::Ready(Err(gone()));
         }
         let Some(writing) = &mut self.writing else { return Poll::Ready(Ok(())) };
-        match writing.as_mut().poll(cx) {
+        match Pin::new(writing).poll(cx) {
             Poll::Ready(sent) => {
                 self.writing = None;
-                Poll::Ready(sent.map_err(|_| gone()))
+                Poll::Ready(sent.map_err(io::Error::other).and_then(|sent| sent.map_err(|_| gone())))
             }
             Poll::Pending => {
                 self.writer = Some(cx.waker().clone());
@@ -154,12 +189,8 @@ impl AsyncWrite for Stream {
         let taken = Bytes::copy_from_slice(&data[..data.len().min(LARGEST_WRITE)]);
         let length = taken.len();
         let channel = Arc::clone(&self.channel);
-        self.writing = Some(Box::pin(async move { channel.data_bytes(taken).await }));
-        // Started now; whatever does not fit is waited for by the next call.
-        match self.poll_written(cx) {
-            Poll::Ready(Err(fault)) => Poll::Ready(Err(fault)),
-            _ => Poll::Ready(Ok(length)),
-        }
+        let begun = self.begin(cx, async move { channel.data_bytes(taken).await });
+        Poll::Ready(begun.map(|()| length))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -170,30 +201,42 @@ impl AsyncWrite for Stream {
         if let Err(fault) = ready!(self.poll_written(cx)) {
             return Poll::Ready(Err(fault));
         }
-        let channel = Arc::clone(&self.channel);
-        self.writing = Some(Box::pin(async move { channel.eof().await }));
+        // Said once: this is polled again while it does not fit.
+        if !std::mem::replace(&mut self.ended, true) {
+            let channel = Arc::clone(&self.channel);
+            self.begin(cx, async move { channel.eof().await })?;
+        }
         self.poll_written(cx)
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        close_later(&self.channel, self.writing.take());
+        close_later(&self.channel, self.writing.take(), self.kept.take());
     }
 }
 
-/// Closes a channel from where nobody can wait, after what was being written.
+/// Closes a channel from where nobody can wait, after what was being written. The connection below it, if it is one of
+/// ours, is let go after that.
 pub(crate) fn close_later(
     channel: &Arc<ChannelWriteHalf<Msg>>,
-    writing: Option<BoxFuture<'static, Result<(), russh::Error>>>,
+    writing: Option<Writing>,
+    below: Option<Arc<Session>>,
 ) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     let channel = Arc::clone(channel);
     runtime.spawn(async move {
-        if let Some(writing) = writing {
-            let _ = tokio::time::timeout(LAST_WORDS, writing).await;
-        }
-        let _ = channel.close().await;
+        let closing = async {
+            if let Some(mut writing) = writing
+                && timeout(LAST_WORDS, &mut writing).await.is_err()
+            {
+                writing.abort();
+            }
+            let _ = channel.close().await;
+        };
+        // A connection that takes nothing any more is not held for that.
+        let _ = timeout(LAST_WORDS + CLOSING, closing).await;
+        drop(below);
     });
 }
 
@@ -205,4 +248,7 @@ fn gone() -> io::Error {
 const LARGEST_WRITE: usize = 128 * 1024;
 
 /// How long data that was written before a drop may still take.
-const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(10);
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// How long it may take to say that a channel is closed.
+const CLOSING: Duration = Duration::from_secs(2);

@@ -4,9 +4,12 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::sync::oneshot;
+
+use crate::stream::LAST_WORDS;
 
 /// What a connection runs over: a socket, a child's standard streams, a channel of another connection.
 pub(crate) trait Carrier: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -16,7 +19,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Carrier for T {}
 pub(crate) struct Wire {
     carrier: BufReader<Box<dyn Carrier>>,
     heard: Option<Arc<Heard>>,
-    cord: Option<oneshot::Receiver<Cord>>,
+    cord: Cord,
 }
 
 /// What the other side said before SSH began, and how it ended.
@@ -29,12 +32,18 @@ struct Text {
     total: u64,
 }
 
-/// Dropped before [`Lifeline::keep`], it ends the connection: the library's task may be waiting for a peer that never
-/// speaks again, and holds a socket.
-pub(crate) struct Lifeline(Option<oneshot::Sender<Cord>>);
+/// Dropped, it ends the connection: the library's task may be waiting for a peer that never speaks again, or never reads, and
+/// holds a socket.
+pub(crate) struct Lifeline(oneshot::Sender<()>);
+
+/// The lifeline of a connection that is logged in, shared by its session and all that was opened on it. When the last of
+/// them is gone the connection mostly ends by itself, with all that was sent before; what has not ended after
+/// [`GOODBYE`] never would.
+pub(crate) struct Line(Option<Lifeline>);
 
 enum Cord {
-    Keep,
+    Whole(oneshot::Receiver<()>),
+    Pulled,
 }
 
 impl Wire {
@@ -43,28 +52,35 @@ impl Wire {
         let heard = Arc::new(Heard::default());
         let (sender, cord) = oneshot::channel();
         let carrier = BufReader::with_capacity(size, carrier);
-        (Self { carrier, heard: Some(Arc::clone(&heard)), cord: Some(cord) }, heard, Lifeline(Some(sender)))
+        (Self { carrier, heard: Some(Arc::clone(&heard)), cord: Cord::Whole(cord) }, heard, Lifeline(sender))
     }
 
     fn poll_cord(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        let Some(cord) = &mut self.cord else { return Ok(()) };
-        match Pin::new(cord).poll(cx) {
-            Poll::Pending => Ok(()),
-            Poll::Ready(Ok(Cord::Keep)) => {
-                self.cord = None;
-                Ok(())
+        if let Cord::Whole(cord) = &mut self.cord {
+            if Pin::new(cord).poll(cx).is_pending() {
+                return Ok(());
             }
-            Poll::Ready(Err(_)) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "given up")),
+            self.cord = Cord::Pulled;
         }
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, "given up"))
     }
 }
 
-impl Lifeline {
-    /// The connection lives on by itself.
-    pub(crate) fn keep(mut self) {
-        if let Some(sender) = self.0.take() {
-            let _ = sender.send(Cord::Keep);
-        }
+impl Line {
+    pub(crate) fn new(lifeline: Lifeline) -> Self {
+        Self(Some(lifeline))
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let (Some(Lifeline(mut cord)), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        runtime.spawn(async move {
+            let _ = tokio::time::timeout(GOODBYE, cord.closed()).await;
+        });
     }
 }
 
@@ -135,13 +151,18 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_cord(cx)?;
         Pin::new(self.carrier.get_mut()).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_cord(cx)?;
         Pin::new(self.carrier.get_mut()).poll_shutdown(cx)
     }
 }
+
+/// How long a connection that nobody uses any more may take to end: longer than what was written last.
+const GOODBYE: Duration = LAST_WORDS.saturating_add(Duration::from_secs(2));
 
 /// Of what comes before the version line, so much is kept to be shown.
 const LONGEST_GREETING: usize = 4096;

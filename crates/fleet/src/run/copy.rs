@@ -1,5 +1,6 @@
 //! One host's turn when files are copied: connect, copy over SFTP, and take back what was begun if it cannot be ended.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -190,11 +191,7 @@ impl Turn<'_> {
         let all: Vec<(String, PathBuf)> =
             sources.iter().map(|(remote, name)| (remote.clone(), own.join(name))).collect();
         let copying = async {
-            make(&own).map_err(|source| TransferError::Here {
-                doing: "make the directory",
-                path: own.display().to_string(),
-                source,
-            })?;
+            ssh::make_directory(&own, 0o777).await?;
             sftp.get_all(&all, allowance, &on_bytes).await
         };
         let got = self.until_stopped(copying).await;
@@ -244,21 +241,21 @@ impl Turn<'_> {
             Cause::Failed(fault) => fault,
         };
         let (reason, advice) = match fault {
+            TransferError::Here { ref source, .. } if source.kind() == ErrorKind::FileTooLarge => (
+                Reason::Local,
+                Some("a file may be no larger here: look at ulimit -f, and at what the disk takes"),
+            ),
             TransferError::Here { .. } | TransferError::Broken(_) => (Reason::Local, None),
+            TransferError::Short { .. } => (
+                Reason::NotCopied,
+                Some("copy it again; a file without a true size, as in /sys, comes with penstock run cat"),
+            ),
             TransferError::Large { .. } => (Reason::NotCopied, Some("--max-size takes more")),
             TransferError::Many { .. } => (Reason::NotCopied, Some("--max-files takes more")),
             TransferError::Outside { .. } => (Reason::NotCopied, Some("--all-links makes such links, too")),
             _ => (Reason::NotCopied, None),
         };
         (reason, fault.to_string(), advice.map(str::to_owned))
-    }
-}
-
-/// A directory of a host. A symbolic link in its place is not followed.
-fn make(own: &Path) -> std::io::Result<()> {
-    match std::fs::create_dir(own) {
-        Err(_) if std::fs::symlink_metadata(own).is_ok_and(|found| found.is_dir()) => Ok(()),
-        made => made,
     }
 }
 

@@ -125,7 +125,7 @@ impl Schedule {
                 }
                 Some((host, took)) = self.up.recv() => self.is_up(host, Sign::Up(took)),
                 Some(ended) = tasks.join_next_with_id() => {
-                    let (id, finished) = ended.unwrap_or_else(|error| (error.id(), turn::broken()));
+                    let (id, finished) = ended.unwrap_or_else(|error| (error.id(), turn::broken(&self.shared.job)));
                     if let Some((host, began)) = self.turns.remove(&id) {
                         self.ended(host, began, finished, halted, ledger);
                     }

@@ -74,13 +74,16 @@ pub fn json(names: &[String], outcome: &Outcome) -> Value {
         "well": well,
         "failed": failed,
         "never_started": never_started,
-        "may_have_run": unknown,
         "status": outcome.status.code(),
         "seconds": outcome.elapsed.as_secs_f64(),
         "groups": groups,
         "unleashed": named(&outcome.unleashed),
         "lost": lost,
     });
+    value[match outcome.done {
+        Done::Ran => "may_have_run",
+        Done::Put(_) | Done::Got(_) => "may_have_changed",
+    }] = json!(unknown);
     if let (Some(value), Done::Put(moved) | Done::Got(moved)) = (value.as_object_mut(), outcome.done) {
         value.insert("files".to_owned(), json!(moved.files));
         value.insert("bytes".to_owned(), json!(moved.bytes));

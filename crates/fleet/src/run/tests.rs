@@ -110,3 +110,20 @@ async fn turn_that_panics_ends_its_host_and_holds_nobody_up() {
     }
     assert_eq!((outcome.endings.len(), outcome.status), (3, Status::Unknown));
 }
+
+#[test]
+fn copy_whose_turn_breaks_says_what_may_have_become_of_files() {
+    let told = |what| {
+        let order = copy::Order::new(what, 1, Duration::ZERO, None);
+        let Ending::Failed(failure) = turn::broken(&Job::Copy(order)).ending else { panic!() };
+        (failure.remote, failure.detail)
+    };
+    let allowance = ssh::Allowance { bytes: 0, entries: 0, links: ssh::Links::Inside };
+    let got = told(copy::What::Get { sources: Vec::new(), directory: "here".into(), allowance });
+    assert_eq!(got.0, Remote::Ended);
+    assert!(got.1.contains("not everything is here"), "{}", got.1);
+    let tree = Arc::new(ssh::Tree::read(&[]).unwrap());
+    let put = told(copy::What::Put { tree, destination: String::new() });
+    assert_eq!(put.0, Remote::Unknown);
+    assert!(put.1.contains("files may have been changed there"), "{}", put.1);
+}

@@ -18,7 +18,7 @@ use super::input::Input;
 use super::journal::Journal;
 use super::output::Outbox;
 use super::stop::{Brake, Stop, Why, cut, stopped};
-use super::{Host, Job, Order, copy};
+use super::{Done, Host, Job, Order, copy};
 
 /// What all turns of a run share.
 pub(super) struct Shared {
@@ -431,14 +431,24 @@ pub(super) fn why(stop: Stop) -> &'static str {
 }
 
 /// What a turn came to that panicked: a fault of ours, after which nothing is known of the host.
-pub(super) fn broken() -> Finished {
-    let detail = "internal error: its turn broke, and the command may have run; please report this";
+pub(super) fn broken(job: &Job) -> Finished {
+    let done = match job {
+        Job::Command(_) => Done::Ran,
+        Job::Copy(order) => order.done(),
+    };
+    let (detail, remote) = match done {
+        Done::Ran => ("and the command may have run", Remote::Unknown),
+        Done::Put(_) => ("and files may have been changed there", Remote::Unknown),
+        // Reading changes nothing there.
+        Done::Got(_) => ("and not everything is here", Remote::Ended),
+    };
+    let detail = format!("internal error: its turn broke, {detail}; please report this");
     let ending = Ending::Failed(Failure {
         phase: Phase::Queued,
         reason: Reason::Internal,
-        detail: detail.to_owned(),
+        detail,
         advice: None,
-        remote: Remote::Unknown,
+        remote,
     });
     Finished { ending, hold: Hold::Unclear }
 }

@@ -50,6 +50,15 @@ def entries(path):
     elif MODE == "bushy":
         # A few below each other, each with much that is never reached.
         yield [(b"d", DIRECTORY, 0)] + [(b"%d" % each, FILE, 1) for each in range(400)]
+    elif MODE in ("fat", "fatter", "talkative"):
+        # Names of 20 kB, in packets of 200 kB and in one that is more than any packet may be; or so much told of each name.
+        each = 100 if MODE == "fatter" else 5
+        number = 0
+        while True:
+            yield [(b"%d" % (number + at) + b"n" * (0 if MODE == "talkative" else 20_000), FILE, 1) for at in range(each)]
+            number += each
+    elif MODE == "gush":
+        yield [(b"1", FILE, 1)]
     elif MODE == "dots":
         while True:
             yield [(b".", DIRECTORY, 0), (b"..", DIRECTORY, 0)]
@@ -63,18 +72,22 @@ def entries(path):
 
 
 def top():
-    if MODE in ("up", "absolute", "long", "loop", "wide", "bushy", "dots", "outside", "through", "terminal"):
+    if MODE in ("up", "absolute", "long", "loop", "wide", "bushy", "fat", "fatter", "talkative", "gush", "dots", "outside", "through", "terminal"):
         return DIRECTORY, 0
     return {
         "huge": (FILE, MOST),
         "top-link": (LINK, 3),
         "sparse": (FILE, 2**63),
+        "short": (FILE, 5),
+        "empty": (FILE, 5),
     }.get(MODE, (FILE, 3))
 
 
 def data(offset, length):
     if MODE == "endless":
         return b"x" * length
+    if MODE == "empty":
+        return None
     if MODE == "nothing":
         return b""
     if MODE == "much":
@@ -104,7 +117,12 @@ def answer(kind, id, body):
         found = next(handles[name], None)
         if found is None:
             return status(id, 1)
-        listed = b"".join(text(each) + text(each) + attributes(mode, size) for each, mode, size in found)
+        if MODE == "gush":
+            # One answer after the other to the same question, and none to any other.
+            while True:
+                send(104, struct.pack(">II", id, 1) + text(b"n" * 200) + text(b"n" * 20_000) + attributes(FILE, 1))
+        told = b"t" * 20_000 if MODE == "talkative" else b""
+        listed = b"".join(text(each) + text(each + told) + attributes(mode, size) for each, mode, size in found)
         send(104, struct.pack(">II", id, len(found)) + listed)
     elif kind == 3:
         send(102, struct.pack(">I", id) + text(b"f%d" % id))

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use russh_sftp::client::error::Error;
 use russh_sftp::protocol::{Data, FileAttributes, OpenFlags, StatusCode};
@@ -124,7 +125,8 @@ impl Sftp {
                         return Err(TransferError::Deep { path: harmless(&remote) });
                     }
                     Kind::Directory => {
-                        make_directory(&local).await?;
+                        // Nobody else looks in before the modes of all that is in it are set.
+                        make_directory(&local, 0o700).await?;
                         let left = self.list(&remote, budget).await?.into_iter();
                         levels.push(Level { remote, local, mode: about.mode & 0o777, left });
                     }
@@ -153,7 +155,7 @@ impl Sftp {
     async fn list(&self, remote: &str, budget: &mut Budget<'_>) -> Result<Vec<Listed>, TransferError> {
         let handle = self.raw.opendir(remote).await.map_err(|fault| there("list", remote, &fault))?.handle;
         let mut found = Vec::new();
-        let mut named = 0_u64;
+        let (mut named, mut told) = (0_u64, 0_u64);
         let listed = loop {
             match self.raw.readdir(&handle).await {
                 // OpenSSH's client takes that for the end, too.
@@ -163,6 +165,15 @@ impl Sftp {
                     // `.` and `..` are no entries.
                     if named > budget.left().saturating_add(2) {
                         break Err(budget.many(remote));
+                    }
+                    let lengths = names.files.iter().map(|file| file.filename.len() + file.longname.len());
+                    told += lengths.sum::<usize>() as u64;
+                    if told > TOLD_AT_ONCE + named * TOLD_OF_EACH {
+                        break Err(TransferError::Talkative {
+                            path: harmless(remote),
+                            bytes: told,
+                            names: named,
+                        });
                     }
                     let wrong =
                         names.files.iter().find(|file| !is_name(&file.filename) && !is_dots(&file.filename));
@@ -182,10 +193,15 @@ impl Sftp {
                 Err(fault) => break Err(there("list", remote, &fault)),
             }
         };
-        let _ = self.raw.close(&handle).await;
+        self.let_go(&handle).await;
         let listed = listed?;
         budget.count(listed.len() as u64, remote)?;
         Ok(listed)
+    }
+
+    /// Closes what was only read. Nothing depends on the answer, which a server may owe for ever.
+    async fn let_go(&self, handle: &str) {
+        let _ = tokio::time::timeout(LETTING_GO, self.raw.close(handle)).await;
     }
 
     async fn link(
@@ -235,7 +251,7 @@ impl Sftp {
             }
             Err(fault) => Err(here("create a file for", local, fault)),
         };
-        let _ = self.raw.close(&handle).await;
+        self.let_go(&handle).await;
         if fetched.is_ok() {
             budget.moved.files += 1;
         }
@@ -288,6 +304,10 @@ impl Sftp {
         // It ended before something that came: it was made shorter meanwhile, and what is here has a hole.
         if reach > end || budget.moved.bytes - before != reach {
             return Err(TransferError::Moving { path: harmless(remote) });
+        }
+        // More is well: a log grows, and a file of /proc has no size.
+        if reach < size {
+            return Err(TransferError::Short { path: harmless(remote), got: reach, size });
         }
         Ok(())
     }
@@ -359,9 +379,12 @@ fn beside_here(local: &Path) -> PathBuf {
     local.with_file_name(beside("part"))
 }
 
-async fn make_directory(local: &Path) -> Result<(), TransferError> {
-    // Nobody else looks in before the modes of all that is in it are set.
-    match tokio::fs::DirBuilder::new().mode(0o700).create(local).await {
+/// Makes a directory for what a host sends, with `mode` as far as the umask allows. One that is there is taken.
+///
+/// # Errors
+/// It cannot be made, or something else has the name.
+pub async fn make_directory(local: &Path, mode: u32) -> Result<(), TransferError> {
+    match tokio::fs::DirBuilder::new().mode(mode).create(local).await {
         Ok(()) => Ok(()),
         // A symbolic link that stands there is not followed: what the server sends stays below `local`.
         Err(_) if tokio::fs::symlink_metadata(local).await.is_ok_and(|found| found.is_dir()) => Ok(()),
@@ -379,6 +402,14 @@ async fn place(file: Arc<File>, partial: Partial, local: &Path, mode: u32) -> Re
 }
 
 const LONGEST_NAME: usize = 255;
+
+/// What a server may tell in a list of a directory: of each name itself and a line as `ls -l` has it, 255 bytes and some each;
+/// and so much before that counts.
+const TOLD_OF_EACH: u64 = 1024;
+const TOLD_AT_ONCE: u64 = 1 << 20;
+
+/// To close what was read.
+const LETTING_GO: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 
 use super::tree::{Entry, Kind, Seen, Tree};
 use super::{
-    Moved, Replaces, Sftp, TransferError, beside, blocking, here, mode_only, path_there, shown, there,
+    Kind as What, Moved, Replaces, Sftp, TransferError, beside, blocking, here, kind, mode_only, path_there,
+    shown, there,
 };
 use crate::trouble::harmless;
 
@@ -209,8 +210,12 @@ impl<'a> Put<'a> {
         let temporary = beside(remote);
         self.begun = Some(Begun { temporary: temporary.clone(), handle: None, aside: None });
         // OpenSSH takes the two names the other way round than the draft says; so does everybody else by now.
-        let made = sftp.raw.symlink(leads, &temporary).await;
+        let (made, found) = tokio::join!(sftp.raw.symlink(leads, &temporary), sftp.raw.lstat(remote));
         made.map_err(|fault| there("make the link", remote, &fault))?;
+        // A link takes the place of a link or a file, and of nothing else.
+        if let Some(what) = found.ok().and_then(|found| special(&found.attrs)) {
+            return Err(occupied(remote, what));
+        }
         self.place_file(temporary, remote).await
     }
 
@@ -224,21 +229,18 @@ impl<'a> Put<'a> {
         let local = entry.path.as_path();
         let opened = open(local, seen).await?;
         let sftp = self.sftp;
-        let temporary = beside(remote);
-        let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUDE;
-        self.begun = Some(Begun { temporary: temporary.clone(), handle: None, aside: None });
-        let handle = match sftp.raw.open(&temporary, flags, mode_only(0o600)).await {
-            Ok(opened) => opened.handle,
-            Err(fault) => {
-                if matches!(fault, Error::Status(_)) {
-                    self.begun = None;
-                }
-                return Err(there("create", &temporary, &fault));
-            }
-        };
-        if let Some(begun) = &mut self.begun {
-            begun.handle = Some(handle.clone());
+        let mut place = remote.to_owned();
+        let (mut created, found) = tokio::join!(self.create(&place), sftp.raw.lstat(remote));
+        if let Ok(found) = found
+            && let Some(other) = sftp.place_of(remote, &found.attrs).await?
+        {
+            // Where it was created is the wrong place, or could not be: the right one is where the link leads.
+            self.take_back().await?;
+            created = self.create(&other).await;
+            place = other;
         }
+        let remote = place.as_str();
+        let (temporary, handle) = created?;
         let bytes = sftp.contents(&opened, local, &handle, remote, on_bytes).await?;
         unchanged(&opened, local, seen).await?;
         let set = sftp.raw.fsetstat(&handle, mode_only(entry.mode)).await;
@@ -252,6 +254,26 @@ impl<'a> Put<'a> {
         self.moved.files += 1;
         self.moved.bytes += bytes;
         Ok(())
+    }
+
+    /// A new file beside `remote`, under another name. Gives that name and a handle.
+    async fn create(&mut self, remote: &str) -> Result<(String, String), TransferError> {
+        let temporary = beside(remote);
+        let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUDE;
+        self.begun = Some(Begun { temporary: temporary.clone(), handle: None, aside: None });
+        match self.sftp.raw.open(&temporary, flags, mode_only(0o600)).await {
+            Ok(opened) => {
+                let handle = Some(opened.handle.clone());
+                self.begun = Some(Begun { temporary: temporary.clone(), handle, aside: None });
+                Ok((temporary, opened.handle))
+            }
+            Err(fault) => {
+                if matches!(fault, Error::Status(_)) {
+                    self.begun = None;
+                }
+                Err(there("create", &temporary, &fault))
+            }
+        }
     }
 
     /// Puts what is complete where it belongs.
@@ -297,6 +319,43 @@ impl<'a> Put<'a> {
 type Written = (u64, Result<Status, Error>);
 
 impl Sftp {
+    /// Where a file goes that is to have the name `remote`, if not there: a symbolic link to a file stays, and the file that
+    /// it leads to gets the new content, as with `cp` and `scp`. What is no file is not replaced by one.
+    async fn place_of(&self, remote: &str, found: &FileAttributes) -> Result<Option<String>, TransferError> {
+        if let Some(what) = special(found) {
+            return Err(occupied(remote, what));
+        }
+        if found.permissions.map(kind) != Some(What::Link) {
+            return Ok(None);
+        }
+        let Ok(leads) = self.raw.stat(remote).await else {
+            return Err(occupied(remote, "a symbolic link that leads to nothing"));
+        };
+        if leads.attrs.permissions.map(kind) == Some(What::Directory) {
+            return Err(occupied(remote, "a symbolic link to a directory"));
+        }
+        if let Some(what) = special(&leads.attrs) {
+            return Err(occupied(remote, &format!("a symbolic link to {what}")));
+        }
+        // Whoever may write there could lead us to any file that we may write to.
+        let directory = match remote.rsplit_once('/') {
+            Some(("", _)) => "/",
+            Some((directory, _)) => directory,
+            None => ".",
+        };
+        let around = self.raw.stat(directory).await.map_err(|fault| there("look at", directory, &fault))?;
+        if around.attrs.permissions.is_none_or(|mode| mode & 0o002 != 0) {
+            return Err(occupied(remote, "a symbolic link, in a directory where anybody could have made it"));
+        }
+        let real = self.raw.realpath(remote).await.map_err(|fault| there("look where", remote, &fault))?;
+        let real = real.files.into_iter().next().map(|file| file.filename).unwrap_or_default();
+        // What is not in UTF-8 the library has changed.
+        if !real.starts_with('/') || real.contains('\u{fffd}') {
+            return Err(occupied(remote, "a symbolic link, and where it leads is not clear"));
+        }
+        Ok(Some(real))
+    }
+
     async fn contents(
         &self,
         file: &Arc<File>,
@@ -370,6 +429,23 @@ impl Sftp {
             _ => failure,
         }
     }
+}
+
+/// What it is, if it is neither a file, a directory nor a symbolic link.
+fn special(attributes: &FileAttributes) -> Option<&'static str> {
+    Some(match attributes.permissions? & 0o170_000 {
+        0o010_000 => "a named pipe (FIFO)",
+        0o020_000 => "a character device",
+        0o060_000 => "a block device",
+        0o140_000 => "a socket",
+        _ => return None,
+    })
+}
+
+/// Nothing is replaced but files and links.
+fn occupied(remote: &str, what: &str) -> TransferError {
+    let said = format!("it is {what}; remove it there first, or name another place");
+    TransferError::There { doing: "replace", path: harmless(remote), said }
 }
 
 fn is_missing(answer: Result<(), Error>) -> bool {

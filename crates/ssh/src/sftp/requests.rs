@@ -2,7 +2,9 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
 
 use russh_sftp::client::RawSftpSession;
 use russh_sftp::client::error::Error;
@@ -15,7 +17,7 @@ use tokio::sync::watch;
 /// has seen the end, waits for its time limit. So each also waits for the end itself.
 pub(super) struct Requests {
     raw: RawSftpSession,
-    alive: watch::Receiver<bool>,
+    seen: Seen,
 }
 
 macro_rules! requests {
@@ -39,6 +41,7 @@ requests! {
     read(handle: String, offset: u64, length: u32) -> Data;
     readdir(handle: &str) -> Name;
     readlink(path: &str) -> Name;
+    realpath(path: &str) -> Name;
     remove(path: &str) -> Status;
     rename(from: &str, to: &str) -> Status;
     setstat(path: &str, attributes: FileAttributes) -> Status;
@@ -49,34 +52,62 @@ requests! {
 }
 
 impl Requests {
-    pub(super) fn new(raw: RawSftpSession, alive: watch::Receiver<bool>) -> Self {
-        Self { raw, alive }
+    pub(super) fn new(raw: RawSftpSession, seen: Seen) -> Self {
+        Self { raw, seen }
     }
 
     async fn or_end<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let mut alive = self.alive.clone();
-        tokio::select! {
+        let mut state = self.seen.state.clone();
+        let answer = tokio::select! {
             // An answer that came before the end counts.
             biased;
             answer = request => answer,
-            _ = alive.wait_for(|alive| !alive) => Err(Error::UnexpectedBehavior("the channel ended".to_owned())),
+            _ = state.wait_for(|state| *state != State::Open) => {
+                Err(Error::UnexpectedBehavior("the channel ended".to_owned()))
+            }
+        };
+        match answer {
+            // What the library says of it is only what it did to this request.
+            Err(Error::UnexpectedBehavior(_)) if *state.borrow() == State::Flooded => {
+                Err(Error::UnexpectedBehavior(FLOODED.to_owned()))
+            }
+            answer => {
+                self.seen.unasked.store(0, Relaxed);
+                answer
+            }
         }
     }
 }
 
-/// A stream that tells its end: of what comes, or of itself. What it took is on its way: the library never flushes, and a
-/// request that waits for room in the connection would else stay here until the next one.
+/// What a channel has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    Ended,
+    /// It was ended because much came that nobody had asked for.
+    Flooded,
+}
+
+/// A stream seen by those who use it.
+#[derive(Clone)]
+pub(super) struct Seen {
+    state: watch::Receiver<State>,
+    unasked: Arc<AtomicUsize>,
+}
+
+/// A stream that tells its end: of what comes, or of itself. It ends when much comes that answers nothing.
 pub(super) struct Watched<S> {
     stream: S,
-    /// Bytes of the write that goes on, taken by the stream and not yet on their way.
-    taken: Option<usize>,
-    alive: watch::Sender<bool>,
+    state: watch::Sender<State>,
+    /// Bytes that came since the last answer that somebody waited for.
+    unasked: Arc<AtomicUsize>,
 }
 
 impl<S> Watched<S> {
-    pub(super) fn new(stream: S) -> (Self, watch::Receiver<bool>) {
-        let (alive, seen) = watch::channel(true);
-        (Self { stream, taken: None, alive }, seen)
+    pub(super) fn new(stream: S) -> (Self, Seen) {
+        let (sender, state) = watch::channel(State::Open);
+        let unasked = Arc::new(AtomicUsize::new(0));
+        (Self { stream, state: sender, unasked: Arc::clone(&unasked) }, Seen { state, unasked })
     }
 }
 
@@ -92,7 +123,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
             && (read.is_err() || (before > 0 && buffer.remaining() == before))
         {
             // All answers before it have been handed over: they are read one after the other.
-            self.alive.send_replace(false);
+            self.state.send_replace(State::Ended);
+        }
+        let came = before - buffer.remaining();
+        if self.unasked.fetch_add(came, Relaxed) + came > MOST_UNASKED {
+            self.state.send_replace(State::Flooded);
+            return Poll::Ready(Err(io::Error::other(FLOODED)));
         }
         read
     }
@@ -104,13 +140,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.taken.is_none() {
-            let taken = ready!(Pin::new(&mut self.stream).poll_write(context, data))?;
-            self.taken = Some(taken);
-        }
-        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
-        let taken = self.taken.take().unwrap_or_default();
-        Poll::Ready(flushed.map(|()| taken))
+        Pin::new(&mut self.stream).poll_write(context, data)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -121,3 +151,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+/// All requests in flight may be answered before anybody of ours has a turn, and be given up before that: 4 MiB.
+const MOST_UNASKED: usize = 32 << 20;
+
+/// How that is said.
+pub(super) const FLOODED: &str = "the server sends without end what nobody asked for";

@@ -331,7 +331,8 @@ fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
                     "{name} was not in the last run\n  hint: penstock run --last"
                 )));
             }
-            Some((_, Standing::Unknown(how))) => {
+            // A file that is copied twice is the same file.
+            Some((_, Standing::Unknown(how))) if made_by(&record.order) == "run" => {
                 return Err(Failure::usage(format!(
                     "on {name} the command may have run ({how})\n  hint: look there first; --again not-well runs it again all the same"
                 )));
