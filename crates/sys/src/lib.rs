@@ -7,6 +7,7 @@
 pub mod child;
 pub mod cpu;
 pub mod descriptors;
+pub mod file_limit;
 pub mod immutable;
 mod inherited;
 pub mod low_water;
