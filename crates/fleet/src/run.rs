@@ -159,6 +159,8 @@ pub struct Outcome {
     pub output: Shown,
     /// Whether to offer that what never started is done again.
     pub again: Again,
+    /// Why not all of it is on record, where a record was begun.
+    pub unrecorded: Option<std::io::Error>,
 }
 
 /// Whether the output was written to its end.
@@ -265,9 +267,7 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
             Why::NoInput => status,
         },
     };
-    if let Some(journal) = &shared.journal {
-        journal.finish(status, &written.hashes);
-    }
+    let unrecorded = shared.journal.as_ref().and_then(|journal| journal.finish(status, &written.hashes));
     let done = match &shared.job {
         Job::Command(_) => Done::Ran,
         Job::Copy(order) => order.done(),
@@ -281,6 +281,7 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         lost: written.lost,
         output,
         again,
+        unrecorded,
     }
 }
 

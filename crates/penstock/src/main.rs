@@ -37,9 +37,11 @@ mod signals;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // What a limit of file sizes keeps from being written is an error like that of a full disk, not the end of us.
     if let Err(error) = sys::file_size::survive_file_size_limit() {
         return Failure::from(error).report();
     }
+    ssh::identity::tell_waits(|text| output::complain(&format!("note: {text}\n")));
     if let Some(words) = cmd::run::mpssh::called(std::env::args_os()) {
         return cmd::run::mpssh::run(words).map_or_else(Failure::report, |()| ExitCode::SUCCESS);
     }

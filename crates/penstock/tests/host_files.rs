@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
 
 use logic::ssh::key::PublicKey;
@@ -71,13 +72,66 @@ fn disk_that_is_full_leaves_the_old_file_and_says_so() {
     keygen(&key.path().join("k"), &["-t", "ed25519"]);
     user.pin("web1", &public_line(&key.path().join("k.pub")), None);
     let before = fs::read(user.file("web1")).unwrap();
-    // No byte can be written to any file, and the signal for that is ignored: as on a full disk, write fails.
-    let script =
-        format!("trap '' XFSZ; ulimit -f 0; exec {} host alias web1 www", env!("CARGO_BIN_EXE_penstock"));
+    // No byte can be written to any file: as on a full disk, write fails. The signal for that must not end us.
+    let script = format!("ulimit -f 0; exec {} host alias web1 www", env!("CARGO_BIN_EXE_penstock"));
     let output = run_to_end(user.command("sh").args(["-c", &script]), secs(20));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.starts_with("error: cannot write ") && said.contains("web1.host"), "{said}");
     assert_eq!(fs::read(user.file("web1")).unwrap(), before);
     assert_eq!(fs::read_dir(user.store().places().hosts()).unwrap().count(), 2, "no half file is left");
+}
+
+#[test]
+fn who_waits_for_another_writer_says_for_whom_and_gives_up() {
+    let (user, key) = (User::new(), tempfile::tempdir().unwrap());
+    keygen(&key.path().join("k"), &["-t", "ed25519"]);
+    user.pin("web1", &public_line(&key.path().join("k.pub")), None);
+    let lock = user.store().places().hosts().join(".lock");
+    let mut holder = std::process::Command::new("flock");
+    let holder = holder.arg(&lock).args(["sh", "-c", "echo locked; exec sleep 3600"]);
+    let mut holder = holder.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = [0; 7];
+    holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    let pid = holder.id();
+    let mut child = user.command(env!("CARGO_BIN_EXE_penstock"));
+    let mut child = child.args(["host", "alias", "web1", "www"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let note = said.next().unwrap().unwrap();
+    assert!(child.try_wait().unwrap().is_none(), "it is said while it waits: {note}");
+    let words =
+        format!("note: waiting for process {pid} (flock), which has locked {}; giving up", lock.display());
+    assert!(note.starts_with(&words), "{note}");
+    let error = said.next().unwrap().unwrap();
+    assert!(
+        error.contains(&format!("{} has been locked by process {pid} (flock)", lock.display())),
+        "{error}"
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+}
+
+#[test]
+fn damaged_file_of_one_host_is_named_and_stops_no_other() {
+    let (user, key) = (User::new(), tempfile::tempdir().unwrap());
+    keygen(&key.path().join("k"), &["-t", "ed25519"]);
+    user.pin("web1", &public_line(&key.path().join("k.pub")), None);
+    let place = |name: &str| user.store().places().hosts().join(format!("{name}.host"));
+    std::os::unix::fs::symlink("/nonexistent/lost", place("lost")).unwrap();
+    std::os::unix::fs::symlink(place("round"), place("round")).unwrap();
+    let huge = fs::File::create(place("huge")).unwrap();
+    huge.set_len(1 << 30).unwrap();
+    nix::unistd::mkfifo(&place("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let list = user.said(&["host", "list"]);
+    let damaged = |name: &str| list.lines().any(|line| line.starts_with(name) && line.contains("DAMAGED"));
+    assert!(["lost", "round", "huge", "pipe"].into_iter().all(damaged) && !damaged("web1"), "{list}");
+    // Where a damaged host is cannot be known: that is what is said of it, not that the DNS does not know it.
+    let run = user.penstock(&["run", "-w", "lost,huge", "true"]);
+    let said = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert_eq!(run.status.code(), Some(3), "{run:?}");
+    for (name, why) in [("lost", "leads nowhere"), ("huge", "longer than")] {
+        let line = said.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        assert!(line.contains("configuration: ") && line.contains(why), "{said}");
+    }
 }

@@ -187,6 +187,22 @@ fn via_in_the_file_of_a_host_leads_through_that_host_unless_ssh_config_says_the_
     behind.configure("    ProxyJump none\n");
     assert!(behind.user.said(&run).contains("here"));
     assert_eq!(behind.logins(), (3, 4));
+    let overruled = "via=gate in the file of web1 is not used: ~/.ssh/config:";
+    for asked in [["ssh", "explain", "web1"], ["host", "why", "web1"]] {
+        let said = behind.user.said(&asked);
+        assert!(
+            said.lines().any(|line| line.contains(overruled) && line.ends_with("says ProxyJump none")),
+            "{said}"
+        );
+        behind.configure(&format!(
+            "    HostName {}\n    Port {}\n    ProxyJump gate\n",
+            behind.web1.address, behind.web1.port
+        ));
+        let said = behind.user.said(&asked);
+        assert!(!said.contains("is not used"), "it leads the same way: {said}");
+        behind.configure("    ProxyJump none\n");
+    }
+    let before = behind.logins();
 
     // The gate is judged by its own file, before anything goes there or beyond.
     behind.configure("");
@@ -200,7 +216,7 @@ fn via_in_the_file_of_a_host_leads_through_that_host_unless_ssh_config_says_the_
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("jump host: gate showed "), "{said}");
-    assert_eq!(behind.logins(), (3, 4));
+    assert_eq!(behind.logins(), before);
 }
 
 #[test]

@@ -132,6 +132,35 @@ fn output_that_is_held_open_and_cut_off_is_said_to_be() {
 }
 
 #[test]
+fn connection_that_breaks_after_the_status_came_but_before_the_end_of_output_is_said() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    // The server reports the status when the shell has gone, and waits for the output that is held open; then it is killed.
+    let script = "server=$PPID; shell=$$; (while kill -0 $shell; do sleep 0.1; done 2>/dev/null; sleep 0.5; \
+                  kill -KILL $server) & echo some; exit 0";
+    let told = fleet.run(&["--no-leash", "-w", "h1", "--", script]);
+    assert!(told.stdout.starts_with("h1 -> some\nh1 =: lost: "), "{told:?}");
+    let said = "the command had ended (exit 0), but the end of its output had not come: that may be cut";
+    assert!(told.stderr.contains(said), "{told:?}");
+    assert_eq!(told.code, Some(1), "{told:?}");
+}
+
+#[test]
+fn output_whose_end_nobody_waited_for_is_said_to_be_lost() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let (sleep, left) = (format!("sleep {}", unique()), format!("sleep {}", unique()));
+    // The leash ends the first; the second has left its group, and holds the output open for longer than anybody waits.
+    let command = format!("setsid {left} & echo $!; exec {sleep}");
+    let told = fleet.run(&["-w", "h1", "--timeout", "0.5", "--", &command]);
+    let started = told.stdout.lines().find_map(|line| line.strip_prefix("h1 -> ")).unwrap();
+    kill(Pid::from_raw(started.parse().unwrap()), Signal::SIGKILL).unwrap();
+    let said = format!("; what it said after {} bytes, if anything, is lost", started.len() + 1);
+    assert!(told.stderr.contains(&said), "{told:?}");
+    gone(&sleep);
+}
+
+#[test]
 fn killed_client_leaves_nothing_running_and_its_journal_says_who_was() {
     let sshd = Sshd::start();
     for engine in ENGINES {
@@ -361,13 +390,14 @@ fn host_whose_command_cannot_be_recorded_does_not_get_it() {
     let run = fleet.command(&["-p", "1", "-w", "h[1-9]", &format!("echo ran; : {padding}")]);
     // A file of more than 1,024 bytes is cut short and refused, as on a full disk.
     let mut limited = Command::new("bash");
-    limited.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$@\"", "bash"]).arg(run.get_program());
+    limited.args(["-c", "ulimit -f 1; exec \"$@\"", "bash"]).arg(run.get_program());
     limited.args(run.get_args()).stdin(Stdio::null());
     limited.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let told = told(limited.output().unwrap());
     let ran = told.stdout.matches("-> ran").count();
     assert!((1..9).contains(&ran), "{told:?}");
     assert!(told.stdout.contains("record of this run cannot be written"), "{told:?}");
+    assert!(told.stderr.contains("note: not all of this run is on record (File too large"), "{told:?}");
     let last = fleet.run(&["--last"]);
     assert_eq!(last.stdout.matches("never started").count(), 9 - ran, "{last:?}\n{told:?}");
 }
@@ -382,6 +412,11 @@ fn run_that_goes_on_is_shown_as_such_and_not_run_again() {
     started(&sleep, 1);
     let last = fleet.run(&["--last"]);
     assert!(last.stdout.contains("it still runs"), "{last:?}");
+    assert!(
+        last.stdout
+            .contains("h1  may have run: it runs there now\nh2  never started: its turn has not come yet"),
+        "{last:?}"
+    );
     let again = fleet.run(&["--again", "never-started"]);
     assert_eq!((again.code, again.stdout.as_str()), (Some(2), ""), "{again:?}");
     assert!(again.stderr.contains("the last run still goes on"), "{again:?}");

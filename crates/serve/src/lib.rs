@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod outcome;
 mod passthrough;
 mod per_backend;
+mod queue;
 pub mod relay;
 pub mod reload;
 pub mod report;

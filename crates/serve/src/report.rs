@@ -364,7 +364,7 @@ impl PoolReport {
         Self {
             name: plan.settings.name.to_string(),
             balance: plan.settings.balance.to_string(),
-            waiting: plan.queue.waiting.load(Relaxed),
+            waiting: plan.queue.waiting(),
             available: backends.iter().filter(|backend| backend.takes_sessions()).count(),
             backends,
         }

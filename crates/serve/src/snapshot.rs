@@ -13,7 +13,8 @@ use logic::route::{PoolId, RouteTable};
 
 use crate::events::Level;
 use crate::http2::backend::Rules;
-use crate::state::{BackendState, ListenerState, Queue, State};
+use crate::queue::Queue;
+use crate::state::{BackendState, ListenerState, State};
 use crate::tls;
 use crate::tls::backend::{Authorities, Endpoint, PoolTls};
 

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::acme::Board;
 use crate::events::Events;
 use crate::metrics::{BackendCounters, ListenerCounters, PerWorker};
+use crate::queue::Queue;
 use crate::state_directory::StateDirectory;
 
 /// Everything that outlives a snapshot.
@@ -245,15 +246,6 @@ fn encode(state: HealthState) -> u8 {
         HealthState::Down => 2,
         HealthState::Ejected => 3,
     }
-}
-
-/// Sessions that wait for a busy backend of one pool, over all workers.
-#[derive(Debug, Default)]
-pub struct Queue {
-    /// How many wait now.
-    pub waiting: AtomicUsize,
-    /// Wakes one of them, first come first served.
-    pub freed: Notify,
 }
 
 impl State {

@@ -18,13 +18,15 @@ use sys::socket::Opening;
 
 use crate::connect::{self, ConnectFault, Link};
 use crate::events::Level;
+use crate::queue::Queue;
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
-use crate::state::{Admission, BackendState, Queue, lock};
+use crate::state::{Admission, BackendState, lock};
 use crate::stream::{Quiet, Stream};
 use crate::tls::backend::Endpoint;
 use crate::worker::Worker;
 
-/// Health and weights change without a word to those who wait for a busy backend: they look again this often.
+/// Health and weights change without a word to those who wait for a busy backend: the first of them looks again this often,
+/// and then the others in their order.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Two workers must not eject the last two backends of a pool at once. Taken only when a backend is about to be ejected.
@@ -52,9 +54,7 @@ pub struct Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.backend.in_flight.fetch_sub(1, Relaxed);
-        if self.queue.waiting.load(Relaxed) > 0 {
-            self.queue.freed.notify_one();
-        }
+        self.queue.freed();
     }
 }
 
@@ -101,13 +101,13 @@ pub fn choose_at_once(
     wanted: &Wanted<'_>,
     now: Instant,
 ) -> Option<Result<Chosen, NoBackend>> {
-    match pool.queue.waiting.load(Relaxed) {
+    match pool.queue.waiting() {
         0 => choose_now(worker, snapshot, pool, wanted, now),
         _ => None,
     }
 }
 
-/// Waits in the pool's queue. Who waits is woken first come, first served.
+/// Waits in the pool's queue. Whoever came first is called first, and nobody looks before those who came earlier did.
 pub async fn wait(
     worker: &Rc<Worker>,
     snapshot: &Snapshot,
@@ -115,52 +115,29 @@ pub async fn wait(
     wanted: &Wanted<'_>,
 ) -> Result<Chosen, NoBackend> {
     let started = Instant::now();
-    let Some(place) = QueuePlace::take(pool, worker.front.state.workers) else {
+    let limit = pool.settings.queue_length.saturating_mul(worker.front.state.workers);
+    let Some(place) = pool.queue.stand(limit) else {
         return Err(NoBackend::QueueFull);
     };
     let waiting = async {
-        let mut freed = std::pin::pin!(pool.queue.freed.notified());
-        freed.as_mut().enable();
         // A place may have become free before we stood in the queue to be told of it.
-        let mut is_our_turn = place.ahead == 0;
+        let mut is_our_turn = place.may_look;
         loop {
-            if is_our_turn && let Some(outcome) = choose_now(worker, snapshot, pool, wanted, Instant::now()) {
-                break outcome;
+            if is_our_turn {
+                place.looks();
+                if let Some(outcome) = choose_now(worker, snapshot, pool, wanted, Instant::now()) {
+                    break outcome;
+                }
+                place.pass_on();
             }
-            if tokio::time::timeout(LOOK_AGAIN, freed.as_mut()).await.is_ok() {
-                freed.set(pool.queue.freed.notified());
-                freed.as_mut().enable();
-            }
-            is_our_turn = true;
+            let is_called = tokio::time::timeout(LOOK_AGAIN, place.called()).await.is_ok();
+            is_our_turn = is_called || place.is_first();
         }
     };
     match tokio::time::timeout(pool.settings.timeouts.queue, waiting).await {
         Ok(Ok(chosen)) => Ok(Chosen { queued: Some(started.elapsed()), ..chosen }),
         Ok(Err(none)) => Err(none),
         Err(_) => Err(NoBackend::QueueTimeout),
-    }
-}
-
-/// A place in a pool's queue, given back when dropped.
-struct QueuePlace<'a> {
-    queue: &'a Queue,
-    /// How many stood there already.
-    ahead: usize,
-}
-
-impl<'a> QueuePlace<'a> {
-    fn take(pool: &'a PoolPlan, workers: usize) -> Option<Self> {
-        let limit = pool.settings.queue_length.saturating_mul(workers);
-        let queue = &*pool.queue;
-        let one_more = |waiting| (waiting < limit).then_some(waiting + 1);
-        let ahead = queue.waiting.fetch_update(Relaxed, Relaxed, one_more).ok()?;
-        Some(Self { queue, ahead })
-    }
-}
-
-impl Drop for QueuePlace<'_> {
-    fn drop(&mut self) {
-        self.queue.waiting.fetch_sub(1, Relaxed);
     }
 }
 

@@ -14,7 +14,7 @@ mod store;
 pub use dns::{Anchor, Dns, DnsError};
 pub use facts::Seen;
 pub use fetch::{Shown, TYPES, fetch};
-pub use files::Places;
+pub use files::{Places, tell_waits};
 pub use judge::{Flushed, Identities, certificate, now};
 pub use pending::Pending;
 pub use store::{Change, Store};
@@ -53,8 +53,16 @@ pub enum IdentityError {
         owner: u32,
     },
     /// Another process holds the lock and does not let go.
-    #[error("{} has been locked by another process for 5 s: is one stopped? (fuser names it)", .0.display())]
-    Locked(PathBuf),
+    #[error(
+        "{} has been locked by {holder} for 5 s, so nothing was changed: is that stopped? let it go on, or end it, and try again",
+        .path.display()
+    )]
+    Locked {
+        /// The file that is locked.
+        path: PathBuf,
+        /// Who holds it, as far as the kernel tells.
+        holder: String,
+    },
     /// A file that must be repaired first.
     #[error("{} is damaged: {fault}", .path.display())]
     Damaged {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use logic::fleet::ending::{Core, Ending, Failure, Phase, Reason, Remote};
+use logic::fleet::verdict;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::sync::watch;
@@ -133,9 +134,21 @@ impl Process {
                 Some(ChannelMsg::Eof) => self.silent = true,
                 Some(ChannelMsg::Close) => return Some(self.finish()),
                 None => {
-                    if self.ending.is_none() {
-                        // The connection is gone; why comes a moment later.
-                        self.ending = Some(Ending::Failed(self.lost().await));
+                    // The connection is gone; why comes a moment later.
+                    match &self.ending {
+                        None => self.ending = Some(Ending::Failed(self.lost().await)),
+                        Some(ending) if !self.silent => {
+                            let ended = verdict::title(ending);
+                            let lost = self.lost().await;
+                            let detail = format!(
+                                "{}; the command had ended ({ended}), but the end of its output had not come: that may be \
+                                 cut",
+                                lost.detail
+                            );
+                            let lost = Failure { detail, remote: Remote::Ended, ..lost };
+                            self.ending = Some(Ending::Failed(lost));
+                        }
+                        Some(_) => {}
                     }
                     return Some(self.finish());
                 }

@@ -9,7 +9,7 @@ use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use logic::fleet::ending::{Ending, Remote};
 use logic::fleet::verdict::Status;
@@ -21,8 +21,16 @@ use super::view::json;
 #[derive(Debug)]
 pub struct Journal {
     file: File,
+    state: Mutex<Written>,
+}
+
+/// How the writing went so far.
+#[derive(Debug, Default)]
+struct Written {
     /// Whether the last line may be cut.
-    torn: Mutex<bool>,
+    torn: bool,
+    /// Why something that happened is not there.
+    lost: Option<io::Error>,
 }
 
 /// What a run did, as its file tells.
@@ -76,9 +84,14 @@ impl Journal {
         let mut file = File::options().append(true).create_new(true).mode(0o600).open(&part)?;
         // Held as long as we live. A file system without locks costs the warning, not the run.
         let _ = file.try_lock();
-        writeln!(file, "{}", json!({ "id": id, "order": order, "hosts": hosts }))?;
-        fs::rename(&part, directory.join(format!("{id}.jsonl")))?;
-        Ok(Self { file, torn: Mutex::new(false) })
+        let head = json!({ "id": id, "order": order, "hosts": hosts });
+        let begun =
+            writeln!(file, "{head}").and_then(|()| fs::rename(&part, directory.join(format!("{id}.jsonl"))));
+        if let Err(error) = begun {
+            let _ = fs::remove_file(&part);
+            return Err(error);
+        }
+        Ok(Self { file, state: Mutex::default() })
     }
 
     /// The command is about to be sent to a host. If this cannot be written it must not be: who reads the record would take
@@ -93,20 +106,32 @@ impl Journal {
         if let (Some(value), Value::Object(extra)) = (value.as_object_mut(), json::ending(ending)) {
             value.extend(extra);
         }
-        let _ = self.add(&value);
+        self.note(&value);
     }
 
-    /// The run has ended.
-    pub(super) fn finish(&self, status: Status, hashes: &[Option<String>]) {
-        let _ = self.add(&json!({ "status": status.code(), "sha256": hashes }));
+    /// The run has ended. Gives why not all that happened is on record.
+    pub(super) fn finish(&self, status: Status, hashes: &[Option<String>]) -> Option<io::Error> {
+        self.note(&json!({ "status": status.code(), "sha256": hashes }));
+        self.state().lost.take()
+    }
+
+    /// What has happened already cannot wait for a disk that has room.
+    fn note(&self, value: &Value) {
+        if let Err(error) = self.add(value) {
+            self.state().lost.get_or_insert(error);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Written> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, value: &Value) -> io::Result<()> {
-        let mut torn = self.torn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         // What a full disk cut short must not swallow the line after it.
-        let line = if *torn { format!("\n{value}\n") } else { format!("{value}\n") };
+        let line = if state.torn { format!("\n{value}\n") } else { format!("{value}\n") };
         let written = (&self.file).write_all(line.as_bytes());
-        *torn = written.is_err();
+        state.torn = written.is_err();
         written
     }
 }
@@ -117,33 +142,47 @@ impl Journal {
 /// It cannot be read, or there is none.
 pub fn find(directory: &Path, id: Option<&str>) -> io::Result<Record> {
     let is_it = |path: &PathBuf| id.is_none_or(|id| path.file_stem().is_some_and(|stem| stem == id));
-    let found = files(directory).into_iter().rev().find(is_it);
+    let found = files(directory)?.into_iter().rev().find(is_it);
     let path = found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such run is on record"))?;
-    let mut file = File::open(path)?;
+    // Opening a pipe that nobody writes to would wait for ever.
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&path)?;
+    let about = file.metadata()?;
+    let damaged = |what: &str| {
+        let text = format!("{} {what}: remove it", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    };
+    if !about.is_file() {
+        return Err(damaged("is no regular file"));
+    }
+    if about.len() > LONGEST {
+        return Err(damaged(&format!("is no record of ours: it is longer than {LONGEST} bytes")));
+    }
     let pulse = match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Pulse::Running,
         _ => Pulse::Gone,
     };
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
+    file.take(LONGEST).read_to_end(&mut bytes)?;
     // A line that was cut may end within a character.
-    let record = read(&String::from_utf8_lossy(&bytes));
-    record
-        .map(|record| Record { pulse, ..record })
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its record is damaged"))
+    read(&String::from_utf8_lossy(&bytes), pulse)
+        .ok_or_else(|| damaged("is damaged, and hides the runs before it (--id shows them)"))
 }
 
-fn read(text: &str) -> Option<Record> {
+fn read(text: &str, pulse: Pulse) -> Option<Record> {
     let mut lines = text.lines();
     let head: Value = serde_json::from_str(lines.next()?).ok()?;
     let names: Vec<String> = serde_json::from_value(head["hosts"].clone()).ok()?;
     let mut standing: HashMap<u64, Standing> = HashMap::new();
     let mut ends = vec![Value::Null; names.len()];
     let mut status = None;
+    let (sent, not_sent) = match pulse {
+        Pulse::Running => ("it runs there now", "its turn has not come yet"),
+        Pulse::Gone => ("running when the run was killed", "its turn never came"),
+    };
     // The last line of a run that was killed may be cut.
     for line in lines.filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         if let Some(host) = line["sent"].as_u64() {
-            standing.insert(host, Standing::Unknown("running when the run was killed".to_owned()));
+            standing.insert(host, Standing::Unknown(sent.to_owned()));
         } else if let Some(host) = line["host"].as_u64() {
             let how = match line["detail"].as_str().filter(|detail| !detail.is_empty()) {
                 Some(detail) => format!("{}: {detail}", line["ended"].as_str().unwrap_or("?")),
@@ -170,7 +209,7 @@ fn read(text: &str) -> Option<Record> {
     }
     let hosts = names.into_iter().zip(0_u64..).map(|(name, host)| {
         let how = standing.remove(&host);
-        (name, how.unwrap_or_else(|| Standing::NeverStarted("its turn never came".to_owned())))
+        (name, how.unwrap_or_else(|| Standing::NeverStarted(not_sent.to_owned())))
     });
     Some(Record {
         id: head["id"].as_str()?.to_owned(),
@@ -178,25 +217,28 @@ fn read(text: &str) -> Option<Record> {
         hosts: hosts.collect(),
         ends,
         status,
-        pulse: Pulse::Gone,
+        pulse,
     })
 }
 
 /// Records, the oldest first.
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"))
         .collect();
     files.sort();
-    files
+    Ok(files)
 }
 
 /// Keeps the newest runs, in number and size.
 fn prune(directory: &Path) {
     let mut size = 0;
-    for (at, path) in files(directory).into_iter().rev().enumerate() {
+    for (at, path) in files(directory).into_iter().flatten().rev().enumerate() {
         size += fs::metadata(&path).map_or(0, |about| about.len());
         if at + 1 >= MOST_RUNS || size > MOST_BYTES {
             let _ = fs::remove_file(path);
@@ -204,6 +246,8 @@ fn prune(directory: &Path) {
     }
 }
 
+/// A host takes some hundred bytes: nothing that is longer is a record.
+const LONGEST: u64 = 1 << 30;
 const MOST_RUNS: usize = 100;
 const MOST_BYTES: u64 = 64 << 20;
 
@@ -235,7 +279,7 @@ mod tests {
         let file = directory.path().join("1.jsonl");
         let mut text = fs::read_to_string(file).unwrap();
         text.push_str("{\"host\":1,\"exi");
-        let record = read(&text).unwrap();
+        let record = read(&text, Pulse::Gone).unwrap();
         let shown: Vec<_> = record.hosts.iter().map(|(_, standing)| standing.clone()).collect();
         assert!(matches!(shown[0], Standing::Well));
         assert!(matches!(shown[1], Standing::Unknown(_)));
@@ -250,7 +294,7 @@ mod tests {
         for run in 0..MOST_RUNS + 20 {
             Journal::begin(directory.path(), &format!("{run:04}"), &json!({}), &[]).unwrap();
         }
-        let kept = files(directory.path());
+        let kept = files(directory.path()).unwrap();
         assert_eq!(kept.len(), MOST_RUNS);
         assert_eq!(find(directory.path(), Some("0050")).unwrap().id, "0050");
         assert!(find(directory.path(), Some("0001")).is_err() && find(directory.path(), Some("")).is_err());

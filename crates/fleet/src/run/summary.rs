@@ -43,6 +43,12 @@ pub fn text(names: &[String], outcome: &Outcome) -> String {
             "output lost: internal error: what writes it broke; files of -o may be unfinished; please report this\n",
         ),
     }
+    if let Some(why) = &outcome.unrecorded {
+        let _ = writeln!(
+            text,
+            "note: not all of this run is on record ({why}): for --last and --again it may have run where the end is missing"
+        );
+    }
     text
 }
 
@@ -84,6 +90,9 @@ pub fn json(names: &[String], outcome: &Outcome) -> Value {
         Done::Ran => "may_have_run",
         Done::Put(_) | Done::Got(_) => "may_have_changed",
     }] = json!(unknown);
+    if let (Some(value), Some(why)) = (value.as_object_mut(), &outcome.unrecorded) {
+        value.insert("unrecorded".to_owned(), json!(why.to_string()));
+    }
     if let (Some(value), Done::Put(moved) | Done::Got(moved)) = (value.as_object_mut(), outcome.done) {
         value.insert("files".to_owned(), json!(moved.files));
         value.insert("bytes".to_owned(), json!(moved.bytes));

@@ -331,6 +331,7 @@ impl Turn<'_> {
             return Ending::Failed(self.failure(phase, reason, Remote::Ended, detail));
         }
         let leashed = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed);
+        let mut is_drained = true;
         let (phase, remote) = match self.held.take().filter(|_| leashed) {
             Some(writer) => match self.end_by_leash(&mut running, writer).await {
                 // It was done before our wish arrived.
@@ -338,7 +339,10 @@ impl Turn<'_> {
                     return ending;
                 }
                 Some(ending) => (phase, ending.remote()),
-                None => (phase, Remote::Unknown),
+                None => {
+                    is_drained = false;
+                    (phase, Remote::Unknown)
+                }
             },
             None => {
                 // The mark is the command's own word: the server does not force another one.
@@ -354,7 +358,10 @@ impl Turn<'_> {
                         }
                         (seen.phase, seen.remote)
                     }
-                    () = cut(&mut stop) => (phase, Remote::Unknown),
+                    () = cut(&mut stop) => {
+                        is_drained = false;
+                        (phase, Remote::Unknown)
+                    }
                 }
             }
         };
@@ -370,6 +377,8 @@ impl Turn<'_> {
         }
         if self.dropped > 0 {
             detail.push_str(&format!("; its output is cut after {} bytes", self.passed));
+        } else if !is_drained {
+            detail.push_str(&format!("; what it said after {} bytes, if anything, is lost", self.passed));
         }
         Ending::Failed(self.failure(phase, reason, remote, detail))
     }
@@ -397,11 +406,17 @@ impl Turn<'_> {
                     if let Some(bytes) = self.strip(stream, bytes) {
                         let size = bytes.len() as u64;
                         // What is not the next of it would look as if it were.
-                        let whole = self.dropped == 0
+                        let is_next = self.dropped == 0;
+                        // Lost until it has gone on: whoever waits for all this may give up at any moment.
+                        self.dropped += size;
+                        if is_next
                             && timeout(LAST_WORDS, self.shared.out.output(self.host, stream, bytes))
                                 .await
-                                .is_ok();
-                        *if whole { &mut self.passed } else { &mut self.dropped } += size;
+                                .is_ok()
+                        {
+                            self.dropped -= size;
+                            self.passed += size;
+                        }
                     }
                 }
             }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::certificate::HostCertificate;
 use super::date::{Date, Moment};
 use super::host::{HostFile, Pin, Sshfp};
-use super::index::{Found, Index};
+use super::index::{Damage, Found, Index};
 use super::name::Name;
 use super::proof::Proof;
 use super::sshfp::SshfpAnswer;
@@ -135,12 +135,25 @@ pub fn decide(question: Question<'_>, index: &Index) -> Decision {
     let host = match index.find(question.name, question.port) {
         Found::Host(host) => Some(host),
         Found::Nobody => None,
-        Found::Damaged(damage) => return refuse(None, Reason::Configuration, damaged(question.name, damage)),
+        Found::Damaged(damage) => {
+            return Decision {
+                verdict: refuse_damaged(question.name, damage),
+                host: None,
+                effects: Vec::new(),
+            };
+        }
         Found::Ambiguous(names) => {
             return refuse(None, Reason::Configuration, ambiguous(question.name, &names));
         }
     };
     Case { question, index, host, key: question.offered.key() }.decide()
+}
+
+/// What is decided about the host that is called `name`, whose file is damaged, whatever it shows.
+#[must_use]
+pub fn refuse_damaged(name: &str, damage: &Damage) -> Verdict {
+    let Said { message, advice } = damaged(name, damage);
+    Verdict::Refused { reason: Reason::Configuration, message, advice }
 }
 
 /// A question about a name that is clear.

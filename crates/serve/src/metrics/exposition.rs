@@ -163,7 +163,7 @@ fn encode_pools(
     backends: &[(&PoolPlan, &BackendPlan)],
 ) -> fmt::Result {
     let name = |plan: &'_ Arc<PoolPlan>| [("pool", plan.settings.name.to_string())];
-    let waiting = pools.iter().map(|plan| (name(plan), plan.queue.waiting.load(Relaxed) as u64));
+    let waiting = pools.iter().map(|plan| (name(plan), plan.queue.waiting() as u64));
     out.gauges("pool_waiting", "Sessions that wait for a busy backend", waiting)?;
     let healthy = pools.iter().map(|plan| {
         let is_healthy = |(pool, backend): &&(&PoolPlan, &BackendPlan)| {

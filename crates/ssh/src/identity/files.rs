@@ -5,12 +5,14 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::IdentityError;
+use crate::harmless::harmless;
 
 /// The directories of one user.
 #[derive(Debug, Clone)]
@@ -109,6 +111,7 @@ impl Lock {
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
         let mut file = file.map_err(IdentityError::io("cannot open", &path))?;
         let begun = Instant::now();
+        let mut told = false;
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => {
@@ -117,10 +120,16 @@ impl Lock {
                 }
                 Err((again, Errno::EINTR)) => file = again,
                 Err((again, Errno::EWOULDBLOCK)) if begun.elapsed() < LONGEST_WAIT => {
+                    if !told && begun.elapsed() >= LONGEST_SILENCE {
+                        told = true;
+                        tell_wait(&path, &holder(&again));
+                    }
                     file = again;
                     std::thread::sleep(LOOK_AGAIN);
                 }
-                Err((_, Errno::EWOULDBLOCK)) => return Err(IdentityError::Locked(path)),
+                Err((file, Errno::EWOULDBLOCK)) => {
+                    return Err(IdentityError::Locked { holder: holder(&file), path });
+                }
                 Err((_, errno)) => return Err(IdentityError::io("cannot lock", &path)(errno.into())),
             }
         }
@@ -136,8 +145,44 @@ impl Lock {
     }
 }
 
+/// Has whoever waits for another process be told of it by `tell`, once for each lock. Before the first call nobody is told.
+/// The text is one line without its end, harmless on a terminal. Later calls change nothing.
+pub fn tell_waits(tell: fn(&str)) {
+    let _ = TELL.set(tell);
+}
+
+static TELL: OnceLock<fn(&str)> = OnceLock::new();
+
+fn tell_wait(path: &Path, holder: &str) {
+    if let Some(tell) = TELL.get() {
+        let (path, limit) = (harmless(&path.display().to_string(), 4096), LONGEST_WAIT.as_secs());
+        tell(&format!("waiting for {holder}, which has locked {path}; giving up after {limit} s"));
+    }
+}
+
+/// Who holds the lock of a file (flock), as the kernel's list says it (proc(5), `/proc/locks`).
+fn holder(file: &File) -> String {
+    let listed = || {
+        let about = file.metadata().ok()?;
+        let device = (nix::sys::stat::major(about.dev()), nix::sys::stat::minor(about.dev()));
+        let place = format!("{:02x}:{:02x}:{}", device.0, device.1, about.ino());
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        let mut lines = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        // Who waits for it is on the list as well, after `->`. A process of another container is 0.
+        let line = lines.find(|words| words.get(1) == Some(&"FLOCK") && words.contains(&place.as_str()))?;
+        line.get(4)?.parse::<u32>().ok().filter(|process| *process > 0)
+    };
+    let Some(process) = listed() else { return "another process".to_owned() };
+    match fs::read_to_string(format!("/proc/{process}/comm")) {
+        Ok(name) => format!("process {process} ({})", harmless(name.trim_end(), 64)),
+        Err(_) => format!("process {process}"),
+    }
+}
+
 /// Writers hold the lock for milliseconds; one that holds it longer has been stopped.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Who waits longer is told what for.
+const LONGEST_SILENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What a writer that was killed left behind. Nobody else writes while we hold the lock.

@@ -80,7 +80,13 @@ pub(super) fn one<T>(
 ) -> Option<Read<T>> {
     let path = directory.join(format!("{name}{ending}"));
     match read(&path) {
-        Err(fault) if fault.kind() == io::ErrorKind::NotFound => None,
+        Err(fault) if fault.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => None,
+        // A file that is lost is not one that was never there.
+        Err(fault) if fault.kind() == io::ErrorKind::NotFound => {
+            let lost =
+                io::Error::other("it is a link that leads nowhere: restore what it leads to, or remove it");
+            Some(take(&path, name, Err(lost), parse))
+        }
         result => Some(take(&path, name, result, parse)),
     }
 }

@@ -1,7 +1,7 @@
 //! Where a host is when `ssh_config` does not say it: the hints in its identity file. And who said where it is, for advice.
 
 use logic::fleet::ending::{Failure, Reason};
-use logic::identity::{Found, Index};
+use logic::identity::{Found, Index, Name};
 use logic::ssh::config::{Keyword, Resolved};
 
 use super::Target;
@@ -17,6 +17,8 @@ pub struct Said {
     pub port: Option<String>,
     /// `ProxyJump` or `ProxyCommand`, also `none`.
     pub proxy: Option<String>,
+    /// The hint `via=` of its identity, if `proxy` overrules it and leads elsewhere.
+    pub unused_via: Option<Name>,
     /// `HostKeyAlias`, if it is another name than the one that was typed.
     pub alias: Option<String>,
 }
@@ -39,6 +41,7 @@ impl Said {
             host: line(Keyword::HostName, "HostName"),
             port: line(Keyword::Port, "Port"),
             proxy: line(Keyword::ProxyCommand, "ProxyCommand").or_else(jump),
+            unused_via: None,
             alias: line(Keyword::HostKeyAlias, "HostKeyAlias").filter(|_| is_alias),
         }
     }
@@ -54,6 +57,14 @@ impl Target {
     /// What is wrong with the configuration of a host that `via=` names; hosts that are reached through themselves.
     pub fn hinted(self, config: &SshConfig, index: &Index) -> Result<Self, Failure> {
         via::placed(self, Before::Own, config, index, &mut Vec::new())
+    }
+
+    /// That the hint `via=` of its identity is not followed, and who overrules it; nothing if it is, or if there is none.
+    #[must_use]
+    pub fn overruled(&self) -> Option<String> {
+        let via = self.said.unused_via.as_ref()?;
+        let who = self.said.proxy.as_deref().unwrap_or("the SSH configuration says another way");
+        Some(format!("via={via} in the file of {} is not used: {who}", self.name))
     }
 
     /// Where it is by the hints of its identity.

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use logic::fleet::ending::{Failure, Phase, Reason};
-use logic::identity::{Found, Index, Name};
+use logic::identity::{Damage, Found, Index, Name, Verdict, refuse_damaged};
 use logic::ssh::config::Asked;
 
 use super::{Proxy, Target};
@@ -68,12 +68,17 @@ pub(super) fn placed(
         return Err(if is_loop { loops(way) } else { too_long(way) });
     }
     let via = match index.find(&target.name, target.port) {
+        // It will be refused. Where it is, its file does not tell: the DNS must not be blamed for that.
+        Found::Damaged(damage) => return Err(refused(&target.name, damage)),
         // Several hosts may have one HostKeyAlias: its hints are not theirs.
         Found::Host(host) if target.said.alias.is_none() => host.address().via,
         _ => None,
     };
     target.found_by(index);
     way.push(here);
+    if before == Before::Own && (target.said.proxy.is_some() || target.proxy != Proxy::None) {
+        target.said.unused_via = via.as_ref().filter(|via| !leads_through(&target.proxy, via)).cloned();
+    }
     match &mut target.proxy {
         Proxy::Jump(hops) => {
             let mut chain = Vec::new();
@@ -92,6 +97,21 @@ pub(super) fn placed(
     }
     way.pop();
     Ok(target)
+}
+
+/// Whether a host is the last one on that way.
+fn leads_through(proxy: &Proxy, host: &Name) -> bool {
+    let Proxy::Jump(hops) = proxy else { return false };
+    hops.last().is_some_and(|hop| hop.name.eq_ignore_ascii_case(host.split_port().0))
+}
+
+fn refused(name: &str, damage: &Damage) -> Failure {
+    match refuse_damaged(name, damage) {
+        Verdict::Refused { reason, message, advice } => advised(Phase::Queued, reason, message, &advice),
+        Verdict::Accepted { .. } => {
+            advised(Phase::Queued, Reason::Internal, name.to_owned(), "please report this")
+        }
+    }
 }
 
 /// What a host is called in its file; else, and where several hosts share an identity, the place that it is at.

@@ -42,6 +42,9 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         let index = identities.index();
         let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
         let target = arguments.place.target(name, host, index)?;
+        if let Some(overruled) = target.overruled() {
+            text.push_str(&format!("way       {}\n", plain(&overruled)));
+        }
         let (offered, address): (Offered, Option<IpAddr>) = match &arguments.key {
             Some(key) => (Offered::Key(key.parse::<PublicKey>().map_err(Failure::usage)?), None),
             None => {

@@ -49,8 +49,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let story = runtime.block_on(explain(judge, Arc::new(Keys::new()), &target));
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     match arguments.whom.json {
-        true => print(&plain_json(&format!("{:#}\n", as_json(&resolved, &story, identities.index()))))?,
-        false => print(&plain_lines(&text(&resolved, &story, identities.index())))?,
+        true => {
+            print(&plain_json(&format!("{:#}\n", as_json(&resolved, &target, &story, identities.index()))))?
+        }
+        false => print(&plain_lines(&text(&resolved, &target, &story, identities.index())))?,
     }
     match story.outcome {
         Ok(_) => Ok(()),
@@ -66,7 +68,7 @@ fn wrong(failure: Unreached) -> Failure {
     Failure::usage(plain_lines(&format!("{}{hint}", failure.detail)))
 }
 
-fn text(resolved: &Resolved, story: &Explanation, index: &Index) -> String {
+fn text(resolved: &Resolved, target: &Target, story: &Explanation, index: &Index) -> String {
     let mut out = String::new();
     let mut line = |name: &str, text: &str| {
         let _ = writeln!(out, "{name:11} {}", text.replace('\n', "\n            "));
@@ -75,6 +77,9 @@ fn text(resolved: &Resolved, story: &Explanation, index: &Index) -> String {
     for setting in &resolved.settings {
         let place = setting.place.as_ref().map_or("command line".to_owned(), ToString::to_string);
         line("config", &format!("{} {} ({place})", setting.keyword.name(), setting.value));
+    }
+    if let Some(overruled) = target.overruled() {
+        line("way", &overruled);
     }
     for step in &story.steps {
         match step {
@@ -192,7 +197,7 @@ fn algorithms(facts: &Facts) -> String {
     )
 }
 
-fn as_json(resolved: &Resolved, story: &Explanation, index: &Index) -> Value {
+fn as_json(resolved: &Resolved, target: &Target, story: &Explanation, index: &Index) -> Value {
     let steps: Vec<Value> = story
         .steps
         .iter()
@@ -235,6 +240,7 @@ fn as_json(resolved: &Resolved, story: &Explanation, index: &Index) -> Value {
     json!({
         "host": resolved.typed,
         "to": summary(resolved),
+        "unused_way": target.overruled(),
         "steps": steps,
         "logged_in_with": logged_in,
         "failure": failure,
