@@ -330,6 +330,13 @@ impl Turn<'_> {
             );
             return Ending::Failed(self.failure(phase, reason, Remote::Ended, detail));
         }
+        if phase == Phase::Run
+            && self.held.is_some()
+            && let Some(ending) = self.wait_for_mark(&mut running).await
+        {
+            let detail = format!("{detail}; then it ended by itself");
+            return Ending::Failed(self.failure(phase, reason, ending.remote(), detail));
+        }
         let leashed = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed);
         let mut is_drained = true;
         let (phase, remote) = match self.held.take().filter(|_| leashed) {
@@ -383,24 +390,42 @@ impl Turn<'_> {
         Ending::Failed(self.failure(phase, reason, remote, detail))
     }
 
+    /// A login shell that is slow with its start files has not come to the leash yet, and only that can end what follows.
+    /// Gives the end, if that comes first.
+    async fn wait_for_mark(&mut self, running: &mut Running) -> Option<Ending> {
+        let mut stop = self.stop.clone();
+        tokio::select! {
+            biased;
+            () = cut(&mut stop) => None,
+            seen = timeout(GRACE, self.drain(running, |turn| !turn.is_unclear())) => seen.ok().flatten(),
+        }
+    }
+
+    fn is_unclear(&self) -> bool {
+        self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Unclear)
+    }
+
     async fn end_by_leash(&mut self, running: &mut Running, mut writer: Writer) -> Option<Ending> {
         let mut stop = self.stop.clone();
         let asked = async {
             let _ = writer.write(Bytes::from_static(leash::END)).await;
-            self.drain(running).await
+            self.drain(running, |_| false).await
         };
         tokio::select! {
             biased;
             () = cut(&mut stop) => None,
-            seen = timeout(GRACE * 2, asked) => seen.ok(),
+            seen = timeout(GRACE * 2, asked) => seen.ok().flatten(),
         }
     }
 
-    /// Takes what still comes, up to the end.
-    async fn drain(&mut self, running: &mut Running) -> Ending {
+    /// Takes what still comes, up to the end, which it gives, or until that is true.
+    async fn drain(&mut self, running: &mut Running, until: impl Fn(&Self) -> bool) -> Option<Ending> {
         loop {
+            if until(self) {
+                return None;
+            }
             match running.next().await {
-                Happening::Ended(ending) => return ending,
+                Happening::Ended(ending) => return Some(ending),
                 Happening::Phase(_) => {}
                 Happening::Output(stream, bytes) => {
                     if let Some(bytes) = self.strip(stream, bytes) {

@@ -127,17 +127,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.again.id.is_some() && arguments.again.again.is_none() {
         return Err(Failure::usage("--id names a run for --again or --last"));
     }
+    if arguments.stdin && arguments.hosts.hosts.iter().any(|file| file.as_os_str() == "-") {
+        return Err(Failure::usage(
+            "--hosts - reads standard input to its end, so nothing is left of it for --stdin\n  hint: name the hosts in a file, or with -w",
+        ));
+    }
     let mut arguments = arguments.clone();
     let repeated = again::take_over(&mut arguments)?;
     let names = match repeated {
         Some(names) => names,
         None => arguments.hosts.names()?,
     };
-    if arguments.stdin && arguments.hosts.hosts.iter().any(|file| file.as_os_str() == "-") {
-        return Err(Failure::usage(
-            "--hosts - reads standard input to its end, so nothing is left of it for --stdin\n  hint: name the hosts in a file, or with -w",
-        ));
-    }
     if arguments.script.is_none() && arguments.command.is_empty() {
         return Err(Failure::usage("no command\n  hint: penstock run -w web1 uptime"));
     }

@@ -74,7 +74,7 @@ impl Sshd {
         let config = format!(
             "{lines}\nListenAddress {address}\nPort {port}\nHostKey {shown}/host\nAuthorizedKeysFile {shown}/authorized_keys\n\
              PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
-             PermitRootLogin yes\nLogLevel VERBOSE\n{startups}{sftp}PrintMotd no\n"
+             PermitRootLogin yes\nLogLevel VERBOSE\n{startups}{sftp}PrintMotd no\n{NO_START_FILES}\n"
         );
         let file = path.join("sshd_config");
         fs::write(&file, config).unwrap();
@@ -233,3 +233,7 @@ pub fn children_of(parent: u32) -> Vec<u32> {
     let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     listed.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
+
+/// A shell of bash that believes that it is not the first leaves out `~/.bashrc`: what stands there is this machine's, may take
+/// long, and may leave a lock behind when a test kills it.
+const NO_START_FILES: &str = "SetEnv SHLVL=1";
