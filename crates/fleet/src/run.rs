@@ -157,6 +157,8 @@ pub struct Outcome {
     pub lost: Vec<(usize, String)>,
     /// Whether to offer that what never started is done again.
     pub again: Again,
+    /// What the run is called in the journal.
+    pub id: Option<String>,
 }
 
 /// What was done with the hosts that ended well.
@@ -253,7 +255,8 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         Job::Command(_) => Done::Ran,
         Job::Copy(order) => order.done(),
     };
-    Outcome { endings, elapsed, status, done, unleashed: schedule.unleashed, lost: written.lost, again }
+    let id = shared.journal.as_ref().map(|journal| journal.id().to_owned());
+    Outcome { endings, elapsed, status, done, unleashed: schedule.unleashed, lost: written.lost, again, id }
 }
 
 /// The endings, as they come.

@@ -426,11 +426,16 @@ fn again_is_offered_only_where_it_can_be_done() {
     let away = fleet.run(&["-w", "away", "true"]);
     assert!(away.stderr.contains(offer), "{away:?}");
     let held = fleet.run(&["-w", "h1,h2", "--waves", "1", "--stop-if", "failed>0", "false"]);
+    let offered = held.stderr.lines().last().unwrap();
     assert!(
-        held.stderr.contains("again, in the same waves: penstock run --again never-started\n"),
+        offered.starts_with("again, in the same waves: penstock run --again never-started --id "),
         "{held:?}"
     );
-    let again = fleet.run(&["--again", "never-started"]);
+    // What is offered is this run, whatever ran since.
+    fleet.run(&["-w", "away", "echo another"]);
+    let words: Vec<&str> = offered.split(' ').skip_while(|word| *word != "--again").collect();
+    let again = fleet.run(&words);
+    assert!(again.stderr.contains(": false\n  on 1 host: h2\n"), "{again:?}");
     assert!(
         again.stderr.contains("\n  1 never started; in waves 1,all, stopping if failed>0\n"),
         "{again:?}"
