@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use logic::identity::{
     Decision, Effect, Facts, Found, HostCertificate, Index, Moment, Name, Question, Run, Signature, Sshfp,
     SshfpAnswer, decide,
 };
 use logic::ssh::key::PublicKey;
+use tokio::time::timeout;
 
 use super::IdentityError;
 use super::dns::{Anchor, Dns};
@@ -145,7 +146,11 @@ impl Identities {
         let asked = hint.unwrap_or_else(|| host.name().clone());
         let dns = self.dns.get_or_init(|| Dns::new(&Anchor::Root, None).map_err(|error| error.to_string()));
         match dns {
-            Ok(dns) => dns.sshfp(asked.split_port().0).await,
+            // The connection waits, under the limit of its key exchange: a name server that is silent is not the host's fault.
+            Ok(dns) => match timeout(LOOKUP, dns.sshfp(asked.split_port().0)).await {
+                Ok(answer) => answer,
+                Err(_) => SshfpAnswer::Failed(format!("no answer within {} s", LOOKUP.as_secs())),
+            },
             Err(why) => SshfpAnswer::Failed(why.clone()),
         }
     }
@@ -283,3 +288,9 @@ impl From<Identities> for Arc<dyn Judge> {
         Arc::new(identities)
     }
 }
+
+/// How long the DNS is asked about one host: a part of what a connection gives the key exchange, 10 s unless told otherwise.
+const LOOKUP: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests;
