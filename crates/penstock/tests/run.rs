@@ -611,6 +611,22 @@ fn again_says_what_it_will_do_and_takes_an_earlier_run() {
 }
 
 #[test]
+fn command_that_no_host_can_take_is_refused_before_anything_is_sent() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let quotes = format!(": {}", "'".repeat(40_000));
+    let told = fleet.run(&["-w", "h1", &quotes]);
+    assert_eq!(told.code, Some(2), "{told:?}");
+    assert!(told.stderr.contains("bytes as it is sent; hosts take 131071"), "{told:?}");
+    let long = format!(": {}; echo ran", "x".repeat(120_000));
+    let told = fleet.run(&["-w", "h1", &long]);
+    assert_eq!((told.code, told.stdout.as_str()), (Some(0), "h1 -> ran\n"), "{}", told.stderr);
+    let told = fleet.run(&["-w", "h1", "--timeout", "1e9", "true"]);
+    assert_eq!(told.code, Some(2), "{told:?}");
+    assert!(told.stderr.contains("a number of seconds is 10000000 at most"), "{told:?}");
+}
+
+#[test]
 fn fault_in_the_ssh_configuration_keeps_its_hosts_from_starting() {
     let sshd = Sshd::start();
     let fleet = Fleet::of(&sshd);
