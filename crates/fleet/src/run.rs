@@ -159,6 +159,8 @@ pub struct Outcome {
     pub output: Shown,
     /// Whether to offer that what never started is done again.
     pub again: Again,
+    /// What the run is called in the journal.
+    pub id: Option<String>,
     /// Why not all of it is on record, where a record was begun.
     pub unrecorded: Option<std::io::Error>,
 }
@@ -272,6 +274,7 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         Job::Command(_) => Done::Ran,
         Job::Copy(order) => order.done(),
     };
+    let id = shared.journal.as_ref().map(|journal| journal.id().to_owned());
     Outcome {
         endings,
         elapsed,
@@ -281,6 +284,7 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         lost: written.lost,
         output,
         again,
+        id,
         unrecorded,
     }
 }

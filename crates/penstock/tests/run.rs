@@ -461,11 +461,16 @@ fn again_is_offered_only_where_it_can_be_done() {
     let away = fleet.run(&["-w", "away", "true"]);
     assert!(away.stderr.contains(offer), "{away:?}");
     let held = fleet.run(&["-w", "h1,h2", "--waves", "1", "--stop-if", "failed>0", "false"]);
+    let offered = held.stderr.lines().last().unwrap();
     assert!(
-        held.stderr.contains("again, in the same waves: penstock run --again never-started\n"),
+        offered.starts_with("again, in the same waves: penstock run --again never-started --id "),
         "{held:?}"
     );
-    let again = fleet.run(&["--again", "never-started"]);
+    // What is offered is this run, whatever ran since.
+    fleet.run(&["-w", "away", "echo another"]);
+    let words: Vec<&str> = offered.split(' ').skip_while(|word| *word != "--again").collect();
+    let again = fleet.run(&words);
+    assert!(again.stderr.contains(": false\n  on 1 host: h2\n"), "{again:?}");
     assert!(
         again.stderr.contains("\n  1 never started; in waves 1,all, stopping if failed>0\n"),
         "{again:?}"
@@ -638,6 +643,22 @@ fn again_says_what_it_will_do_and_takes_an_earlier_run() {
         let told = fleet.run(wrong);
         assert_eq!((told.code, told.stdout.as_str()), (Some(2), ""), "{told:?}");
     }
+}
+
+#[test]
+fn command_that_no_host_can_take_is_refused_before_anything_is_sent() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let quotes = format!(": {}", "'".repeat(40_000));
+    let told = fleet.run(&["-w", "h1", &quotes]);
+    assert_eq!(told.code, Some(2), "{told:?}");
+    assert!(told.stderr.contains("bytes as it is sent; hosts take 131071"), "{told:?}");
+    let long = format!(": {}; echo ran", "x".repeat(120_000));
+    let told = fleet.run(&["-w", "h1", &long]);
+    assert_eq!((told.code, told.stdout.as_str()), (Some(0), "h1 -> ran\n"), "{}", told.stderr);
+    let told = fleet.run(&["-w", "h1", "--timeout", "1e9", "true"]);
+    assert_eq!(told.code, Some(2), "{told:?}");
+    assert!(told.stderr.contains("a number of seconds is 10000000 at most"), "{told:?}");
 }
 
 #[test]

@@ -109,9 +109,7 @@ impl Client {
                 timings.resolve = begun.elapsed();
                 on_phase(Phase::Connect);
                 let begun = Instant::now();
-                let (stream, address) = timeout(limit, connect::tcp(&target.name, &addresses))
-                    .await
-                    .map_err(|_| late(Phase::Connect, &target.name, &nobody_at(&addresses), limit))??;
+                let (stream, address) = connect::tcp(&target.name, &addresses, limit).await?;
                 timings.connect = begun.elapsed();
                 let carrier: Box<dyn Carrier> = match target.purpose {
                     Purpose::Commands => Box::new(stream),
@@ -264,11 +262,6 @@ async fn step(from: Arc<Session>, name: &str, next: &Target) -> Result<Way, Fail
     })?;
     let place = Place::Jumped { through: name.to_owned(), host: next.host.clone(), port: next.port };
     Ok(Way { carrier: Box::new(stream), place, said: None })
-}
-
-fn nobody_at(addresses: &[std::net::SocketAddr]) -> String {
-    let shown: Vec<_> = addresses.iter().take(4).map(ToString::to_string).collect();
-    format!("nobody answered at {}", shown.join(", "))
 }
 
 fn stalled(name: &str, place: &str, version: Option<String>, limit: Duration) -> Failure {

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::target::Target;
-use crate::trouble::{advised, failure, is_exhaustion};
+use crate::trouble::{advised, failure, is_exhaustion, late};
 
 /// The addresses of `target`, in the order in which to try them.
 ///
@@ -51,14 +51,30 @@ pub(crate) async fn resolve(target: &Target, lookups: &Semaphore) -> Result<Vec<
     Err(no_address(target, fault.strip_prefix("failed to lookup address information: ").unwrap_or(&fault)))
 }
 
-/// Connects to the first address that answers.
+/// Connects to the first address that answers within `limit`.
 ///
 /// # Errors
 /// None did.
-pub(crate) async fn tcp(name: &str, addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), Failure> {
+pub(crate) async fn tcp(
+    name: &str,
+    addresses: &[SocketAddr],
+    limit: Duration,
+) -> Result<(TcpStream, SocketAddr), Failure> {
+    let mut refusals = Vec::new();
+    match tokio::time::timeout(limit, first(name, addresses, &mut refusals)).await {
+        Ok(connected) => connected,
+        Err(_) => Err(silent(name, addresses, refusals, limit)),
+    }
+}
+
+/// The first that answers; what others said goes to `refusals`.
+async fn first(
+    name: &str,
+    addresses: &[SocketAddr],
+    refusals: &mut Vec<(SocketAddr, Failure)>,
+) -> Result<(TcpStream, SocketAddr), Failure> {
     let mut left = addresses.iter().copied();
     let mut attempts = JoinSet::new();
-    let mut last = None;
     loop {
         let more = left.next();
         if let Some(address) = more {
@@ -71,12 +87,13 @@ pub(crate) async fn tcp(name: &str, addresses: &[SocketAddr]) -> Result<(TcpStre
                 stream.set_nodelay(true).map_err(|fault| refused(name, address, &fault))?;
                 return Ok((stream, address));
             }
-            Some(Ok((address, Err(fault)))) => last = Some(refused(name, address, &fault)),
+            Some(Ok((address, Err(fault)))) => refusals.push((address, refused(name, address, &fault))),
             Some(Err(_)) => {}
             None if more.is_none() => break,
             None => {}
         }
     }
+    let last = refusals.pop().map(|(_, failure)| failure);
     Err(last.unwrap_or_else(|| failure(Phase::Resolve, Reason::NoAddress, format!("{name} has no address"))))
 }
 
@@ -109,6 +126,22 @@ fn no_address(target: &Target, why: &str) -> Failure {
         ),
     };
     advised(Phase::Resolve, Reason::NoAddress, detail, &advice)
+}
+
+/// Some answered that nobody is there, and the others not at all.
+fn silent(
+    name: &str,
+    addresses: &[SocketAddr],
+    mut refusals: Vec<(SocketAddr, Failure)>,
+    limit: Duration,
+) -> Failure {
+    let quiet = addresses.iter().filter(|address| refusals.iter().all(|(refused, _)| refused != *address));
+    let shown: Vec<_> = quiet.take(4).map(ToString::to_string).collect();
+    let mut late = late(Phase::Connect, name, &format!("nobody answered at {}", shown.join(", ")), limit);
+    if let Some((_, last)) = refusals.pop() {
+        late.detail.push_str(&format!("; {}", last.detail));
+    }
+    late
 }
 
 fn refused(name: &str, address: SocketAddr, fault: &io::Error) -> Failure {
@@ -151,3 +184,35 @@ const LOOKUP_BESIDE_HINTS: Duration = Duration::from_secs(2);
 
 /// The caller has a limit.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn address_that_refused_is_told_as_such_beside_one_that_was_silent() {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let refusing = nobody.local_addr().unwrap();
+        drop(nobody);
+        // A queue that is full: nobody accepts, and what comes then is not answered.
+        let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        full.listen(0).unwrap();
+        let silent = full.local_addr().unwrap().as_socket().unwrap();
+        let connect = || tokio::time::timeout(Duration::from_millis(200), TcpStream::connect(silent));
+        let mut waiting = Vec::new();
+        while let Ok(queued) = connect().await {
+            waiting.push(queued.unwrap());
+        }
+        let failure = tcp("h1", &[refusing, silent], Duration::from_millis(600)).await.unwrap_err();
+        assert_eq!(
+            (failure.reason, failure.detail),
+            (
+                Reason::TimedOut,
+                format!(
+                    "h1: nobody answered at {silent} within 0.6 s; connect to h1 at {refusing}: nobody listens there"
+                )
+            )
+        );
+    }
+}

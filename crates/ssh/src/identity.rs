@@ -8,6 +8,7 @@ mod fetch;
 mod files;
 mod judge;
 mod load;
+mod noticed;
 mod pending;
 mod store;
 
@@ -15,7 +16,8 @@ pub use dns::{Anchor, Dns, DnsError};
 pub use facts::Seen;
 pub use fetch::{Shown, TYPES, fetch};
 pub use files::{Places, tell_waits};
-pub use judge::{Flushed, Identities, certificate, now};
+pub use judge::{Identities, certificate, now};
+pub use noticed::Flushed;
 pub use pending::Pending;
 pub use store::{Change, Store};
 

@@ -8,9 +8,11 @@ use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
@@ -68,18 +70,28 @@ impl Drop for Running {
         if matches!(child.try_wait(), Ok(Some(_))) {
             return;
         }
-        std::thread::spawn(move || {
-            let _ = killpg(group, Signal::SIGTERM);
-            let begun = Instant::now();
-            while begun.elapsed() < PATIENCE {
-                if matches!(child.try_wait(), Ok(Some(_))) {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(20));
+        wait_for(child, group, Builder::new().name("proxy-command".into()));
+    }
+}
+
+/// Waits for the end of a command on a thread. Without one, as when 1,000 commands end at once, it is ended here and now.
+fn wait_for(mut child: Child, group: Pid, thread: Builder) {
+    let waiting = thread.spawn(move || {
+        let _ = killpg(group, Signal::SIGTERM);
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if matches!(child.try_wait(), Ok(Some(_))) {
+                return;
             }
-            let _ = killpg(group, Signal::SIGKILL);
-            let _ = child.wait();
-        });
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = child.wait();
+    });
+    if waiting.is_err() {
+        // The child went with the closure, and was not waited for: its number is still its own.
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = waitpid(group, None);
     }
 }
 
@@ -112,3 +124,26 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Of standard error so much is kept.
 const KEPT: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_is_ended_and_waited_for_also_where_no_thread_can_be_started() {
+        let child = Command::new("/bin/sh")
+            .args(["-c", "trap '' HUP TERM; echo; sleep 600"])
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn();
+        let mut child = child.unwrap();
+        // It ignores the gentle signals by now.
+        std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut [0]).unwrap();
+        let group = Pid::from_raw(child.id().cast_signed());
+        // No machine has room for such a stack.
+        let none = Builder::new().stack_size(1 << 60);
+        assert!(Builder::new().stack_size(1 << 60).spawn(|| ()).is_err());
+        wait_for(child, group, none);
+        assert_eq!(waitpid(group, None), Err(nix::errno::Errno::ECHILD));
+    }
+}

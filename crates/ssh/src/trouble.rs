@@ -93,7 +93,7 @@ pub(crate) fn of(phase: Phase, fault: &Error, name: &str) -> Failure {
         Error::IO(fault) => lost(phase, fault, name),
         Error::Join(_) => failure(
             phase,
-            Reason::Local,
+            Reason::Internal,
             format!("the connection to {name} ended by a fault of this program"),
         ),
         Error::NoHomeDir | Error::InvalidConfig(_) => {

@@ -1,4 +1,4 @@
-//! Where every host stands: written by its task, read by the progress line and the scheduler.
+//! Where every host stands: written by its task and the scheduler, read by the progress line and to say how far a host got.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -92,19 +92,19 @@ pub(super) async fn take(shared: &Shared, host: usize, order: &Order) -> Result<
     let way = shared.connect(host, &mut stop).await?;
     let Some(session) = shared.engine.session(&way) else {
         let detail = "files are copied by our own client only".to_owned();
-        return Err(failure(Phase::Start, Reason::Configuration, Remote::NeverStarted, detail));
+        return Err(Failure::never_started(Phase::Start, Reason::Configuration, detail));
     };
     let patience = order.connect_timeout;
     let opened = tokio::select! {
         biased;
         stop = stopped(&mut stop) => {
-            return Err(failure(Phase::Start, Reason::Stopped, Remote::NeverStarted, why(stop).to_owned()));
+            return Err(Failure::never_started(Phase::Start, Reason::Stopped, why(stop).to_owned()));
         }
         opened = timeout(patience, session.sftp()) => opened,
     };
     let Ok(opened) = opened else {
         let detail = format!("it did not open SFTP within {} s", patience.as_secs_f32());
-        return Err(failure(Phase::Start, Reason::TimedOut, Remote::NeverStarted, detail));
+        return Err(Failure::never_started(Phase::Start, Reason::TimedOut, detail));
     };
     let sftp = opened.map_err(|lost| match (&order.what, lost.remote) {
         // Nothing was asked that changes anything.

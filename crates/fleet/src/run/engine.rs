@@ -64,7 +64,8 @@ pub(super) struct Seen {
     pub(super) thrown_away: u64,
 }
 
-/// Where a command's standard input is written. Dropping it does not end the input.
+/// Where a command's standard input is written. Dropped, it ends the input of a program of ours (a pipe) and leaves that of a
+/// channel open.
 pub(super) enum Writer {
     Native(ssh::Stdin),
     /// `None` from its end on.
@@ -151,7 +152,7 @@ impl Running {
         }
     }
 
-    /// The command's standard input; dropping it does not end it, shutting it down does.
+    /// The command's standard input; [`Writer::finish`] ends it.
     pub(super) fn take_input(&mut self) -> Option<Writer> {
         match self {
             Self::Native(running) => running.take_input(),

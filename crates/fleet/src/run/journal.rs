@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use logic::fleet::ending::{Ending, Remote};
 use logic::fleet::verdict::Status;
@@ -20,6 +21,7 @@ use super::view::json;
 /// The file of the run that is going on.
 #[derive(Debug)]
 pub struct Journal {
+    id: String,
     file: File,
     state: Mutex<Written>,
 }
@@ -91,7 +93,12 @@ impl Journal {
             let _ = fs::remove_file(&part);
             return Err(error);
         }
-        Ok(Self { file, state: Mutex::default() })
+        Ok(Self { id: id.to_owned(), file, state: Mutex::default() })
+    }
+
+    /// The name of the run.
+    pub(super) fn id(&self) -> &str {
+        &self.id
     }
 
     /// The command is about to be sent to a host. If this cannot be written it must not be: who reads the record would take
@@ -142,7 +149,7 @@ impl Journal {
 /// It cannot be read, or there is none.
 pub fn find(directory: &Path, id: Option<&str>) -> io::Result<Record> {
     let is_it = |path: &PathBuf| id.is_none_or(|id| path.file_stem().is_some_and(|stem| stem == id));
-    let found = files(directory)?.into_iter().rev().find(is_it);
+    let found = files(directory, "jsonl")?.into_iter().rev().find(is_it);
     let path = found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such run is on record"))?;
     // Opening a pipe that nobody writes to would wait for ever.
     let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&path)?;
@@ -221,28 +228,45 @@ fn read(text: &str, pulse: Pulse) -> Option<Record> {
     })
 }
 
-/// Records, the oldest first.
-fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+/// Records, the oldest first; or others that end so.
+fn files(directory: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"))
+        .filter(|path| path.extension().is_some_and(|found| found == ending))
         .collect();
     files.sort();
     Ok(files)
 }
 
-/// Keeps the newest runs, in number and size.
+/// Keeps the newest runs, in number and size, and those that still go on.
 fn prune(directory: &Path) {
     let mut size = 0;
-    for (at, path) in files(directory).into_iter().flatten().rev().enumerate() {
+    for (at, path) in files(directory, "jsonl").into_iter().flatten().rev().enumerate() {
         size += fs::metadata(&path).map_or(0, |about| about.len());
         if at + 1 >= MOST_RUNS || size > MOST_BYTES {
-            let _ = fs::remove_file(path);
+            remove(&path, Duration::ZERO);
         }
+    }
+    // Of programs that were killed before they began. Another one may not have locked its own yet.
+    files(directory, "part").into_iter().flatten().for_each(|path| remove(&path, STALE));
+}
+
+/// Removes a file that nobody has locked or written to for so long.
+fn remove(path: &Path, unused: Duration) {
+    // Opening a pipe that nobody writes to would wait for ever.
+    let Ok(file) = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path) else { return };
+    // Shared, so that whoever reads it meanwhile does not take its run for one that goes on.
+    if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+        return;
+    }
+    let written = file.metadata().and_then(|about| about.modified());
+    let age = written.ok().and_then(|written| written.elapsed().ok()).unwrap_or_default();
+    if age >= unused {
+        let _ = fs::remove_file(path);
     }
 }
 
@@ -250,6 +274,7 @@ fn prune(directory: &Path) {
 const LONGEST: u64 = 1 << 30;
 const MOST_RUNS: usize = 100;
 const MOST_BYTES: u64 = 64 << 20;
+const STALE: Duration = Duration::from_secs(3600);
 
 /// What is known of the process on a host, from its standing.
 impl From<&Standing> for Remote {
@@ -294,10 +319,29 @@ mod tests {
         for run in 0..MOST_RUNS + 20 {
             Journal::begin(directory.path(), &format!("{run:04}"), &json!({}), &[]).unwrap();
         }
-        let kept = files(directory.path()).unwrap();
+        let kept = files(directory.path(), "jsonl").unwrap();
         assert_eq!(kept.len(), MOST_RUNS);
         assert_eq!(find(directory.path(), Some("0050")).unwrap().id, "0050");
         assert!(find(directory.path(), Some("0001")).is_err() && find(directory.path(), Some("")).is_err());
         assert_eq!(find(directory.path(), None).unwrap().id, "0119");
+    }
+
+    #[test]
+    fn run_that_goes_on_keeps_its_record_and_what_a_killed_program_left_behind_goes() {
+        let directory = tempfile::tempdir().unwrap();
+        let begin = |id: &str| Journal::begin(directory.path(), id, &json!({}), &[]).unwrap();
+        let live = begin("0000");
+        let left = directory.path().join(".0000-killed.part");
+        let fresh = directory.path().join(".0000-beginning.part");
+        let old = std::time::SystemTime::now() - 2 * STALE;
+        File::create(&left).unwrap().set_modified(old).unwrap();
+        File::create(&fresh).unwrap();
+        (1..=MOST_RUNS + 20).for_each(|run| drop(begin(&format!("{run:04}"))));
+        assert_eq!(find(directory.path(), Some("0000")).unwrap().pulse, Pulse::Running);
+        assert!(find(directory.path(), Some("0001")).is_err());
+        assert_eq!((left.exists(), fresh.exists()), (false, true));
+        drop(live);
+        begin("9999");
+        assert!(find(directory.path(), Some("0000")).is_err());
     }
 }

@@ -49,9 +49,7 @@ impl Way {
     pub(super) fn session(&self) -> &Session {
         &self.session
     }
-}
 
-impl Way {
     pub(super) async fn exec(&self, command: &str) -> Result<Running, Failure> {
         let process = self.session.exec(command, &Exec::default()).await?;
         let input = Writer::Native(process.stdin());

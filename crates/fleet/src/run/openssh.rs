@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use logic::fleet::ending::{Ending, Failure, Phase, Remote};
-use logic::fleet::openssh::{Log, Refusal, Scarce, Step, Unstarted};
+use logic::fleet::openssh::{Log, Refusal, Scarce, Unstarted};
 use logic::ssh::config::Asked;
 use nix::errno::Errno;
 use tokio::io::AsyncReadExt;
@@ -238,9 +238,7 @@ impl Running {
     fn note(&mut self, bytes: &[u8]) {
         // It writes, so it has opened the pipe by its path: our side would keep the end from being seen.
         self.log_side = None;
-        if let Some(Step::Phase(phase)) = self.told.feed(bytes) {
-            self.pending = Some(phase);
-        }
+        self.pending = self.told.feed(bytes).or(self.pending);
     }
 
     fn look(&mut self) {

@@ -102,7 +102,7 @@ impl Schedule {
         }
     }
 
-    /// Runs these hosts to their ends, which go to `done` as they come.
+    /// Runs these hosts to their ends, which go to `ledger` as they come.
     pub(super) async fn wave(&mut self, hosts: impl Iterator<Item = usize>, ledger: &mut Ledger) {
         for host in hosts {
             self.lanes[self.lane_of[host]].queue.push_back(host);
@@ -268,13 +268,7 @@ impl Schedule {
 
 /// The ending of a host whose turn never came.
 pub(super) fn not_started(why: &str) -> Ending {
-    Ending::Failed(Failure {
-        phase: Phase::Queued,
-        reason: Reason::Stopped,
-        detail: why.to_owned(),
-        advice: None,
-        remote: Remote::NeverStarted,
-    })
+    Ending::Failed(Failure::never_started(Phase::Queued, Reason::Stopped, why.to_owned()))
 }
 
 fn sign(ending: &Ending, sessions: usize) -> Sign {
@@ -300,16 +294,7 @@ mod tests {
 
     #[test]
     fn only_what_fewer_hosts_at_once_would_mend_lowers_their_number() {
-        let ending = |reason| {
-            let remote = Remote::NeverStarted;
-            Ending::Failed(Failure {
-                phase: Phase::Connect,
-                reason,
-                detail: String::new(),
-                advice: None,
-                remote,
-            })
-        };
+        let ending = |reason| Ending::Failed(Failure::never_started(Phase::Connect, reason, String::new()));
         assert_eq!(sign(&ending(Reason::Exhausted), 7), Sign::Starved { sessions: 7 });
         for reason in [Reason::Local, Reason::Internal, Reason::Refused, Reason::Configuration] {
             assert_eq!(sign(&ending(reason), 7), Sign::Failed, "{reason}");

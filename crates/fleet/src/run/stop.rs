@@ -1,4 +1,4 @@
-//! Why and how a run is stopped before its end: signals, a reader that left, waves that went wrong.
+//! Why and how a run is stopped before its end: signals, a reader that left, output or input that is lost.
 
 use std::io;
 use std::sync::Arc;

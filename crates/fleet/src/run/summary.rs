@@ -21,7 +21,9 @@ pub fn text(names: &[String], outcome: &Outcome) -> String {
         Again::NotOffered => None,
     };
     if let Some(how) = how.filter(|_| left) {
-        let _ = writeln!(text, "{how}: penstock {} --again never-started", command(outcome.done));
+        // Another run may have begun meanwhile: the last one is not always ours.
+        let id = outcome.id.as_ref().map(|id| format!(" --id {id}")).unwrap_or_default();
+        let _ = writeln!(text, "{how}: penstock {} --again never-started{id}", command(outcome.done));
     }
     if !outcome.unleashed.is_empty() {
         let hosts: Vec<String> = outcome.unleashed.iter().map(|host| names[*host].clone()).collect();

@@ -107,17 +107,11 @@ impl Shared {
     ) -> Result<Way, Failure> {
         let on_phase = |phase| self.board.set(host, Stage::At(phase));
         on_phase(Phase::Resolve);
-        let never_started = |phase, reason, detail| Failure {
-            phase,
-            reason,
-            detail,
-            advice: None,
-            remote: Remote::NeverStarted,
-        };
         let way = tokio::select! {
             biased;
             stop = stopped(stop) => {
-                return Err(never_started(self.board.phase(host), Reason::Stopped, why(stop).to_owned()));
+                let phase = self.board.phase(host);
+                return Err(Failure::never_started(phase, Reason::Stopped, why(stop).to_owned()));
             }
             way = self.engine.connect(&self.hosts[host], &on_phase) => way?,
         };
@@ -125,7 +119,7 @@ impl Shared {
             && let Err(error) = journal.sent(host)
         {
             let detail = format!("not sent, since the record of this run cannot be written: {error}");
-            return Err(never_started(Phase::Start, Reason::Local, detail));
+            return Err(Failure::never_started(Phase::Start, Reason::Local, detail));
         }
         if let Way::Native(_) = way {
             on_phase(Phase::Start);

@@ -15,7 +15,7 @@ pub enum Phase {
     Identity,
     /// Proving who we are.
     Authenticate,
-    /// A channel is open and the command was sent, but the server has not said that it runs.
+    /// We are logged in: a channel is opened and the command sent, and the server has not said that it runs.
     Start,
     /// The server said that it runs.
     Run,
@@ -145,6 +145,14 @@ pub struct Failure {
     pub advice: Option<String>,
     /// What became of the remote process, where one may have been started.
     pub remote: Remote,
+}
+
+impl Failure {
+    /// Nothing was started on the host: safe to try again.
+    #[must_use]
+    pub fn never_started(phase: Phase, reason: Reason, detail: String) -> Self {
+        Self { phase, reason, detail, advice: None, remote: Remote::NeverStarted }
+    }
 }
 
 /// What is known of the remote process when the client is done with it.

@@ -122,16 +122,9 @@ impl Default for Log {
     }
 }
 
-/// What new lines brought.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// It got further.
-    Phase(Phase),
-}
-
 impl Log {
-    /// Reads more of the log.
-    pub fn feed(&mut self, bytes: &[u8]) -> Option<Step> {
+    /// Reads more of the log, and gives the phase if it got further.
+    pub fn feed(&mut self, bytes: &[u8]) -> Option<Phase> {
         let before = self.phase;
         self.partial.extend_from_slice(bytes);
         while let Some(end) = memchr::memchr(b'\n', &self.partial) {
@@ -142,7 +135,7 @@ impl Log {
         if self.partial.len() > LONGEST {
             self.partial.clear();
         }
-        (self.phase > before).then_some(Step::Phase(self.phase))
+        (self.phase > before).then_some(self.phase)
     }
 
     fn line(&mut self, line: &str) {

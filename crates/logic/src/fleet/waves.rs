@@ -115,7 +115,7 @@ pub enum StopIf {
     Failed(usize),
     /// More than this share of the hosts so far failed (in hundredths of a per cent).
     FailedShare(u32),
-    /// The outputs of a wave are not all the same.
+    /// The outputs of the hosts so far are not all the same.
     Differs,
 }
 

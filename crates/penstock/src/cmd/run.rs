@@ -7,7 +7,7 @@ use fleet::run::engine::Leash;
 use fleet::run::input::{Input, Spool};
 use fleet::run::stop::{Brake, Why};
 use fleet::run::{Job, Order};
-use logic::fleet::script;
+use logic::fleet::{leash, script};
 
 use self::course::{Course, Keyboard};
 use crate::output::{Failure, complain};
@@ -176,21 +176,26 @@ fn order(arguments: &Arguments, brake: &Brake) -> Result<Order, Failure> {
         }
         None => (arguments.command.join(" "), Input::None),
     };
-    if command.len() > LONGEST {
+    let leash = if arguments.no_leash { Leash::None } else { Leash::Wanted };
+    // The leash quotes it, and a quote in it becomes four characters.
+    let sent = match leash {
+        Leash::Wanted => leash::wrap(&command, leash::Input::None, &nonce).len(),
+        Leash::None => command.len(),
+    };
+    if sent > LONGEST {
         return Err(Failure::usage(format!(
-            "the command has {} bytes; hosts take {LONGEST}\n  hint: --script FILE",
-            command.len()
+            "the command has {sent} bytes as it is sent; hosts take {LONGEST}\n  hint: --script FILE"
         )));
     }
     Ok(Order {
         command,
         input,
-        leash: if arguments.no_leash { Leash::None } else { Leash::Wanted },
+        leash,
         nonce,
         connect_timeout: arguments.pace.connect_timeout(),
         timeout: arguments.pace.timeout,
     })
 }
 
-/// Linux takes 128 KiB in one argument; the leash needs some of it.
-const LONGEST: usize = 100 * 1024;
+/// Linux takes 128 KiB in one argument, with the zero at its end (MAX_ARG_STRLEN).
+const LONGEST: usize = 128 * 1024 - 1;

@@ -1,60 +1,37 @@
-//! The judge: asks the index, remembers what is to be recorded, and writes it down when the connections are made.
+//! The judge: asks the index, and remembers what is to be recorded (`identity/noticed.rs`).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use logic::identity::{
-    Decision, Effect, Facts, Found, HostCertificate, Index, Moment, Name, Question, Rotation, Run, Signature,
-    Sshfp, SshfpAnswer, decide, rotate,
+    Decision, Effect, Facts, Found, HostCertificate, Index, Moment, Name, Question, Run, Signature, Sshfp,
+    SshfpAnswer, decide,
 };
 use logic::ssh::key::PublicKey;
+use tokio::time::timeout;
 
 use super::IdentityError;
 use super::dns::{Anchor, Dns};
 use super::facts::{self, Seen};
 use super::files::Lock;
+use super::noticed::Noticed;
 use super::pending::{self, Pending};
-use super::store::{Change, Store};
+use super::store::Store;
 use crate::judge::{BoxFuture, Judge, Offered, Place, Verdict};
 
 /// All identities of one user, as they were when a run began, and what the run noticed. What it noticed is written by
 /// [`Self::flush`], or when it is dropped.
 pub struct Identities {
-    store: Store,
-    index: Index,
-    seen: BTreeMap<Name, Seen>,
+    pub(super) store: Store,
+    pub(super) index: Index,
+    pub(super) seen: BTreeMap<Name, Seen>,
     /// Made when it is first needed, if nobody gave one.
     dns: OnceLock<Result<Dns, String>>,
     noticed: Mutex<Noticed>,
     /// Whether it is told of a host how many others changed.
     in_run: bool,
-}
-
-/// What is to be written.
-#[derive(Default)]
-struct Noticed {
-    effects: Vec<Effect>,
-    /// Identities whose key changed.
-    changed: HashSet<Name>,
-    /// The pinned key that a host showed: it vouches for those it announces.
-    shown: HashMap<String, (Name, PublicKey)>,
-    announced: BTreeMap<Name, (PublicKey, Vec<PublicKey>)>,
-    facts: BTreeMap<Name, Facts>,
-    /// What is to be said of each host, by the name it was asked for.
-    notes: BTreeMap<String, String>,
-}
-
-/// What a flush wrote.
-#[derive(Debug, Default)]
-pub struct Flushed {
-    /// Files of hosts that were written.
-    pub written: Vec<Name>,
-    /// Keys that came, went or were refused by rotation.
-    pub rotations: Vec<(Name, Rotation)>,
-    /// What could not be written.
-    pub failed: Vec<IdentityError>,
 }
 
 impl Identities {
@@ -169,136 +146,16 @@ impl Identities {
         let asked = hint.unwrap_or_else(|| host.name().clone());
         let dns = self.dns.get_or_init(|| Dns::new(&Anchor::Root, None).map_err(|error| error.to_string()));
         match dns {
-            Ok(dns) => dns.sshfp(asked.split_port().0).await,
+            // The connection waits, under the limit of its key exchange: a name server that is silent is not the host's fault.
+            Ok(dns) => match timeout(LOOKUP, dns.sshfp(asked.split_port().0)).await {
+                Ok(answer) => answer,
+                Err(_) => SshfpAnswer::Failed(format!("no answer within {} s", LOOKUP.as_secs())),
+            },
             Err(why) => SshfpAnswer::Failed(why.clone()),
         }
     }
 
-    /// Writes what was noticed since the last time: moves, pins, rotations, the queue, when each host was last good.
-    /// Where nothing changed, nothing is written.
-    pub fn flush(&self) -> Flushed {
-        let noticed = {
-            let mut kept = self.noticed();
-            let taken = std::mem::take(&mut *kept);
-            // These are the run's memory, not work to be done.
-            kept.changed.clone_from(&taken.changed);
-            kept.shown.clone_from(&taken.shown);
-            kept.notes.clone_from(&taken.notes);
-            taken
-        };
-        let mut flushed = Flushed::default();
-        let mut changes: BTreeMap<Name, Vec<Effect>> = BTreeMap::new();
-        let (mut good, mut queue) = (BTreeMap::new(), Vec::new());
-        for effect in noticed.effects {
-            match effect {
-                Effect::Good(host, address) => drop(good.insert(host, address)),
-                Effect::Queue { name, address, port, key } => {
-                    queue.push(Pending { name, address, port, key: *key, date: now().date() });
-                }
-                Effect::Changed(_) => {}
-                Effect::Moved { ref host, .. }
-                | Effect::AddressFound(ref host, _)
-                | Effect::Pin(ref host, _) => {
-                    changes.entry(host.clone()).or_default().push(effect);
-                }
-            }
-        }
-        for host in noticed.announced.keys() {
-            changes.entry(host.clone()).or_default();
-        }
-        if !changes.is_empty() {
-            self.write_hosts(changes, &noticed.announced, &mut flushed);
-        }
-        if !queue.is_empty() {
-            flushed.failed.extend(pending::add(self.store.places(), queue).err());
-        }
-        self.write_seen(&good, &noticed.facts, &mut flushed);
-        flushed
-    }
-
-    fn write_hosts(
-        &self,
-        changes: BTreeMap<Name, Vec<Effect>>,
-        announced: &BTreeMap<Name, (PublicKey, Vec<PublicKey>)>,
-        flushed: &mut Flushed,
-    ) {
-        let today = now().date();
-        let lock = match self.store.lock() {
-            Ok(lock) => lock,
-            Err(error) => return flushed.failed.push(error),
-        };
-        for (name, effects) in changes {
-            let mut rotation = None;
-            let result = self.store.change_locked(
-                &name,
-                |host| {
-                    // Somebody removed it meanwhile: it stays removed.
-                    let mut host = host.ok_or_else(|| IdentityError::Unknown(name.to_string()))?;
-                    for effect in effects {
-                        match effect {
-                            Effect::Moved { from, to, .. }
-                                if !host.known_addresses().any(|known| known == to) =>
-                            {
-                                host.record_move(from, to, today);
-                            }
-                            Effect::AddressFound(_, address) => host.add_address(address),
-                            Effect::Pin(_, pin)
-                                if host.pin(&pin.key).is_none_or(|known| pin.proof.settles(&known.proof)) =>
-                            {
-                                host.pin_key(*pin);
-                            }
-                            _ => {}
-                        }
-                    }
-                    if let Some((shown, keys)) = announced.get(&name)
-                        && let Some((rotated, what)) = rotate(&host, shown, keys, &self.index, today)
-                    {
-                        host = rotated;
-                        rotation = Some(what);
-                    }
-                    Ok(host)
-                },
-                &lock,
-            );
-            match result {
-                Ok(change) => {
-                    flushed.written.extend((change == Change::Written).then_some(name.clone()));
-                    flushed.rotations.extend(rotation.map(|rotation| (name, rotation)));
-                }
-                Err(error) => flushed.failed.push(error),
-            }
-        }
-    }
-
-    fn write_seen(
-        &self,
-        good: &BTreeMap<Name, Option<IpAddr>>,
-        facts: &BTreeMap<Name, Facts>,
-        flushed: &mut Flushed,
-    ) {
-        let today = now().date();
-        let note = |all: &mut BTreeMap<Name, Seen>| {
-            for (name, address) in good {
-                let fresh = Seen { date: today, address: None, facts: Facts::default() };
-                let seen = all.entry(name.clone()).or_insert(fresh);
-                seen.date = today;
-                seen.address = address.or(seen.address);
-            }
-            for (name, facts) in facts {
-                if let Some(seen) = all.get_mut(name) {
-                    seen.facts.clone_from(facts);
-                }
-            }
-        };
-        // The lock is taken only where something is new: an ordinary run writes nothing.
-        let mut after = self.seen.clone();
-        note(&mut after);
-        if after != self.seen {
-            flushed.failed.extend(facts::change(self.store.places(), note).err());
-        }
-    }
-
-    fn noticed(&self) -> MutexGuard<'_, Noticed> {
+    pub(super) fn noticed(&self) -> MutexGuard<'_, Noticed> {
         self.noticed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -379,12 +236,6 @@ impl Judge for Identities {
     }
 }
 
-impl Noticed {
-    fn is_empty(&self) -> bool {
-        self.effects.is_empty() && self.announced.is_empty() && self.facts.is_empty()
-    }
-}
-
 /// For programs that end at once. Whoever goes on flushes before, where it delays nobody.
 impl Drop for Identities {
     fn drop(&mut self) {
@@ -437,3 +288,9 @@ impl From<Identities> for Arc<dyn Judge> {
         Arc::new(identities)
     }
 }
+
+/// How long the DNS is asked about one host: a part of what a connection gives the key exchange, 10 s unless told otherwise.
+const LOOKUP: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests;

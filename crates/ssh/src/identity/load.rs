@@ -61,10 +61,15 @@ pub(super) fn revoked(places: &Places) -> Result<Vec<PublicKey>, IdentityError> 
         }
         Err(fault) => return Err(IdentityError::io("cannot read", &path)(fault)),
     };
+    revoked_in(&text, &path)
+}
+
+/// The keys in the text of that list.
+pub(super) fn revoked_in(text: &str, path: &Path) -> Result<Vec<PublicKey>, IdentityError> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let keys = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(line, text)| {
         text.parse::<PublicKey>().map_err(|error| IdentityError::Damaged {
-            path: path.clone(),
+            path: path.to_owned(),
             fault: Fault { line, message: error.to_string() },
         })
     });

@@ -165,8 +165,20 @@ impl Store {
             Err(fault) if fault.kind() == io::ErrorKind::NotFound => String::new(),
             Err(fault) => return Err(IdentityError::io("cannot read", &path)(fault)),
         };
+        // People edit it: the last line may lack its end, and a key must not become part of a comment there.
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
         for key in keys.iter().filter(|key| !known.contains(key)) {
             text.push_str(&format!("{key} {} {today}\n", key.fingerprint()));
+        }
+        // Whoever is told that a key is revoked must not learn otherwise when the key is shown.
+        let after = load::revoked_in(&text, &path)?;
+        if let Some(key) = known.iter().chain(keys).find(|key| !after.contains(key)) {
+            let (path, key) = (path.display(), key.fingerprint());
+            return Err(IdentityError::Refused(format!(
+                "{path} would not revoke {key}: repair its last line"
+            )));
         }
         files::replace(&self.places.configuration, &[("revoked".into(), text)], &lock)
     }

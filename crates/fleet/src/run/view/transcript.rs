@@ -1,6 +1,7 @@
 //! What hosts said, kept until it is shown: at most so much of each stream of a host, and in memory only so much of all
 //! together. The rest lies in one file without a name, which goes when the program does.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -23,6 +24,8 @@ pub struct Shelf {
     /// Whether there is room in the file.
     room: Room,
     end: u64,
+    /// What was given up in the file before its end: from where, how much. No two of them touch.
+    free: BTreeMap<u64, u64>,
     /// Bytes of all transcripts in memory.
     memory: usize,
     limits: Limits,
@@ -74,7 +77,7 @@ impl Shelf {
     }
 
     fn within(limits: Limits) -> Self {
-        Self { file: None, room: Room::Left, end: 0, memory: 0, limits }
+        Self { file: None, room: Room::Left, end: 0, free: BTreeMap::new(), memory: 0, limits }
     }
 
     /// Adds a line, or counts it where there is no room for it.
@@ -108,6 +111,25 @@ impl Shelf {
     /// Gives up what is kept of a transcript.
     pub fn forget(&mut self, of: Transcript) {
         self.memory -= of.memory.len().min(self.memory);
+        for (from, size) in of.parts {
+            self.free_up(from, size as u64);
+        }
+    }
+
+    /// Joins it with what is free around it, so that what is written next fits.
+    fn free_up(&mut self, mut from: u64, mut size: u64) {
+        if let Some((&before, &length)) = self.free.range(..from).next_back()
+            && before + length == from
+        {
+            self.free.remove(&before);
+            (from, size) = (before, size + length);
+        }
+        size += self.free.remove(&(from + size)).unwrap_or(0);
+        if from + size == self.end {
+            self.end = from;
+        } else {
+            self.free.insert(from, size);
+        }
     }
 
     /// All that is kept of a transcript.
@@ -131,12 +153,23 @@ impl Shelf {
             Some(file) => file,
             none => none.insert((self.limits.open)()?),
         };
-        file.seek(SeekFrom::Start(self.end))?;
-        file.write_all(of.memory.as_bytes())?;
         let size = of.memory.len();
-        of.parts.push((self.end, size));
+        let hole =
+            self.free.iter().find(|(_, room)| **room >= size as u64).map(|(from, room)| (*from, *room));
+        let from = hole.map_or(self.end, |(from, _)| from);
+        file.seek(SeekFrom::Start(from))?;
+        file.write_all(of.memory.as_bytes())?;
+        match hole {
+            Some((from, room)) => {
+                self.free.remove(&from);
+                if room > size as u64 {
+                    self.free.insert(from + size as u64, room - size as u64);
+                }
+            }
+            None => self.end += size as u64,
+        }
+        of.parts.push((from, size));
         of.filed += size;
-        self.end += size as u64;
         self.memory -= size.min(self.memory);
         of.memory = String::new();
         Ok(())
@@ -176,6 +209,43 @@ mod tests {
         }
         both.into_iter().for_each(|of| shelf.forget(of));
         assert_eq!(shelf.memory, 0);
+    }
+
+    #[test]
+    fn room_in_the_file_is_used_again_and_what_lies_beside_it_stays() {
+        let mut shelf = Shelf::within(Limits {
+            bytes: 1 << 20,
+            lines: 1 << 20,
+            memory: 20,
+            part: 10,
+            open: tempfile::tempfile,
+        });
+        let mut kept = Transcript::default();
+        (0..50).for_each(|number| shelf.keep(&mut kept, &format!("kept {number}")));
+        let before = shelf.end;
+        // Two hosts speak at once, with lines of all lengths, and their outputs are given up, a hundred times.
+        for turn in 0..100 {
+            let mut both = [Transcript::default(), Transcript::default()];
+            let mut said = [String::new(), String::new()];
+            for number in 0..60_usize {
+                for (which, of) in both.iter_mut().enumerate() {
+                    let line = format!("{turn} {which} {}", "x".repeat(number * 7 % 23 + which));
+                    shelf.keep(of, &line);
+                    said[which].push_str(&format!("{line}\n"));
+                }
+            }
+            for (of, said) in both.iter().zip(&said) {
+                assert_eq!(shelf.read(of).unwrap(), *said);
+            }
+            both.into_iter().for_each(|of| shelf.forget(of));
+        }
+        let whole: String = (0..50).map(|number| format!("kept {number}\n")).collect();
+        assert_eq!(shelf.read(&kept).unwrap(), whole);
+        assert_eq!((shelf.end, shelf.free.len()), (before, 0));
+        let size = shelf.file.as_ref().unwrap().metadata().unwrap().len();
+        assert!(size < before + 2 * 60 * 40, "{size} bytes in the file");
+        shelf.forget(kept);
+        assert_eq!((shelf.end, shelf.memory), (0, 0));
     }
 
     #[test]

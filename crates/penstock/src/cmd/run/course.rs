@@ -49,14 +49,14 @@ impl Course<'_> {
     /// at most.
     pub fn run(self, job: impl FnOnce(&Brake, usize) -> Result<Job, Failure>) -> Result<(), Failure> {
         let sessions = self.sessions()?;
-        // Two threads: a handshake is mostly computing, and a thread more costs memory and little else.
+        // At most four threads: a handshake is mostly computing, and a thread more costs memory and little else.
         let threads = std::thread::available_parallelism().map_or(2, usize::from).min(4);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-        let status = runtime.block_on(self.whole(sessions, job))?;
+        let status = runtime.block_on(self.whole(sessions, job));
         // Threads that wait for a terminal or a slow reader must not hold up the end.
         runtime.shutdown_background();
-        match status {
+        match status? {
             Status::Well => Ok(()),
             status => Err(Failure::Status(status.code())),
         }

@@ -10,7 +10,7 @@ use fleet::run::engine::Engine;
 use fleet::run::native::Native;
 use fleet::run::openssh::{Kind, OpenSsh};
 use fleet::run::terminal::Terminal;
-use logic::fleet::ending::{Failure as Unreached, Phase, Reason, Remote};
+use logic::fleet::ending::{Failure as Unreached, Phase, Reason};
 use logic::ssh::config::Asked;
 use ssh::identity::{Identities, Places, Store};
 use ssh::keys::Person;
@@ -156,11 +156,5 @@ pub fn by_name(names: &[String]) -> Vec<Host> {
 }
 
 fn unreached(detail: String) -> Unreached {
-    Unreached {
-        phase: Phase::Queued,
-        reason: Reason::Configuration,
-        detail,
-        advice: None,
-        remote: Remote::NeverStarted,
-    }
+    Unreached::never_started(Phase::Queued, Reason::Configuration, detail)
 }

@@ -77,6 +77,8 @@ fn time(text: &str) -> Result<Duration, String> {
         text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
     if seconds > 0.0 && seconds <= 1e7 {
         Ok(Duration::from_secs_f64(seconds))
+    } else if seconds > 1e7 {
+        Err("a number of seconds is 10000000 at most".to_owned())
     } else {
         Err("a number of seconds is above 0".to_owned())
     }

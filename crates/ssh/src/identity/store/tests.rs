@@ -128,6 +128,21 @@ fn damaged_list_of_revoked_keys_lets_nobody_through() {
 }
 
 #[test]
+fn key_that_is_added_to_a_list_whose_last_line_has_no_end_is_revoked_and_so_are_the_others() {
+    for last in ["# lost in the fire", &format!("{} the laptop", key(1)), &key(1).to_string()] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        store.revoke(&[key(7)], "2026-11-20".parse().unwrap()).unwrap();
+        let list = fs::read_to_string(store.places().revoked()).unwrap();
+        fs::write(store.places().revoked(), format!("{list}{last}")).unwrap();
+        store.revoke(&[key(8)], "2026-11-21".parse().unwrap()).unwrap();
+        let index = store.load().unwrap();
+        assert!(index.is_revoked(&key(7)) && index.is_revoked(&key(8)), "after {last:?}");
+        assert_eq!(index.is_revoked(&key(1)), !last.starts_with('#'), "after {last:?}");
+    }
+}
+
+#[test]
 fn files_that_others_own_or_can_write_to_prove_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(&directory);
