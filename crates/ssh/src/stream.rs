@@ -84,8 +84,11 @@ impl Stream {
         std::future::poll_fn(|cx| self.poll_written(cx)).await?;
         if !data.is_empty() {
             let channel = Arc::clone(&self.channel);
-            let sending = async move { channel.data_bytes(data).await };
-            self.writing = Some(tokio::spawn(sending));
+            let mut sending = Some(async move { channel.data_bytes(data).await });
+            std::future::poll_fn(|cx| {
+                Poll::Ready(sending.take().map_or(Ok(()), |sending| self.begin(cx, sending)))
+            })
+            .await?;
         }
         std::future::poll_fn(|cx| self.poll_written(cx)).await
     }
