@@ -293,7 +293,47 @@ fn ssh_that_asks_for_an_unknown_host_enrols_nobody() {
     let (kind, key) = (kind.split(' ').next().unwrap(), key.split(' ').nth(1).unwrap());
     command.args(["known-hosts", "web1", "web1", "HOSTNAME", kind, key]);
     let output = run_to_end(&mut command, secs(20));
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b""[..]), "{output:?}");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{output:?}");
     assert!(!user.file("web1").exists());
     assert!(user.said(&["host", "list"]).starts_with("no hosts yet"));
+}
+
+#[test]
+fn retired_host_that_is_added_again_is_told_to_be_in_service() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let key = web1.directory.path().join("host.pub").display().to_string();
+    user.said(&["host", "add", "web1", "--key", &key]);
+    user.said(&["host", "retire", "web1"]);
+    let said = user.said(&["host", "add", "web1", "--key", &key]);
+    assert!(said.starts_with("web1 is in service again: it was retired since "), "{said}");
+    assert!(!user.said(&["host", "list"]).contains("retired"));
+    let again = user.said(&["host", "add", "web1", "--key", &key]);
+    assert_eq!(again, "nothing to change\n");
+}
+
+#[test]
+fn mistyped_name_and_fingerprint_are_told_with_what_helps() {
+    let user = User::new();
+    let said = user.refused(&["host", "add", "wbe1.invalid", "--fingerprint", "abcdefgh"]);
+    assert!(said.contains("look up wbe1.invalid: ") && said.contains("\n  "), "{said}");
+    let said = user.refused(&["host", "add", "web1", "--fingerprint", "SHA256:!"]);
+    assert!(said.contains("SHA256: and 43 characters, or the last 8 or more of them"), "{said}");
+}
+
+#[test]
+fn names_of_a_host_that_is_renamed_and_back_and_a_damaged_one_stay_short() {
+    let user = User::new();
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJKRYUVfuEFUGyOJ4Ub4j8kXhVwPkN7SrvI9QeYwHyEq";
+    user.pin("web1", key, None);
+    user.said(&["host", "rename", "web1", "web2"]);
+    user.said(&["host", "rename", "web2", "web1"]);
+    let show = user.said(&["host", "show", "web1"]);
+    assert!(show.contains("alias   web2\n") && !show.contains("alias   web1"), "{show}");
+    user.pin("web3", key, None);
+    fs::write(user.file("web3"), format!("id web3\npin {key} SHA256:wrong from=console 2026-01-01\n"))
+        .unwrap();
+    let list = user.said(&["host", "list"]);
+    let table = list.lines().take(3).map(|line| line.chars().count()).max();
+    assert!(table.is_some_and(|wide| wide < 80), "{list}");
+    assert!(list.contains("web3  DAMAGED\n") && list.contains("\nweb3 is damaged: "), "{list}");
 }

@@ -39,12 +39,16 @@ fn hints_lead_run_and_explain_where_ssh_config_says_nothing() {
 fn where_ssh_config_names_the_place_move_and_the_advice_for_a_swap_say_its_line() {
     let fleet = Fleet::new();
     fleet.user.configure(&(place("web2", &fleet.db1) + &place("db1", &fleet.web2)));
-    let line = format!("~/.ssh/config:2 says HostName {}: change it there", fleet.db1.address);
+    let line = format!("~/.ssh/config:2 says HostName {}", fleet.db1.address);
+    let advice = format!(
+        "{line}, and ~/.ssh/config:3 says Port {}: change what is wrong there when you know where web2 is\n",
+        fleet.db1.port
+    );
     let moved = fleet.user.said(&["host", "move", "web2", &fleet.web2.address.to_string()]);
-    assert!(moved.contains(&line), "{moved}");
+    assert!(moved.contains(&format!("{line}: change it there")), "{moved}");
     let run = fleet.user.penstock(&["run", "-w", "web2", "true"]);
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
-    assert!(said.contains(&line) && said.contains("answered as db1, not web2"), "{said}");
+    assert!(said.contains(&advice) && said.contains("answered as db1, not web2"), "{said}");
     nothing_was_sent(&fleet.db1);
     // The same advice, whoever is asked: a move would do nothing.
     let why = fleet.user.penstock(&["host", "why", "web2"]);
@@ -55,7 +59,7 @@ fn where_ssh_config_names_the_place_move_and_the_advice_for_a_swap_say_its_line(
         let said =
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("answered as db1, not web2; nothing was sent\n"), "{said}");
-        assert!(said.contains(&format!("{line} when you know where web2 is\n")), "{said}");
+        assert!(said.contains(&advice), "{said}");
         assert!(!said.contains("penstock host move"), "{said}");
     }
 }
@@ -257,4 +261,30 @@ fn host_behind_a_gate_is_enrolled_with_its_own_key_and_never_with_that_of_the_ga
         behind.user.said(&["host", "remove", name]);
     }
     assert_eq!(behind.logins(), (4, 0), "the gate was asked, and nobody logged in beyond it");
+}
+
+#[test]
+fn hosts_that_answer_as_each_other_are_both_told_with_the_lines_that_lead_there() {
+    let fleet = Fleet::new();
+    fleet.user.configure(&(place("web2", &fleet.db1) + &place("db1", &fleet.web2)));
+    let run = fleet.user.penstock(&["run", "-w", "web2,db1", "true"]);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(said.contains("    answered as db1, not web2; nothing was sent\n"), "{said}");
+    assert!(said.contains("    answered as web2, not db1; nothing was sent\n"), "{said}");
+    for (line, sshd) in [(3, &fleet.db1), (10, &fleet.web2)] {
+        assert!(said.contains(&format!("~/.ssh/config:{line} says Port {}", sshd.port)), "{said}");
+    }
+}
+
+#[test]
+fn fault_in_the_usual_ssh_config_keeps_its_hosts_from_starting_and_stands_on_one_line() {
+    let user = User::new();
+    user.configure("Host *\n    NoSuchKeyword yes\n    Port many\n");
+    let run = user.penstock(&["run", "-w", "h1,h2", "echo", "ran"]);
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert_eq!((run.status.code(), said.contains("configuration (2): h[1-2]")), (Some(3), true), "{said}");
+    let faults = said.lines().find(|line| line.contains("the SSH configuration has faults: ")).unwrap();
+    assert!(faults.contains("config:2: nosuchkeyword: no such keyword; hint: "), "{said}");
+    assert!(faults.contains("; ") && faults.contains("config:3: "), "{said}");
+    assert!(!said.contains('\u{240a}'), "{said}");
 }

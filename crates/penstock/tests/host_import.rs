@@ -115,3 +115,28 @@ fn advice_for_a_known_host_under_an_unknown_name_works_as_it_is() {
     assert!(run_to_end(&mut shell, secs(20)).status.success());
     user.said(&["run", "-w", "web1", "true"]);
 }
+
+#[test]
+fn import_after_one_host_was_enrolled_takes_the_others_at_the_same_address() {
+    let (user, web1, db1) = (User::new(), Sshd::start(), Sshd::start());
+    // One address, and two ports: what another port of it shows is another host.
+    user.configure(&format!(
+        "Host web1\n    HostName 10.9.9.9\n    Port {}\nHost db1\n    HostName 10.9.9.9\n    Port {}\n",
+        web1.port, db1.port
+    ));
+    let address = "10.9.9.9".parse().unwrap();
+    user.pin("web1", &web1.host_key(), Some(address));
+    user.said(&["host", "add", "web1", "--port", &web1.port.to_string()]);
+    let line = |sshd: &Sshd| format!("[10.9.9.9]:{} {}\n", sshd.port, sshd.host_key());
+    write_known_hosts(&user, &(line(&web1) + &line(&db1)), &[]);
+    let said = user.said(&["host", "import"]);
+    assert!(
+        said.contains("took 1 host, ") && said.contains("; 1 line known already; 0 lines not taken"),
+        "{said}"
+    );
+    assert!(said.contains("  web1: its keys were known; another name or place of it is noted\n"), "{said}");
+    let known = user.said(&["known-hosts", "db1"]);
+    assert!(known.contains(&db1.host_key()) && !known.contains(&web1.host_key()), "{known}");
+    assert!(!user.said(&["host", "show", "web1"]).contains(&db1.host_key()));
+    assert!(user.said(&["host", "export"]).contains(&format!("[10.9.9.9]:{} {}", db1.port, db1.host_key())));
+}

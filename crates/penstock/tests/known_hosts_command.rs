@@ -196,3 +196,60 @@ fn engine_openssh_of_run_obeys_the_same_identities() {
     let output = run("web2");
     assert!(String::from_utf8_lossy(&output.stdout).contains("came through"), "{output:?}");
 }
+
+#[test]
+fn what_stands_before_the_stanza_believes_nobody_whom_it_refuses() {
+    let fleet = Fleet::new();
+    let stanza = fleet.user.said(&["known-hosts", "--stanza"]);
+    let known = fleet.user.home.path().join("known");
+    fs::write(&known, format!("* {}\n", fleet.db1.host_key())).unwrap();
+    let places = [("web2", &fleet.db1), ("stranger", &fleet.web2), ("db1", &fleet.db1), ("gone", &fleet.db1)];
+    let places: String = places.map(|(name, sshd)| place(name, sshd)).concat();
+    for before in [
+        "StrictHostKeyChecking no".to_owned(),
+        "StrictHostKeyChecking accept-new".to_owned(),
+        "StrictHostKeyChecking no\n    UserKnownHostsFile /dev/null".to_owned(),
+        format!("UserKnownHostsFile {}", known.display()),
+    ] {
+        fleet.user.configure(&format!("Host *\n    {before}\n{places}{stanza}"));
+        for (name, words) in [
+            ("web2", "penstock: answered as db1, not web2; nothing was sent\n"),
+            ("stranger", "penstock: stranger is not enrolled, and answered as web2; nothing was sent\n"),
+        ] {
+            let output = fleet.ssh(&[name]);
+            let said = String::from_utf8_lossy(&output.stderr);
+            let ended = (output.status.code(), output.stdout.as_slice());
+            assert_eq!(ended, (Some(255), &b""[..]), "{before}: {said}");
+            assert!(said.contains(words), "{before}: {said}");
+        }
+        nothing_was_sent(&fleet.db1);
+        nothing_was_sent(&fleet.web2);
+    }
+    assert!(fleet.ssh(&["db1"]).status.success());
+}
+
+#[test]
+fn what_overrules_the_stanza_is_told_when_it_is_made_and_by_the_audit() {
+    let fleet = Fleet::new();
+    let stanza = |user: &User| {
+        let output = user.penstock(&["known-hosts", "--stanza"]);
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (block, said) = stanza(&fleet.user);
+    assert_eq!(said, "");
+    let others = "Host web*\n    KnownHostsCommand none\nHost *\n    VerifyHostKeyDNS yes\n    \
+                  NoHostAuthenticationForLocalhost yes\n    StrictHostKeyChecking no\n";
+    fleet.user.configure(&format!("{others}{block}"));
+    let (_, said) = stanza(&fleet.user);
+    let audit = fleet.user.penstock(&["host", "audit"]);
+    let audit = String::from_utf8(audit.stdout).unwrap();
+    for line in ["config:2", "config:4", "config:5"] {
+        assert!(said.contains(line) && audit.contains(line), "{line}: {said}{audit}");
+    }
+    assert!(said.contains("put the block at the top"), "{said}");
+    // At the top it holds, and nobody complains of it.
+    fleet.user.configure(&format!("{block}{others}"));
+    let (_, said) = stanza(&fleet.user);
+    let audit = fleet.user.said(&["host", "audit"]);
+    assert!(said.is_empty() && !audit.contains("config:"), "{said}{audit}");
+}

@@ -662,14 +662,19 @@ fn command_that_no_host_can_take_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn fault_in_the_ssh_configuration_keeps_its_hosts_from_starting() {
+fn fault_in_the_ssh_configuration_that_was_given_is_wrong_usage() {
     let sshd = Sshd::start();
     let fleet = Fleet::of(&sshd);
     fleet.configure("  NoSuchKeyword yes");
     let told = fleet.run(&["-w", "h1,h2", "echo ran"]);
-    assert_eq!((told.code, told.stdout.contains("-> ran")), (Some(3), false), "{told:?}");
-    assert!(told.stderr.contains("configuration (2): h[1-2]"), "{told:?}");
+    assert_eq!((told.code, told.stdout.as_str()), (Some(2), ""), "{told:?}");
     assert!(told.stderr.contains("ssh_config:2: nosuchkeyword: no such keyword"), "{told:?}");
+    let missing = sshd.directory.path().join("nope");
+    for engine in ENGINES {
+        let told = Fleet::of_lab(&missing).run(&["--engine", engine, "-w", "h1,h2", "true"]);
+        assert_eq!((told.code, told.stderr.lines().count()), (Some(2), 1), "{told:?}");
+        assert!(told.stderr.starts_with(&format!("error: {}: ", missing.display())), "{told:?}");
+    }
 }
 
 #[test]

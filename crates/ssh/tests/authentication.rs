@@ -210,6 +210,12 @@ async fn a_refusal_sums_up_what_was_offered_and_what_to_do() {
     assert!(text.contains(&format!("): refused, {} (ED25519 SHA256:", stranger.display())), "{text}");
     assert!(text.contains("): refused; the server accepts publickey\n"), "{text}");
     assert!(text.contains(&format!("ssh-copy-id -i {} -p {}", stranger.display(), sshd.port)), "{text}");
+    // An agent that does not answer is none of the keys that were offered.
+    let gone = sshd.directory.path().join("gone");
+    let plan = KeyPlan { identities: named(&[&stranger]), agent: Some(gone), ..KeyPlan::none() };
+    let (_, text) = refused(&sshd, plan).await;
+    assert!(text.contains(&format!("offered 1 key: {} (ED25519 SHA256:", stranger.display())), "{text}");
+    assert!(text.contains("): refused; not offered: agent "), "{text}");
     let (failure, text) = refused(&sshd, KeyPlan::none()).await;
     assert_eq!(failure.reason, Reason::Denied);
     assert!(text.contains("no key was offered; the server accepts publickey\nthere is no key"), "{text}");

@@ -7,7 +7,7 @@ use super::verdict::is_identity;
 /// What `ssh_config` says so that OpenSSH obeys the identities of `penstock host` and nothing else. `program` is our own, an
 /// absolute path, quoted as `ssh_config` wants it; `hearer` is told there why a host is refused.
 #[must_use]
-pub fn identity_options(program: &str, hearer: Hearer) -> [String; 5] {
+pub fn identity_options(program: &str, hearer: Hearer) -> [String; 7] {
     let hearer = match hearer {
         Hearer::Person => "",
         Hearer::Engine => " --engine",
@@ -20,6 +20,9 @@ pub fn identity_options(program: &str, hearer: Hearer) -> [String; 5] {
         "GlobalKnownHostsFile none".to_owned(),
         "StrictHostKeyChecking yes".to_owned(),
         "UpdateHostKeys no".to_owned(),
+        // With these ssh does not ask the command.
+        "NoHostAuthenticationForLocalhost no".to_owned(),
+        "VerifyHostKeyDNS no".to_owned(),
     ]
 }
 
@@ -183,7 +186,7 @@ impl Log {
             Reason::KeyChanged
         } else if has("REVOKED HOST KEY") {
             Reason::KeyRefused
-        } else if has("host key is known for") {
+        } else if has("host key is known for") || has("KnownHostsCommand failed") {
             Reason::UnknownHost
         } else if has("Host key verification failed") {
             self.reason.unwrap_or(Reason::UnknownHost)

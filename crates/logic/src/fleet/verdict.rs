@@ -115,6 +115,14 @@ fn kernel(name: &str, detail: &str) -> String {
     kernel
 }
 
+/// What makes a cause the same for two hosts. Who answered in the place of whom is told of each.
+fn sameness(name: &str, failure: &Failure) -> String {
+    match failure.reason {
+        Reason::Impostor => failure.detail.clone(),
+        _ => kernel(name, &failure.detail),
+    }
+}
+
 /// Everything that did not go well, in groups: the worst status first, the largest group first.
 #[must_use]
 pub fn groups<'a>(endings: impl IntoIterator<Item = (&'a str, &'a Ending)>) -> Vec<Group> {
@@ -135,8 +143,8 @@ pub fn groups<'a>(endings: impl IntoIterator<Item = (&'a str, &'a Ending)>) -> V
             Some(at) => {
                 let group = &mut groups[at];
                 group.hosts.push(name.to_owned());
-                if let Some(Failure { detail, advice, .. }) = cause
-                    && told[at].insert(kernel(name, detail))
+                if let Some(failure @ Failure { detail, advice, .. }) = cause
+                    && told[at].insert(sameness(name, failure))
                 {
                     if group.others.len() + 1 < MOST_TOLD {
                         let (host, detail, advice) = (name.to_owned(), detail.clone(), advice.clone());
@@ -147,7 +155,7 @@ pub fn groups<'a>(endings: impl IntoIterator<Item = (&'a str, &'a Ending)>) -> V
                 }
             }
             None => {
-                told.push(cause.map(|failure| kernel(name, &failure.detail)).into_iter().collect());
+                told.push(cause.map(|failure| sameness(name, failure)).into_iter().collect());
                 groups.push(Group {
                     title,
                     status,

@@ -2,6 +2,7 @@
 
 use super::certificate::{HostCertificate, Signature};
 use super::host::HostFile;
+use super::import::Called;
 use super::index::{Found, Index};
 use super::known_hosts::FIRST_USE;
 use super::proof::Root;
@@ -29,9 +30,10 @@ pub fn lines_about(index: &Index, name: &str, port: u16, pattern: &str) -> Vec<S
 }
 
 /// All hosts, authorities and revoked keys as one file. A comment marks keys that were only trusted on first use, so that an
-/// import elsewhere does not take them for more.
+/// import elsewhere does not take them for more. `called` says where else `ssh_config` has hosts: ssh looks there for a host
+/// that has a `HostName`.
 #[must_use]
-pub fn export(index: &Index) -> String {
+pub fn export(index: &Index, called: &[Called]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
         let port = host.address().port.or(host.name().split_port().1).unwrap_or(22);
@@ -43,6 +45,12 @@ pub fn export(index: &Index) -> String {
         {
             if !names.contains(&name) {
                 names.push(name);
+            }
+        }
+        let places = called.iter().filter(|one| host.names().any(|name| *name == one.name));
+        for place in places.map(|one| one.place.to_string()) {
+            if !names.contains(&place) {
+                names.push(place);
             }
         }
         let names = names.join(",");
@@ -114,7 +122,9 @@ mod tests {
 
     #[test]
     fn export_reads_back_as_known_hosts() {
-        let text = export(&index());
+        let called = Called { name: "www".parse().unwrap(), place: "[10.0.0.1]:2222".parse().unwrap() };
+        assert!(export(&index(), &[called]).contains("10.0.0.1,[10.0.0.1]:2222 "), "where ssh_config has it");
+        let text = export(&index(), &[]);
         assert_eq!(
             text,
             format!("web1,www,web1.example.com,10.0.0.1 {KEY}\n[nas]:2222,[10.0.0.2]:2222 {KEY}\n")

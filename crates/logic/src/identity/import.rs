@@ -153,7 +153,7 @@ impl Work<'_> {
         let called: Vec<&Called> = self.called.iter().filter(|one| names.contains(&one.place)).collect();
         let id = self.identity(&names, &called, &line.key);
         let known = match self.index.find(id.as_str(), 22) {
-            Found::Host(host) => Some(host.clone()),
+            Found::Host(host) if !is_another(host, &id, &line.key) => Some(host.clone()),
             Found::Damaged(damage) => return Err(format!("{} is damaged: repair it first", damage.path)),
             _ => None,
         };
@@ -163,6 +163,7 @@ impl Work<'_> {
             .entry(id.clone())
             .or_insert_with(|| known.clone().unwrap_or_else(|| HostFile::new(id.clone())));
         let before = host.clone();
+        let was_pinned = known.as_ref().is_some_and(|known| known.pin(&line.key).is_some());
         if host.pin(&line.key).is_none() {
             let trusted = known.as_ref().into_iter().flat_map(HostFile::pins);
             if trusted.map(|pin| pin.key.algorithm()).any(|algorithm| algorithm == line.key.algorithm()) {
@@ -214,7 +215,7 @@ impl Work<'_> {
             }
             self.names.entry(name).or_insert_with(|| id.clone());
         }
-        self.import.known += usize::from(*host == before);
+        self.import.known += usize::from(was_pinned || *host == before);
         Ok(())
     }
 
@@ -224,7 +225,7 @@ impl Work<'_> {
         let known = called.iter().map(|one| &one.name).chain(names).find_map(|name| {
             let here = self.names.get(name).cloned();
             here.or_else(|| match self.index.find(name.as_str(), 22) {
-                Found::Host(host) => Some(host.name().clone()),
+                Found::Host(host) if !is_another(host, name, key) => Some(host.name().clone()),
                 _ => None,
             })
         });
@@ -269,6 +270,20 @@ impl Work<'_> {
             self.import.revoked.push(line.key.clone());
         }
         Ok(())
+    }
+}
+
+/// Whether a line is about another server than the host that its name led to: an address is a hint together with its port,
+/// and only a key tells servers apart that share one.
+fn is_another(host: &HostFile, name: &Name, key: &PublicKey) -> bool {
+    let (place, port) = name.split_port();
+    if host.pin(key).is_some() || host.names().any(|known| known == name) {
+        return false;
+    }
+    let own = host.address().port.or(host.name().split_port().1);
+    match place.parse::<std::net::IpAddr>() {
+        Ok(_) => own.unwrap_or(22) != port.unwrap_or(22),
+        Err(_) => port.is_some_and(|port| host.is_elsewhere(port)),
     }
 }
 

@@ -20,6 +20,7 @@ mod jump;
 mod keyword;
 mod load;
 mod notice;
+mod overruled;
 mod pattern;
 mod resolved;
 mod setting;
@@ -35,6 +36,7 @@ pub use jump::{Hop, Jump};
 pub use keyword::Keyword;
 pub use load::{File, Files, Group, Presence, Sources};
 pub use notice::{Effect, Notice};
+pub use overruled::{Overruling, overruling};
 pub use resolved::{Agent, Family, KeyFile, Proxy, Rekey, Resolved, Setting};
 pub use setting::Value;
 

@@ -3,7 +3,7 @@
 use clap::Args;
 use logic::fleet::openssh::{Hearer, Refusal, identity_options};
 use logic::identity::{Index, Name, Question, SshfpAnswer, Verdict, decide, lines_about, offered};
-use logic::ssh::config::Asked;
+use logic::ssh::config::{Asked, overruling};
 use ssh::identity::{Places, Store};
 use ssh::{ConfigFiles, SshConfig, Target};
 
@@ -12,9 +12,9 @@ use crate::paste::quote;
 
 /// Print known_hosts lines of a host, for the KnownHostsCommand of OpenSSH
 ///
-/// With it ssh, scp, sftp, rsync, git and Ansible obey the same identities as penstock. It refuses nothing itself: a host
-/// that nobody knows has no lines. When ssh hands over the key that a host showed, why it will be refused is said on
-/// standard error.
+/// With it ssh, scp, sftp, rsync, git and Ansible obey the same identities as penstock. A host that nobody knows has no
+/// lines. When ssh hands over the key that a host showed and it is refused, why is said on standard error, and the exit code
+/// is 1: ssh then ends the connection, whatever StrictHostKeyChecking says.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -60,26 +60,35 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.stanza {
         let lines: String = stanza(Hearer::Person)?.iter().map(|line| format!("    {line}\n")).collect();
         // The file that this is added to may end in the middle of a line.
-        return print(&format!("\n{STANZA_HEAD}Host *\n{lines}"));
+        print(&format!("\n{STANZA_HEAD}Host *\n{lines}"))?;
+        return warn();
     }
+    // What ssh does with a host that has no lines depends on its configuration; a failure ends the connection.
+    let refused = || if arguments.reason.is_some() { Err(Failure::Status(1)) } else { Ok(()) };
     let asked = arguments.name.as_deref().unwrap_or_default();
     // A name that cannot be one of ours has no lines; ssh refuses it.
-    let Ok(asked) = asked.parse::<Name>() else { return Ok(()) };
+    let Ok(asked) = asked.parse::<Name>() else { return refused() };
     let pattern = arguments.pattern.as_deref().unwrap_or(asked.as_str());
     if matches!(pattern, "ORDER" | "HOSTNAME" | "ADDRESS") {
         complain(
             "penstock: KnownHostsCommand hands over an address where the name belongs, so every host is refused\n  \
              paste it anew: penstock known-hosts --stanza\n",
         );
-        return Ok(());
+        return Err(Failure::Status(1));
     }
     // It goes into a file of lines.
     if pattern.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Ok(());
+        return refused();
     }
     let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
     let shown = match (arguments.kind.as_deref(), arguments.key.as_deref()) {
-        (Some(kind), Some(key)) if arguments.reason.as_deref() == Some("HOSTNAME") => offered(kind, key),
+        (Some(kind), Some(key)) if arguments.reason.as_deref() == Some("HOSTNAME") => {
+            let Some(shown) = offered(kind, key) else {
+                complain(&format!("penstock: {asked} showed a key that cannot be read; nothing was sent\n"));
+                return Err(Failure::Status(1));
+            };
+            Some(shown)
+        }
         _ => None,
     };
     let (name, own_port) = asked.split_port();
@@ -118,23 +127,74 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             };
             let hearer = if arguments.engine { Hearer::Engine } else { Hearer::Person };
             complain(&Refusal { reason, message: plain(&message), advice: plain(&advice) }.said(hearer));
+            return Err(Failure::Status(1));
         }
     }
     write(&lines_about(&index, name, port, pattern))
 }
 
-/// Where the user's configuration says that a host is, if that is where `ssh` goes: it may have been given another file.
+/// Says which settings of `~/.ssh/config` stand before a stanza that is added to it, and win.
+fn warn() -> Result<(), Failure> {
+    let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
+    // The stanza is printed; whoever has faults in a file is told by everything else.
+    let (Ok(index), Ok(config)) = (store.load(), SshConfig::read(&ConfigFiles::Usual)) else { return Ok(()) };
+    let enrolled = index.hosts().iter().map(|host| host.name().split_port().0.to_owned());
+    let mut told: Vec<String> = Vec::new();
+    // Many hosts are told apart by few blocks; each may have a command of `Match exec`.
+    for host in enrolled.take(MOST_RESOLVED).chain(["localhost".to_owned()]) {
+        let Ok(resolved) = config.resolve(&Asked { host, ..Asked::default() }) else { continue };
+        for one in overruling(&resolved) {
+            let place = one.place.map_or_else(String::new, |place| format!("{place}: "));
+            let line = format!("  {place}{}: ssh {}\n", plain(&one.line), one.meaning);
+            if !told.contains(&line) {
+                told.push(line);
+            }
+        }
+    }
+    if !told.is_empty() {
+        complain(&format!(
+            "penstock: ssh takes the first value that it finds: put the block at the top of the file, before\n{}",
+            told.concat()
+        ));
+    }
+    Ok(())
+}
+
+/// So many hosts are looked up in the configuration for a warning.
+const MOST_RESOLVED: usize = 200;
+
+/// Where the configuration says that a host is, if that is where `ssh` goes: options may say something else.
 fn place(name: &str, port: u16, pattern: &str, index: &Index) -> Option<Target> {
-    let config = SshConfig::read(&ConfigFiles::Usual).ok()?;
-    let asked = Asked { host: name.to_owned(), port: Some(port), ..Asked::default() };
-    let target = Target::from_config(&config, &asked).ok()?.target;
+    let config = SshConfig::read(&its_files()).ok()?;
+    let asked = Asked { host: name.to_owned(), ..Asked::default() };
+    let mut target = Target::from_config(&config, &asked).ok()?.target;
+    if target.port != port {
+        (target.port, target.said.port) = (port, None);
+    }
     let pattern = pattern.parse::<Name>().ok()?;
     let is_there = pattern.split_port().0.eq_ignore_ascii_case(&target.host);
     target.hinted(&config, index).ok().filter(|_| is_there)
 }
 
-/// Options with which the user's `ssh` obeys our identities, for an engine of ours that runs it; none where nobody has been
-/// enrolled yet: ssh then knows hosts by its own files.
+/// The configuration that the `ssh` which runs us was given with `-F`, else the usual one.
+fn its_files() -> ConfigFiles {
+    let line = std::fs::read(format!("/proc/{}/cmdline", std::os::unix::process::parent_id()));
+    let line = line.unwrap_or_default();
+    let mut words = line.split(|byte| *byte == 0).skip(1).skip_while(|word| !word.starts_with(b"-F"));
+    let file = match words.next() {
+        Some(b"-F") => words.next(),
+        Some(word) => word.strip_prefix(b"-F"),
+        None => None,
+    };
+    match file.map(|file| String::from_utf8_lossy(file).into_owned()) {
+        Some(none) if none == "none" => ConfigFiles::None,
+        Some(file) => ConfigFiles::Only(file.into()),
+        None => ConfigFiles::Usual,
+    }
+}
+
+/// Options with which the user's `ssh` obeys our identities and asks nobody else, for an engine of ours that runs it; none
+/// where nobody has been enrolled yet: ssh then knows hosts by its own files.
 pub fn options() -> Result<Vec<String>, Failure> {
     let store = Store::new(Places::of_user().map_err(Failure::usage)?);
     if store.load().map_err(Failure::usage)?.is_empty() {
@@ -143,7 +203,7 @@ pub fn options() -> Result<Vec<String>, Failure> {
     Ok(stanza(Hearer::Engine)?.into_iter().collect())
 }
 
-fn stanza(hearer: Hearer) -> Result<[String; 5], Failure> {
+fn stanza(hearer: Hearer) -> Result<[String; 7], Failure> {
     // ssh wants an absolute path.
     Ok(identity_options(&quote(&std::env::current_exe()?), hearer))
 }

@@ -73,7 +73,7 @@ Exit codes. A higher one hides those below it: what else happened is in the summ
     1  it ended otherwise somewhere: another status, a signal, our --timeout (it is ended there)
     2  wrong usage; nothing was sent
     3  some hosts never started it: safe to run again there (--again never-started);
-       also where the SSH configuration has a fault
+       also where the SSH configuration has a fault (2, if it was given with -F)
     4  some hosts are unknown or not who they should be; nothing was sent to them
     5  on some hosts it may have run, and may still run
     6  output of some hosts could not be written: with -o the run goes on; if it was standard

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use logic::ssh::config::{Asked, Jump};
 use ssh::{ConfigFiles, SshConfig};
 
+pub use self::config::refuse;
 use crate::output::Failure;
 
 /// Understand SSH: what the configuration says of a host, why a login fails

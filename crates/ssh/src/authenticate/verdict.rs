@@ -46,17 +46,26 @@ fn detail(target: &Target, attempts: &[Attempt]) -> String {
             let _ = write!(text, "offered {count} keys");
         }
     }
-    let told: Vec<&Attempt> = attempts.iter().filter(|attempt| is_worth_telling(attempt)).collect();
-    for (at, attempt) in told.iter().take(TOLD).enumerate() {
-        let _ = write!(text, "{}{attempt}", if at == 0 { ": " } else { ", " });
-    }
-    if told.len() > TOLD {
-        let _ = write!(text, ", and {} more", told.len() - TOLD);
-    }
+    let told = attempts.iter().filter(|attempt| is_worth_telling(attempt));
+    // What was not offered is no key of those that were.
+    let is_apart = |attempt: &&Attempt| offered > 0 && !was_offered(attempt) && attempt.what != What::Methods;
+    let (apart, told): (Vec<&Attempt>, Vec<&Attempt>) = told.partition(is_apart);
+    list(&mut text, ": ", &told);
+    list(&mut text, "; not offered: ", &apart);
     if let Some(methods) = methods(attempts) {
         let _ = write!(text, "; the server accepts {}", methods.join(","));
     }
     text
+}
+
+/// As many steps as fit, behind these words.
+fn list(text: &mut String, before: &str, told: &[&Attempt]) {
+    for (at, attempt) in told.iter().take(TOLD).enumerate() {
+        let _ = write!(text, "{}{attempt}", if at == 0 { before } else { ", " });
+    }
+    if told.len() > TOLD {
+        let _ = write!(text, ", and {} more", told.len() - TOLD);
+    }
 }
 
 fn advice(target: &Target, attempts: &[Attempt]) -> Option<String> {

@@ -45,7 +45,7 @@ impl Claim {
         let is_base64 = end.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
         if !is_base64 || end.len() > FINGERPRINT_CHARACTERS {
             return Err(IdentityError::Refused(format!(
-                "\"{}\" is no SHA-256 fingerprint: paste what ssh-keygen -l shows, SHA256: and 43 characters",
+                "\"{}\" is no SHA-256 fingerprint: paste what ssh-keygen -l shows, SHA256: and 43 characters, or the last {FEWEST_CHARACTERS} or more of them",
                 text.escape_debug()
             )));
         }

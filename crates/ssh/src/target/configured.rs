@@ -131,7 +131,9 @@ fn target(resolved: &Resolved, home: &str, proxy: Proxy) -> Target {
 }
 
 fn wrong(host: &str, faults: &Faults) -> Failure {
-    failure(format!("{host}: the SSH configuration has faults:\n{faults}"), None)
+    // It stands on one line among those of other hosts; a hint stands behind its fault.
+    let faults: Vec<String> = faults.0.iter().map(|fault| fault.to_string().replace("\n  ", "; ")).collect();
+    failure(format!("{host}: the SSH configuration has faults: {}", faults.join("; ")), None)
 }
 
 fn describe(notice: &Notice) -> String {

@@ -104,7 +104,13 @@ impl Target {
         }
         let name = &self.name;
         match &self.said.host {
-            Some(line) => format!("{line}: change it there when you know where {name} is"),
+            // Servers may share an address: which of the lines is wrong is not for us to say.
+            Some(line) => match &self.said.port {
+                Some(port) => {
+                    format!("{line}, and {port}: change what is wrong there when you know where {name} is")
+                }
+                None => format!("{line}: change it there when you know where {name} is"),
+            },
             None if self.addresses.hints.is_empty() && self.host.parse::<std::net::IpAddr>().is_err() => {
                 format!(
                     "the DNS (or /etc/hosts) says where {} is: change it there, or say HostName for {name} in ~/.ssh/config",

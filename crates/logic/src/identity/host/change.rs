@@ -135,6 +135,18 @@ impl HostFile {
         }
     }
 
+    fn drop_alias(&mut self, alias: &Name) {
+        for line in &mut self.lines {
+            if let Some(Entry::Alias(names)) = &line.entry
+                && names.contains(alias)
+            {
+                let left: Vec<Name> = names.iter().filter(|name| *name != alias).cloned().collect();
+                line.replace(Entry::Alias(left));
+            }
+        }
+        self.lines.retain(|line| !matches!(&line.entry, Some(Entry::Alias(names)) if names.is_empty()));
+    }
+
     /// Binds it to an authority; a binding to the same one is replaced.
     pub fn bind(&mut self, signer: Signer) {
         self.unbind(&signer.authority);
@@ -154,7 +166,8 @@ impl HostFile {
                 line.replace(Entry::Id(name.clone()));
             }
         }
-        let old = std::mem::replace(&mut self.name, name);
+        let old = std::mem::replace(&mut self.name, name.clone());
+        self.drop_alias(&name);
         self.add_alias(old);
     }
 

@@ -85,7 +85,7 @@ fn trust_on_first_use_outlives_export_and_import() {
     );
     let known = HostFile::parse(&name, &text).unwrap();
     let index = Index::new(vec![known.clone()], Vec::new(), Vec::new(), []);
-    let exported = crate::identity::export(&index);
+    let exported = crate::identity::export(&index, &[]);
     let elsewhere = take(&exported, &Index::default());
     let roots: Vec<Root> = elsewhere.hosts[0].pins().map(Pin::root).collect();
     assert_eq!(roots, [Root::FirstUse, Root::FirstUse], "{exported}");
@@ -93,4 +93,25 @@ fn trust_on_first_use_outlives_export_and_import() {
     // Nor does a line of known_hosts prove what is pinned: ssh took it on first use too.
     let here = take(&format!("web1 {}\nweb1 {}\n", key(1), key(2)), &index);
     assert_eq!((here.hosts, here.known), (vec![], 2));
+}
+
+#[test]
+fn line_of_another_port_of_an_address_is_of_another_host() {
+    let name = |name: &str| name.parse::<Name>().unwrap();
+    let text = format!("id web1\naddr 127.0.0.1 port=42501\npin {} from=console 2026-01-01\n", key(1));
+    let index = Index::new(vec![HostFile::parse(&name("web1"), &text).unwrap()], Vec::new(), Vec::new(), []);
+    let line = |port: u16, seed: u8| format!("[127.0.0.1]:{port} {}\n", key(seed));
+    let lines = line(42501, 1) + &line(42502, 2) + &line(42503, 3) + &format!("127.0.0.1 {}\n", key(4));
+    let called = |id: &str, port: u16| Called { name: name(id), place: name(&format!("[127.0.0.1]:{port}")) };
+    let called = [called("web1", 42501), called("web2", 42502)];
+    let import = import(&KnownHosts::parse(&lines), &[], &called, &index, today());
+    assert_eq!(import.left, vec![]);
+    let took: Vec<(&str, bool)> =
+        import.hosts.iter().map(|host| (host.name().as_str(), host.pin(&key(1)).is_some())).collect();
+    assert_eq!(took, [("127.0.0.1", false), ("[127.0.0.1]:42503", false), ("web1", true), ("web2", false)]);
+    assert!(import.hosts.iter().all(|host| host.pins().count() == 1));
+    assert_eq!(import.known, 1, "the key of web1 was known; one more name of it is no key");
+    // On its own port another key is still its own affair.
+    let import = take(&line(42501, 9), &index);
+    assert!(import.left[0].why.starts_with("web1 has another ssh-ed25519 pinned"), "{:?}", import.left);
 }

@@ -136,7 +136,7 @@ fn judge(keyword: Keyword, value: &Value) -> Option<(Effect, &'static str)> {
             "the agent is not forwarded: commands there cannot log in elsewhere with your keys",
         ),
         Keyword::ForwardX11 => unless_off(Ignored, "no X11 programs"),
-        Keyword::KnownHostsCommand if word.contains(" known-hosts --port %p %k ") => {
+        Keyword::KnownHostsCommand if super::overruled::is_ours(word) => {
             Some((Harmless, "it asks `penstock host`, which judges host keys here too"))
         }
         Keyword::KnownHostsCommand => {

@@ -10,7 +10,7 @@ use logic::identity::{
 };
 use logic::ssh::config::Asked;
 use logic::ssh::key::PublicKey;
-use ssh::identity::enrol::{Claim, Enrolment, Hints, Others, enrol, find_keys, record};
+use ssh::identity::enrol::{Claim, Enrolment, FindError, Hints, Others, enrol, find_keys, record};
 use ssh::identity::{Change, Identities, Store, now};
 use ssh::{ConfigFiles, Proxy, SshConfig, Target};
 
@@ -167,9 +167,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     let Some(claim) = runtime.block_on(claim(&identities, arguments, &name, host, &target))? else {
         return note(store, index, &name, &hints);
     };
-    let found = runtime
-        .block_on(find_keys(&identities, &target, &name, &claim))
-        .map_err(|error| Failure::runtime(plain(&error.to_string())))?;
+    let found = runtime.block_on(find_keys(&identities, &target, &name, &claim)).map_err(not_found)?;
     let known = host.map(HostFile::address).unwrap_or_default();
     if hints.addresses.is_empty() && known.addresses.is_empty() {
         hints.addresses.extend(found.address);
@@ -204,6 +202,10 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     for key in &enrolled.retired {
         text.push_str(&format!("{name}: retired {} {}\n", key.algorithm(), key.fingerprint()));
     }
+    // A proof puts a retired host in service again, and nobody wants that unsaid.
+    if let Some(since) = host.and_then(HostFile::retired) {
+        text.push_str(&format!("{name} is in service again: it was retired since {since}\n"));
+    }
     if text.is_empty() {
         text = said(enrolled.change, &format!("{name}: its keys were pinned already; the rest is noted"));
     }
@@ -215,6 +217,16 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         ));
     }
     print(&text)
+}
+
+/// Why there is no key, and what helps.
+fn not_found(error: FindError) -> Failure {
+    let advice = match &error {
+        FindError::Unreachable(failure) => failure.advice.as_deref(),
+        FindError::Mismatch(_) => None,
+    };
+    let advice = advice.map_or_else(String::new, |advice| format!("\n  {}", plain(advice)));
+    Failure::runtime(format!("{}{advice}", plain(&error.to_string())))
 }
 
 /// Records hints without a proof, and says what becomes of the keys.

@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use logic::identity::{Facts, Name, Severity, audit};
+use logic::identity::{Facts, Finding, Index, Name, Severity, audit};
+use logic::ssh::config::{Asked, overruling};
 use ssh::identity::{Anchor, Dns, Store, now};
+use ssh::{ConfigFiles, SshConfig};
 
 use super::{count, load, table};
 use crate::output::{Failure, plain, print};
@@ -62,7 +64,9 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
             Ok::<(), Failure>(())
         })?;
     }
-    let found = audit(&index, &facts, now());
+    let mut found = audit(&index, &facts, now());
+    found.extend(overruled(&index));
+    found.sort_by_key(|one| one.severity);
     let rows: Vec<Vec<String>> = found
         .iter()
         .map(|one| vec![one.severity.word().to_owned(), plain(&one.host), plain(&one.text)])
@@ -73,4 +77,35 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     let findings = count(found.len(), "finding", "findings");
     print(&format!("{}{hosts}, {findings}, {bad} bad\n", table(&rows)))?;
     if bad == 0 { Ok(()) } else { Err(Failure::Status(1)) }
+}
+
+/// Settings of the user's `ssh_config` with which ssh believes keys that nobody here vouches for. Whoever never asked ssh to
+/// obey these identities hears nothing.
+fn overruled(index: &Index) -> Vec<Finding> {
+    let Ok(config) = SshConfig::read(&ConfigFiles::Usual) else { return Vec::new() };
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
+        let (name, port) = host.name().split_port();
+        let asked = Asked { host: name.to_owned(), port, ..Asked::default() };
+        let Ok(resolved) = config.resolve(&asked) else { continue };
+        for one in overruling(&resolved) {
+            let place = one.place.map_or_else(String::new, |place| format!("{place} says "));
+            let text = format!(
+                "{place}{}: ssh {}; put the block of penstock known-hosts --stanza before it",
+                one.line, one.meaning
+            );
+            match found.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, hosts)) => hosts.push(name.to_owned()),
+                None => found.push((text, vec![name.to_owned()])),
+            }
+        }
+    }
+    let finding = |(text, hosts): (String, Vec<String>)| {
+        let host = match hosts.as_slice() {
+            [first, _, ..] => format!("{first} and {} more", hosts.len() - 1),
+            _ => hosts.concat(),
+        };
+        Finding { severity: Severity::Weak, host, text }
+    };
+    found.into_iter().map(finding).collect()
 }

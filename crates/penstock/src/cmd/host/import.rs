@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use logic::identity::{Called, Import, KnownHosts, Name, Shared, export as lines_of, import};
+use logic::identity::{
+    Called, Found, HostFile, Import, Index, KnownHosts, Name, Shared, export as lines_of, import,
+};
 use logic::ssh::config::Asked;
 use ssh::identity::{Store, now};
 use ssh::{ConfigFiles, SshConfig};
@@ -73,7 +75,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         if !arguments.dry_run {
             write(store, &taken, &index)?;
         }
-        text.push_str(&report(&shown, &taken, arguments.dry_run));
+        text.push_str(&report(&shown, &taken, &index, arguments.dry_run));
         text.push_str(&aliases(&taken, &called));
         text.push_str(&shared(&taken));
     }
@@ -93,16 +95,30 @@ fn write(store: &Store, taken: &Import, index: &logic::identity::Index) -> Resul
     Ok(())
 }
 
-fn report(file: &str, taken: &Import, dry: bool) -> String {
+fn report(file: &str, taken: &Import, index: &Index, dry: bool) -> String {
     let verb = if dry { "would take" } else { "took" };
+    // Another name or address of a host whose keys were known is no host that was taken.
+    let has_new_keys = |host: &&HostFile| match index.find(host.name().as_str(), 22) {
+        Found::Host(known) if known.name() == host.name() => {
+            host.pins().any(|pin| known.pin(&pin.key).is_none())
+        }
+        _ => true,
+    };
+    let hosts = taken.hosts.iter().filter(has_new_keys).count();
     let mut text = format!(
         "{file}: {verb} {}, {}, {}; {} known already; {} not taken\n",
-        count(taken.hosts.len(), "host", "hosts"),
+        count(hosts, "host", "hosts"),
         count(taken.authorities.len(), "authority", "authorities"),
         count(taken.revoked.len(), "revoked key", "revoked keys"),
         count(taken.known, "line", "lines"),
         count(taken.left.len(), "line", "lines"),
     );
+    for host in taken.hosts.iter().filter(|host| !has_new_keys(host)) {
+        text.push_str(&format!(
+            "  {}: its keys were known; another name or place of it is noted\n",
+            host.name()
+        ));
+    }
     for left in &taken.left {
         text.push_str(&format!("  line {}: {}\n", left.line, plain(&left.why)));
     }
@@ -186,5 +202,5 @@ fn candidates(index: &logic::identity::Index, arguments: &Arguments) -> Result<V
 }
 
 pub(super) fn export(store: &Store) -> Result<(), Failure> {
-    print(&lines_of(&load(store)?))
+    print(&lines_of(&load(store)?, &called()))
 }

@@ -34,12 +34,16 @@ pub(super) fn list(store: &Store) -> Result<(), Failure> {
         let address = address.or_else(hint).or_else(name).or_else(seen_at).unwrap_or_else(|| "-".into());
         rows.push(vec![host.name().to_string(), keys(host), proofs(host), address, good]);
     }
+    // What is wrong is longer than any column.
+    let mut faults = Vec::new();
     for (name, damage) in index.damaged() {
         let fault = damage.faults.first().map(ToString::to_string).unwrap_or_default();
-        rows.push(vec![name.to_string(), "DAMAGED".into(), plain(&fault)]);
+        rows.push(vec![name.to_string(), "DAMAGED".into()]);
+        faults.push(format!("{name} is damaged: {}\n", plain(&fault)));
     }
     rows[1..].sort();
-    print(&table(&rows))
+    faults.sort();
+    print(&(table(&rows) + &faults.concat()))
 }
 
 fn keys(host: &HostFile) -> String {

@@ -18,7 +18,8 @@ use ssh::{AgentLimits, Client, ConfigFiles, Judge, Keys, Proxy, SshConfig, Targe
 
 use super::EngineName;
 use crate::cmd::known_hosts;
-use crate::output::Failure;
+use crate::cmd::ssh::refuse;
+use crate::output::{Failure, plain};
 
 /// How hosts are reached.
 #[derive(Debug, Clone, Args)]
@@ -54,9 +55,33 @@ impl Arguments {
         connect_timeout: Duration,
         terminal: &Arc<Terminal>,
     ) -> Result<Ready, Failure> {
+        self.check_file(names)?;
         match self.engine() {
             EngineName::Native => self.native(names, connect_timeout, terminal),
             EngineName::Openssh => self.openssh(names, connect_timeout),
+        }
+    }
+
+    /// A file that was given and cannot be used is a slip in what was typed, not a fault of every host.
+    fn check_file(&self, names: &[String]) -> Result<(), Failure> {
+        let Some(file) = self.ssh_config.as_ref().filter(|file| file.as_os_str() != "none") else {
+            return Ok(());
+        };
+        // What it means to a program of the user's is between the two.
+        if self.ssh.is_some() {
+            return Ok(());
+        }
+        if self.engine() == EngineName::Openssh {
+            // It may know keywords that we do not.
+            return match std::fs::File::open(file) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(Failure::usage(format!("{}: {error}", plain(&file.display().to_string())))),
+            };
+        }
+        let config = SshConfig::read(&ConfigFiles::Only(file.clone())).map_err(Failure::usage)?;
+        match names.first().and_then(|name| Asked::parse(name)).map(|asked| config.resolve(&asked)) {
+            Some(Err(faults)) => Err(refuse(&faults)),
+            _ => Ok(()),
         }
     }
 
