@@ -84,8 +84,11 @@ fn ssh_that_ssh_config_leads_to_another_known_host_is_refused_as_run_is() {
     let (out, told) = run(&["--engine", "openssh"]);
     let (own_out, own_told) = run(&[]);
     assert_eq!((&out, out.matches("answered as db1, not web2").count()), (&own_out, 1));
-    // But for the time that it took, in the first line.
-    let rest = |told: &str| told.split_once('\n').map(|(_, rest)| rest.to_owned());
+    // But for the time that it took, in the first line, and the name of the run, in the last.
+    let rest = |told: &str| {
+        let (_, rest) = told.split_once('\n')?;
+        Some(rest.split_once(" --id ")?.0.to_owned())
+    };
     assert!(rest(&told).is_some_and(|rest| rest.contains("impostor (1): web2")), "{told}");
     assert_eq!(rest(&told), rest(&own_told));
     let (json, _) = run(&["--engine", "openssh", "--json"]);
