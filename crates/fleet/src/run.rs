@@ -328,8 +328,8 @@ async fn between(
     if let Some(condition) = steps.stop_if
         && let Some(why) = condition.verdict(so_far.iter().copied(), outputs)
     {
-        let held = format!("stopped after {at} of {count} hosts by {condition}: {why}");
-        out.note(held.clone());
+        let held = format!("after {at} of {count} hosts by {condition}: {why}");
+        out.note(format!("stopped {held}"));
         return Some(held);
     }
     let well = so_far.iter().filter(|ending| ending.is_success()).count();

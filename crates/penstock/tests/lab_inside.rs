@@ -96,12 +96,17 @@ fn inside_a_lab_plain_names_mean_its_hosts_and_its_end_leaves_nothing() {
     let (status, stdout, stderr) = place.run(&["2", "--", "there-is-no-such-program"]);
     assert_eq!((status, stdout.as_str()), (Some(127), ""), "{stderr}");
     assert!(stderr.starts_with("error: cannot run there-is-no-such-program: "), "{stderr}");
+    let (status, stdout, stderr) = place.run(&["3", "--", "clush", "-w", "@lab", "hostname"]);
+    assert_eq!((status, stdout.matches("lab0").count()), (Some(0), 6), "{stdout}{stderr}");
     assert_eq!(place.run(&["2", "--", "sh", "-c", "kill -KILL $$"]).0, Some(128 + 9));
-    // A fault is met inside as well.
-    let (status, stdout, _) =
-        place.run(&["2", "--fault", "refuse=2", "--", "penstock", "run", "-w", "@lab", "true"]);
-    assert_eq!(status, Some(3), "{stdout}");
-    assert!(stdout.starts_with("lab002 =: refused: "), "{stdout}");
+    // A fault is met inside as well; of what to do nothing is said that would concern the user's own files and fleet.
+    let faults = ["4", "--fault", "refuse=2", "--fault", "impostor=3"];
+    let (status, stdout, stderr) =
+        place.run(&[&faults[..], &["--", "penstock", "run", "-w", "@lab", "true"]].concat());
+    assert_eq!(status, Some(4), "{stdout}");
+    assert!(stdout.contains("lab002 =: refused: "), "{stdout}");
+    assert!(!stderr.contains("--again") && !stderr.contains("~/"), "{stderr}");
+    assert!(stderr.contains("/home/.ssh/config:") && stderr.contains(" says HostName "), "{stderr}");
     place.is_untouched();
 }
 

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::fleet::{Fleet, sorted, told};
+use support::server::Lines;
 use support::sshd::{Sshd, processes};
 use support::{eventually, secs};
 
@@ -261,9 +262,69 @@ fn waves_stop_before_the_damage_is_done() {
     assert_eq!(fs::read_to_string(&mark).unwrap(), "x\n");
     assert!(told.stderr.contains("stopped after 1 of 4 hosts by failed>0: 1 of 1 hosts failed"), "{told:?}");
     assert!(told.stderr.contains("stopped (3): h[2-4]"), "{told:?}");
+    assert!(told.stdout.contains("h2 =: stopped: after 1 of 4 hosts by failed>0"), "{told:?}");
     assert_eq!(told.code, Some(3));
     let pause = fleet.run(&["-w", "h1,h2", "--waves", "1", "--pause", "true"]);
     assert_eq!(pause.code, Some(2), "there is no terminal to press Enter on: {pause:?}");
+}
+
+#[test]
+fn ctrl_c_between_two_waves_says_that_nothing_runs() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let mut command = fleet.command(&["-w", "h1,h2", "--waves", "1,all", "--pause=3600", "true"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = Lines::follow(child.stderr.take().unwrap());
+    lines.wait_for("the next wave starts in 3600 s", secs(30));
+    signal(&child, Signal::SIGINT);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    lines.wait_for("stopping: nothing runs on the hosts", secs(30));
+    assert!(!lines.all().iter().any(|line| line.contains("ending the command")), "{:?}", lines.all());
+}
+
+#[test]
+fn a_second_ctrl_c_says_of_a_command_that_does_not_end_that_it_was_signalled() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    for engine in ENGINES {
+        let sleep = format!("sleep {}", unique());
+        let script = format!("trap '' INT; trap 'echo got it' TERM; while :; do {sleep}; done");
+        let mut command = fleet.command(&["--engine", engine, "-w", "h1", &script]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = Lines::follow(child.stdout.take().unwrap());
+        started(&sleep, 1);
+        signal(&child, Signal::SIGINT);
+        lines.wait_for("h1 -> got it", secs(30));
+        signal(&child, Signal::SIGINT);
+        let told = told(child.wait_with_output().unwrap());
+        assert_eq!(told.code, Some(130), "{engine}: {told:?}");
+        let truth = "it was signalled and had not ended yet; its leash ends it within seconds";
+        assert!(told.stderr.contains(truth), "{engine}: {told:?}");
+        gone(&sleep);
+    }
+}
+
+#[test]
+fn an_exclusion_that_leaves_a_host_in_is_said_and_no_other() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let (none, one) =
+        ("note: -x h33: none of these hosts is in the set\n", "note: -x h2,h33: not in the set: h33\n");
+    for (exclude, hosts, note) in [
+        ("h33", 3, Some(none)),
+        ("h2,h33", 2, Some(one)),
+        ("h2", 2, None),
+        ("h[2-3]", 1, None),
+        ("h*3", 2, None),
+    ] {
+        let told = fleet.run(&["-w", "h[1-3]", "-x", exclude, "echo ran"]);
+        assert_eq!((told.code, told.stdout.matches("-> ran").count()), (Some(0), hosts), "{told:?}");
+        assert_eq!(
+            told.stderr.lines().find(|line| line.starts_with("note: ")),
+            note.map(str::trim_end),
+            "{told:?}"
+        );
+    }
 }
 
 #[test]

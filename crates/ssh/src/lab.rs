@@ -38,6 +38,14 @@ use host::{Host, Shared};
 use journal::Journal;
 use wire::Wires;
 
+/// Whether that is the home which a lab gives its clients: nothing there is of the user, and it goes with the lab. `LAB` in
+/// the environment says where that is.
+#[must_use]
+pub fn is_inside(home: &str) -> bool {
+    std::env::var_os("LAB")
+        .is_some_and(|lab| !lab.is_empty() && Path::new(home) == Path::new(&lab).join("home"))
+}
+
 /// What a lab is to be.
 #[derive(Debug, Clone)]
 pub struct Plan {

@@ -333,16 +333,23 @@ impl Turn<'_> {
         }
         let leashed = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed);
         let mut is_drained = true;
-        let (phase, remote) = match self.held.take().filter(|_| leashed) {
+        let (phase, remote, unknown) = match self.held.take().filter(|_| leashed) {
             Some(writer) => match self.end_by_leash(&mut running, writer).await {
                 // It was done before our wish arrived.
-                Some(ending @ Ending::Exited(0)) if reason == Reason::Stopped && self.dropped == 0 => {
+                Asked::Ended(ending @ Ending::Exited(0))
+                    if reason == Reason::Stopped && self.dropped == 0 =>
+                {
                     return ending;
                 }
-                Some(ending) => (phase, ending.remote()),
-                None => {
+                Asked::Ended(ending) => (phase, ending.remote(), UNSIGNALLED),
+                left => {
                     is_drained = false;
-                    (phase, Remote::Unknown)
+                    let unknown = match left {
+                        Asked::Late => SIGNALLED,
+                        Asked::Left => SIGNALLED_NOW,
+                        Asked::Unsent | Asked::Ended(_) => UNSIGNALLED,
+                    };
+                    (phase, Remote::Unknown, unknown)
                 }
             },
             None => {
@@ -357,11 +364,11 @@ impl Turn<'_> {
                         if self.mark.as_ref().is_none_or(|mark| mark.hold() != Hold::Unclear) {
                             self.dropped += seen.thrown_away;
                         }
-                        (seen.phase, seen.remote)
+                        (seen.phase, seen.remote, if leashed { UNSIGNALLED } else { UNENDED })
                     }
                     () = cut(&mut stop) => {
                         is_drained = false;
-                        (phase, Remote::Unknown)
+                        (phase, Remote::Unknown, if leashed { LEFT } else { LEFT_LOOSE })
                     }
                 }
             }
@@ -370,11 +377,7 @@ impl Turn<'_> {
             detail.push_str("; it was ended there");
         }
         if remote == Remote::Unknown {
-            detail.push_str(if leashed {
-                "; it could not be signalled, its leash ends it now that the connection is closed"
-            } else {
-                "; it could not be ended and may still run"
-            });
+            detail.push_str(unknown);
         }
         if self.dropped > 0 {
             detail.push_str(&format!("; its output is cut after {} bytes", self.passed));
@@ -399,16 +402,24 @@ impl Turn<'_> {
         self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Unclear)
     }
 
-    async fn end_by_leash(&mut self, running: &mut Running, mut writer: Writer) -> Option<Ending> {
+    async fn end_by_leash(&mut self, running: &mut Running, mut writer: Writer) -> Asked {
         let mut stop = self.stop.clone();
+        let mut sent = false;
         let asked = async {
             let _ = writer.write(Bytes::from_static(leash::END)).await;
+            sent = true;
             self.drain(running, |_| false).await
         };
-        tokio::select! {
+        let seen = tokio::select! {
             biased;
             () = cut(&mut stop) => None,
-            seen = timeout(GRACE * 2, asked) => seen.ok().flatten(),
+            seen = timeout(GRACE * 2, asked) => Some(seen),
+        };
+        match seen {
+            Some(Ok(Some(ending))) => Asked::Ended(ending),
+            _ if !sent => Asked::Unsent,
+            Some(Err(_)) => Asked::Late,
+            Some(Ok(None)) | None => Asked::Left,
         }
     }
 
@@ -446,6 +457,25 @@ impl Turn<'_> {
         Failure { phase, reason, detail, advice: None, remote }
     }
 }
+
+/// What came of asking a leash to end its command.
+enum Asked {
+    Ended(Ending),
+    /// It had twice the time that a leash takes.
+    Late,
+    /// We were told not to wait.
+    Left,
+    /// The wish did not get as far as the connection.
+    Unsent,
+}
+
+// What is said of a command that may still run.
+const SIGNALLED: &str = "; it was signalled and has not ended; it may still run";
+const SIGNALLED_NOW: &str = "; it was signalled and had not ended yet; its leash ends it within seconds";
+const UNSIGNALLED: &str = "; it could not be signalled, its leash ends it now that the connection is closed";
+const UNENDED: &str = "; it could not be ended and may still run";
+const LEFT: &str = "; its end was not waited for, its leash ends it now that the connection is closed";
+const LEFT_LOOSE: &str = "; its end was not waited for, and it may still run";
 
 /// What to do about a host that logs us in, and then goes no further.
 const LATE_START: &str =

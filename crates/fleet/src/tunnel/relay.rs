@@ -69,7 +69,11 @@ impl Listener {
     /// Listens. Sockets are for their owner only.
     pub(crate) fn bind(at: &Listen) -> Result<Self, Failure> {
         let refused = |error: String| {
-            failure(Phase::Queued, Reason::Local, format!("cannot listen on {at}: {error}"), None)
+            let advice = match at {
+                Listen::Tcp(_) => "name another port, or let the kernel choose a free one: without `listen`",
+                Listen::Unix(_) => "name a path in a directory of your own where nothing is",
+            };
+            failure(Phase::Queued, Reason::Local, format!("cannot listen on {at}: {error}"), Some(advice))
         };
         match at {
             Listen::Tcp(address) => {

@@ -303,7 +303,10 @@ impl Running {
             Act::Disconnect => {
                 if let Some(supervised) = self.supervised.take() {
                     supervised.down().await;
-                    (self.set.say)("down");
+                    // One that was never up has not come down.
+                    if self.board.status().connections > 0 {
+                        (self.set.say)("down");
+                    }
                 }
                 processes::kill_left(&self.run, Step::Engine).await;
                 Ok(())

@@ -1,13 +1,13 @@
 //! What is known of a running tunnel: counted while it runs, and told on its control socket.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use logic::tunnel::mounts::MountEntry;
 use logic::tunnel::plan::{Check, Listen, Tunnel};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// A running tunnel, as `penstock tunnel status --json` has it. Times are seconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -95,6 +95,7 @@ pub(crate) struct Board {
     state: Mutex<State>,
     pub(crate) meters: Vec<Meter>,
     standing: watch::Sender<Standing>,
+    trouble: Arc<Notify>,
 }
 
 /// How a connection stands, for programs that live on it.
@@ -146,6 +147,8 @@ pub(crate) struct Meter {
     pub(crate) open: AtomicU64,
     pub(crate) total: AtomicU64,
     told: Mutex<Told>,
+    /// Told of connections that fail.
+    trouble: Option<Arc<Notify>>,
 }
 
 struct Told {
@@ -159,8 +162,12 @@ struct Told {
 impl Board {
     pub(crate) fn new(tunnel: Tunnel) -> Self {
         let now = Instant::now();
-        let meters =
-            tunnel.forwards.iter().map(|forward| Meter::new(forward.way.listen().clone(), now)).collect();
+        let trouble = Arc::new(Notify::new());
+        let meters = tunnel.forwards.iter().map(|forward| {
+            let trouble = (forward.check != Check::None).then(|| Arc::clone(&trouble));
+            Meter::new(forward.way.listen().clone(), now, trouble)
+        });
+        let meters = meters.collect();
         let state = State {
             step: String::new(),
             connection: Connection::Connecting,
@@ -170,7 +177,13 @@ impl Board {
             error: None,
             mounted: None,
         };
-        Self { tunnel, state: Mutex::new(state), meters, standing: watch::Sender::new(Standing::Opening) }
+        let standing = watch::Sender::new(Standing::Opening);
+        Self { tunnel, state: Mutex::new(state), meters, standing, trouble }
+    }
+
+    /// Waits until a connection has failed whose service can be asked.
+    pub(crate) async fn trouble(&self) {
+        self.trouble.notified().await;
     }
 
     pub(crate) fn standing(&self) -> watch::Receiver<Standing> {
@@ -273,13 +286,14 @@ impl Board {
 }
 
 impl Meter {
-    fn new(listen: Listen, now: Instant) -> Self {
+    fn new(listen: Listen, now: Instant, trouble: Option<Arc<Notify>>) -> Self {
         Self {
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
             open: AtomicU64::new(0),
             total: AtomicU64::new(0),
             told: Mutex::new(Told { listen, error: None, service: None, since: now }),
+            trouble,
         }
     }
 
@@ -289,6 +303,9 @@ impl Meter {
 
     pub(crate) fn failed(&self, why: String) {
         self.told().error = Some(Trouble::new(why));
+        if let Some(trouble) = &self.trouble {
+            trouble.notify_one();
+        }
     }
 
     /// A connection stands from end to end.

@@ -70,7 +70,10 @@ impl Supervised {
                 Way::Dynamic { .. } => To::Socks,
                 Way::Remote { .. } => continue,
             };
-            let listener = Listener::bind(forward.way.listen())?;
+            let listener = Listener::bind(forward.way.listen()).map_err(|why| {
+                let detail = format!("forward {}: {}", forward.name, why.detail);
+                Failure { detail, ..why }
+            })?;
             board.meters[at].listens(listener.at());
             bound.push((at, listener, to));
         }
@@ -288,10 +291,16 @@ impl Keeper {
         tokio::time::sleep(wait).await;
     }
 
-    /// Never ends: a service that fails is said, and the connection is not to blame.
+    /// At times, and soon after a connection through a forward has failed, so that nobody is told of a service that answered
+    /// before that. Never ends: a service that fails is said, and the connection is not to blame.
     async fn check_again_and_again(&self, link: &dyn Link) -> Failure {
+        let pause = self.tunnel.check_interval.min(LEAST_INTERVAL);
         loop {
-            tokio::time::sleep(self.tunnel.check_interval).await;
+            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(self.tunnel.check_interval - pause) => {}
+                () = self.board.trouble() => {}
+            }
             self.check(link).await;
         }
     }
@@ -317,6 +326,8 @@ impl Keeper {
 const MOST_REMOTE: usize = 512;
 /// After a stop, for the connection to be made anew and the services to answer.
 const RECOVERY: Duration = Duration::from_secs(30);
+/// Between two checks, however many connections fail.
+const LEAST_INTERVAL: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(250);
 /// A host that was asked to listen says in this time whether it does.
 const LISTENING: Duration = Duration::from_secs(10);

@@ -93,19 +93,19 @@ Exit codes, the worst wins:
   130  Ctrl-C or SIGTERM
   141  nobody reads standard output any more
 
-A file is written beside its place, as .NAME.0123abcd, and renamed when it is whole: whatever happens, there is the old file or
-the new one. Where a host cannot rename over a file (few others than OpenSSH cannot) the old one steps aside for a moment. When
-it fails, after Ctrl-C and after --timeout, the temporary file is removed; if the connection broke it may stay, and is named.
+A file is written beside its place, as .NAME.0123abcd, and renamed when it is whole: whatever happens, there is the old file or \
+the new one. Where a host cannot rename over a file (few others than OpenSSH cannot) the old one steps aside for a moment. When \
+it fails, after Ctrl-C and after --timeout, the temporary file is removed; if the connection broke it may stay, and is named. \
 What was in place before stays. A SOURCE that changes meanwhile is an error for the hosts that would get a mixture.
 
-Where this program itself is killed (kill -9, power), the temporary file stays in the directory of its file, and nobody names it. No
+Where this program itself is killed (kill -9, power), the temporary file stays in the directory of its file, and nobody names it. No \
 later copy needs it or is hindered by it: find DIRECTORY -name '.*.????????' -mtime +0 lists what is older than a day.
 
-Only files are replaced. Where there is a symbolic link to a file, the link stays and the file behind it is replaced, as cp and scp
-write through links; not in a directory that anybody may write to. Named pipes, devices, sockets, and links to nothing or to a
+Only files are replaced. Where there is a symbolic link to a file, the link stays and the file behind it is replaced, as cp and scp \
+write through links; not in a directory that anybody may write to. Named pipes, devices, sockets, and links to nothing or to a \
 directory are an error, and stay. A link that is copied takes the place of a link or a file.
 
---again of one directory to a DESTINATION without `/` at its end is refused, but for never-started: the first time may have made
+--again of one directory to a DESTINATION without `/` at its end is refused, but for never-started: the first time may have made \
 DESTINATION, which would now take the directory in. Give the command anew with a `/` at the end of DESTINATION.
 
 Only our own client copies files: --engine openssh and -S are for commands.";
@@ -126,9 +126,9 @@ Exit codes, the worst wins:
   130  Ctrl-C or SIGTERM
   141  nobody reads standard output any more
 
-Each host writes only below DIRECTORY/HOST, whatever it says: names that lead elsewhere, and links that lead out of what is
-copied, are an error (--all-links makes such links as they are there). In HOST, `/`, `%`, control characters and a dot at the
-begin are written as %2F and so on. A file is here whole or not at all; of a host that failed, whole files stay. A file that ends
+Each host writes only below DIRECTORY/HOST, whatever it says: names that lead elsewhere, and links that lead out of what is \
+copied, are an error (--all-links makes such links as they are there). In HOST, `/`, `%`, control characters and a dot at the \
+begin are written as %2F and so on. A file is here whole or not at all; of a host that failed, whole files stay. A file that ends \
 before the size that it is said to have is an error: it was made shorter meanwhile, or, as in /sys, its size means nothing.
 
 Only our own client copies files: --engine openssh and -S are for commands.";

@@ -57,13 +57,13 @@ pub struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   penstock lab 20
-  penstock lab 20 --shell                     then: penstock run -w @lab uptime, ssh lab001, clush -w 'lab[001-020]' uname
+  penstock lab 20 --shell                     then: penstock run -w @lab uptime, ssh lab001
   penstock lab 20 --fault hang-auth=2 -- penstock run -w @lab uptime
   penstock lab 1000 --dir ./lab               the same identities each time
   penstock lab 200 --fault hang-auth=5% --fault reset:4096=lab[010-014] --fault refuse@2=lab020
 
-All hosts are the group @lab. It says `ready:` on standard output when all hosts listen, and how to reach them; of what runs
-inside (--shell, COMMAND) standard output is its own, and LAB is the directory.";
+All hosts are the group @lab, for clush inside (--shell, COMMAND) too. It says `ready:` on standard output when all hosts listen, \
+and how to reach them; of what runs inside standard output is its own, and LAB is the directory.";
 
 /// Runs the lab until Ctrl-C or SIGTERM, or until what runs inside ends.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -208,7 +208,7 @@ lab: {count} hosts; exit ends them. Try:
   penstock run -b -w '{set}' -- uname -r
   penstock host list
   ssh {first} uptime
-  clush -b -w '{set}' uname
+  clush -b -w @lab uname
   cat $LAB/journal
 
 "

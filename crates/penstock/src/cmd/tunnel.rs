@@ -16,10 +16,10 @@ use logic::tunnel::plan::{Tunnel, is_name};
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
 
 use crate::cmd::known_hosts;
-use crate::load;
 use crate::output::{Failure, complain, plain, plain_json, plain_lines, print};
 
 mod background;
+mod configured;
 mod log;
 mod table;
 
@@ -154,11 +154,11 @@ fn carry_out_command(
     }
     match &arguments.command {
         What::Up { place, name, detach: true, .. } => {
-            let tunnel = tunnel(place.config.as_ref(), name)?;
+            let tunnel = configured::tunnel(place.config.as_ref(), name)?;
             runtime.block_on(detach(places, &tunnel))
         }
         What::Up { place, name, once, background, .. } => {
-            let tunnel = tunnel(place.config.as_ref(), name)?;
+            let tunnel = configured::tunnel(place.config.as_ref(), name)?;
             let patience = if *once { Patience::Once } else { Patience::Keep };
             let asking = if *background { Asking::Nobody } else { Asking::Person };
             let engine = engine(place.engine, asking)?;
@@ -169,7 +169,7 @@ fn carry_out_command(
         What::Down { name } => runtime.block_on(down(places, name)),
         What::Status { name, json } => runtime.block_on(status(places, name.as_deref(), *json)),
         What::With { place, name, job } => {
-            let tunnel = tunnel(place.config.as_ref(), name)?;
+            let tunnel = configured::tunnel(place.config.as_ref(), name)?;
             let job = match (job.as_slice(), &tunnel.job) {
                 ([], None) => {
                     return Err(Failure::usage(format!(
@@ -197,7 +197,7 @@ fn carry_out_command(
             runtime.block_on(unwind_all(places, config.as_ref(), name.as_deref()))
         }
         What::Check { place, name } => {
-            let tunnel = tunnel(place.config.as_ref(), name)?;
+            let tunnel = configured::tunnel(place.config.as_ref(), name)?;
             runtime.block_on(check(places, tunnel, place.engine))
         }
     }
@@ -280,7 +280,7 @@ async fn down(places: &Places, name: &str) -> Result<(), Failure> {
         None if is_left(places, name) => Err(Failure::runtime(format!(
             "tunnel {name} does not run, but a run that was killed left something\n  hint: penstock tunnel unwind {name}"
         ))),
-        None => Err(Failure::runtime(format!("tunnel {name} does not run"))),
+        None => Err(not_running(name)),
     }
 }
 
@@ -313,7 +313,7 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
         complain(&plain_lines(&left));
         match (found.as_slice(), name) {
             _ if found.is_empty() && !failed.is_empty() => {}
-            ([], Some(name)) => return Err(Failure::runtime(format!("tunnel {} does not run", plain(name)))),
+            ([], Some(name)) => return Err(not_running(name)),
             ([], None) => print("no tunnel runs\n")?,
             (found, _) => print(&plain_lines(&found.iter().map(table).collect::<Vec<_>>().join("\n")))?,
         }
@@ -330,10 +330,16 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
     }
 }
 
+/// Nothing is to be done; who mistyped its name is told.
+fn not_running(name: &str) -> Failure {
+    let hint = configured::unknown(name).map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
+    Failure::runtime(format!("tunnel {} does not run{hint}", plain(name)))
+}
+
 async fn unwind_all(places: &Places, config: Option<&PathBuf>, only: Option<&str>) -> Result<(), Failure> {
     // It only helps, so that a broken one is no obstacle, unless it was asked for.
-    let tunnels = match (tunnels(config), config) {
-        (Ok(tunnels), _) => tunnels,
+    let tunnels = match (configured::tunnels(config), config) {
+        (Ok(configured), _) => configured.tunnels,
         (Err(failure), Some(_)) => return Err(failure),
         (Err(_), None) => Vec::new(),
     };
@@ -365,35 +371,6 @@ async fn unwind_all(places: &Places, config: Option<&PathBuf>, only: Option<&str
         (false, true) => Ok(()),
         (false, false) => print("nothing is left to undo\n"),
     }
-}
-
-/// The tunnel of that name.
-fn tunnel(config: Option<&PathBuf>, name: &str) -> Result<Tunnel, Failure> {
-    let mut tunnels = tunnels(config)?;
-    let at = tunnels.iter().position(|tunnel| *tunnel.name == *name);
-    at.map(|at| tunnels.swap_remove(at)).ok_or_else(|| {
-        let known: Vec<_> = tunnels.iter().map(|tunnel| tunnel.name.as_ref()).collect();
-        let hint = match known.as_slice() {
-            [] => format!("add [tunnel.{name}] to the configuration"),
-            known => format!("there is {}", known.join(", ")),
-        };
-        Failure::usage(format!("no tunnel is named \"{}\"\n  hint: {hint}", plain(name)))
-    })
-}
-
-fn tunnels(config: Option<&PathBuf>) -> Result<Vec<Tunnel>, Failure> {
-    let environment = load::environment();
-    let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty());
-    let home = variable("XDG_CONFIG_HOME").map(PathBuf::from);
-    let home = home.or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".config")));
-    let usual = home.map(|home| home.join("penstock/penstock.toml")).filter(|path| path.exists());
-    let file = config
-        .cloned()
-        .or_else(|| variable("PENSTOCK_CONFIG").map(PathBuf::from))
-        .or(usual)
-        .unwrap_or_else(|| PathBuf::from("/etc/penstock/penstock.toml"));
-    let loaded = load::file(&file, &environment)?;
-    Ok(loaded.config.tunnels)
 }
 
 fn teller(name: &str) -> Say {

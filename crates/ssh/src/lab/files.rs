@@ -1,7 +1,7 @@
 //! The directory of a lab: its identities, and what clients need to reach it.
 //!
 //! `seed` (all host keys are made of it), `client_key`, `authorized_keys`, `hosts`, `ssh_config`, `known_hosts`,
-//! `config/penstock/hosts`, `config/penstock/groups`, `home/.ssh/config`, `journal`, and `files` with what was copied to the
+//! `config/penstock/hosts`, `config/penstock/groups`, `clustershell`, `home/.ssh/config`, `journal`, and `files` with what was copied to the
 //! hosts. `lock` is held while a lab runs there. What is secret has mode 0600.
 
 use std::fmt::Write as _;
@@ -105,7 +105,12 @@ impl Files {
         self.make("home/.ssh")?;
         self.replace("home/.ssh/config", &config, 0o600)?;
         self.write_identities(hosts)?;
-        self.replace("config/penstock/groups", groups(hosts), 0o644)?;
+        let all = set(hosts);
+        self.replace("config/penstock/groups", format!("{WRITTEN}{PREFIX}: {all}\n"), 0o644)?;
+        self.make("clustershell/groups.d")?;
+        self.replace("clustershell/groups.conf", format!("{WRITTEN}{GROUPS_CONF}"), 0o644)?;
+        let groups = format!("{WRITTEN}{PREFIX}:\n  {PREFIX}: '{all}'\n  all: '{all}'\n");
+        self.replace("clustershell/groups.d/lab.yaml", groups, 0o644)?;
         Ok(self.lock)
     }
 
@@ -131,7 +136,7 @@ impl Files {
     }
 
     fn ssh_config(&self, hosts: &[Arc<Host>]) -> String {
-        let mut text = String::from("# Written by penstock lab.\n");
+        let mut text = String::from(WRITTEN);
         for Host { name, address, .. } in hosts.iter().map(Arc::as_ref) {
             let _ = writeln!(text, "Host {name}\n  HostName {}\n  HostKeyAlias {name}", address.ip());
         }
@@ -188,14 +193,13 @@ impl Files {
     }
 }
 
-/// All hosts are the group `lab`: `@lab` of `penstock run`.
-fn groups(hosts: &[Arc<Host>]) -> String {
-    let set = match hosts {
-        [] => return String::new(),
+/// All hosts, which are the group `lab`: `@lab` of `penstock run` and of ClusterShell.
+fn set(hosts: &[Arc<Host>]) -> String {
+    match hosts {
+        [] => String::new(),
         [only] => only.name.clone(),
         [first, .., last] => format!("{PREFIX}[{}-{}]", digits(first), digits(last)),
-    };
-    format!("# Written by penstock lab.\n{PREFIX}: {set}\n")
+    }
 }
 
 fn digits(host: &Host) -> &str {
@@ -289,4 +293,6 @@ fn quoted(path: &Path) -> String {
     format!("\"{}\"", path.display().to_string().replace('%', "%%"))
 }
 
+const WRITTEN: &str = "# Written by penstock lab.\n";
+const GROUPS_CONF: &str = "[Main]\ndefault: lab\nautodir: \"$CFGDIR/groups.d\"\n";
 const SEED_BYTES: usize = 32;

@@ -102,7 +102,8 @@ fn target(resolved: &Resolved, home: &str, proxy: Proxy) -> Target {
     target.host.clone_from(&resolved.host);
     target.addresses.family = resolved.family;
     target.port = resolved.port;
-    target.said = Said::of(resolved, home);
+    // There `~` would be read as the user's own.
+    target.said = Said::of(resolved, if crate::lab::is_inside(home) { "" } else { home });
     target.proxy = proxy;
     target.keys = key_plan(resolved, home);
     let list = |names: &Option<Vec<String>>| names.clone().unwrap_or_default();

@@ -34,6 +34,7 @@ impl Inside<'_> {
         let mut command = Command::new(&program);
         // pdsh knows several ways to a host, and ssh is not its first.
         command.args(arguments).env("PATH", path).env("LAB", lab).env("PDSH_RCMD_TYPE", "ssh");
+        command.env("CLUSTERSHELL_CFGDIR", lab.join("clustershell"));
         let mut child = command.spawn().map_err(|error| {
             let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
             crate::output::complain(&format!("error: cannot run {}: {error}\n", quote(Path::new(&program))));

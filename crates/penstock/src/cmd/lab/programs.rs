@@ -22,8 +22,9 @@ pub fn write(lab: &Path) -> io::Result<PathBuf> {
     let file = |name: &str| quote(&lab.join(name));
     let ours = quote(&env::current_exe()?);
     let home = format!(
-        "HOME={} XDG_CONFIG_HOME={} XDG_STATE_HOME={} PATH={}:\"$PATH\"\n\
-         export HOME XDG_CONFIG_HOME XDG_STATE_HOME PATH\nexec {ours}",
+        "LAB={} HOME={} XDG_CONFIG_HOME={} XDG_STATE_HOME={} PATH={}:\"$PATH\"\n\
+         export LAB HOME XDG_CONFIG_HOME XDG_STATE_HOME PATH\nexec {ours}",
+        quote(lab),
         file("home"),
         file("config"),
         file("state"),

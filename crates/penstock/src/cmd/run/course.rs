@@ -10,7 +10,7 @@ use fleet::run::output::{Outbox, Sinks};
 use fleet::run::progress::Progress;
 use fleet::run::stop::{Brake, Stop};
 use fleet::run::terminal::Terminal;
-use fleet::run::{Host, Job, Outcome, Plan, Shown, summary};
+use fleet::run::{Again, Host, Job, Outcome, Plan, Shown, summary};
 use logic::fleet::verdict::Status;
 use serde_json::Value;
 use ssh::Purpose;
@@ -94,10 +94,11 @@ impl Course<'_> {
         };
         let journal = again::begin(&self.about, names);
         let out = Outbox::open(sinks, brake.clone())?;
-        let (said, on_stop) = (out.clone(), self.on_stop);
+        let (said, on_stop, where_all_stand) = (out.clone(), self.on_stop, Arc::clone(&board));
         brake.obey_signals(move |stop| {
             said.note(match stop {
                 Stop::AtOnce(_) => "letting go at once".to_owned(),
+                _ if where_all_stand.at_work().is_empty() => "stopping: nothing runs on the hosts".to_owned(),
                 _ => on_stop.to_owned(),
             });
         })?;
@@ -116,7 +117,11 @@ impl Course<'_> {
             keys::listen(out.clone(), Arc::clone(&enter), terminal);
         }
         let plan = Plan { hosts, job, engine, limits, steps, journal };
-        let outcome = fleet::run::run(plan, board, brake, out).await;
+        let mut outcome = fleet::run::run(plan, board, brake, out).await;
+        // Typed outside of the lab it would go to the user's own fleet.
+        if std::env::var("HOME").is_ok_and(|home| ssh::lab::is_inside(&home)) {
+            outcome.again = Again::NotOffered;
+        }
         if let Some(identities) = &identities {
             self.tell_notes(identities, &outcome)?;
         }

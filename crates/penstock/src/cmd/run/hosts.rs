@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use fleet::groups::{Directories, Found};
 use logic::fleet::hostfile;
-use logic::fleet::nodeset::NodeSet;
+use logic::fleet::nodeset::{self, NoGroups, NodeSet};
 
 use crate::output::{Failure, complain, plain};
 
@@ -77,7 +77,11 @@ impl Arguments {
             add(&read.hosts)?;
         }
         for set in &self.exclude {
+            let before = all.clone();
             all.exclude(set, &mut groups).map_err(Failure::usage)?;
+            if let Some(note) = absent(set, &before, all.len()) {
+                complain(&format!("note: -x {}: {}\n", plain(set), plain(&note)));
+            }
         }
         let names: Vec<String> = all.names().into_iter().map(|name| name.to_string()).collect();
         if names.is_empty() {
@@ -89,6 +93,17 @@ impl Arguments {
         }
         Ok(names)
     }
+}
+
+/// What is to be said of an exclusion that leaves a host in which somebody may have meant: a name that was mistyped. Groups
+/// and wildcards may be wider than the set.
+fn absent(set: &str, before: &NodeSet, left: usize) -> Option<String> {
+    if left == before.len() {
+        return Some("none of these hosts is in the set".to_owned());
+    }
+    let named = NodeSet::parse(set, &mut NoGroups).ok()?.names();
+    let absent: Vec<&str> = named.iter().map(AsRef::as_ref).filter(|name| !before.contains(name)).collect();
+    (!absent.is_empty()).then(|| format!("not in the set: {}", nodeset::fold(absent)))
 }
 
 fn read(file: &Path) -> io::Result<Vec<u8>> {

@@ -30,6 +30,9 @@ pub fn table(status: &Status) -> String {
                 format!("{} not asked for {since}; {before} before: {}", forward.check, plain(&forward.said))
             }
             "unknown" => format!("{} not asked yet", forward.check),
+            "answers" if forward.error.is_some() && !forward.error_mended => {
+                format!("{} answered before the last error: {}", forward.check, plain(&forward.said))
+            }
             service => {
                 format!("{} {service} for {}: {}", forward.check, spoken(forward.since), plain(&forward.said))
             }

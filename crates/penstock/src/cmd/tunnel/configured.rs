@@ -1,0 +1,93 @@
+//! The tunnels of the configuration, and where that is looked for.
+
+use std::path::{Path, PathBuf};
+
+use logic::tunnel::plan::{Tunnel, is_name};
+
+use crate::load;
+use crate::output::{Failure, plain};
+
+/// What a configuration says of tunnels.
+pub struct Configured {
+    /// Where it was found.
+    pub file: PathBuf,
+    pub tunnels: Vec<Tunnel>,
+}
+
+/// The tunnel of that name.
+pub fn tunnel(config: Option<&PathBuf>, name: &str) -> Result<Tunnel, Failure> {
+    let Configured { file, mut tunnels } = match found(config)? {
+        Ok(configured) => configured,
+        Err(searched) => return Err(nowhere(&searched, name)),
+    };
+    let at = tunnels.iter().position(|tunnel| *tunnel.name == *name);
+    at.map(|at| tunnels.swap_remove(at)).ok_or_else(|| {
+        let hint = match names(&tunnels) {
+            None => format!("add [tunnel.{}] to {}", plain(name), shown(&file)),
+            Some(names) => format!("there is {names}"),
+        };
+        Failure::usage(format!("no tunnel is named \"{}\"\n  hint: {hint}", plain(name)))
+    })
+}
+
+/// All of them.
+pub fn tunnels(config: Option<&PathBuf>) -> Result<Configured, Failure> {
+    found(config)?.map_err(|searched| nowhere(&searched, "NAME"))
+}
+
+/// Why a name may be wrong: no tunnel of the usual configuration has it. Another file may have been named when it was
+/// brought up.
+pub fn unknown(name: &str) -> Option<String> {
+    let Configured { file, tunnels } = tunnels(None).ok()?;
+    let is_known = tunnels.iter().any(|tunnel| *tunnel.name == *name);
+    let names = names(&tunnels).filter(|_| !is_known)?;
+    Some(format!("no tunnel has that name in {}: there is {names}", shown(&file)))
+}
+
+fn names(tunnels: &[Tunnel]) -> Option<String> {
+    let names: Vec<_> = tunnels.iter().map(|tunnel| tunnel.name.as_ref()).collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+/// Those of the file that is named, or of the first that is there; or where none is.
+fn found(config: Option<&PathBuf>) -> Result<Result<Configured, Vec<PathBuf>>, Failure> {
+    let environment = load::environment();
+    let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty());
+    let named = config.cloned().or_else(|| variable("PENSTOCK_CONFIG").map(PathBuf::from));
+    let home = variable("XDG_CONFIG_HOME").map(PathBuf::from);
+    let home = home.or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".config")));
+    let usual = home.map(|home| home.join("penstock/penstock.toml"));
+    let searched: Vec<PathBuf> = usual.into_iter().chain([PathBuf::from(OF_THE_SYSTEM)]).collect();
+    // One that cannot be looked at is for who reads it to complain of.
+    let is_there = |path: &&PathBuf| !matches!(path.try_exists(), Ok(false));
+    let Some(file) = named.or_else(|| searched.iter().find(is_there).cloned()) else {
+        return Ok(Err(searched));
+    };
+    let tunnels = load::file(&file, &environment)?.config.tunnels;
+    Ok(Ok(Configured { file, tunnels }))
+}
+
+/// There is no configuration: where it goes, and what one looks like.
+fn nowhere(searched: &[PathBuf], name: &str) -> Failure {
+    let places: Vec<String> = searched.iter().map(|path| shown(path)).collect();
+    let name = if is_name(name) { name } else { "NAME" };
+    Failure::usage(format!(
+        "no tunnel is configured: there is no {}
+  hint: write {}, or name a file with --config or PENSTOCK_CONFIG. For a database that web1 reaches:
+
+[tunnel.{name}]
+host = \"web1\"
+
+[tunnel.{name}.forward.db]
+connect = \"127.0.0.1:5432\"
+",
+        places.join(" and no "),
+        places.first().map_or("", String::as_str),
+    ))
+}
+
+fn shown(path: &Path) -> String {
+    plain(&path.display().to_string())
+}
+
+const OF_THE_SYSTEM: &str = "/etc/penstock/penstock.toml";
