@@ -1,0 +1,89 @@
+//! How OpenSSH's client is made to obey the identities of `penstock host`, and how it learns why a host is refused.
+
+use super::super::ending::Reason;
+use super::shown;
+
+/// What `ssh_config` says so that OpenSSH obeys the identities of `penstock host` and nothing else. `program` is our own, an
+/// absolute path, quoted as `ssh_config` wants it; `hearer` is told there why a host is refused.
+#[must_use]
+pub fn identity_options(program: &str, hearer: Hearer) -> [String; 7] {
+    let hearer = match hearer {
+        Hearer::Person => "",
+        Hearer::Engine => " --engine",
+    };
+    // %k is the name that was typed or HostKeyAlias: the identity. %H is made of the address, which proves nothing.
+    let program = program.replace('%', "%%");
+    [
+        format!("KnownHostsCommand {program} known-hosts{hearer} --port %p %k %H %I %t %K"),
+        "UserKnownHostsFile none".to_owned(),
+        "GlobalKnownHostsFile none".to_owned(),
+        "StrictHostKeyChecking yes".to_owned(),
+        "UpdateHostKeys no".to_owned(),
+        // With these ssh does not ask the command.
+        "NoHostAuthenticationForLocalhost no".to_owned(),
+        "VerifyHostKeyDNS no".to_owned(),
+    ]
+}
+
+/// Who reads on the standard error of `ssh` why `known-hosts` refuses a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hearer {
+    /// Whoever called `ssh`.
+    Person,
+    /// An engine of ours, which wants the reason, too.
+    Engine,
+}
+
+/// Why our `known-hosts` refuses a host, which `ssh` only says in words of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The group it belongs to.
+    pub reason: Reason,
+    /// What was found.
+    pub message: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+impl Refusal {
+    /// What `known-hosts` says on standard error.
+    #[must_use]
+    pub fn said(&self, hearer: Hearer) -> String {
+        let Self { reason, message, advice } = self;
+        match hearer {
+            Hearer::Person => format!("{OURS}{message}\n  {advice}\n"),
+            Hearer::Engine => format!("{OURS}{reason}: {message}\n  {advice}\n"),
+        }
+    }
+
+    /// Takes what was said to an engine out of all that came on standard error.
+    #[must_use]
+    pub fn take(said: &mut Vec<u8>) -> Option<Self> {
+        let mut at = 0;
+        while let Some(end) = memchr::memchr(b'\n', &said[at..]) {
+            let (line, rest) = (&said[at..at + end], &said[at + end + 1..]);
+            if let Some((reason, message)) = of_engine(line) {
+                let advice = rest.strip_prefix(b"  ").map(|rest| rest.split(|byte| *byte == b'\n').next());
+                let advice = advice.flatten().unwrap_or_default();
+                let taken = Self { reason, message, advice: shown(&String::from_utf8_lossy(advice)) };
+                let last = match advice.len() {
+                    0 => at + end + 1,
+                    length => (at + end + 1 + 2 + length + 1).min(said.len()),
+                };
+                said.drain(at..last);
+                return Some(taken);
+            }
+            at += end + 1;
+        }
+        None
+    }
+}
+
+fn of_engine(line: &[u8]) -> Option<(Reason, String)> {
+    let (word, message) = std::str::from_utf8(line).ok()?.strip_prefix(OURS)?.split_once(": ")?;
+    let reasons = [Reason::UnknownHost, Reason::KeyChanged, Reason::Impostor, Reason::KeyRefused];
+    let reason = reasons.into_iter().find(|reason| reason.word() == word)?;
+    Some((reason, shown(message)))
+}
+
+const OURS: &str = "penstock: ";
