@@ -100,6 +100,26 @@ fn ssh_that_ssh_config_leads_to_another_known_host_is_refused_as_run_is() {
 }
 
 #[test]
+fn host_that_is_out_of_service_is_refused_by_both_engines_for_the_same_reason() {
+    let fleet = Fleet::new();
+    fleet.user.said(&["host", "retire", "db1"]);
+    let config = fleet.user.home.path().join(".ssh/config").display().to_string();
+    let run = |engine| {
+        let run = fleet
+            .user
+            .penstock(&["run", "--engine", engine, "--json", "-F", &config, "-w", "db1", "echo", "here"]);
+        let text = String::from_utf8(run.stdout).unwrap();
+        let mut lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let end = lines.find(|line| line["event"] == "end").unwrap();
+        nothing_was_sent(&fleet.db1);
+        (run.status.code(), end["reason"].clone(), end["detail"].clone(), end["advice"].clone())
+    };
+    let own = run("native");
+    assert!(own.2.as_str().unwrap().contains("retired"), "{own:?}");
+    assert_eq!(run("openssh"), own);
+}
+
+#[test]
 fn hosts_that_swapped_addresses_are_themselves_for_ssh_once_ssh_config_says_so() {
     let fleet = Fleet::new();
     // The hints are those of before the swap.

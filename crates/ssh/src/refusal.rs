@@ -34,6 +34,12 @@ impl Refusals {
         if self.opening.load(Relaxed) == 0 {
             return;
         }
+        // Of one who took the words before these just as nobody waited for that any more.
+        tokio::select! {
+            biased;
+            () = self.taken.notified() => {}
+            () = std::future::ready(()) => {}
+        }
         *self.words() = Some(words.chars().filter(|c| !c.is_control()).take(LONGEST).collect());
         self.there.notify_one();
         // The connection stands still meanwhile: whoever gave up at this moment costs it no more than this.
@@ -68,7 +74,8 @@ impl Drop for Opening<'_> {
     }
 }
 
-const SOON: Duration = Duration::from_millis(50);
+/// A busy machine takes its time to wake who waits.
+const SOON: Duration = Duration::from_millis(250);
 
 /// Words of a host that are kept: what OpenSSH says is far shorter.
 const LONGEST: usize = 200;

@@ -348,3 +348,40 @@ fn memory() -> usize {
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
 }
+
+#[tokio::test]
+async fn a_connection_that_breaks_after_the_status_came_but_before_the_end_of_output_is_told() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    // The server reports the status when the shell has gone, and waits for the output that is held open; then it is killed.
+    let go = sshd.directory.path().join("go");
+    let script = format!(
+        "server=$PPID; (until [ -e {} ]; do sleep 0.01; done; kill -KILL $server) & echo some; exit 0",
+        go.display()
+    );
+    let mut process = session.exec(&script, &Exec::default()).await.unwrap();
+    let mut said = Vec::new();
+    let ending = tokio::time::timeout(Duration::from_secs(30), async {
+        loop {
+            if process.ended_itself().is_some() && !go.exists() {
+                std::fs::write(&go, "").unwrap();
+            }
+            // What has been seen is looked at again while nothing comes.
+            let Ok(event) = tokio::time::timeout(Duration::from_millis(20), process.next()).await else {
+                continue;
+            };
+            match event.unwrap() {
+                Event::Stdout(bytes) => said.extend_from_slice(&bytes),
+                Event::Ended(ending) => break ending,
+                _ => {}
+            }
+        }
+    });
+    let Ending::Failed(failure) = ending.await.unwrap() else { panic!("it counts as whole") };
+    assert_eq!(
+        (said.as_slice(), failure.reason, failure.remote),
+        (&b"some\n"[..], Reason::Lost, Remote::Ended)
+    );
+    let told = "the command had ended (exit 0), but the end of its output had not come: that may be cut";
+    assert!(failure.detail.contains(told), "{failure:?}");
+}

@@ -168,6 +168,14 @@ impl Running {
         }
     }
 
+    /// What `ssh` said of itself so far and nobody was shown yet: why it waits, perhaps.
+    pub(super) fn take_early(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Native(_) => None,
+            Self::OpenSsh(running) => running.take_early(),
+        }
+    }
+
     /// Ends the remote process by signals, and says how far it got and whether the server confirmed that.
     pub(super) async fn end(self, phase: Phase, grace: Duration, runs: Runs) -> Seen {
         match self {

@@ -259,13 +259,14 @@ fn prune(directory: &Path) {
 fn remove(path: &Path, unused: Duration) {
     // Opening a pipe that nobody writes to would wait for ever.
     let Ok(file) = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path) else { return };
-    // Shared, so that whoever reads it meanwhile does not take its run for one that goes on.
-    if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
-        return;
-    }
     let written = file.metadata().and_then(|about| about.modified());
     let age = written.ok().and_then(|written| written.elapsed().ok()).unwrap_or_default();
-    if age >= unused {
+    // First: whoever made it just now wants to lock it.
+    if age < unused {
+        return;
+    }
+    // Shared, so that whoever reads it meanwhile does not take its run for one that goes on.
+    if !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
         let _ = fs::remove_file(path);
     }
 }

@@ -275,6 +275,12 @@ impl Running {
         Happening::Ended(self.ending(gone.status))
     }
 
+    /// What came on standard error before it was clear that these are no words of `known-hosts`.
+    pub(super) fn take_early(&mut self) -> Option<Bytes> {
+        let early = std::mem::take(&mut self.early);
+        (!early.is_empty()).then(|| early.into())
+    }
+
     /// Ends `ssh`, which cannot send signals, and says how far it had got and what is known of the command then.
     pub(super) fn end(mut self) -> Seen {
         let _ = self.child.kill();

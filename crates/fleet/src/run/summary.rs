@@ -87,6 +87,11 @@ pub fn json(names: &[String], outcome: &Outcome) -> Value {
         "groups": groups,
         "unleashed": named(&outcome.unleashed),
         "lost": lost,
+        "output": match outcome.output {
+            Shown::Whole => "whole",
+            Shown::GivenUp => "given-up",
+            Shown::Broken => "broken",
+        },
     });
     value[match outcome.done {
         Done::Ran => "may_have_run",

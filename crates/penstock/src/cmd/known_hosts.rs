@@ -64,10 +64,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return warn();
     }
     // What ssh does with a host that has no lines depends on its configuration; a failure ends the connection.
-    let refused = || if arguments.reason.is_some() { Err(Failure::Status(1)) } else { Ok(()) };
+    let refused = |why: &str| {
+        if arguments.reason.is_none() {
+            return Ok(());
+        }
+        complain(&format!("penstock: {}; nothing was sent\n", plain(why)));
+        Err(Failure::Status(1))
+    };
     let asked = arguments.name.as_deref().unwrap_or_default();
-    // A name that cannot be one of ours has no lines; ssh refuses it.
-    let Ok(asked) = asked.parse::<Name>() else { return refused() };
+    // A name that cannot be one of ours has no lines.
+    let asked = match asked.parse::<Name>() {
+        Ok(asked) => asked,
+        Err(error) => return refused(&format!("{asked:?} is no name of a host: {error}")),
+    };
     let pattern = arguments.pattern.as_deref().unwrap_or(asked.as_str());
     if matches!(pattern, "ORDER" | "HOSTNAME" | "ADDRESS") {
         complain(
@@ -78,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     // It goes into a file of lines.
     if pattern.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return refused();
+        return refused(&format!("{pattern:?} is no name of a host"));
     }
     let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
     let shown = match (arguments.kind.as_deref(), arguments.key.as_deref()) {

@@ -8,17 +8,17 @@ use ssh::Runs;
 use tokio::time::timeout;
 
 use super::{Cause, GRACE, LAST_WORDS, Turn, why};
-use crate::run::engine::{Happening, Running, Writer};
+use crate::run::engine::{Happening, Running, Stream, Writer};
 use crate::run::stop::cut;
 
 impl Turn<'_> {
     /// Ends the remote process: TERM, then KILL, then the connection.
     pub(super) async fn end(&mut self, mut running: Running, phase: Phase, cause: Cause) -> Ending {
-        let left = running.ended_itself().map(verdict::title);
-        let (reason, mut detail) = match &cause {
+        let left = running.ended_itself().is_some();
+        let (reason, detail) = match &cause {
             Cause::Stopped(stop) => (Reason::Stopped, why(*stop).to_owned()),
             Cause::TimedOut(limit) => {
-                let state = if left.is_some() { "open" } else { "running" };
+                let state = if left { "open" } else { "running" };
                 (Reason::TimedOut, format!("still {state} after {} s", limit.as_secs_f32()))
             }
             Cause::TimedOutAt(phase) => (
@@ -29,78 +29,53 @@ impl Turn<'_> {
                 (Reason::Local, format!("its input could not be read from our temporary file: {error}"))
             }
         };
-        // The server has forgotten its process group, and its leash is gone.
-        if let Some(left) = left {
-            let detail = format!(
-                "{detail}: the command ended ({left}), but something that it started holds its output open; what that \
-                 says from here on is cut off"
-            );
-            return Ending::Failed(self.failure(phase, reason, Remote::Ended, detail));
-        }
-        if phase == Phase::Run
-            && self.held.is_some()
-            && let Some(ending) = self.wait_for_mark(&mut running).await
-        {
+        let mut outcome = match held_open(&running) {
+            // The server has forgotten its process group, and its leash is gone.
+            Some(outcome) => outcome,
+            None => self.ask(&mut running, phase).await,
+        };
+        if let Outcome::Over(ending) = outcome {
+            self.last_words().await;
+            // It was done before our wish arrived.
             if ending.is_success() && reason == Reason::Stopped && self.dropped == 0 {
                 return ending;
             }
-            let detail = format!("{detail}; then it ended by itself");
-            return Ending::Failed(self.failure(phase, reason, ending.remote(), detail));
+            outcome = Outcome::Over(self.told(ending));
         }
-        let leashed = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed);
-        let mut is_drained = true;
-        let (phase, remote, unknown) = match self.held.take().filter(|_| leashed) {
-            Some(writer) => match self.end_by_leash(&mut running, writer).await {
-                // It was done before our wish arrived.
-                Asked::Ended(ending @ Ending::Exited(0))
-                    if reason == Reason::Stopped && self.dropped == 0 =>
-                {
-                    return ending;
-                }
-                Asked::Ended(ending) => (phase, ending.remote(), UNSIGNALLED),
-                left => {
-                    is_drained = false;
-                    let unknown = match left {
-                        Asked::Late => SIGNALLED,
-                        Asked::Left => SIGNALLED_NOW,
-                        Asked::Unsent | Asked::Ended(_) => UNSIGNALLED,
-                    };
-                    (phase, Remote::Unknown, unknown)
-                }
-            },
-            None => {
-                // The mark is the command's own word: the server does not force another one.
-                let runs = if leashed { Runs::WhatIsSent } else { Runs::Unclear };
-                let mut stop = self.stop.clone();
-                tokio::select! {
-                    biased;
-                    // An `ssh` process is ended at once, and its log is worth that.
-                    seen = running.end(phase, GRACE, runs) => {
-                        // As long as its mark has not come, what was thrown away may have been that.
-                        if self.mark.as_ref().is_none_or(|mark| mark.hold() != Hold::Unclear) {
-                            self.dropped += seen.thrown_away;
-                        }
-                        (seen.phase, seen.remote, if leashed { UNSIGNALLED } else { UNENDED })
-                    }
-                    () = cut(&mut stop) => {
-                        is_drained = false;
-                        (phase, Remote::Unknown, if leashed { LEFT } else { LEFT_LOOSE })
-                    }
-                }
-            }
-        };
-        if remote == Remote::Ended {
-            detail.push_str("; it was ended there");
+        let mut at = phase;
+        if matches!(outcome, Outcome::Unleashed) {
+            (at, outcome) = self.end_by_signals(running, phase).await;
         }
-        if remote == Remote::Unknown {
-            detail.push_str(unknown);
-        }
+        let (remote, words) = outcome.told();
+        let mut detail = detail + &words;
         if self.dropped > 0 {
             detail.push_str(&format!("; its output is cut after {} bytes", self.passed));
-        } else if !is_drained {
+        } else if matches!(outcome, Outcome::Late | Outcome::Left | Outcome::Unsent | Outcome::LetGo(_)) {
             detail.push_str(&format!("; what it said after {} bytes, if anything, is lost", self.passed));
         }
-        Ending::Failed(self.failure(phase, reason, remote, detail))
+        Ending::Failed(self.failure(at, reason, remote, detail))
+    }
+
+    /// Has its leash end it, if there is one or still comes.
+    async fn ask(&mut self, running: &mut Running, phase: Phase) -> Outcome {
+        if phase == Phase::Run && self.held.is_some() {
+            if let Some(ending) = self.wait_for_mark(running).await {
+                return Outcome::Over(ending);
+            }
+            if let Some(outcome) = held_open(running) {
+                return outcome;
+            }
+        }
+        match self.held.take() {
+            Some(writer) if self.is_leashed() => {
+                let outcome = self.end_by_leash(running, writer).await;
+                match (outcome, running.ended_itself()) {
+                    (Outcome::Late | Outcome::Left, Some(_)) => Outcome::EndedButOpen,
+                    (outcome, _) => outcome,
+                }
+            }
+            _ => Outcome::Unleashed,
+        }
     }
 
     /// A login shell that is slow with its start files has not come to the leash yet, and only that can end what follows.
@@ -118,7 +93,11 @@ impl Turn<'_> {
         self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Unclear)
     }
 
-    async fn end_by_leash(&mut self, running: &mut Running, mut writer: Writer) -> Asked {
+    fn is_leashed(&self) -> bool {
+        self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed)
+    }
+
+    async fn end_by_leash(&mut self, running: &mut Running, mut writer: Writer) -> Outcome {
         let mut stop = self.stop.clone();
         let mut sent = false;
         let asked = async {
@@ -132,10 +111,40 @@ impl Turn<'_> {
             seen = timeout(GRACE * 2, asked) => Some(seen),
         };
         match seen {
-            Some(Ok(Some(ending))) => Asked::Ended(ending),
-            _ if !sent => Asked::Unsent,
-            Some(Err(_)) => Asked::Late,
-            Some(Ok(None)) | None => Asked::Left,
+            Some(Ok(Some(ending @ Ending::Failed(_)))) => Outcome::Over(ending),
+            Some(Ok(Some(Ending::Exited(0)))) => Outcome::Over(Ending::Exited(0)),
+            Some(Ok(Some(_))) => Outcome::Ended,
+            _ if !sent => Outcome::Unsent,
+            Some(Err(_)) => Outcome::Late,
+            Some(Ok(None)) | None => Outcome::Left,
+        }
+    }
+
+    async fn end_by_signals(&mut self, mut running: Running, phase: Phase) -> (Phase, Outcome) {
+        if let Some(bytes) = running.take_early() {
+            self.pass(Stream::Stderr, bytes).await;
+        }
+        let leashed = self.is_leashed();
+        // The mark is the command's own word: the server does not force another one.
+        let runs = if leashed { Runs::WhatIsSent } else { Runs::Unclear };
+        let mut stop = self.stop.clone();
+        tokio::select! {
+            biased;
+            // An `ssh` process is ended at once, and its log is worth that.
+            seen = running.end(phase, GRACE, runs) => {
+                // As long as its mark has not come, what was thrown away may have been that.
+                if !self.is_unclear() {
+                    self.dropped += seen.thrown_away;
+                }
+                let outcome = match seen.remote {
+                    Remote::Ended => Outcome::Ended,
+                    Remote::NeverStarted => Outcome::NeverStarted,
+                    Remote::Unknown if leashed => Outcome::Unseen(Leashed::Yes),
+                    Remote::Unknown => Outcome::Unseen(Leashed::No),
+                };
+                (seen.phase, outcome)
+            }
+            () = cut(&mut stop) => (phase, Outcome::LetGo(if leashed { Leashed::Yes } else { Leashed::No })),
         }
     }
 
@@ -150,41 +159,113 @@ impl Turn<'_> {
                 Happening::Phase(_) => {}
                 Happening::Output(stream, bytes) => {
                     if let Some(bytes) = self.strip(stream, bytes) {
-                        let size = bytes.len() as u64;
-                        // What is not the next of it would look as if it were.
-                        let is_next = self.dropped == 0;
-                        // Lost until it has gone on: whoever waits for all this may give up at any moment.
-                        self.dropped += size;
-                        if is_next
-                            && timeout(LAST_WORDS, self.shared.out.output(self.host, stream, bytes))
-                                .await
-                                .is_ok()
-                        {
-                            self.dropped -= size;
-                            self.passed += size;
-                        }
+                        self.pass(stream, bytes).await;
                     }
                 }
             }
         }
     }
+
+    /// Passes output on, if that goes soon.
+    async fn pass(&mut self, stream: Stream, bytes: Bytes) {
+        let size = bytes.len() as u64;
+        // What is not the next of it would look as if it were.
+        let is_next = self.dropped == 0;
+        // Lost until it has gone on: whoever waits for all this may give up at any moment.
+        self.dropped += size;
+        if is_next && timeout(LAST_WORDS, self.shared.out.output(self.host, stream, bytes)).await.is_ok() {
+            self.dropped -= size;
+            self.passed += size;
+        }
+    }
 }
 
-/// What came of asking a leash to end its command.
-enum Asked {
-    Ended(Ending),
-    /// It had twice the time that a leash takes.
+/// What came of ending a command.
+enum Outcome {
+    /// It ended before or while it was asked to: by itself, or with the connection.
+    Over(Ending),
+    /// It ended by itself, and something that it started holds its output open.
+    Open(String),
+    /// It was seen to end as it was asked to.
+    Ended,
+    /// The same, and something that it started holds its output open.
+    EndedButOpen,
+    /// It had never been started.
+    NeverStarted,
+    /// Asked for, it had twice the time that a leash takes.
     Late,
-    /// We were told not to wait.
+    /// Asked for, and we were told not to wait.
     Left,
     /// The wish did not get as far as the connection.
     Unsent,
+    /// Signals went out, or could not; no end was seen.
+    Unseen(Leashed),
+    /// We were told not to wait while signals went out.
+    LetGo(Leashed),
+    /// There is no leash to ask.
+    Unleashed,
 }
 
-// What is said of a command that may still run.
-const SIGNALLED: &str = "; it was signalled and has not ended; it may still run";
-const SIGNALLED_NOW: &str = "; it was signalled and had not ended yet; its leash ends it within seconds";
-const UNSIGNALLED: &str = "; it could not be signalled, its leash ends it now that the connection is closed";
-const UNENDED: &str = "; it could not be ended and may still run";
-const LEFT: &str = "; its end was not waited for, its leash ends it now that the connection is closed";
-const LEFT_LOOSE: &str = "; its end was not waited for, and it may still run";
+/// Whether a leash ends the command once the connection is closed.
+#[derive(Clone, Copy)]
+enum Leashed {
+    Yes,
+    No,
+}
+
+impl Outcome {
+    /// What is known of the command, and what to say after the cause.
+    fn told(&self) -> (Remote, String) {
+        let (remote, words) = match self {
+            Self::Over(Ending::Failed(failure)) => {
+                return (failure.remote, format!("; then {}", failure.detail));
+            }
+            Self::Over(ending) => {
+                return (ending.remote(), format!("; then it ended ({})", verdict::title(ending)));
+            }
+            Self::Open(how) => {
+                let words = format!(
+                    ": the command ended ({how}), but something that it started holds its output open; what that says from here \
+                     on is cut off"
+                );
+                return (Remote::Ended, words);
+            }
+            Self::Ended => (Remote::Ended, "; it was ended there"),
+            Self::EndedButOpen => (
+                Remote::Ended,
+                "; it was ended there, but something that it started holds its output open; what that says from here on is cut \
+                 off",
+            ),
+            Self::NeverStarted => (Remote::NeverStarted, ""),
+            Self::Late => (Remote::Unknown, "; it was signalled and has not ended; it may still run"),
+            Self::Left => (
+                Remote::Unknown,
+                "; it was signalled and had not ended yet; its leash ends it within seconds",
+            ),
+            Self::Unsent => (
+                Remote::Unknown,
+                "; it could not be signalled, its leash ends it now that the connection is closed",
+            ),
+            Self::Unseen(Leashed::Yes) => (
+                Remote::Unknown,
+                "; it was not seen to end, its leash ends it now that the connection is closed",
+            ),
+            Self::Unseen(Leashed::No) | Self::Unleashed => {
+                (Remote::Unknown, "; it was not seen to end and may still run")
+            }
+            Self::LetGo(Leashed::Yes) => (
+                Remote::Unknown,
+                "; its end was not waited for, its leash ends it now that the connection is closed",
+            ),
+            Self::LetGo(Leashed::No) => {
+                (Remote::Unknown, "; its end was not waited for, and it may still run")
+            }
+        };
+        (remote, words.to_owned())
+    }
+}
+
+/// A command that has ended while its output is held open.
+fn held_open(running: &Running) -> Option<Outcome> {
+    running.ended_itself().map(|ending| Outcome::Open(verdict::title(ending)))
+}

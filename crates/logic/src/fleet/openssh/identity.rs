@@ -81,7 +81,14 @@ impl Refusal {
 
 fn of_engine(line: &[u8]) -> Option<(Reason, String)> {
     let (word, message) = std::str::from_utf8(line).ok()?.strip_prefix(OURS)?.split_once(": ")?;
-    let reasons = [Reason::UnknownHost, Reason::KeyChanged, Reason::Impostor, Reason::KeyRefused];
+    let reasons = [
+        Reason::UnknownHost,
+        Reason::KeyChanged,
+        Reason::Impostor,
+        Reason::KeyRefused,
+        // A retired host, a damaged file, a name of two hosts.
+        Reason::Configuration,
+    ];
     let reason = reasons.into_iter().find(|reason| reason.word() == word)?;
     Some((reason, shown(message)))
 }

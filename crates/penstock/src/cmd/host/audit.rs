@@ -79,8 +79,8 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     if bad == 0 { Ok(()) } else { Err(Failure::Status(1)) }
 }
 
-/// Settings of the user's `ssh_config` with which ssh believes keys that nobody here vouches for. Whoever never asked ssh to
-/// obey these identities hears nothing.
+/// Settings of the user's `ssh_config` with which ssh believes keys that nobody here vouches for, asked to obey these
+/// identities or not yet.
 fn overruled(index: &Index) -> Vec<Finding> {
     let Ok(config) = SshConfig::read(&ConfigFiles::Usual) else { return Vec::new() };
     let mut found: Vec<(String, Vec<String>)> = Vec::new();

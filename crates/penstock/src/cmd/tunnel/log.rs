@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use fleet::tunnel::Places;
 
@@ -36,6 +37,8 @@ impl Log {
 
     /// Goes on in a new file if standard error is this log, and full. What is full is kept until the next one is.
     pub fn renew(&self) -> io::Result<()> {
+        // Two that do this at once would rename the new file away.
+        let _alone = RENEWING.lock().unwrap_or_else(PoisonError::into_inner);
         let here = nix::sys::stat::fstat(io::stderr())?;
         let there = fs::symlink_metadata(&self.path)?;
         let is_ours = (here.st_dev, here.st_ino) == (there.dev(), there.ino());
@@ -51,6 +54,9 @@ impl Log {
         Ok(())
     }
 }
+
+/// There is one standard error.
+static RENEWING: Mutex<()> = Mutex::new(());
 
 /// For one who writes behind what others wrote.
 fn append(path: &Path) -> io::Result<File> {
