@@ -110,7 +110,8 @@ async fn host_that_the_gate_cannot_reach_leaves_the_others_their_connection() {
     behind.targets[0].port = 1;
     let session = behind.client.connect(&behind.targets[1], &|_| {}).await.unwrap();
     let failure = behind.client.connect(&behind.targets[0], &|_| {}).await.err().unwrap();
-    assert_eq!(failure.reason, Reason::Unreachable);
+    // In the words of the gate.
+    assert_eq!(failure.reason, Reason::Refused);
     assert_eq!(run(&session, "true").await.ending, Some(Ending::Exited(0)));
     assert_eq!(behind.log_ins(), 1);
 }
