@@ -102,6 +102,7 @@ fn ssh_that_ssh_config_leads_to_another_known_host_is_refused_as_run_is() {
 #[test]
 fn host_that_is_out_of_service_is_refused_by_both_engines_for_the_same_reason() {
     let fleet = Fleet::new();
+    fleet.says(&[("db1", &fleet.db1, "")]);
     fleet.user.said(&["host", "retire", "db1"]);
     let config = fleet.user.home.path().join(".ssh/config").display().to_string();
     let run = |engine| {
