@@ -182,3 +182,11 @@ fn limit_of_a_step_holds_for_jump_hosts_too() {
     assert!(told.stdout.contains("within 0.7 s"), "{told:?}");
     assert_eq!(told.code, Some(3));
 }
+
+#[test]
+fn time_limit_ends_the_commands_of_the_lab_as_on_other_hosts() {
+    let lab = Lab::start(2, &[]);
+    let told = fleet(&lab).run(&["--hosts", &lab.path("hosts"), "--timeout", "0.5", "sleep", "600"]);
+    assert!(told.stderr.contains("still running after 0.5 s; it was ended there\n"), "{told:?}");
+    assert_eq!(told.code, Some(1), "{told:?}");
+}

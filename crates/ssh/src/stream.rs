@@ -19,7 +19,7 @@ use crate::wire::Line;
 /// A stream of bytes through a session. Closing one direction (`shutdown`) leaves the other open; dropping it closes both.
 ///
 /// Like a socket it sends what it took without being asked again: nobody has to flush, and what was taken before a drop goes
-/// out for [`LAST_WORDS`] longer.
+/// out for 10 s longer.
 ///
 /// What arrives and is not taken is held back at the server after one window, like on a socket. Until then it shares
 /// the connection: a stream that nobody reads holds up the others of its session.

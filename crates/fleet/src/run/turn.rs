@@ -58,6 +58,7 @@ pub(super) async fn take(shared: Arc<Shared>, host: usize) -> Finished {
         mark: None,
         announced: false,
         held: None,
+        since: None,
         gave_up: false,
         passed: 0,
         dropped: 0,
@@ -79,6 +80,8 @@ struct Turn<'a> {
     announced: bool,
     /// The input of a command without input: its leash waits at the other end.
     held: Option<Writer>,
+    /// Since when the command runs, as far as is known.
+    since: Option<tokio::time::Instant>,
     /// Whether that was closed before it was clear that nothing waits there.
     gave_up: bool,
     /// Bytes of output that went on to the output thread, and bytes that came but did not.
@@ -213,6 +216,7 @@ impl Turn<'_> {
                     Happening::Phase(next) => {
                         phase = next;
                         since = tokio::time::Instant::now();
+                        self.since = (phase == Phase::Run).then_some(since);
                         mark_due = (phase == Phase::Run && self.held.is_some()).then(|| since + self.order.connect_timeout * MARK_WAIT);
                         self.reached(phase);
                     }

@@ -23,7 +23,7 @@ pub enum Input {
 pub fn wrap(command: &str, input: Input, nonce: &str) -> String {
     let (watcher, take) = match input {
         // `&` gives a process /dev/null as input unless it is redirected: hence the detour over 3.
-        Input::None => (watcher(WAIT_FOR_END), ("exec 3<&0 </dev/null", "<&3 3<&-", "3<&-")),
+        Input::None => (watcher(WAIT_FOR_END), (WITHOUT_INPUT, "<&3 3<&-", "3<&-")),
         Input::Sent => (watcher(""), (":", "</dev/null", "3<&-")),
     };
     let (before, redirect, after) = take;
@@ -45,6 +45,8 @@ pub struct Leashed {
     pub command: String,
     /// The line that says that the leash holds.
     pub mark: String,
+    /// Who reads the input.
+    pub input: Input,
 }
 
 /// Takes apart what [`wrap`] made, or `None` if it did not.
@@ -53,7 +55,8 @@ pub fn unwrap(line: &str) -> Option<Leashed> {
     let (script, rest) = unquote(line.strip_prefix("exec sh -c ")?)?;
     let (command, rest) = unquote(rest.strip_prefix(" sh ")?)?;
     let (mark, _) = script.split_once("echo penstock-leash-")?.1.split_once(';')?;
-    rest.is_empty().then(|| Leashed { command, mark: format!("penstock-leash-{mark}\n") })
+    let input = if script.starts_with(WITHOUT_INPUT) { Input::None } else { Input::Sent };
+    rest.is_empty().then(|| Leashed { command, mark: format!("penstock-leash-{mark}\n"), input })
 }
 
 /// Undoes [`quote`] at the start of `text`, and gives the rest.
@@ -95,6 +98,9 @@ fn watcher(wait: &str) -> String {
 /// A line that comes is [`END`]: then it does not matter whether the server lives.
 const WAIT_FOR_END: &str =
     "read -r x; exec <&-; kill -0 $1 || exit; [ \"$x$s\" ] || sleep 1; [ \"$x\" ] && s=; ";
+
+/// The input is the watcher's.
+const WITHOUT_INPUT: &str = "exec 3<&0 </dev/null";
 
 /// One word for any POSIX shell.
 #[must_use]

@@ -30,6 +30,16 @@ impl Stdin {
         self.taken.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Some(bytes)
     }
+
+    /// As the watcher of a leash: waits for a line. The end of the input is the end of the connection, which others see.
+    async fn told_to_end(&mut self) {
+        while let Some(bytes) = self.feed.recv().await {
+            if bytes.contains(&b'\n') {
+                return;
+            }
+        }
+        std::future::pending().await
+    }
 }
 
 /// A running program.
@@ -82,14 +92,22 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// A command, which may have come on a leash: this host has no processes that need one, and says that it holds.
+    /// A command, which may have come on a leash: this host has no processes that need one, says that it holds, and does
+    /// what a watcher is told.
     async fn command(&mut self, text: &[u8]) -> Result<Next, Gone> {
-        match std::str::from_utf8(text).ok().and_then(leash::unwrap) {
-            Some(leashed) => {
-                self.print(Sink::Stdout, leashed.mark).await?;
-                self.script(leashed.command.as_bytes()).await
-            }
-            None => self.script(text).await,
+        let Some(leashed) = std::str::from_utf8(text).ok().and_then(leash::unwrap) else {
+            return self.script(text).await;
+        };
+        self.print(Sink::Stdout, leashed.mark).await?;
+        let command = leashed.command.as_bytes();
+        if leashed.input == leash::Input::Sent {
+            return self.script(command).await;
+        }
+        let nothing = Stdin { feed: mpsc::unbounded_channel().1, taken: Arc::clone(&self.stdin.taken) };
+        let mut watched = std::mem::replace(&mut self.stdin, nothing);
+        tokio::select! {
+            next = self.script(command) => next,
+            () = watched.told_to_end() => Ok(Next::Killed(Sig::TERM)),
         }
     }
 

@@ -5,7 +5,7 @@ use logic::fleet::ending::{Ending, Phase, Reason, Remote};
 use logic::fleet::leash::{self, Hold};
 use logic::fleet::verdict;
 use ssh::Runs;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Cause, GRACE, LAST_WORDS, Turn, why};
 use crate::run::engine::{Happening, Running, Stream, Writer};
@@ -78,14 +78,15 @@ impl Turn<'_> {
         }
     }
 
-    /// A login shell that is slow with its start files has not come to the leash yet, and only that can end what follows.
-    /// Gives the end, if that comes first.
+    /// A login shell that is slow with its start files has not come to the leash yet, and only that can end what follows: it
+    /// has [`GRACE`] from its start. Gives the end, if that comes first.
     async fn wait_for_mark(&mut self, running: &mut Running) -> Option<Ending> {
+        let limit = self.since.unwrap_or_else(Instant::now) + GRACE;
         let mut stop = self.stop.clone();
         tokio::select! {
             biased;
             () = cut(&mut stop) => None,
-            seen = timeout(GRACE, self.drain(running, |turn| !turn.is_unclear())) => seen.ok().flatten(),
+            seen = timeout_at(limit, self.drain(running, |turn| !turn.is_unclear())) => seen.ok().flatten(),
         }
     }
 
