@@ -238,7 +238,7 @@ impl Outcome {
                  off",
             ),
             Self::NeverStarted => (Remote::NeverStarted, ""),
-            Self::Late => (Remote::Unknown, "; it was signalled and has not ended; it may still run"),
+            Self::Late => (Remote::Unknown, "; it was signalled and was not seen to end; it may still run"),
             Self::Left => (
                 Remote::Unknown,
                 "; it was signalled and had not ended yet; its leash ends it within seconds",
