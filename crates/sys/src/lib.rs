@@ -10,6 +10,7 @@ pub mod descriptors;
 pub mod file_size;
 pub mod immutable;
 mod inherited;
+pub mod lock;
 pub mod low_water;
 pub mod memory;
 pub mod peer;

@@ -46,15 +46,7 @@ impl Places {
         let path = self.undo.join(format!("{tunnel}.lock"));
         let inode = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?.ino();
         let process = fs::read_to_string(&path).ok()?.trim().parse().ok()?;
-        // proc_locks(5): number, kind, ADVISORY, WRITE, process, device and inode. The device may be another number than that
-        // of the file.
-        let locks = fs::read_to_string("/proc/locks").ok()?;
-        let held = locks.lines().any(|line| {
-            let mut words = line.split_whitespace().skip(4);
-            words.next() == Some(&format!("{process}"))
-                && words.next().and_then(|at| at.rsplit(':').next()) == Some(&format!("{inode}"))
-        });
-        held.then_some(process)
+        sys::lock::holders(inode).contains(&process).then_some(process)
     }
 }
 

@@ -160,19 +160,10 @@ fn tell_wait(path: &Path, holder: &str) {
     }
 }
 
-/// Who holds the lock of a file (flock), as the kernel's list says it (proc(5), `/proc/locks`).
+/// Who holds the lock of a file, if that is clear.
 fn holder(file: &File) -> String {
-    let listed = || {
-        let about = file.metadata().ok()?;
-        let device = (nix::sys::stat::major(about.dev()), nix::sys::stat::minor(about.dev()));
-        let place = format!("{:02x}:{:02x}:{}", device.0, device.1, about.ino());
-        let locks = fs::read_to_string("/proc/locks").ok()?;
-        let mut lines = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        // Who waits for it is on the list as well, after `->`. A process of another container is 0.
-        let line = lines.find(|words| words.get(1) == Some(&"FLOCK") && words.contains(&place.as_str()))?;
-        line.get(4)?.parse::<u32>().ok().filter(|process| *process > 0)
-    };
-    let Some(process) = listed() else { return "another process".to_owned() };
+    let holders = file.metadata().map(|about| sys::lock::holders(about.ino())).unwrap_or_default();
+    let [process] = holders.as_slice() else { return "another process".to_owned() };
     match fs::read_to_string(format!("/proc/{process}/comm")) {
         Ok(name) => format!("process {process} ({})", harmless(name.trim_end(), 64)),
         Err(_) => format!("process {process}"),
