@@ -68,11 +68,15 @@ const GOOD: &str = "Cert Status: good";
 const NONE: &str = "OCSP response: no response sent";
 
 /// One certificate from `ctl certs`, by NAME of its files.
-fn staple(server: &Server, name: &str) -> Value {
+fn certificate(server: &Server, name: &str) -> Value {
     let all = server.ctl_json(&["certs"]);
     let certificates = all[0]["certificates"].as_array().unwrap().clone();
-    let found = certificates.into_iter().find(|it| it["name"] == name);
-    found.map(|mut certificate| certificate["staple"].take()).unwrap_or(Value::Null)
+    certificates.into_iter().find(|it| it["name"] == name).unwrap_or_default()
+}
+
+/// What `ctl certs` says of its staple.
+fn staple(server: &Server, name: &str) -> Value {
+    certificate(server, name)["staple"].take()
 }
 
 #[track_caller]
@@ -292,6 +296,10 @@ fn a_good_staple_is_kept_through_failures_until_its_time_is_over_or_it_is_revoke
     let revoked = wait_for_reason(&server, "a", "revoked");
     assert_eq!(revoked["state"], "none", "{revoked:#}");
     assert!(s_client(&server, "a.example", &authority).contains(NONE));
+    let shown = certificate(&server, "a");
+    assert_eq!(shown["state"], "revoked", "{shown:#}");
+    assert!(shown["reason"].as_str().unwrap().starts_with("revoked: replace it"), "{shown:#}");
+    assert_eq!(shown["notes"].as_array().unwrap().len(), 0, "said once: {shown:#}");
     let kept = fs::read_dir(place.root.path().join("state/ocsp")).unwrap().count();
     assert_eq!(kept, 0, "what was kept would be sent after a restart");
     eventually("it is said aloud", secs(5), || degraded(&server).contains("revoked").then_some(()));
@@ -302,6 +310,7 @@ fn a_good_staple_is_kept_through_failures_until_its_time_is_over_or_it_is_revoke
     eventually("nothing is complained of", secs(5), || {
         (!degraded(&server).contains("revoked")).then_some(())
     });
+    assert_eq!(certificate(&server, "a")["state"], "ok");
     responder.set(|talk, _| drop(talk.answer(503, &[], b"")));
     let until = SystemTime::now() + secs(9);
     let mut sent = 0;

@@ -54,7 +54,7 @@ pub struct OrderReport {
 pub struct CertificateReport {
     /// NAME of its files.
     pub name: String,
-    /// `ok`, `kept-old`, `refused` or `not-valid`.
+    /// `ok`, `kept-old`, `refused`, `not-valid` or `revoked`.
     pub state: &'static str,
     /// Why it is not well.
     pub reason: Option<String>,

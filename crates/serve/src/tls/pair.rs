@@ -105,6 +105,11 @@ impl Pair {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
+    /// Whether its issuer last said that it is revoked.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.stapling.as_ref().is_some_and(|stapling| stapling.is_revoked())
+    }
+
     /// What people must be told of its staple.
     pub(super) fn complaint(&self, now: SystemTime) -> Option<String> {
         if let Some(complaint) = self.stapling.as_ref().and_then(|stapling| stapling.complaint(now)) {

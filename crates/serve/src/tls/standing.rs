@@ -33,11 +33,13 @@ pub enum Standing {
     Refused,
     /// It is served, though its time is over or has not come.
     Untimely,
+    /// It is served, though its issuer says (OCSP, RFC 6960) that it is revoked.
+    Revoked,
 }
 
 impl Standing {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::Ok, Self::KeptOld, Self::Refused, Self::Untimely];
+    pub const ALL: [Self; 5] = [Self::Ok, Self::KeptOld, Self::Refused, Self::Untimely, Self::Revoked];
 
     /// Its word.
     pub const fn word(self) -> &'static str {
@@ -46,6 +48,7 @@ impl Standing {
             Self::KeptOld => "kept-old",
             Self::Refused => "refused",
             Self::Untimely => "not-valid",
+            Self::Revoked => "revoked",
         }
     }
 }

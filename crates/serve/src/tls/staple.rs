@@ -188,6 +188,11 @@ impl Stapling {
         }
     }
 
+    /// Whether its issuer last said that it is revoked.
+    pub(super) fn is_revoked(&self) -> bool {
+        lock(&self.progress).standing == Standing::Revoked
+    }
+
     /// What people must be told of.
     pub(super) fn complaint(&self, now: SystemTime) -> Option<String> {
         let progress = lock(&self.progress);

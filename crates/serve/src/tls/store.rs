@@ -334,7 +334,7 @@ impl Store {
     }
 
     /// How many certificates there are in each state.
-    pub fn count(&self) -> [(Standing, usize); 4] {
+    pub fn count(&self) -> [(Standing, usize); 5] {
         let memory = lock(&self.memory);
         let now = SystemTime::now();
         Standing::ALL.map(|standing| {
@@ -461,14 +461,16 @@ impl Entry {
         match (&self.served, &self.fault) {
             (None, _) => Standing::Refused,
             (Some(_), Some(_)) => Standing::KeptOld,
-            (Some(pair), None) if pair.facts.validity(now) == Validity::Valid => Standing::Ok,
-            (Some(_), None) => Standing::Untimely,
+            (Some(pair), None) if pair.facts.validity(now) != Validity::Valid => Standing::Untimely,
+            (Some(pair), None) if pair.is_revoked() => Standing::Revoked,
+            (Some(_), None) => Standing::Ok,
         }
     }
 
     fn complaint(&self, now: SystemTime) -> Option<String> {
         match self.standing(now) {
-            Standing::Ok => None,
+            // Of one that is revoked its pair complains, whatever else there is to say of its files.
+            Standing::Ok | Standing::Revoked => None,
             Standing::KeptOld => {
                 Some(format!("{}; the certificate from before serves on", self.fault.as_ref()?))
             }
@@ -482,8 +484,15 @@ impl Entry {
     }
 
     fn report(&self, lookup: &Lookup, now: SystemTime) -> Certificate {
+        let standing = self.standing(now);
         let mut notes = self.served.as_ref().map(|pair| pair.notes.clone()).unwrap_or_default();
-        notes.extend(self.served.as_ref().and_then(|pair| pair.complaint(now)));
+        let of_staple = self.served.as_ref().and_then(|pair| pair.complaint(now));
+        let reason = if standing == Standing::Revoked {
+            of_staple
+        } else {
+            notes.extend(of_staple);
+            self.complaint(now)
+        };
         if self.served.as_ref().is_some_and(|pair| !lookup.serves(pair)) {
             notes.push("others that were issued later are served for all its names".to_owned());
         }
@@ -491,8 +500,8 @@ impl Entry {
             name: self.candidate.name.clone(),
             files: self.candidate.files().map(Path::to_owned).collect(),
             pair: self.served.clone(),
-            standing: self.standing(now),
-            reason: self.complaint(now),
+            standing,
+            reason,
             notes,
         }
     }
