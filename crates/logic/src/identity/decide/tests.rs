@@ -10,7 +10,8 @@ const NOW: Moment = Moment(1_795_176_000);
 /// A key whose blob is well formed, told apart by `seed`.
 fn key(algorithm: &str, seed: u8) -> PublicKey {
     let mut blob = Vec::new();
-    for part in [algorithm.as_bytes(), &[seed; 32]] {
+    let exponent = (algorithm == "ssh-rsa").then_some(&[3][..]);
+    for part in [algorithm.as_bytes()].into_iter().chain(exponent).chain([&[seed; 32][..]]) {
         blob.extend_from_slice(&u32::try_from(part.len()).unwrap().to_be_bytes());
         blob.extend_from_slice(part);
     }
