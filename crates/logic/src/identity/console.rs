@@ -36,31 +36,55 @@ pub enum ConsoleError {
     /// It does not end.
     #[error("the last block of keys has no end: the console output is cut; fetch it again")]
     Cut,
+    /// Keys whose fingerprints are others than those of the same boot.
+    #[error(
+        "the last block of keys holds none of the keys whose fingerprints stand in the block before it: give the fingerprint of \
+         this installation with --fingerprint"
+    )]
+    Contradiction,
     /// Nothing in it.
     #[error("the block of keys holds no SHA-256 fingerprint and no key")]
     Empty,
 }
 
-/// Reads the last blocks of fingerprints and keys: a machine that was installed anew prints new ones further down.
+/// Reads the last blocks of fingerprints and keys: a machine that was installed anew prints new ones further down. cloud-init
+/// prints the fingerprints first, so keys that stand before the last fingerprints are those of an earlier installation.
 ///
 /// # Errors
-/// There is no whole block with a key in it.
+/// There is no whole block with a key in it, or the two blocks are not of the same keys.
 pub fn read_console(text: &str) -> Result<Vec<ConsoleKey>, ConsoleError> {
-    let (mut found, mut any) = (Vec::new(), false);
-    for kind in ["FINGERPRINTS", "KEYS"] {
-        let (begin, end) =
-            (format!("-----BEGIN SSH HOST KEY {kind}-----"), format!("-----END SSH HOST KEY {kind}-----"));
-        let Some(at) = text.rfind(&begin) else { continue };
-        any = true;
-        let inside = &text[at + begin.len()..];
-        let inside = &inside[..inside.find(&end).ok_or(ConsoleError::Cut)?];
-        found.extend(inside.lines().filter_map(read_line));
+    let fingerprints = last_block(text, "FINGERPRINTS")?;
+    let keys = last_block(text, "KEYS")?;
+    let keys = keys.filter(|keys| fingerprints.as_ref().is_none_or(|before| before.at < keys.at));
+    if fingerprints.is_none() && keys.is_none() {
+        return Err(ConsoleError::NoBlock);
     }
-    match (any, found.is_empty()) {
-        (false, _) => Err(ConsoleError::NoBlock),
-        (true, true) => Err(ConsoleError::Empty),
-        (true, false) => Ok(found),
+    let fingerprints = fingerprints.map(|block| block.found).unwrap_or_default();
+    let keys = keys.map(|block| block.found).unwrap_or_default();
+    let is_told = |one: &ConsoleKey| match one {
+        ConsoleKey::Key(key) => fingerprints.iter().any(|told| told.is(key)),
+        ConsoleKey::Fingerprint(_) => fingerprints.contains(one),
+    };
+    if !fingerprints.is_empty() && !keys.is_empty() && !keys.iter().any(is_told) {
+        return Err(ConsoleError::Contradiction);
     }
+    let found = [fingerprints, keys].concat();
+    if found.is_empty() { Err(ConsoleError::Empty) } else { Ok(found) }
+}
+
+/// A block, and where in the text it begins.
+struct Block {
+    at: usize,
+    found: Vec<ConsoleKey>,
+}
+
+fn last_block(text: &str, kind: &str) -> Result<Option<Block>, ConsoleError> {
+    let (begin, end) =
+        (format!("-----BEGIN SSH HOST KEY {kind}-----"), format!("-----END SSH HOST KEY {kind}-----"));
+    let Some(at) = text.rfind(&begin) else { return Ok(None) };
+    let inside = &text[at + begin.len()..];
+    let inside = &inside[..inside.find(&end).ok_or(ConsoleError::Cut)?];
+    Ok(Some(Block { at, found: inside.lines().filter_map(read_line).collect() }))
 }
 
 /// `256 SHA256:… root@host (ED25519)` or `ssh-ed25519 AAAA…`, behind whatever the console puts before it (`ci-info: `, a
@@ -107,6 +131,12 @@ mod tests {
         let new = format!("256 {} x (ED25519)", key.fingerprint());
         let text = block("FINGERPRINTS", &old) + &block("FINGERPRINTS", &new);
         assert_eq!(read_console(&text), Ok(vec![ConsoleKey::Fingerprint(key.fingerprint())]));
+        let old_key = format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{}", "B".repeat(43));
+        let text = block("FINGERPRINTS", &old) + &block("KEYS", &old_key) + &block("FINGERPRINTS", &new);
+        let found = read_console(&text);
+        assert_eq!(found, Ok(vec![ConsoleKey::Fingerprint(key.fingerprint())]), "keys of before");
+        let text = block("FINGERPRINTS", &new) + &block("KEYS", &old_key);
+        assert_eq!(read_console(&text), Err(ConsoleError::Contradiction));
     }
 
     #[test]
