@@ -110,6 +110,16 @@ pub enum Effect {
         /// Where it is.
         to: IpAddr,
     },
+    /// The same key where it was before its last move. Nobody is told: a host that two addresses lead to would be told of
+    /// with every other connection.
+    WentBack {
+        /// Who.
+        host: Name,
+        /// Where it was last.
+        from: IpAddr,
+        /// Where it is again.
+        to: IpAddr,
+    },
     /// The same key at one more address, the first of its family.
     AddressFound(Name, IpAddr),
     /// A key was proved on the way: a new one, or one that was trusted on first use.
@@ -279,10 +289,13 @@ impl Case<'_> {
         };
         let mut note = None;
         if let Some(to) = self.question.address
-            && !host.known_addresses().any(|known| known == to)
+            && !host.address().addresses.contains(&to)
         {
             let of_family = |known: &IpAddr| known.is_ipv4() == to.is_ipv4();
             match host.address().addresses.into_iter().rev().find(of_family) {
+                Some(from) if host.was_at(to) => {
+                    effects.push(Effect::WentBack { host: host.name().clone(), from, to });
+                }
                 Some(from) => {
                     note = Some(format!("{} moved {from} -> {to}, same key", host.name()));
                     effects.push(Effect::Moved { host: host.name().clone(), from, to });

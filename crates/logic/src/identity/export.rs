@@ -1,10 +1,14 @@
 //! Identities as lines of `known_hosts`, for programs that read those.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
+
 use super::certificate::{HostCertificate, Signature};
 use super::host::HostFile;
 use super::import::Called;
 use super::index::{Found, Index};
 use super::known_hosts::FIRST_USE;
+use super::name::Name;
 use super::proof::Root;
 use crate::ssh::key::PublicKey;
 
@@ -31,16 +35,39 @@ pub fn lines_about(index: &Index, name: &str, port: u16, pattern: &str) -> Vec<S
 
 /// All hosts, authorities and revoked keys as one file. A comment marks keys that were only trusted on first use, so that an
 /// import elsewhere does not take them for more. `called` says where else `ssh_config` has hosts: ssh looks there for a host
-/// that has a `HostName`.
+/// that has a `HostName`. An address that is a hint of several hosts is left out, and a comment says so: whoever reads these
+/// lines would take the key of each of them there.
 #[must_use]
 pub fn export(index: &Index, called: &[Called]) -> String {
     let mut lines: Vec<String> = Vec::new();
-    for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
-        let port = host.address().port.or(host.name().split_port().1).unwrap_or(22);
+    let hosts = || index.hosts().iter().filter(|host| host.retired().is_none());
+    let mut places: HashMap<(IpAddr, u16), Vec<&str>> = HashMap::new();
+    for host in hosts() {
+        for address in host.address().addresses {
+            places.entry((address, host.port().unwrap_or(22))).or_default().push(host.name().as_str());
+        }
+    }
+    for host in hosts() {
+        let port = host.port().unwrap_or(22);
         let mut names: Vec<String> = Vec::new();
-        let addresses = host.address().addresses;
-        let all = host.names().map(ToString::to_string).chain(addresses.iter().map(ToString::to_string));
-        for name in all
+        let hints = host.address().addresses;
+        // Of an alias that is an address only the hints say whether it still holds.
+        let is_stale = |name: &&Name| {
+            let address = name.split_port().0.parse::<IpAddr>();
+            *name != host.name() && address.is_ok_and(|address| !hints.contains(&address))
+        };
+        let (shared, own): (Vec<IpAddr>, Vec<IpAddr>) =
+            hints.iter().partition(|address| places[&(**address, port)].len() > 1);
+        for address in shared {
+            let all = places[&(address, port)].join(", ");
+            lines.push(format!(
+                "# {address} is not among the names of {}: it is a hint of {all}\n",
+                host.name()
+            ));
+        }
+        let names_of = host.names().filter(|name| !is_stale(name)).map(ToString::to_string);
+        for name in names_of
+            .chain(own.iter().map(ToString::to_string))
             .map(|name| if port == 22 || name.starts_with('[') { name } else { format!("[{name}]:{port}") })
         {
             if !names.contains(&name) {
@@ -128,6 +155,31 @@ mod tests {
         assert_eq!(
             text,
             format!("web1,www,web1.example.com,10.0.0.1 {KEY}\n[nas]:2222,[10.0.0.2]:2222 {KEY}\n")
+        );
+        assert_eq!(super::super::KnownHosts::parse(&text).faults, []);
+    }
+
+    #[test]
+    fn address_stands_behind_nobody_who_left_it_or_of_whom_only_one_can_be_there() {
+        let host = |name: &str, lines: &str| {
+            let pin = format!("pin {KEY} from=console 2026-01-01\n");
+            HostFile::parse(&name.parse().unwrap(), &format!("id {name}\n{lines}{pin}")).unwrap()
+        };
+        let hosts = vec![
+            host("web1", "alias [10.0.0.1]:2222 [10.0.0.7]:2222 www\naddr 10.0.0.7 port=2222\n"),
+            host("db1", "addr 10.0.0.9\n"),
+            host("db2", "addr 10.0.0.9 10.0.0.10\n"),
+            host("db3", "addr 10.0.0.9 port=2222\n"),
+        ];
+        let text = export(&Index::new(hosts, Vec::new(), Vec::new(), []), &[]);
+        assert_eq!(
+            text,
+            format!(
+                "[web1]:2222,[10.0.0.7]:2222,[www]:2222 {KEY}\n\
+                 # 10.0.0.9 is not among the names of db1: it is a hint of db1, db2\ndb1 {KEY}\n\
+                 # 10.0.0.9 is not among the names of db2: it is a hint of db1, db2\ndb2,10.0.0.10 {KEY}\n\
+                 [db3]:2222,[10.0.0.9]:2222 {KEY}\n"
+            )
         );
         assert_eq!(super::super::KnownHosts::parse(&text).faults, []);
     }

@@ -219,16 +219,27 @@ impl HostFile {
         all
     }
 
+    /// Its port, where its hints or its name have one.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        self.address().port.or(self.name.split_port().1)
+    }
+
     /// Whether a server on this port is another one, as it is for OpenSSH: the identity has a port, and not this.
     #[must_use]
     pub fn is_elsewhere(&self, port: u16) -> bool {
-        let own = self.address().port.or(self.name.split_port().1);
-        own.is_some_and(|own| own != port)
+        self.port().is_some_and(|own| own != port)
     }
 
     /// Its moves, oldest first.
     pub fn moves(&self) -> impl Iterator<Item = &Move> {
         self.entries().filter_map(|entry| if let Entry::Seen(seen) = entry { Some(seen) } else { None })
+    }
+
+    /// Whether a move led from or to this address.
+    #[must_use]
+    pub fn was_at(&self, address: IpAddr) -> bool {
+        self.moves().any(|seen| seen.from == address || seen.to == address)
     }
 
     /// Every address at which it was before or may be.

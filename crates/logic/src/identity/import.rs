@@ -165,6 +165,14 @@ impl Work<'_> {
         let before = host.clone();
         let was_pinned = known.as_ref().is_some_and(|known| known.pin(&line.key).is_some());
         if host.pin(&line.key).is_none() {
+            if let Some((_, since)) = host.retired_keys().find(|(key, _)| *key == &line.key) {
+                return Err(format!(
+                    "{id} had this key until {since}, when it was retired: the line is out of date"
+                ));
+            }
+            if self.index.is_revoked(&line.key) {
+                return Err("the key is revoked".into());
+            }
             let trusted = known.as_ref().into_iter().flat_map(HostFile::pins);
             if trusted.map(|pin| pin.key.algorithm()).any(|algorithm| algorithm == line.key.algorithm()) {
                 let is_other = |host: &&HostFile| *host.name() != id && host.pin(&line.key).is_some();
@@ -181,12 +189,6 @@ impl Work<'_> {
                     line.key.algorithm(),
                     line.key.fingerprint()
                 ));
-            }
-            if host.retired_keys().any(|(key, _)| *key == line.key) {
-                return Err(format!("{id} had this key once; it is retired"));
-            }
-            if self.index.is_revoked(&line.key) {
-                return Err("the key is revoked".into());
             }
             let proof = match line.root {
                 Root::Proved => Proof::KnownHosts,
@@ -208,10 +210,13 @@ impl Work<'_> {
             }
         }
         for name in called.iter().map(|one| one.name.clone()).chain(names) {
-            match name.address() {
-                Some(address) if name != id => host.add_address(address),
-                _ if name != id => host.add_alias(name.clone()),
-                _ => {}
+            // An address with the host's own port is a hint too: as an alias it would stay when the host moves.
+            let (place, port) = name.split_port();
+            let address = place.parse().ok().filter(|_| port.is_none() || port == host.port());
+            match address {
+                _ if name == id => {}
+                Some(address) => host.add_address(address),
+                None => host.add_alias(name.clone()),
             }
             self.names.entry(name).or_insert_with(|| id.clone());
         }

@@ -155,12 +155,23 @@ impl Index {
         if let Some(at) = self.by_id.get(name) {
             return Found::Host(&self.hosts[*at]);
         }
-        let hinted = self.by_hint.get(name).or_else(|| self.by_address.get(&name.address()?));
-        match hinted.map(Vec::as_slice) {
-            None | Some([]) => Found::Nobody,
-            Some([at]) => Found::Host(&self.hosts[*at]),
-            Some(several) => Found::Ambiguous(several.iter().map(|at| self.hosts[*at].name()).collect()),
+        let hinted = match self.by_hint.get(name) {
+            Some(hinted) => hinted.clone(),
+            None => self.at_address(name),
+        };
+        match hinted.as_slice() {
+            [] => Found::Nobody,
+            [at] => Found::Host(&self.hosts[*at]),
+            several => Found::Ambiguous(several.iter().map(|at| self.hosts[*at].name()).collect()),
         }
+    }
+
+    /// The hosts that have this address as a hint: those with that port, if the name has one (`[10.0.0.1]:2222`).
+    fn at_address(&self, name: &Name) -> Vec<usize> {
+        let (place, port) = name.split_port();
+        let Ok(address) = place.parse::<IpAddr>() else { return Vec::new() };
+        let here = self.by_address.get(&address).into_iter().flatten();
+        here.filter(|at| port.is_none() || self.hosts[**at].port() == port).copied().collect()
     }
 
     /// The hosts that have or had this key.

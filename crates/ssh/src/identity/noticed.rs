@@ -67,6 +67,7 @@ impl Identities {
                 }
                 Effect::Changed(_) => {}
                 Effect::Moved { ref host, .. }
+                | Effect::WentBack { ref host, .. }
                 | Effect::AddressFound(ref host, _)
                 | Effect::Pin(ref host, _) => {
                     changes.entry(host.clone()).or_default().push(effect);
@@ -106,11 +107,10 @@ impl Identities {
                     let mut host = host.ok_or_else(|| IdentityError::Unknown(name.to_string()))?;
                     for effect in effects {
                         match effect {
-                            Effect::Moved { from, to, .. }
-                                if !host.known_addresses().any(|known| known == to) =>
-                            {
-                                host.record_move(from, to, today);
-                            }
+                            Effect::Moved { to, .. } | Effect::WentBack { to, .. }
+                                if host.address().addresses.contains(&to) => {}
+                            Effect::Moved { from, to, .. } => host.record_move(from, to, today),
+                            Effect::WentBack { from, to, .. } => host.record_return(from, to),
                             Effect::AddressFound(_, address) => host.add_address(address),
                             Effect::Pin(_, pin)
                                 if host.pin(&pin.key).is_none_or(|known| pin.proof.settles(&known.proof)) =>

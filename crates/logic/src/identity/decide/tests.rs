@@ -424,12 +424,12 @@ fn swapped_addresses_with_the_right_keys_are_two_moves() {
 }
 
 #[test]
-fn address_of_a_host_that_goes_back_is_known_and_not_told_again() {
+fn host_that_goes_back_is_recorded_there_and_not_told_again() {
     let mut file = host("web1", &format!("addr 10.0.5.2\n{}", pin(&ed25519(1))));
     file.record_move("10.0.5.2".parse().unwrap(), "10.0.7.9".parse().unwrap(), "2026-11-20".parse().unwrap());
     let mut index = index();
     index.replace(file);
-    for address in ["10.0.5.2", "10.0.7.9"] {
+    for (address, goes_back) in [("10.0.5.2", true), ("10.0.7.9", false)] {
         let question = Question {
             name: "web1",
             address: address.parse().ok(),
@@ -440,7 +440,11 @@ fn address_of_a_host_that_goes_back_is_known_and_not_told_again() {
             last_good: None,
             now: NOW,
         };
-        assert_eq!(decide(question, &index).verdict, Verdict::Accepted { note: None });
+        let decision = decide(question, &index);
+        assert_eq!(decision.verdict, Verdict::Accepted { note: None });
+        let (from, to) = ("10.0.7.9".parse().unwrap(), "10.0.5.2".parse().unwrap());
+        let back = Effect::WentBack { host: "web1".parse().unwrap(), from, to };
+        assert_eq!(decision.effects.contains(&back), goes_back, "{address}: {:?}", decision.effects);
     }
 }
 

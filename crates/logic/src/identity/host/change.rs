@@ -76,6 +76,12 @@ impl HostFile {
         self.add(Entry::Seen(Move { from, to, date }));
     }
 
+    /// Records that it is where it was before: the hint `from` gives way to `to`, and no move is written.
+    pub fn record_return(&mut self, from: IpAddr, to: IpAddr) {
+        self.drop_address(from);
+        self.add_address(to);
+    }
+
     /// Adds a hint.
     pub fn add_address(&mut self, address: IpAddr) {
         if self.address().addresses.contains(&address) {

@@ -96,6 +96,41 @@ fn trust_on_first_use_outlives_export_and_import() {
 }
 
 #[test]
+fn address_with_the_port_of_its_host_is_a_hint_and_no_alias() {
+    let name = |name: &str| name.parse::<Name>().unwrap();
+    let called = [Called { name: name("web1"), place: name("[10.0.0.1]:2222") }];
+    let text = format!("[10.0.0.1]:2222,[10.0.0.2]:2222,[10.0.0.1]:2200 {}\n", key(1));
+    let import = import(&KnownHosts::parse(&text), &[], &called, &Index::default(), today());
+    let web1 = &import.hosts[0];
+    assert_eq!(web1.names().map(Name::as_str).collect::<Vec<_>>(), ["web1", "[10.0.0.1]:2200"]);
+    assert_eq!(web1.address().to_string(), "10.0.0.1  10.0.0.2  port=2222");
+    let index = Index::new(vec![web1.clone()], Vec::new(), Vec::new(), []);
+    for (asked, port) in [("10.0.0.2", 2222), ("[10.0.0.2]:2222", 22), ("10.0.0.1", 2200)] {
+        assert!(
+            matches!(index.find(asked, port), Found::Host(host) if host.name().as_str() == "web1"),
+            "{asked}"
+        );
+    }
+    assert!(matches!(index.find("[10.0.0.9]:2222", 2222), Found::Nobody));
+}
+
+#[test]
+fn line_with_a_key_of_before_is_out_of_date_and_no_reason_to_replace_the_one_of_now() {
+    let text = format!("id web1\npin {} from=console 2026-02-02\nretired {} 2026-02-02\n", key(1), key(2));
+    let known = HostFile::parse(&"web1".parse().unwrap(), &text).unwrap();
+    let index = Index::new(vec![known], Vec::new(), Vec::new(), [key(3)]);
+    let import = take(&format!("web1 {}\nweb1 {}\n", key(2), key(3)), &index);
+    let said: Vec<&str> = import.left.iter().map(|left| left.why.as_str()).collect();
+    assert_eq!(
+        said,
+        [
+            "web1 had this key until 2026-02-02, when it was retired: the line is out of date",
+            "the key is revoked",
+        ]
+    );
+}
+
+#[test]
 fn line_of_another_port_of_an_address_is_of_another_host() {
     let name = |name: &str| name.parse::<Name>().unwrap();
     let text = format!("id web1\naddr 127.0.0.1 port=42501\npin {} from=console 2026-01-01\n", key(1));
@@ -108,9 +143,9 @@ fn line_of_another_port_of_an_address_is_of_another_host() {
     assert_eq!(import.left, vec![]);
     let took: Vec<(&str, bool)> =
         import.hosts.iter().map(|host| (host.name().as_str(), host.pin(&key(1)).is_some())).collect();
-    assert_eq!(took, [("127.0.0.1", false), ("[127.0.0.1]:42503", false), ("web1", true), ("web2", false)]);
+    assert_eq!(took, [("127.0.0.1", false), ("[127.0.0.1]:42503", false), ("web2", false)]);
     assert!(import.hosts.iter().all(|host| host.pins().count() == 1));
-    assert_eq!(import.known, 1, "the key of web1 was known; one more name of it is no key");
+    assert_eq!(import.known, 1, "the key of web1 was known, and where it is");
     // On its own port another key is still its own affair.
     let import = take(&line(42501, 9), &index);
     assert!(import.left[0].why.starts_with("web1 has another ssh-ed25519 pinned"), "{:?}", import.left);
