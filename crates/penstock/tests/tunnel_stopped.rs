@@ -1,4 +1,4 @@
-//! Tunnels whose process is stopped for longer than its limits (SIGSTOP), as on a laptop that slept.
+//! Tunnels whose process is stopped for longer than its limits (SIGSTOP), as on a laptop that slept, and tunnels whose host is.
 //!
 //! Time is what this is about, so it passes. What has a limit in the tunnel has it in the test, too: a round in which this
 //! machine took longer than that for its own steps proves nothing, and is repeated.
@@ -8,13 +8,18 @@
 mod support;
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::sshd::descendants;
 use support::tunnel::{Place, Ran, Running};
 use support::{eventually, secs};
 
@@ -144,4 +149,62 @@ fn a_tunnel_that_was_stopped_while_it_asked_its_services_asks_again_also_when_it
             left -= 1;
         }
     }
+}
+
+/// Takes what comes, and counts it.
+fn sink() -> (u16, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let total = Arc::new(AtomicU64::new(0));
+    let taken = Arc::clone(&total);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let taken = Arc::clone(&taken);
+            thread::spawn(move || {
+                let mut buffer = [0; 64 * 1024];
+                while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                    taken.fetch_add(count as u64, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    (port, total)
+}
+
+#[test]
+fn a_host_that_takes_nothing_any_more_in_the_middle_of_an_upload_is_given_up_and_connected_to_anew() {
+    let place = Place::new();
+    let (port, taken) = sink();
+    place.configure(&format!(
+        "[tunnel.t]\nhost = \"far\"\nkeep-alive = \"2s\"\nkeep-alive-count = 2\n\
+         [tunnel.t.forward.db]\nlisten = \"unix:$D/db.sock\"\nconnect = \"127.0.0.1:{port}\"\ncheck = \"none\"\n"
+    ));
+    let up = place.start(&["up", "t"]);
+    up.wait_for(": up");
+    // Each may send 2 MiB that nobody takes: together more than the sockets between us hold.
+    let uploads: Vec<_> = (0..32)
+        .map(|_| {
+            let mut stream = UnixStream::connect(place.path("db.sock")).unwrap();
+            thread::spawn(move || while stream.write_all(&[7; 64 * 1024]).is_ok() {})
+        })
+        .collect();
+    let flows = || (taken.load(Ordering::Relaxed) > 64 << 20).then_some(());
+    eventually("all upload", secs(60), flows);
+    // Its sessions, not the server: a new connection is served.
+    for process in descendants(place.sshd.pid()) {
+        kill(Pid::from_raw(process.cast_signed()), Signal::SIGSTOP).unwrap();
+    }
+    let line = up.wait_for("timed out, as for ");
+    assert!(line.contains("the connection to far broke: ") && line.contains("next attempt in"), "{line}");
+    let word = line.split("as for ").nth(1).unwrap().split(' ').next().unwrap();
+    // Two to three times the interval.
+    assert!((4..=60).contains(&word.parse::<u64>().unwrap()), "{line}");
+    up.wait_for("connected to far again");
+    for upload in uploads {
+        upload.join().unwrap();
+    }
+    place.run(&["status", "t"]).code(0).says("timed out, as for ");
+    up.signal(Signal::SIGTERM);
+    up.finish().code(0);
+    place.is_clean();
 }
