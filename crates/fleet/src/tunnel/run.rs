@@ -13,7 +13,7 @@ use logic::tunnel::undo::{self, Entry, Kind};
 use nix::sys::signal::{Signal, kill};
 use tokio::process::{Child, Command};
 
-use super::control::Control;
+use super::control::{Control, other_listening};
 use super::engine::{Engine, said};
 use super::journal::Journal;
 use super::lock::Lock;
@@ -21,7 +21,7 @@ use super::place::{PlaceError, Places, boot, new_run};
 use super::processes::{self, RUN, STEP, Step};
 use super::status::Board;
 use super::stop::{Stop, is_foreground};
-use super::supervise::{Owner, Supervised};
+use super::supervise::{Owner, Supervised, Unbound};
 use super::unwind::{UnwindError, unwind_locked};
 use super::{command, mount};
 
@@ -323,7 +323,10 @@ impl Running {
             Arc::clone(&self.board),
             Arc::clone(&self.set.say),
         );
-        let supervised = self.supervised.insert(supervised.map_err(|failure| said(&failure))?);
+        let supervised = match supervised {
+            Ok(supervised) => self.supervised.insert(supervised),
+            Err(unbound) => return Err(self.unbound(unbound).await),
+        };
         let connect = async {
             match self.set.patience {
                 Patience::Once => supervised.connect().await,
@@ -349,6 +352,19 @@ impl Running {
             });
         }
         Ok(())
+    }
+
+    /// Why a forward cannot listen: one of our own tunnels is taken down more easily than its port is changed.
+    async fn unbound(&self, Unbound { at, why }: Unbound) -> String {
+        match other_listening(&self.set.places, &self.set.tunnel.name, &at).await {
+            Some(other) => {
+                format!(
+                    "{}: tunnel {other} listens there; `penstock tunnel down {other}` ends it",
+                    why.detail
+                )
+            }
+            None => said(&why),
+        }
     }
 
     async fn prove(&mut self, sequence: &mut Sequence) -> Result<(), String> {
