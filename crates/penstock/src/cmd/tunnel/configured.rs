@@ -35,13 +35,31 @@ pub fn tunnels(config: Option<&PathBuf>) -> Result<Configured, Failure> {
     found(config)?.map_err(|searched| nowhere(&searched, "NAME"))
 }
 
-/// Why a name may be wrong: no tunnel of the usual configuration has it. Another file may have been named when it was
-/// brought up.
-pub fn unknown(name: &str) -> Option<String> {
-    let Configured { file, tunnels } = tunnels(None).ok()?;
+/// Why a name may be wrong: no tunnel of the configuration that is named, or of the usual one, has it. Another file may have
+/// been named when it was brought up.
+pub fn unknown(config: Option<&PathBuf>, name: &str) -> Option<String> {
+    let Configured { file, tunnels } = tunnels(config).ok()?;
     let is_known = tunnels.iter().any(|tunnel| *tunnel.name == *name);
     let names = names(&tunnels).filter(|_| !is_known)?;
     Some(format!("no tunnel has that name in {}: there is {names}", shown(&file)))
+}
+
+/// Whether a configuration has a tunnel of this name, as far as can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    Yes,
+    No,
+    /// There is one, and it cannot be read.
+    Unclear,
+}
+
+/// Whether the configuration that is named, or the usual one, has this tunnel.
+pub fn knows(config: Option<&PathBuf>, name: &str) -> Known {
+    match found(config) {
+        Ok(Ok(configured)) if configured.tunnels.iter().any(|tunnel| *tunnel.name == *name) => Known::Yes,
+        Ok(_) => Known::No,
+        Err(_) => Known::Unclear,
+    }
 }
 
 fn names(tunnels: &[Tunnel]) -> Option<String> {
