@@ -66,6 +66,33 @@ fn a_port_that_is_taken_here_is_said_with_its_forward_and_nothing_was_up() {
 }
 
 #[test]
+fn a_file_that_is_missing_is_told_with_what_goes_into_it() {
+    let place = Place::new();
+    place.run(&["check", "none"]).code(2);
+    let missing = place.shown("nowhere.toml");
+    let of_all = [
+        &["up", "app", "-c", &missing][..],
+        &["check", "app", "-c", &missing],
+        &["with", "app", "-c", &missing, "--", "true"],
+        &["unwind", "-c", &missing],
+        // PENSTOCK_CONFIG names one that was never written.
+        &["check", "app"],
+    ];
+    for arguments in of_all {
+        let ran = place.run(arguments);
+        let file = if arguments.contains(&"-c") { &missing } else { &place.shown("penstock.toml") };
+        ran.code(2).says(&format!("error: there is no {file}\n  hint: check the path, or write that file"));
+        ran.says("[tunnel.NAME]\nhost = ").says("[tunnel.NAME.forward.db]\nconnect = ");
+        assert!(!ran.err.contains("penstock demo"), "{}", ran.err);
+    }
+    // What it shows is a configuration.
+    let ran = place.run(&["check", "app"]);
+    let shown = ran.err[ran.err.find("[tunnel.NAME]").unwrap()..].replace("NAME", "app");
+    place.write("penstock.toml", &shown);
+    place.run(&["with", "other", "--", "true"]).code(2).says("there is app\n");
+}
+
+#[test]
 fn of_two_tunnels_that_listen_at_one_place_either_can_be_up() {
     let place = Place::new();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -81,6 +81,9 @@ fn found(config: Option<&PathBuf>) -> Result<Result<Configured, Vec<PathBuf>>, F
     let Some(file) = named.or_else(|| searched.iter().find(is_there).cloned()) else {
         return Ok(Err(searched));
     };
+    if matches!(file.try_exists(), Ok(false)) {
+        return Err(missing(&file));
+    }
     let tunnels = load::file(&file, &environment)?.config.tunnels;
     Ok(Ok(Configured { file, tunnels }))
 }
@@ -91,17 +94,33 @@ fn nowhere(searched: &[PathBuf], name: &str) -> Failure {
     let name = if is_name(name) { name } else { "NAME" };
     Failure::usage(format!(
         "no tunnel is configured: there is no {}
-  hint: write {}, or name a file with --config or PENSTOCK_CONFIG. For a database that web1 reaches:
+  hint: write {}, or name a file with --config or PENSTOCK_CONFIG. {}",
+        places.join(" and no "),
+        places.first().map_or("", String::as_str),
+        example(name),
+    ))
+}
+
+/// The file that was named is not there. What other commands advise, a file to serve, has no tunnels.
+fn missing(file: &Path) -> Failure {
+    Failure::usage(format!(
+        "there is no {}\n  hint: check the path, or write that file. {}",
+        shown(file),
+        example("NAME")
+    ))
+}
+
+fn example(name: &str) -> String {
+    format!(
+        "For a database that web1 reaches:
 
 [tunnel.{name}]
 host = \"web1\"
 
 [tunnel.{name}.forward.db]
 connect = \"127.0.0.1:5432\"
-",
-        places.join(" and no "),
-        places.first().map_or("", String::as_str),
-    ))
+"
+    )
 }
 
 fn shown(path: &Path) -> String {
