@@ -1,15 +1,17 @@
 //! Tunnels: forwards over one supervised SSH connection, services that are asked whether they answer, and a job that is
 //! wrapped in a mount. Decisions are in `logic/src/tunnel/`; here is everything that touches the machine.
 //!
-//! `run.rs` carries out the steps one by one and writes each into `journal.rs` before it begins; `unwind.rs` does what a run
-//! that was killed could not do. `supervise.rs` keeps the connection of an `engine.rs`, `relay.rs` moves the bytes,
+//! `run.rs` carries out the steps one by one and writes each into `journal.rs` before it begins; `job.rs` is the one in the
+//! middle; `unwind.rs` does what a run that was killed could not do. `supervise.rs` keeps the connection of an `engine.rs`, `relay.rs` moves the bytes,
 //! `prove.rs` asks the services, `control.rs` answers `status` and `down`.
 
 mod awake;
 mod command;
 mod control;
 pub mod engine;
+mod job;
 mod journal;
+mod left;
 mod lock;
 mod mount;
 mod native;

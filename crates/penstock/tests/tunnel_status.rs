@@ -341,62 +341,6 @@ fn a_tunnel_whose_socket_was_removed_is_told_with_the_process_that_ends_it() {
 }
 
 #[test]
-fn without_a_configuration_one_that_works_is_shown_with_its_place() {
-    let place = Place::new();
-    let run = |arguments: &[&str]| {
-        let mut command = place.command(arguments);
-        command.env_remove("PENSTOCK_CONFIG");
-        let output = command.output().unwrap();
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
-    };
-    let usual = place.path("home/.config/penstock/penstock.toml");
-    for arguments in [&["up", "app"][..], &["check", "app"], &["with", "app", "--", "true"]] {
-        let (code, said) = run(arguments);
-        assert_eq!(code, Some(2), "{said}");
-        let places = format!("there is no {} and no /etc/penstock/penstock.toml\n", usual.display());
-        assert!(said.contains(&places) && said.contains(&format!("write {}", usual.display())), "{said}");
-        fs::write(place.path("shown"), &said[said.find("[tunnel.app]").unwrap()..]).unwrap();
-    }
-    fs::copy(place.path("shown"), &usual).unwrap();
-    let (code, said) = run(&["with", "db", "--", "true"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("no tunnel is named \"db\"\n  hint: there is app\n"), "{said}");
-    for command in ["down", "status"] {
-        let (code, said) = run(&[command, "db"]);
-        let hint = format!("hint: no tunnel has that name in {}: there is app\n", usual.display());
-        assert!(code == Some(1) && said.contains(&hint), "{said}");
-        let (code, said) = run(&[command, "app"]);
-        assert!(code == Some(1) && said.ends_with("tunnel app does not run\n"), "{said}");
-    }
-    let server =
-        "[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"p\"\n[pool.p]\nbackends = [\"127.0.0.1:9\"]\n";
-    fs::write(&usual, server).unwrap();
-    let (_, said) = run(&["up", "app"]);
-    assert!(said.contains(&format!("hint: add [tunnel.app] to {}\n", usual.display())), "{said}");
-}
-
-#[test]
-fn a_port_that_is_taken_here_is_said_with_its_forward_and_nothing_was_up() {
-    let place = Place::new();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = taken.local_addr().unwrap();
-    place.configure(&format!(
-        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nlisten = \"{at}\"\nconnect = \"127.0.0.1:9\"\n"
-    ));
-    let ran = place.run(&["up", "t", "--once"]);
-    ran.code(1).says(&format!("forward db: cannot listen on {at}: Address already in use"));
-    ran.says("(name another port, or ");
-    // A service that never answers: there was a connection, which comes down.
-    place.configure("[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:9\"\n");
-    place.run(&["up", "t", "--once"]).code(1).says("tunnel t: down\n");
-    // And a host that nobody reaches.
-    place.configure("[tunnel.t]\nhost = \"no.invalid\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:9\"\n");
-    let ran = place.run(&["up", "t", "--once"]);
-    assert!(!ran.code(1).err.contains("down"), "{}", ran.err);
-    place.is_clean();
-}
-
-#[test]
 fn a_service_is_asked_when_a_connection_to_it_fails_not_only_when_its_turn_comes() {
     let place = Place::new();
     let service = TcpListener::bind("127.0.0.1:0").unwrap();

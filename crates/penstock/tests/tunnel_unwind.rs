@@ -215,3 +215,33 @@ fn of_two_that_unwind_the_second_is_told_of_the_first() {
     place.run(&["unwind", "t"]).code(0).says("nothing is left to undo");
     place.is_clean();
 }
+
+#[test]
+fn a_tunnel_that_nobody_knows_is_not_said_to_be_undone() {
+    let place = place();
+    place.run(&["unwind", "t"]).code(0).says("nothing is left to undo");
+    let unknown = |arguments: &[&str], config: &str| {
+        let ran = place.run(arguments);
+        ran.code(1).says("error: there is no tunnel nope, and nothing of one to undo\n");
+        let hint = format!("  hint: no tunnel has that name in {}: there is t\n", place.shown(config));
+        assert!(ran.err.contains(&hint) && ran.out.is_empty(), "{}{}", ran.out, ran.err);
+    };
+    unknown(&["unwind", "nope"], "penstock.toml");
+    assert_eq!(place.run(&["down", "nope"]).status.code(), Some(1), "as `down` has it");
+    fs::copy(place.path("penstock.toml"), place.path("other.toml")).unwrap();
+    unknown(&["unwind", "nope", "-c", &place.shown("other.toml")], "other.toml");
+    // One that was there, and is out of the configuration by now, has left nothing, too.
+    let other = "[tunnel.u]\nhost = \"far\"\n[tunnel.u.forward.db]\nconnect = \"127.0.0.1:1\"\n";
+    place.configure(other);
+    place.run(&["unwind", "t"]).code(0).says("nothing is left to undo");
+    place.run(&["unwind", "nope"]).code(1).says("there is no tunnel nope");
+    // Nobody can tell what is in a configuration that is broken: it is no obstacle, as it only helps.
+    place.configure("[tunnel");
+    place.run(&["unwind", "nope"]).code(0).says("nothing is left to undo");
+    // What is left is undone, whoever knows it.
+    place.configure(other);
+    fs::write(list_of(&place, "nope"), first_line("nope", "t0000abcd", "boot", &place.path("run/penstock")))
+        .unwrap();
+    place.run(&["unwind", "nope"]).code(0).says("what an earlier run left is undone");
+    place.is_clean();
+}

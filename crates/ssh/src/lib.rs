@@ -25,6 +25,7 @@ mod refusal;
 mod session;
 mod sftp;
 mod signal;
+mod stall;
 mod stream;
 mod target;
 mod trouble;

@@ -221,7 +221,8 @@ fn lost(phase: Phase, fault: &io::Error, name: &str) -> Failure {
         io::ErrorKind::UnexpectedEof => "the other side closed it without a word".to_owned(),
         io::ErrorKind::ConnectionReset => "the other side, or something between, reset it".to_owned(),
         io::ErrorKind::BrokenPipe => "the other side was gone".to_owned(),
-        io::ErrorKind::TimedOut => "nothing came back".to_owned(),
+        // Where it is not the kernel that gave up, whoever did says what it waited for.
+        io::ErrorKind::TimedOut if fault.get_ref().is_none() => "nothing came back".to_owned(),
         _ => fault.to_string(),
     };
     failure(phase, Reason::Lost, format!("the connection to {name} broke: {what}"))

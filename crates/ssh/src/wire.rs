@@ -1,4 +1,5 @@
-//! The bytes below SSH: a buffer for reading, an ear for what is said before SSH begins, and a cord to pull.
+//! The bytes below SSH: a buffer for reading, an ear for what is said before SSH begins, a cord to pull, and an eye on
+//! writes that wait.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +10,9 @@ use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::sync::oneshot;
 
+use crate::stall::Stall;
 use crate::stream::LAST_WORDS;
+use crate::target::KeepAlive;
 
 /// What a connection runs over: a socket, a child's standard streams, a channel of another connection.
 pub(crate) trait Carrier: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -20,6 +23,15 @@ pub(crate) struct Wire {
     carrier: BufReader<Box<dyn Carrier>>,
     heard: Option<Arc<Heard>>,
     cord: Cord,
+    stall: Stall,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Alive,
+    /// The peer took nothing for too long: it is not waited for, whatever for.
+    Stalled,
 }
 
 /// What the other side said before SSH began, and how it ended.
@@ -47,12 +59,39 @@ enum Cord {
 }
 
 impl Wire {
-    /// Reads `carrier` through a buffer of `size` bytes.
-    pub(crate) fn new(carrier: Box<dyn Carrier>, size: usize) -> (Self, Arc<Heard>, Lifeline) {
+    /// Reads `carrier` through a buffer of `size` bytes. A write that waits for longer than `keep_alive` allows silence,
+    /// while nothing comes, ends with [`io::ErrorKind::TimedOut`].
+    pub(crate) fn new(
+        carrier: Box<dyn Carrier>,
+        size: usize,
+        keep_alive: KeepAlive,
+    ) -> (Self, Arc<Heard>, Lifeline) {
         let heard = Arc::new(Heard::default());
         let (sender, cord) = oneshot::channel();
-        let carrier = BufReader::with_capacity(size, carrier);
-        (Self { carrier, heard: Some(Arc::clone(&heard)), cord: Cord::Whole(cord) }, heard, Lifeline(sender))
+        let wire = Self {
+            carrier: BufReader::with_capacity(size, carrier),
+            heard: Some(Arc::clone(&heard)),
+            cord: Cord::Whole(cord),
+            stall: Stall::new(keep_alive),
+            state: State::Alive,
+        };
+        (wire, heard, Lifeline(sender))
+    }
+
+    /// What became of a write, which may wait for as long as the peer is alive.
+    fn watched<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match wrote {
+            Poll::Ready(_) => self.stall.handle_taken(),
+            // Before that the greeting is not known as a whole, and the time for connecting is limited as it is.
+            Poll::Pending if self.heard.is_none() => {
+                if let Err(fault) = self.stall.handle_waiting(cx, &mut self.carrier) {
+                    self.state = State::Stalled;
+                    return Poll::Ready(Err(fault));
+                }
+            }
+            Poll::Pending => {}
+        }
+        wrote
     }
 
     fn poll_cord(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
@@ -129,6 +168,10 @@ impl AsyncRead for Wire {
         let this = &mut *self;
         this.poll_cord(cx)?;
         let Some(heard) = &this.heard else {
+            if this.stall.is_ahead() {
+                this.stall.take(buffer);
+                return Poll::Ready(Ok(()));
+            }
             return Pin::new(&mut this.carrier).poll_read(cx, buffer);
         };
         // Until the version line is whole, a line at a time at most, so that nothing but text is kept.
@@ -147,17 +190,24 @@ impl AsyncRead for Wire {
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_cord(cx)?;
-        Pin::new(self.carrier.get_mut()).poll_write(cx, data)
+        let wrote = Pin::new(self.carrier.get_mut()).poll_write(cx, data);
+        self.watched(cx, wrote)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_cord(cx)?;
-        Pin::new(self.carrier.get_mut()).poll_flush(cx)
+        let flushed = Pin::new(self.carrier.get_mut()).poll_flush(cx);
+        self.watched(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_cord(cx)?;
-        Pin::new(self.carrier.get_mut()).poll_shutdown(cx)
+        if self.state == State::Stalled {
+            // The library tells nobody why it ends before this is done.
+            return Poll::Ready(Ok(()));
+        }
+        let shut = Pin::new(self.carrier.get_mut()).poll_shutdown(cx);
+        self.watched(cx, shut)
     }
 }
 

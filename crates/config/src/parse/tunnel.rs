@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use logic::tunnel::plan::{Check, Endpoint, Forward, Listen, Mount, MountPoint, Tunnel, Values, Way};
+use logic::tunnel::plan::{
+    Check, Endpoint, Forward, Listen, Mount, MountPoint, Tunnel, Values, Way, is_name,
+};
 use logic::tunnel::template::Template;
 
 use super::duration::DAY;
@@ -11,6 +13,9 @@ use crate::de::At;
 use crate::raw::{BindText, RawConfig, RawForward, RawTunnel};
 use crate::tree::{NodeId, Origin};
 use crate::types::{BackendAddress, BindAddress};
+
+/// Where the forwards of this side listen: the tunnel of the last one that took the place, and its key.
+type Taken<'a> = HashMap<Listen, (&'a str, NodeId)>;
 
 impl Parser<'_> {
     pub(super) fn tunnels(&mut self, raw: &RawConfig) -> Option<Vec<Tunnel>> {
@@ -21,16 +26,11 @@ impl Parser<'_> {
         all.into_iter().collect()
     }
 
-    fn tunnel(
-        &mut self,
-        name: &str,
-        at: &At<RawTunnel>,
-        taken: &mut HashMap<Listen, NodeId>,
-    ) -> Option<Tunnel> {
+    fn tunnel<'a>(&mut self, name: &'a str, at: &At<RawTunnel>, taken: &mut Taken<'a>) -> Option<Tunnel> {
         let raw = &at.value;
         let valid = self.name(name, at.id);
         let host = raw.host.as_ref().and_then(|host| self.read(host, ssh_host));
-        let forwards = self.forwards(raw, taken);
+        let forwards = self.forwards(name, raw, taken);
         let keep_alive = self.time(&raw.keep_alive, Zero::Refused, DAY);
         let connect_timeout = self.time(&raw.connect_timeout, Zero::Refused, DAY);
         let check_interval = self.time(&raw.check_interval, Zero::Refused, DAY);
@@ -53,7 +53,12 @@ impl Parser<'_> {
         })
     }
 
-    fn forwards(&mut self, raw: &RawTunnel, taken: &mut HashMap<Listen, NodeId>) -> Option<Vec<Forward>> {
+    fn forwards<'a>(
+        &mut self,
+        tunnel: &'a str,
+        raw: &RawTunnel,
+        taken: &mut Taken<'a>,
+    ) -> Option<Vec<Forward>> {
         let at = raw.forward.as_ref()?;
         if at.value.0.is_empty() {
             let hint = "add [tunnel.NAME.forward.NAME] with connect = \"127.0.0.1:2049\"";
@@ -61,15 +66,16 @@ impl Parser<'_> {
             return None;
         }
         let entries = at.value.0.iter();
-        let all: Vec<_> = entries.map(|(name, forward)| self.forward(name, forward, taken)).collect();
+        let all: Vec<_> = entries.map(|(name, forward)| self.forward(tunnel, name, forward, taken)).collect();
         all.into_iter().collect()
     }
 
-    fn forward(
+    fn forward<'a>(
         &mut self,
+        tunnel: &'a str,
         name: &str,
         at: &At<RawForward>,
-        taken: &mut HashMap<Listen, NodeId>,
+        taken: &mut Taken<'a>,
     ) -> Option<Forward> {
         let raw = &at.value;
         let mut valid = self.name(name, at.id);
@@ -82,11 +88,8 @@ impl Parser<'_> {
         let listen = raw.listen.as_ref().and_then(|listen| self.tunnel_listen(listen, kind.as_deref()));
         if let (Some(listen), Some(key), Some("local" | "dynamic")) = (&listen, &raw.listen, kind.as_deref())
             && !matches!(listen, Listen::Tcp(address) if address.port() == 0)
-            && let Some(first) = taken.insert(listen.clone(), key.id)
+            && self.place(listen, tunnel, key.id, taken).is_none()
         {
-            let place = self.report.whereabouts(self.nodes, first);
-            let message = format!("another forward listens there{place}");
-            drop(self.report.at(self.nodes, key.id, message));
             valid = None;
         }
         let connect = raw.connect.as_ref().and_then(|connect| {
@@ -131,6 +134,30 @@ impl Parser<'_> {
         };
         valid?;
         Some(Forward { name: name.into(), way, check })
+    }
+
+    /// Takes the place where a forward of this side listens. A tunnel comes up as a whole, so no two of its forwards can have the
+    /// same. Two tunnels can, if they are not up at the same time: one to a server, and one to its replacement.
+    fn place<'a>(
+        &mut self,
+        listen: &Listen,
+        tunnel: &'a str,
+        key: NodeId,
+        taken: &mut Taken<'a>,
+    ) -> Option<()> {
+        let Some((other, first)) = taken.insert(listen.clone(), (tunnel, key)) else { return Some(()) };
+        let line = self.report.whereabouts(self.nodes, first);
+        if other == tunnel {
+            let message = format!("another forward listens there{line}");
+            drop(self.report.at(self.nodes, key, message));
+            return None;
+        }
+        // What is no name is said elsewhere, and not here once more.
+        let other = if is_name(other) { format!("tunnel {other}") } else { "another tunnel".to_owned() };
+        let message = format!("{other} listens there, too{line}: only one of the two can be up at a time");
+        let draft = self.report.at(self.nodes, key, message).warning();
+        drop(draft.hint("name another port or path, unless one is meant to take the place of the other"));
+        Some(())
     }
 
     fn tunnel_listen(&mut self, text: &At<BindText>, kind: Option<&str>) -> Option<Listen> {

@@ -77,7 +77,8 @@ pub(crate) struct RawForward {
     /// a SOCKS5 proxy here (CONNECT, no authentication), and the host connects to where programs ask.
     #[schemars(extend("default" = "local", "enum" = ["local", "remote", "dynamic"]))]
     pub(crate) kind: Key<String>,
-    /// Where to listen: an address with a port (0: any that is free), or `"unix:/path"`, a socket for its owner only.
+    /// Where to listen: an address with a port (0: any that is free), or `"unix:/path"`, a socket for its owner only. Of
+    /// tunnels that listen at the same place one can be up at a time.
     #[schemars(extend("default" = "127.0.0.1:0"))]
     pub(crate) listen: Key<BindText>,
     /// Where to connect: `"host:port"` or `"unix:/path"`. With `local` the host connects, and looks up the name.

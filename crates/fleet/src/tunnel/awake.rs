@@ -24,6 +24,14 @@ pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) 
 
 /// What comes of `future`, and for how long we were stopped meanwhile, if we were.
 pub(crate) async fn noticing<T>(future: impl Future<Output = T>) -> (T, Option<Duration>) {
+    noticing_by(now, future).await
+}
+
+/// The same by this clock.
+async fn noticing_by<T>(
+    now: impl Fn() -> Duration,
+    future: impl Future<Output = T>,
+) -> (T, Option<Duration>) {
     let mut future = pin!(future);
     let mut longest = Duration::ZERO;
     loop {
@@ -56,35 +64,60 @@ const STOPPED: Duration = Duration::from_secs(2);
 mod tests {
     use super::*;
 
-    /// As long as we are stopped, neither timers nor anything else of ours goes on.
-    fn stop(time: Duration) {
-        std::thread::sleep(time);
+    use tokio::time::{Instant, advance};
+
+    /// Time goes on, and nothing of ours does: all timers are found overdue at once. Without the machine's clock nothing but
+    /// this and waiting takes time, on a machine that is as slow as it likes.
+    async fn stop(time: Duration) {
+        advance(time).await;
     }
 
-    #[tokio::test]
+    fn paused() -> impl Fn() -> Duration {
+        let begun = Instant::now();
+        move || begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_stop_costs_a_piece_of_the_limit_and_not_all_of_it() {
         let work = || async {
-            stop(Duration::from_millis(1500));
-            sleep(Duration::from_millis(300)).await;
+            stop(Duration::from_millis(1500)).await;
+            sleep(Duration::from_millis(900)).await;
         };
         let limit = Duration::from_secs(1);
         assert!(timeout(limit, work()).await.is_err(), "what a plain limit does");
         assert_eq!(within(limit, work()).await, Ok(()));
+        let begun = Instant::now();
         assert_eq!(within(limit, std::future::pending::<()>()).await, Err(Late));
+        // Timers are exact to a millisecond.
+        let spent = begun.elapsed();
+        assert!(spent >= limit && spent <= limit + PIECES * Duration::from_millis(1), "{spent:?}");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_stop_is_noticed_and_mere_waiting_is_none() {
-        let (done, stopped) = noticing(async {
+        let long = STOPPED + Duration::from_millis(600);
+        let (done, stopped) = noticing_by(paused(), async {
             sleep(Duration::from_millis(600)).await;
-            stop(Duration::from_millis(2600));
+            stop(long).await;
             sleep(Duration::from_millis(300)).await;
             1
         })
         .await;
-        assert!(done == 1 && stopped.is_some_and(|time| time > Duration::from_secs(2)), "{stopped:?}");
-        assert_eq!(noticing(sleep(Duration::from_millis(2600))).await.1, None);
-        let (_, stopped) = noticing(async { stop(Duration::from_millis(2600)) }).await;
-        assert!(stopped.is_some(), "also one right before the end");
+        let stopped = stopped.unwrap();
+        assert!(done == 1 && stopped >= long && stopped <= long + TICK, "{stopped:?}");
+        assert_eq!(noticing_by(paused(), sleep(10 * long)).await.1, None);
+        let (_, stopped) = noticing_by(paused(), stop(long)).await;
+        assert_eq!(stopped, Some(long), "also one right before the end");
+        // What a machine does that is only busy.
+        let (_, stopped) = noticing_by(paused(), stop(STOPPED)).await;
+        assert_eq!(stopped, None);
+    }
+
+    /// That of the machine, which also counts the time that it sleeps.
+    #[test]
+    fn the_clock_can_be_read() {
+        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+        let up = Duration::from_secs_f64(uptime.split(' ').next().unwrap().parse().unwrap());
+        assert!(now() >= up, "{up:?}");
     }
 }

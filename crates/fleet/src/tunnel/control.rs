@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use logic::tunnel::plan::Listen;
 use nix::unistd::geteuid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -125,6 +126,19 @@ pub async fn ask(places: &Places, tunnel: &str, asked: Asked) -> Result<Option<S
             }
         }
     }
+}
+
+/// Another tunnel than this one, which listens there, on this side.
+pub(crate) async fn other_listening(places: &Places, tunnel: &str, at: &Listen) -> Option<String> {
+    let at = at.to_string();
+    for name in places.known().ok()?.into_iter().filter(|name| name != tunnel) {
+        if let Ok(Some(status)) = ask(places, &name, Asked::Status).await
+            && status.forwards.iter().any(|forward| forward.kind != "remote" && forward.listen == at)
+        {
+            return Some(name);
+        }
+    }
+    None
 }
 
 /// How long a process that is well takes at most to say so.

@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
+use logic::tunnel::plan::is_name;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -39,6 +40,12 @@ impl Places {
             }
             Err((_, errno)) => Err(PlaceError::Io { doing: "lock", path, source: errno.into() }),
         }
+    }
+
+    /// Whether anybody of this user ever brought up a tunnel of this name here, or unwound one.
+    #[must_use]
+    pub fn has_run(&self, tunnel: &str) -> bool {
+        is_name(tunnel) && fs::symlink_metadata(self.undo.join(format!("{tunnel}.lock"))).is_ok()
     }
 
     /// The process that works on a tunnel, if one does. Nothing is locked to find out, as that would keep another one from it.

@@ -23,6 +23,16 @@ pub(crate) fn all_mounted(point: &Path) -> Result<Vec<MountEntry>, String> {
     Ok(mounted_at(&list, &real(point)))
 }
 
+/// An error while something is mounted there.
+pub(crate) fn still(point: &Path) -> Result<(), String> {
+    match mounted(point)? {
+        None => Ok(()),
+        Some(found) => {
+            Err(format!("{} is still mounted ({} of {})", point.display(), found.kind, found.source))
+        }
+    }
+}
+
 /// An empty directory, on which nothing is mounted. Says what could be better.
 pub(crate) fn guard(point: &Path) -> Result<Option<String>, String> {
     if let Some(found) = mounted(point)? {

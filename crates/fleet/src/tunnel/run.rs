@@ -7,23 +7,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use logic::tunnel::backoff::{Backoff, LONGEST};
-use logic::tunnel::plan::{Listen, Mount, MountPoint, Tunnel, Values, Way};
+use logic::tunnel::plan::{Mount, MountPoint, Tunnel, Values};
 use logic::tunnel::sequence::{Act, JobEnd, Manner, Mounting, Sequence, Verdict};
 use logic::tunnel::undo::{self, Entry, Kind};
-use nix::sys::signal::{Signal, kill};
-use tokio::process::{Child, Command};
 
-use super::control::Control;
+use super::control::{Control, other_listening};
 use super::engine::{Engine, said};
+use super::job::{Job, given_up};
 use super::journal::Journal;
 use super::lock::Lock;
 use super::place::{PlaceError, Places, boot, new_run};
-use super::processes::{self, RUN, STEP, Step};
+use super::processes::{self, Step};
 use super::status::Board;
-use super::stop::{Stop, is_foreground};
-use super::supervise::{Owner, Supervised};
+use super::stop::Stop;
+use super::supervise::{Owner, Supervised, Unbound};
 use super::unwind::{UnwindError, unwind_locked};
-use super::{command, mount};
+use super::{command, left, mount};
 
 /// Told what happens, a line at a time, without the name of the tunnel.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
@@ -193,27 +192,8 @@ impl Running {
     /// What is written down before an act.
     fn begins(&self, act: Act) -> Option<Entry> {
         match act {
-            Act::Connect => {
-                let forwards = self.set.tunnel.forwards.iter();
-                let here = forwards.filter(|forward| !matches!(forward.way, Way::Remote { .. }));
-                let sockets = here.filter_map(|forward| match forward.way.listen() {
-                    Listen::Unix(path) => Some(path.clone()),
-                    Listen::Tcp(_) => None,
-                });
-                Some(Entry::Forwards { sockets: sockets.collect() })
-            }
-            Act::Mount => {
-                let mount = self.set.tunnel.mount.as_ref()?;
-                let values = self.values();
-                let fill = |words: &[logic::tunnel::template::Template]| {
-                    words.iter().map(|word| word.fill(&values)).collect::<Vec<_>>()
-                };
-                Some(Entry::Mount {
-                    point: mount.point.clone(),
-                    unmount: fill(&mount.unmount),
-                    lazy: fill(&mount.unmount_lazy),
-                })
-            }
+            Act::Connect => Some(left::forwards(&self.set.tunnel)),
+            Act::Mount => Some(left::mount(self.set.tunnel.mount.as_ref()?, &self.values())),
             Act::Work if matches!(self.set.work, Work::Job(_)) => Some(Entry::Job),
             _ => None,
         }
@@ -295,7 +275,7 @@ impl Running {
                 (self.set.say)(&format!("{act}: {}", words.join(" ")));
                 command::run(&words, &self.run, Step::Mount, &self.variables(), mount.timeout).await
             }
-            Act::VerifyUnmounted => still(&self.mount()?.point),
+            Act::VerifyUnmounted => mount::still(&self.mount()?.point),
             Act::Wait(wait) => {
                 tokio::time::sleep(wait).await;
                 Ok(())
@@ -323,7 +303,10 @@ impl Running {
             Arc::clone(&self.board),
             Arc::clone(&self.set.say),
         );
-        let supervised = self.supervised.insert(supervised.map_err(|failure| said(&failure))?);
+        let supervised = match supervised {
+            Ok(supervised) => self.supervised.insert(supervised),
+            Err(unbound) => return Err(self.unbound(unbound).await),
+        };
         let connect = async {
             match self.set.patience {
                 Patience::Once => supervised.connect().await,
@@ -349,6 +332,19 @@ impl Running {
             });
         }
         Ok(())
+    }
+
+    /// Why a forward cannot listen: one of our own tunnels is taken down more easily than its port is changed.
+    async fn unbound(&self, Unbound { at, why }: Unbound) -> String {
+        match other_listening(&self.set.places, &self.set.tunnel.name, &at).await {
+            Some(other) => {
+                format!(
+                    "{}: tunnel {other} listens there; `penstock tunnel down {other}` ends it",
+                    why.detail
+                )
+            }
+            None => said(&why),
+        }
     }
 
     async fn prove(&mut self, sequence: &mut Sequence) -> Result<(), String> {
@@ -389,8 +385,8 @@ impl Running {
 
     /// Runs the job, or waits for the end.
     async fn work(&mut self, sequence: &mut Sequence) -> JobEnd {
-        let words = match &self.set.work {
-            Work::Check => return JobEnd::Stopped,
+        match &self.set.work {
+            Work::Check => JobEnd::Stopped,
             Work::Hold => {
                 (self.set.say)("up");
                 tokio::select! {
@@ -398,58 +394,15 @@ impl Running {
                     why = given_up(self.supervised.as_ref()) => sequence.handle_broken(why),
                 }
                 sequence.handle_stop();
-                return JobEnd::Stopped;
+                JobEnd::Stopped
             }
-            Work::Job(words) => words.clone(),
-        };
-        let Some((program, arguments)) = words.split_first() else {
-            return JobEnd::NotStarted(127, "there is no command".to_owned());
-        };
-        let mut command = Command::new(program);
-        command.args(arguments).envs(self.variables());
-        command.env(RUN, &self.run).env(STEP, Step::Job.word());
-        let mut child = match command.spawn() {
-            Ok(child) => child,
-            Err(error) => {
-                let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-                return JobEnd::NotStarted(code, format!("cannot run {}: {error}", program.display()));
-            }
-        };
-        let end = self.wait_for(&mut child, sequence).await;
-        self.stopped(sequence);
-        end
-    }
-
-    async fn wait_for(&mut self, child: &mut Child, sequence: &mut Sequence) -> JobEnd {
-        let process = command::pid(child);
-        let mut broken = None;
-        loop {
-            tokio::select! {
-                status = child.wait() => return match status {
-                    Ok(status) => {
-                        use std::os::unix::process::ExitStatusExt;
-                        let signal = status.signal().and_then(|signal| u8::try_from(signal).ok());
-                        match (status.code(), signal) {
-                            (Some(code), _) => JobEnd::Exited(u8::try_from(code).unwrap_or(u8::MAX)),
-                            (None, Some(signal)) => JobEnd::Signalled(signal),
-                            (None, None) => JobEnd::Exited(u8::MAX),
-                        }
-                    }
-                    Err(error) => JobEnd::NotStarted(126, format!("cannot wait for the job: {error}")),
-                },
-                why = given_up(self.supervised.as_ref()), if broken.is_none() => {
-                    (self.set.say)(&format!("{why}; asking the job to end"));
-                    sequence.handle_broken(why.clone());
-                    broken = Some(why);
-                    let _ = kill(process, Signal::SIGTERM);
-                }
-                signal = self.stop.next() => {
-                    (self.set.say)("waiting for the job to end; what is mounted stays until then");
-                    // From the terminal it has gone to the job as well, which is in the same group.
-                    if !(signal == Signal::SIGINT && is_foreground()) {
-                        let _ = kill(process, signal);
-                    }
-                }
+            Work::Job(words) => {
+                let (run, variables) = (&self.run, self.variables());
+                let supervised = self.supervised.as_ref();
+                let job = Job { words, run, variables, supervised, say: &self.set.say };
+                let end = job.to_its_end(&mut self.stop, sequence).await;
+                self.stopped(sequence);
+                end
             }
         }
     }
@@ -480,22 +433,5 @@ impl Running {
     }
 }
 
-async fn given_up(supervised: Option<&Supervised>) -> String {
-    match supervised {
-        Some(supervised) => supervised.given_up().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// The step of a tunnel that is up and waits for its end, as `status` has it.
 pub const UP: &str = "up";
-
-/// An error while something is mounted there.
-pub(super) fn still(point: &std::path::Path) -> Result<(), String> {
-    match mount::mounted(point)? {
-        None => Ok(()),
-        Some(found) => {
-            Err(format!("{} is still mounted ({} of {})", point.display(), found.kind, found.source))
-        }
-    }
-}

@@ -50,6 +50,13 @@ pub(crate) enum Owner {
     Program,
 }
 
+/// A forward that cannot listen.
+pub(crate) struct Unbound {
+    /// Where.
+    pub(crate) at: Listen,
+    pub(crate) why: Failure,
+}
+
 impl Supervised {
     /// Listens for every local and dynamic forward. Nothing is connected yet: programs that come now wait.
     pub(crate) fn listen(
@@ -59,7 +66,7 @@ impl Supervised {
         run: String,
         board: Arc<Board>,
         say: Say,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, Unbound> {
         let tunnel = board.tunnel.clone();
         let links = watch::Sender::new(None);
         let mut bound = Vec::new();
@@ -72,7 +79,7 @@ impl Supervised {
             };
             let listener = Listener::bind(forward.way.listen()).map_err(|why| {
                 let detail = format!("forward {}: {}", forward.name, why.detail);
-                Failure { detail, ..why }
+                Unbound { at: forward.way.listen().clone(), why: Failure { detail, ..why } }
             })?;
             board.meters[at].listens(listener.at());
             bound.push((at, listener, to));
@@ -93,7 +100,8 @@ impl Supervised {
     /// host has connected to the service: [`READY`], or [`FAILED`] and why.
     pub fn open(engine: Arc<dyn Engine>, own: PathBuf, tunnel: Tunnel, say: Say) -> Result<Self, Failure> {
         let board = Arc::new(Board::new(tunnel));
-        let mut supervised = Self::listen(Owner::Program, engine, own, super::place::new_run(), board, say)?;
+        let supervised = Self::listen(Owner::Program, engine, own, super::place::new_run(), board, say);
+        let mut supervised = supervised.map_err(|unbound| unbound.why)?;
         supervised.keep();
         Ok(supervised)
     }

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use logic::tunnel::mounts::MountEntry;
-use logic::tunnel::plan::{Listen, MountPoint, Tunnel, Values, Way, is_name};
+use logic::tunnel::plan::{MountPoint, Tunnel, Values, is_name};
 use logic::tunnel::sequence::{Act, Manner, Mounting, Sequence};
 use logic::tunnel::undo::{self, Entry, Kind, Record};
 
 use super::journal::{FoundError, Journal, Odd};
 use super::place::{PlaceError, Places, boot};
 use super::processes::{self, Step};
-use super::run::{Say, still};
-use super::{command, mount};
+use super::run::Say;
+use super::{command, left, mount};
 
 /// What was to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,25 +156,11 @@ pub(crate) async fn unwind_locked(
 
 /// What a run of this tunnel could have begun.
 fn of_configuration(tunnel: &Tunnel) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    if let Some(mount) = &tunnel.mount {
+    let mount = tunnel.mount.as_ref().map(|mount| {
         let values = Values::new(std::iter::empty(), MountPoint::At(&mount.point));
-        let fill = |words: &[logic::tunnel::template::Template]| {
-            words.iter().map(|word| word.fill(&values)).collect::<Vec<_>>()
-        };
-        entries.push(Entry::Mount {
-            point: mount.point.clone(),
-            unmount: fill(&mount.unmount),
-            lazy: fill(&mount.unmount_lazy),
-        });
-    }
-    let here = tunnel.forwards.iter().filter(|forward| !matches!(forward.way, Way::Remote { .. }));
-    let sockets = here.filter_map(|forward| match forward.way.listen() {
-        Listen::Unix(path) => Some(path.clone()),
-        Listen::Tcp(_) => None,
+        left::mount(mount, &values)
     });
-    entries.push(Entry::Forwards { sockets: sockets.collect() });
-    entries
+    mount.into_iter().chain([left::forwards(tunnel)]).collect()
 }
 
 /// The job of the killed run may still be at work, and write to what is mounted.
@@ -228,7 +214,7 @@ async fn unmount(record: &Record, entry: &Entry, say: &Say) -> Result<(), String
     let limit = Duration::from_secs(60);
     while let Some(act) = sequence.act() {
         let outcome = match act {
-            Act::VerifyUnmounted => still(point),
+            Act::VerifyUnmounted => mount::still(point),
             Act::Unmount(manner) => {
                 let words = if manner == Manner::Lazy { lazy } else { unmount };
                 say(&format!("{act}: {}", words.join(" ")));

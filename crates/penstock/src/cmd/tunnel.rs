@@ -332,7 +332,7 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
 
 /// Nothing is to be done; who mistyped its name is told.
 fn not_running(name: &str) -> Failure {
-    let hint = configured::unknown(name).map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
+    let hint = configured::unknown(None, name).map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
     Failure::runtime(format!("tunnel {} does not run{hint}", plain(name)))
 }
 
@@ -347,6 +347,15 @@ async fn unwind_all(places: &Places, config: Option<&PathBuf>, only: Option<&str
         Some(name) => vec![name.to_owned()],
         None => places.known().map_err(|error| Failure::runtime(with_causes(&error)))?,
     };
+    if let Some(name) = only
+        && !is_left(places, name)
+        && !places.has_run(name)
+        && configured::knows(config, name) == configured::Known::No
+    {
+        let hint =
+            configured::unknown(config, name).map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
+        return Err(Failure::runtime(format!("there is no tunnel {name}, and nothing of one to undo{hint}")));
+    }
     let mut failed = false;
     let mut undone = false;
     let mut busy = false;

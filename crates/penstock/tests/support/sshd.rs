@@ -218,7 +218,8 @@ fn ordinary_user() -> String {
     name.to_owned()
 }
 
-fn descendants(of: u32) -> Vec<u32> {
+/// All processes below one.
+pub fn descendants(of: u32) -> Vec<u32> {
     let mut found = children_of(of);
     let mut next = 0;
     while let Some(child) = found.get(next).copied() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -122,8 +122,9 @@ impl Place {
         let turn = fs::read_dir(self.directory.path()).unwrap().count();
         let (out, err) = (self.path(&format!("out.{turn}")), self.path(&format!("err.{turn}")));
         let file = |path: &Path| fs::File::create(path).unwrap();
+        let begun = Instant::now();
         let child = self.command(arguments).stdout(file(&out)).stderr(file(&err)).spawn().unwrap();
-        Running { child, out, err }
+        Running { child, begun, out, err }
     }
 
     /// Kills the host's end of every connection.
@@ -194,6 +195,8 @@ impl Drop for Place {
 
 pub struct Running {
     pub child: Child,
+    /// Right before its start.
+    pub begun: Instant,
     out: PathBuf,
     err: PathBuf,
 }

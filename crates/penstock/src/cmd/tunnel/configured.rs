@@ -35,13 +35,31 @@ pub fn tunnels(config: Option<&PathBuf>) -> Result<Configured, Failure> {
     found(config)?.map_err(|searched| nowhere(&searched, "NAME"))
 }
 
-/// Why a name may be wrong: no tunnel of the usual configuration has it. Another file may have been named when it was
-/// brought up.
-pub fn unknown(name: &str) -> Option<String> {
-    let Configured { file, tunnels } = tunnels(None).ok()?;
+/// Why a name may be wrong: no tunnel of the configuration that is named, or of the usual one, has it. Another file may have
+/// been named when it was brought up.
+pub fn unknown(config: Option<&PathBuf>, name: &str) -> Option<String> {
+    let Configured { file, tunnels } = tunnels(config).ok()?;
     let is_known = tunnels.iter().any(|tunnel| *tunnel.name == *name);
     let names = names(&tunnels).filter(|_| !is_known)?;
     Some(format!("no tunnel has that name in {}: there is {names}", shown(&file)))
+}
+
+/// Whether a configuration has a tunnel of this name, as far as can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    Yes,
+    No,
+    /// There is one, and it cannot be read.
+    Unclear,
+}
+
+/// Whether the configuration that is named, or the usual one, has this tunnel.
+pub fn knows(config: Option<&PathBuf>, name: &str) -> Known {
+    match found(config) {
+        Ok(Ok(configured)) if configured.tunnels.iter().any(|tunnel| *tunnel.name == *name) => Known::Yes,
+        Ok(_) => Known::No,
+        Err(_) => Known::Unclear,
+    }
 }
 
 fn names(tunnels: &[Tunnel]) -> Option<String> {
@@ -63,6 +81,9 @@ fn found(config: Option<&PathBuf>) -> Result<Result<Configured, Vec<PathBuf>>, F
     let Some(file) = named.or_else(|| searched.iter().find(is_there).cloned()) else {
         return Ok(Err(searched));
     };
+    if matches!(file.try_exists(), Ok(false)) {
+        return Err(missing(&file));
+    }
     let tunnels = load::file(&file, &environment)?.config.tunnels;
     Ok(Ok(Configured { file, tunnels }))
 }
@@ -73,17 +94,33 @@ fn nowhere(searched: &[PathBuf], name: &str) -> Failure {
     let name = if is_name(name) { name } else { "NAME" };
     Failure::usage(format!(
         "no tunnel is configured: there is no {}
-  hint: write {}, or name a file with --config or PENSTOCK_CONFIG. For a database that web1 reaches:
+  hint: write {}, or name a file with --config or PENSTOCK_CONFIG. {}",
+        places.join(" and no "),
+        places.first().map_or("", String::as_str),
+        example(name),
+    ))
+}
+
+/// The file that was named is not there. What other commands advise, a file to serve, has no tunnels.
+fn missing(file: &Path) -> Failure {
+    Failure::usage(format!(
+        "there is no {}\n  hint: check the path, or write that file. {}",
+        shown(file),
+        example("NAME")
+    ))
+}
+
+fn example(name: &str) -> String {
+    format!(
+        "For a database that web1 reaches:
 
 [tunnel.{name}]
 host = \"web1\"
 
 [tunnel.{name}.forward.db]
 connect = \"127.0.0.1:5432\"
-",
-        places.join(" and no "),
-        places.first().map_or("", String::as_str),
-    ))
+"
+    )
 }
 
 fn shown(path: &Path) -> String {
