@@ -29,7 +29,7 @@ pub use authority::{Authority, AuthorityFile};
 pub use certificate::{CertificateError, HostCertificate, Signature, Use};
 pub use console::{ConsoleError, ConsoleKey, read_console};
 pub use date::{Date, Moment};
-pub use decide::{Decision, Effect, Offered, Question, Run, Verdict, decide, refuse_damaged};
+pub use decide::{Decision, Effect, Offered, Question, Run, Verdict, decide, refuse_damaged, unqueued};
 pub use export::{export, lines_about, offered};
 pub use host::{Address, Binding, Entry, HostFile, MOVES_KEPT, Move, PINS_KEPT, Pin, Signer, Sshfp};
 pub use import::{Called, Import, Left, Shared, import};

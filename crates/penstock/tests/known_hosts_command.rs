@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use logic::ssh::key::PublicKey;
 use support::server::run_to_end;
 use support::sshd::Sshd;
 use support::user::{Fleet, User, nothing_was_sent, place, write_known_hosts};
@@ -276,4 +277,79 @@ fn what_overrules_the_stanza_is_told_when_it_is_made_and_by_the_audit() {
     let (_, said) = stanza(&fleet.user);
     let audit = fleet.user.said(&["host", "audit"]);
     assert!(said.is_empty() && !audit.contains("config:"), "{said}{audit}");
+}
+
+/// What `ssh` hands over of a key.
+fn words(key: &str) -> (&str, &str) {
+    let mut words = key.split(' ');
+    (words.next().unwrap(), words.next().unwrap())
+}
+
+#[test]
+fn host_that_nobody_knows_waits_for_enrolment_after_ssh_met_it() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let stanza = user.said(&["known-hosts", "--stanza"]);
+    user.configure(&(place("web1", &web1) + &stanza));
+    let fleet = Fleet { user, web2: Sshd::start(), db1: web1 };
+    let (user, web1) = (&fleet.user, &fleet.db1);
+    let fingerprint = web1.host_key().parse::<PublicKey>().unwrap().fingerprint().to_string();
+    for _ in 0..2 {
+        let output = fleet.ssh(&["web1"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(255), "{said}");
+        assert!(said.contains(&format!("is not enrolled; it showed ssh-ed25519 {fingerprint}; ")), "{said}");
+        assert!(said.contains(" SHA256:... (penstock host pending lists all that wait)\n"), "{said}");
+        nothing_was_sent(web1);
+        let waiting = user.said(&["host", "pending"]);
+        let lines: Vec<&str> = waiting.lines().filter(|line| line.starts_with("web1 ")).collect();
+        assert!(matches!(lines[..], [line] if line.ends_with(&fingerprint)), "{waiting}");
+    }
+    // What waits is nobody's key yet, and is enrolled as what `penstock run` met.
+    assert!(!user.file("web1").exists());
+    user.said(&["host", "add", "web1", "--fingerprint", &fingerprint[fingerprint.len() - 10..]]);
+    assert!(user.said(&["host", "show", "web1"]).contains(&format!("port={}\n", web1.port)));
+    assert_eq!(user.said(&["host", "pending"]), "nobody waits for enrolment\n");
+    assert!(fleet.ssh(&["web1"]).status.success());
+}
+
+#[test]
+fn keys_without_end_of_one_host_push_no_other_host_out_of_the_queue() {
+    let user = User::new();
+    let meet = |name: &str, seed: u8| {
+        let blob = [b"\0\0\0\x0bssh-ed25519\0\0\0\x20".as_slice(), &[seed; 32]].concat();
+        let key = PublicKey::from_blob(&blob).unwrap();
+        let line = key.to_string();
+        let (kind, key_words) = words(&line);
+        let output = user.penstock(&["known-hosts", name, name, "HOSTNAME", kind, key_words]);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{output:?}");
+        key.fingerprint().to_string()
+    };
+    let quiet = meet("quiet", 200);
+    let keys: Vec<String> = (0..20).map(|seed| meet("hostile", seed)).collect();
+    let waiting = user.said(&["host", "pending"]);
+    assert!(waiting.contains(&quiet), "{waiting}");
+    let kept = keys.iter().filter(|key| waiting.contains(*key)).count();
+    assert!(kept == 8 && waiting.contains(&keys[19]) && waiting.contains(&keys[12]), "{kept}: {waiting}");
+}
+
+#[test]
+fn queue_that_cannot_be_written_holds_no_ssh_and_is_not_named_as_if_it_could() {
+    let (user, web1) = (User::new(), Sshd::start());
+    let state = user.store().places().state.join("identity");
+    fs::create_dir_all(&state).unwrap();
+    let lock = fs::File::create(state.join(".lock")).unwrap();
+    let lock = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive).map_err(|(_, errno)| errno);
+    let output = user.ssh("web1", &web1);
+    drop(lock.unwrap());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(255), "{said}");
+    assert!(said.contains("penstock: web1 is not enrolled; it showed "), "{said}");
+    assert!(said.contains("SHA256:... (not in penstock host pending: "), "{said}");
+    // A writer is waited for five times as long by those who have the time.
+    assert!(
+        said.contains(" for 1 s, so nothing was changed") && !said.contains("lists all that wait"),
+        "{said}"
+    );
+    nothing_was_sent(&web1);
+    assert_eq!(user.said(&["host", "pending"]), "nobody waits for enrolment\n");
 }

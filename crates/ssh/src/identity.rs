@@ -56,7 +56,7 @@ pub enum IdentityError {
     },
     /// Another process holds the lock and does not let go.
     #[error(
-        "{} has been locked by {holder} for 5 s, so nothing was changed: is that stopped? let it go on, or end it, and try again",
+        "{} has been locked by {holder} for {seconds} s, so nothing was changed: is that stopped? let it go on, or end it, and try again",
         .path.display()
     )]
     Locked {
@@ -64,6 +64,8 @@ pub enum IdentityError {
         path: PathBuf,
         /// Who holds it, as far as the kernel tells.
         holder: String,
+        /// How long we waited.
+        seconds: u64,
     },
     /// A file that must be repaired first.
     #[error("{} is damaged: {fault}", .path.display())]

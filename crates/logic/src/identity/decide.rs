@@ -16,6 +16,7 @@ use crate::ssh::key::PublicKey;
 
 mod message;
 
+pub use message::unqueued;
 use message::{Said, ambiguous, damaged, shown};
 
 /// What a server showed.

@@ -2,9 +2,11 @@
 
 use clap::Args;
 use logic::fleet::openssh::{Hearer, Refusal, identity_options};
-use logic::identity::{Index, Name, Question, SshfpAnswer, Verdict, decide, lines_about, offered};
+use logic::identity::{
+    Decision, Effect, Index, Name, Question, SshfpAnswer, Verdict, decide, lines_about, offered, unqueued,
+};
 use logic::ssh::config::{Asked, overruling};
-use ssh::identity::{Places, Store};
+use ssh::identity::{IdentityError, Pending, Places, Store};
 use ssh::{ConfigFiles, SshConfig, Target};
 
 use crate::output::{Failure, complain, plain, print};
@@ -14,7 +16,7 @@ use crate::paste::quote;
 ///
 /// With it ssh, scp, sftp, rsync, git and Ansible obey the same identities as penstock. A host that nobody knows has no
 /// lines. When ssh hands over the key that a host showed and it is refused, why is said on standard error, and the exit code
-/// is 1: ssh then ends the connection, whatever StrictHostKeyChecking says.
+/// is 1: ssh then ends the connection, whatever StrictHostKeyChecking says. If nobody knows the host, it waits in `penstock host pending`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -129,10 +131,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             last_good: store.last_good(&index, name, port),
             now: ssh::identity::now(),
         };
-        if let Verdict::Refused { reason, message, advice } = decide(question, &index).verdict {
+        let Decision { verdict, effects, .. } = decide(question, &index);
+        if let Verdict::Refused { reason, message, advice } = verdict {
             let advice = match place(name, port, pattern, &index) {
                 Some(target) => target.advice(reason, advice),
                 None => advice,
+            };
+            let advice = match queue(&store, effects) {
+                Ok(()) => advice,
+                // The refusal stands, and the advice names no list that the host is not in.
+                Err(error) => format!("{} (not in penstock host pending: {error})", unqueued(&advice)),
             };
             let hearer = if arguments.engine { Hearer::Engine } else { Hearer::Person };
             complain(&Refusal { reason, message: plain(&message), advice: plain(&advice) }.said(hearer));
@@ -140,6 +148,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     write(&lines_about(&index, name, port, pattern))
+}
+
+/// Puts a host that nobody knows where `penstock host pending` shows it. Nothing else is recorded: whoever is refused for
+/// another reason has shown nothing new, and ssh does not say at which address it was.
+fn queue(store: &Store, effects: Vec<Effect>) -> Result<(), IdentityError> {
+    effects.into_iter().try_for_each(|effect| match effect {
+        Effect::Queue { name, address, port, key } => {
+            store.queue(Pending { name, port, address, date: ssh::identity::now().date(), key: *key })
+        }
+        _ => Ok(()),
+    })
 }
 
 /// Says which settings of `~/.ssh/config` stand before a stanza that is added to it, and win.

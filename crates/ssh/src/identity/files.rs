@@ -106,6 +106,11 @@ pub(super) struct Lock(#[allow(dead_code, reason = "held until it is dropped")] 
 impl Lock {
     /// Waits for other writers, but not for ever: one that is stopped or hangs must not hold us.
     pub(super) fn of(directory: &Path) -> Result<Self, IdentityError> {
+        Self::within(directory, LONGEST_WAIT)
+    }
+
+    /// The same for somebody who has less time.
+    pub(super) fn within(directory: &Path, limit: Duration) -> Result<Self, IdentityError> {
         private_directory(directory)?;
         let path = directory.join(".lock");
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -119,7 +124,7 @@ impl Lock {
                     return Ok(Self(lock));
                 }
                 Err((again, Errno::EINTR)) => file = again,
-                Err((again, Errno::EWOULDBLOCK)) if begun.elapsed() < LONGEST_WAIT => {
+                Err((again, Errno::EWOULDBLOCK)) if begun.elapsed() < limit => {
                     if !told && begun.elapsed() >= LONGEST_SILENCE {
                         told = true;
                         tell_wait(&path, &holder(&again));
@@ -128,7 +133,8 @@ impl Lock {
                     std::thread::sleep(LOOK_AGAIN);
                 }
                 Err((file, Errno::EWOULDBLOCK)) => {
-                    return Err(IdentityError::Locked { holder: holder(&file), path });
+                    let (holder, seconds) = (holder(&file), limit.as_secs());
+                    return Err(IdentityError::Locked { holder, path, seconds });
                 }
                 Err((_, errno)) => return Err(IdentityError::io("cannot lock", &path)(errno.into())),
             }

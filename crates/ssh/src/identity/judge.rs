@@ -167,6 +167,14 @@ impl Store {
         pending::read(self.places())
     }
 
+    /// Puts a host into the queue, for a program that cannot wait: a second at most for others who write there.
+    ///
+    /// # Errors
+    /// The queue is locked or cannot be written.
+    pub fn queue(&self, one: Pending) -> Result<(), IdentityError> {
+        pending::add_soon(self.places(), one)
+    }
+
     /// Takes a host out of the queue.
     ///
     /// # Errors

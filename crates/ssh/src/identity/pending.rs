@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use logic::identity::{Date, Name};
 use logic::ssh::key::PublicKey;
@@ -12,6 +13,11 @@ use super::files::{self, Lock, Places};
 
 /// More are not kept; the oldest go.
 const KEPT: usize = 1_000;
+/// More keys of one host are not kept: a server has three or four, and one that shows another key each time must not push
+/// the other hosts out.
+const KEPT_OF_ONE: usize = 8;
+/// Whoever cannot wait for other writers gives up after this.
+const SOON: Duration = Duration::from_secs(1);
 
 /// A host that waits for enrolment. What it showed proves nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,13 +42,28 @@ pub(super) fn read(places: &Places) -> Vec<Pending> {
 
 /// Adds to the queue. A key of a host that waits already only gets a new date and address.
 pub(super) fn add(places: &Places, new: Vec<Pending>) -> Result<(), IdentityError> {
-    change(places, |queue| {
-        for one in new {
-            queue.retain(|known| known.name != one.name || known.port != one.port || known.key != one.key);
-            queue.push(one);
-        }
-        queue.drain(..queue.len().saturating_sub(KEPT));
-    })
+    change(places, Lock::of, |queue| new.into_iter().for_each(|one| put(queue, one)))
+}
+
+/// The same for a program that somebody waits for: it gives up sooner, and writes nothing that is there already.
+pub(super) fn add_soon(places: &Places, one: Pending) -> Result<(), IdentityError> {
+    if read(places).contains(&one) {
+        return Ok(());
+    }
+    change(places, |directory| Lock::within(directory, SOON), |queue| put(queue, one))
+}
+
+fn put(queue: &mut Vec<Pending>, one: Pending) {
+    let is_of_it = |known: &Pending| known.name == one.name && known.port == one.port;
+    queue.retain(|known| !is_of_it(known) || known.key != one.key);
+    let mut too_many = (queue.iter().filter(|known| is_of_it(known)).count() + 1).saturating_sub(KEPT_OF_ONE);
+    queue.retain(|known| {
+        let goes = too_many > 0 && is_of_it(known);
+        too_many -= usize::from(goes);
+        !goes
+    });
+    queue.push(one);
+    queue.drain(..queue.len().saturating_sub(KEPT));
 }
 
 /// Takes a host out of the queue.
@@ -50,12 +71,16 @@ pub(super) fn remove(places: &Places, name: &str) -> Result<(), IdentityError> {
     if read(places).iter().all(|known| known.name != name) {
         return Ok(());
     }
-    change(places, |queue| queue.retain(|known| known.name != name))
+    change(places, Lock::of, |queue| queue.retain(|known| known.name != name))
 }
 
-fn change(places: &Places, change: impl FnOnce(&mut Vec<Pending>)) -> Result<(), IdentityError> {
+fn change(
+    places: &Places,
+    lock: impl FnOnce(&Path) -> Result<Lock, IdentityError>,
+    change: impl FnOnce(&mut Vec<Pending>),
+) -> Result<(), IdentityError> {
     let directory = places.identity_state();
-    let lock = Lock::of(&directory)?;
+    let lock = lock(&directory)?;
     let before = read(places);
     let mut queue = before.clone();
     change(&mut queue);

@@ -13,6 +13,15 @@ pub(super) struct Said {
     pub(super) advice: String,
 }
 
+/// Behind the advice for a host that is put into the queue.
+const LISTED: &str = " (penstock host pending lists all that wait)";
+
+/// The same advice where the host was not put into the queue.
+#[must_use]
+pub fn unqueued(advice: &str) -> &str {
+    advice.strip_suffix(LISTED).unwrap_or(advice)
+}
+
 /// The messages.
 impl Case<'_> {
     /// The host as the user knows it.
@@ -102,8 +111,7 @@ impl Case<'_> {
                 key = self.shown()
             ),
             advice: format!(
-                "read the fingerprint on its console, then: penstock host add {quoted}{port} --fingerprint SHA256:... \
-                 (penstock host pending lists all that wait)"
+                "read the fingerprint on its console, then: penstock host add {quoted}{port} --fingerprint SHA256:...{LISTED}"
             ),
         }
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use clap::Args;
-use logic::identity::{Address, Decision, Found, HostFile, Index, Name, Offered, Root, Verdict};
+use logic::identity::{Address, Decision, Found, HostFile, Index, Name, Offered, Root, Verdict, unqueued};
 use logic::ssh::key::PublicKey;
 use ssh::Judge;
 use ssh::identity::{Identities, Store, fetch};
@@ -89,10 +89,11 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
             print(&text)
         }
         Verdict::Refused { reason, message, advice } => {
+            // Nothing is recorded here.
             text.push_str(&format!(
                 "verdict   refused ({reason}): {}\nadvice    {}\n",
                 plain(&message),
-                plain(&advice)
+                plain(unqueued(&advice))
             ));
             print(&text)?;
             Err(Failure::Status(1))
