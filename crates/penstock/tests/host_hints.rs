@@ -288,3 +288,50 @@ fn fault_in_the_usual_ssh_config_keeps_its_hosts_from_starting_and_stands_on_one
     assert!(faults.contains("; ") && faults.contains("config:3: "), "{said}");
     assert!(!said.contains('\u{240a}'), "{said}");
 }
+
+#[test]
+fn unknown_key_on_another_port_of_a_host_is_told_with_its_own_port_and_who_says_the_other() {
+    let (user, other) = (User::new(), Sshd::start());
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJKRYUVfuEFUGyOJ4Ub4j8kXhVwPkN7SrvI9QeYwHyEq";
+    user.pin("web1", key, Some(ip(&other)));
+    user.said(&["host", "add", "web1", "--port", "2201"]);
+    let stanza = user.said(&["known-hosts", "--stanza"]);
+    user.configure(&(place("web1", &other) + &stanza));
+    let port = other.port;
+    let fingerprint =
+        other.host_key().parse::<logic::ssh::key::PublicKey>().unwrap().fingerprint().to_string();
+    let line = format!(
+        "~/.ssh/config:3 says Port {port}: change it there if web1 is still at port 2201; else read the fingerprint on its \
+         console; if it is another server: penstock host add '[web1]:{port}' --fingerprint SHA256:...; if it is web1, moved \
+         there with a new key: penstock host add web1 --port {port} --replace --fingerprint SHA256:..."
+    );
+    let config = user.home.path().join(".ssh/config");
+    let mut ssh = user.command(support::tools::program("ssh"));
+    ssh.arg("-F").arg(&config).args(["web1", "true"]);
+    let said = [
+        user.penstock(&["run", "-w", "web1", "true"]),
+        support::server::run_to_end(&mut ssh, support::secs(20)),
+        user.penstock(&["host", "why", "web1"]),
+    ]
+    .map(|output| {
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    });
+    for said in said {
+        // ssh does not say at which address it was.
+        assert!(said.contains("web1 is enrolled at port 2201; what answered at "), "{said}");
+        assert!(said.contains(&format!("port {port}")) && said.contains(&fingerprint), "{said}");
+        assert!(said.contains(&line), "{said}");
+    }
+    nothing_was_sent(&other);
+    // Either of the two commands does what it is said to do.
+    user.said(&["host", "add", &format!("[web1]:{port}"), "--fingerprint", &fingerprint]);
+    assert!(user.said(&["run", "-w", "web1", "echo", "here"]).contains("here"));
+    assert!(user.said(&["host", "show", "web1"]).contains(key));
+    user.said(&["host", "remove", &format!("[web1]:{port}")]);
+    let add =
+        ["host", "add", "web1", "--port", &port.to_string(), "--replace", "--fingerprint", &fingerprint];
+    user.said(&add);
+    assert!(user.said(&["run", "-w", "web1", "echo", "here"]).contains("here"));
+    assert!(user.said(&["host", "show", "web1"]).contains(&format!("retired {key}")));
+}

@@ -344,7 +344,8 @@ impl Case<'_> {
     /// The name under which a host is to be enrolled.
     fn enrol_as(&self) -> String {
         match self.host {
-            Some(host) if host.is_elsewhere(self.question.port) => {
+            // OpenSSH has no brackets for port 22, and looks nobody up who is called so.
+            Some(host) if host.is_elsewhere(self.question.port) && self.question.port != 22 => {
                 format!("[{}]:{}", self.question.name, self.question.port)
             }
             Some(host) => host.name().to_string(),

@@ -285,9 +285,8 @@ fn is_another(host: &HostFile, name: &Name, key: &PublicKey) -> bool {
     if host.pin(key).is_some() || host.names().any(|known| known == name) {
         return false;
     }
-    let own = host.address().port.or(host.name().split_port().1);
     match place.parse::<std::net::IpAddr>() {
-        Ok(_) => own.unwrap_or(22) != port.unwrap_or(22),
+        Ok(_) => host.port().unwrap_or(22) != port.unwrap_or(22),
         Err(_) => port.is_some_and(|port| host.is_elsewhere(port)),
     }
 }

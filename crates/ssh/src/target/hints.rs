@@ -13,12 +13,14 @@ use crate::config::SshConfig;
 pub struct Said {
     /// `HostName`, as in `~/.ssh/config:12 says HostName 10.0.0.1`.
     pub host: Option<String>,
-    /// `Port`, or what was typed.
+    /// `Port`, or what was typed; a whole clause, as that of `host`.
     pub port: Option<String>,
     /// `ProxyJump` or `ProxyCommand`, also `none`.
     pub proxy: Option<String>,
     /// The hint `via=` of its identity, if `proxy` overrules it and leads elsewhere.
     pub unused_via: Option<Name>,
+    /// The hint `port=` of its identity, if somebody else says another port.
+    pub unused_port: Option<u16>,
     /// `HostKeyAlias`, if it is another name than the one that was typed.
     pub alias: Option<String>,
 }
@@ -42,6 +44,7 @@ impl Said {
             port: line(Keyword::Port, "Port"),
             proxy: line(Keyword::ProxyCommand, "ProxyCommand").or_else(jump),
             unused_via: None,
+            unused_port: None,
             alias: line(Keyword::HostKeyAlias, "HostKeyAlias").filter(|_| is_alias),
         }
     }
@@ -77,7 +80,7 @@ impl Target {
         let Found::Host(host) = index.find(&self.name, self.port) else { return };
         let hints = host.address();
         if self.said.port.is_none()
-            && let Some(port) = hints.port.or(host.name().split_port().1)
+            && let Some(port) = host.port()
         {
             self.port = port;
         }
@@ -99,26 +102,40 @@ impl Target {
     /// is, a hint changes nothing.
     #[must_use]
     pub fn advice(&self, reason: Reason, advice: String) -> String {
-        if reason != Reason::Impostor || !self.addresses.known.is_empty() {
-            return advice;
+        match reason {
+            Reason::Impostor if self.addresses.known.is_empty() => self.led_astray(advice),
+            Reason::UnknownHost => self.at_another_port(advice),
+            _ => advice,
         }
+    }
+
+    /// Another known host answered.
+    fn led_astray(&self, advice: String) -> String {
         let name = &self.name;
-        match &self.said.host {
+        let is_looked_up = self.addresses.hints.is_empty() && self.host.parse::<std::net::IpAddr>().is_err();
+        match (&self.said.host, &self.said.port) {
             // Servers may share an address: which of the lines is wrong is not for us to say.
-            Some(line) => match &self.said.port {
-                Some(port) => {
-                    format!("{line}, and {port}: change what is wrong there when you know where {name} is")
-                }
-                None => format!("{line}: change it there when you know where {name} is"),
-            },
-            None if self.addresses.hints.is_empty() && self.host.parse::<std::net::IpAddr>().is_err() => {
-                format!(
-                    "the DNS (or /etc/hosts) says where {} is: change it there, or say HostName for {name} in ~/.ssh/config",
-                    self.host
-                )
+            (Some(line), Some(port)) => {
+                format!("{line}, and {port}: change what is wrong there when you know where {name} is")
             }
-            None => advice,
+            (Some(line), None) => format!("{line}: change it there when you know where {name} is"),
+            (None, _) if is_looked_up => format!(
+                "the DNS (or /etc/hosts) says where {} is: change it there, or say HostName for {name} in ~/.ssh/config",
+                self.host
+            ),
+            (None, _) => advice,
         }
+    }
+
+    /// Nobody knows the key, and the identity is at another port by its hints.
+    fn at_another_port(&self, advice: String) -> String {
+        let Some(own) = self.said.unused_port else { return advice };
+        let who = match (&self.said.port, &self.said.host) {
+            (Some(port), _) => port.clone(),
+            (None, Some(line)) => format!("{line} and no Port"),
+            (None, None) => return advice,
+        };
+        format!("{who}: change it there if {} is still at port {own}; else {advice}", self.name)
     }
 }
 

@@ -71,10 +71,14 @@ pub(super) fn placed(
         // It will be refused. Where it is, its file does not tell: the DNS must not be blamed for that.
         Found::Damaged(damage) => return Err(refused(&target.name, damage)),
         // Several hosts may have one HostKeyAlias: its hints are not theirs.
-        Found::Host(host) if target.said.alias.is_none() => host.address().via,
+        Found::Host(host) if target.said.alias.is_none() => {
+            target.said.unused_port = host.port();
+            host.address().via
+        }
         _ => None,
     };
     target.found_by(index);
+    target.said.unused_port = target.said.unused_port.filter(|own| *own != target.port);
     way.push(here);
     if before == Before::Own && (target.said.proxy.is_some() || target.proxy != Proxy::None) {
         target.said.unused_via = via.as_ref().filter(|via| !leads_through(&target.proxy, via)).cloned();

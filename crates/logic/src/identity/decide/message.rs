@@ -93,11 +93,13 @@ impl Case<'_> {
     }
 
     pub(super) fn unknown(&self) -> Said {
+        if let Some(host) = self.host
+            && let Some(own) = host.port().filter(|own| *own != self.question.port)
+        {
+            return self.on_another_port(host, own);
+        }
         let name = self.enrol_as();
-        let known = match self.host {
-            Some(host) if !host.is_elsewhere(self.question.port) => "has no pinned key",
-            _ => "is not enrolled",
-        };
+        let known = if self.host.is_some() { "has no pinned key" } else { "is not enrolled" };
         // A shell would take brackets for a pattern.
         let (quoted, port) = match self.question.port {
             _ if name.starts_with('[') => (format!("'{name}'"), String::new()),
@@ -112,6 +114,36 @@ impl Case<'_> {
             ),
             advice: format!(
                 "read the fingerprint on its console, then: penstock host add {quoted}{port} --fingerprint SHA256:...{LISTED}"
+            ),
+        }
+    }
+
+    /// Another server, or the host itself at a new port with a new key: whoever asks knows which.
+    fn on_another_port(&self, host: &HostFile, own: u16) -> Said {
+        let (name, port) = (host.name(), self.question.port);
+        let place = match self.question.address {
+            Some(address) => format!("{address}, port {port},"),
+            None => format!("port {port}"),
+        };
+        let another = match port {
+            22 => "it needs a name of its own: HostKeyAlias in ~/.ssh/config".to_owned(),
+            _ => format!("penstock host add '{}' --fingerprint SHA256:...", self.enrol_as()),
+        };
+        let itself = match name.split_port().1 {
+            // Its port is a part of its name.
+            Some(_) => String::new(),
+            None => format!(
+                "; if it is {name}, moved there with a new key: penstock host add {name} --port {port} --replace \
+                 --fingerprint SHA256:..."
+            ),
+        };
+        Said {
+            message: format!(
+                "{name} is enrolled at port {own}; what answered at {place} showed {key}; nothing was sent",
+                key = self.shown()
+            ),
+            advice: format!(
+                "read the fingerprint on its console; if it is another server: {another}{itself}{LISTED}"
             ),
         }
     }

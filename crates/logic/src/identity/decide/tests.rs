@@ -174,6 +174,7 @@ fn every_row_of_the_table_says_exactly_this() {
             "another server on another port",
             Asked { port: 2202, ..Asked::key("port10", "127.0.0.1", ed25519(13)) },
         ),
+        ("another server on port 22", Asked::key("port10", "127.0.0.1", ed25519(13))),
         ("known host without a pin", Asked::key("twin8", "10.0.9.9", ed25519(12))),
         ("address of two hosts", Asked::key("10.0.9.9", "10.0.9.9", ed25519(12))),
         ("damaged file", Asked::key("cut", "10.0.5.9", ed25519(12))),
