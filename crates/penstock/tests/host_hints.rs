@@ -335,3 +335,25 @@ fn unknown_key_on_another_port_of_a_host_is_told_with_its_own_port_and_who_says_
     assert!(user.said(&["run", "-w", "web1", "echo", "here"]).contains("here"));
     assert!(user.said(&["host", "show", "web1"]).contains(&format!("retired {key}")));
 }
+
+#[test]
+fn port_that_is_given_to_ssh_itself_is_not_blamed_on_ssh_config() {
+    let fleet = Fleet::new();
+    // A gate that leads several ports of one address to several servers: only the port is wrong.
+    let (web2, db1) = (&fleet.web2, &fleet.db1);
+    fleet.says(&[("web2", web2, "")]);
+    let config = fs::read_to_string(fleet.user.home.path().join(".ssh/config")).unwrap();
+    let config =
+        config.replace(&format!("HostName {}\n", web2.address), &format!("HostName {}\n", db1.address));
+    fleet.user.configure(&config);
+    let output = fleet.ssh(&["-p", &db1.port.to_string(), "web2"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("penstock: answered as db1, not web2; nothing was sent\n"), "{said}");
+    let advice = format!(
+        "  ~/.ssh/config:2 says HostName {}, and port {} comes from elsewhere, as from ssh -p: change what is wrong there \
+         when you know where web2 is\n",
+        db1.address, db1.port
+    );
+    assert!(said.contains(&advice), "{said}");
+    nothing_was_sent(db1);
+}

@@ -119,3 +119,21 @@ fn a_command_on_the_way_is_kept_for_the_nearest_host() {
         hops[0].proxy
     );
 }
+
+#[test]
+fn port_is_blamed_beside_the_dns_and_never_left_out() {
+    let advice = |text: &str| {
+        let target = target(text, "web2").unwrap().target;
+        target.advice(Reason::Impostor, "move it".to_owned())
+    };
+    assert!(
+        advice("")
+            .starts_with("the DNS (or /etc/hosts) says where web2 is: change it there, or say HostName")
+    );
+    let both = advice("Host web2\n  Port 2202\n");
+    assert!(both.starts_with("the DNS (or /etc/hosts) says where web2 is, and "), "{both}");
+    assert!(
+        both.ends_with(":2 says Port 2202: change what is wrong there when you know where web2 is"),
+        "{both}"
+    );
+}

@@ -191,13 +191,15 @@ fn warn() -> Result<(), Failure> {
 /// So many hosts are looked up in the configuration for a warning.
 const MOST_RESOLVED: usize = 200;
 
-/// Where the configuration says that a host is, if that is where `ssh` goes: options may say something else.
+/// Where the configuration says that a host is, if that is where `ssh` goes: options may say something else, and of a port
+/// that they say it is told that the configuration does not.
 fn place(name: &str, port: u16, pattern: &str, index: &Index) -> Option<Target> {
     let config = SshConfig::read(&its_files()).ok()?;
     let asked = Asked { host: name.to_owned(), ..Asked::default() };
     let mut target = Target::from_config(&config, &asked).ok()?.target;
     if target.port != port {
-        (target.port, target.said.port) = (port, None);
+        (target.port, target.said.port) =
+            (port, Some(format!("port {port} comes from elsewhere, as from ssh -p")));
     }
     let pattern = pattern.parse::<Name>().ok()?;
     let is_there = pattern.split_port().0.eq_ignore_ascii_case(&target.host);

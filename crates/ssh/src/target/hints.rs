@@ -119,11 +119,16 @@ impl Target {
                 format!("{line}, and {port}: change what is wrong there when you know where {name} is")
             }
             (Some(line), None) => format!("{line}: change it there when you know where {name} is"),
-            (None, _) if is_looked_up => format!(
+            (None, Some(port)) if is_looked_up => format!(
+                "the DNS (or /etc/hosts) says where {} is, and {port}: change what is wrong there when you know where {name} is",
+                self.host
+            ),
+            (None, None) if is_looked_up => format!(
                 "the DNS (or /etc/hosts) says where {} is: change it there, or say HostName for {name} in ~/.ssh/config",
                 self.host
             ),
-            (None, _) => advice,
+            (None, Some(port)) => format!("{port}: change it there if that is wrong; else {advice}"),
+            (None, None) => advice,
         }
     }
 
