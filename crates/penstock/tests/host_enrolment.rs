@@ -299,16 +299,74 @@ fn ssh_that_asks_for_an_unknown_host_enrols_nobody() {
 }
 
 #[test]
-fn retired_host_that_is_added_again_is_told_to_be_in_service() {
+fn retired_host_is_in_service_again_only_if_that_is_said() {
     let (user, web1) = (User::new(), Sshd::start());
     let key = web1.directory.path().join("host.pub").display().to_string();
     user.said(&["host", "add", "web1", "--key", &key]);
     user.said(&["host", "retire", "web1"]);
-    let said = user.said(&["host", "add", "web1", "--key", &key]);
+    let before = fs::read_to_string(user.file("web1")).unwrap();
+    let add = ["host", "add", "web1", "--key", &key];
+    let said = user.refused(&add);
+    assert!(said.starts_with("error: web1 is retired since ") && said.contains("add --revive"), "{said}");
+    assert!(said.contains("penstock host retire web1 --undo"), "{said}");
+    assert_eq!(fs::read_to_string(user.file("web1")).unwrap(), before);
+    // Nor does its key make another host of it.
+    let said = user.refused(&["host", "add", "web9", "--key", &key]);
+    assert!(said.contains(" is the key of web1, which is retired since "), "{said}");
+    assert!(
+        said.contains("(penstock host retire web1 --undo, then penstock host alias web1 web9)"),
+        "{said}"
+    );
+    let said = user.said(&["host", "add", "web1", "--key", &key, "--revive"]);
     assert!(said.starts_with("web1 is in service again: it was retired since "), "{said}");
     assert!(!user.said(&["host", "list"]).contains("retired"));
-    let again = user.said(&["host", "add", "web1", "--key", &key]);
-    assert_eq!(again, "nothing to change\n");
+    assert_eq!(user.said(&add), "nothing to change\n");
+}
+
+#[test]
+fn retired_key_is_pinned_again_only_if_that_is_said() {
+    let user = User::new();
+    let directory = tempfile::tempdir().unwrap();
+    let next = directory.path().join("next");
+    keygen(&next, &["-t", "ecdsa"]);
+    let web1 = Sshd::in_directory(directory, &format!("HostKey {}", next.display()));
+    let (kept, old) = (web1.host_key(), public_line(&next.with_extension("pub")));
+    user.pin("web1", &kept, Some(ip(&web1)));
+    user.pin("web1", &old, None);
+    let fingerprint = old.parse::<PublicKey>().unwrap().fingerprint().to_string();
+    user.said(&["host", "retire", "web1", "--key", &fingerprint]);
+    let before = user.said(&["host", "show", "web1"]);
+    assert!(before.contains(&format!("retired {old} ")), "{before}");
+    user.said(&["host", "add", "web1", "--port", &web1.port.to_string()]);
+    let before = user.said(&["host", "show", "web1"]);
+    // The server still has it, announces it, and proves that it holds it.
+    let identities = user.identities();
+    connect_and_hear(&identities, "web1", &web1, 2);
+    assert!(identities.flush().failed.is_empty());
+    assert_eq!(user.said(&["host", "show", "web1"]), before);
+    // Whoever took it holds it as well: what proves the key proves nothing of that.
+    let file = next.with_extension("pub").display().to_string();
+    for proof in [&["--fingerprint", &fingerprint][..], &["--key", &file], &["--key", &file, "--replace"]] {
+        let said = user.refused(&[&["host", "add", "web1"], proof].concat());
+        let expected = format!("error: {fingerprint} is a key of web1 that is retired since ");
+        assert!(
+            said.starts_with(&expected) && said.ends_with("if web1 has it again, add --revive\n"),
+            "{said}"
+        );
+        assert_eq!(user.said(&["host", "show", "web1"]), before);
+    }
+    let said = user.refused(&["host", "add", "web9", "--key", &file]);
+    assert!(
+        said.contains(&format!("{fingerprint} was the key of web1, where it is retired since ")),
+        "{said}"
+    );
+    let said = user.said(&["host", "add", "web1", "--key", &file, "--revive"]);
+    assert_eq!(said, format!("web1: pinned ecdsa-sha2-nistp256 {fingerprint}\n"));
+    let show = user.said(&["host", "show", "web1"]);
+    assert!(
+        show.contains(&format!("pin     {old} ")) && show.contains(&format!("pin     {kept} ")),
+        "{show}"
+    );
 }
 
 #[test]

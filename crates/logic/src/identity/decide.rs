@@ -258,6 +258,10 @@ impl Case<'_> {
 
     /// A key that is nobody's, from a host we know.
     fn another_key(&self, host: &HostFile) -> Decision {
+        // First: records in the DNS outlive keys.
+        if let Some((_, since)) = host.retired_keys().find(|(key, _)| *key == self.key) {
+            return self.refuse(Reason::KeyRefused, self.retired_key(since));
+        }
         if host.sshfp() == Sshfp::RequireSecure {
             if self.question.sshfp.vouches_for(self.key) {
                 let date = self.question.now.date();
@@ -267,9 +271,6 @@ impl Case<'_> {
             if let SshfpAnswer::Bogus(why) = self.question.sshfp {
                 return self.refuse(Reason::KeyRefused, self.bogus(why));
             }
-        }
-        if let Some((_, since)) = host.retired_keys().find(|(key, _)| *key == self.key) {
-            return self.refuse(Reason::KeyRefused, self.retired_key(since));
         }
         let Some(strongest) = host.pins().max_by_key(|pin| strength(pin.key.algorithm())) else {
             return self.queued();

@@ -47,6 +47,9 @@ pub fn rotate(
             Some("it is revoked".to_owned())
         } else if let Some(other) = other {
             Some(format!("it is a key of {}", other.name()))
+        } else if let Some((_, since)) = host.retired_keys().find(|(retired, _)| *retired == key) {
+            // Somebody took it out of service; that the server still has it says nothing against that.
+            Some(format!("it is retired since {since}"))
         } else if changed.pins().count() >= PINS_KEPT {
             Some(format!("{PINS_KEPT} keys are pinned already"))
         } else if key.algorithm().contains("-cert-v01@") {

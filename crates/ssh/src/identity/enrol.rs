@@ -148,6 +148,8 @@ pub struct Enrolment {
     pub hints: Hints,
     /// What happens with pins of the same type.
     pub others: Others,
+    /// Whether what was retired may be in service again.
+    pub retired: Retired,
     /// Who enrols.
     pub by: Option<String>,
     /// Today.
@@ -176,6 +178,15 @@ pub enum Others {
     Keep,
     /// The host was installed anew: they are retired.
     Retire,
+}
+
+/// What happens with a host, or a key, that somebody took out of service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retired {
+    /// It is refused: whoever kept an old key, or the disk of a host that is gone, has all that the proof asks for.
+    Refuse,
+    /// It is in service again.
+    Revive,
 }
 
 /// What an enrolment came to.
@@ -310,30 +321,31 @@ fn mismatch(name: &Name, shown: &[Shown], claim: &Claim, index: &Index) -> Strin
 /// Pins keys for which the claim speaks.
 ///
 /// # Errors
-/// A key is revoked or another host's, or the host has another one of its type and may keep it.
+/// A key is revoked, another host's or retired, the host is retired, or it has another key of that type and may keep it.
 pub fn enrol(
     store: &Store,
     index: &Index,
     enrolment: &Enrolment,
     keys: &[PublicKey],
 ) -> Result<Enrolled, IdentityError> {
-    let Enrolment { name, claim, hints, others, by, today } = enrolment;
+    let Enrolment { name, claim, hints, others, by, today, .. } = enrolment;
     for key in keys {
         let fingerprint = key.fingerprint();
         if index.is_revoked(key) {
             return Err(IdentityError::Refused(format!("{fingerprint} is revoked: nobody may show it")));
         }
         if let Some(other) = index.owners(key).find(|owner| owner.name() != name) {
-            let other = other.name();
-            return Err(IdentityError::Refused(format!(
-                "{fingerprint} is the key of {other}: either {name} is {other} (penstock host alias {other} {name}), \
-                 or both were cloned and need new keys"
-            )));
+            return Err(IdentityError::Refused(of_another(name, key, other)));
         }
     }
     let mut enrolled = Enrolled::default();
     enrolled.change = store.change(name, |host| {
         let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
+        if enrolment.retired == Retired::Refuse
+            && let Some(why) = out_of_service(&host, keys, *others)
+        {
+            return Err(IdentityError::Refused(why));
+        }
         host.revive();
         let pins: Vec<Pin> = host.pins().cloned().collect();
         for old in pins.iter().filter(|pin| !keys.contains(&pin.key)) {
@@ -371,6 +383,44 @@ pub fn enrol(
     })?;
     store.forget_pending(name.as_str())?;
     Ok(enrolled)
+}
+
+/// What is said of a key that another host has or had.
+fn of_another(name: &Name, key: &PublicKey, other: &HostFile) -> String {
+    let (fingerprint, host) = (key.fingerprint(), other.name());
+    let was = other.retired_keys().find(|(retired, _)| *retired == key).map(|(_, since)| since);
+    let whose = match (was, other.retired()) {
+        (Some(since), _) => format!("was the key of {host}, where it is retired since {since}"),
+        (None, Some(since)) => format!("is the key of {host}, which is retired since {since}"),
+        (None, None) => format!("is the key of {host}"),
+    };
+    let undo = match other.retired() {
+        Some(_) => format!("penstock host retire {host} --undo, then "),
+        None => String::new(),
+    };
+    format!(
+        "{fingerprint} {whose}: either {name} is {host} ({undo}penstock host alias {host} {name}), or both were cloned and \
+         need new keys"
+    )
+}
+
+/// What is said if the host, or one of the keys, is retired.
+fn out_of_service(host: &HostFile, keys: &[PublicKey], others: Others) -> Option<String> {
+    let name = host.name();
+    if let Some(since) = host.retired() {
+        return Some(format!(
+            "{name} is retired since {since}, so nothing was enrolled: if it is in service again, add --revive (with the keys \
+             that are pinned already: penstock host retire {name} --undo)"
+        ));
+    }
+    let (key, since) = host.retired_keys().find(|(key, _)| keys.contains(key))?;
+    let clashes = host.pins().any(|pin| pin.key.algorithm() == key.algorithm() && !keys.contains(&pin.key));
+    let flags = if clashes && others == Others::Keep { "--revive --replace" } else { "--revive" };
+    Some(format!(
+        "{} is a key of {name} that is retired since {since}, so nothing was enrolled: whoever kept it can pose as {name}; if \
+         {name} has it again, add {flags}",
+        key.fingerprint()
+    ))
 }
 
 /// Records hints.

@@ -184,7 +184,7 @@ impl Case<'_> {
             ),
             advice: format!(
                 "if it was restored from a backup, read the fingerprint on its console, then: \
-                 penstock host add {name} --replace --fingerprint SHA256:..."
+                 penstock host add {name} --revive --replace --fingerprint SHA256:..."
             ),
         }
     }

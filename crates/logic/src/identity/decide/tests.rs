@@ -47,7 +47,10 @@ fn index() -> Index {
             ),
         ),
         host("gone4", &format!("{}retired 2026-05-06\n", pin(&ed25519(4)))),
-        host("dns5", &format!("sshfp require-secure\n{}", pin(&ed25519(5)))),
+        host(
+            "dns5",
+            &format!("sshfp require-secure\n{}retired {} 2026-01-02\n", pin(&ed25519(5)), ed25519(35)),
+        ),
         host("ca6", &format!("ca {} principals=ca6,ca6.example.com\n", ed25519(60))),
         host("lost7", "ca @nobody\n"),
         host("twin8", "addr 10.0.9.9\n"),
@@ -184,6 +187,13 @@ fn every_row_of_the_table_says_exactly_this() {
             Asked {
                 sshfp: sshfp(SshfpAnswer::Secure, &ed25519(14)),
                 ..Asked::key("dns5", "10.0.5.6", ed25519(14))
+            },
+        ),
+        (
+            "secure SSHFP of a retired key",
+            Asked {
+                sshfp: sshfp(SshfpAnswer::Secure, &ed25519(35)),
+                ..Asked::key("dns5", "10.0.5.6", ed25519(35))
             },
         ),
         (

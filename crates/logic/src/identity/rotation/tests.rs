@@ -91,3 +91,13 @@ fn endless_announcement_stops_at_a_number() {
     assert_eq!(web1.pins().count(), PINS_KEPT);
     assert_eq!(what.refused.len(), 200 - PINS_KEPT);
 }
+
+#[test]
+fn key_that_is_retired_is_not_pinned_again_because_the_server_still_has_it() {
+    let mut web1 = host("web1", &[1, 2], "console");
+    web1.retire_key(&ed25519(2), day("2026-10-01"));
+    let announced = [ed25519(1), ed25519(2)];
+    let (same, what) = rotate(&web1, &ed25519(1), &announced, &Index::default(), day("2026-11-01")).unwrap();
+    assert_eq!(same, web1);
+    assert_eq!(what.refused, [(ed25519(2), "it is retired since 2026-10-01".to_owned())]);
+}

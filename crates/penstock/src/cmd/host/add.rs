@@ -10,7 +10,7 @@ use logic::identity::{
 };
 use logic::ssh::config::Asked;
 use logic::ssh::key::PublicKey;
-use ssh::identity::enrol::{Claim, Enrolment, FindError, Hints, Others, enrol, find_keys, record};
+use ssh::identity::enrol::{Claim, Enrolment, FindError, Hints, Others, Retired, enrol, find_keys, record};
 use ssh::identity::{Change, Identities, Store, now};
 use ssh::{ConfigFiles, Proxy, SshConfig, Target};
 
@@ -55,6 +55,9 @@ pub struct Arguments {
     /// The host was installed anew: its other keys are retired
     #[arg(long)]
     replace: bool,
+    /// The host, or that key of it, was retired, and is in service again
+    #[arg(long, requires = "proof")]
+    revive: bool,
     /// One more name of it
     #[arg(long = "alias", value_name = "NAME")]
     aliases: Vec<Name>,
@@ -178,7 +181,8 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     }
     let others = if arguments.replace { Others::Retire } else { Others::Keep };
     let by = std::env::var("USER").ok().filter(|user| user.bytes().all(|byte| byte.is_ascii_alphanumeric()));
-    let enrolment = Enrolment { name: name.clone(), claim, hints, others, by, today: now().date() };
+    let retired = if arguments.revive { Retired::Revive } else { Retired::Refuse };
+    let enrolment = Enrolment { name: name.clone(), claim, hints, others, retired, by, today: now().date() };
     let enrolled = enrol(store, index, &enrolment, &found.keys).map_err(failure)?;
     if arguments.sshfp {
         let allow = |host: Option<HostFile>| {
@@ -202,7 +206,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     for key in &enrolled.retired {
         text.push_str(&format!("{name}: retired {} {}\n", key.algorithm(), key.fingerprint()));
     }
-    // A proof puts a retired host in service again, and nobody wants that unsaid.
+    // Nobody wants that unsaid.
     if let Some(since) = host.and_then(HostFile::retired) {
         text.push_str(&format!("{name} is in service again: it was retired since {since}\n"));
     }
