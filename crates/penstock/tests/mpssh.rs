@@ -216,3 +216,31 @@ fn runs_are_on_record_and_what_our_client_did_can_be_done_again() {
     assert!(again.stderr.contains(": uptime\n  on 1 host: 127.0.0.1\n"), "{again:?}");
     assert!(again.stdout.starts_with("127.0.0.1 =: refused"), "{again:?}");
 }
+
+#[test]
+fn host_that_nobody_knows_is_told_with_what_to_type_and_the_output_stays_that_of_mpssh() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let home = fleet.home.path();
+    fs::create_dir(home.join(".ssh")).unwrap();
+    fs::copy(home.join("ssh_config"), home.join(".ssh/config")).unwrap();
+    fs::write(home.join("list"), "h1\nh2\n").unwrap();
+    fs::remove_dir_all(home.join("config/penstock/hosts")).unwrap();
+    let mut line = Command::new(BINARY);
+    clear_environment(&mut line);
+    line.args(["run", "--mpssh", "-H", "-d", "0", "-u", &sshd.user, "-f", "list", "true"]);
+    line.current_dir(home).stdin(Stdio::null()).env("HOME", home);
+    line.env("XDG_CONFIG_HOME", home.join("config")).env("XDG_STATE_HOME", home.join("state"));
+    let told = told(run_to_end(&mut line, secs(60)));
+    assert_eq!(told.code, Some(0), "{told:?}");
+    for shown in told.stdout.lines() {
+        let is_mpssh = ["h1 => ", "h2 => ", "h1 =: SSH exit code 255 (", "h2 =: SSH exit code 255 ("];
+        assert!(is_mpssh.iter().any(|start| shown.starts_with(start)), "{told:?}");
+    }
+    let expected = format!(
+        "unknown-host (2): h[1-2]\n  read the fingerprint on its console, then: penstock host add h1 --port {} --fingerprint \
+         SHA256:... (penstock host pending lists all that wait)\n",
+        sshd.port
+    );
+    assert_eq!(told.stderr, expected);
+}

@@ -5,8 +5,9 @@
 
 use super::ending::Ending;
 use super::line::whole_characters;
+use super::nodeset;
 use super::openssh::{self, Unstarted};
-use super::verdict::title;
+use super::verdict::{groups, title};
 
 /// How it was called.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -279,6 +280,28 @@ impl Tally {
         let hosts = ok + not_ok + ssh_failed;
         format!("\n  Done. {hosts} hosts processed (ok/non-ok/ssh-failed = {ok}/{not_ok}/{ssh_failed}).\n")
     }
+}
+
+/// What to do about hosts that failed, for standard error: mpssh has no words for it, and what it prints on standard output is
+/// read by scripts. Why each failed stands there. Empty where we know nothing that helps.
+#[must_use]
+pub fn advice<'a>(endings: impl IntoIterator<Item = (&'a str, &'a Ending)>) -> String {
+    let mut text = String::new();
+    for group in groups(endings) {
+        let hosts = nodeset::fold(group.hosts.iter().map(String::as_str));
+        let mut told: Vec<&str> = Vec::new();
+        for advice in group.advice.iter().chain(group.others.iter().filter_map(|cause| cause.advice.as_ref()))
+        {
+            if told.is_empty() {
+                text.push_str(&format!("{} ({}): {hosts}\n", group.title, group.hosts.len()));
+            }
+            if !told.contains(&advice.as_str()) {
+                text.push_str(&format!("  {advice}\n"));
+                told.push(advice);
+            }
+        }
+    }
+    text
 }
 
 /// What the header tells.

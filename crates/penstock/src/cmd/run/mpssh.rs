@@ -15,13 +15,13 @@ use fleet::run::stop::{Brake, Stop, Why};
 use fleet::run::terminal::Terminal;
 use fleet::run::view::mpssh::Mpssh;
 use fleet::run::{Job, Limits, Order, Parallel, Plan};
-use logic::fleet::mpssh::{Header, Settings, Tally, Told, Unprintable};
+use logic::fleet::mpssh::{Header, Settings, Tally, Told, Unprintable, advice};
 use ssh::SshConfig;
 
 use super::course::RESERVE;
 use super::engines::{self, Ready};
 use super::{EngineName, again, show};
-use crate::output::{Failure, complain, plain, print};
+use crate::output::{Failure, complain, plain, plain_lines, print};
 
 /// Executes an SSH command on many hosts, with the options and the output of mpssh-py
 #[derive(Debug, Parser)]
@@ -99,7 +99,8 @@ Exit codes: 0 whatever the hosts said; 1 Ctrl-C, or it could not be done; 2 wron
 
 What is not as in mpssh-py:
   Without -S and -O our own client connects. It knows hosts by `penstock host`, asks nothing, and \
-gives each step of a connection 10 s. Where it fails, a `=>` line says why, before `SSH exit code 255 (possible SSH failure)`.
+gives each step of a connection 10 s. Where it fails, a `=>` line says why, before `SSH exit code 255 (possible SSH failure)`; \
+what helps is said on standard error at the end.
   -S and -O run a program per host with mpssh's arguments, but without a terminal to ask on.
   Lines are wrapped between characters of UTF-8, never within one, and a slow line is not cut where \
 it paused. On a terminal, what is no harmless text is shown as <9B>. Non-printable characters are counted per stream, \
@@ -259,13 +260,18 @@ impl Arguments {
             steps: None,
             journal,
         };
-        let outcome = fleet::run::run(plan, Arc::new(Board::new(names)), brake.clone(), out).await;
+        let board = Arc::new(Board::new(names.clone()));
+        let outcome = fleet::run::run(plan, board, brake.clone(), out).await;
         // Moves and rotations of keys that were seen on the way.
         for error in identities.map(|identities| identities.flush().failed).unwrap_or_default() {
             complain(&format!("note: {}\n", plain(&error.to_string())));
         }
         match brake.now() {
-            Stop::No => Ok(Tally::of(&outcome.endings)),
+            Stop::No => {
+                let endings = names.iter().map(String::as_str).zip(&outcome.endings);
+                complain(&plain_lines(&advice(endings)));
+                Ok(Tally::of(&outcome.endings))
+            }
             Stop::Gently(Why::ReaderGone) | Stop::AtOnce(Why::ReaderGone) => Err(Failure::OutputClosed),
             Stop::Gently(_) | Stop::AtOnce(_) => Err(Failure::Status(1)),
         }
