@@ -1,6 +1,8 @@
 //! `penstock ssh explain` against real OpenSSH servers: each way not to get in, and what is said about it.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../ssh/tests/support/agent.rs"]
+mod agent;
 mod support;
 
 use std::fs;
@@ -144,4 +146,57 @@ fn an_unknown_host_gets_no_key_shown() {
     let (output, said) = me.explain(&sshd, &identity(&sshd.client_key), &[]);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("refused: ") && !said.contains("log in "), "{said}");
+}
+
+/// An agent that passes everything on to a real one, and spoils every signature.
+fn spoiled(real: PathBuf, socket: &Path) {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let message = |from: &mut UnixStream| {
+        let mut length = [0; 4];
+        from.read_exact(&mut length).ok()?;
+        let mut body = vec![0; u32::from_be_bytes(length) as usize];
+        from.read_exact(&mut body).ok().map(|()| (length, body))
+    };
+    let listener = UnixListener::bind(socket).unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut real) = (client.unwrap(), UnixStream::connect(&real).unwrap());
+            std::thread::spawn(move || {
+                while let Some((length, body)) = message(&mut client) {
+                    real.write_all(&[&length[..], &body].concat()).unwrap();
+                    let (length, mut answer) = message(&mut real).unwrap();
+                    if answer[0] == SIGN_RESPONSE {
+                        *answer.last_mut().unwrap() ^= 1;
+                    }
+                    client.write_all(&[&length[..], &answer].concat()).unwrap();
+                }
+            });
+        }
+    });
+}
+
+/// draft-ietf-sshm-ssh-agent section 6.1.
+const SIGN_RESPONSE: u8 = 14;
+
+#[test]
+fn agent_that_signs_wrongly_is_blamed_and_not_the_server() {
+    let sshd = Sshd::start();
+    let me = Me::knowing(&sshd);
+    let real = agent::RunningAgent::start();
+    real.load(&sshd.client_key);
+    let socket = me.home.path().join("spoiled");
+    spoiled(real.socket(), &socket);
+    let said = |socket: &Path| {
+        let lines = format!(" IdentityAgent {}\n IdentityFile none\n", socket.display());
+        me.explain(&sshd, &lines, &[])
+    };
+    let (output, told) = said(&real.socket());
+    assert!(output.status.success(), "{told}");
+    let (output, told) = said(&socket);
+    assert!(!output.status.success(), "{told}");
+    assert!(told.contains("the agent made a wrong signature with this key"), "{told}");
+    assert!(told.contains("the fault is the agent's, not the server's"), "{told}");
+    assert!(!told.contains("refused after we signed"), "{told}");
+    assert_eq!(sshd.log().matches("Failed publickey").count(), 0, "{}", sshd.log());
 }

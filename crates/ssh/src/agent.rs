@@ -1,6 +1,7 @@
 //! A client of ssh-agent (draft-ietf-sshm-ssh-agent). A few connections serve all hosts; what a person must touch or
 //! confirm is asked one at a time.
 
+mod signature;
 mod wire;
 
 use std::collections::HashMap;
@@ -94,6 +95,9 @@ pub enum AgentFault {
     /// It did not sign, after a while in which a person may have been asked.
     #[error("the agent did not sign with this key: it was not confirmed, or not touched in time")]
     Declined,
+    /// What it gave is no signature of this key over what was to be signed.
+    #[error("the agent made a wrong signature with this key")]
+    WrongSignature,
     /// It signed with SHA-1 though asked not to.
     #[error("the agent signs only with {0}, which servers refuse")]
     OtherAlgorithm(String),
@@ -116,6 +120,9 @@ impl AgentFault {
                     .to_owned()
             }
             Self::Declined => "confirm in time, or touch the security key when it blinks".to_owned(),
+            Self::WrongSignature => {
+                "the fault is the agent's, not the server's: start it anew, or use the key file without it".to_owned()
+            }
             Self::OtherAlgorithm(_) => "update the agent, or use an Ed25519 key".to_owned(),
         }
     }
@@ -257,7 +264,13 @@ impl Agent {
         let message = wire::sign_request(request.key.blob(), request.data, request.algorithm);
         let answer = self.exchange(&message, binding, self.limits.sign).await?;
         match wire::Answer::of(&answer) {
-            wire::Answer::Signature(Ok((algorithm, blob))) if algorithm == request.algorithm => Ok(blob),
+            wire::Answer::Signature(Ok((algorithm, blob))) if algorithm == request.algorithm => {
+                // The server would only say that it refuses.
+                if signature::is_wrong(request.key, request.data, &blob) {
+                    return Err(AgentFault::WrongSignature);
+                }
+                Ok(blob)
+            }
             wire::Answer::Signature(Ok((algorithm, _))) => {
                 Err(AgentFault::OtherAlgorithm(harmless(&algorithm, 64)))
             }

@@ -150,14 +150,14 @@ fn touched() -> PublicKey {
     PublicKey::from_blob(&blob).unwrap()
 }
 
-/// An agent whose signatures need a person: counts how many are asked at once.
-fn slow(name: &'static str, now: Arc<AtomicUsize>, most: Arc<AtomicUsize>) -> (tempfile::TempDir, PathBuf) {
+/// An agent whose signatures need a person: counts how many are asked at once. Gives always the same signature.
+fn slow(signature: Vec<u8>, now: Arc<AtomicUsize>, most: Arc<AtomicUsize>) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("agent");
     let listener = UnixListener::bind(&socket).unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+            let (now, most, signature) = (Arc::clone(&now), Arc::clone(&most), signature.clone());
             tokio::spawn(async move {
                 while let Ok(length) = stream.read_u32().await {
                     let mut request = vec![0; length as usize];
@@ -165,8 +165,7 @@ fn slow(name: &'static str, now: Arc<AtomicUsize>, most: Arc<AtomicUsize>) -> (t
                     most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     now.fetch_sub(1, Ordering::SeqCst);
-                    let signature = framed(&[framed(name.as_bytes()), framed(&[1; 64])].concat());
-                    stream.write_all(&framed(&[&[14][..], &signature].concat())).await.unwrap();
+                    stream.write_all(&framed(&[&[14][..], &framed(&signature)].concat())).await.unwrap();
                 }
             });
         }
@@ -174,11 +173,12 @@ fn slow(name: &'static str, now: Arc<AtomicUsize>, most: Arc<AtomicUsize>) -> (t
     (directory, socket)
 }
 
-async fn most_at_once(key: PublicKey, limits: AgentLimits) -> usize {
+/// A key, its algorithm, and its signature over [`DATA`].
+type Signed = (PublicKey, &'static str, Vec<u8>);
+
+async fn most_at_once((key, name, signature): Signed, limits: AgentLimits) -> usize {
     let most = Arc::new(AtomicUsize::new(0));
-    let name: &'static str =
-        if key.algorithm().starts_with("sk-") { "sk-ssh-ed25519@openssh.com" } else { "ssh-ed25519" };
-    let (_directory, socket) = slow(name, Arc::default(), Arc::clone(&most));
+    let (_directory, socket) = slow(signature, Arc::default(), Arc::clone(&most));
     let agent = Arc::new(Agent::new(socket, limits));
     let signing: Vec<_> = (0..20)
         .map(|_| {
@@ -194,9 +194,14 @@ async fn most_at_once(key: PublicKey, limits: AgentLimits) -> usize {
 
 #[tokio::test]
 async fn a_person_is_asked_for_one_touch_or_confirmation_at_a_time() {
-    let plain: PublicKey =
-        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJKRYUVfuEFUGyOJ4Ub4j8kXhVwPkN7SrvI9QeYwHyEq".parse().unwrap();
-    assert_eq!(most_at_once(touched(), limits()).await, 1, "a key that is touched");
+    use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+    let pair = Ed25519KeyPair::generate().unwrap();
+    let signed = |name: &str, signature: &[u8]| [framed(name.as_bytes()), framed(signature)].concat();
+    let key = PublicKey::from_blob(&signed("ssh-ed25519", pair.public_key().as_ref())).unwrap();
+    let plain: Signed = (key, "ssh-ed25519", signed("ssh-ed25519", pair.sign(DATA).as_ref()));
+    let name = "sk-ssh-ed25519@openssh.com";
+    let touched: Signed = (touched(), name, signed(name, &[1; 64]));
+    assert_eq!(most_at_once(touched, limits()).await, 1, "a key that is touched");
     let person = AgentLimits { person: Duration::from_millis(5), ..limits() };
     assert_eq!(most_at_once(plain.clone(), person).await, 1, "a key that somebody confirms");
     let never = AgentLimits { person: Duration::from_secs(600), ..limits() };
@@ -218,4 +223,54 @@ async fn somebody_who_said_no_is_not_asked_again_for_the_next_host() {
         assert_eq!(sign(&agent, &touched(), "sk-ssh-ed25519@openssh.com").await, Err(AgentFault::Declined));
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn wrong_signature_is_the_fault_of_the_agent_and_not_left_to_the_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = RunningAgent::start();
+    for (kind, bits) in [
+        ("ed25519", "256"),
+        ("ecdsa", "256"),
+        ("ecdsa", "384"),
+        ("ecdsa", "521"),
+        ("rsa", "2048"),
+        ("rsa", "3001"),
+    ] {
+        let path = directory.path().join(format!("{kind}{bits}"));
+        let made = std::process::Command::new("ssh-keygen")
+            .args(["-q", "-N", "", "-t", kind, "-b", bits, "-f"])
+            .arg(&path)
+            .output();
+        assert!(made.unwrap().status.success());
+        running.load(&path);
+    }
+    let agent = Agent::new(running.socket(), limits());
+    let held = agent.list().await.unwrap();
+    assert_eq!(held.len(), 6);
+    for held in held.iter() {
+        let algorithms: &[&str] = match held.key.algorithm() {
+            "ssh-rsa" => &["rsa-sha2-256", "rsa-sha2-512"],
+            other => &[other],
+        };
+        for algorithm in algorithms {
+            // Numbers of a signature are one byte shorter or longer now and then.
+            for at in 0..20_u8 {
+                let request = SignRequest { key: &held.key, algorithm, data: &[at], binding: None };
+                let right = agent.sign(request).await.unwrap();
+                let mut wrong = right.clone();
+                *wrong.last_mut().unwrap() ^= 1;
+                let cut = right[..right.len() - 1].to_vec();
+                for (blob, is_wrong) in [(right, false), (wrong, true), (cut, true)] {
+                    assert_eq!(
+                        signature::is_wrong(&held.key, &[at], &blob),
+                        is_wrong,
+                        "{algorithm} {blob:?}"
+                    );
+                }
+            }
+            let of_data = sign(&agent, &held.key, algorithm).await.unwrap();
+            assert!(signature::is_wrong(&held.key, b"something else", &of_data), "{algorithm}");
+        }
+    }
 }

@@ -99,7 +99,7 @@ fn signature(rest: &[u8]) -> Result<(String, Vec<u8>), &'static str> {
 }
 
 /// A string of RFC 4251 section 5, and what follows it.
-fn take(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn take(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)
 }
