@@ -122,11 +122,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         ));
     }
     if arguments.again.last {
-        return again::show(arguments);
+        return again::show(arguments.again.id.as_deref(), &arguments.show);
     }
-    if arguments.again.id.is_some() && arguments.again.again.is_none() {
-        return Err(Failure::usage("--id names a run for --again or --last"));
-    }
+    again::check_id(arguments.again.id.as_deref(), arguments.again.again.as_deref())?;
     if arguments.stdin && arguments.hosts.hosts.iter().any(|file| file.as_os_str() == "-") {
         return Err(Failure::usage(
             "--hosts - reads standard input to its end, so nothing is left of it for --stdin\n  hint: name the hosts in a file, or with -w",

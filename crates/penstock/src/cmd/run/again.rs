@@ -105,10 +105,18 @@ pub fn begin(about: &Value, names: &[String]) -> Option<Journal> {
         .ok()
 }
 
-/// Shows the last run, or the one that is asked for.
-pub fn show(arguments: &super::Arguments) -> Result<(), Failure> {
-    let record = find(arguments.again.id.as_deref())?;
-    if arguments.show.json {
+/// A run that is named, and not what to do with it, is a slip.
+pub fn check_id(id: Option<&str>, again: Option<&str>) -> Result<(), Failure> {
+    match (id, again) {
+        (Some(_), None) => Err(Failure::usage("--id names a run for --again or --last")),
+        _ => Ok(()),
+    }
+}
+
+/// Shows the last run, or the one that is asked for, as `shown` says.
+pub fn show(id: Option<&str>, shown: &super::show::Arguments) -> Result<(), Failure> {
+    let record = find(id)?;
+    if shown.json {
         return print(&format!("{}\n", as_json(&record)));
     }
     let mut text = format!("{}  {}\n", record.id, told(&record.order));
@@ -202,6 +210,7 @@ pub fn recall(
 ) -> Result<(Record, Vec<String>), Failure> {
     let record = find(id)?;
     let (called, option) = (called(id), id.map(|id| format!(" --id {id}")).unwrap_or_default());
+    let look = format!("penstock {command} --last{option}");
     let made_by = made_by(&record.order);
     if made_by != command {
         return Err(Failure::usage(format!(
@@ -210,14 +219,14 @@ pub fn recall(
     }
     if record.pulse == Pulse::Running {
         return Err(Failure::usage(format!(
-            "{called} still goes on: what never started may start yet\n  hint: penstock run --last{option}"
+            "{called} still goes on: what never started may start yet\n  hint: {look}"
         )));
     }
-    let names = choose(&record, which)?;
+    let absent = |name: &str| Failure::usage(format!("{name} was not in {called}\n  hint: {look}"));
+    let names = choose(&record, which, absent)?;
     let left_out = left_out(&record, which);
     if names.is_empty() {
-        let hint =
-            if left_out.is_empty() { format!("penstock run --last{option}") } else { LEFT_OUT.to_owned() };
+        let hint = if left_out.is_empty() { look.as_str() } else { LEFT_OUT };
         return Err(Failure::usage(format!("no host of {called} is {which}\n  hint: {hint}")));
     }
     if !is_quiet {
@@ -307,7 +316,8 @@ pub fn take_over_course(
     }
 }
 
-fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
+/// The hosts of a record that are meant; `absent` says that one is not in it.
+fn choose(record: &Record, which: &str, absent: impl Fn(&str) -> Failure) -> Result<Vec<String>, Failure> {
     let pick = |wanted: &dyn Fn(&Standing) -> bool| {
         let chosen = record.hosts.iter().filter(|(_, standing)| wanted(standing));
         // mpssh takes a host twice.
@@ -326,11 +336,7 @@ fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
     let asked = super::hosts::Arguments { set: vec![which.to_owned()], ..Default::default() }.names()?;
     for name in &asked {
         match record.hosts.iter().find(|(known, _)| known == name) {
-            None => {
-                return Err(Failure::usage(format!(
-                    "{name} was not in the last run\n  hint: penstock run --last"
-                )));
-            }
+            None => return Err(absent(name)),
             // A file that is copied twice is the same file.
             Some((_, Standing::Unknown(how))) if made_by(&record.order) == "run" => {
                 return Err(Failure::usage(format!(
