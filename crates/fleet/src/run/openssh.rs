@@ -281,6 +281,14 @@ impl Running {
         (!early.is_empty()).then(|| early.into())
     }
 
+    /// Says so if the command itself ended while something that it started holds its output open: `ssh` waits for that, and has
+    /// the status in its log as soon as the server tells it, but not which one.
+    pub(super) fn ended_itself(&mut self) -> Option<&'static str> {
+        self.read_log();
+        let ended = self.kind == Kind::Ssh && self.told.remote() == Remote::Ended;
+        ended.then_some("ssh does not tell how")
+    }
+
     /// Ends `ssh`, which cannot send signals, and says how far it had got and what is known of the command then.
     pub(super) fn end(mut self) -> Seen {
         let _ = self.child.kill();

@@ -29,7 +29,7 @@ impl Turn<'_> {
                 (Reason::Local, format!("its input could not be read from our temporary file: {error}"))
             }
         };
-        let mut outcome = match held_open(&running) {
+        let mut outcome = match held_open(&mut running) {
             // The server has forgotten its process group, and its leash is gone.
             Some(outcome) => outcome,
             None => self.ask(&mut running, phase).await,
@@ -267,6 +267,6 @@ impl Outcome {
 }
 
 /// A command that has ended while its output is held open.
-fn held_open(running: &Running) -> Option<Outcome> {
-    running.ended_itself().map(|ending| Outcome::Open(verdict::title(ending)))
+fn held_open(running: &mut Running) -> Option<Outcome> {
+    running.ended_itself().map(Outcome::Open)
 }
