@@ -635,9 +635,10 @@ fn output_that_a_time_limit_cuts_is_said_with_what_there_was() {
             let (said, end) = told.stdout.split_once("h1 =: ").unwrap();
             let said: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("h1 -> ")).collect();
             let cut = end
-                .split("its output is cut after ")
+                .split("its output is cut after the first ")
                 .nth(1)
                 .unwrap_or_else(|| panic!("{engine} {leash:?}: {end}"));
+            assert!(cut.contains(" bytes (of both streams) that came"), "{cut}");
             let cut: usize = cut.split(' ').next().unwrap().parse().unwrap();
             let shown = said.join("\n").len();
             assert!(cut == shown || cut == shown + 1, "{cut} {shown}: {end}");

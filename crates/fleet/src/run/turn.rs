@@ -84,7 +84,8 @@ struct Turn<'a> {
     since: Option<tokio::time::Instant>,
     /// Whether that was closed before it was clear that nothing waits there.
     gave_up: bool,
-    /// Bytes of output that went on to the output thread, and bytes that came but did not.
+    /// Bytes of output, of both streams and without the mark, that went on to the output thread in the order in which they came;
+    /// and bytes that came but did not.
     passed: u64,
     dropped: u64,
 }
@@ -271,11 +272,12 @@ impl Turn<'_> {
         let rest = mark.give_up();
         if !rest.is_empty() {
             let mut stop = self.stop.clone();
+            let size = rest.len() as u64;
             tokio::select! {
                 biased;
                 // However slowly somebody reads: until we are told to stop nothing is lost.
-                () = self.shared.out.output(self.host, Stream::Stdout, Bytes::from(rest)) => {}
-                _ = stopped(&mut stop) => {}
+                () = self.shared.out.output(self.host, Stream::Stdout, Bytes::from(rest)) => self.passed += size,
+                _ = stopped(&mut stop) => self.dropped += size,
             }
         }
     }

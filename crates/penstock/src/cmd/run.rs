@@ -103,8 +103,9 @@ of systemd) is ended neither then nor by Ctrl-C or --timeout. Hosts where someth
 forced command, an appliance) want --no-leash.
 
 As with ssh, a command has ended when its output has: what it leaves running with its standard output or error open is waited \
-for (give that `>/dev/null 2>&1`). Only --timeout and Ctrl-C cut it off, and say so; with \
---engine openssh without the status of the command, which `ssh` tells when all is over.";
+for (give that `>/dev/null 2>&1`). Only --timeout and Ctrl-C cut it off, and say so; with --engine openssh without the status of \
+the command, which `ssh` tells when all is over. The bytes that are counted then are those that had come from the host, of both \
+streams together: what is shown of them has another form.";
 
 /// Which of two engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
