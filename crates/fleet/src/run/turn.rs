@@ -119,11 +119,19 @@ impl Shared {
             }
             way = self.engine.connect(&self.hosts[host], &on_phase) => way?,
         };
-        if let Some(journal) = &self.journal
-            && let Err(error) = journal.sent(host)
-        {
-            let detail = format!("not sent, since the record of this run cannot be written: {error}");
-            return Err(Failure::never_started(Phase::Start, Reason::Local, detail));
+        if let Some(journal) = &self.journal {
+            let recorded = tokio::select! {
+                biased;
+                // The record may say that it was sent; that it ended as never started comes after that.
+                stop = stopped(stop) => {
+                    return Err(Failure::never_started(Phase::Start, Reason::Stopped, why(stop).to_owned()));
+                }
+                recorded = journal.sent(host) => recorded,
+            };
+            if let Err(error) = recorded {
+                let detail = format!("not sent, since the record of this run cannot be written: {error}");
+                return Err(Failure::never_started(Phase::Start, Reason::Local, detail));
+            }
         }
         if let Way::Native(_) = way {
             on_phase(Phase::Start);

@@ -52,7 +52,9 @@ impl Turn<'_> {
             detail.push_str(&format!("; its output is cut after the first {} that came", self.counted()));
         } else if matches!(outcome, Outcome::Late | Outcome::Left | Outcome::Unsent | Outcome::LetGo(_)) {
             let counted = self.counted();
-            detail.push_str(&format!("; what it said after the first {counted} that came, if anything, is lost"));
+            detail.push_str(&format!(
+                "; what it said after the first {counted} that came, if anything, is lost"
+            ));
         }
         Ending::Failed(self.failure(at, reason, remote, detail))
     }
