@@ -204,7 +204,7 @@ impl Fleet {
             None => (self.hosts.names()?, Value::Null),
             Some(which) => {
                 let (record, names) =
-                    again::recall(command, self.id.as_deref(), which, &self.pace, self.quiet)?;
+                    again::recall(command, self.id.as_deref(), which, &self.pace, self.show().talk())?;
                 again::take_over_course(&mut self.pace, &mut self.engine, &record.order);
                 let then = &record.order[command];
                 let sources = then["sources"].as_array().into_iter().flatten().chain([&then["to"]]);

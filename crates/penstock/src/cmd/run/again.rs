@@ -11,6 +11,7 @@ use logic::fleet::nodeset;
 use serde_json::{Value, json};
 
 use super::EngineName;
+use super::show::Talk;
 use crate::output::{Failure, complain, plain_lines, print};
 
 /// Runs on record.
@@ -180,8 +181,8 @@ fn word(standing: &Standing) -> &'static str {
 /// Fills in what `--again` takes over from the last run and gives its hosts, or nothing without `--again`.
 pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>, Failure> {
     let Some(which) = arguments.again.again.clone() else { return Ok(None) };
-    let (id, is_quiet) = (arguments.again.id.as_deref(), arguments.show.is_quiet());
-    let (record, names) = recall("run", id, &which, &arguments.pace, is_quiet)?;
+    let (id, talk) = (arguments.again.id.as_deref(), arguments.show.talk());
+    let (record, names) = recall("run", id, &which, &arguments.pace, talk)?;
     let order = &record.order;
     if order["stdin"] == true {
         return Err(Failure::usage(
@@ -206,7 +207,7 @@ pub fn recall(
     id: Option<&str>,
     which: &str,
     pace: &super::pace::Arguments,
-    is_quiet: bool,
+    talk: Talk,
 ) -> Result<(Record, Vec<String>), Failure> {
     let record = find(id)?;
     let (called, option) = (called(id), id.map(|id| format!(" --id {id}")).unwrap_or_default());
@@ -229,7 +230,7 @@ pub fn recall(
         let hint = if left_out.is_empty() { look.as_str() } else { LEFT_OUT };
         return Err(Failure::usage(format!("no host of {called} is {which}\n  hint: {hint}")));
     }
-    if !is_quiet {
+    if talk == Talk::Usual {
         let (count, hosts) = (names.len(), nodeset::fold(names.iter().map(String::as_str)));
         let plural = if count == 1 { "host" } else { "hosts" };
         let mut text =
