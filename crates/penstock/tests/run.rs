@@ -34,7 +34,7 @@ fn started(sleep: &str, count: usize) {
 
 #[track_caller]
 fn gone(sleep: &str) {
-    eventually("nothing is left running", secs(10), || (running(sleep) == 0).then_some(()));
+    eventually("nothing is left running", secs(30), || (running(sleep) == 0).then_some(()));
 }
 
 fn signal(child: &Child, signal: Signal) {
@@ -202,7 +202,7 @@ fn reader_that_leaves_ends_the_run_and_the_commands() {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.next().unwrap().unwrap().ends_with(&word));
         drop(lines);
-        let status = eventually("the end of the run", secs(20), || child.try_wait().unwrap());
+        let status = eventually("the end of the run", secs(60), || child.try_wait().unwrap());
         assert_eq!(status.code(), Some(141));
         gone(&loud);
     }
@@ -493,7 +493,7 @@ fn again_is_done_as_it_was_the_first_time() {
         let head: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         (journals.len(), head["order"].clone(), told)
     };
-    let options = "--waves 1,50%,all --stop-if failed>90% --pause=0.01 --timeout 1.5 --connect-timeout 7 -p 3 --delay 2";
+    let options = "--waves 1,50%,all --stop-if failed>90% --pause=0.01 --timeout 61.5 --connect-timeout 17 -p 3 --delay 2";
     for engine in [["--engine", "openssh"], ["-S", "/bin/false"]] {
         let mut arguments: Vec<&str> = options.split(' ').collect();
         arguments.extend(engine);
@@ -619,17 +619,20 @@ fn standard_input_that_cannot_be_read_or_kept_ends_the_run_and_is_never_taken_fo
 #[test]
 fn output_that_a_time_limit_cuts_is_said_with_what_there_was() {
     let sshd = Sshd::start();
-    let fleet = Fleet::of(&sshd);
     for engine in ENGINES {
         for leash in [None, Some("--no-leash")] {
+            // With a journal of its own.
+            let fleet = Fleet::of(&sshd);
             let loud = format!("yes {}", unique());
-            let mut arguments = vec!["--engine", engine, "-w", "h1", "--timeout", "1"];
+            let mut arguments = vec!["--engine", engine, "-w", "h1", "--timeout", "3"];
             arguments.extend(leash);
             arguments.push(&loud);
             let mut command = fleet.command(&arguments);
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            started(&loud, 1);
             // Nobody has read anything so far.
+            eventually("the end of the host is on record", secs(60), || {
+                fleet.recorded(0)["ended"].as_str().map(|_| ())
+            });
             gone(&loud);
             let told = told(child.wait_with_output().unwrap());
             let (said, end) = told.stdout.split_once("h1 =: ").unwrap();
