@@ -191,6 +191,34 @@ fn killed_client_leaves_nothing_running_and_its_journal_says_who_was() {
 }
 
 #[test]
+fn command_of_a_killed_client_ends_though_its_leash_came_late() {
+    let place = tempfile::tempdir().unwrap();
+    let gate = place.path().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // A host on which the watcher of the leash starts when somebody writes to the gate.
+    let slow = place.path().join("sh");
+    let wait = format!("read -r word <{}", gate.display());
+    let script = format!("#!/bin/sh\nif [ \"$3\" = penstock-leash ]; then {wait}; fi\nexec /bin/sh \"$@\"\n");
+    fs::write(&slow, script).unwrap();
+    fs::set_permissions(&slow, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let sshd = Sshd::with(&format!("SetEnv PATH={}:/usr/bin:/bin", place.path().display()));
+    let fleet = Fleet::of(&sshd);
+    for input in [&[][..], &["--stdin"]] {
+        let sleep = format!("sleep {}", unique());
+        let mut command = fleet.command(&[&["-w", "h1"], input, &[&*sleep]].concat());
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        started(&sleep, 1);
+        signal(&child, Signal::SIGKILL);
+        child.wait().unwrap();
+        let sessions = || support::sshd::children_of(sshd.pid()).is_empty().then_some(());
+        eventually("the server sees that the connection is gone", secs(30), sessions);
+        fs::write(&gate, "now\n").unwrap();
+        gone(&sleep);
+    }
+}
+
+#[test]
 fn reader_that_leaves_ends_the_run_and_the_commands() {
     let sshd = Sshd::start();
     let fleet = Fleet::of(&sshd);
