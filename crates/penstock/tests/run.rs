@@ -191,6 +191,25 @@ fn killed_client_leaves_nothing_running_and_its_journal_says_who_was() {
 }
 
 #[test]
+fn ssh_that_does_not_obey_at_once_does_not_outlive_a_killed_client() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let program = fleet.home.path().join("ssh");
+    // Ignored from the start, a signal stays ignored.
+    let real = support::sshd::program("ssh");
+    fs::write(&program, format!("#!/bin/sh\ntrap '' TERM\nexec {} \"$@\"\n", real.display())).unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let sleep = format!("sleep {}", unique());
+    let mut command = fleet.command(&["--engine", "openssh", "-w", "h1,h2", &sleep]);
+    command.env("PATH", format!("{}:/usr/bin:/bin", fleet.home.path().display()));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    started(&sleep, 2);
+    signal(&child, Signal::SIGKILL);
+    child.wait().unwrap();
+    gone(&sleep);
+}
+
+#[test]
 fn command_of_a_killed_client_ends_though_its_leash_came_late() {
     let place = tempfile::tempdir().unwrap();
     let gate = place.path().join("gate");

@@ -15,6 +15,7 @@ use logic::fleet::ending::{Ending, Failure, Phase, Remote};
 use logic::fleet::openssh::{Log, Refusal, Scarce, Unstarted};
 use logic::ssh::config::Asked;
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
@@ -102,7 +103,12 @@ impl OpenSsh {
         line.arg(format!("{}{destination}", self.login)).arg(command);
         line.stdin(into.into_blocking_fd()?).stdout(out_side_of(out)?).stderr(out_side_of(err)?);
         // A group of its own, since Ctrl-C is for us; and no life beyond ours. Turns run on threads that live as long.
-        sys::child::leash(&mut line, &[])?;
+        // `ssh` obeys TERM at its next look, which may not come while nothing happens; killed, its connection is closed.
+        let signal = match self.kind {
+            Kind::Ssh => Signal::SIGKILL,
+            Kind::Substitute => Signal::SIGTERM,
+        };
+        sys::child::leash_with(&mut line, &[], signal)?;
         let child = line.spawn()?;
         let (log_side, log) = log.map_or((None, None), |(side, log)| (Some(side), Some(log)));
         Ok(Running {
