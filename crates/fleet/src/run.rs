@@ -227,6 +227,9 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         }
         if let Some(steps) = &plan.steps {
             let so_far: Vec<&Ending> = ledger.endings[..at].iter().flatten().collect();
+            if let Some(journal) = &shared.journal {
+                journal.settled(&brake, PATIENCE).await;
+            }
             held = between(steps, &so_far, count, &out, &brake).await;
             if held.is_some() {
                 break;
@@ -243,6 +246,9 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         .into_iter()
         .map(|ending| ending.unwrap_or_else(|| turn::broken(&shared.job).ending))
         .collect();
+    if let Some(journal) = &shared.journal {
+        journal.settled(&brake, PATIENCE).await;
+    }
     let (written, output) = match out.finish(&brake, PATIENCE).await {
         Finish::Written(written) => (written, Shown::Whole),
         Finish::GivenUp => (Written::default(), Shown::GivenUp),
@@ -269,7 +275,10 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
             Why::NoInput => status,
         },
     };
-    let unrecorded = shared.journal.as_ref().and_then(|journal| journal.finish(status, &written.hashes));
+    let unrecorded = match &shared.journal {
+        Some(journal) => journal.finish(status, &written.hashes, &brake, PATIENCE).await,
+        None => None,
+    };
     let done = match &shared.job {
         Job::Command(_) => Done::Ran,
         Job::Copy(order) => order.done(),
@@ -297,10 +306,13 @@ struct Ledger {
 
 impl Ledger {
     fn close(&mut self, host: usize, ending: Ending, took: Duration) {
-        if let Some(journal) = &self.shared.journal {
-            journal.ended(host, &ending);
+        let told = ending.clone();
+        let out = self.shared.out.clone();
+        let tell = move || out.ended(host, told, took);
+        match &self.shared.journal {
+            Some(journal) => journal.ended(host, &ending, tell),
+            None => tell(),
         }
-        self.shared.out.ended(host, ending.clone(), took);
         self.endings[host] = Some(ending);
     }
 }
@@ -359,7 +371,7 @@ async fn between(
     }
 }
 
-/// For the last words when nobody may be reading.
+/// For the last words when nobody may be reading, and for the record when the disk may hang.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::time::Duration;
 
+use crate::harmless::is_harmless;
 use crate::peers::Peer;
 
 /// A finished session: a request over HTTP, or a connection over TCP.
@@ -228,30 +229,13 @@ fn json_char(out: &mut Vec<u8>, c: char) {
         '"' => out.extend_from_slice(b"\\\""),
         '\\' => out.extend_from_slice(b"\\\\"),
         ' '..='~' => out.push(c as u8),
-        c if c.is_control() || is_invisible(c) => {
+        c if !is_harmless(c) => {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(out, "\\u{unit:04x}");
             }
         }
         c => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
     }
-}
-
-/// Characters that reorder, hide or break what stands around them: bidirectional and line controls,
-/// joiners, tags.
-fn is_invisible(c: char) -> bool {
-    matches!(
-        c,
-        '\u{ad}'
-            | '\u{61c}'
-            | '\u{180e}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}'
-            | '\u{fff9}'..='\u{fffb}'
-            | '\u{e0000}'..='\u{e0fff}'
-    )
 }
 
 #[cfg(test)]

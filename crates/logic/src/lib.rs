@@ -8,6 +8,7 @@ pub mod balance;
 pub mod client_hello;
 pub mod client_name;
 pub mod fleet;
+pub mod harmless;
 pub mod health;
 pub mod http1;
 pub mod http2;

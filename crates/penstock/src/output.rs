@@ -5,6 +5,9 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use logic::harmless::is_harmless;
+pub use logic::harmless::plain;
+
 /// Why a command ends without having done all of its work.
 #[derive(Debug)]
 pub enum Failure {
@@ -70,13 +73,7 @@ pub fn complain(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Takes away what would move the cursor, change colours or turn the direction of reading: texts that others chose are shown
-/// on a terminal.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || is_hidden(c) { '\u{fffd}' } else { c }).collect()
-}
-
-/// The same for several lines.
+/// [`plain`] for several lines.
 pub fn plain_lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
@@ -87,18 +84,15 @@ pub fn plain_json(json: &str) -> String {
     for c in json.chars() {
         match c {
             '\n' => out.push(c),
-            c if c.is_control() || is_hidden(c) => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            c if !is_harmless(c) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
             }
             c => out.push(c),
         }
     }
     out
-}
-
-/// Zero-width marks, line separators and overrides of the direction.
-fn is_hidden(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// An error and its causes on one line each time they add something.
@@ -134,9 +128,9 @@ mod tests {
 
     #[test]
     fn json_says_the_same_and_cannot_move_the_cursor() {
-        let said = serde_json::json!({ "said": "\u{9b}31m \u{202e}\u{1b}[2J\u{7f}" });
+        let said = serde_json::json!({ "said": "\u{9b}31m \u{202e}\u{1b}[2J\u{7f}\u{e0041}" });
         let shown = plain_json(&format!("{said:#}\n"));
-        assert!(!shown.chars().any(|c| (c.is_control() && c != '\n') || is_hidden(c)), "{shown:?}");
+        assert!(!shown.chars().any(|c| !is_harmless(c) && c != '\n'), "{shown:?}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).expect("JSON"), said);
     }
 }

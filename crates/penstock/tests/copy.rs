@@ -240,6 +240,35 @@ fn each_host_has_its_own_truth_and_those_that_were_not_reached_can_be_done_again
 }
 
 #[test]
+fn hints_about_an_earlier_copy_name_the_command_that_was_typed_and_work() {
+    let hosts = Hosts::start(1);
+    fs::write(hosts.here("file"), "x").unwrap();
+    for (command, files) in [("put", ["file", "."]), ("get", ["file", "got"])] {
+        assert_eq!(hosts.run(command, &[&["-w", "h1"][..], &files].concat()).code, Some(0));
+        let shown = hosts.run(command, &["--last"]);
+        let (id, order) = shown.stdout.lines().next().unwrap().split_once("  ").unwrap();
+        assert!(
+            order.starts_with(&format!("{command} ")) && shown.stdout.contains("\nh1  well\n"),
+            "{shown:?}"
+        );
+        for (which, said) in [("failed", "no host of the run is failed"), ("h9", "h9 was not in the run")] {
+            let last = hosts.run(command, &["--again", which]);
+            let said_of_last = said.replace("the run", "the last run");
+            assert_eq!(last.stderr, format!("error: {said_of_last}\n  hint: penstock {command} --last\n"));
+            let named = hosts.run(command, &["--again", which, "--id", id]);
+            let said = said.replace("the run", &format!("the run {id:?}"));
+            let hint = format!("penstock {command} --last --id {id}");
+            assert_eq!(named.stderr, format!("error: {said}\n  hint: {hint}\n"));
+            assert_eq!((last.code, named.code), (Some(2), Some(2)));
+        }
+        assert_eq!(hosts.run(command, &["--last", "--id", id]).stdout, shown.stdout);
+        let json = hosts.run(command, &["--last", "--json"]);
+        let record: Value = serde_json::from_str(&json.stdout).unwrap();
+        assert_eq!((&record["id"], &record["state"]), (&id.into(), &"ended".into()), "{json:?}");
+    }
+}
+
+#[test]
 fn what_the_host_forbids_changes_nothing_and_leaves_nothing() {
     let sshd = Sshd::for_ordinary_user("");
     let fleet = Fleet::of(&sshd);

@@ -125,7 +125,7 @@ fn a_lab_without_a_directory_leaves_nothing_behind() {
     command.args(["lab", "3"]).env("TMPDIR", temporary.path()).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let lines = support::server::Lines::follow(child.stdout.take().unwrap());
-    lines.wait_for("ready: 3 hosts", secs(20));
+    lines.wait_for("ready: 3 hosts", secs(60));
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 1);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id().cast_signed()), nix::sys::signal::SIGINT)
         .unwrap();

@@ -71,7 +71,7 @@ const ENDING: &[(&str, i32, &str)] = &[
 fn faults_that_end_are_told_by_openssh_as_what_they_are() {
     let names: Vec<_> = ENDING.iter().map(|(name, ..)| *name).collect();
     let lab = lab_of(&names);
-    let run = |at: usize| lab.ssh(&["-o", "ConnectTimeout=1"], &host(at), "true");
+    let run = |at: usize| lab.ssh(&["-o", "ConnectTimeout=4"], &host(at), "true");
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..ENDING.len()).map(|at| scope.spawn(move || run(at))).collect();
         for (thread, (name, status, part)) in all.into_iter().zip(ENDING) {
@@ -155,7 +155,7 @@ asyncio.run(main())
     let mut python = Command::new(tools::python("asyncssh"));
     clear_environment(&mut python);
     python.args(["-c", script, &lab.path("client_key"), first.1, first.0, second.0]).stdin(Stdio::null());
-    let output = support::server::run_to_end(&mut python, support::secs(30));
+    let output = support::server::run_to_end(&mut python, support::secs(60));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "TERM\nKILL\n", "{output:?}");
     assert_eq!(
         lab.journal("lab002").iter().filter(|line| line.contains(" signal ")).count(),
@@ -172,7 +172,7 @@ asyncio.run(main())
 fn the_list_names_every_fault_that_is_tried_here() {
     let output = support::server::run_to_end(
         Command::new(support::server::BINARY).args(["lab", "--list"]).stdin(Stdio::null()),
-        support::secs(10),
+        support::secs(60),
     );
     let list = String::from_utf8(output.stdout).unwrap();
     let listed: HashSet<_> =

@@ -182,7 +182,7 @@ fn a_signal_to_the_lab_ends_what_runs_inside_and_who_does_not_end_is_left() {
     send(&child, Signal::SIGTERM);
     assert_eq!(eventually("the end", secs(20), || child.try_wait().unwrap()).code(), Some(128 + 15));
     place.is_untouched();
-    let pid = lines.wait_for("here ", secs(1)).replace("here ", "").parse().unwrap();
+    let pid = lines.wait_for("here ", secs(20)).replace("here ", "").parse().unwrap();
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
 }
 
@@ -273,7 +273,7 @@ fn a_directory_has_one_lab_at_a_time_and_one_that_was_killed_is_no_obstacle() {
     };
     let (mut first, lines) = start(&[]);
     // Lines are for other terminals, which are somewhere else.
-    let line = lines.wait_for("/bin/penstock run -w @lab", secs(1));
+    let line = lines.wait_for("/bin/penstock run -w @lab", secs(20));
     assert!(line.trim_start().starts_with(directory.canonicalize().unwrap().to_str().unwrap()), "{line}");
     let known = fs::read_to_string(directory.join("known_hosts")).unwrap();
     let place = Playground::new();

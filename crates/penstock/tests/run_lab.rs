@@ -71,10 +71,11 @@ fn every_fault_of_the_lab_ends_in_its_phase_with_its_verdict_and_its_exit_status
         "--json",
         "--hosts",
         &hosts,
+        // Some fifty handshakes at once, on a busy machine.
         "--connect-timeout",
-        "2",
+        "6",
         "--timeout",
-        "3",
+        "7",
         "echo hi; flood 20000",
     ]);
     let events: Vec<Value> = told.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -133,7 +134,7 @@ fn more_hosts_than_descriptors_are_all_reached() {
             None => limited.env_remove(name),
         };
     }
-    let output = run_to_end(&mut limited, secs(120));
+    let output = run_to_end(&mut limited, secs(300));
     let text = String::from_utf8_lossy(&output.stdout);
     let said = text.lines().filter(|line| {
         let mut words = line.split_whitespace();

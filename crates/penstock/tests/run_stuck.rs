@@ -1,17 +1,18 @@
-//! `penstock run` whose output nobody takes: limits and signals hold all the same.
+//! `penstock run` whose output nobody takes, or whose record hangs on its disk: limits and signals hold all the same.
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
 use std::io::{Read, Write};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::Value;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use support::fleet::{Fleet, Told, told};
-use support::sshd::Sshd;
+use support::sshd::{Sshd, processes};
 use support::{eventually, secs};
+use tempfile::TempDir;
 
 /// A run, and the end of its standard output from which nothing is read yet.
 fn unread(fleet: &Fleet, arguments: &[&str], input: Stdio) -> (Child, ChildStdout) {
@@ -25,17 +26,16 @@ fn unread(fleet: &Fleet, arguments: &[&str], input: Stdio) -> (Child, ChildStdou
 #[track_caller]
 fn host_ended(fleet: &Fleet, standing: &str) {
     eventually("the end of the host is in the journal", secs(60), || {
-        let told = fleet.run(&["--last", "--json"]);
-        let record: Value = serde_json::from_str(&told.stdout).ok()?;
-        assert_ne!(record["state"], "ended", "{record}");
-        (record["hosts"][0]["standing"] == standing && record["hosts"][0]["end"] != "").then_some(())
+        let host = fleet.recorded(0);
+        assert_ne!(host["run"], "ended", "{host}");
+        (host["standing"] == standing && host["ended"].is_string()).then_some(())
     });
 }
 
 /// Waits for its end, with the pipe still open and unread.
 #[track_caller]
 fn end(mut child: Child) -> Told {
-    eventually("the run ends", secs(30), || child.try_wait().unwrap());
+    eventually("the run ends", secs(60), || child.try_wait().unwrap());
     told(child.wait_with_output().unwrap())
 }
 
@@ -94,4 +94,102 @@ fn ctrl_c_ends_the_look_at_outputs_that_nobody_takes() {
     assert_eq!(told.code, Some(130), "{told:?}");
     assert!(told.stderr.contains("2 hosts: 1 well, 1 never started"), "{told:?}");
     drop(output);
+}
+
+/// A disk that hangs, for the records of runs: while `hang` is there, a pipe without a writer, whoever writes one waits.
+struct Disk {
+    place: TempDir,
+}
+
+impl Disk {
+    fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let source = place.path().join("disk.c");
+        std::fs::write(&source, DISK).unwrap();
+        let made = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(place.path().join("disk.so"))
+            .arg(&source)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        Self { place }
+    }
+
+    fn under(&self, mut command: Command) -> Command {
+        command.env("LD_PRELOAD", self.place.path().join("disk.so")).env("DISK", self.place.path());
+        command
+    }
+
+    fn hang(&self) {
+        mkfifo(&self.place.path().join("hang"), Mode::S_IRWXU).unwrap();
+    }
+
+    fn reached(&self) {
+        let reached = self.place.path().join("reached");
+        eventually("a record is written", secs(30), || reached.exists().then_some(()));
+    }
+}
+
+const DISK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void wait_for_disk(int fd) {
+    char link[64], name[4096], hang[4096], reached[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, name, sizeof name - 1);
+    if (length < 6 || strncmp(name + length - 6, ".jsonl", 6)) return;
+    snprintf(hang, sizeof hang, "%s/hang", getenv("DISK"));
+    snprintf(reached, sizeof reached, "%s/reached", getenv("DISK"));
+    if (access(hang, F_OK)) return;
+    close(open(reached, O_CREAT | O_WRONLY, 0600));
+    close(open(hang, O_RDONLY));
+}
+
+ssize_t write(int fd, const void *bytes, size_t count) {
+    ssize_t (*real)(int, const void *, size_t) = dlsym(RTLD_NEXT, "write");
+    wait_for_disk(fd);
+    return real(fd, bytes, count);
+}
+"#;
+
+#[test]
+fn ctrl_c_ends_a_run_whose_record_hangs_on_its_disk() {
+    let sshd = Sshd::start();
+    // The disk hangs when the commands run, or before they are sent.
+    for begun in [true, false] {
+        let (fleet, disk) = (Fleet::of(&sshd), Disk::new());
+        let sleep = format!("sleep 3600.{}", std::process::id());
+        if !begun {
+            disk.hang();
+        }
+        let mut command = disk.under(fleet.command(&["-w", "h[1-9]", &sleep]));
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let running = || processes().iter().filter(|line| line.trim() == sleep).count();
+        if begun {
+            eventually("the command runs on all hosts", secs(30), || (running() == 9).then_some(()));
+            disk.hang();
+        } else {
+            disk.reached();
+        }
+        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+        let told = end(child);
+        assert_eq!(told.code, Some(130), "{told:?}");
+        eventually("nothing is left running", secs(30), || (running() == 0).then_some(()));
+        assert_eq!(told.stdout.matches(" =: stopped: interrupted").count(), 9, "{told:?}");
+        assert!(
+            told.stderr.contains("note: not all of this run is on record (its disk did not answer)"),
+            "{told:?}"
+        );
+        let last = fleet.run(&["--last"]);
+        let (unknown, never) = if begun { (9, 0) } else { (0, 9) };
+        let counts = ["may have run: ", "never started: "].map(|words| last.stdout.matches(words).count());
+        assert_eq!(counts, [unknown, never], "what is not on record is not taken for done: {last:?}");
+    }
 }

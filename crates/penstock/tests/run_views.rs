@@ -105,6 +105,29 @@ fn audit_knows_the_key_exchange_after_a_run() {
     assert!(audit.stdout.contains("ecdh-sha2-nistp256"), "{audit:?}");
 }
 
+#[test]
+fn an_exclusion_that_leaves_a_host_in_is_said_and_no_other() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let (none, one) =
+        ("note: -x h33: none of these hosts is in the set\n", "note: -x h2,h33: not in the set: h33\n");
+    for (exclude, hosts, note) in [
+        ("h33", 3, Some(none)),
+        ("h2,h33", 2, Some(one)),
+        ("h2", 2, None),
+        ("h[2-3]", 1, None),
+        ("h*3", 2, None),
+    ] {
+        let told = fleet.run(&["-w", "h[1-3]", "-x", exclude, "echo ran"]);
+        assert_eq!((told.code, told.stdout.matches("-> ran").count()), (Some(0), hosts), "{told:?}");
+        assert_eq!(
+            told.stderr.lines().find(|line| line.starts_with("note: ")),
+            note.map(str::trim_end),
+            "{told:?}"
+        );
+    }
+}
+
 /// A program on a terminal of its own: what it writes there, and keys for it.
 struct Screen {
     child: std::process::Child,

@@ -1,25 +1,6 @@
 //! Text of peers and files on its way to a person: banners, comments of keys, names in certificates, messages of agents.
 
-/// `text` without control characters, which a terminal may obey, and not longer than `longest` characters.
-#[must_use]
-pub fn harmless(text: &str, longest: usize) -> String {
-    let mut out = String::with_capacity(text.len().min(longest));
-    for (at, char) in text.chars().enumerate() {
-        if at == longest {
-            out.push('…');
-            break;
-        }
-        match char {
-            // Directions and invisible characters can make a line read as something else (CVE-2021-42574)
-            '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' => {
-                out.push('\u{fffd}');
-            }
-            char if char.is_control() => out.extend(char.escape_default()),
-            char => out.push(char),
-        }
-    }
-    out
-}
+pub use logic::harmless::escaped as harmless;
 
 /// A path as a shell takes it, for advice that people paste.
 #[must_use]
@@ -37,12 +18,6 @@ pub fn shell_word(path: &std::path::Path) -> String {
 mod tests {
     use super::*;
     use std::path::Path;
-
-    #[test]
-    fn nothing_that_a_terminal_obeys_is_left() {
-        assert_eq!(harmless("a\x1b[2J\u{9b}b\u{202e}c\n", 80), "a\\u{1b}[2J\\u{9b}b\u{fffd}c\\n");
-        assert_eq!(harmless("abcdef", 3), "abc…");
-    }
 
     #[test]
     fn a_path_in_advice_is_one_word_of_the_shell() {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use logic::harmless::escaped;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -40,7 +41,7 @@ impl Refusals {
             () = self.taken.notified() => {}
             () = std::future::ready(()) => {}
         }
-        *self.words() = Some(words.chars().filter(|c| !c.is_control()).take(LONGEST).collect());
+        *self.words() = Some(escaped(words, LONGEST));
         self.there.notify_one();
         // The connection stands still meanwhile: whoever gave up at this moment costs it no more than this.
         let _ = timeout(SOON, self.taken.notified()).await;

@@ -144,3 +144,15 @@ pub enum Purpose {
     /// Files, forwards: windows of 16 MiB, packets of 64 KiB.
     Bulk,
 }
+
+/// How the way up to a host is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// By what is configured for the host itself, and known of it.
+    Own,
+    /// By whoever named it in a chain: its own `ProxyJump` and `via=` do not count.
+    Chosen,
+}
+
+/// Hosts on one way, at most.
+const LONGEST_WAY: usize = 16;

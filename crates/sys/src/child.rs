@@ -13,6 +13,11 @@ use nix::unistd::{Pid, getppid};
 ///
 /// Processes that the child starts do not inherit that signal; the group is what reaches them.
 pub fn leash(command: &mut Command, cores: &[usize]) -> nix::Result<()> {
+    leash_with(command, cores, Signal::SIGTERM)
+}
+
+/// The same with another signal.
+pub fn leash_with(command: &mut Command, cores: &[usize], signal: Signal) -> nix::Result<()> {
     let mut set = CpuSet::new();
     for core in cores {
         set.set(*core)?;
@@ -21,7 +26,7 @@ pub fn leash(command: &mut Command, cores: &[usize]) -> nix::Result<()> {
     let parent = Pid::this();
     command.process_group(0);
     let prepare = move || {
-        prctl::set_pdeathsig(Signal::SIGTERM)?;
+        prctl::set_pdeathsig(signal)?;
         // The parent may have ended before the line above: then nobody will send the signal.
         if getppid() != parent {
             return Err(nix::Error::ESRCH.into());

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use logic::fleet::ending::{Ending, Failure, Phase, Remote};
+use logic::fleet::verdict;
 use ssh::Runs;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
@@ -160,11 +161,11 @@ impl Running {
         }
     }
 
-    /// How the command itself ended, while something that it started holds its output open. `ssh` does not tell.
-    pub(super) fn ended_itself(&self) -> Option<&Ending> {
+    /// How the command itself ended, in words, while something that it started holds its output open.
+    pub(super) fn ended_itself(&mut self) -> Option<String> {
         match self {
-            Self::Native(running) => running.ended_itself(),
-            Self::OpenSsh(_) => None,
+            Self::Native(running) => running.ended_itself().map(verdict::title),
+            Self::OpenSsh(running) => running.ended_itself().map(str::to_owned),
         }
     }
 

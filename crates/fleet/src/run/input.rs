@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::engine::{Gone, Writer};
 
@@ -29,6 +29,8 @@ pub enum Input {
 #[derive(Debug, Clone)]
 pub struct Spool {
     file: Arc<File>,
+    /// Threads that read the file at once, for all hosts.
+    readers: Arc<Semaphore>,
     progress: watch::Receiver<Progress>,
 }
 
@@ -84,7 +86,7 @@ impl Spool {
                 broken(error);
             }
         })?;
-        Ok(Self { file, progress })
+        Ok(Self { file, readers: Arc::new(Semaphore::new(READERS)), progress })
     }
 }
 
@@ -110,20 +112,35 @@ impl Input {
 }
 
 impl Spool {
+    /// What is at this place. Mostly it is in memory still; but of much input some has gone to the disk, and TMPDIR may be on one
+    /// that hangs, which must not hold up time limits and Ctrl-C: hence a thread that may wait.
+    async fn piece(&self, at: u64) -> io::Result<Bytes> {
+        let turn = Arc::clone(&self.readers).acquire_owned().await.map_err(io::Error::other)?;
+        let file = Arc::clone(&self.file);
+        let read = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let mut piece = vec![0; CHUNK];
+            let count = loop {
+                match file.read_at(&mut piece, at) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    read => break read?,
+                }
+            };
+            piece.truncate(count);
+            Ok(piece.into())
+        });
+        read.await.map_err(io::Error::other)?
+    }
+
     async fn feed(mut self, to: &mut Writer) -> io::Result<Result<(), Gone>> {
         let mut at = 0;
         loop {
             let progress = *self.progress.borrow_and_update();
             if at < progress.length {
-                let mut piece = vec![0; CHUNK];
-                let count = match self.file.read_at(&mut piece, at) {
-                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    read => read?,
-                };
-                piece.truncate(count);
-                at += count as u64;
-                if let Err(gone) = to.write(piece.into()).await {
+                let piece = self.piece(at).await?;
+                at += piece.len() as u64;
+                if let Err(gone) = to.write(piece).await {
                     return Ok(Err(gone));
                 }
                 continue;
@@ -166,6 +183,7 @@ fn nameless(directory: &Path) -> io::Result<File> {
 }
 
 const CHUNK: usize = 32 * 1024;
+const READERS: usize = 4;
 
 #[cfg(test)]
 mod tests {

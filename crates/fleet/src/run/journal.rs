@@ -9,30 +9,24 @@ use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use logic::fleet::ending::{Ending, Remote};
 use logic::fleet::verdict::Status;
 use serde_json::{Value, json};
 
+use super::stop::{Brake, impatient};
 use super::view::json;
 
-/// The file of the run that is going on.
+mod pen;
+
+use pen::Pen;
+
+/// The file of the run that is going on, and the thread that writes it (`journal/pen.rs`).
 #[derive(Debug)]
 pub struct Journal {
     id: String,
-    file: File,
-    state: Mutex<Written>,
-}
-
-/// How the writing went so far.
-#[derive(Debug, Default)]
-struct Written {
-    /// Whether the last line may be cut.
-    torn: bool,
-    /// Why something that happened is not there.
-    lost: Option<io::Error>,
+    pen: Pen,
 }
 
 /// What a run did, as its file tells.
@@ -75,7 +69,8 @@ pub enum Standing {
 }
 
 impl Journal {
-    /// Begins the file of a run, and removes the oldest ones.
+    /// Begins the file of a run, and removes the oldest ones. It waits for the disk: nothing goes on yet that this could hold up,
+    /// and signals still end the program.
     ///
     /// # Errors
     /// The directory or the file cannot be made.
@@ -93,7 +88,7 @@ impl Journal {
             let _ = fs::remove_file(&part);
             return Err(error);
         }
-        Ok(Self { id: id.to_owned(), file, state: Mutex::default() })
+        Ok(Self { id: id.to_owned(), pen: Pen::take(file)? })
     }
 
     /// The name of the run.
@@ -103,43 +98,44 @@ impl Journal {
 
     /// The command is about to be sent to a host. If this cannot be written it must not be: who reads the record would take
     /// the host for one that never started.
-    pub(super) fn sent(&self, host: usize) -> io::Result<()> {
-        self.add(&json!({ "sent": host }))
+    pub(super) async fn sent(&self, host: usize) -> io::Result<()> {
+        self.pen.written(&json!({ "sent": host })).await
     }
 
-    /// A host has ended. On a full disk it counts as one that may have run.
-    pub(super) fn ended(&self, host: usize, ending: &Ending) {
+    /// A host has ended; `then` tells of it, so that nothing is told that a crash could take back. On a full disk it counts as
+    /// one that may have run.
+    pub(super) fn ended(&self, host: usize, ending: &Ending, then: impl FnOnce() + Send + 'static) {
         let mut value = json!({ "host": host });
         if let (Some(value), Value::Object(extra)) = (value.as_object_mut(), json::ending(ending)) {
             value.extend(extra);
         }
-        self.note(&value);
+        self.pen.note(&value, then);
     }
 
-    /// The run has ended. Gives why not all that happened is on record.
-    pub(super) fn finish(&self, status: Status, hashes: &[Option<String>]) -> Option<io::Error> {
-        self.note(&json!({ "status": status.code(), "sha256": hashes }));
-        self.state().lost.take()
-    }
-
-    /// What has happened already cannot wait for a disk that has room.
-    fn note(&self, value: &Value) {
-        if let Err(error) = self.add(value) {
-            self.state().lost.get_or_insert(error);
+    /// Waits until everybody is told of what has happened so far; once the run is stopped, for `patience` more. Then the disk is
+    /// given up: what comes is told all the same.
+    pub(super) async fn settled(&self, brake: &Brake, patience: Duration) {
+        let impatient = tokio::select! {
+            biased;
+            () = self.pen.settled() => false,
+            () = impatient(brake, patience) => true,
+        };
+        if impatient {
+            self.pen.give_up();
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, Written> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, value: &Value) -> io::Result<()> {
-        let mut state = self.state();
-        // What a full disk cut short must not swallow the line after it.
-        let line = if state.torn { format!("\n{value}\n") } else { format!("{value}\n") };
-        let written = (&self.file).write_all(line.as_bytes());
-        state.torn = written.is_err();
-        written
+    /// The run has ended. Gives why not all that happened is on record.
+    pub(super) async fn finish(
+        &self,
+        status: Status,
+        hashes: &[Option<String>],
+        brake: &Brake,
+        patience: Duration,
+    ) -> Option<io::Error> {
+        self.pen.note(&json!({ "status": status.code(), "sha256": hashes }), || ());
+        self.settled(brake, patience).await;
+        self.pen.lost()
     }
 }
 
@@ -292,16 +288,17 @@ impl From<&Standing> for Remote {
 mod tests {
     use super::*;
 
-    #[test]
-    fn run_that_was_killed_shows_who_was_running_and_who_never_started() {
+    #[tokio::test]
+    async fn run_that_was_killed_shows_who_was_running_and_who_never_started() {
         let directory = tempfile::tempdir().unwrap();
         let names = ["a", "b", "c", "d"].map(str::to_owned);
         let journal = Journal::begin(directory.path(), "1", &json!({ "command": "true" }), &names).unwrap();
-        journal.sent(0).unwrap();
-        journal.ended(0, &Ending::Exited(0));
-        journal.sent(1).unwrap();
-        journal.sent(2).unwrap();
-        journal.ended(2, &Ending::Exited(3));
+        journal.sent(0).await.unwrap();
+        journal.ended(0, &Ending::Exited(0), || ());
+        journal.sent(1).await.unwrap();
+        journal.sent(2).await.unwrap();
+        journal.ended(2, &Ending::Exited(3), || ());
+        journal.settled(&Brake::default(), Duration::ZERO).await;
         let file = directory.path().join("1.jsonl");
         let mut text = fs::read_to_string(file).unwrap();
         text.push_str("{\"host\":1,\"exi");
@@ -342,6 +339,10 @@ mod tests {
         assert!(find(directory.path(), Some("0001")).is_err());
         assert_eq!((left.exists(), fresh.exists()), (false, true));
         drop(live);
+        // Its thread lets go of the file.
+        while find(directory.path(), Some("0000")).unwrap().pulse == Pulse::Running {
+            std::thread::yield_now();
+        }
         begin("9999");
         assert!(find(directory.path(), Some("0000")).is_err());
     }

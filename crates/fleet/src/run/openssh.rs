@@ -15,6 +15,7 @@ use logic::fleet::ending::{Ending, Failure, Phase, Remote};
 use logic::fleet::openssh::{Log, Refusal, Scarce, Unstarted};
 use logic::ssh::config::Asked;
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
@@ -102,7 +103,12 @@ impl OpenSsh {
         line.arg(format!("{}{destination}", self.login)).arg(command);
         line.stdin(into.into_blocking_fd()?).stdout(out_side_of(out)?).stderr(out_side_of(err)?);
         // A group of its own, since Ctrl-C is for us; and no life beyond ours. Turns run on threads that live as long.
-        sys::child::leash(&mut line, &[])?;
+        // `ssh` obeys TERM at its next look, which may not come while nothing happens; killed, its connection is closed.
+        let signal = match self.kind {
+            Kind::Ssh => Signal::SIGKILL,
+            Kind::Substitute => Signal::SIGTERM,
+        };
+        sys::child::leash_with(&mut line, &[], signal)?;
         let child = line.spawn()?;
         let (log_side, log) = log.map_or((None, None), |(side, log)| (Some(side), Some(log)));
         Ok(Running {
@@ -279,6 +285,14 @@ impl Running {
     pub(super) fn take_early(&mut self) -> Option<Bytes> {
         let early = std::mem::take(&mut self.early);
         (!early.is_empty()).then(|| early.into())
+    }
+
+    /// Says so if the command itself ended while something that it started holds its output open: `ssh` waits for that, and has
+    /// the status in its log as soon as the server tells it, but not which one.
+    pub(super) fn ended_itself(&mut self) -> Option<&'static str> {
+        self.read_log();
+        let ended = self.kind == Kind::Ssh && self.told.remote() == Remote::Ended;
+        ended.then_some("ssh does not tell how")
     }
 
     /// Ends `ssh`, which cannot send signals, and says how far it had got and what is known of the command then.

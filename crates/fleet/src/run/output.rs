@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::engine::Stream;
 use super::progress::Progress;
-use super::stop::{Brake, Why, stopped};
+use super::stop::{Brake, Why, impatient};
 
 /// What goes to the thread.
 enum Message {
@@ -198,15 +198,10 @@ impl Outbox {
     pub(super) async fn finish(&self, brake: &Brake, patience: Duration) -> Finish {
         let (tell, told) = oneshot::channel();
         let _ = self.to.send(Message::Finish(tell));
-        let mut watch = brake.watch();
-        let impatient = async {
-            stopped(&mut watch).await;
-            tokio::time::sleep(patience).await;
-        };
         tokio::select! {
             biased;
             written = told => written.map_or(Finish::Broken, Finish::Written),
-            () = impatient => Finish::GivenUp,
+            () = impatient(brake, patience) => Finish::GivenUp,
         }
     }
 }

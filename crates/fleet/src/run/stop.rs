@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -140,4 +141,10 @@ pub async fn cut(watch: &mut watch::Receiver<Stop>) {
     if seen.is_err() {
         std::future::pending().await
     }
+}
+
+/// Waits until a run is stopped, and for `patience` more.
+pub(super) async fn impatient(brake: &Brake, patience: Duration) {
+    stopped(&mut brake.watch()).await;
+    tokio::time::sleep(patience).await;
 }

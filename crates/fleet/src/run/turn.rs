@@ -84,7 +84,8 @@ struct Turn<'a> {
     since: Option<tokio::time::Instant>,
     /// Whether that was closed before it was clear that nothing waits there.
     gave_up: bool,
-    /// Bytes of output that went on to the output thread, and bytes that came but did not.
+    /// Bytes of output, of both streams and without the mark, that went on to the output thread in the order in which they came;
+    /// and bytes that came but did not.
     passed: u64,
     dropped: u64,
 }
@@ -118,11 +119,19 @@ impl Shared {
             }
             way = self.engine.connect(&self.hosts[host], &on_phase) => way?,
         };
-        if let Some(journal) = &self.journal
-            && let Err(error) = journal.sent(host)
-        {
-            let detail = format!("not sent, since the record of this run cannot be written: {error}");
-            return Err(Failure::never_started(Phase::Start, Reason::Local, detail));
+        if let Some(journal) = &self.journal {
+            let recorded = tokio::select! {
+                biased;
+                // The record may say that it was sent; that it ended as never started comes after that.
+                stop = stopped(stop) => {
+                    return Err(Failure::never_started(Phase::Start, Reason::Stopped, why(stop).to_owned()));
+                }
+                recorded = journal.sent(host) => recorded,
+            };
+            if let Err(error) = recorded {
+                let detail = format!("not sent, since the record of this run cannot be written: {error}");
+                return Err(Failure::never_started(Phase::Start, Reason::Local, detail));
+            }
         }
         if let Way::Native(_) = way {
             on_phase(Phase::Start);
@@ -271,11 +280,12 @@ impl Turn<'_> {
         let rest = mark.give_up();
         if !rest.is_empty() {
             let mut stop = self.stop.clone();
+            let size = rest.len() as u64;
             tokio::select! {
                 biased;
                 // However slowly somebody reads: until we are told to stop nothing is lost.
-                () = self.shared.out.output(self.host, Stream::Stdout, Bytes::from(rest)) => {}
-                _ = stopped(&mut stop) => {}
+                () = self.shared.out.output(self.host, Stream::Stdout, Bytes::from(rest)) => self.passed += size,
+                _ = stopped(&mut stop) => self.dropped += size,
             }
         }
     }

@@ -30,7 +30,8 @@ pub fn wrap(command: &str, input: Input, nonce: &str) -> String {
     // The parentheses give the watcher away, so that the command has no child that it did not start.
     // A second login shell must not read its start files a second time: bash does if it thinks that it is the first.
     let script = format!(
-        "{before}; (sh -c {watcher} penstock-leash $$ $PPID {redirect} >/dev/null 2>&1 &); exec {after}; \
+        "{before}; (s=; kill -0 $PPID 2>/dev/null && s=1; \
+         sh -c {watcher} penstock-leash $$ $PPID \"$s\" {redirect} >/dev/null 2>&1 &); exec {after}; \
          echo {mark}; case ${{SHELL:=/bin/sh}} in *bash) SHLVL=1; export SHLVL;; esac; exec \"$SHELL\" -c \"$1\"",
         watcher = quote(&watcher),
         mark = mark(nonce),
@@ -81,11 +82,12 @@ fn unquote(text: &str) -> Option<(String, &str)> {
 pub const END: &[u8] = b"end\n";
 
 /// Waits (or does not), looks until the server's process is gone, then ends the group: TERM, and KILL after 3 s.
-/// `$1` is the command, which leads its process group; `$2` is the server's process. It belongs to the same user under OpenSSH;
-/// where it does not, an end of input is all there is to go by.
+/// `$1` is the command, which leads its process group; `$2` is the server's process. `$3` says that it was seen to live: it belongs
+/// to the same user under OpenSSH; where it does not, an end of input is all there is to go by. That is looked at before the
+/// command begins: a watcher that comes late, on a busy host, would take a server that has gone meanwhile for another user's.
 fn watcher(wait: &str) -> String {
     format!(
-        "trap \"\" HUP INT QUIT TERM; kill -0 $2 && s=1; {wait}\
+        "trap \"\" HUP INT QUIT TERM; s=$3; {wait}\
          while kill -0 $1; do \
          if [ \"$s\" ] && kill -0 $2; then sleep 1; else {fallback}kill -TERM -$1 || kill -TERM $1; sleep 3; \
          kill -KILL -$1 || kill -KILL $1; exit; fi; done",

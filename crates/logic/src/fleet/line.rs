@@ -6,6 +6,8 @@ use memchr::{memchr, memchr_iter, memrchr};
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use crate::harmless::is_invisible;
+
 /// The default for the longest line, in bytes.
 pub const LONGEST: usize = 64 * 1024;
 
@@ -196,14 +198,6 @@ fn is_plain(byte: u8) -> bool {
 
 fn needs_care(sign: char) -> bool {
     (sign.is_control() && sign != '\t') || is_invisible(sign)
-}
-
-/// Format characters (Unicode category Cf), line separators and others that show nothing, or move what stands beside them.
-fn is_invisible(sign: char) -> bool {
-    matches!(sign,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 fn rewritten(line: &[u8]) -> String {

@@ -3,6 +3,7 @@
 
 use super::ending::{Core, Ending, Failure, Phase, Reason, Remote};
 use super::verdict::is_identity;
+use crate::harmless::escaped;
 
 mod identity;
 
@@ -234,9 +235,8 @@ impl Log {
     }
 }
 
-/// Without control characters, and not endless.
 fn shown(line: &str) -> String {
-    line.chars().filter(|c| !c.is_control()).take(600).collect()
+    escaped(line, 600)
 }
 
 /// The ending of a program that takes the place of `ssh`: nothing but its status is known.

@@ -71,8 +71,11 @@ struct Fleet {
     /// The last copy again, for these of its hosts: never-started, failed (all that did not end well), or a SET
     #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "exclude", "group", "hosts", "files"], help_heading = "Again")]
     again: Option<String>,
-    /// With --again: not the last run, but the one with this id, as penstock run --last shows it
-    #[arg(long, value_name = "RUN", requires = "again", help_heading = "Again")]
+    /// Show what the last run or copy did; with --json as one JSON object
+    #[arg(long, help_heading = "Again")]
+    last: bool,
+    /// With --again or --last: not the last run, but the one with this id, as --last shows it
+    #[arg(long, value_name = "RUN", help_heading = "Again")]
     id: Option<String>,
 }
 
@@ -135,6 +138,9 @@ Only our own client copies files: --engine openssh and -S are for commands.";
 
 /// `penstock put`.
 pub fn put(arguments: &PutArguments) -> Result<(), Failure> {
+    if arguments.fleet.last {
+        return arguments.fleet.show_last();
+    }
     let mut arguments = arguments.clone();
     let (names, _) = arguments.fleet.names("put", &mut arguments.files)?;
     let (sources, destination) = split(&arguments.files, "penstock put -w web1 FILE /etc/")?;
@@ -161,6 +167,9 @@ pub fn put(arguments: &PutArguments) -> Result<(), Failure> {
 
 /// `penstock get`.
 pub fn get(arguments: &GetArguments) -> Result<(), Failure> {
+    if arguments.fleet.last {
+        return arguments.fleet.show_last();
+    }
     let mut arguments = arguments.clone();
     let (names, then) = arguments.fleet.names("get", &mut arguments.files)?;
     arguments.max_size = arguments.max_size.or(then["max_size"].as_u64());
@@ -190,11 +199,12 @@ pub fn get(arguments: &GetArguments) -> Result<(), Failure> {
 impl Fleet {
     /// The hosts; with `--again` also the files and the options of the last time.
     fn names(&mut self, command: &str, files: &mut Vec<String>) -> Result<(Vec<String>, Value), Failure> {
+        again::check_id(self.id.as_deref(), self.again.as_deref())?;
         let (names, then) = match &self.again {
             None => (self.hosts.names()?, Value::Null),
             Some(which) => {
                 let (record, names) =
-                    again::recall(command, self.id.as_deref(), which, &self.pace, self.quiet)?;
+                    again::recall(command, self.id.as_deref(), which, &self.pace, self.show().talk())?;
                 again::take_over_course(&mut self.pace, &mut self.engine, &record.order);
                 let then = &record.order[command];
                 let sources = then["sources"].as_array().into_iter().flatten().chain([&then["to"]]);
@@ -215,8 +225,17 @@ impl Fleet {
         Ok((names, then))
     }
 
+    fn show(&self) -> show::Arguments {
+        show::Arguments { json: self.json, quiet: self.quiet, ..show::Arguments::default() }
+    }
+
+    /// What `run --last` shows: all commands have one journal.
+    fn show_last(&self) -> Result<(), Failure> {
+        again::show(self.id.as_deref(), &self.show())
+    }
+
     fn copy(&self, names: Vec<String>, what: What, about: Value) -> Result<(), Failure> {
-        let show = show::Arguments { json: self.json, quiet: self.quiet, ..show::Arguments::default() };
+        let show = self.show();
         let course = Course {
             names,
             pace: &self.pace,

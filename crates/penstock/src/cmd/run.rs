@@ -103,7 +103,9 @@ of systemd) is ended neither then nor by Ctrl-C or --timeout. Hosts where someth
 forced command, an appliance) want --no-leash.
 
 As with ssh, a command has ended when its output has: what it leaves running with its standard output or error open is waited \
-for (give that `>/dev/null 2>&1`). Only --timeout and Ctrl-C cut it off, and say so.";
+for (give that `>/dev/null 2>&1`). Only --timeout and Ctrl-C cut it off, and say so; with --engine openssh without the status of \
+the command, which `ssh` tells when all is over. The bytes that are counted then are those that had come from the host, of both \
+streams together: what is shown of them has another form.";
 
 /// Which of two engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -122,11 +124,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         ));
     }
     if arguments.again.last {
-        return again::show(arguments);
+        return again::show(arguments.again.id.as_deref(), &arguments.show);
     }
-    if arguments.again.id.is_some() && arguments.again.again.is_none() {
-        return Err(Failure::usage("--id names a run for --again or --last"));
-    }
+    again::check_id(arguments.again.id.as_deref(), arguments.again.again.as_deref())?;
     if arguments.stdin && arguments.hosts.hosts.iter().any(|file| file.as_os_str() == "-") {
         return Err(Failure::usage(
             "--hosts - reads standard input to its end, so nothing is left of it for --stdin\n  hint: name the hosts in a file, or with -w",

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::secs;
@@ -102,10 +103,20 @@ impl Fleet {
         command
     }
 
-    /// `penstock run` to its end.
+    /// `penstock run` to its end. The limit is for what hangs: a busy machine may take long.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> Told {
-        told(run_to_end(&mut self.command(arguments), secs(120)))
+        told(run_to_end(&mut self.command(arguments), secs(300)))
+    }
+
+    /// What the record of the last run has of a host, and as `run` whether that run goes on; null before it begins.
+    #[track_caller]
+    pub fn recorded(&self, host: usize) -> Value {
+        let told = self.run(&["--last", "--json"]);
+        let Ok(mut record) = serde_json::from_str::<Value>(&told.stdout) else { return Value::Null };
+        let mut found = record["hosts"][host].take();
+        found["run"] = record["state"].take();
+        found
     }
 
     /// Its journals.

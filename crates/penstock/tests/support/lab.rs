@@ -44,7 +44,7 @@ impl Lab {
         let mut child = command.spawn().unwrap();
         let stdout = Lines::follow(child.stdout.take().unwrap());
         let stderr = Lines::follow(child.stderr.take().unwrap());
-        let deadline = Instant::now() + secs(30);
+        let deadline = Instant::now() + secs(60);
         while stdout.count("ready: ") == 0 {
             let ended = child.try_wait().unwrap();
             assert!(ended.is_none(), "the lab ended at once: {ended:?} {:#?}", stderr.tail(20));
@@ -75,7 +75,7 @@ impl Lab {
     /// Waits for a line of a host's journal that contains `part`, and gives it.
     #[track_caller]
     pub fn wait_for(&self, host: &str, part: &str) -> String {
-        eventually(&format!("{part:?} in the journal of {host}: {:#?}", self.journal(host)), secs(20), || {
+        eventually(&format!("{part:?} in the journal of {host}: {:#?}", self.journal(host)), secs(60), || {
             self.journal(host).into_iter().find(|line| line.contains(part))
         })
     }
@@ -101,7 +101,7 @@ impl Lab {
     /// Ends the lab as an operator does and gives how it ended.
     pub fn terminate(&mut self) -> std::process::ExitStatus {
         let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
-        eventually("the end of the lab", secs(20), || self.child.try_wait().unwrap())
+        eventually("the end of the lab", secs(60), || self.child.try_wait().unwrap())
     }
 }
 

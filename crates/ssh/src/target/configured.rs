@@ -6,7 +6,7 @@ use std::time::Duration;
 use logic::fleet::ending::{Failure, Phase, Reason, Remote};
 use logic::ssh::config::{self, Agent, Asked, Faults, Hop, Jump, KeyFile, Keyword, Notice, Resolved, Value};
 
-use super::{Algorithms, KeepAlive, Proxy, Rekey, Said, Target};
+use super::{Algorithms, Before, KeepAlive, LONGEST_WAY, Proxy, Rekey, Said, Target};
 use crate::config::SshConfig;
 use crate::keys::{Identity, KeyPlan, Method, Named, OtherKeys};
 
@@ -27,7 +27,7 @@ impl Target {
     pub fn from_config(config: &SshConfig, asked: &Asked) -> Result<Configured, Failure> {
         let resolved = config.resolve(asked).map_err(|faults| wrong(&asked.host, &faults))?;
         let notices = resolved.notices.clone();
-        let target = reach(config, asked, &resolved, Before::Configured, &mut Vec::new())?;
+        let target = reach(config, asked, &resolved, Before::Own, &mut Vec::new())?;
         Ok(Configured { target, notices })
     }
 }
@@ -67,15 +67,6 @@ fn reach(
     Ok(target(resolved, &config.local().home, proxy))
 }
 
-/// How the way up to a host is found.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Before {
-    /// By the host's own configuration.
-    Configured,
-    /// By whoever named it in a chain.
-    Chosen,
-}
-
 /// The hosts of a chain, the nearest first. Only the nearest may have hosts before it by its own configuration: the others
 /// are reached through the one before them, whatever theirs says.
 fn chain(config: &SshConfig, hops: &[Hop], way: &mut Vec<String>) -> Result<Vec<Target>, Failure> {
@@ -86,7 +77,7 @@ fn chain(config: &SshConfig, hops: &[Hop], way: &mut Vec<String>) -> Result<Vec<
         let asked =
             Asked { host: hop.host.clone(), user: hop.user.clone(), port: hop.port, jump, command: None };
         let resolved = config.resolve(&asked).map_err(|faults| wrong(&asked.host, &faults))?;
-        let before = if at == 0 { Before::Configured } else { Before::Chosen };
+        let before = if at == 0 { Before::Own } else { Before::Chosen };
         let mut target = reach(config, &asked, &resolved, before, way)?;
         if let Proxy::Jump(nearer) = &mut target.proxy {
             targets.append(nearer);
@@ -183,7 +174,5 @@ fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
     }
 }
 
-/// Hosts on one way.
-const LONGEST_WAY: usize = 16;
 /// Changing keys more often than this only costs.
 const SMALLEST_REKEY: usize = 64 * 1024;

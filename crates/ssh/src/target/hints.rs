@@ -4,8 +4,8 @@ use logic::fleet::ending::{Failure, Reason};
 use logic::identity::{Found, Index, Name};
 use logic::ssh::config::{Keyword, Resolved};
 
-use super::Target;
-use super::via::{self, Before};
+use super::via;
+use super::{Before, Target};
 use crate::config::SshConfig;
 
 /// Who said where a host is. What is `None` nobody said.

@@ -7,18 +7,9 @@ use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::identity::{Damage, Found, Index, Name, Verdict, refuse_damaged};
 use logic::ssh::config::Asked;
 
-use super::{Proxy, Target};
+use super::{Before, LONGEST_WAY, Proxy, Target};
 use crate::config::SshConfig;
 use crate::trouble::advised;
-
-/// How the way up to a host is found.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Before {
-    /// By what is known of the host itself.
-    Own,
-    /// By whoever named it in a chain: its own `via=` does not count.
-    Chosen,
-}
 
 impl Target {
     /// The same, reached through `via`, whatever else is said of the way to it.
@@ -155,6 +146,3 @@ fn too_long(way: &[String]) -> Failure {
     let detail = format!("the way to {last} is longer than {LONGEST_WAY} hosts: {}", way.join(" -> "));
     advised(Phase::Queued, Reason::Configuration, detail, "take ProxyJump or via= out of one of them")
 }
-
-/// Hosts on one way.
-const LONGEST_WAY: usize = 16;

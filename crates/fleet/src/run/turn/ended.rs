@@ -29,7 +29,7 @@ impl Turn<'_> {
                 (Reason::Local, format!("its input could not be read from our temporary file: {error}"))
             }
         };
-        let mut outcome = match held_open(&running) {
+        let mut outcome = match held_open(&mut running) {
             // The server has forgotten its process group, and its leash is gone.
             Some(outcome) => outcome,
             None => self.ask(&mut running, phase).await,
@@ -49,11 +49,20 @@ impl Turn<'_> {
         let (remote, words) = outcome.told();
         let mut detail = detail + &words;
         if self.dropped > 0 {
-            detail.push_str(&format!("; its output is cut after {} bytes", self.passed));
+            detail.push_str(&format!("; its output is cut after the first {} that came", self.counted()));
         } else if matches!(outcome, Outcome::Late | Outcome::Left | Outcome::Unsent | Outcome::LetGo(_)) {
-            detail.push_str(&format!("; what it said after {} bytes, if anything, is lost", self.passed));
+            let counted = self.counted();
+            detail.push_str(&format!(
+                "; what it said after the first {counted} that came, if anything, is lost"
+            ));
         }
         Ending::Failed(self.failure(at, reason, remote, detail))
+    }
+
+    /// How much went on to be shown and kept. What the reader of our output gets is counted nowhere: it is shown in another form
+    /// (lines with the host, folded, JSON), and whatever could not be written is said on its own.
+    fn counted(&self) -> String {
+        format!("{} bytes (of both streams)", self.passed)
     }
 
     /// Has its leash end it, if there is one or still comes.
@@ -267,6 +276,6 @@ impl Outcome {
 }
 
 /// A command that has ended while its output is held open.
-fn held_open(running: &Running) -> Option<Outcome> {
-    running.ended_itself().map(|ending| Outcome::Open(verdict::title(ending)))
+fn held_open(running: &mut Running) -> Option<Outcome> {
+    running.ended_itself().map(Outcome::Open)
 }

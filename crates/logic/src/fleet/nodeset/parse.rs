@@ -1,6 +1,7 @@
 //! Reads node sets. See `nodeset.rs` for what they mean.
 
 use super::{Definition, Fault, GroupFault, Groups, LIMIT, NodeSet, TooMany, matches};
+use crate::harmless::escaped;
 use std::collections::HashMap;
 
 /// Reads one set, and the groups that it names.
@@ -396,13 +397,13 @@ fn range(part: &str, at: usize) -> Result<Range, Trouble> {
 
 fn number(digits: &str, part: &str, at: usize) -> Result<u64, Trouble> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        let what = format!("\"{}\" is not a number or a range of numbers", harmless(part));
+        let what = format!("\"{}\" is not a number or a range of numbers", escaped(part, SHOWN));
         return Err(trouble(at, what, "between brackets stand numbers, such as [1-5/2,9]"));
     }
     if digits.len() > 18 {
         return Err(trouble(
             at,
-            format!("\"{}\" is too large", harmless(part)),
+            format!("\"{}\" is too large", escaped(part, SHOWN)),
             "numbers have at most 18 digits",
         ));
     }
@@ -426,7 +427,7 @@ fn check_address(inside: &str, before: &str, behind: &str, at: usize) -> Result<
     }
     let what = format!(
         "\"[{}]\" is neither a range nor an address of IPv6 with at most user@ and :port",
-        harmless(inside)
+        escaped(inside, SHOWN)
     );
     Err(trouble(at, what, "write [2001:db8::1]:22, or node[1-5]"))
 }
@@ -444,10 +445,14 @@ fn without_brackets(name: String) -> String {
 fn check_name(name: &str, term: &Term<'_>) -> Result<(), Trouble> {
     let host = name.rsplit_once('@').map_or(name, |(_, host)| host);
     if host.is_empty() {
-        return Err(trouble(term.at, format!("\"{}\" names no host", harmless(name)), "write user@host"));
+        return Err(trouble(
+            term.at,
+            format!("\"{}\" names no host", escaped(name, SHOWN)),
+            "write user@host",
+        ));
     }
     if name.starts_with('-') || host.starts_with('-') {
-        let what = format!("\"{}\" begins with \"-\", as no name does", harmless(name));
+        let what = format!("\"{}\" begins with \"-\", as no name does", escaped(name, SHOWN));
         return Err(trouble(term.at, what, "options stand before the set"));
     }
     let strange = |sign: char| !(sign.is_alphanumeric() || "-_.:@%+~=[]".contains(sign));
@@ -474,7 +479,7 @@ fn check_group(name: &str, source: Option<&str>, term: &Term<'_>) -> Result<(), 
     if source.is_none_or(good) && (name == "*" || good(name)) {
         return Ok(());
     }
-    let what = format!("\"@{}\" is not the name of a group", harmless(term.text));
+    let what = format!("\"@{}\" is not the name of a group", escaped(term.text, SHOWN));
     Err(trouble(term.at - 1, what, "write @NAME, @SOURCE:NAME, or @* for all; wildcards match nodes only"))
 }
 
@@ -505,7 +510,7 @@ impl Trouble {
         let start = if total <= SHOWN { 0 } else { column.saturating_sub(SHOWN / 2) };
         let part: String = text.chars().skip(start).take(SHOWN).collect();
         let ends = (if start > 0 { "…" } else { "" }, if start + SHOWN < total { "…" } else { "" });
-        let set = format!("{}{}{}", ends.0, harmless(&part), ends.1);
+        let set = format!("{}{}{}", ends.0, escaped(&part, SHOWN), ends.1);
         Fault { set, column: column + 1, within: String::new(), what: self.what, advice: self.advice }
     }
 }
@@ -516,13 +521,6 @@ fn trouble(at: usize, what: String, advice: impl Into<String>) -> Trouble {
 
 fn too_many(at: usize, many: TooMany) -> Trouble {
     trouble(at, many.to_string(), "name fewer, or take several runs")
-}
-
-/// The text with its control characters written out.
-fn harmless(text: &str) -> String {
-    text.chars()
-        .flat_map(|sign| if sign.is_control() { sign.escape_default().collect() } else { vec![sign] })
-        .collect()
 }
 
 const NAME_THEN: &str = "begin with a host or a group";

@@ -1,6 +1,7 @@
 //! What is said of each refusal, and what to do about it: every message about the identity of hosts.
 
 use super::{Case, Offered};
+use crate::harmless::escaped;
 use crate::identity::date::Date;
 use crate::identity::host::{HostFile, Pin};
 use crate::identity::index::Damage;
@@ -221,7 +222,10 @@ impl Case<'_> {
     pub(super) fn bad_certificate(&self, fault: &str) -> Said {
         let name = self.name();
         Said {
-            message: format!("the certificate of {name} is refused: {}; nothing was sent", harmless(fault)),
+            message: format!(
+                "the certificate of {name} is refused: {}; nothing was sent",
+                escaped(fault, LONGEST)
+            ),
             advice: format!(
                 "have the authority sign a new one for {name}: ssh-keygen -s CA -h -I {name} -n {name} KEY.pub"
             ),
@@ -234,7 +238,7 @@ impl Case<'_> {
             message: format!(
                 "{name} showed {}, and DNSSEC of its SSHFP records does not hold: {}; nothing was sent",
                 self.shown(),
-                harmless(why)
+                escaped(why, LONGEST)
             ),
             advice: "somebody forges the DNS, or the zone is signed badly: have its signatures looked at"
                 .into(),
@@ -259,7 +263,7 @@ pub(super) fn damaged(name: &str, damage: &Damage) -> Said {
         message: format!(
             "the identity of {name} cannot be read: {}: {}; nothing was sent",
             damage.path,
-            harmless(&fault)
+            escaped(&fault, LONGEST)
         ),
         advice: format!(
             "repair that file or restore it; the other hosts are not concerned (penstock host show {name})"
@@ -282,11 +286,5 @@ pub(super) fn shown(key: &PublicKey) -> String {
     format!("{} {}", key.algorithm(), key.fingerprint())
 }
 
-/// Others chose parts of this text; a terminal gets to see it.
-fn harmless(text: &str) -> String {
-    let is_fine = |c: char| {
-        !c.is_control()
-            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    text.chars().map(|c| if is_fine(c) { c } else { '\u{fffd}' }).take(300).collect()
-}
+/// Of what others chose.
+const LONGEST: usize = 300;

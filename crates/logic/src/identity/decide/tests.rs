@@ -116,14 +116,11 @@ impl Asked {
 
     fn decide(&self) -> Decision {
         let question = Question {
-            name: self.name,
-            address: self.address.map(|address| address.parse().unwrap()),
             port: self.port,
-            offered: &self.offered,
             sshfp: &self.sshfp,
             run: Some(Run { changed: self.changed }),
             last_good: self.last_good.map(|date| date.parse().unwrap()),
-            now: NOW,
+            ..question(self.name, self.address, &self.offered)
         };
         decide(question, &index())
     }
@@ -133,6 +130,20 @@ impl Asked {
             Verdict::Accepted { .. } => None,
             Verdict::Refused { reason, .. } => Some(reason),
         }
+    }
+}
+
+/// Whether a host that offered this is the one that was asked for, on port 22, now.
+fn question<'a>(name: &'a str, address: Option<&str>, offered: &'a Offered) -> Question<'a> {
+    Question {
+        name,
+        address: address.map(|address| address.parse().unwrap()),
+        port: 22,
+        offered,
+        sshfp: &SshfpAnswer::NotAsked,
+        run: Some(Run::default()),
+        last_good: None,
+        now: NOW,
     }
 }
 
@@ -322,19 +333,7 @@ fn bad_certificate_is_never_taken_as_the_bare_pinned_key_in_it() {
     index.replace(host("web1", &format!("{}ca {}\n", pin(&key), ed25519(60))));
     let expired =
         HostCertificate { key: key.clone(), valid_before: 1, ..certificate(ed25519(60), &["web1"]) };
-    let decide_on = |offered: &Offered| {
-        let question = Question {
-            name: "web1",
-            address: None,
-            port: 22,
-            offered,
-            sshfp: &SshfpAnswer::NotAsked,
-            run: Some(Run::default()),
-            last_good: None,
-            now: NOW,
-        };
-        decide(question, &index).verdict
-    };
+    let decide_on = |offered: &Offered| decide(question("web1", None, offered), &index).verdict;
     let refused = decide_on(&Offered::Certificate(Box::new(expired)));
     assert!(matches!(refused, Verdict::Refused { reason: Reason::KeyRefused, .. }), "{refused:?}");
     assert!(matches!(decide_on(&Offered::Key(key)), Verdict::Accepted { .. }), "a pin is a proof of its own");
@@ -346,19 +345,8 @@ fn certificate_proves_the_key_in_it_that_was_trusted_on_first_use() {
     let mut index = index();
     index.replace(host("ca6", &format!("ca {}\naddr 10.0.5.7\n{}", ed25519(60), first_use(&ed25519(50)))));
     index.replace(host("web8.fleet.example", &first_use(&ed25519(51))));
-    let decide_on = |name: &str, offered: &Offered, address: &str| {
-        let question = Question {
-            name,
-            address: Some(address.parse().unwrap()),
-            port: 22,
-            offered,
-            sshfp: &SshfpAnswer::NotAsked,
-            run: Some(Run::default()),
-            last_good: None,
-            now: NOW,
-        };
-        decide(question, &index)
-    };
+    let decide_on =
+        |name: &str, offered: &Offered, address: &str| decide(question(name, Some(address), offered), &index);
     let proofs = |decision: &Decision| -> Vec<String> {
         let effects = decision.effects.iter();
         let pins =
@@ -390,17 +378,7 @@ fn certificate_proves_the_key_in_it_that_was_trusted_on_first_use() {
     assert_eq!((proofs(&bare), note(&bare)), (vec![], None), "a bare key proves nothing");
     index.replace(host("ca6", &format!("ca {}\n{}", ed25519(60), pin(&ed25519(50)))));
     let again = Offered::Certificate(Box::new(certificate(ed25519(60), &["ca6"])));
-    let question = Question {
-        name: "ca6",
-        address: None,
-        port: 22,
-        offered: &again,
-        sshfp: &SshfpAnswer::NotAsked,
-        run: Some(Run::default()),
-        last_good: None,
-        now: NOW,
-    };
-    let decision = decide(question, &index);
+    let decision = decide(question("ca6", None, &again), &index);
     assert_eq!((proofs(&decision), note(&decision)), (vec![], None), "the proof that is there stays");
 }
 
@@ -441,17 +419,8 @@ fn host_that_goes_back_is_recorded_there_and_not_told_again() {
     let mut index = index();
     index.replace(file);
     for (address, goes_back) in [("10.0.5.2", true), ("10.0.7.9", false)] {
-        let question = Question {
-            name: "web1",
-            address: address.parse().ok(),
-            port: 22,
-            offered: &Offered::Key(ed25519(1)),
-            sshfp: &SshfpAnswer::NotAsked,
-            run: Some(Run::default()),
-            last_good: None,
-            now: NOW,
-        };
-        let decision = decide(question, &index);
+        let offered = Offered::Key(ed25519(1));
+        let decision = decide(question("web1", Some(address), &offered), &index);
         assert_eq!(decision.verdict, Verdict::Accepted { note: None });
         let (from, to) = ("10.0.7.9".parse().unwrap(), "10.0.5.2".parse().unwrap());
         let back = Effect::WentBack { host: "web1".parse().unwrap(), from, to };

@@ -11,6 +11,7 @@ use logic::fleet::nodeset;
 use serde_json::{Value, json};
 
 use super::EngineName;
+use super::show::Talk;
 use crate::output::{Failure, complain, plain_lines, print};
 
 /// Runs on record.
@@ -105,10 +106,18 @@ pub fn begin(about: &Value, names: &[String]) -> Option<Journal> {
         .ok()
 }
 
-/// Shows the last run, or the one that is asked for.
-pub fn show(arguments: &super::Arguments) -> Result<(), Failure> {
-    let record = find(arguments.again.id.as_deref())?;
-    if arguments.show.json {
+/// A run that is named, and not what to do with it, is a slip.
+pub fn check_id(id: Option<&str>, again: Option<&str>) -> Result<(), Failure> {
+    match (id, again) {
+        (Some(_), None) => Err(Failure::usage("--id names a run for --again or --last")),
+        _ => Ok(()),
+    }
+}
+
+/// Shows the last run, or the one that is asked for, as `shown` says.
+pub fn show(id: Option<&str>, shown: &super::show::Arguments) -> Result<(), Failure> {
+    let record = find(id)?;
+    if shown.json {
         return print(&format!("{}\n", as_json(&record)));
     }
     let mut text = format!("{}  {}\n", record.id, told(&record.order));
@@ -172,8 +181,8 @@ fn word(standing: &Standing) -> &'static str {
 /// Fills in what `--again` takes over from the last run and gives its hosts, or nothing without `--again`.
 pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>, Failure> {
     let Some(which) = arguments.again.again.clone() else { return Ok(None) };
-    let (id, is_quiet) = (arguments.again.id.as_deref(), arguments.show.is_quiet());
-    let (record, names) = recall("run", id, &which, &arguments.pace, is_quiet)?;
+    let (id, talk) = (arguments.again.id.as_deref(), arguments.show.talk());
+    let (record, names) = recall("run", id, &which, &arguments.pace, talk)?;
     let order = &record.order;
     if order["stdin"] == true {
         return Err(Failure::usage(
@@ -198,10 +207,11 @@ pub fn recall(
     id: Option<&str>,
     which: &str,
     pace: &super::pace::Arguments,
-    is_quiet: bool,
+    talk: Talk,
 ) -> Result<(Record, Vec<String>), Failure> {
     let record = find(id)?;
     let (called, option) = (called(id), id.map(|id| format!(" --id {id}")).unwrap_or_default());
+    let look = format!("penstock {command} --last{option}");
     let made_by = made_by(&record.order);
     if made_by != command {
         return Err(Failure::usage(format!(
@@ -210,17 +220,17 @@ pub fn recall(
     }
     if record.pulse == Pulse::Running {
         return Err(Failure::usage(format!(
-            "{called} still goes on: what never started may start yet\n  hint: penstock run --last{option}"
+            "{called} still goes on: what never started may start yet\n  hint: {look}"
         )));
     }
-    let names = choose(&record, which)?;
+    let absent = |name: &str| Failure::usage(format!("{name} was not in {called}\n  hint: {look}"));
+    let names = choose(&record, which, absent)?;
     let left_out = left_out(&record, which);
     if names.is_empty() {
-        let hint =
-            if left_out.is_empty() { format!("penstock run --last{option}") } else { LEFT_OUT.to_owned() };
+        let hint = if left_out.is_empty() { look.as_str() } else { LEFT_OUT };
         return Err(Failure::usage(format!("no host of {called} is {which}\n  hint: {hint}")));
     }
-    if !is_quiet {
+    if talk == Talk::Usual {
         let (count, hosts) = (names.len(), nodeset::fold(names.iter().map(String::as_str)));
         let plural = if count == 1 { "host" } else { "hosts" };
         let mut text =
@@ -307,7 +317,8 @@ pub fn take_over_course(
     }
 }
 
-fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
+/// The hosts of a record that are meant; `absent` says that one is not in it.
+fn choose(record: &Record, which: &str, absent: impl Fn(&str) -> Failure) -> Result<Vec<String>, Failure> {
     let pick = |wanted: &dyn Fn(&Standing) -> bool| {
         let chosen = record.hosts.iter().filter(|(_, standing)| wanted(standing));
         // mpssh takes a host twice.
@@ -326,11 +337,7 @@ fn choose(record: &Record, which: &str) -> Result<Vec<String>, Failure> {
     let asked = super::hosts::Arguments { set: vec![which.to_owned()], ..Default::default() }.names()?;
     for name in &asked {
         match record.hosts.iter().find(|(known, _)| known == name) {
-            None => {
-                return Err(Failure::usage(format!(
-                    "{name} was not in the last run\n  hint: penstock run --last"
-                )));
-            }
+            None => return Err(absent(name)),
             // A file that is copied twice is the same file.
             Some((_, Standing::Unknown(how))) if made_by(&record.order) == "run" => {
                 return Err(Failure::usage(format!(

@@ -17,7 +17,8 @@ use ssh::Purpose;
 use ssh::identity::Identities;
 use tokio::sync::Notify;
 
-use super::{again, engines, keys, pace, show};
+use super::show::{self, Talk};
+use super::{again, engines, keys, pace};
 use crate::output::{Failure, complain, plain, plain_lines, print};
 
 /// A run, ready but for its job.
@@ -70,7 +71,8 @@ impl Course<'_> {
         let brake = Brake::default();
         let names = &self.names;
         let board = Arc::new(Board::new(names.clone()));
-        let quiet_line = !std::io::stderr().is_terminal() || show::is_dumb() || self.show.is_quiet();
+        let quiet_line =
+            !std::io::stderr().is_terminal() || show::is_dumb() || self.show.talk() == Talk::Quiet;
         let keep = match &self.show.directory {
             Some(directory) => Keep::files(directory, names).map_err(|error| {
                 Failure::usage(format!("cannot write to {}: {error}", directory.display()))
@@ -156,7 +158,7 @@ impl Course<'_> {
             if self.to_stdout(outcome) {
                 let line = serde_json::json!({ "event": "note", "host": host, "text": note });
                 print_line(&line, outcome.status)?;
-            } else if !self.show.is_quiet() {
+            } else if self.show.talk() == Talk::Usual {
                 complain(&format!("{}\n", plain(&note)));
             }
         }
@@ -170,7 +172,7 @@ impl Course<'_> {
             return print_line(&line, outcome.status);
         }
         let mut text = String::new();
-        if outcome.status != Status::Well || !self.show.is_quiet() {
+        if outcome.status != Status::Well || self.show.talk() == Talk::Usual {
             text.push_str(&summary::text(&self.names, outcome));
         }
         complain(&plain_lines(&text));

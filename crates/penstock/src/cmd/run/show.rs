@@ -39,10 +39,19 @@ pub struct Arguments {
     pub quiet: bool,
 }
 
+/// How much is said about a run beside what its hosts say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Talk {
+    /// What it does, and what came of it.
+    Usual,
+    /// What went wrong.
+    Quiet,
+}
+
 impl Arguments {
-    /// Whether less is said about the run.
-    pub fn is_quiet(&self) -> bool {
-        self.quiet
+    /// How much is said about the run.
+    pub fn talk(&self) -> Talk {
+        if self.quiet { Talk::Quiet } else { Talk::Usual }
     }
 
     /// What shows the output.
