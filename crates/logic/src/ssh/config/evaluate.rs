@@ -9,7 +9,7 @@ use super::pattern::{Listed, host_listed, listed, matches};
 use super::setting::Value;
 use super::source::{Item, Source};
 use super::tokens::{self, Tokens};
-use super::{Asked, Fault, Local, Machine, Place};
+use super::{Asked, Fault, Local, Machine, Place, resolved};
 
 /// A value, and the line it is from; `None`: the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,6 +207,11 @@ impl<'a> Evaluation<'a> {
                     return self.undecided(place, "match version: cannot be decided".to_owned(), Some(hint));
                 }
                 Test::Exec(command) => {
+                    // In the end they would be refused; a shell must not see them before.
+                    let user_fault = || resolved::user_fault(&user).map(|(what, _)| what);
+                    if let Some(why) = resolved::host_fault(&host).or_else(user_fault) {
+                        return self.undecided(place, format!("match exec {command}: not run: {why}"), None);
+                    }
                     let command = match self.tokens(&host, &user).expand(command) {
                         Ok(command) => command,
                         Err(why) => return self.undecided(place, format!("match exec: {why}"), None),

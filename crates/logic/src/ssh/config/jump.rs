@@ -78,9 +78,12 @@ impl Hop {
     }
 
     /// Nobody's login is empty, and no host has a name that a shell would take apart.
+    pub(super) fn is_plausible(&self) -> bool {
+        is_safe_host(&self.host) && self.user.as_deref().is_none_or(is_safe_user)
+    }
+
     fn plausible(self) -> Option<Self> {
-        let good = is_safe_host(&self.host) && self.user.as_deref().is_none_or(is_safe_user);
-        good.then_some(self)
+        self.is_plausible().then_some(self)
     }
 }
 

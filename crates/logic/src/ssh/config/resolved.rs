@@ -11,7 +11,7 @@ use super::load::Loaded;
 use super::notice::{self, Effect, Notice};
 use super::setting::Value;
 use super::tokens::{self, Tokens};
-use super::{Asked, Fault, Faults, Local, Machine, Place, value};
+use super::{Asked, Fault, Faults, Jump, Local, Machine, Place, value};
 
 /// What holds for one host. What is `None` or empty was not configured.
 #[derive(Debug, Clone)]
@@ -196,6 +196,10 @@ pub(super) fn resolve(
     local: &Local,
     machine: &dyn Machine,
 ) -> Result<Resolved, Faults> {
+    let typed = typed_faults(asked);
+    if !typed.is_empty() {
+        return Err(Faults(typed));
+    }
     let mut evaluation = Evaluation::new(asked, local, machine);
     for source in &loaded.sources {
         evaluation.read(source, Pass::First);
@@ -218,6 +222,34 @@ pub(super) fn resolve(
     faults.append(&mut evaluation.faults);
     let builder = Builder::new(&evaluation, known, host, faults);
     builder.build()
+}
+
+/// What is wrong with the names that somebody typed, or that came from a list of hosts. They are judged before anything else:
+/// reading the files may run commands (`Match exec`) which have these names in them.
+fn typed_faults(asked: &Asked) -> Vec<Fault> {
+    let user = asked.user.as_deref().and_then(user_fault);
+    let hops = match &asked.jump {
+        Some(Jump::Through(hops)) => hops.as_slice(),
+        _ => &[],
+    };
+    let hop = hops.iter().find(|hop| !hop.is_plausible());
+    let hop = hop.map(|hop| format!("proxyjump: \"{hop}\" is no host to go through"));
+    let whats = host_fault(&asked.host).into_iter().chain(hop).map(|what| (what, None));
+    whats.chain(user).map(|(what, hint)| Fault { place: None, what, hint }).collect()
+}
+
+/// Why that is no name of a host: a shell would take it apart, or it looks like an option.
+pub(super) fn host_fault(host: &str) -> Option<String> {
+    (!jump::is_safe_host(host)).then(|| format!("hostname: \"{host}\" is no name of a host"))
+}
+
+/// Why that is no login, and what to do: a shell would take it apart, or it looks like an option.
+pub(super) fn user_fault(user: &str) -> Option<(String, Option<String>)> {
+    if user.contains('%') || user.contains("${") {
+        let what = format!("user: \"{user}\": OpenSSH before 10.1 takes it as it is, later ones replace it");
+        return Some((what, Some("write the login itself".to_owned())));
+    }
+    (!jump::is_safe_user(user)).then(|| (format!("user: \"{user}\" is no login"), None))
 }
 
 fn place(evaluation: &Evaluation<'_>, keyword: Keyword) -> Option<Place> {
@@ -313,21 +345,12 @@ impl<'a> Builder<'a> {
 
     /// Names go into command lines and onto the wire: what a shell would take apart is no name.
     fn check_names(&mut self) {
-        let scoped = self.host.split_once('%').map_or(self.host.as_str(), |(address, _)| address);
-        let is_scoped = scoped.parse::<IpAddr>().is_ok();
-        if !is_scoped && !self.host.is_empty() && !jump::is_safe_host(&self.host) {
-            let what = format!("hostname: \"{}\" is no name of a host", self.host);
+        // Where `HostName` itself is wrong there is none.
+        if let Some(what) = host_fault(&self.host).filter(|_| !self.host.is_empty()) {
             self.fault(Keyword::HostName, what, None);
         }
-        if self.user.contains('%') || self.user.contains("${") {
-            let what = format!(
-                "user: \"{}\": OpenSSH before 10.1 takes it as it is, later ones replace it",
-                self.user
-            );
-            self.fault(Keyword::User, what, Some("write the login itself".to_owned()));
-        } else if !jump::is_safe_user(&self.user) {
-            let what = format!("user: \"{}\" is no login", self.user);
-            self.fault(Keyword::User, what, None);
+        if let Some((what, hint)) = user_fault(&self.user) {
+            self.fault(Keyword::User, what, hint);
         }
     }
 

@@ -229,6 +229,55 @@ fn names_that_a_shell_would_take_apart_are_refused() {
 }
 
 #[test]
+fn no_command_is_run_with_a_name_that_a_shell_would_take_apart() {
+    let hop = |user: Option<&str>, host: &str| {
+        let hop = Hop { user: user.map(str::to_owned), host: host.to_owned(), port: None };
+        Some(Jump::Through(vec![hop]))
+    };
+    let web1 = || Asked::parse("web1").unwrap();
+    let user = |user: &str| Asked { user: Some(user.to_owned()), ..web1() };
+    let host = |host: &str| Asked { host: host.to_owned(), ..web1() };
+    // Whichever token is in the command: what none of them stands for is seen through another.
+    for command in ["echo", "echo %h", "echo %k %n", "echo %r", "echo %j"] {
+        let text = format!("Match exec \"{command}\"\n  Port 1\nMatch final exec \"{command}\"\n  Port 2\n");
+        for asked in [
+            user("$(id)"),
+            user("`id`"),
+            user("a;id"),
+            user("-oX"),
+            user("%h"),
+            user(""),
+            host("$(id)"),
+            host("a;id"),
+            host("-oX"),
+            host("fe80::1%$(id)"),
+            Asked { jump: hop(None, "$(id)"), ..web1() },
+            Asked { jump: hop(Some("$(id)"), "gate"), ..web1() },
+        ] {
+            let memory = Memory::of(&text);
+            let faults = memory.resolve(&asked).unwrap_err();
+            assert_eq!(*memory.ran.borrow(), [""; 0], "{asked:?}");
+            // It was on the command line.
+            assert!(faults.0.iter().all(|fault| fault.place.is_none()), "{faults}");
+        }
+    }
+    // What the files themselves say, before and after the command.
+    for text in [
+        "User $(id)\nMatch exec \"echo %r\"\n  Port 1\n",
+        "HostName $(id)\nMatch exec \"echo %h\"\n  Port 1\n",
+        "Match final exec \"echo %h\"\n  Port 1\nHost *\n HostName a;id\n",
+    ] {
+        let memory = Memory::of(text);
+        let faults = memory.host("web1").unwrap_err().to_string();
+        assert_eq!(*memory.ran.borrow(), [""; 0], "{faults}");
+        assert!(faults.contains("not run: "), "{faults}");
+    }
+    let memory = Memory::of("Match exec \"echo %n %h %k %r\"\n  Port 1\n");
+    memory.resolve(&Asked::parse("me@[fe80::1%eth0]").unwrap()).unwrap();
+    assert_eq!(*memory.ran.borrow(), ["echo fe80::1%eth0 fe80::1%eth0 fe80::1%eth0 me"]);
+}
+
+#[test]
 fn files_that_include_each_other_without_end_are_refused_and_not_followed() {
     let mut memory = Memory::of("Include f0\n");
     for at in 0..30 {
