@@ -73,6 +73,32 @@ fn hosts_that_are_reached_through_themselves_are_refused() {
 }
 
 #[test]
+fn ways_through_more_than_sixteen_hosts_are_refused_as_too_long() {
+    let list = |from: usize, to: usize| (from..=to).map(|at| format!("h{at}")).collect::<Vec<_>>().join(",");
+    let nested = |to: usize| {
+        (1..=to).map(|at| format!("Host h{at}\n ProxyJump h{}\n", at + 1)).collect::<Vec<_>>().concat()
+    };
+    // As a list, one behind another, and both together.
+    for (fits, too_long) in [
+        (format!("Host h0\n ProxyJump {}\n", list(1, 16)), format!("Host h0\n ProxyJump {}\n", list(1, 17))),
+        (
+            format!("Host h0\n ProxyJump h1\n{}", nested(15)),
+            format!("Host h0\n ProxyJump h1\n{}", nested(16)),
+        ),
+        (
+            format!("Host h0\n ProxyJump {}\nHost h1\n ProxyJump {}\n", list(1, 8), list(11, 18)),
+            format!("Host h0\n ProxyJump {}\nHost h1\n ProxyJump {}\n", list(1, 8), list(11, 19)),
+        ),
+    ] {
+        assert_eq!(way(&target(&fits, "h0").unwrap().target).len(), 17, "{fits}");
+        let failure = target(&too_long, "h0").unwrap_err();
+        assert_eq!(failure.reason, Reason::Configuration);
+        assert!(failure.detail.contains("the way to it goes through "), "{failure:?}");
+        assert!(!failure.detail.contains("again"), "{failure:?}");
+    }
+}
+
+#[test]
 fn what_only_openssh_can_do_is_refused_for_the_host_and_for_those_on_the_way() {
     let text = "Host web1\n ProxyJump gate\nHost gate\n PKCS11Provider /p11.so\n";
     let failure = target(text, "web1").unwrap_err();

@@ -41,9 +41,16 @@ fn reach(
     way: &mut Vec<String>,
 ) -> Result<Target, Failure> {
     let here = format!("{}@{}:{}", resolved.user, resolved.host, resolved.port);
-    if way.contains(&here) || way.len() > LONGEST_WAY {
+    let is_loop = way.contains(&here);
+    if is_loop || way.len() > LONGEST_WAY {
         way.push(here);
         let chain = way.join(" -> ");
+        if !is_loop {
+            return Err(too_long(
+                &asked.host,
+                &format!("goes through more than {LONGEST_WAY} hosts: {chain}"),
+            ));
+        }
         let detail = format!("{}: ProxyJump goes through the same host again: {chain}", asked.host);
         return Err(failure(detail, Some("`ProxyJump none` in the block of the gate ends it".to_owned())));
     }
@@ -61,15 +68,26 @@ fn reach(
         _ if before == Before::Chosen => Proxy::None,
         config::Proxy::Direct => Proxy::None,
         config::Proxy::Command(command) => Proxy::Command(command.clone()),
-        config::Proxy::Jump(hops) => Proxy::Jump(chain(config, hops, way)?),
+        config::Proxy::Jump(hops) => Proxy::Jump(chain(config, &asked.host, hops, way)?),
     };
     way.pop();
     Ok(target(resolved, &config.local().home, proxy))
 }
 
-/// The hosts of a chain, the nearest first. Only the nearest may have hosts before it by its own configuration: the others
-/// are reached through the one before them, whatever theirs says.
-fn chain(config: &SshConfig, hops: &[Hop], way: &mut Vec<String>) -> Result<Vec<Target>, Failure> {
+/// The hosts of the chain to `host`, the nearest first. Only the nearest may have hosts before it by its own configuration:
+/// the others are reached through the one before them, whatever theirs says.
+fn chain(
+    config: &SshConfig,
+    host: &str,
+    hops: &[Hop],
+    way: &mut Vec<String>,
+) -> Result<Vec<Target>, Failure> {
+    let within = |count: usize| match count > LONGEST_WAY {
+        true => Err(too_long(host, &format!("goes through {count} hosts, and {LONGEST_WAY} are the most"))),
+        false => Ok(()),
+    };
+    // Before any of them is looked at, which may run commands; and with those before the nearest.
+    within(hops.len())?;
     let mut targets = Vec::new();
     for (at, hop) in hops.iter().enumerate() {
         // What OpenSSH would be told with -J.
@@ -85,7 +103,15 @@ fn chain(config: &SshConfig, hops: &[Hop], way: &mut Vec<String>) -> Result<Vec<
         }
         targets.push(target);
     }
+    within(targets.len())?;
     Ok(targets)
+}
+
+fn too_long(host: &str, what: &str) -> Failure {
+    failure(
+        format!("{host}: the way to it {what}"),
+        Some("take hosts out of ProxyJump in ~/.ssh/config".to_owned()),
+    )
 }
 
 fn target(resolved: &Resolved, home: &str, proxy: Proxy) -> Target {

@@ -33,7 +33,7 @@ impl Target {
         let asked = Asked { host: name.to_owned(), port, ..Asked::default() };
         let gate = Target::from_config(config, &asked)?.target;
         let gate = placed(gate, Before::Own, config, index, way)?;
-        self.proxy = Proxy::Jump(unrolled(gate));
+        self.proxy = Proxy::Jump(bounded(unrolled(gate))?);
         // The gate looks a name up, and knows nothing of our hints.
         let is_name = self.host.parse::<IpAddr>().is_err() && self.host.eq_ignore_ascii_case(&self.name);
         let hint = self.addresses.known.first().or(self.addresses.hints.first());
@@ -81,7 +81,7 @@ pub(super) fn placed(
                 let before = if at == 0 { Before::Own } else { Before::Chosen };
                 chain.extend(unrolled(placed(hop, before, config, index, way)?));
             }
-            *hops = chain;
+            *hops = bounded(chain)?;
         }
         Proxy::None if before == Before::Own && target.said.proxy.is_none() => {
             if let Some(via) = via {
@@ -131,6 +131,12 @@ fn unrolled(mut gate: Target) -> Vec<Target> {
     }
     hops.push(gate);
     hops
+}
+
+/// Not more than [`LONGEST_WAY`] hosts.
+fn bounded(chain: Vec<Target>) -> Result<Vec<Target>, Failure> {
+    let names = || chain.iter().map(|hop| hop.name.to_ascii_lowercase()).collect::<Vec<_>>();
+    if chain.len() > LONGEST_WAY { Err(too_long(&names())) } else { Ok(chain) }
 }
 
 fn loops(way: &[String]) -> Failure {
