@@ -2,7 +2,9 @@
 //! what ClusterShell knows (`groups.conf` with its commands, the directories that it names). What they say is decided by
 //! `logic::fleet::groups`.
 
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -135,11 +137,24 @@ impl Found {
 }
 
 fn read(path: &Path) -> Result<Option<String>, String> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("cannot read the groups in {}: {error}", path.display())),
+    let wrong =
+        |error: &dyn std::fmt::Display| format!("cannot read the groups in {}: {error}", path.display());
+    // Opening a pipe that nobody writes to would wait for ever.
+    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
+    let mut file = match File::options().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(wrong(&error)),
+    };
+    let kind = file.metadata().map_err(|error| wrong(&error))?.file_type();
+    // A directory says so itself; what leads to /dev/null is empty.
+    let is_nothing = || path.canonicalize().is_ok_and(|path| path == Path::new("/dev/null"));
+    if !kind.is_file() && !kind.is_dir() && !is_nothing() {
+        return Err(wrong(&"it is no regular file"));
     }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(|error| wrong(&error))?;
+    Ok(Some(text))
 }
 
 /// The files in a directory whose names end so, in order; none if there is no such directory.

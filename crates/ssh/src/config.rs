@@ -4,16 +4,18 @@
 use std::fs;
 use std::io::Read;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use logic::ssh::config::{
     Asked, Catalogue, Config, Faults, File, Files, Group, Local, Machine, Presence, Resolved, Sources,
 };
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{self, Gid, Pid, Uid, User};
 
@@ -22,7 +24,7 @@ use nix::unistd::{self, Gid, Pid, Uid, User};
 pub enum ConfigFiles {
     /// `~/.ssh/config`, then `/etc/ssh/ssh_config`.
     Usual,
-    /// This one alone, as with `ssh -F`.
+    /// This one alone, as with `ssh -F`. It may be a pipe: then it can be read once.
     Only(PathBuf),
     /// None, as with `ssh -F none`.
     None,
@@ -56,7 +58,11 @@ impl SshConfig {
         };
         let system = matches!(files, ConfigFiles::Usual).then(|| "/etc/ssh/ssh_config".to_owned());
         let sources = Sources { user, system, home: local.home.clone(), uid: local.uid };
-        let config = Config::read(&sources, &Disk, &Here, known);
+        let given = match files {
+            ConfigFiles::Only(path) => Some(path.to_string_lossy().into_owned()),
+            ConfigFiles::Usual | ConfigFiles::None => None,
+        };
+        let config = Config::read(&sources, &Disk { given }, &Here, known);
         Self { config, local }
     }
 
@@ -103,22 +109,31 @@ impl SshConfig {
 pub struct WhoAmI(u32);
 
 /// Files of this machine.
-struct Disk;
+struct Disk {
+    /// The one that somebody named: only that may be a pipe or a device.
+    given: Option<String>,
+}
 
 impl Files for Disk {
     fn read(&self, path: &str) -> Result<Option<File>, String> {
-        let file = match fs::File::open(path) {
+        // Opening a pipe that nobody writes to would wait for ever.
+        let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
+        let file = match fs::OpenOptions::new().read(true).custom_flags(flags).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.to_string()),
         };
         let about = file.metadata().map_err(|error| error.to_string())?;
+        let is_nothing = || fs::metadata("/dev/null").is_ok_and(|nothing| nothing.rdev() == about.rdev());
         let mut bytes = Vec::new();
-        // A directory has no lines, as for OpenSSH; and nobody waits for a pipe or reads a device for ever.
-        if about.is_file() || path == "/dev/null" {
+        // A directory has no lines, as for OpenSSH.
+        if about.is_file() || about.file_type().is_char_device() && is_nothing() {
             file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
         } else if !about.is_dir() {
-            return Err("it is no regular file".to_owned());
+            if self.given.as_deref() != Some(path) {
+                return Err("it is no regular file".to_owned());
+            }
+            bytes = to_the_end(file, PATIENCE)?;
         }
         Ok(Some(File {
             text: String::from_utf8_lossy(&bytes).into_owned(),
@@ -141,6 +156,33 @@ impl Files for Disk {
         let found = paths.map(|path| path.map(|path| path.to_string_lossy().into_owned()));
         found.collect::<Result<_, _>>().map_err(|error| error.to_string())
     }
+}
+
+/// All that comes from a pipe, a terminal or a device, such as `/dev/stdin`, or what a shell has for `<(command)`.
+fn to_the_end(mut file: fs::File, limit: Duration) -> Result<Vec<u8>, String> {
+    let until = Instant::now() + limit;
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 8192];
+    while bytes.len() as u64 <= LARGEST {
+        let left = until.saturating_duration_since(Instant::now());
+        let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        // Before the first writer a pipe seems to be at its end: only this waits for one.
+        let ready = poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], wait);
+        if left.is_zero() || ready == Ok(0) {
+            return Err(format!("it is a pipe or a device that had no end within {} s", limit.as_secs_f32()));
+        }
+        match file.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(length) => bytes.extend_from_slice(&chunk[..length]),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(bytes)
 }
 
 /// Where every user has a group of the same name, nobody else is in it unless somebody put them there.
@@ -206,5 +248,8 @@ impl Machine for Here {
 
 /// Bytes read of one file; the limit is `logic`'s to complain about.
 const LARGEST: u64 = (16 << 20) + 1;
-/// How long a command of `Match exec` may take.
+/// How long a command of `Match exec` may take, and whoever writes to a pipe that was given as the file.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests;

@@ -71,6 +71,21 @@ fn broken_files_of_clustershell_are_notes_and_the_others_are_read() {
 }
 
 #[test]
+fn pipe_in_the_place_of_a_file_of_groups_is_a_fault_and_nobody_waits_for_it() {
+    let own = tempfile::tempdir().unwrap();
+    let found = || catalog(&Directories { own: Some(own.path().to_owned()), clustershell: Vec::new() });
+    for name in ["groups", "groups.yaml"] {
+        let path = own.path().join(name);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let fault = format!("cannot read the groups in {}: it is no regular file", path.display());
+        assert_eq!(found().faults, [fault]);
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        assert!(found().faults.is_empty());
+    }
+}
+
+#[test]
 fn command_that_hangs_is_ended_with_all_it_started() {
     let directory = tempfile::tempdir().unwrap();
     let upcall = |command: &str| Upcall {

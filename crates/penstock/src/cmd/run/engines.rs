@@ -1,5 +1,6 @@
 //! What carries the command: our own client, or the user's ssh.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,33 +56,35 @@ impl Arguments {
         connect_timeout: Duration,
         terminal: &Arc<Terminal>,
     ) -> Result<Ready, Failure> {
-        self.check_file(names)?;
+        let given = self.check_file(names)?;
         match self.engine() {
-            EngineName::Native => self.native(names, connect_timeout, terminal),
+            EngineName::Native => self.native(given, names, connect_timeout, terminal),
             EngineName::Openssh => self.openssh(names, connect_timeout),
         }
     }
 
-    /// A file that was given and cannot be used is a slip in what was typed, not a fault of every host.
-    fn check_file(&self, names: &[String]) -> Result<(), Failure> {
+    /// A file that was given and cannot be used is a slip in what was typed, not a fault of every host. What our own client
+    /// read comes back: a pipe can be read once.
+    fn check_file(&self, names: &[String]) -> Result<Option<SshConfig>, Failure> {
         let Some(file) = self.ssh_config.as_ref().filter(|file| file.as_os_str() != "none") else {
-            return Ok(());
+            return Ok(None);
         };
         // What it means to a program of the user's is between the two.
         if self.ssh.is_some() {
-            return Ok(());
+            return Ok(None);
         }
         if self.engine() == EngineName::Openssh {
             // It may know keywords that we do not.
-            return match std::fs::File::open(file) {
-                Ok(_) => Ok(()),
+            let flags = nix::libc::O_NONBLOCK;
+            return match std::fs::File::options().read(true).custom_flags(flags).open(file) {
+                Ok(_) => Ok(None),
                 Err(error) => Err(Failure::usage(format!("{}: {error}", plain(&file.display().to_string())))),
             };
         }
         let config = SshConfig::read(&ConfigFiles::Only(file.clone())).map_err(Failure::usage)?;
         match names.first().and_then(|name| Asked::parse(name)).map(|asked| config.resolve(&asked)) {
             Some(Err(faults)) => Err(refuse(&faults)),
-            _ => Ok(()),
+            _ => Ok(Some(config)),
         }
     }
 
@@ -92,6 +95,7 @@ impl Arguments {
 
     fn native(
         &self,
+        given: Option<SshConfig>,
         names: &[String],
         connect_timeout: Duration,
         terminal: &Arc<Terminal>,
@@ -101,7 +105,10 @@ impl Arguments {
             Some(file) => ConfigFiles::Only(file.clone()),
             None => ConfigFiles::Usual,
         };
-        let config = SshConfig::read(&files).map_err(Failure::usage)?;
+        let config = match given {
+            Some(config) => config,
+            None => SshConfig::read(&files).map_err(Failure::usage)?,
+        };
         let identities = Places::of_user().and_then(|places| Identities::load(Store::new(places)));
         let identities = Arc::new(identities.map_err(Failure::usage)?.in_run());
         let host = |name: &String| {

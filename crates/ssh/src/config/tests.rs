@@ -1,0 +1,72 @@
+use std::os::unix::fs::symlink;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::*;
+
+fn home() -> (tempfile::TempDir, Local) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join(".ssh")).unwrap();
+    let home = dir.path().to_str().unwrap().to_owned();
+    let local =
+        Local { user: "me".to_owned(), uid: Uid::effective().as_raw(), home, hostname: "here".to_owned() };
+    (dir, local)
+}
+
+fn port(files: &ConfigFiles, local: &Local) -> Result<u16, String> {
+    let config = SshConfig::of(files, local.clone(), Catalogue::openssh());
+    let resolved = config.resolve(&Asked::parse("web1").unwrap());
+    resolved.map(|resolved| resolved.port).map_err(|faults| faults.to_string())
+}
+
+#[test]
+fn pipe_that_is_included_or_in_the_usual_place_is_refused_at_once() {
+    let (dir, local) = home();
+    let usual = dir.path().join(".ssh/config");
+    let pipe = dir.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    fs::write(&usual, format!("Include {}\n", pipe.display())).unwrap();
+    let included = port(&ConfigFiles::Usual, &local).unwrap_err();
+    assert_eq!(included, format!("{}: it cannot be read: it is no regular file", pipe.display()));
+    // Who includes it makes no difference.
+    assert_eq!(port(&ConfigFiles::Only(usual.clone()), &local).unwrap_err(), included);
+    fs::remove_file(&usual).unwrap();
+    mkfifo(&usual, Mode::S_IRWXU).unwrap();
+    let fault = port(&ConfigFiles::Usual, &local).unwrap_err();
+    assert_eq!(fault, format!("{}: it cannot be read: it is no regular file", usual.display()));
+    // That is how a file is made empty.
+    fs::remove_file(&usual).unwrap();
+    symlink("/dev/null", &usual).unwrap();
+    assert_eq!(port(&ConfigFiles::Only(usual), &local), Ok(22));
+}
+
+#[test]
+fn pipe_that_was_given_is_read_to_its_end() {
+    let (dir, local) = home();
+    let pipe = dir.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let writing = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || {
+            // Opening it waits for the reader.
+            let mut pipe = fs::OpenOptions::new().write(true).open(pipe).unwrap();
+            let comments = "# filling more than a pipe holds\n".repeat(4096);
+            std::io::Write::write_all(&mut pipe, comments.as_bytes()).unwrap();
+            std::io::Write::write_all(&mut pipe, b"Port 2222\n").unwrap();
+        }
+    });
+    assert_eq!(port(&ConfigFiles::Only(pipe), &local), Ok(2222));
+    writing.join().unwrap();
+    assert_eq!(port(&ConfigFiles::Only("/dev/null".into()), &local), Ok(22));
+}
+
+#[test]
+fn pipe_that_nobody_writes_to_is_given_up() {
+    let (dir, _) = home();
+    let pipe = dir.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let open = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(pipe).unwrap();
+    let fault = to_the_end(open, Duration::from_millis(100)).unwrap_err();
+    assert_eq!(fault, "it is a pipe or a device that had no end within 0.1 s");
+}
