@@ -5,7 +5,6 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -179,12 +178,11 @@ pub fn call(upcall: &Upcall) -> Result<String, String> {
 fn call_within(upcall: &Upcall, limit: Duration) -> Result<String, String> {
     let mut command = Command::new("sh");
     command.args(["-c", &upcall.command]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // All that it starts can be ended with it.
-    command.process_group(0);
     if !upcall.directory.is_empty() {
         command.current_dir(&upcall.directory);
     }
-    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    // All that it starts can be ended with it, and is if we end before.
+    let (mut child, _guard) = sys::guardian::spawn(&mut command).map_err(|error| error.to_string())?;
     let until = Instant::now() + limit;
     let (out, err) = (follow(child.stdout.take()), follow(child.stderr.take()));
     let printed =

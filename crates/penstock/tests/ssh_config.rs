@@ -1,11 +1,14 @@
-//! `penstock ssh config`: what it prints, beside what `ssh -G` prints.
+//! `penstock ssh config`: what it prints, beside what `ssh -G` prints; and that the commands which it runs end with it.
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use support::secs;
 use support::server::{BINARY, run_to_end};
@@ -117,4 +120,41 @@ fn values_cannot_move_the_cursor() {
     let home = Home::with("User a\u{1b}[2Jb\nLocalCommand \u{1b}]0;x\n");
     let shown = text(&home.config(&["web1"]).stdout) + &text(&home.config(&["web1"]).stderr);
     assert!(!shown.contains('\u{1b}'), "{shown:?}");
+}
+
+/// Whether a process is there, and no zombie that waits for whoever takes over orphans.
+fn runs(pid: &str) -> bool {
+    let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    !state.is_empty() && !state.contains(") Z ")
+}
+
+#[test]
+fn commands_of_the_configuration_end_with_us_whatever_ends_us() {
+    // It obeys nothing but SIGKILL, and has a child that is not what was started.
+    let stubborn = "trap '' HUP INT TERM; sleep 600 & echo $! $$ >pids.new; mv pids.new pids; wait; wait";
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+        let home = Home::with("Match exec ./stubborn\n  Port 1\n");
+        let work = home.dir.path();
+        let groups = work.join(".config/clustershell");
+        fs::create_dir_all(&groups).unwrap();
+        let conf = format!("[Main]\ndefault: slow\n[slow]\nmap: cd {} && exec ./stubborn\n", work.display());
+        fs::write(groups.join("groups.conf"), conf).unwrap();
+        fs::write(work.join("stubborn"), format!("#!/bin/sh\n{stubborn}\n")).unwrap();
+        fs::set_permissions(work.join("stubborn"), Permissions::from_mode(0o755)).unwrap();
+        for arguments in [&["ssh", "config", "web1"][..], &["run", "-w", "@slow:x", "true"]] {
+            let mut command = Command::new(BINARY);
+            command.args(arguments).env("HOME", work).env_remove("XDG_CONFIG_HOME");
+            command.env_remove("CLUSTERSHELL_CFGDIR").current_dir(work);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut program = command.spawn().unwrap();
+            let pids = work.join("pids");
+            support::eventually("the command runs", secs(30), || pids.exists().then_some(()));
+            kill(Pid::from_raw(program.id().cast_signed()), signal).unwrap();
+            program.wait().unwrap();
+            let started = fs::read_to_string(&pids).unwrap();
+            let gone = || (!started.split_whitespace().any(runs)).then_some(());
+            support::eventually("the command is gone", secs(30), gone);
+            fs::remove_file(&pids).unwrap();
+        }
+    }
 }

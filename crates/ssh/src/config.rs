@@ -6,7 +6,6 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -203,14 +202,10 @@ struct Here;
 impl Machine for Here {
     fn exec(&self, command: &str) -> Result<bool, String> {
         let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh".into());
-        let mut child = Command::new(&shell)
-            .arg("-c")
-            .arg(command)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
+        let mut run = Command::new(&shell);
+        run.arg("-c").arg(command).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // In a group of its own: so all of it ends when its time is over. The guard ends it if we end before.
+        let (mut child, _guard) = sys::guardian::spawn(&mut run)
             .map_err(|error| format!("{}: {error}", Path::new(&shell).display()))?;
         let pid = i32::try_from(child.id()).map_err(|error| error.to_string())?;
         let (done, ended) = mpsc::channel();
