@@ -142,18 +142,21 @@ impl Files for Disk {
         }))
     }
 
+    /// As glob(3) does for ssh: what cannot be looked into has no files, and `**` is `*`.
     fn glob(&self, pattern: &str) -> Result<Vec<String>, String> {
         if !pattern.contains(['*', '?', '[']) {
-            return Ok(vec![pattern.to_owned()]);
+            let is_there = fs::symlink_metadata(pattern).is_ok();
+            return Ok(if is_there { vec![pattern.to_owned()] } else { Vec::new() });
         }
         let options = glob::MatchOptions {
             require_literal_separator: true,
             require_literal_leading_dot: true,
             ..Default::default()
         };
-        let paths = glob::glob_with(pattern, options).map_err(|error| error.to_string())?;
-        let found = paths.map(|path| path.map(|path| path.to_string_lossy().into_owned()));
-        found.collect::<Result<_, _>>().map_err(|error| error.to_string())
+        let mut stars = pattern.chars().collect::<Vec<_>>();
+        stars.dedup_by(|next, star| *next == '*' && *star == '*');
+        let paths = glob::glob_with(&String::from_iter(stars), options).map_err(|error| error.to_string())?;
+        Ok(paths.flatten().map(|path| path.to_string_lossy().into_owned()).collect())
     }
 }
 

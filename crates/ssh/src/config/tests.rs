@@ -1,4 +1,4 @@
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -69,4 +69,40 @@ fn pipe_that_nobody_writes_to_is_given_up() {
     let open = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(pipe).unwrap();
     let fault = to_the_end(open, Duration::from_millis(100)).unwrap_err();
     assert_eq!(fault, "it is a pipe or a device that had no end within 0.1 s");
+}
+
+#[test]
+fn include_finds_what_glob_finds_for_ssh() {
+    let (dir, local) = home();
+    let place = dir.path().display();
+    for (name, port) in
+        [("x.conf", 1), ("a/x.conf", 2), ("a/b/x.conf", 3), ("secret/x.conf", 4), ("z/y.conf", 5)]
+    {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("Port {port}\n")).unwrap();
+    }
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(0)).unwrap();
+    let config = dir.path().join("config");
+    for (patterns, port_found) in [
+        ("**/x.conf", Ok(2)),
+        ("a/**", Ok(2)),
+        ("*/*.conf", Ok(2)),
+        ("secret/*.conf z/*.conf", Ok(5)),
+        ("secret/x.conf */y.conf", Ok(5)),
+        ("x.conf/y [xz]/y.conf", Ok(5)),
+    ] {
+        let included: Vec<String> =
+            patterns.split(' ').map(|pattern| format!("Include {place}/{pattern}\n")).collect();
+        fs::write(&config, included.concat()).unwrap();
+        let (files, local) = (ConfigFiles::Only(config.clone()), local.clone());
+        // On a thread that may not read everything: these are its own rights, and end with it.
+        let nobody = std::thread::spawn(move || {
+            unistd::setfsuid(if local.uid == 0 { Uid::from_raw(65534) } else { Uid::from_raw(local.uid) });
+            port(&files, &local)
+        });
+        assert_eq!(nobody.join().unwrap(), port_found, "{patterns}");
+    }
+    fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(0o700)).unwrap();
 }
