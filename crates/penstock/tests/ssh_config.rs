@@ -128,10 +128,38 @@ fn runs(pid: &str) -> bool {
     !state.is_empty() && !state.contains(") Z ")
 }
 
+/// It obeys nothing but SIGKILL, and has a child that is not what was started; writes both numbers into `pids`.
+const STUBBORN: &str =
+    "#!/bin/sh\ntrap '' HUP INT TERM; sleep 600 & echo $! $$ >pids.new; mv pids.new pids; wait; wait\n";
+
+fn put_stubborn(home: &Home) {
+    let path = home.dir.path().join("stubborn");
+    fs::write(&path, STUBBORN).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+}
+
+fn wait_until_gone(home: &Home) {
+    let pids = home.dir.path().join("pids");
+    let started = fs::read_to_string(&pids).unwrap();
+    let gone = || (!started.split_whitespace().any(runs)).then_some(());
+    support::eventually("the command is gone", secs(30), gone);
+    fs::remove_file(&pids).unwrap();
+}
+
+#[test]
+fn proxy_command_that_does_not_obey_ends_after_us() {
+    let home = Home::with("Host web1\n  ProxyCommand ./stubborn\n");
+    put_stubborn(&home);
+    let mut command = Command::new(BINARY);
+    command.args(["run", "--connect-timeout", "3", "-w", "web1", "true"]).env("HOME", home.dir.path());
+    command.env_remove("XDG_CONFIG_HOME").current_dir(home.dir.path()).stdin(Stdio::null());
+    let output = run_to_end(&mut command, secs(60));
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    wait_until_gone(&home);
+}
+
 #[test]
 fn commands_of_the_configuration_end_with_us_whatever_ends_us() {
-    // It obeys nothing but SIGKILL, and has a child that is not what was started.
-    let stubborn = "trap '' HUP INT TERM; sleep 600 & echo $! $$ >pids.new; mv pids.new pids; wait; wait";
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let home = Home::with("Match exec ./stubborn\n  Port 1\n");
         let work = home.dir.path();
@@ -139,8 +167,7 @@ fn commands_of_the_configuration_end_with_us_whatever_ends_us() {
         fs::create_dir_all(&groups).unwrap();
         let conf = format!("[Main]\ndefault: slow\n[slow]\nmap: cd {} && exec ./stubborn\n", work.display());
         fs::write(groups.join("groups.conf"), conf).unwrap();
-        fs::write(work.join("stubborn"), format!("#!/bin/sh\n{stubborn}\n")).unwrap();
-        fs::set_permissions(work.join("stubborn"), Permissions::from_mode(0o755)).unwrap();
+        put_stubborn(&home);
         for arguments in [&["ssh", "config", "web1"][..], &["run", "-w", "@slow:x", "true"]] {
             let mut command = Command::new(BINARY);
             command.args(arguments).env("HOME", work).env_remove("XDG_CONFIG_HOME");
@@ -151,10 +178,7 @@ fn commands_of_the_configuration_end_with_us_whatever_ends_us() {
             support::eventually("the command runs", secs(30), || pids.exists().then_some(()));
             kill(Pid::from_raw(program.id().cast_signed()), signal).unwrap();
             program.wait().unwrap();
-            let started = fs::read_to_string(&pids).unwrap();
-            let gone = || (!started.split_whitespace().any(runs)).then_some(());
-            support::eventually("the command is gone", secs(30), gone);
-            fs::remove_file(&pids).unwrap();
+            wait_until_gone(&home);
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as Pair;
-use std::os::unix::process::CommandExt;
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
+use sys::guardian::Guard;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
@@ -26,7 +26,7 @@ pub(crate) struct ProxyCommand {
     pub(crate) said: Arc<Mutex<Vec<u8>>>,
 }
 
-struct Running(Option<Child>);
+struct Running(Option<(Child, Guard)>);
 
 impl ProxyCommand {
     /// Starts `command` in a shell.
@@ -36,13 +36,14 @@ impl ProxyCommand {
     pub(crate) fn start(command: &str) -> io::Result<Self> {
         let (ours, theirs) = Pair::pair()?;
         let (errors, their_errors) = Pair::pair()?;
-        let child = Command::new("/bin/sh")
-            .args(["-c", &format!("exec {command}")])
+        let mut run = Command::new("/bin/sh");
+        run.args(["-c", &format!("exec {command}")])
             .stdin(Stdio::from(OwnedFd::from(theirs.try_clone()?)))
             .stdout(Stdio::from(OwnedFd::from(theirs)))
-            .stderr(Stdio::from(OwnedFd::from(their_errors)))
-            .process_group(0)
-            .spawn()?;
+            .stderr(Stdio::from(OwnedFd::from(their_errors)));
+        let child = sys::guardian::spawn(&mut run)?;
+        // It has our copies of its ends.
+        drop(run);
         ours.set_nonblocking(true)?;
         errors.set_nonblocking(true)?;
         let mut errors = UnixStream::from_std(errors)?;
@@ -62,31 +63,39 @@ impl ProxyCommand {
 }
 
 impl Drop for Running {
-    /// Asks the group to end, and insists. A thread waits for it, because it may take its time.
+    /// Asks the group to end, and insists. A thread waits for it, because it may take its time; if the program ends before,
+    /// the guardian does the same.
     fn drop(&mut self) {
-        let Some(mut child) = self.0.take() else { return };
+        let Some((mut child, guard)) = self.0.take() else { return };
         let group = Pid::from_raw(child.id().cast_signed());
         let _ = killpg(group, Signal::SIGHUP);
-        if matches!(child.try_wait(), Ok(Some(_))) {
+        if !is_left(&mut child, group) {
             return;
         }
-        wait_for(child, group, Builder::new().name("proxy-command".into()));
+        wait_for(child, guard, Builder::new().name("proxy-command".into()));
     }
 }
 
+/// Whether anything of the group is left. The first of it may end before what it started.
+fn is_left(child: &mut Child, group: Pid) -> bool {
+    !matches!(child.try_wait(), Ok(Some(_))) || killpg(group, None).is_ok()
+}
+
 /// Waits for the end of a command on a thread. Without one, as when 1,000 commands end at once, it is ended here and now.
-fn wait_for(mut child: Child, group: Pid, thread: Builder) {
+fn wait_for(mut child: Child, guard: Guard, thread: Builder) {
+    let group = Pid::from_raw(child.id().cast_signed());
     let waiting = thread.spawn(move || {
         let _ = killpg(group, Signal::SIGTERM);
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
-            if matches!(child.try_wait(), Ok(Some(_))) {
+            if !is_left(&mut child, group) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         let _ = killpg(group, Signal::SIGKILL);
         let _ = child.wait();
+        drop(guard);
     });
     if waiting.is_err() {
         // The child went with the closure, and was not waited for: its number is still its own.
@@ -131,19 +140,33 @@ mod tests {
 
     #[test]
     fn command_is_ended_and_waited_for_also_where_no_thread_can_be_started() {
-        let child = Command::new("/bin/sh")
-            .args(["-c", "trap '' HUP TERM; echo; sleep 600"])
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn();
-        let mut child = child.unwrap();
+        let (mut child, guard) = started("trap '' HUP TERM; echo; sleep 600");
         // It ignores the gentle signals by now.
         std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut [0]).unwrap();
         let group = Pid::from_raw(child.id().cast_signed());
         // No machine has room for such a stack.
         let none = Builder::new().stack_size(1 << 60);
         assert!(Builder::new().stack_size(1 << 60).spawn(|| ()).is_err());
-        wait_for(child, group, none);
+        wait_for(child, guard, none);
         assert_eq!(waitpid(group, None), Err(nix::errno::Errno::ECHILD));
+    }
+
+    fn started(script: &str) -> (Child, Guard) {
+        let mut command = Command::new("/bin/sh");
+        sys::guardian::spawn(command.args(["-c", script]).stdout(Stdio::piped())).unwrap()
+    }
+
+    #[test]
+    fn what_the_command_started_ends_although_the_command_itself_obeyed() {
+        // What is started ignores all but SIGKILL; the first of the group does not.
+        let script = "(trap '' HUP TERM; echo; exec sleep 600) & wait";
+        let (mut child, guard) = started(script);
+        let mut out = child.stdout.take().unwrap();
+        std::io::Read::read_exact(&mut out, &mut [0]).unwrap();
+        drop(Running(Some((child, guard))));
+        // Held open by all of the group.
+        let begun = Instant::now();
+        std::io::Read::read_to_end(&mut out, &mut Vec::new()).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(300));
     }
 }
