@@ -11,6 +11,7 @@ pub mod mpssh;
 pub mod nodeset;
 pub mod openssh;
 pub mod pace;
+pub mod proxy_command;
 pub mod script;
 pub mod text;
 pub mod verdict;

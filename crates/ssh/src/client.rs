@@ -1,6 +1,6 @@
 //! Opens connections. Shared by all connections of a process.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use logic::fleet::ending::{Failure, Phase, Reason};
@@ -16,7 +16,7 @@ use crate::judge::{BoxFuture, Judge, Place};
 use crate::jump::Gates;
 use crate::keys::Keys;
 use crate::preferences;
-use crate::proxy_command::ProxyCommand;
+use crate::proxy_command::{Account, ProxyCommand};
 use crate::session::Session;
 use crate::target::{Proxy, Purpose, Target};
 use crate::trouble::{self, harmless, late};
@@ -41,8 +41,8 @@ pub type Watcher = dyn Fn(&str, &Facts) + Send + Sync;
 struct Way {
     carrier: Box<dyn Carrier>,
     place: Place,
-    /// What a proxy command said on standard error.
-    said: Option<Arc<Mutex<Vec<u8>>>>,
+    /// What is known of the proxy command, if it is one.
+    command: Option<Arc<Account>>,
 }
 
 /// Who is told of each phase as it begins.
@@ -115,7 +115,7 @@ impl Client {
                     Purpose::Commands => Box::new(stream),
                     Purpose::Bulk => Box::new(Batches::new(stream)),
                 };
-                Ok(Way { carrier, place: Place::Address(address), said: None })
+                Ok(Way { carrier, place: Place::Address(address), command: None })
             }
             Proxy::Command(command) => {
                 on_phase(Phase::Connect);
@@ -125,8 +125,9 @@ impl Client {
                     let reason = if exhausted { Reason::Exhausted } else { Reason::Local };
                     trouble::failure(Phase::Connect, reason, detail)
                 })?;
-                let said = Some(Arc::clone(&command.said));
-                Ok(Way { carrier: Box::new(command), place: Place::Command { port: target.port }, said })
+                let account = Some(Arc::clone(&command.account));
+                let place = Place::Command { port: target.port };
+                Ok(Way { carrier: Box::new(command), place, command: account })
             }
         }
     }
@@ -212,15 +213,20 @@ impl Client {
             announced: announcing,
         };
         let place = way.place.to_string();
-        let mut handle = timeout(limit, russh::client::connect_stream(config, wire, handler))
+        let connected = timeout(limit, russh::client::connect_stream(config, wire, handler))
             .await
-            .map_err(|_| stalled(&name, &place, heard.version(), limit))?
-            .map_err(|fault| match fault {
-                Fault::Library(fault) => {
-                    explained(trouble::handshake(&fault, &heard, &name, &place), way.said.as_deref())
-                }
-                Fault::Refused(failure) => target.advised(failure),
-            })?;
+            .map_err(|_| stalled(&name, &place, heard.version(), limit))?;
+        let mut handle = match connected {
+            Ok(handle) => handle,
+            Err(Fault::Refused(failure)) => return Err(target.advised(failure)),
+            Err(Fault::Library(fault)) => {
+                let failure = trouble::handshake(&fault, &heard, &name, &place);
+                return Err(match &way.command {
+                    Some(command) => command.explain(failure, &heard, target).await,
+                    None => failure,
+                });
+            }
+        };
         timings.identity = begun.elapsed();
         if let Some(watcher) = &self.watcher {
             shared.note(|facts| facts.timings = timings);
@@ -262,7 +268,7 @@ async fn step(from: Arc<Session>, name: &str, next: &Target) -> Result<Way, Fail
         ..failure
     })?;
     let place = Place::Jumped { through: name.to_owned(), host: next.host.clone(), port: next.port };
-    Ok(Way { carrier: Box::new(stream), place, said: None })
+    Ok(Way { carrier: Box::new(stream), place, command: None })
 }
 
 fn stalled(name: &str, place: &str, version: Option<String>, limit: Duration) -> Failure {
@@ -271,18 +277,6 @@ fn stalled(name: &str, place: &str, version: Option<String>, limit: Duration) ->
         Some(version) => format!("at {place} ({}) the key exchange did not finish", harmless(&version)),
     };
     late(Phase::Identity, name, &what, limit)
-}
-
-/// With what the proxy command said, which is mostly the reason.
-fn explained(mut failure: Failure, said: Option<&Mutex<Vec<u8>>>) -> Failure {
-    let said =
-        said.map(|said| said.lock().unwrap_or_else(PoisonError::into_inner).clone()).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said);
-    if !said.trim().is_empty() {
-        failure.detail.push_str(&format!("; the proxy command said {}", harmless(&said)));
-        failure.advice = None;
-    }
-    failure
 }
 
 /// So many names are looked up at once: more would only queue at the resolver.

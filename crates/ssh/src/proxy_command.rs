@@ -3,30 +3,58 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as Pair;
+use std::os::unix::process::ExitStatusExt;
 use std::pin::Pin;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+use logic::fleet::ending::{Failure, Reason};
+use logic::fleet::proxy_command::{self, End};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use sys::guardian::Guard;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::sync::watch;
+
+use crate::target::Target;
+use crate::trouble::harmless;
+use crate::wire::Heard;
 
 /// A running command and its two standard streams. Its process group is ended with it.
 pub(crate) struct ProxyCommand {
     stream: UnixStream,
     /// Ends the command when the stream is dropped.
     _command: Running,
-    /// The last of what it said on standard error.
-    pub(crate) said: Arc<Mutex<Vec<u8>>>,
+    /// What is known of it, then too.
+    pub(crate) account: Arc<Account>,
 }
 
-struct Running(Option<(Child, Guard)>);
+/// What a command said, and how it ended.
+pub(crate) struct Account {
+    /// The last of what it said on standard error.
+    said: Mutex<Vec<u8>>,
+    progress: watch::Sender<Progress>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    status: Option<ExitStatus>,
+    /// Nobody holds its standard error any more.
+    silent: bool,
+}
+
+struct Running(Option<Group>);
+
+struct Group {
+    child: Child,
+    _guard: Guard,
+    account: Arc<Account>,
+}
 
 impl ProxyCommand {
     /// Starts `command` in a shell.
@@ -41,24 +69,73 @@ impl ProxyCommand {
             .stdin(Stdio::from(OwnedFd::from(theirs.try_clone()?)))
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .stderr(Stdio::from(OwnedFd::from(their_errors)));
-        let child = sys::guardian::spawn(&mut run)?;
+        let (child, guard) = sys::guardian::spawn(&mut run)?;
+        let account = Arc::new(Account::new());
+        let group = Group { child, _guard: guard, account: Arc::clone(&account) };
+        let command = Running(Some(group));
         // It has our copies of its ends.
         drop(run);
         ours.set_nonblocking(true)?;
         errors.set_nonblocking(true)?;
         let mut errors = UnixStream::from_std(errors)?;
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&said);
+        let kept = Arc::clone(&account);
         tokio::spawn(async move {
             let mut chunk = [0; 512];
             while let Ok(length @ 1..) = errors.read(&mut chunk).await {
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.extend_from_slice(&chunk[..length]);
-                let excess = kept.len().saturating_sub(KEPT);
-                kept.drain(..excess);
+                kept.hear(&chunk[..length]);
             }
+            kept.progress.send_modify(|progress| progress.silent = true);
         });
-        Ok(Self { stream: UnixStream::from_std(ours)?, _command: Running(Some(child)), said })
+        Ok(Self { stream: UnixStream::from_std(ours)?, _command: command, account })
+    }
+}
+
+impl Account {
+    fn new() -> Self {
+        Self { said: Mutex::default(), progress: watch::Sender::new(Progress::default()) }
+    }
+
+    fn hear(&self, bytes: &[u8]) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.extend_from_slice(bytes);
+        let excess = said.len().saturating_sub(KEPT);
+        said.drain(..excess);
+    }
+
+    /// `failure`, by which a connection ended, with what the command has to do with it: mostly it is the reason. To be asked
+    /// when the stream is dropped.
+    pub(crate) async fn explain(&self, mut failure: Failure, heard: &Heard, target: &Target) -> Failure {
+        let mut progress = self.progress.subscribe();
+        // Its streams close a moment before it ends, and what it said last may not have been read.
+        let _ = tokio::time::timeout(ENDING, progress.wait_for(|it| it.status.is_some() && it.silent)).await;
+        let end = progress.borrow().status.and_then(end);
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let said = String::from_utf8_lossy(&said);
+        let hung_up = failure.reason == Reason::TurnedAway && heard.version().is_none();
+        let end = end.filter(|_| hung_up && heard.before().is_empty());
+        let ended = end.and_then(|end| proxy_command::ended(&target.name, end, &said));
+        if said.trim().is_empty() {
+            if let Some(ended) = ended {
+                let line = target.said.proxy.as_deref().unwrap_or("ProxyCommand in ~/.ssh/config");
+                failure = Failure { advice: Some(format!("{line}: run that command by itself")), ..ended };
+            }
+        } else {
+            failure = Failure { advice: None, ..ended.unwrap_or(failure) };
+            failure.detail.push_str(&format!("; the proxy command said {}", harmless(&said)));
+        }
+        failure
+    }
+}
+
+/// How it ended; `None` if that may have been by us.
+fn end(status: ExitStatus) -> Option<End> {
+    let ours = [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGKILL];
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Some(End::Exited(code)),
+        (None, Some(signal)) if !ours.iter().any(|ours| *ours as i32 == signal) => {
+            Some(End::Signalled(signal))
+        }
+        _ => None,
     }
 }
 
@@ -66,41 +143,53 @@ impl Drop for Running {
     /// Asks the group to end, and insists. A thread waits for it, because it may take its time; if the program ends before,
     /// the guardian does the same.
     fn drop(&mut self) {
-        let Some((mut child, guard)) = self.0.take() else { return };
-        let group = Pid::from_raw(child.id().cast_signed());
-        let _ = killpg(group, Signal::SIGHUP);
-        if !is_left(&mut child, group) {
-            return;
+        let Some(mut group) = self.0.take() else { return };
+        // How it ended by itself, before it may end by us.
+        group.look();
+        let _ = killpg(group.number(), Signal::SIGHUP);
+        if group.is_left() {
+            wait_for(group, Builder::new().name("proxy-command".into()));
         }
-        wait_for(child, guard, Builder::new().name("proxy-command".into()));
     }
 }
 
-/// Whether anything of the group is left. The first of it may end before what it started.
-fn is_left(child: &mut Child, group: Pid) -> bool {
-    !matches!(child.try_wait(), Ok(Some(_))) || killpg(group, None).is_ok()
+impl Group {
+    fn number(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Whether the first of the group runs.
+    fn look(&mut self) -> bool {
+        let Ok(Some(status)) = self.child.try_wait() else { return true };
+        self.account.progress.send_modify(|progress| progress.status = Some(status));
+        false
+    }
+
+    /// Whether anything of the group is left. The first of it may end before what it started.
+    fn is_left(&mut self) -> bool {
+        self.look() || killpg(self.number(), None).is_ok()
+    }
 }
 
 /// Waits for the end of a command on a thread. Without one, as when 1,000 commands end at once, it is ended here and now.
-fn wait_for(mut child: Child, guard: Guard, thread: Builder) {
-    let group = Pid::from_raw(child.id().cast_signed());
+fn wait_for(mut group: Group, thread: Builder) {
+    let number = group.number();
     let waiting = thread.spawn(move || {
-        let _ = killpg(group, Signal::SIGTERM);
+        let _ = killpg(number, Signal::SIGTERM);
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
-            if !is_left(&mut child, group) {
+            if !group.is_left() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let _ = killpg(group, Signal::SIGKILL);
-        let _ = child.wait();
-        drop(guard);
+        let _ = killpg(number, Signal::SIGKILL);
+        let _ = group.child.wait();
     });
     if waiting.is_err() {
         // The child went with the closure, and was not waited for: its number is still its own.
-        let _ = killpg(group, Signal::SIGKILL);
-        let _ = waitpid(group, None);
+        let _ = killpg(number, Signal::SIGKILL);
+        let _ = waitpid(number, None);
     }
 }
 
@@ -131,6 +220,9 @@ impl AsyncWrite for ProxyCommand {
 /// How long a command may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long a command that closed its streams may take until its end is known, and its last words.
+const ENDING: Duration = Duration::from_millis(500);
+
 /// Of standard error so much is kept.
 const KEPT: usize = 1024;
 
@@ -140,30 +232,32 @@ mod tests {
 
     #[test]
     fn command_is_ended_and_waited_for_also_where_no_thread_can_be_started() {
-        let (mut child, guard) = started("trap '' HUP TERM; echo; sleep 600");
+        let mut group = started("trap '' HUP TERM; echo; sleep 600");
         // It ignores the gentle signals by now.
-        std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut [0]).unwrap();
-        let group = Pid::from_raw(child.id().cast_signed());
+        std::io::Read::read_exact(&mut group.child.stdout.take().unwrap(), &mut [0]).unwrap();
+        let number = group.number();
         // No machine has room for such a stack.
         let none = Builder::new().stack_size(1 << 60);
         assert!(Builder::new().stack_size(1 << 60).spawn(|| ()).is_err());
-        wait_for(child, guard, none);
-        assert_eq!(waitpid(group, None), Err(nix::errno::Errno::ECHILD));
+        wait_for(group, none);
+        assert_eq!(waitpid(number, None), Err(nix::errno::Errno::ECHILD));
     }
 
-    fn started(script: &str) -> (Child, Guard) {
+    fn started(script: &str) -> Group {
         let mut command = Command::new("/bin/sh");
-        sys::guardian::spawn(command.args(["-c", script]).stdout(Stdio::piped())).unwrap()
+        let (child, guard) =
+            sys::guardian::spawn(command.args(["-c", script]).stdout(Stdio::piped())).unwrap();
+        Group { child, _guard: guard, account: Arc::new(Account::new()) }
     }
 
     #[test]
     fn what_the_command_started_ends_although_the_command_itself_obeyed() {
         // What is started ignores all but SIGKILL; the first of the group does not.
         let script = "(trap '' HUP TERM; echo; exec sleep 600) & wait";
-        let (mut child, guard) = started(script);
-        let mut out = child.stdout.take().unwrap();
+        let mut group = started(script);
+        let mut out = group.child.stdout.take().unwrap();
         std::io::Read::read_exact(&mut out, &mut [0]).unwrap();
-        drop(Running(Some((child, guard))));
+        drop(Running(Some(group)));
         // Held open by all of the group.
         let begun = Instant::now();
         std::io::Read::read_to_end(&mut out, &mut Vec::new()).unwrap();

@@ -80,6 +80,20 @@ async fn what_a_proxy_command_says_explains_its_failure() {
     target.proxy = Proxy::Command("sh -c 'echo no route to the moon >&2; sleep 0.2'".to_owned());
     let failure = client(&Pinned::of(&[&sshd])).connect(&target, &|_| {}).await.err().unwrap();
     assert!(failure.detail.contains("no route to the moon"), "{failure:?}");
+    // It did well, as far as it knows: it was the server that hung up.
+    assert_eq!(failure.reason, Reason::TurnedAway);
+    for (command, reason, words) in [
+        ("./no/such/program", Reason::Local, "ended with status 127"),
+        ("/dev/null", Reason::Local, "ended with status 126"),
+        ("sh -c 'exit 3'", Reason::Unreachable, "ended with status 3, before the server said anything"),
+        ("sh -c 'kill -SEGV $$'", Reason::Unreachable, "ended by signal 11"),
+    ] {
+        target.proxy = Proxy::Command(command.to_owned());
+        let failure = client(&Pinned::of(&[&sshd])).connect(&target, &|_| {}).await.err().unwrap();
+        assert_eq!((failure.phase, failure.reason), (Phase::Connect, reason), "{failure:?}");
+        assert!(failure.detail.contains(words), "{failure:?}");
+        assert!(failure.advice.as_ref().is_none_or(|advice| !advice.contains("MaxStartups")), "{failure:?}");
+    }
 }
 
 #[tokio::test]
