@@ -122,6 +122,26 @@ fn values_cannot_move_the_cursor() {
     assert!(!shown.contains('\u{1b}'), "{shown:?}");
 }
 
+#[test]
+fn commands_of_the_configuration_run_for_several_hosts_at_once() {
+    // Each waits for the other one.
+    let home = Home::with(
+        "Match exec \"touch %n.there; until [ -e a.there ] && [ -e b.there ]; do sleep 0.05; done\"\n  \
+         ProxyCommand false\n",
+    );
+    let mut command = Command::new(BINARY);
+    command.args(["run", "-w", "a,b", "true"]).env("HOME", home.dir.path()).env_remove("XDG_CONFIG_HOME");
+    command.current_dir(home.dir.path()).stdin(Stdio::null());
+    let output = run_to_end(&mut command, secs(100));
+    let shown = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{shown}");
+    for host in ["a", "b"] {
+        let ended =
+            format!("the proxy command of {host} ended with status 1, before the server said anything");
+        assert!(shown.contains(&ended), "{shown}");
+    }
+}
+
 /// Whether a process is there, and no zombie that waits for whoever takes over orphans.
 fn runs(pid: &str) -> bool {
     let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();

@@ -3,6 +3,7 @@
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use clap::Args;
@@ -116,7 +117,7 @@ impl Arguments {
             let target = target.and_then(|target| target.hinted(&config, identities.index()));
             Host { name: name.clone(), target: target.map(|target| limited(target, connect_timeout)) }
         };
-        let hosts = names.iter().map(host).collect();
+        let hosts = side_by_side(names, host);
         let person = terminal.person(Arc::new(Person::from_environment()));
         let keys = Keys::asking(person, AgentLimits::default());
         let client = Client::new(Arc::clone(&identities) as Arc<dyn Judge>, Arc::new(keys));
@@ -162,6 +163,35 @@ impl Arguments {
         descriptors(self.engine())
     }
 }
+
+/// What `of` says of each name, in their order. Commands of `Match exec` may take their time, and run for several hosts at once.
+fn side_by_side<T: Send>(names: &[String], of: impl Fn(&String) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Relaxed);
+            let Some(name) = names.get(at) else { return done };
+            done.push((at, of(name)));
+        }
+    };
+    let mut all = std::thread::scope(|scope| {
+        // Without threads this one does it all.
+        let helpers = (1..RESOLVED_AT_ONCE.min(names.len()))
+            .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok());
+        let helpers: Vec<_> = helpers.collect();
+        let mut all = work();
+        for helper in helpers {
+            all.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        all
+    });
+    all.sort_unstable_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, one)| one).collect()
+}
+
+/// Hosts whose configuration is gone through at once. Each may have a process.
+const RESOLVED_AT_ONCE: usize = 16;
 
 /// With this limit for each step, on each host of the way.
 fn limited(mut target: Target, connect_timeout: Duration) -> Target {
