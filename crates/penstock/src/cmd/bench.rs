@@ -436,7 +436,7 @@ mod tests {
     fn trial_lengths_need_a_unit_and_a_sensible_size() {
         assert_eq!(length("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(length("1.5s"), Ok(Duration::from_millis(1500)));
-        for wrong in ["", "2", "s", "1h", "-1s", "0s", "9999m", "nans", "2 s"] {
+        for wrong in ["", "2", "s", "2h", "-1s", "0s", "9999m", "nans", "2 s"] {
             assert!(length(wrong).is_err(), "{wrong}");
         }
     }
