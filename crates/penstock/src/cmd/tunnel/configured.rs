@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use config::{Fault, Faults};
-use logic::tunnel::plan::{Tunnel, is_name};
+use logic::tunnel::plan::{Listen, Tunnel, Way, is_name};
 
 use crate::load;
 use crate::output::{Failure, complain, plain, plain_lines};
@@ -23,8 +23,10 @@ pub fn tunnel(config: Option<&PathBuf>, name: &str) -> Result<Tunnel, Failure> {
         Ok(configured) => configured,
         Err(searched) => return Err(nowhere(&searched, name)),
     };
-    warn(&file, name, &warnings);
     let at = tunnels.iter().position(|tunnel| *tunnel.name == *name);
+    if let Some(at) = at {
+        warn(&file, &tunnels[at], &warnings);
+    }
     at.map(|at| tunnels.swap_remove(at)).ok_or_else(|| {
         let hint = match names(&tunnels) {
             None => format!("add [tunnel.{}] to {}", plain(name), shown(&file)),
@@ -34,11 +36,13 @@ pub fn tunnel(config: Option<&PathBuf>, name: &str) -> Result<Tunnel, Failure> {
     })
 }
 
-/// Says what is hardly meant in one tunnel, such as a port that everybody reaches. That of the others is for `penstock check`.
-fn warn(file: &Path, name: &str, warnings: &Faults) {
-    let section = format!("tunnel.{name}.");
-    for Fault { place, path, message, hint, .. } in
-        warnings.iter().filter(|fault| fault.path.starts_with(&section))
+/// Says which forwards of a tunnel others reach, as the configuration warns of them. Its other warnings are for `penstock check`.
+fn warn(file: &Path, tunnel: &Tunnel, warnings: &Faults) {
+    let is_open = |way: &Way| matches!(way.listen(), Listen::Tcp(address) if !address.ip().to_canonical().is_loopback());
+    let open = tunnel.forwards.iter().filter(|forward| is_open(&forward.way));
+    let keys: Vec<_> =
+        open.map(|forward| format!("tunnel.{}.forward.{}.listen", tunnel.name, forward.name)).collect();
+    for Fault { place, path, message, hint, .. } in warnings.iter().filter(|fault| keys.contains(&fault.path))
     {
         let line = place.map_or_else(String::new, |place| format!(":{}", place.line));
         let hint = hint.as_ref().map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
