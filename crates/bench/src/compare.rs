@@ -19,6 +19,8 @@ pub enum Verdict {
     NoDifference,
     /// The figures do not allow to say.
     TooNoisy,
+    /// There are too few of them to say anything: fewer than five rounds.
+    TooFewRounds,
 }
 
 /// The first contestant's figure divided by the second's, and what follows.
@@ -59,7 +61,7 @@ impl Comparison {
         };
         let Interval { low, high, confidence } = interval;
         let verdict = if confidence < LEAST_CONFIDENCE {
-            Verdict::TooNoisy
+            Verdict::TooFewRounds
         } else if high < 1.0 && ratio <= 1.0 - LEAST {
             below
         } else if low > 1.0 && ratio >= 1.0 + LEAST {
@@ -80,6 +82,7 @@ impl fmt::Display for Verdict {
             Verdict::Slower => "worse",
             Verdict::NoDifference => "no difference",
             Verdict::TooNoisy => "too noisy to say",
+            Verdict::TooFewRounds => "too few rounds to say",
         })
     }
 }
@@ -132,9 +135,10 @@ mod tests {
 
     #[test]
     fn fewer_than_five_rounds_never_decide() {
-        assert_eq!(verdict(&[1.0; 4], &[2.0; 4], Better::Lower), Verdict::TooNoisy);
+        assert_eq!(verdict(&[1.0; 4], &[2.0; 4], Better::Lower), Verdict::TooFewRounds);
         let runs = Comparison::of_runs(&[1.0; 4], &[2.0; 9], Better::Lower).unwrap();
-        assert_eq!(runs.verdict, Verdict::TooNoisy);
+        assert_eq!(runs.verdict, Verdict::TooFewRounds);
+        assert_eq!(runs.verdict.to_string(), "too few rounds to say");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! `types.rs`, where only valid values exist. `schema.rs` generates the JSON schema and the reference page from `raw.rs`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 mod de;
 mod env;
@@ -74,6 +75,14 @@ impl Loaded {
     pub fn print(&self) -> String {
         print::print(&self.root, &self.nodes, &self.text)
     }
+}
+
+/// A duration as a configuration has it, for options of commands: `500ms`, `2s`, `1.5m`, `1h`, `7d`.
+///
+/// # Errors
+/// What is wrong with the text, which is repeated, and what to write.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    parse::duration_of(text)
 }
 
 /// Loads a configuration file. `env` is the environment of the process: it is never read here.

@@ -81,6 +81,14 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
     })
 }
 
+/// A duration that stands by itself.
+pub(crate) fn duration_of(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|Refused { reason, instead, .. }| {
+        let instead = instead.map_or_else(String::new, |instead| format!("; {instead}"));
+        format!("{} {reason}{instead}", quote(text))
+    })
+}
+
 /// Absent is fine, refused is not.
 fn flatten<T>(value: Option<Option<T>>) -> Option<Option<T>> {
     match value {

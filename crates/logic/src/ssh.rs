@@ -2,4 +2,5 @@
 
 pub mod config;
 pub mod key;
+pub mod place;
 pub mod unconnected;

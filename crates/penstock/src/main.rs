@@ -26,6 +26,7 @@ mod cmd;
 mod ctl;
 mod demo;
 mod directory;
+mod duration;
 mod load;
 mod log;
 mod output;
@@ -118,7 +119,6 @@ enum Command {
     #[command(hide = true)]
     BenchSsh(cmd::bench_ssh::Arguments),
     Config(cmd::documents::ConfigArguments),
-    #[command(hide = true)]
     Man(cmd::documents::ManArguments),
     #[command(hide = true)]
     Completions(cmd::documents::CompletionsArguments),

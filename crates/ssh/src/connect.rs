@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason};
+use logic::ssh::place::NameWithPort;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -118,9 +119,10 @@ fn no_address(target: &Target, why: &str) -> Failure {
         false => format!("{} for {}", target.host, target.name),
     };
     let detail = format!("look up {whom}: {why}");
-    let advice = match &target.said.host {
-        Some(line) => format!("{line}: change it there"),
-        None => format!(
+    let advice = match (&target.said.host, NameWithPort::of(&target.name)) {
+        (Some(line), _) => format!("{line}: change it there"),
+        (None, Some(meant)) => format!("a port does not go behind the name of a host: {meant}"),
+        (None, None) => format!(
             "say where it is: HostName for {0} in ~/.ssh/config, or, once it is enrolled, penstock host move {0} ADDRESS",
             target.name
         ),

@@ -170,6 +170,7 @@ fn line(comparison: &Comparison) -> String {
         Verdict::Slower => "B is worse",
         Verdict::NoDifference => "no difference",
         Verdict::TooNoisy => "too noisy to say",
+        Verdict::TooFewRounds => "too few rounds to say",
     };
     format!("{:.2} x ({:.2} to {:.2})  {verdict}", comparison.ratio, interval.low, interval.high)
 }

@@ -110,7 +110,9 @@ fn class(verdict: Verdict, trust: Trust) -> &'static str {
     match (trust, verdict) {
         (Trust::Calm, Verdict::Faster) => "good",
         (Trust::Calm, Verdict::Slower) => "bad",
-        (Trust::Disturbed, _) | (_, Verdict::NoDifference | Verdict::TooNoisy) => "even",
+        (Trust::Disturbed, _) | (_, Verdict::NoDifference | Verdict::TooNoisy | Verdict::TooFewRounds) => {
+            "even"
+        }
     }
 }
 

@@ -3,14 +3,31 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use logic::ssh::place::NameWithPort;
 use logic::tunnel::plan::Endpoint;
 
 use super::Refused;
 use crate::error::quote;
 use crate::types::{BackendAddress, BindAddress};
 
-/// Where a listener listens.
+/// Where a listener listens: for everybody, if nothing else is said.
 pub(super) fn bind(text: &str) -> Result<BindAddress, Refused> {
+    bind_for(Audience::Everybody, text)
+}
+
+/// Where a forward of a tunnel listens: whoever reaches it needs no password, so no hint opens it to others.
+pub(super) fn bind_privately(text: &str) -> Result<BindAddress, Refused> {
+    bind_for(Audience::ThisMachine, text)
+}
+
+/// Whom an address with a port alone is meant for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    Everybody,
+    ThisMachine,
+}
+
+fn bind_for(audience: Audience, text: &str) -> Result<BindAddress, Refused> {
     if let Some(path) = text.strip_prefix("unix:") {
         trailing(path, "unix:")?;
         return unix_path(path).map(BindAddress::Unix);
@@ -31,9 +48,15 @@ pub(super) fn bind(text: &str) -> Result<BindAddress, Refused> {
         return Err(Refused::new("is a URL, not an address").instead(format!("write \"{rest}\"")));
     }
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Refused::new("is no address")
-            .instead(format!("to listen on every address write \":{text}\""))
-            .in_general("to listen on every address put a colon before the port, as in \":9000\""));
+        let refused = Refused::new("is no address");
+        return Err(match audience {
+            Audience::Everybody => refused
+                .instead(format!("to listen on every address write \":{text}\""))
+                .in_general("to listen on every address put a colon before the port, as in \":9000\""),
+            Audience::ThisMachine => refused
+                .instead(format!("write \"127.0.0.1:{text}\""))
+                .in_general("put an address before the port, as in \"127.0.0.1:9000\""),
+        });
     }
     let (host, port) = host_and_port(text, "\":80\"")?;
     let port = port_number(port)?;
@@ -48,6 +71,8 @@ pub(super) fn bind(text: &str) -> Result<BindAddress, Refused> {
         None => {
             let instead = if host.eq_ignore_ascii_case("localhost") {
                 format!("write \"127.0.0.1:{port}\" or \"[::1]:{port}\"")
+            } else if audience == Audience::ThisMachine {
+                format!("write the address itself, such as \"127.0.0.1:{port}\"")
             } else {
                 format!("write the address itself, or \":{port}\" for every address")
             };
@@ -58,7 +83,15 @@ pub(super) fn bind(text: &str) -> Result<BindAddress, Refused> {
 
 /// Where a backend is.
 pub(super) fn backend(text: &str) -> Result<BackendAddress, Refused> {
-    if let Some(rest) = text.strip_prefix("ssh:").filter(|rest| !rest.starts_with("//")) {
+    if let Some(url) = text.strip_prefix("ssh://") {
+        let meant = match behind_ssh(url) {
+            Ok(address) => Some(format!("write {}", quote(&address.to_string()))),
+            Err(refused) => refused.instead,
+        };
+        let meant = meant.unwrap_or_else(|| "write \"ssh:HOST/127.0.0.1:8000\"".to_owned());
+        return Err(Refused::new("is a URL: a backend is an address").instead(meant));
+    }
+    if let Some(rest) = text.strip_prefix("ssh:") {
         return behind_ssh(rest);
     }
     if let Some(path) = text.strip_prefix("unix:") {
@@ -102,8 +135,20 @@ fn behind_ssh(text: &str) -> Result<BackendAddress, Refused> {
         return Err(Refused::new("names no service behind the host")
             .instead("write \"ssh:HOST/127.0.0.1:8000\" or \"ssh:HOST/unix:/run/app.sock\""));
     };
-    let host = super::tunnel::ssh_host(host).map_err(|_| Refused::new("names no SSH host before the /"))?;
-    let connect = match backend(connect)? {
+    let host = super::tunnel::ssh_host(host).map_err(|_| {
+        let meant = NameWithPort::of(host).map(|meant| {
+            let NameWithPort { user, host, port } = meant;
+            let here = quote(&format!("ssh:{user}{host}/{connect}"));
+            format!("in ~/.ssh/config write \"Host {host}\" with \"Port {port}\", and here {here}")
+        });
+        match meant {
+            Some(meant) => {
+                Refused::new("has a port behind the SSH host, which does not go there").instead(meant)
+            }
+            None => Refused::new("names no SSH host before the /"),
+        }
+    })?;
+    let connect = match backend(connect).map_err(|refused| refused.behind(&host))? {
         BackendAddress::Ip(address) => Endpoint::Tcp { host: address.ip().to_string(), port: address.port() },
         BackendAddress::Name { host, port } => Endpoint::Tcp { host, port },
         BackendAddress::Unix(path) => Endpoint::Unix(path),
@@ -202,7 +247,21 @@ fn host_and_port<'t>(text: &'t str, example: &str) -> Result<(&'t str, &'t str),
                 .instead("write \"[2001:db8::1]:80\""))
         }
         Some(split) => Ok(split),
+        None if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err(Refused::new("has no host").instead(format!("write \"127.0.0.1:{text}\"")))
+        }
         None => Err(Refused::new("has no port").instead(format!("write \"{text}:80\""))),
+    }
+}
+
+impl Refused {
+    /// The same of what follows `ssh:HOST/`: what to write instead stands behind that host, too.
+    fn behind(self, host: &str) -> Self {
+        let instead = self.instead.map(|instead| {
+            let there = instead.replace("for this machine write", "for that host itself write");
+            there.replace("write \"", &format!("write \"ssh:{host}/"))
+        });
+        Self { instead, ..self }
     }
 }
 

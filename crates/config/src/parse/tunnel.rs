@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use logic::ssh::place::NameWithPort;
 use logic::tunnel::plan::{
     Check, Endpoint, Forward, Listen, Mount, MountPoint, Tunnel, Values, Way, is_name,
 };
@@ -161,7 +162,7 @@ impl Parser<'_> {
     }
 
     fn tunnel_listen(&mut self, text: &At<BindText>, kind: Option<&str>) -> Option<Listen> {
-        let (listen, open) = match self.read(text, address::bind)? {
+        let (listen, open) = match self.read(text, address::bind_privately)? {
             BindAddress::Unix(path) => (Listen::Unix(path), Reach::Private),
             BindAddress::Ip(address) if address.ip().to_canonical().is_loopback() => {
                 (Listen::Tcp(address), Reach::Private)
@@ -282,6 +283,9 @@ pub(super) fn ssh_host(text: &str) -> Result<String, Refused> {
     if text.is_empty() || text.len() > 255 || text.starts_with('-') || !text.bytes().all(fits) {
         return Err(Refused::new("is no name of a host")
             .in_general("such as \"nas\", a Host of ~/.ssh/config, or a name in the DNS"));
+    }
+    if let Some(meant) = NameWithPort::of(text) {
+        return Err(Refused::new("has a port, which does not go there").instead(meant.to_string()));
     }
     Ok(text.to_owned())
 }

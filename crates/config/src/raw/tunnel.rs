@@ -79,7 +79,7 @@ pub(crate) struct RawForward {
     pub(crate) kind: Key<String>,
     /// Where to listen: an address with a port (0: any that is free), or `"unix:/path"`, a socket for its owner only. Of
     /// tunnels that listen at the same place one can be up at a time.
-    #[schemars(extend("default" = "127.0.0.1:0"))]
+    #[schemars(extend("default" = "127.0.0.1:0", "x-instead" = json!({ "integer": "write \"127.0.0.1:{}\"" })))]
     pub(crate) listen: Key<BindText>,
     /// Where to connect: `"host:port"` or `"unix:/path"`. With `local` the host connects, and looks up the name.
     #[schemars(extend(
@@ -92,6 +92,7 @@ pub(crate) struct RawForward {
     /// null procedure of NFS), `"none"`.
     #[schemars(extend(
         "default" = "tcp", "enum" = ["tcp", "banner", "http", "nfs-null", "none"],
+        "x-instead" = json!({ "object": "write check = \"http\", and the path by itself: check-path = \"/\"" }),
         "x-only" = json!({ "kind": ["local", "remote"] })
     ))]
     pub(crate) check: Key<String>,

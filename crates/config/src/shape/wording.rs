@@ -76,6 +76,10 @@ pub(super) fn found(value: &Value) -> &'static str {
 }
 
 pub(super) fn mismatch_hint(value: &Value, schema: &Json) -> Option<String> {
+    if let Some(instead) = schema.get("x-instead").and_then(|kinds| kinds.get(value.kind())?.as_str()) {
+        let number = if let Value::Integer(number) = value { number.to_string() } else { String::new() };
+        return Some(instead.replace("{}", &number));
+    }
     let text = branch(schema, "string");
     let form = text.and_then(|text| text.get("x-form")).and_then(Json::as_str);
     Some(match value {

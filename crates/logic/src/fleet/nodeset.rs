@@ -128,6 +128,15 @@ impl NodeSet {
         parse::Parser::new(groups).set(text)
     }
 
+    /// Reads `text` as [`NodeSet::parse`] does, but its names are those of groups, with or without `@`: `web,db!old` is
+    /// `@web,@db!@old`, as the value of `-g` is.
+    ///
+    /// # Errors
+    /// As for [`NodeSet::parse`].
+    pub fn parse_groups(text: &str, groups: &mut dyn Groups) -> Result<Self, Fault> {
+        parse::Parser::new(groups).of_groups().set(text)
+    }
+
     /// Takes out what `text` names, as `-x` does. Wildcards in it match the names of this set.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::ctl::client::{Client, ClientError};
+use crate::duration;
 use crate::load;
 use crate::output::{Failure, plain, print};
 
@@ -27,10 +28,9 @@ pub struct Arguments {
     /// Answer as JSON, for programs
     #[arg(long, global = true)]
     json: bool,
-    /// Wait at most so many seconds for an answer
-    #[arg(long, value_name = "SECONDS", default_value = "10", global = true,
-          value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
+    /// Wait at most so many seconds for an answer, or with a unit: ms, s, m
+    #[arg(long, value_name = "SECONDS", default_value = "10", global = true, value_parser = patience)]
+    timeout: Duration,
     #[command(subcommand)]
     command: Command,
 }
@@ -106,7 +106,7 @@ Examples:
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named_by_environment = std::env::var_os("PENSTOCK_CONTROL_SOCKET").filter(|path| !path.is_empty());
     let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
-    let mut client = Client::connect(&socket, Duration::from_secs(arguments.timeout)).map_err(failed)?;
+    let mut client = Client::connect(&socket, arguments.timeout).map_err(failed)?;
     let line = arguments.command.line(if arguments.json { Format::Json } else { Format::Text });
     if let Command::Events { follow: true, .. } = arguments.command {
         return client.follow(&line, |line| print(&format!("{}\n", plain(line))));
@@ -186,6 +186,10 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         failed(error)
     }
+}
+
+fn patience(text: &str) -> Result<Duration, String> {
+    duration::between(text, Duration::from_millis(1), Duration::from_secs(3600))
 }
 
 /// A word that fits on a line.

@@ -25,11 +25,12 @@ enum Document {
     Schema,
 }
 
-/// Print a man page
+/// Print a man page, of penstock or of one of its commands
 #[derive(Debug, Args)]
+#[command(after_help = MAN_EXAMPLES)]
 pub struct ManArguments {
-    /// The command that the page is about; without it the page of penstock itself
-    command: Option<String>,
+    /// The command that the page is about, as in `host add` or `host-add`; without it the page of penstock itself
+    command: Vec<String>,
     /// Write the pages of all commands into this directory instead
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     directory: Option<PathBuf>,
@@ -47,6 +48,12 @@ Examples:
   penstock config reference | less
   penstock config schema > penstock.schema.json";
 
+const MAN_EXAMPLES: &str = "\
+Examples:
+  penstock man run | man -l -
+  penstock man host add | man -l -
+  penstock man --directory ~/.local/share/man/man1    then: man penstock-host-add";
+
 /// Prints a document about the configuration.
 pub fn config(arguments: &ConfigArguments) -> Result<(), Failure> {
     match arguments.document {
@@ -63,10 +70,7 @@ pub fn man(program: Command, arguments: &ManArguments) -> Result<(), Failure> {
         )?;
         return Ok(());
     }
-    let command = match &arguments.command {
-        None => program,
-        Some(name) => named(program, name)?,
-    };
+    let command = named(program, &arguments.command)?;
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
     print(&String::from_utf8_lossy(&page))
@@ -79,12 +83,31 @@ pub fn completions(mut program: Command, arguments: &CompletionsArguments) -> Re
     print(&String::from_utf8_lossy(&script))
 }
 
-fn named(mut program: Command, name: &str) -> Result<Command, Failure> {
-    program.build();
-    match program.find_subcommand(name) {
-        Some(command) => Ok(command.clone()),
-        None => Err(Failure::usage(format_args!(
-            "penstock has no command {name:?}\n  hint: `penstock --help` lists them"
-        ))),
+/// The command of these words, which may be one with dashes as in the names of the pages.
+fn named(mut program: Command, words: &[String]) -> Result<Command, Failure> {
+    if words.is_empty() {
+        return Ok(program);
     }
+    program.build();
+    let joined = words.join("-");
+    let wanted = joined.strip_prefix("penstock-").unwrap_or(&joined);
+    find(&program, wanted).cloned().ok_or_else(|| {
+        let asked = words.join(" ");
+        Failure::usage(format_args!(
+            "penstock has no command {asked:?}\n  hint: `penstock --help` lists them"
+        ))
+    })
+}
+
+/// Names of commands have dashes themselves: `known-hosts`, `tls-grade`.
+fn find<'c>(command: &'c Command, wanted: &str) -> Option<&'c Command> {
+    command.get_subcommands().find_map(|inner| {
+        std::iter::once(inner.get_name()).chain(inner.get_all_aliases()).find_map(|name| {
+            let rest = wanted.strip_prefix(name)?;
+            match rest.strip_prefix('-') {
+                Some(rest) => find(inner, rest),
+                None => rest.is_empty().then_some(inner),
+            }
+        })
+    })
 }

@@ -30,7 +30,8 @@ pub struct Arguments {
     /// How many hosts
     #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000), default_value_t = 10)]
     hosts: u16,
-    /// What is wrong with which hosts: `--list` names all faults. @N: only the first N connections have it
+    /// What is wrong with which hosts: `--list` names all faults. @N: only the first N connections have it, which the lab cannot count
+    /// with refuse and blackhole
     #[arg(long = "fault", value_name = "NAME[:PARAMETER][@N][=HOSTS|PERCENT%]")]
     faults: Vec<Assignment>,
     /// Name all faults: where a client meets them, how a good client ends, what the host does
@@ -60,7 +61,7 @@ Examples:
   penstock lab 20 --shell                     then: penstock run -w @lab uptime, ssh lab001
   penstock lab 20 --fault hang-auth=2 -- penstock run -w @lab uptime
   penstock lab 1000 --dir ./lab               the same identities each time
-  penstock lab 200 --fault hang-auth=5% --fault reset:4096=lab[010-014] --fault refuse@2=lab020
+  penstock lab 200 --fault hang-auth=5% --fault reset:4096=lab[010-014] --fault turn-away@2=lab020
 
 All hosts are the group @lab, for clush inside (--shell, COMMAND) too. It says `ready:` on standard output when all hosts listen, \
 and how to reach them; of what runs inside standard output is its own, and LAB is the directory.";

@@ -40,7 +40,7 @@ pub struct Arguments {
     engine: engines::Arguments,
     #[command(flatten)]
     pace: pace::Arguments,
-    /// Send our standard input to every host
+    /// Send our standard input to every host. Not with --script: a script goes to the host as standard input itself
     #[arg(long, conflicts_with = "script", help_heading = "Input")]
     stdin: bool,
     /// Run this local script on every host, with the COMMAND words as its arguments; its first line says what runs it
@@ -81,7 +81,26 @@ Exit codes. A higher one hides those below it: what else happened is in the summ
   130  Ctrl-C or SIGTERM
   141  nobody reads standard output any more
 
---json: text that is not UTF-8 has U+FFFD in its place, and then its bytes are in \"base64\".
+--json, one object a line; \"event\" says which:
+  output   host, stream (stdout, stderr), text; text that is not UTF-8 has U+FFFD in its place, and
+           then its bytes are in base64
+  end      host, seconds, ended (the ending in a word or two), status, remote; and one of: exit (the
+           status of the command), signal (its name), or phase, reason, detail and advice, where we
+           have neither
+  copied   host, files, bytes (put and get)
+  note     host, text: something that was noticed of a host that is who it should be
+  summary  hosts, well, failed, never_started and may_have_run (how many; may_have_changed for put and
+           get, with files and bytes), status, seconds, groups (those that ended alike: ended, status,
+           phase, detail, advice, hosts), unleashed, lost, output, and unrecorded if the journal is not whole
+    status     what this host, group or run adds to the exit code: the table above. `exit` is what
+               the command itself said: exit 3 has the status 1
+    remote     what is known of the command there: never-started, ended, or unknown (it may still run)
+    unleashed  hosts where something else than a shell took the command, so without the leash below
+    lost       host and why: output that -o could not write
+    output     whether all of it was written: whole, given-up (nobody took it), broken (a fault of ours)
+--last --json is one object: id, state (ended, running, killed), status, order (what was asked for) and hosts; of each
+    standing   what --again goes by: well, failed, never-started, or unknown; with why, the fields of end, and sha256 of
+               its standard output
 
 Output is shown so that no terminal obeys it, in a pipe too: colours are left out, other control characters are shown as \
 pictures, bytes that are no UTF-8 as <FF>; of a line that was written over with carriage returns, as progress bars are, \

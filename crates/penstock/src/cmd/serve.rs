@@ -35,8 +35,8 @@ pub struct Arguments {
     /// Address to listen on, such as :8080, 127.0.0.1:8080 or unix:/run/web.sock; may be repeated
     #[arg(long, short, value_name = "ADDRESS", requires = "backend", help_heading = QUICK)]
     listen: Vec<String>,
-    /// Backend, such as 10.0.0.11:8000, app.internal:8000 or unix:/run/app.sock; may be repeated, and followed by
-    /// its own settings: 10.0.0.11:8000,weight=2,max-connections=100
+    /// Backend, such as 10.0.0.11:8000, app.internal:8000, unix:/run/app.sock or ssh:HOST/127.0.0.1:8000 (through that SSH host); may be
+    /// repeated, and followed by its own settings: 10.0.0.11:8000,weight=2,max-connections=100
     #[arg(long, short, value_name = "ADDRESS", requires = "listen", help_heading = QUICK)]
     backend: Vec<String>,
     /// What is spoken: http or tcp
@@ -74,6 +74,7 @@ const EXAMPLES: &str = "\
 Examples:
   penstock serve --config /etc/penstock/penstock.toml
   penstock serve --listen :8080 --backend 10.0.0.11:8000 --backend unix:/run/app.sock
+  penstock serve --listen :8080 --backend ssh:web1/127.0.0.1:8000
   penstock serve --listen :8080 --backend 10.0.0.11:8000 --health /healthz --admin 127.0.0.1:9900
   penstock serve --listen :5432 --protocol tcp --backend 10.0.0.21:5432 --balance least-connections";
 

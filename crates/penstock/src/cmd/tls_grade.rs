@@ -12,6 +12,7 @@ use grade::{Letter, Limits, Report, Target, Trust};
 use logic::peers::Peer;
 use serde_json::json;
 
+use crate::duration;
 use crate::load;
 use crate::output::{Failure, complain, plain, plain_json, plain_lines, print};
 
@@ -45,9 +46,9 @@ pub struct Arguments {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
-    /// Seconds for each listener and name
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
+    /// Seconds for each listener and name, or with a unit: ms, s, m
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = patience)]
+    timeout: Duration,
 }
 
 const EXAMPLES: &str = "\
@@ -66,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => Trust::system(),
     };
     let plan = plan(arguments)?;
-    let limits = Limits { connection: PATIENCE, whole: Duration::from_secs(arguments.timeout) };
+    let limits = Limits { connection: PATIENCE, whole: arguments.timeout };
     let mut done = Done { reports: Vec::new(), skipped: plan.skipped };
     for target in &plan.targets {
         match grade::grade(target, &trust, limits) {
@@ -114,6 +115,10 @@ fn summary(grades: impl Iterator<Item = (Option<Letter>, String)>) -> String {
 
 /// For one connection. Handshakes are short; who needs longer is as good as silent.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+fn patience(text: &str) -> Result<Duration, String> {
+    duration::between(text, Duration::from_secs(1), Duration::from_secs(3600))
+}
 
 struct Plan {
     targets: Vec<Target>,

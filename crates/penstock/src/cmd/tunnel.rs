@@ -62,6 +62,7 @@ enum What {
         name: String,
     },
     /// What the tunnels that run are doing
+    #[command(after_help = STATUS_HELP)]
     Status {
         /// Only this one
         name: Option<String>,
@@ -70,6 +71,7 @@ enum What {
         json: bool,
     },
     /// Bring a tunnel up, run a command, take it down; the exit code is that of the command
+    #[command(after_help = WITH_HELP)]
     With {
         #[command(flatten)]
         place: Place,
@@ -123,6 +125,37 @@ Examples:
 
 Exit codes: of `with`, that of the command; 125 if the tunnel failed before it or after it, 126 and 127 if the command \
 cannot be run. Of `status`, 1 if a connection or a service is not well. Otherwise 0 well, 1 it failed, 2 wrong usage or a wrong configuration.";
+
+const STATUS_HELP: &str = "\
+--json is a list of the tunnels that run; times are seconds, and how long ago, where nothing else is said:
+  tunnel, host, process           its name, the SSH host, the process that keeps it
+  step                            what it is doing: connecting, proof, mount, job, up, unmount, ...
+  connection, since               connecting, up, or waiting for the next attempt; and for how long
+  next_attempt                    when that is, while it is waited for
+  connections                     how many were made so far
+  error, error_age, error_mended  why the last one ended or could not be made, when, and whether there was one since
+  mounted                         what is mounted through it, or null
+  forwards                        a list; of each:
+    name, kind, listen, connect   as in the configuration; listen with the port that it has
+    check, service, since         how it is asked; answers, fails, unknown (not asked yet) or unchecked; for how long
+    said                          what the service said, or why it fails
+    open, total                   connections through it, now and so far
+    sent, received                bytes from the side that connected, and to it
+    error, error_age, error_mended  of the last connection through it that failed
+
+Exit codes: 0 every connection stands and every service that is asked answers; 1 not so, or NAME does not run; 2 wrong usage.";
+
+const WITH_HELP: &str = "\
+The command has in its environment, for each forward that listens on this machine, with its name in capitals and _ for -:
+  TUNNEL_NAME            where it listens: ADDRESS:PORT, or the path of a Unix socket
+  TUNNEL_NAME_HOST       the address alone, and
+  TUNNEL_NAME_PORT       the port alone; neither of a Unix socket
+  TUNNEL_MOUNT_POINT     the mount-point, if the tunnel has a mount
+  TUNNEL_RUN             of this run: what it leaves behind is known by it
+
+Examples:
+  penstock tunnel with nas -- rsnapshot weekly
+  penstock tunnel with office -- sh -c 'psql -h \"$TUNNEL_DATABASE_HOST\" -p \"$TUNNEL_DATABASE_PORT\"'";
 
 /// Does what was asked.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {

@@ -87,6 +87,13 @@ pub enum Kind {
     Rekey,
 }
 
+impl Kind {
+    /// Whether connections end in the kernel, before the host could count them.
+    fn is_unseen(self) -> bool {
+        matches!(self, Self::Refuse | Self::Blackhole)
+    }
+}
+
 /// What may follow the name of a fault, and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parameter {
@@ -169,6 +176,9 @@ impl std::str::FromStr for Assignment {
             name: name.escape_default().to_string(),
             near: near::near(name),
         })?;
+        if connections.is_some() && entry.kind.is_unseen() {
+            return Err(FaultError::Uncounted(entry.name));
+        }
         let parameter = match parameter {
             None => entry.parameter.clone(),
             Some(value) => parameter_from(entry, value)?,
@@ -279,6 +289,12 @@ pub enum FaultError {
     /// What follows `@` is no number.
     #[error("after @ stands how many connections have the fault, not `{0}`")]
     Connections(String),
+    /// Connections of which the lab never learns cannot be counted.
+    #[error(
+        "{0} cannot end after some connections: the kernel turns them away, and the lab never sees them to count them; \
+         turn-away@N, hang-up@N and silent@N can"
+    )]
+    Uncounted(&'static str),
     /// What follows `=` names no hosts.
     #[error("`{0}` names no hosts: write lab003, lab[003-010], 3-10, 1,5 or 10%")]
     Hosts(String),

@@ -9,6 +9,8 @@ pub(super) struct Parser<'a> {
     groups: &'a mut dyn Groups,
     /// What wildcards match, once it is known.
     known: Option<NodeSet>,
+    /// What a name without `@` is in the text itself; in the definition of a group it is a host.
+    names: Names,
     /// The groups whose definitions are being read, outermost first.
     open: Vec<String>,
     /// The groups that were read, so that none is read twice: groups of groups could take for ever otherwise.
@@ -17,7 +19,13 @@ pub(super) struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     pub(super) fn new(groups: &'a mut dyn Groups) -> Self {
-        Self { groups, known: None, open: Vec::new(), done: HashMap::new() }
+        Self { groups, known: None, names: Names::Hosts, open: Vec::new(), done: HashMap::new() }
+    }
+
+    /// Names are those of groups, with or without `@`.
+    pub(super) fn of_groups(mut self) -> Self {
+        self.names = Names::Groups;
+        self
     }
 
     /// Wildcards match these names and no others.
@@ -71,7 +79,10 @@ impl<'a> Parser<'a> {
 
     fn term(&mut self, term: &Term<'_>, source: Option<&str>, kind: Kind) -> Result<NodeSet, Trouble> {
         if let Some(group) = term.text.strip_prefix('@') {
-            return self.groups_of(&Term { text: group, at: term.at + 1 }, source);
+            return self.groups_of(&Term { text: group, at: term.at + 1 }, source, term.at);
+        }
+        if self.names == Names::Groups && self.open.is_empty() {
+            return self.groups_of(term, source, term.at);
         }
         let mut set = NodeSet::new();
         for name in expand(term)? {
@@ -96,11 +107,11 @@ impl<'a> Parser<'a> {
         Ok(set)
     }
 
-    /// `@name`, `@source:name`, `@rack[1-3]`, `@*`, without the `@`.
-    fn groups_of(&mut self, term: &Term<'_>, source: Option<&str>) -> Result<NodeSet, Trouble> {
+    /// `@name`, `@source:name`, `@rack[1-3]`, `@*`, without the `@`. Faults of the name as a whole are at `start`.
+    fn groups_of(&mut self, term: &Term<'_>, source: Option<&str>, start: usize) -> Result<NodeSet, Trouble> {
         if term.text.is_empty() {
             return Err(trouble(
-                term.at - 1,
+                start,
                 "\"@\" without the name of a group".to_owned(),
                 "write @NAME, or @* for all",
             ));
@@ -111,7 +122,7 @@ impl<'a> Parser<'a> {
                 Some((source, name)) => (Some(source), name),
                 None => (source, group.as_str()),
             };
-            check_group(name, source, term)?;
+            check_group(name, source, term, start)?;
             let nodes = self.group(source, name, term.at)?;
             set.unite(&nodes).map_err(|many| too_many(term.at, many))?;
         }
@@ -170,6 +181,12 @@ impl<'a> Parser<'a> {
         }
         Ok(found)
     }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    Hosts,
+    Groups,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -472,7 +489,7 @@ fn check_name(name: &str, term: &Term<'_>) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn check_group(name: &str, source: Option<&str>, term: &Term<'_>) -> Result<(), Trouble> {
+fn check_group(name: &str, source: Option<&str>, term: &Term<'_>, start: usize) -> Result<(), Trouble> {
     let good = |part: &str| {
         !part.is_empty() && part.chars().all(|sign| sign.is_alphanumeric() || "-_.+%=".contains(sign))
     };
@@ -480,7 +497,7 @@ fn check_group(name: &str, source: Option<&str>, term: &Term<'_>) -> Result<(), 
         return Ok(());
     }
     let what = format!("\"@{}\" is not the name of a group", escaped(term.text, SHOWN));
-    Err(trouble(term.at - 1, what, "write @NAME, @SOURCE:NAME, or @* for all; wildcards match nodes only"))
+    Err(trouble(start, what, "write @NAME, @SOURCE:NAME, or @* for all; wildcards match nodes only"))
 }
 
 /// A fault before its text is known: `at` is a byte of that text.

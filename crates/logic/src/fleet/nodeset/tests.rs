@@ -32,16 +32,36 @@ fn fault(text: &str) -> String {
     NodeSet::parse(text, &mut NoGroups).expect_err(text).to_string()
 }
 
-fn with_groups(text: &str) -> Result<String, Fault> {
-    let mut groups = Fixed(vec![
+fn fixed() -> Fixed {
+    Fixed(vec![
         ("web", "web[1-3]"),
         ("db", "db1\ndb2 db3"),
         ("both", "@web,@db!db2"),
         ("rack1", "r1"),
         ("rack2", "r2"),
         ("bad", "x,node["),
-    ]);
-    NodeSet::parse(text, &mut groups).map(|set| set.to_string())
+    ])
+}
+
+fn with_groups(text: &str) -> Result<String, Fault> {
+    NodeSet::parse(text, &mut fixed()).map(|set| set.to_string())
+}
+
+fn of_groups(text: &str) -> Result<String, String> {
+    NodeSet::parse_groups(text, &mut fixed()).map(|set| set.to_string()).map_err(|fault| fault.to_string())
+}
+
+#[test]
+fn every_name_in_a_list_of_groups_is_a_group() {
+    for text in ["web,db", "@web,db", "web,@db", "web db", "here:web,here:db"] {
+        assert_eq!(of_groups(text).as_deref(), Ok("db[1-3],web[1-3]"), "{text}");
+    }
+    // What a group contains are hosts, as ever.
+    assert_eq!(of_groups("both!db").as_deref(), Ok("web[1-3]"));
+    assert_eq!(of_groups("both&db").as_deref(), Ok("db[1,3]"));
+    assert_eq!(of_groups("rack[1-2],web!both").as_deref(), Ok("r[1-2]"));
+    assert!(of_groups("web,web1").unwrap_err().contains("column 5: no group \"web1\""));
+    assert!(of_groups("web,d?").unwrap_err().contains("column 5: \"@d?\" is not the name of a group"));
 }
 
 #[test]

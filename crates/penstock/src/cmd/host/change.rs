@@ -224,8 +224,20 @@ fn edit(
 fn key_of(host: &HostFile, end: &str) -> Result<PublicKey, Failure> {
     let claim = enrol::Claim::fingerprint(end).map_err(failure)?;
     let keys = host.pins().map(|pin| &pin.key).chain(host.retired_keys().map(|(key, _)| key));
-    let found = keys.into_iter().find(|key| claim.speaks_for(key));
-    found
-        .cloned()
-        .ok_or_else(|| Failure::runtime(format!("{} has no such key: penstock host show {0}", host.name())))
+    let keys: Vec<&PublicKey> = keys.collect();
+    if let Some(found) = keys.iter().find(|key| claim.speaks_for(key)) {
+        return Ok((*found).clone());
+    }
+    let begun = end.trim().trim_start_matches("SHA256:").trim_end_matches('=');
+    let within = keys.iter().any(|key| key.fingerprint().to_string().contains(begun));
+    let why = match within {
+        true => {
+            format!("the fingerprint of a key of {} has {begun} in it, but does not end in it", host.name())
+        }
+        false => format!("{} has no key whose fingerprint ends in {begun}", host.name()),
+    };
+    Err(Failure::runtime(format!(
+        "{why}\n  hint: penstock host show {} shows them; paste a whole one, or its last 8 characters or more",
+        host.name()
+    )))
 }

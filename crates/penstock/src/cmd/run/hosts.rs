@@ -19,16 +19,17 @@ pub struct Arguments {
         long = "nodes",
         short = 'w',
         value_name = "SET",
-        help = "These hosts, in the syntax of clush: 'web[1-3],db1', '@web!web2', 'rack[1-2]node[01-20]'",
+        help = "These hosts, in the syntax of clush: 'web[1-3],db1', '@web!web2', 'rack[1-2]node[01-20]'; '@*' is every host of \
+                every group of our own files and of ClusterShell's default source, those in /etc/clustershell included",
         help_heading = "Hosts"
     )]
     pub set: Vec<String>,
     /// But not these
     #[arg(long, short = 'x', value_name = "SET", help_heading = "Hosts")]
     pub exclude: Vec<String>,
-    /// The hosts of these groups, from ~/.config/penstock/groups (lines NAME: SET), groups.yaml beside it, and ClusterShell's
-    /// groups.conf; @NAME or @SOURCE:NAME in a SET is the same
-    #[arg(long, short = 'g', value_name = "GROUP", help_heading = "Hosts")]
+    /// The hosts of these groups, as in web,db or 'all!db', from ~/.config/penstock/groups (lines NAME: SET), groups.yaml beside it,
+    /// and ClusterShell's groups.conf; @NAME or @SOURCE:NAME in a SET is the same
+    #[arg(long, short = 'g', value_name = "GROUPS", help_heading = "Hosts")]
     pub group: Vec<String>,
     /// The hosts in this file, a host or a set per line, # begins a comment; - is standard input
     #[arg(long, value_name = "FILE", help_heading = "Hosts")]
@@ -62,8 +63,7 @@ impl Arguments {
             add(&NodeSet::parse(set, &mut groups).map_err(Failure::usage)?)?;
         }
         for group in &self.group {
-            let name = if group.starts_with('@') { group.clone() } else { format!("@{group}") };
-            add(&NodeSet::parse(&name, &mut groups).map_err(Failure::usage)?)?;
+            add(&NodeSet::parse_groups(group, &mut groups).map_err(Failure::usage)?)?;
         }
         for file in &self.hosts {
             let content = read(file).map_err(|error| {

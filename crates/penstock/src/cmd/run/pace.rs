@@ -9,6 +9,7 @@ use fleet::run::{Limits, Parallel, Pause, Steps};
 use logic::fleet::waves::{StopIf, Waves};
 use tokio::sync::Notify;
 
+use crate::duration;
 use crate::output::Failure;
 
 /// How many hosts at once, how long, and which first.
@@ -18,23 +19,24 @@ pub struct Arguments {
     /// At most so many hosts at once [default: adapts itself, up to 1,000]
     #[arg(long, short, value_name = "N", help_heading = "Pace", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub parallel: Option<u32>,
-    /// Time between two starts, in milliseconds [default: 0]
-    #[arg(long, value_name = "MS", help_heading = "Pace")]
+    /// Time between two starts, in milliseconds or with a unit as in 1s [default: 0]
+    #[arg(long, value_name = "MS", value_parser = duration::milliseconds, help_heading = "Pace")]
     pub delay: Option<u64>,
-    /// Limit of each step up to the start of the work on a host, in seconds [default: 10]
-    #[arg(long, value_name = "SECONDS", value_parser = time, help_heading = "Pace")]
+    /// Limit of each step up to the start of the work on a host, in seconds or with a unit: ms, s, m, h [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = duration::seconds, help_heading = "Pace")]
     pub connect_timeout: Option<Duration>,
-    /// Limit of the work, in seconds; when that has passed a command is ended on the host, a copy is given up [default: none]
-    #[arg(long, short, value_name = "SECONDS", value_parser = time, help_heading = "Pace")]
+    /// Limit of the work, in seconds or with a unit; when that has passed a command is ended on the host, a copy is given up [default: none]
+    #[arg(long, short, value_name = "SECONDS", value_parser = duration::seconds, help_heading = "Pace")]
     pub timeout: Option<Duration>,
     /// A few hosts first: numbers of hosts, shares like 10%, and all, as in 1,10%,all; whoever is left comes after the last one
     #[arg(long, value_name = "SIZES", help_heading = "Waves")]
     pub waves: Option<Waves>,
-    /// Start no further wave if this is so: failed>2%, failed>3, or differs (outputs are not all the same)
+    /// Start no further wave if this is so: failed>2% (of all hosts that are done, after each wave), failed>3 (hosts), or differs
+    /// (outputs are not all the same). A host has failed if its command did not end with 0, for whatever reason
     #[arg(long, value_name = "CONDITION", requires = "waves", help_heading = "Waves")]
     pub stop_if: Option<StopIf>,
-    /// Wait for Enter between waves, or for so many seconds
-    #[arg(long, value_name = "SECONDS", requires = "waves", num_args = 0..=1, require_equals = true, value_parser = time, help_heading = "Waves")]
+    /// Wait for Enter between waves, or for so many seconds (with a unit, too)
+    #[arg(long, value_name = "SECONDS", requires = "waves", num_args = 0..=1, require_equals = true, value_parser = duration::seconds, help_heading = "Waves")]
     pub pause: Option<Option<Duration>>,
 }
 
@@ -69,18 +71,6 @@ impl Arguments {
             }
         };
         Ok(Some(Steps { waves, stop_if: self.stop_if, pause }))
-    }
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    let seconds: f64 =
-        text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
-    if seconds > 0.0 && seconds <= 1e7 {
-        Ok(Duration::from_secs_f64(seconds))
-    } else if seconds > 1e7 {
-        Err("a number of seconds is 10000000 at most".to_owned())
-    } else {
-        Err("a number of seconds is above 0".to_owned())
     }
 }
 

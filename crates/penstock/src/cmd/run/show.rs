@@ -28,10 +28,11 @@ pub struct Arguments {
     /// As -b, and these make no difference: host (its own name, the default), ip, uuid, date, duration, pid, number; all, or none
     #[arg(long, value_name = "WHAT", conflicts_with = "stream", help_heading = "Output")]
     pub mask: Option<Masks>,
-    /// One JSON object per line: events as they come, and a summary
+    /// One JSON object per line: events as they come, and a summary; their fields are in the table below
     #[arg(long, conflicts_with_all = ["stream", "fold", "diff", "mask"], help_heading = "Output")]
     pub json: bool,
-    /// Also keep each host's output in this directory, as HOST.out and HOST.err
+    /// Also keep each host's output in this directory, as HOST.out and HOST.err. What one of these hosts said before is replaced, or
+    /// removed if it says nothing now, so that a silent host has no file; everything else stays
     #[arg(long = "output", short = 'o', value_name = "DIRECTORY", help_heading = "Output")]
     pub directory: Option<PathBuf>,
     /// No progress, and no summary if all went well

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use clap::Args;
-use logic::fleet::ending::{Failure as Unreached, Phase};
+use logic::fleet::ending::{Failure as Unreached, Phase, Reason};
 use logic::identity::{Found, Index};
 use logic::ssh::config::Resolved;
+use logic::ssh::place::NameWithPort;
 use serde_json::{Value, json};
 use ssh::identity::{Identities, Places, Store, certificate};
 use ssh::{Explanation, Facts, Judge, Keys, Offered, Place, Quantum, Step, Strict, Target, Verdict, explain};
@@ -102,8 +103,8 @@ fn text(resolved: &Resolved, target: &Target, story: &Explanation, index: &Index
         Ok(facts) => line("done", &format!("logged in as {} with {}", resolved.user, or_none(&facts.key))),
         Err(failure) => {
             line("failed", &format!("{} ({}): {}", failure.phase, failure.reason, failure.detail));
-            for advice in failure.advice.iter().chain(&story.hints) {
-                line("advice", advice);
+            for advice in advice(resolved, failure, story) {
+                line("advice", &advice);
             }
         }
     }
@@ -132,6 +133,14 @@ fn reached(resolved: &Resolved, story: &Explanation, phase: Phase) -> String {
         (_, Some(place), None) => place,
         _ => format!("{}:{}", resolved.host, resolved.port),
     }
+}
+
+/// What to do, with what this command has an option for.
+fn advice(resolved: &Resolved, failure: &Unreached, story: &Explanation) -> Vec<String> {
+    let here = NameWithPort::of(&resolved.typed).filter(|_| failure.reason == Reason::NoAddress);
+    let here =
+        here.map(|meant| format!("for this once: penstock ssh explain {} -p {}", meant.host, meant.port));
+    failure.advice.iter().chain(&story.hints).cloned().chain(here).collect()
 }
 
 fn or_none(key: &str) -> &str {
@@ -233,7 +242,7 @@ fn as_json(resolved: &Resolved, target: &Target, story: &Explanation, index: &In
                 "phase": failure.phase.word(),
                 "reason": failure.reason.word(),
                 "detail": failure.detail,
-                "advice": failure.advice.iter().chain(&story.hints).collect::<Vec<_>>(),
+                "advice": advice(resolved, failure, story),
             }),
         ),
     };

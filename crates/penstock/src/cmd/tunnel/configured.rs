@@ -2,25 +2,31 @@
 
 use std::path::{Path, PathBuf};
 
-use logic::tunnel::plan::{Tunnel, is_name};
+use config::{Fault, Faults};
+use logic::tunnel::plan::{Listen, Tunnel, Way, is_name};
 
 use crate::load;
-use crate::output::{Failure, plain};
+use crate::output::{Failure, complain, plain, plain_lines};
 
 /// What a configuration says of tunnels.
 pub struct Configured {
     /// Where it was found.
     pub file: PathBuf,
     pub tunnels: Vec<Tunnel>,
+    /// What is allowed there, but hardly meant.
+    warnings: Faults,
 }
 
 /// The tunnel of that name.
 pub fn tunnel(config: Option<&PathBuf>, name: &str) -> Result<Tunnel, Failure> {
-    let Configured { file, mut tunnels } = match found(config)? {
+    let Configured { file, mut tunnels, warnings } = match found(config)? {
         Ok(configured) => configured,
         Err(searched) => return Err(nowhere(&searched, name)),
     };
     let at = tunnels.iter().position(|tunnel| *tunnel.name == *name);
+    if let Some(at) = at {
+        warn(&file, &tunnels[at], &warnings);
+    }
     at.map(|at| tunnels.swap_remove(at)).ok_or_else(|| {
         let hint = match names(&tunnels) {
             None => format!("add [tunnel.{}] to {}", plain(name), shown(&file)),
@@ -28,6 +34,20 @@ pub fn tunnel(config: Option<&PathBuf>, name: &str) -> Result<Tunnel, Failure> {
         };
         Failure::usage(format!("no tunnel is named \"{}\"\n  hint: {hint}", plain(name)))
     })
+}
+
+/// Says which forwards of a tunnel others reach, as the configuration warns of them. Its other warnings are for `penstock check`.
+fn warn(file: &Path, tunnel: &Tunnel, warnings: &Faults) {
+    let is_open = |way: &Way| matches!(way.listen(), Listen::Tcp(address) if !address.ip().to_canonical().is_loopback());
+    let open = tunnel.forwards.iter().filter(|forward| is_open(&forward.way));
+    let keys: Vec<_> =
+        open.map(|forward| format!("tunnel.{}.forward.{}.listen", tunnel.name, forward.name)).collect();
+    for Fault { place, path, message, hint, .. } in warnings.iter().filter(|fault| keys.contains(&fault.path))
+    {
+        let line = place.map_or_else(String::new, |place| format!(":{}", place.line));
+        let hint = hint.as_ref().map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
+        complain(&plain_lines(&format!("warning: {}{line}: {path}: {message}{hint}\n", file.display())));
+    }
 }
 
 /// All of them.
@@ -38,7 +58,7 @@ pub fn tunnels(config: Option<&PathBuf>) -> Result<Configured, Failure> {
 /// Why a name may be wrong: no tunnel of the configuration that is named, or of the usual one, has it. Another file may have
 /// been named when it was brought up.
 pub fn unknown(config: Option<&PathBuf>, name: &str) -> Option<String> {
-    let Configured { file, tunnels } = tunnels(config).ok()?;
+    let Configured { file, tunnels, .. } = tunnels(config).ok()?;
     let is_known = tunnels.iter().any(|tunnel| *tunnel.name == *name);
     let names = names(&tunnels).filter(|_| !is_known)?;
     Some(format!("no tunnel has that name in {}: there is {names}", shown(&file)))
@@ -84,8 +104,8 @@ fn found(config: Option<&PathBuf>) -> Result<Result<Configured, Vec<PathBuf>>, F
     if matches!(file.try_exists(), Ok(false)) {
         return Err(missing(&file));
     }
-    let tunnels = load::file(&file, &environment)?.config.tunnels;
-    Ok(Ok(Configured { file, tunnels }))
+    let loaded = load::file(&file, &environment)?;
+    Ok(Ok(Configured { file, tunnels: loaded.config.tunnels, warnings: loaded.warnings }))
 }
 
 /// There is no configuration: where it goes, and what one looks like.
