@@ -34,6 +34,40 @@ fn processes_that_write_at_once_lose_nothing() {
 }
 
 #[test]
+fn of_many_who_give_one_key_or_one_name_to_different_hosts_at_once_one_succeeds() {
+    let (user, keys) = (User::new(), tempfile::tempdir().unwrap());
+    let start = |words: [&str; 5]| {
+        let mut command = user.command(env!("CARGO_BIN_EXE_penstock"));
+        let words = words.iter().filter(|word| !word.is_empty());
+        command.arg("host").args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let succeed = |running: Vec<std::process::Child>| {
+        running
+            .into_iter()
+            .map(|mut process| process.wait().unwrap())
+            .filter(|status| status.success())
+            .count()
+    };
+    let names: Vec<String> = (0..10).map(|at| format!("host{at}")).collect();
+    let key = keys.path().join("shared");
+    keygen(&key, &["-t", "ed25519"]);
+    let key = format!("{}.pub", key.display());
+    let clones = names.iter().map(|name| start(["add", name, "--key", &key, ""])).collect();
+    assert_eq!(succeed(clones), 1, "one key is one host's");
+    let others: Vec<String> = names.iter().map(|name| format!("other-{name}")).collect();
+    for other in &others {
+        let own = keys.path().join(other);
+        keygen(&own, &["-t", "ed25519"]);
+        assert_eq!(succeed(vec![start(["add", other, "--key", &format!("{}.pub", own.display()), ""])]), 1);
+    }
+    let aliases = others.iter().map(|other| start(["alias", other, "www", "", ""])).collect();
+    assert_eq!(succeed(aliases), 1, "one name is one host's");
+    let renamed = others[1..5].iter().map(|other| start(["rename", other, "www2", "", ""]));
+    let aliases = others[5..].iter().map(|other| start(["alias", other, "www2", "", ""]));
+    assert_eq!(succeed(renamed.chain(aliases).collect()), 1, "however it is given");
+}
+
+#[test]
 fn writer_that_is_killed_leaves_every_file_whole() {
     let user = User::new();
     let file = user.home.path().join("known_hosts");

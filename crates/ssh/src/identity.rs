@@ -19,7 +19,7 @@ pub use files::{Places, tell_waits};
 pub use judge::{Identities, certificate, now};
 pub use noticed::Flushed;
 pub use pending::Pending;
-pub use store::{Change, Store};
+pub use store::{Change, Store, check_free};
 
 use std::io;
 use std::path::PathBuf;

@@ -44,6 +44,8 @@ pub struct Record {
     pub status: Option<u64>,
     /// Whether it still goes on.
     pub pulse: Pulse,
+    /// Later runs that repeated it, or part of it, on some of its hosts; the oldest first.
+    pub later: Vec<String>,
 }
 
 /// Whether the program that keeps a record lives.
@@ -147,8 +149,12 @@ pub fn find(directory: &Path, id: Option<&str>) -> io::Result<Record> {
     let is_it = |path: &PathBuf| id.is_none_or(|id| path.file_stem().is_some_and(|stem| stem == id));
     let found = files(directory, "jsonl")?.into_iter().rev().find(is_it);
     let path = found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such run is on record"))?;
+    load(&path)
+}
+
+fn load(path: &Path) -> io::Result<Record> {
     // Opening a pipe that nobody writes to would wait for ever.
-    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&path)?;
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     let about = file.metadata()?;
     let damaged = |what: &str| {
         let text = format!("{} {what}: remove it", path.display());
@@ -221,8 +227,61 @@ fn read(text: &str, pulse: Pulse) -> Option<Record> {
         ends,
         status,
         pulse,
+        later: Vec::new(),
     })
 }
+
+impl Record {
+    /// The run that it repeated, or part of it, or itself.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        self.order["again"].as_str().unwrap_or(&self.id)
+    }
+
+    /// Takes over how its hosts stand since it was repeated: a command that was never started then may have run since.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn bring_up_to_date(&mut self, directory: &Path) -> io::Result<()> {
+        let is_later = |path: &&PathBuf| {
+            path.file_stem().is_some_and(|stem| stem.as_encoded_bytes() > self.id.as_bytes())
+        };
+        let all = files(directory, "jsonl")?;
+        // One that is damaged has been told of when it was the newest.
+        let later: Vec<Record> = all.iter().filter(is_later).filter_map(|path| load(path).ok()).collect();
+        for record in later.iter().filter(|record| record.origin() == self.origin()) {
+            for (name, standing) in &record.hosts {
+                if let Standing::NeverStarted(_) = standing {
+                    continue;
+                }
+                for (_, known) in self.hosts.iter_mut().filter(|(known, _)| known == name) {
+                    known.clone_from(standing);
+                }
+            }
+            self.later.push(record.id.clone());
+        }
+        Ok(())
+    }
+}
+
+/// The name of a run that begins now, `now` being its time; names sort by time, and after those of all runs on record: a clock
+/// that was put back must not make an older run the last one.
+#[must_use]
+pub fn id(directory: Option<&Path>, now: jiff::Timestamp) -> String {
+    let time_of = |path: &PathBuf| {
+        let (time, _) = path.file_stem()?.to_str()?.split_once('-')?;
+        let time = jiff::civil::DateTime::strptime(TIME, time).ok()?;
+        Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
+    };
+    let all = directory.and_then(|directory| files(directory, "jsonl").ok()).unwrap_or_default();
+    let newest = all.iter().rev().find_map(time_of);
+    let next = newest.and_then(|newest| newest.checked_add(jiff::Span::new().microseconds(1)).ok());
+    let time = next.map_or(now, |next| next.max(now));
+    format!("{}-{}", time.strftime(TIME), std::process::id())
+}
+
+/// How the time stands in the name of a run.
+const TIME: &str = "%Y%m%dT%H%M%S.%6f";
 
 /// Records, the oldest first; or others that end so.
 fn files(directory: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
@@ -309,6 +368,50 @@ mod tests {
         assert_eq!(shown[2], Standing::Failed("exit 3".to_owned()));
         assert!(matches!(shown[3], Standing::NeverStarted(_)));
         assert_eq!(record.status, None);
+    }
+
+    #[tokio::test]
+    async fn host_that_ended_in_a_repetition_has_not_never_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let begin = |id: &str, order: Value, hosts: &[&str]| {
+            let names: Vec<String> = hosts.iter().map(|&name| name.to_owned()).collect();
+            Journal::begin(directory.path(), id, &order, &names).unwrap()
+        };
+        drop(begin("1", json!({}), &["a", "b", "c", "d"]));
+        let again = begin("2", json!({ "again": "1" }), &["a", "b", "c"]);
+        again.sent(0).await.unwrap();
+        again.ended(0, &Ending::Exited(0), || ());
+        again.sent(1).await.unwrap();
+        again.settled(&Brake::default(), Duration::ZERO).await;
+        let other = begin("3", json!({}), &["d"]);
+        other.sent(0).await.unwrap();
+        let mut record = find(directory.path(), Some("1")).unwrap();
+        record.bring_up_to_date(directory.path()).unwrap();
+        let standing = |name: &str| &record.hosts.iter().find(|(known, _)| known == name).unwrap().1;
+        assert_eq!(*standing("a"), Standing::Well);
+        assert!(matches!(standing("b"), Standing::Unknown(_)));
+        assert!(
+            matches!(standing("c"), Standing::NeverStarted(_))
+                && matches!(standing("d"), Standing::NeverStarted(_))
+        );
+        assert_eq!(record.later, ["2"]);
+        assert_eq!(find(directory.path(), Some("2")).unwrap().origin(), "1");
+    }
+
+    #[test]
+    fn run_is_named_after_those_on_record_whatever_the_clock_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+        let (noon, earlier) = (at("2026-11-20T12:00:00.5Z"), at("2025-01-01T00:00:00Z"));
+        let first = id(Some(directory.path()), noon);
+        assert_eq!(first, format!("20261120T120000.500000-{}", std::process::id()));
+        Journal::begin(directory.path(), &first, &json!({}), &[]).unwrap();
+        assert_eq!(id(Some(directory.path()), earlier), first.replace(".500000", ".500001"));
+        assert!(
+            id(Some(directory.path()), at("2026-11-20T12:00:01Z")).starts_with("20261120T120001.000000-")
+        );
+        Journal::begin(directory.path(), "nonsense", &json!({}), &[]).unwrap();
+        assert_eq!(id(Some(directory.path()), earlier), first.replace(".500000", ".500001"));
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Fleet {
             Some(which) => {
                 let (record, names) =
                     again::recall(command, self.id.as_deref(), which, &self.pace, self.show().talk())?;
-                again::take_over_course(&mut self.pace, &mut self.engine, &record.order);
+                again::take_over_course(&mut self.pace, &mut self.engine, &record);
                 let then = &record.order[command];
                 let sources = then["sources"].as_array().into_iter().flatten().chain([&then["to"]]);
                 *files = sources.filter_map(Value::as_str).map(str::to_owned).collect();

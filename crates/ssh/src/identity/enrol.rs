@@ -322,24 +322,19 @@ fn mismatch(name: &Name, shown: &[Shown], claim: &Claim, index: &Index) -> Strin
 ///
 /// # Errors
 /// A key is revoked, another host's or retired, the host is retired, or it has another key of that type and may keep it.
-pub fn enrol(
-    store: &Store,
-    index: &Index,
-    enrolment: &Enrolment,
-    keys: &[PublicKey],
-) -> Result<Enrolled, IdentityError> {
+pub fn enrol(store: &Store, enrolment: &Enrolment, keys: &[PublicKey]) -> Result<Enrolled, IdentityError> {
     let Enrolment { name, claim, hints, others, by, today, .. } = enrolment;
-    for key in keys {
-        let fingerprint = key.fingerprint();
-        if index.is_revoked(key) {
-            return Err(IdentityError::Refused(format!("{fingerprint} is revoked: nobody may show it")));
-        }
-        if let Some(other) = index.owners(key).find(|owner| owner.name() != name) {
-            return Err(IdentityError::Refused(of_another(name, key, other)));
-        }
-    }
     let mut enrolled = Enrolled::default();
-    enrolled.change = store.change(name, |host| {
+    enrolled.change = store.change_among(name, |index, host| {
+        for key in keys {
+            let fingerprint = key.fingerprint();
+            if index.is_revoked(key) {
+                return Err(IdentityError::Refused(format!("{fingerprint} is revoked: nobody may show it")));
+            }
+            if let Some(other) = index.owners(key).find(|owner| owner.name() != name) {
+                return Err(IdentityError::Refused(of_another(name, key, other)));
+            }
+        }
         let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));
         if enrolment.retired == Retired::Refuse
             && let Some(why) = out_of_service(&host, keys, *others)

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use logic::identity::{AuthorityFile, Date, HostFile, Index, Name};
+use logic::identity::{AuthorityFile, Date, Found, HostFile, Index, Name};
 use logic::ssh::key::PublicKey;
 
 use super::IdentityError;
@@ -77,6 +77,21 @@ impl Store {
         self.change_locked(name, change, &lock)
     }
 
+    /// The same where the other hosts matter too: they are read under the lock, so that of two who give one key or one name to
+    /// two hosts at once only one can.
+    ///
+    /// # Errors
+    /// As [`Self::change`] and [`Self::load`].
+    pub fn change_among(
+        &self,
+        name: &Name,
+        change: impl FnOnce(&Index, Option<HostFile>) -> Result<HostFile, IdentityError>,
+    ) -> Result<Change, IdentityError> {
+        let lock = self.lock()?;
+        let index = self.load()?;
+        self.change_locked(name, |host| change(&index, host), &lock)
+    }
+
     pub(super) fn lock(&self) -> Result<Lock, IdentityError> {
         Lock::of(&self.places.hosts())
     }
@@ -104,7 +119,7 @@ impl Store {
         let lock = self.lock()?;
         for host in hosts {
             let known = match index.find(host.name().as_str(), 22) {
-                logic::identity::Found::Host(known) if known.name() == host.name() => Some(known),
+                Found::Host(known) if known.name() == host.name() => Some(known),
                 _ => None,
             };
             if self.read(host.name())?.as_ref() != known {
@@ -130,12 +145,13 @@ impl Store {
     /// Gives a host another name; the old one becomes an alias.
     ///
     /// # Errors
-    /// The old one is not there or damaged, or the new one is.
+    /// The old one is not there or damaged, or the new one is, or it is a name of another host.
     pub fn rename(&self, from: &Name, to: &Name) -> Result<(), IdentityError> {
         let lock = self.lock()?;
         if self.path(to).exists() {
             return Err(IdentityError::Exists(to.clone()));
         }
+        check_free(&self.load()?, to, from)?;
         let mut host = self.read(from)?.ok_or_else(|| IdentityError::Unknown(from.to_string()))?;
         host.rename(to.clone());
         files::replace(&self.places.hosts(), &[file_of(&host)], &lock)?;
@@ -211,6 +227,19 @@ impl Store {
             }
             result => result.map_err(IdentityError::io("cannot remove", &path)),
         }
+    }
+}
+
+/// Whether `name` may become one of `host`.
+///
+/// # Errors
+/// Another host has it.
+pub fn check_free(index: &Index, name: &Name, host: &Name) -> Result<(), IdentityError> {
+    match index.find(name.as_str(), 22) {
+        Found::Host(other) if other.name() != host => {
+            Err(IdentityError::Refused(format!("{name} is a name of {} already", other.name())))
+        }
+        _ => Ok(()),
     }
 }
 

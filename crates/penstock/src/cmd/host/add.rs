@@ -183,7 +183,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     let by = std::env::var("USER").ok().filter(|user| user.bytes().all(|byte| byte.is_ascii_alphanumeric()));
     let retired = if arguments.revive { Retired::Revive } else { Retired::Refuse };
     let enrolment = Enrolment { name: name.clone(), claim, hints, others, retired, by, today: now().date() };
-    let enrolled = enrol(store, index, &enrolment, &found.keys).map_err(failure)?;
+    let enrolled = enrol(store, &enrolment, &found.keys).map_err(failure)?;
     if arguments.sshfp {
         let allow = |host: Option<HostFile>| {
             let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));

@@ -7,7 +7,7 @@ use clap::Args;
 use logic::identity::{HostFile, Location, Name, Spot};
 use logic::ssh::config::Asked;
 use logic::ssh::key::PublicKey;
-use ssh::identity::{IdentityError, Store, enrol, now};
+use ssh::identity::{IdentityError, Store, check_free, enrol, now};
 use ssh::{ConfigFiles, Said, SshConfig};
 
 use super::{failure, known, load, said};
@@ -190,15 +190,16 @@ const LOOKUP: Duration = Duration::from_secs(2);
 pub(super) fn alias(store: &Store, pair: &Pair) -> Result<(), Failure> {
     let index = load(store)?;
     let name = known(&index, &pair.name)?.name().clone();
-    if let logic::identity::Found::Host(other) = index.find(pair.other.as_str(), 22)
-        && *other.name() != name
-    {
-        return Err(Failure::runtime(format!("{} is a name of {} already", pair.other, other.name())));
-    }
-    let change = match pair.other.address() {
-        Some(address) => edit(store, &name, |host| host.add_address(address))?,
-        None => edit(store, &name, |host| host.add_alias(pair.other.clone()))?,
-    };
+    let change = store.change_among(&name, |index, host| {
+        let mut host = host.ok_or_else(|| IdentityError::Unknown(name.to_string()))?;
+        check_free(index, &pair.other, &name)?;
+        match pair.other.address() {
+            Some(address) => host.add_address(address),
+            None => host.add_alias(pair.other.clone()),
+        }
+        Ok(host)
+    });
+    let change = change.map_err(failure)?;
     print(&said(change, &format!("{} is {name}", pair.other)))
 }
 

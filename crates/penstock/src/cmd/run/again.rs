@@ -38,12 +38,6 @@ pub fn directory() -> Option<PathBuf> {
     Some(state.join("penstock/runs"))
 }
 
-/// The name of a run that begins now; names sort by time.
-pub fn id() -> String {
-    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S.%6f").to_string();
-    format!("{now}-{}", std::process::id())
-}
-
 /// Letters and digits that a host cannot guess.
 pub fn nonce() -> String {
     use std::hash::{BuildHasher, RandomState};
@@ -68,6 +62,7 @@ pub fn remember(arguments: &super::Arguments) -> Value {
 /// The same for what concerns every run: added to what its own command adds.
 pub fn with_course(own: Value, pace: &super::pace::Arguments, engine: &super::engines::Arguments) -> Value {
     let mut order = json!({
+        "again": pace.again,
         "user": engine.user,
         "ssh_config": engine.ssh_config.as_deref().map(configuration),
         "waves": pace.waves.as_ref().map(ToString::to_string),
@@ -99,7 +94,7 @@ pub fn absolute(path: &Path) -> PathBuf {
 /// Begins the record of a run, or says why there is none.
 pub fn begin(about: &Value, names: &[String]) -> Option<Journal> {
     let directory = directory()?;
-    Journal::begin(&directory, &id(), about, names)
+    Journal::begin(&directory, &journal::id(Some(&directory), jiff::Timestamp::now()), about, names)
         .inspect_err(|error| {
             complain(&format!("note: this run is not recorded: {}: {error}\n", directory.display()))
         })
@@ -197,7 +192,7 @@ pub fn take_over(arguments: &mut super::Arguments) -> Result<Option<Vec<String>>
     arguments.command = serde_json::from_value(order["command"].clone()).unwrap_or_default();
     arguments.script = order["script"].as_str().map(PathBuf::from);
     arguments.no_leash |= order["no_leash"] == true;
-    take_over_course(&mut arguments.pace, &mut arguments.engine, order);
+    take_over_course(&mut arguments.pace, &mut arguments.engine, &record);
     Ok(Some(names))
 }
 
@@ -209,7 +204,11 @@ pub fn recall(
     pace: &super::pace::Arguments,
     talk: Talk,
 ) -> Result<(Record, Vec<String>), Failure> {
-    let record = find(id)?;
+    let mut record = find(id)?;
+    if let Some(directory) = directory() {
+        let brought = record.bring_up_to_date(&directory);
+        brought.map_err(|error| Failure::usage(format!("the runs in {}: {error}", directory.display())))?;
+    }
     let (called, option) = (called(id), id.map(|id| format!(" --id {id}")).unwrap_or_default());
     let look = format!("penstock {command} --last{option}");
     let made_by = made_by(&record.order);
@@ -227,7 +226,11 @@ pub fn recall(
     let names = choose(&record, which, absent)?;
     let left_out = left_out(&record, which);
     if names.is_empty() {
-        let hint = if left_out.is_empty() { look.as_str() } else { LEFT_OUT };
+        let hint = match record.later.last() {
+            _ if !left_out.is_empty() => LEFT_OUT.to_owned(),
+            Some(later) => format!("it was repeated since: penstock {command} --last --id {later}"),
+            None => look,
+        };
         return Err(Failure::usage(format!("no host of {called} is {which}\n  hint: {hint}")));
     }
     if talk == Talk::Usual {
@@ -293,8 +296,10 @@ fn made_by(order: &Value) -> &'static str {
 pub fn take_over_course(
     pace: &mut super::pace::Arguments,
     engine: &mut super::engines::Arguments,
-    order: &Value,
+    record: &Record,
 ) {
+    let order = &record.order;
+    pace.again = Some(record.origin().to_owned());
     let text = |name: &str| order[name].as_str();
     engine.user = engine.user.take().or(text("user").map(str::to_owned));
     engine.ssh_config = engine.ssh_config.take().or_else(|| text("ssh_config").map(PathBuf::from));

@@ -38,6 +38,9 @@ pub struct Arguments {
     /// Wait for Enter between waves, or for so many seconds (with a unit, too)
     #[arg(long, value_name = "SECONDS", requires = "waves", num_args = 0..=1, require_equals = true, value_parser = duration::seconds, help_heading = "Waves")]
     pub pause: Option<Option<Duration>>,
+    /// The run that this one repeats, or part of it.
+    #[arg(skip)]
+    pub again: Option<String>,
 }
 
 impl Arguments {
