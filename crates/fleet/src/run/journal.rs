@@ -249,7 +249,8 @@ impl Record {
         let all = files(directory, "jsonl")?;
         // One that is damaged has been told of when it was the newest.
         let later: Vec<Record> = all.iter().filter(is_later).filter_map(|path| load(path).ok()).collect();
-        for record in later.iter().filter(|record| record.origin() == self.origin()) {
+        let origin = self.origin().to_owned();
+        for record in later.iter().filter(|record| record.origin() == origin) {
             for (name, standing) in &record.hosts {
                 if let Standing::NeverStarted(_) = standing {
                     continue;

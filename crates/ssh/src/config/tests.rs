@@ -83,7 +83,7 @@ fn include_finds_what_glob_finds_for_ssh() {
         fs::write(path, format!("Port {port}\n")).unwrap();
     }
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(0o000)).unwrap();
     let config = dir.path().join("config");
     for (patterns, port_found) in [
         ("**/x.conf", Ok(2)),
