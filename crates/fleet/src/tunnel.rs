@@ -3,11 +3,13 @@
 //!
 //! `run.rs` carries out the steps one by one and writes each into `journal.rs` before it begins; `job.rs` is the one in the
 //! middle; `unwind.rs` does what a run that was killed could not do. `supervise.rs` keeps the connection of an `engine.rs`, `relay.rs` moves the bytes,
-//! `prove.rs` asks the services, `control.rs` answers `status` and `down`.
+//! `prove.rs` asks the services, `control.rs` answers `status` and `down`, and `ending.rs` once there is nobody
+//! to ask.
 
 mod awake;
 mod command;
 mod control;
+mod ending;
 pub mod engine;
 mod job;
 mod journal;
@@ -28,10 +30,11 @@ pub mod supervise;
 mod unwind;
 
 pub use control::{AskError, Asked, ask};
+pub use ending::last_run;
 pub use journal::Odd;
 pub use native::{Asking, Native};
 pub use openssh::OpenSsh;
 pub use place::{PlaceError, Places};
 pub use run::{Patience, Run, RunError, Say, UP, Work};
 pub use status::Status;
-pub use unwind::{UnwindError, Unwound, is_left, unwind};
+pub use unwind::{UnwindError, Unwound, is_left, left_over, unwind};

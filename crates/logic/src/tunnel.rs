@@ -3,6 +3,7 @@
 
 pub mod answer;
 pub mod backoff;
+pub mod ending;
 pub mod mounts;
 pub mod plan;
 pub mod sequence;

@@ -246,7 +246,7 @@ fn breaks_and_comes_back(place: &Place, near: u16, engine: &str) {
     assert_eq!(ask_tcp(&format!("127.0.0.1:{near}"), b"abc"), b"cba");
     up.wait_for("connected to far again");
     let again = place.run(&["up", "t"]);
-    again.code(1).says(&format!("or being unwound already, by process {}", up.child.id()));
+    again.code(1).says(&format!("tunnel t is up already: process {}", up.child.id()));
     up.signal(Signal::SIGTERM);
     up.finish().code(0);
     place.is_clean();

@@ -6,10 +6,13 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
@@ -185,10 +188,10 @@ fn what_went_wrong_is_dated_and_marked_once_it_is_mended() {
     let _open = connect();
     service.accept().unwrap();
     eventually("mended", secs(10), || (status(&place)["forwards"][0]["error_mended"] == true).then_some(()));
-    place.run(&["status"]).says(" ago, well since: far could not connect to");
+    place.run(&["status"]).says(" ago, well for ").says(" s: far could not connect to");
     place.break_connections();
     up.wait_for("connected to far again");
-    place.run(&["status"]).says("last loss ").says(" ago, well since: ");
+    place.run(&["status"]).says("last loss ").says(" ago, well for ");
     let told = status(&place);
     assert!(told["error_mended"] == true && told["error_age"].as_f64().unwrap() < 60.0, "{told}");
     place.run(&["down", "t"]).code(0);
@@ -357,6 +360,201 @@ fn a_service_is_asked_when_a_connection_to_it_fails_not_only_when_its_turn_comes
     assert_eq!(here.read(&mut [0]).unwrap(), 0);
     up.wait_for("does not answer");
     place.run(&["status"]).code(1).says("not answering: db");
+    place.run(&["down", "t"]).code(0);
+    place.is_clean();
+}
+
+const UNCHECKED: &str = "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nlisten = \"unix:$D/db.sock\"\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n";
+
+#[test]
+fn a_tunnel_that_has_ended_says_when_and_why_until_it_runs_again() {
+    let place = Place::new();
+    place.configure(UNCHECKED);
+    let hint = "no tunnel has that name";
+    place.run(&["up", "t", "--detach"]).code(0);
+    // Another host answers: it gives up, with nobody there to read why.
+    place.pin(&fs::read_to_string(place.sshd.directory.path().join("client.pub")).unwrap());
+    place.break_connections();
+    let ended = || place.run(&["status", "t"]).err.contains("does not run").then_some(());
+    eventually("its end", secs(20), ended);
+    place.configure(&UNCHECKED.replace("tunnel.t", "tunnel.u"));
+    for verb in ["status", "down"] {
+        let ran = place.run(&[verb, "t"]);
+        ran.code(1).says("error: tunnel t does not run: its last run ended ").says(" s ago: connecting: ");
+        ran.says("nothing was sent");
+        assert!(!ran.err.contains(hint), "{}", ran.err);
+        place.run(&[verb, "nope"]).code(1).says("error: tunnel nope does not run\n").says(hint);
+    }
+    place.run(&["status"]).code(0).says("no tunnel runs");
+    // What is there in place of what we write is harmless.
+    let record = place.path("state/penstock/undo/t.ended");
+    assert!(fs::metadata(&record).unwrap().len() < 4096);
+    for text in
+        ["1 ended \u{1b}[2J\u{202e}".to_owned(), format!("1 ended {}", "x".repeat(1 << 20)), "?".to_owned()]
+    {
+        fs::write(&record, text).unwrap();
+        let ran = place.run(&["status", "t"]);
+        ran.code(1).says("tunnel t does not run");
+        assert!(has_no_controls(&ran.err) && ran.err.len() < 8192, "{:?}", ran.err);
+    }
+    fs::remove_file(&record).unwrap();
+    assert!(Command::new("mkfifo").arg(&record).status().unwrap().success());
+    place.run(&["status", "t"]).code(1).says("tunnel t does not run\n");
+    // The next run is another one, and ends otherwise.
+    place.configure(UNCHECKED);
+    place.pin(&place.sshd.host_key());
+    place.run(&["up", "t", "--detach"]).code(0);
+    assert!(!record.exists());
+    place.run(&["down", "t"]).code(0);
+    place.run(&["status", "t"]).code(1).says(" s ago: it was told to");
+    place.run(&["with", "t", "--", "sh", "-c", "exit 3"]).code(3);
+    place.run(&["status", "t"]).code(1).says(" s ago: its command ended with status 3");
+    place.is_clean();
+}
+
+#[test]
+fn a_command_gets_addresses_by_name_and_other_braces_stay() {
+    let place = Place::new();
+    let words = "[\"sh\", \"-c\", 'printf \"%s,\" \"$@\" >$0', \"$D/said\", \"{db}\", \"at {db}:{x}\", \"$${db}\", \"{{db}}\", \"{}\", \"{\"]";
+    let forward = UNCHECKED.replacen("host", &format!("job = {words}\nhost"), 1);
+    place.configure(&forward);
+    let at = place.shown("db.sock");
+    let wanted = format!("{at},at {at}:{{x}},${{db}},{{db}},{{}},{{,");
+    place.run(&["with", "t"]).code(0);
+    assert_eq!(fs::read_to_string(place.path("said")).unwrap(), wanted);
+    let said = place.shown("given");
+    let given = ["{db}", "at {db}:{x}", "${db}", "{{db}}", "{}", "{"];
+    let command = ["with", "t", "--", "sh", "-c", "printf \"%s,\" \"$@\" >$0", &said];
+    place.run(&[&command[..], &given[..]].concat()).code(0);
+    assert_eq!(fs::read_to_string(&said).unwrap(), wanted);
+    place.is_clean();
+}
+
+#[test]
+fn after_a_loss_a_service_answers_since_it_was_asked_again() {
+    let place = Place::new();
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = service.local_addr().unwrap();
+    place.configure(&format!(
+        "[tunnel.t]\nhost = \"far\"\ncheck-interval = \"1h\"\n[tunnel.t.forward.db]\nconnect = \"{address}\"\n"
+    ));
+    let up = place.start(&["up", "t"]);
+    up.wait_for(": up");
+    let age = |of: &serde_json::Value| of["since"].as_f64().unwrap();
+    eventually("an answer of before", secs(10), || (age(&status(&place)["forwards"][0]) > 1.0).then_some(()));
+    place.break_connections();
+    up.wait_for("connected to far again");
+    let told = eventually("an answer", secs(10), || {
+        let told = status(&place);
+        (told["forwards"][0]["service"] == "answers").then_some(told)
+    });
+    assert!(age(&told["forwards"][0]) <= age(&told), "{told}");
+    let well = told["error_mended_age"].as_f64().unwrap();
+    assert!((well - age(&told)).abs() < 0.1 && well < told["error_age"].as_f64().unwrap(), "{told}");
+    place.run(&["status"]).code(0).says("t: up to far for ").says(" ago, well for ");
+    place.run(&["down", "t"]).code(0);
+    place.is_clean();
+}
+
+#[test]
+fn who_comes_to_a_tunnel_that_is_up_is_told_that_it_is() {
+    let place = Place::new();
+    place.configure(UNCHECKED);
+    let refused = |how: &str, process: u32| {
+        let how = format!("tunnel t is up already{how}: process {process}");
+        place.run(&["up", "t"]).code(1).says(&how);
+        place.run(&["up", "t", "--detach"]).code(1).says(&how);
+        place.run(&["with", "t", "--", "true"]).code(125).says(&how);
+        place.run(&["unwind", "t"]).code(1).says(&how);
+    };
+    let up = place.start(&["up", "t"]);
+    up.wait_for(": up");
+    refused("", up.child.id());
+    place.run(&["down", "t"]).code(0);
+    let with = place.start(&["with", "t", "--", "sh", "-c", "echo works >&2; exec sleep 300"]);
+    with.wait_for("works");
+    refused(", for a command", with.child.id());
+    with.signal(Signal::SIGTERM);
+    with.finish().code(143);
+    place.is_clean();
+}
+
+#[test]
+fn what_a_run_that_was_killed_has_left_is_named_and_how_it_was_undone() {
+    let place = Place::new();
+    place.configure(UNCHECKED);
+    let with = place.start(&["with", "t", "--", "sh", "-c", "echo works >&2; exec sleep 300"]);
+    with.wait_for("works");
+    with.kill();
+    let steps = format!("left something: its command, its forwards (socket {})", place.shown("db.sock"));
+    place.run(&["status"]).code(0).says(&format!("t: does not run, and {steps}: `penstock tunnel unwind t`"));
+    place.run(&["down", "t"]).code(1).says(&steps);
+    let undone = place.run(&["unwind"]);
+    undone.code(0).says(
+        "what an earlier run left is undone: its command was at work, and has ended; its forwards (socket ",
+    );
+    assert!(!place.path("db.sock").exists());
+    place.run(&["status", "t"]).code(1).says("its last run was killed; what it left was undone ");
+    place.is_clean();
+}
+
+#[test]
+fn of_those_who_came_while_the_connection_was_lost_only_who_is_still_there_is_served() {
+    let place = Place::new();
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = service.local_addr().unwrap();
+    let (heard, hears) = mpsc::channel();
+    thread::spawn(move || {
+        for mut stream in service.incoming().flatten() {
+            let mut text = String::new();
+            let _ = stream.read_to_string(&mut text);
+            let _ = stream.write_all(b"heard");
+            heard.send(text).unwrap();
+        }
+    });
+    let forward = |name: &str, listen: &str| {
+        format!(
+            "[tunnel.t.forward.{name}]\nlisten = \"{listen}\"\nconnect = \"{address}\"\ncheck = \"none\"\n"
+        )
+    };
+    let forwards = forward("tcp", "127.0.0.1:0") + &forward("unix", "unix:$D/db.sock");
+    place.configure(&format!("[tunnel.t]\nhost = \"far\"\n{forwards}"));
+    let up = place.start(&["up", "t"]);
+    up.wait_for(": up");
+    let tcp = status(&place)["forwards"][0]["listen"].as_str().unwrap().to_owned();
+    let text = fs::read_to_string(place.path("ssh_config")).unwrap();
+    place.write("ssh_config", &format!("Host far\n HostName 127.0.0.1\n Port 1\n{text}"));
+    place.break_connections();
+    up.wait_for("nobody listens there");
+    let mut gone = UnixStream::connect(place.path("db.sock")).unwrap();
+    gone.write_all(b"of one that closed").unwrap();
+    drop(gone);
+    let mut gone = TcpStream::connect(&tcp).unwrap();
+    gone.write_all(b"of one that broke off").unwrap();
+    sys::socket::set_linger_zero(gone.as_fd()).unwrap();
+    drop(gone);
+    // The end of one direction may be all that there is to say.
+    let mut there = TcpStream::connect(&tcp).unwrap();
+    there.write_all(b"of one that waits").unwrap();
+    there.shutdown(Shutdown::Write).unwrap();
+    place.write("ssh_config", &text);
+    up.wait_for("connected to far again");
+    let mut answer = String::new();
+    there.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "heard");
+    eventually("the end of all", secs(20), || {
+        let told = status(&place);
+        told["forwards"].as_array().unwrap().iter().all(|it| it["open"] == 0).then_some(())
+    });
+    // Connections are accepted in the order in which they were made.
+    let mut last = TcpStream::connect(address).unwrap();
+    last.write_all(b"last").unwrap();
+    last.shutdown(Shutdown::Write).unwrap();
+    let mut all = Vec::new();
+    while all.last().is_none_or(|text| text != "last") {
+        all.push(hears.recv_timeout(secs(20)).unwrap());
+    }
+    assert_eq!(all, ["of one that waits", "last"]);
     place.run(&["down", "t"]).code(0);
     place.is_clean();
 }

@@ -64,7 +64,8 @@ listen = "127.0.0.1:1080"
     /// Longest time for each of these commands.
     #[schemars(extend("default" = "60s"))]
     pub(crate) mount_timeout: Key<DurationText>,
-    /// Command that `penstock tunnel with NAME` runs when it is given none.
+    /// Command that `penstock tunnel with NAME` runs when it is given none. `{NAME}` and the like are replaced in it, as in the
+    /// command that is given there. It is a program of its own, so other braces stay; `{{NAME}}` is `{NAME}`.
     #[schemars(extend("x-default" = "none"))]
     pub(crate) job: Key<Vec<At<String>>>,
 }

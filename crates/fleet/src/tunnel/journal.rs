@@ -89,7 +89,7 @@ pub(crate) fn runtime(path: &Path) -> Option<PathBuf> {
 }
 
 /// A list that is there, and as much of it as a list can have, if it is what we write.
-fn open(path: &Path, options: &mut OpenOptions) -> Result<Option<(File, Vec<u8>)>, FoundError> {
+pub(super) fn open(path: &Path, options: &mut OpenOptions) -> Result<Option<(File, Vec<u8>)>, FoundError> {
     // A link is not followed, and what is no file makes nobody wait.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut file = match options.read(true).custom_flags(flags.bits()).open(path) {

@@ -236,12 +236,23 @@ pub(crate) async fn open(
     to: &Endpoint,
     mut links: Links,
 ) -> Result<Box<dyn Duplex>, Failure> {
-    let link = within(PATIENCE, async { links.wait_for(Option::is_some).await.ok()?.clone() }).await;
+    let standing = links.borrow().clone();
+    if let Some(link) = standing {
+        return open_on(&*link, near, to).await;
+    }
+    let link = tokio::select! {
+        link = within(PATIENCE, async { links.wait_for(Option::is_some).await.ok()?.clone() }) => link,
+        () = gone(near) => return Err(hung_up(to)),
+    };
     let link = link.ok().flatten();
     let link = link.ok_or_else(|| {
         let detail = format!("no connection within {} s", PATIENCE.as_secs());
         failure(Phase::Start, Reason::Lost, detail, None)
     })?;
+    // Whoever did not want to wait has perhaps asked elsewhere by now: what was asked here is not done late.
+    if near.is_gone().await {
+        return Err(hung_up(to));
+    }
     open_on(&*link, near, to).await
 }
 
@@ -252,11 +263,13 @@ async fn open_on(link: &dyn Link, near: &dyn Near, to: &Endpoint) -> Result<Box<
             let detail = format!("the host did not connect to {to} within {} s", OPENING.as_secs());
             failed(Reason::TimedOut, detail)
         }),
-        () = gone(near) => {
-            let detail = format!("whoever wanted to go to {to} hung up before the host had connected");
-            failed(Reason::Stopped, detail)
-        }
+        () = gone(near) => Err(hung_up(to)),
     }
+}
+
+fn hung_up(to: &Endpoint) -> Failure {
+    let detail = format!("whoever wanted to go to {to} hung up before the host had connected");
+    failure(Phase::Start, Reason::Stopped, detail, None)
 }
 
 /// Waits until nobody is there any more.

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use logic::tunnel::backoff::{Backoff, LONGEST};
+use logic::tunnel::ending::Ending;
 use logic::tunnel::plan::{Mount, MountPoint, Tunnel, Values};
 use logic::tunnel::sequence::{Act, JobEnd, Manner, Mounting, Sequence, Verdict};
+use logic::tunnel::template::fill_known;
 use logic::tunnel::undo::{self, Entry, Kind};
 
 use super::control::{Control, other_listening};
@@ -22,7 +24,7 @@ use super::status::Board;
 use super::stop::Stop;
 use super::supervise::{Owner, Supervised, Unbound};
 use super::unwind::{UnwindError, unwind_locked};
-use super::{command, left, mount};
+use super::{command, ending, left, mount};
 
 /// Told what happens, a line at a time, without the name of the tunnel.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
@@ -48,7 +50,7 @@ pub struct Run {
 pub enum Work {
     /// It stays until somebody wants its end.
     Hold,
-    /// This command; the tunnel ends with it.
+    /// This command, with the names in `{ }` that the tunnel gives a value; the tunnel ends with it.
     Job(Vec<OsString>),
     /// To see whether its services answer.
     Check,
@@ -98,6 +100,11 @@ impl Run {
         unwind_locked(&self.places, &name, Some(&self.tunnel), &self.say)
             .await
             .map_err(|source| RunError::Left { tunnel: name.clone(), source })?;
+        // A question is no run of the kind that is asked for.
+        let kept = self.work != Work::Check;
+        if kept {
+            ending::forget(&self.places, &name);
+        }
         let begin = |doing: &str| {
             let (tunnel, doing) = (name.clone(), doing.to_owned());
             move |source| RunError::Begin { tunnel, doing, source }
@@ -118,6 +125,9 @@ impl Run {
         let mut running =
             Running { run, own, board, stop, journal: Some(journal), supervised: None, set: self };
         let verdict = running.carry_out(mounting).await;
+        if kept {
+            ending::keep(&running.set.places, &name, &Ending::of(&verdict, ending::now()));
+        }
         let _ = std::fs::remove_dir_all(&running.own);
         drop(running);
         let control_ended: Lock = lock;
@@ -397,6 +407,13 @@ impl Running {
                 JobEnd::Stopped
             }
             Work::Job(words) => {
+                let values = self.values();
+                // What is no text has no names.
+                let words = words.iter().map(|word| match word.to_str() {
+                    Some(text) => fill_known(text, &values).into(),
+                    None => word.clone(),
+                });
+                let words: &Vec<OsString> = &words.collect();
                 let (run, variables) = (&self.run, self.variables());
                 let supervised = self.supervised.as_ref();
                 let job = Job { words, run, variables, supervised, say: &self.set.say };

@@ -37,6 +37,9 @@ pub struct Status {
     /// Whether there was a connection since.
     #[serde(default)]
     pub error_mended: bool,
+    /// For how long there has been, then.
+    #[serde(default)]
+    pub error_mended_age: Option<f64>,
     /// What is mounted through it.
     pub mounted: Option<String>,
     /// In the order of the configuration.
@@ -56,7 +59,7 @@ pub struct ForwardStatus {
     pub connect: Option<String>,
     /// `tcp`, `banner`, ...
     pub check: String,
-    /// `answers`, `fails`, `unknown` before the first check, `unchecked`.
+    /// `answers`, `fails`, `unknown` before the first check on the connection that stands, `unchecked`.
     pub service: String,
     /// For how long it has been that.
     pub since: f64,
@@ -78,6 +81,9 @@ pub struct ForwardStatus {
     /// Whether another connection was carried since, or the service answered.
     #[serde(default)]
     pub error_mended: bool,
+    /// How long ago that was first.
+    #[serde(default)]
+    pub error_mended_age: Option<f64>,
 }
 
 impl Status {
@@ -123,12 +129,17 @@ struct State {
 struct Trouble {
     text: String,
     at: Instant,
-    mended: bool,
+    /// When it first went well again.
+    mended: Option<Instant>,
 }
 
 impl Trouble {
     fn new(text: String) -> Self {
-        Self { text, at: Instant::now(), mended: false }
+        Self { text, at: Instant::now(), mended: None }
+    }
+
+    fn mend(&mut self, at: Instant) {
+        self.mended.get_or_insert(at);
     }
 }
 
@@ -157,6 +168,16 @@ struct Told {
     /// What the last check came to.
     service: Option<Result<String, String>>,
     since: Instant,
+    asked: Asked,
+}
+
+/// On which connection the last check was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// The one that stands, or stood last.
+    Last,
+    /// One before that.
+    Before,
 }
 
 impl Board {
@@ -203,16 +224,21 @@ impl Board {
         if let Some(standing) = standing {
             self.standing.send_if_modified(|before| std::mem::replace(before, standing.clone()) != standing);
         }
+        if connection == Connection::Up {
+            // While there was none, nobody asked.
+            self.meters.iter().for_each(|meter| meter.told().asked = Asked::Before);
+        }
+        let now = Instant::now();
         let mut state = self.state();
         if (state.connection == Connection::Up) != (connection == Connection::Up) {
-            state.since = Instant::now();
+            state.since = now;
         }
         state.next_attempt = None;
         state.connection = connection;
         state.connections += u64::from(connection == Connection::Up);
         match (error, &mut state.error) {
             (Some(text), error) => *error = Some(Trouble::new(text)),
-            (None, Some(error)) if connection == Connection::Up => error.mended = true,
+            (None, Some(error)) if connection == Connection::Up => error.mend(now),
             (None, _) => {}
         }
     }
@@ -229,11 +255,13 @@ impl Board {
     pub(crate) fn status(&self) -> Status {
         let now = Instant::now();
         let seconds = |since: Instant| now.saturating_duration_since(since).as_secs_f64();
+        let up = self.state().connection == Connection::Up;
         let forwards = self.tunnel.forwards.iter().zip(&self.meters).map(|(forward, meter)| {
             let told = meter.told();
             let (service, said) = match (&forward.check, &told.service) {
                 (Check::None, _) => ("unchecked", ""),
                 (_, None) => ("unknown", ""),
+                (_, Some(_)) if up && told.asked == Asked::Before => ("unknown", ""),
                 (_, Some(Ok(said))) => ("answers", said.as_str()),
                 (_, Some(Err(why))) => ("fails", why.as_str()),
             };
@@ -252,7 +280,8 @@ impl Board {
                 received: meter.received.load(Relaxed),
                 error: told.error.as_ref().map(|error| error.text.clone()),
                 error_age: told.error.as_ref().map(|error| seconds(error.at)),
-                error_mended: told.error.as_ref().is_some_and(|error| error.mended),
+                error_mended: told.error.as_ref().is_some_and(|error| error.mended.is_some()),
+                error_mended_age: told.error.as_ref().and_then(|error| error.mended).map(seconds),
             }
         });
         let forwards = forwards.collect();
@@ -274,7 +303,8 @@ impl Board {
             connections: state.connections,
             error: state.error.as_ref().map(|error| error.text.clone()),
             error_age: state.error.as_ref().map(|error| seconds(error.at)),
-            error_mended: state.error.as_ref().is_some_and(|error| error.mended),
+            error_mended: state.error.as_ref().is_some_and(|error| error.mended.is_some()),
+            error_mended_age: state.error.as_ref().and_then(|error| error.mended).map(seconds),
             mounted: mounted.map(|it| format!("{} of {} on {}", it.kind, it.source, it.point.display())),
             forwards,
         }
@@ -292,7 +322,7 @@ impl Meter {
             received: AtomicU64::new(0),
             open: AtomicU64::new(0),
             total: AtomicU64::new(0),
-            told: Mutex::new(Told { listen, error: None, service: None, since: now }),
+            told: Mutex::new(Told { listen, error: None, service: None, since: now, asked: Asked::Last }),
             trouble,
         }
     }
@@ -320,7 +350,9 @@ impl Meter {
         let turned = before.as_ref().is_none_or(|before| before.is_ok() != now.is_ok());
         // Why it fails is news; what a service that answers says may be different each time.
         let same = !turned && (now.is_ok() || before.as_ref() == Some(now));
-        if turned {
+        // What it was while nobody could ask is not known.
+        let again = std::mem::replace(&mut told.asked, Asked::Last) == Asked::Before;
+        if turned || again {
             told.since = Instant::now();
         }
         if outcome.is_ok() {
@@ -342,7 +374,7 @@ impl Meter {
 impl Told {
     fn mended(&mut self) {
         if let Some(error) = &mut self.error {
-            error.mended = true;
+            error.mend(Instant::now());
         }
     }
 }

@@ -267,11 +267,18 @@ impl Keeper {
         loop {
             let link = self.links.borrow().clone();
             if let Some(link) = link {
-                stood = true;
+                let again = std::mem::replace(&mut stood, true);
                 let since = Instant::now();
+                let checks = async {
+                    if again {
+                        // What they said before the loss is old.
+                        self.check(&*link).await;
+                    }
+                    self.check_again_and_again(&*link).await
+                };
                 let why = tokio::select! {
                     why = link.closed() => why,
-                    why = self.check_again_and_again(&*link) => why,
+                    why = checks => why,
                 };
                 self.links.send_replace(None);
                 backoff.handle_lifetime(since.elapsed());

@@ -1,15 +1,18 @@
 //! Undoes what a run left that was killed, or lost its power: its job, its mount, its sockets, in this order.
 
+use std::fs::OpenOptions;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use logic::tunnel::ending::{Ending, How};
 use logic::tunnel::mounts::MountEntry;
 use logic::tunnel::plan::{MountPoint, Tunnel, Values, is_name};
 use logic::tunnel::sequence::{Act, Manner, Mounting, Sequence};
 use logic::tunnel::undo::{self, Entry, Kind, Record};
 
-use super::journal::{FoundError, Journal, Odd};
+use super::ending;
+use super::journal::{self, FoundError, Journal, Odd};
 use super::place::{PlaceError, Places, boot};
 use super::processes::{self, Step};
 use super::run::Say;
@@ -67,7 +70,11 @@ pub async fn unwind(
     say: &Say,
 ) -> Result<Unwound, UnwindError> {
     let _lock = places.lock(name)?;
-    unwind_locked(places, name, tunnel, say).await
+    let unwound = unwind_locked(places, name, tunnel, say).await;
+    if let Ok(Unwound::Undone) = unwound {
+        ending::keep(places, name, &Ending { at: ending::now(), how: How::Undone });
+    }
+    unwound
 }
 
 /// Whether a run left something, or is at work.
@@ -77,7 +84,19 @@ pub fn is_left(places: &Places, name: &str) -> bool {
     is_name(name) && std::fs::symlink_metadata(places.list(name)).is_ok()
 }
 
-/// The same for whoever has the lock.
+/// What a run left, in the order in which it is undone; nothing where the list says nothing of it, or cannot be believed.
+#[must_use]
+pub fn left_over(places: &Places, name: &str) -> Vec<Entry> {
+    if !is_name(name) {
+        return Vec::new();
+    }
+    match journal::open(&places.list(name), &mut OpenOptions::new()) {
+        Ok(Some((_, bytes))) => Record::parse(&bytes).left_on(&boot()),
+        Ok(None) | Err(_) => Vec::new(),
+    }
+}
+
+/// The same as [`unwind`] for whoever has the lock.
 pub(crate) async fn unwind_locked(
     places: &Places,
     name: &str,
@@ -98,6 +117,7 @@ pub(crate) async fn unwind_locked(
     let there =
         Places { runtime: record.runtime.clone().unwrap_or(places.runtime.clone()), ..places.clone() };
     let mut left = record.left_on(&boot());
+    let mut done = Vec::new();
     let mut problems = Vec::new();
     match (record.damaged.as_slice(), tunnel) {
         ([], _) => {}
@@ -114,6 +134,7 @@ pub(crate) async fn unwind_locked(
         )),
     }
     for entry in left {
+        let named = entry.to_string();
         let (kind, undone) = match &entry {
             Entry::Job => (Kind::Job, end_job(&record, say).await),
             Entry::Mount { .. } => (Kind::Mount, unmount(&record, &entry, say).await),
@@ -126,22 +147,27 @@ pub(crate) async fn unwind_locked(
                     // A live one has been taken over by somebody.
                     let _ = sys::socket::remove_stale_unix(socket);
                 }
-                (Kind::Forwards, Ok(()))
+                (Kind::Forwards, Ok("are closed".to_owned()))
             }
         };
         match undone {
-            Ok(()) if record.damaged.is_empty() => {
+            Ok(how) if record.damaged.is_empty() => {
+                done.push(format!("{named} {how}"));
                 // On a disk that is full: what is undone once more does no harm, and what is not undone does.
                 if let Err(error) = journal.write(&undo::undone(kind)) {
                     say(&format!("cannot write the list of what to undo: {error}"));
                 }
             }
-            Ok(()) => {}
+            Ok(how) => done.push(format!("{named} {how}")),
             Err(why) => problems.push(why),
         }
     }
     let _ = sys::socket::remove_stale_unix(&there.control(name));
+    let done = done.join("; ");
     if !problems.is_empty() {
+        if !done.is_empty() {
+            say(&format!("of what an earlier run left is undone: {done}"));
+        }
         return Err(UnwindError::Left(problems));
     }
     if record.damaged.is_empty() {
@@ -150,7 +176,10 @@ pub(crate) async fn unwind_locked(
         let aside = journal.set_aside().map_err(list)?;
         say(&format!("the damaged list is kept as {}", aside.display()));
     }
-    say("what an earlier run left is undone");
+    match done.as_str() {
+        "" => say("what an earlier run left is undone: it had begun nothing that is still there"),
+        done => say(&format!("what an earlier run left is undone: {done}")),
+    }
     Ok(Unwound::Undone)
 }
 
@@ -163,16 +192,16 @@ fn of_configuration(tunnel: &Tunnel) -> Vec<Entry> {
     mount.into_iter().chain([left::forwards(tunnel)]).collect()
 }
 
-/// The job of the killed run may still be at work, and write to what is mounted.
-async fn end_job(record: &Record, say: &Say) -> Result<(), String> {
-    let Some(run) = &record.run else { return Ok(()) };
+/// The job of the killed run may still be at work, and write to what is mounted. What became of it.
+async fn end_job(record: &Record, say: &Say) -> Result<String, String> {
+    let Some(run) = &record.run else { return Ok("cannot be found".to_owned()) };
     if processes::of(run, Step::Job).is_empty() {
-        return Ok(());
+        return Ok("had ended".to_owned());
     }
     say("the job of the earlier run still works: it is asked to end");
     let left = processes::end(run, Step::Job, Duration::from_secs(30)).await;
     if left.is_empty() {
-        return Ok(());
+        return Ok("was at work, and has ended".to_owned());
     }
     let left: Vec<_> = left.iter().map(ToString::to_string).collect();
     Err(format!("the job of the earlier run does not end: process {}", left.join(", ")))
@@ -183,8 +212,9 @@ fn is_same(one: &MountEntry, other: &MountEntry) -> bool {
     (&one.kind, &one.source) == (&other.kind, &other.source)
 }
 
-async fn unmount(record: &Record, entry: &Entry, say: &Say) -> Result<(), String> {
-    let Entry::Mount { point, unmount, lazy } = entry else { return Ok(()) };
+/// What became of the mount.
+async fn unmount(record: &Record, entry: &Entry, say: &Say) -> Result<String, String> {
+    let Entry::Mount { point, unmount, lazy } = entry else { return Err(format!("{entry} is no mount")) };
     let run = record.run.as_deref().unwrap_or_default();
     if mount::mounted(point)?.is_none() && !run.is_empty() {
         // A mount command that was still at work could mount in a moment.
@@ -208,7 +238,7 @@ async fn unmount(record: &Record, entry: &Entry, say: &Say) -> Result<(), String
             now.kind,
             now.source
         ));
-        return Ok(());
+        return Ok("was gone, and something else is there".to_owned());
     }
     let mut sequence = Sequence::unwind(Mounting::Wanted);
     let limit = Duration::from_secs(60);
@@ -232,7 +262,8 @@ async fn unmount(record: &Record, entry: &Entry, say: &Say) -> Result<(), String
         processes::kill_left(run, Step::Mount).await;
     }
     match sequence.verdict().problems.first() {
-        None => Ok(()),
+        None if all.is_empty() => Ok("was gone".to_owned()),
+        None => Ok("is taken away".to_owned()),
         Some(problem) => Err(problem.text.clone()),
     }
 }

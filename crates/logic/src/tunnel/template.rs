@@ -75,6 +75,36 @@ impl Template {
     }
 }
 
+/// A word of the command that a tunnel is brought up for, with the names replaced that have a value. It is anybody's program, often
+/// a shell or awk: other braces stay, and so does `${NAME}`. `{{NAME}}` stands for `{NAME}` itself.
+#[must_use]
+pub fn fill_known(text: &str, values: &Values) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        out.push_str(before);
+        let doubled = after.strip_prefix('{').and_then(|inner| inner.split_once("}}"));
+        if let Some((name, further)) = doubled.filter(|(name, _)| values.get(name).is_some()) {
+            out.extend(["{", name, "}"]);
+            rest = further;
+            continue;
+        }
+        let single = after.split_once('}').filter(|_| !before.ends_with('$'));
+        match single.and_then(|(name, further)| Some((values.get(name)?, further))) {
+            Some((value, further)) => {
+                out.push_str(value);
+                rest = further;
+            }
+            None => {
+                out.push('{');
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::plan::{Listen, MountPoint};
@@ -93,5 +123,21 @@ mod tests {
         assert_eq!(filled("{x}"), Err(TemplateError::Unknown("x".into())));
         assert_eq!(filled("{nfs.port"), Err(TemplateError::Open));
         assert_eq!(filled("a}"), Err(TemplateError::Closed));
+    }
+
+    #[test]
+    fn a_command_of_anybody_keeps_the_braces_that_are_its_own() {
+        let listens = [("db", Listen::Tcp("127.0.0.1:5432".parse().unwrap()))];
+        let values = Values::new(listens.into_iter(), MountPoint::At(std::path::Path::new("/{db}")));
+        for (word, wanted) in [
+            ("{db}", "127.0.0.1:5432"),
+            ("h={db.host} p={db.port}{db}", "h=127.0.0.1 p=5432127.0.0.1:5432"),
+            ("{mount-point}/x", "/{db}/x"),
+            ("${db} {{db}} {{db.port}}", "${db} {db} {db.port}"),
+            ("{ print $1 } {} {x} {{x}} {{}} {db", "{ print $1 } {} {x} {{x}} {{}} {db"),
+            ("{{db} {a{db}} }{", "{127.0.0.1:5432 {a127.0.0.1:5432} }{"),
+        ] {
+            assert_eq!(fill_known(word, &values), wanted, "{word}");
+        }
     }
 }

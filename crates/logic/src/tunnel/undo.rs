@@ -4,6 +4,7 @@
 //! A line is words (blanks and the like as `\040`), and ends in a checksum. A last line without its line end was being
 //! written when everything stopped: its step had not begun. Any other line that does not fit is damage.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::mounts::{MountEntry, escape};
@@ -35,6 +36,21 @@ impl Entry {
             Self::Forwards { .. } => "forwards",
             Self::Mount { .. } => "mount",
             Self::Job => "job",
+        }
+    }
+}
+
+/// For people.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Job => f.write_str("its command"),
+            Self::Mount { point, .. } => write!(f, "its mount on {}", point.display()),
+            Self::Forwards { sockets } if sockets.is_empty() => f.write_str("its forwards"),
+            Self::Forwards { sockets } => {
+                let sockets: Vec<_> = sockets.iter().map(|path| path.display().to_string()).collect();
+                write!(f, "its forwards (socket {})", sockets.join(", "))
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use fleet::tunnel::engine::Engine;
 use fleet::tunnel::{
     Asked, Asking, Native, OpenSsh, Patience, PlaceError, Places, Run, RunError, Say, Status, UnwindError,
-    Unwound, Work, ask, is_left, unwind,
+    Unwound, Work, ask, is_left, last_run, left_over, unwind,
 };
 use logic::tunnel::plan::{Tunnel, is_name};
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
@@ -25,7 +25,7 @@ mod table;
 
 use background::detach;
 use log::Log;
-use table::table;
+use table::{busy, spoken, table};
 
 /// Tunnels over SSH: bring one up, prove it, run a job through it, take everything down in order
 ///
@@ -41,6 +41,11 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Bring a tunnel up, with its mount if it has one, and keep it up until Ctrl-C or `down`
+    ///
+    /// A connection that breaks is made anew, as often as it takes. A host whose identity is refused, that shows another key than
+    /// its pin, ends the tunnel instead: to ask again and again would be to wait until somebody is let in who is not that host.
+    /// So does what trying cannot change: a wrong configuration, or a host that accepts no key of ours. `status NAME` says then
+    /// how it ended.
     Up {
         #[command(flatten)]
         place: Place,
@@ -134,6 +139,7 @@ const STATUS_HELP: &str = "\
   next_attempt                    when that is, while it is waited for
   connections                     how many were made so far
   error, error_age, error_mended  why the last one ended or could not be made, when, and whether there was one since
+  error_mended_age                for how long there has been one, then
   mounted                         what is mounted through it, or null
   forwards                        a list; of each:
     name, kind, listen, connect   as in the configuration; listen with the port that it has
@@ -141,7 +147,7 @@ const STATUS_HELP: &str = "\
     said                          what the service said, or why it fails
     open, total                   connections through it, now and so far
     sent, received                bytes from the side that connected, and to it
-    error, error_age, error_mended  of the last connection through it that failed
+    error, error_age, error_mended, error_mended_age  of the last connection through it that failed
 
 Exit codes: 0 every connection stands and every service that is asked answers; 1 not so, or NAME does not run; 2 wrong usage.";
 
@@ -152,6 +158,7 @@ The command has in its environment, for each forward that listens on this machin
   TUNNEL_NAME_PORT       the port alone; neither of a Unix socket
   TUNNEL_MOUNT_POINT     the mount-point, if the tunnel has a mount
   TUNNEL_RUN             of this run: what it leaves behind is known by it
+In its words {NAME}, {NAME.host}, {NAME.port} and {mount-point} are replaced by the same; other braces stay, and so does ${NAME}.
 
 Examples:
   penstock tunnel with nas -- rsnapshot weekly
@@ -257,12 +264,18 @@ async fn carry_out(
     let verdict = match run.to_the_end().await {
         Ok(verdict) => verdict,
         // The command did not run, and its exit codes are its own.
-        Err(error) if matches!(begun, Work::Job(_)) => {
-            complain(&format!("error: {}\n", plain(&with_causes(&error))));
-            return Err(Failure::Status(OURS));
+        Err(error) => {
+            let told = match &error {
+                RunError::Place(place) => in_the_way(places, place).await,
+                RunError::Left { .. } | RunError::Begin { .. } => None,
+            };
+            let told = told.unwrap_or_else(|| with_causes(&error));
+            if matches!(begun, Work::Job(_)) {
+                complain(&format!("error: {}\n", plain(&told)));
+                return Err(Failure::Status(OURS));
+            }
+            return Err(Failure::runtime(told));
         }
-        Err(error @ RunError::Place(_)) => return Err(Failure::runtime(with_causes(&error))),
-        Err(error) => return Err(Failure::runtime(with_causes(&error))),
     };
     for problem in &verdict.problems {
         if problem.at != Act::Work || matches!(verdict.job, Some(JobEnd::NotStarted(..))) {
@@ -273,6 +286,13 @@ async fn carry_out(
         say("the command did not run");
     }
     Ok(verdict)
+}
+
+/// What a tunnel does that keeps us from it, if it can be asked.
+async fn in_the_way(places: &Places, error: &PlaceError) -> Option<String> {
+    let PlaceError::Running { tunnel, .. } = error else { return None };
+    let status = ask(places, tunnel, Asked::Status).await.ok()??;
+    Some(plain(&busy(&status)))
 }
 
 fn ended_before(verdict: &Verdict, code: u8) -> Result<(), Failure> {
@@ -311,9 +331,10 @@ async fn down(places: &Places, name: &str) -> Result<(), Failure> {
     match down {
         Some(_) => print(&format!("tunnel {name} is down\n")),
         None if is_left(places, name) => Err(Failure::runtime(format!(
-            "tunnel {name} does not run, but a run that was killed left something\n  hint: penstock tunnel unwind {name}"
+            "tunnel {name} does not run, but a run that was killed left something{}\n  hint: penstock tunnel unwind {name}",
+            plain(&named(places, name))
         ))),
-        None => Err(not_running(name)),
+        None => Err(not_running(places, name)),
     }
 }
 
@@ -333,7 +354,8 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
             Ok(None) if is_left(places, &name) => {
                 let _ = writeln!(
                     left,
-                    "{name}: does not run, and left something: `penstock tunnel unwind {name}`"
+                    "{name}: does not run, and left something{}: `penstock tunnel unwind {name}`",
+                    plain(&named(places, &name))
                 );
             }
             Ok(None) => {}
@@ -346,7 +368,7 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
         complain(&plain_lines(&left));
         match (found.as_slice(), name) {
             _ if found.is_empty() && !failed.is_empty() => {}
-            ([], Some(name)) => return Err(not_running(name)),
+            ([], Some(name)) => return Err(not_running(places, name)),
             ([], None) => print("no tunnel runs\n")?,
             (found, _) => print(&plain_lines(&found.iter().map(table).collect::<Vec<_>>().join("\n")))?,
         }
@@ -363,9 +385,20 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
     }
 }
 
-/// Nothing is to be done; who mistyped its name is told.
-fn not_running(name: &str) -> Failure {
-    let hint = configured::unknown(None, name).map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
+/// The steps that a run left which was killed, as far as its list can be believed.
+fn named(places: &Places, name: &str) -> String {
+    let steps: Vec<_> = left_over(places, name).iter().map(ToString::to_string).collect();
+    if steps.is_empty() { String::new() } else { format!(": {}", steps.join(", ")) }
+}
+
+/// Nothing is to be done. How its last run ended is told, and who mistyped its name is told that.
+fn not_running(places: &Places, name: &str) -> Failure {
+    if let Some((ending, age)) = last_run(places, name) {
+        let how = plain(&ending.told(&spoken(age.as_secs_f64())));
+        return Failure::runtime(format!("tunnel {} does not run: {how}", plain(name)));
+    }
+    let hint = if places.has_run(name) { None } else { configured::unknown(None, name) };
+    let hint = hint.map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
     Failure::runtime(format!("tunnel {} does not run{hint}", plain(name)))
 }
 
@@ -397,10 +430,12 @@ async fn unwind_all(places: &Places, config: Option<&PathBuf>, only: Option<&str
         match unwind(places, name, tunnel, &teller(name)).await {
             Ok(Unwound::Undone) => undone = true,
             Ok(Unwound::Nothing) => {}
-            // Of all tunnels, those that run are none of its business.
-            Err(error @ UnwindError::Place(PlaceError::Running { .. })) if only.is_none() => {
-                complain(&format!("{}\n", plain(&with_causes(&error))));
-                busy = true;
+            Err(UnwindError::Place(error @ PlaceError::Running { .. })) => {
+                let told = in_the_way(places, &error).await.unwrap_or_else(|| with_causes(&error));
+                // Of all tunnels, those that run are none of its business.
+                let (word, all) = if only.is_none() { ("", true) } else { ("error: ", false) };
+                complain(&format!("{word}{}\n", plain(&told)));
+                (busy, failed) = (busy || all, failed || !all);
             }
             Err(error) => {
                 complain(&format!("error: tunnel {name}: {}\n", plain(&with_causes(&error))));

@@ -12,16 +12,16 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::log::Log;
-use super::table::table;
+use super::table::{busy, table};
 use super::{asked, with_causes};
-use crate::output::{Failure, complain, plain_lines, print};
+use crate::output::{Failure, complain, plain, plain_lines, print};
 
 /// Starts a process for the tunnel, tells what that says, and returns when it is up. What ends this before ends the process, too,
 /// and it takes down what it has begun.
 pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
     let name = tunnel.name.as_ref();
-    if asked(places, name, Asked::Status).await?.is_some() {
-        return Err(Failure::runtime(format!("tunnel {name} is up already")));
+    if let Some(status) = asked(places, name, Asked::Status).await? {
+        return Err(Failure::runtime(plain(&busy(&status))));
     }
     places.make().map_err(|error| Failure::runtime(with_causes(&error)))?;
     let log = Log::new(places, name);

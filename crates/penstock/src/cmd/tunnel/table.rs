@@ -16,7 +16,7 @@ pub fn table(status: &Status) -> String {
         let _ = writeln!(out, "  mounted   {}", plain(mounted));
     }
     if let Some(error) = &status.error {
-        let when = when(status.error_age, State::of(status.error_mended));
+        let when = when(status.error_age, State::of(status.error_mended, status.error_mended_age));
         let _ = writeln!(out, "  last loss {when}: {}", plain(error));
     }
     let width = status.forwards.iter().map(|forward| forward.name.len()).max().unwrap_or(0).max(9);
@@ -28,6 +28,9 @@ pub fn table(status: &Status) -> String {
                 let before = if service == "answers" { "it answered" } else { "it failed" };
                 let since = spoken(status.since);
                 format!("{} not asked for {since}; {before} before: {}", forward.check, plain(&forward.said))
+            }
+            "unknown" if status.connections > 1 => {
+                format!("{} not asked yet on this connection", forward.check)
             }
             "unknown" => format!("{} not asked yet", forward.check),
             "answers" if forward.error.is_some() && !forward.error_mended => {
@@ -43,7 +46,7 @@ pub fn table(status: &Status) -> String {
             "", forward.open, forward.total, forward.sent, forward.received
         );
         if let Some(error) = &forward.error {
-            let when = when(forward.error_age, State::of(forward.error_mended));
+            let when = when(forward.error_age, State::of(forward.error_mended, forward.error_mended_age));
             let _ = writeln!(out, "  {:width$} last error {when}: {}", "", plain(error));
         }
     }
@@ -71,15 +74,16 @@ fn connection(status: &Status) -> String {
 }
 
 /// How it went after something had gone wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
-    Mended,
+    /// It has been well for so many seconds, if that is known.
+    Mended(Option<f64>),
     Open,
 }
 
 impl State {
-    fn of(mended: bool) -> Self {
-        if mended { Self::Mended } else { Self::Open }
+    fn of(mended: bool, age: Option<f64>) -> Self {
+        if mended { Self::Mended(age) } else { Self::Open }
     }
 }
 
@@ -87,7 +91,8 @@ impl State {
 fn when(age: Option<f64>, state: State) -> String {
     let ago = age.map_or_else(|| "some time ago".to_owned(), |age| format!("{} ago", spoken(age)));
     match state {
-        State::Mended => format!("{ago}, well since"),
+        State::Mended(Some(age)) => format!("{ago}, well for {}", spoken(age)),
+        State::Mended(None) => format!("{ago}, well since"),
         State::Open => ago,
     }
 }
@@ -100,7 +105,22 @@ fn way(forward: &ForwardStatus) -> String {
     }
 }
 
-fn spoken(seconds: f64) -> String {
+/// What a tunnel does, for whoever would bring it up once more.
+pub fn busy(status: &Status) -> String {
+    let how = match status.step.as_str() {
+        UP => "is up already".to_owned(),
+        "job" => "is up already, for a command".to_owned(),
+        step @ ("sync" | "unmount" | "unmount-lazy" | "unmounted" | "wait" | "down") => {
+            format!("is on its way down (step {step})")
+        }
+        step => format!("is on its way up (step {step})"),
+    };
+    let (name, process) = (&status.tunnel, status.process);
+    format!("tunnel {name} {how}: process {process}; `penstock tunnel down {name}` ends it")
+}
+
+/// A time for people.
+pub fn spoken(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 60.0 => format!("{seconds:.0} s"),
         seconds if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
