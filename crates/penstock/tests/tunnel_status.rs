@@ -356,10 +356,14 @@ fn a_service_is_asked_when_a_connection_to_it_fails_not_only_when_its_turn_comes
     up.wait_for(": up");
     place.run(&["status"]).code(0);
     drop(service);
-    let mut here = UnixStream::connect(place.path("db.sock")).unwrap();
-    assert_eq!(here.read(&mut [0]).unwrap(), 0);
+    // Between fork and exec a child of another test holds that socket, too: until then connections succeed.
+    eventually("a connection that fails, and what it brings to light", secs(20), || {
+        let mut here = UnixStream::connect(place.path("db.sock")).unwrap();
+        assert_eq!(here.read(&mut [0]).unwrap_or(0), 0);
+        place.run(&["status"]).out.contains("not answering: db").then_some(())
+    });
     up.wait_for("does not answer");
-    place.run(&["status"]).code(1).says("not answering: db");
+    place.run(&["status"]).code(1);
     place.run(&["down", "t"]).code(0);
     place.is_clean();
 }
