@@ -243,23 +243,21 @@ impl Record {
     /// # Errors
     /// The directory cannot be read.
     pub fn bring_up_to_date(&mut self, directory: &Path) -> io::Result<()> {
-        let is_later = |path: &&PathBuf| {
-            path.file_stem().is_some_and(|stem| stem.as_encoded_bytes() > self.id.as_bytes())
-        };
-        let all = files(directory, "jsonl")?;
-        // One that is damaged has been told of when it was the newest.
-        let later: Vec<Record> = all.iter().filter(is_later).filter_map(|path| load(path).ok()).collect();
-        let origin = self.origin().to_owned();
-        for record in later.iter().filter(|record| record.origin() == origin) {
-            for (name, standing) in &record.hosts {
-                if let Standing::NeverStarted(_) = standing {
-                    continue;
-                }
-                for (_, known) in self.hosts.iter_mut().filter(|(known, _)| known == name) {
+        let (id, origin) = (self.id.clone(), self.origin().to_owned());
+        let is_later =
+            |path: &PathBuf| path.file_stem().is_some_and(|stem| stem.as_encoded_bytes() > id.as_bytes());
+        // One at a time, as a record may be long. One that is damaged has been told of when it was the newest.
+        let later =
+            files(directory, "jsonl")?.into_iter().filter(is_later).filter_map(|path| load(&path).ok());
+        for record in later.filter(|record| record.origin() == origin) {
+            let began = record.hosts.into_iter().filter(|(_, how)| !matches!(how, Standing::NeverStarted(_)));
+            let since: HashMap<String, Standing> = began.collect();
+            for (name, known) in &mut self.hosts {
+                if let Some(standing) = since.get(name) {
                     known.clone_from(standing);
                 }
             }
-            self.later.push(record.id.clone());
+            self.later.push(record.id);
         }
         Ok(())
     }
