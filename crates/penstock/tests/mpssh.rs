@@ -164,14 +164,20 @@ fn ctrl_c_ends_the_programs_and_is_said() {
     assert_eq!(lines.count("Done."), 0);
 }
 
-#[test]
-fn our_client_and_ssh_say_the_same_of_a_real_host() {
-    let sshd = Sshd::start();
-    let fleet = Fleet::of(&sshd);
+/// The home of a user who has the hosts in `~/.ssh/config`, where mpssh looks, and two of them in the file `list`.
+fn with_list(fleet: &Fleet) -> &Path {
     let home = fleet.home.path();
     fs::create_dir(home.join(".ssh")).unwrap();
     fs::copy(home.join("ssh_config"), home.join(".ssh/config")).unwrap();
     fs::write(home.join("list"), "h1\nh2\n").unwrap();
+    home
+}
+
+#[test]
+fn our_client_and_ssh_say_the_same_of_a_real_host() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let home = with_list(&fleet);
     // One word, as mpssh passes it: `ssh` would take a space for the start of the name.
     let option = format!("F{}", home.join("ssh_config").display());
     for command in ["echo out; exit 7", "echo err >&2", "exit 255", "printf 'a\\001b'"] {
@@ -221,10 +227,7 @@ fn runs_are_on_record_and_what_our_client_did_can_be_done_again() {
 fn host_that_nobody_knows_is_told_with_what_to_type_and_the_output_stays_that_of_mpssh() {
     let sshd = Sshd::start();
     let fleet = Fleet::of(&sshd);
-    let home = fleet.home.path();
-    fs::create_dir(home.join(".ssh")).unwrap();
-    fs::copy(home.join("ssh_config"), home.join(".ssh/config")).unwrap();
-    fs::write(home.join("list"), "h1\nh2\n").unwrap();
+    let home = with_list(&fleet);
     fs::remove_dir_all(home.join("config/penstock/hosts")).unwrap();
     let mut line = Command::new(BINARY);
     clear_environment(&mut line);
