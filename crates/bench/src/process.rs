@@ -1,4 +1,4 @@
-//! Processes that a run starts: pinned, in a group of their own, with a log, and gone when the value is dropped.
+//! Processes that a run starts: pinned, in a session of their own, with a log, and gone when the value is dropped.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -8,12 +8,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::Signal;
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
+use sys::process::{Sent, Session};
 
 use crate::address::Address;
 use crate::context::Context;
@@ -42,6 +42,7 @@ pub struct Launch {
 pub struct Process {
     name: String,
     child: Child,
+    session: Session,
     log: PathBuf,
 }
 
@@ -115,9 +116,10 @@ impl Process {
         if let Some(directory) = &launch.directory {
             command.current_dir(directory);
         }
-        sys::child::leash(&mut command, &launch.cores).doing(doing.as_str())?;
+        let nonce = sys::child::leash(&mut command, &launch.cores).doing(doing.as_str())?;
         let child = command.spawn().doing(doing)?;
-        Ok(Process { name: launch.name.clone(), child, log })
+        let session = Session::of_child(child.id(), nonce);
+        Ok(Process { name: launch.name.clone(), child, session, log })
     }
 
     /// Its number: the root of its tree.
@@ -188,22 +190,16 @@ impl Drop for Process {
     fn drop(&mut self) {
         let group = Pid::from_raw(self.pid());
         let start = Instant::now();
-        // A group that exists keeps its number, so after the leader is reaped this cannot hit somebody else: the
-        // number is reused only when the last member is gone, which the first signal tells.
         let mut signal = Signal::SIGTERM;
-        loop {
+        while self.session.signal(signal) == Sent::Yes && start.elapsed() <= GRACE * 4 {
+            thread::sleep(POLL);
             let _ = self.child.try_wait();
             reap_adopted(group);
-            match killpg(group, signal) {
-                Err(Errno::ESRCH) => break,
-                _ if start.elapsed() > GRACE => signal = Signal::SIGKILL,
-                _ => {}
+            if start.elapsed() > GRACE {
+                signal = Signal::SIGKILL;
             }
-            if start.elapsed() > GRACE * 4 {
-                break;
-            }
-            thread::sleep(POLL);
         }
+        let _ = self.child.try_wait();
         let _ = fs::remove_file(&self.log);
     }
 }

@@ -14,9 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::signal::kill;
 use nix::unistd::{Pid, geteuid};
 
 use crate::error::{Doing, Error};
@@ -165,7 +163,7 @@ fn dead(path: &Path, pid: Pid) -> Option<[Option<File>; 2]> {
         Ok(lock) => lock.try_lock().is_ok().then_some([Some(directory), Some(lock)]),
         // Killed before it had its lock, or about to make it.
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let gone = kill(pid, None) == Err(Errno::ESRCH);
+            let gone = !sys::process::is_taken(pid.as_raw());
             let age = about.modified().ok()?.elapsed().ok()?;
             (gone && age > OLD).then_some([Some(directory), None])
         }

@@ -11,7 +11,8 @@ use crate::schema::{branch, named, properties};
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
 
 /// Variables that begin like a key and are none.
-pub const NOT_CONFIGURATION: [&str; 2] = ["PENSTOCK_CONFIG", "PENSTOCK_LOG"];
+/// `PENSTOCK_LEASH` is in the environment of what `penstock run` starts on a host.
+pub const NOT_CONFIGURATION: [&str; 3] = ["PENSTOCK_CONFIG", "PENSTOCK_LOG", "PENSTOCK_LEASH"];
 
 /// Whether Kubernetes sets a variable of this name in every container beside a Service named `penstock`:
 /// `PENSTOCK_SERVICE_HOST`, `PENSTOCK_SERVICE_PORT`, `PENSTOCK_SERVICE_PORT_*`, `PENSTOCK_PORT`,

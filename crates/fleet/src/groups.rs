@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use logic::fleet::groups::{Catalog, Conf, OWN, Upcall};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
+use ssh::guardian::{self, Guard};
 
 /// The directories with files of groups.
 #[derive(Debug, Clone, Default)]
@@ -182,17 +182,17 @@ fn call_within(upcall: &Upcall, limit: Duration) -> Result<String, String> {
         command.current_dir(&upcall.directory);
     }
     // All that it starts can be ended with it, and is if we end before.
-    let (mut child, _guard) = sys::guardian::spawn(&mut command).map_err(|error| error.to_string())?;
+    let (mut child, guard) = guardian::spawn(&mut command).map_err(|error| error.to_string())?;
     let until = Instant::now() + limit;
     let (out, err) = (follow(child.stdout.take()), follow(child.stderr.take()));
     let printed =
         |from: &mpsc::Receiver<Vec<u8>>| from.recv_timeout(until.saturating_duration_since(Instant::now()));
     let (Ok(out), Ok(err)) = (printed(&out), printed(&err)) else {
-        end(&mut child);
+        end(&mut child, &guard);
         return Err(format!("still running after {} s; it was ended", limit.as_secs_f32()));
     };
     if out.len() > MOST {
-        end(&mut child);
+        end(&mut child, &guard);
         return Err(format!("it printed more than {MOST} bytes; it was ended"));
     }
     // It has closed its output; one that runs on all the same is not waited for.
@@ -201,7 +201,7 @@ fn call_within(upcall: &Upcall, limit: Duration) -> Result<String, String> {
             Some(status) => break status,
             None if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
             None => {
-                end(&mut child);
+                end(&mut child, &guard);
                 return Err(format!("still running after {} s; it was ended", limit.as_secs_f32()));
             }
         }
@@ -226,8 +226,8 @@ fn follow(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>>
     told
 }
 
-fn end(child: &mut Child) {
-    let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
+fn end(child: &mut Child, guard: &Guard) {
+    guard.signal(Signal::SIGKILL);
     let _ = child.wait();
 }
 

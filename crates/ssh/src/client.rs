@@ -200,7 +200,7 @@ impl Client {
         let config = preferences::config(target, &self.judge.wanted(&target.name))?;
         let buffer = preferences::read_buffer(target.purpose);
         let (wire, heard, lifeline) = Wire::new(way.carrier, buffer, target.keep_alive);
-        let shared = Arc::new(Shared::new(Arc::clone(&name), &target.user, target.purpose));
+        let shared = Arc::new(Shared::new(Arc::clone(&name), target.purpose));
         shared.note(|facts| facts.address = Some(way.place.clone()));
         let (announcing, announced) = mpsc::channel(1);
         let handler = Handler {

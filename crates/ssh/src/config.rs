@@ -15,8 +15,10 @@ use logic::ssh::config::{
     Asked, Catalogue, Config, Faults, File, Files, Group, Local, Machine, Presence, Resolved, Sources,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::{self, Gid, Pid, Uid, User};
+use nix::sys::signal::Signal;
+use nix::unistd::{self, Gid, Uid, User};
+
+use crate::guardian;
 
 /// Which files are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,10 +209,9 @@ impl Machine for Here {
         let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh".into());
         let mut run = Command::new(&shell);
         run.arg("-c").arg(command).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // In a group of its own: so all of it ends when its time is over. The guard ends it if we end before.
-        let (mut child, _guard) = sys::guardian::spawn(&mut run)
+        // In a session of its own: so all of it ends when its time is over. The guard ends it if we end before.
+        let (mut child, guard) = guardian::spawn(&mut run)
             .map_err(|error| format!("{}: {error}", Path::new(&shell).display()))?;
-        let pid = i32::try_from(child.id()).map_err(|error| error.to_string())?;
         let (done, ended) = mpsc::channel();
         std::thread::spawn(move || {
             let _ = done.send(child.wait());
@@ -223,7 +224,7 @@ impl Machine for Here {
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => {
                 // The thread reaps it.
-                let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+                guard.signal(Signal::SIGKILL);
                 Err(format!("it ran for more than {} s", PATIENCE.as_secs()))
             }
         }

@@ -3,10 +3,10 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use logic::fleet::ending::{Core, Ending, Phase, Remote};
+use logic::fleet::leash::{self, Deadly, Started};
 use russh::ChannelMsg;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -14,37 +14,43 @@ use crate::handler::Shared;
 use crate::process::Process;
 use crate::signal;
 
-/// What is known of the commands that a server runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Runs {
-    /// It ran on this connection what it was sent: something of the command itself was seen.
-    WhatIsSent,
-    /// Perhaps what its configuration forces, whatever is sent.
-    Unclear,
+/// What is known of a command that is to be ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Known {
+    /// What identifies it on its host, by the mark of its leash, and its nonce.
+    Identity(Started, String),
+    /// Nothing.
+    Nothing,
 }
 
 impl Process {
     /// Ends the command: `TERM`, then `KILL` if it still runs after `grace`, waiting as long again. Output is thrown
     /// away. Says whether the server confirmed that it ended, and how many bytes were thrown away.
     ///
-    /// OpenSSH does not obey signals for commands that its configuration forces; nor where root is logged in, since the
-    /// process that would have to signal has no privileges apart then. For root the command's process group is
-    /// therefore also signalled by a second command, if no other runs on this session, and if `runs` says that it is the
-    /// one that would run: else a forced command would be run again.
-    pub async fn end(mut self, grace: Duration, runs: Runs) -> (Remote, u64) {
+    /// A command that is `known` is signalled from a second channel of this connection: what is proved there to belong to it,
+    /// its children too, and nothing else (`logic::fleet::leash`). Where that has no effect, or nothing is known, the server is
+    /// asked to signal it (RFC 4254 section 6.9). Many servers do not: OpenSSH does not for commands that its configuration
+    /// forces, nor where root is logged in; others know no signals, or signal one process of several.
+    pub async fn end(mut self, grace: Duration, known: Known) -> (Remote, u64) {
         let mut thrown_away = 0;
-        for name in ["TERM", "KILL"] {
+        for deadly in [Deadly::Term, Deadly::Kill] {
             let limit = Instant::now() + grace;
-            if self.send(name, limit, &mut thrown_away).await.is_err() {
+            if let Known::Identity(started, nonce) = &known {
+                let command = leash::signal(started, nonce, deadly);
+                tokio::spawn(signal_from_beside(Arc::clone(&self.shared), command, grace));
+                self.watch(Instant::now() + grace / 2, &mut thrown_away).await;
+            }
+            if self.send(deadly.name(), limit, &mut thrown_away).await.is_err() {
                 break;
             }
-            let alone = self.shared.commands.load(Relaxed) == 1;
-            if !self.ended() && runs == Runs::WhatIsSent && &*self.shared.user == "root" && alone {
-                tokio::spawn(signal_from_beside(Arc::clone(&self.shared), name, grace));
-            }
-            while !self.ended() && timeout_at(limit, self.step(&mut thrown_away)).await.is_ok() {}
+            self.watch(limit, &mut thrown_away).await;
         }
         (self.ending.as_ref().map_or(Remote::Unknown, Ending::remote), thrown_away)
+    }
+
+    /// Takes what comes until the command has ended, or until `limit`.
+    async fn watch(&mut self, limit: Instant, thrown_away: &mut u64) {
+        while !self.ended() && timeout_at(limit, self.step(thrown_away)).await.is_ok() {}
     }
 
     /// Sends a signal and takes what comes meanwhile: the connection takes nothing from us while it waits for room for what
@@ -94,25 +100,14 @@ impl Process {
 /// The connection has ended.
 struct Gone;
 
-/// Signals the process groups of the other commands of this connection.
-async fn signal_from_beside(shared: Arc<Shared>, name: &str, limit: Duration) {
+/// Runs a command that signals another one of this connection.
+async fn signal_from_beside(shared: Arc<Shared>, command: String, limit: Duration) {
     let Some(handle) = shared.handle.get().and_then(std::sync::Weak::upgrade) else { return };
     let signalling = async {
         let mut channel = handle.channel_open_session().await.ok()?;
-        channel.exec(true, SIGNAL_SIBLINGS.replace("SIGNAL", name)).await.ok()?;
+        channel.exec(true, command).await.ok()?;
         while !matches!(channel.wait().await, None | Some(ChannelMsg::Close)) {}
         Some(())
     };
     let _ = timeout(limit, signalling).await;
 }
-
-/// The leader of each command's session is a child of the sshd that serves this connection. Fields of `/proc/PID/stat`
-/// after the name in parentheses: state, parent, process group, session.
-const SIGNAL_SIBLINGS: &str = r#"exec sh -c '
-IFS= read -r l </proc/$$/stat; set -- ${l##*) }; own=$4
-IFS= read -r l </proc/$own/stat; set -- ${l##*) }; sshd=$2
-for f in /proc/[0-9]*/stat; do
-  { IFS= read -r l <"$f"; } 2>/dev/null || continue
-  set -- ${l##*) }
-  if [ "$2" = "$sshd" ] && [ "$4" != "$own" ]; then kill -SIGNAL "-$3"; fi
-done'"#;

@@ -1,6 +1,5 @@
 //! What the SSH library calls us for while a connection lives.
 
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -42,28 +41,22 @@ pub(crate) struct Shared {
     pub(crate) ended: watch::Sender<Option<Failure>>,
     /// Ports and sockets on which the server listens for us.
     pub(crate) listeners: Listeners,
-    /// Who is logged in.
-    pub(crate) user: Box<str>,
     /// What the connection is for.
     pub(crate) purpose: Purpose,
     /// The connection, once it is logged in and for as long as somebody uses it.
     pub(crate) handle: OnceLock<Weak<Handle<Handler>>>,
     /// What holds it for as long.
     pub(crate) line: OnceLock<Weak<Line>>,
-    /// Commands that run on it.
-    pub(crate) commands: AtomicUsize,
     /// Why the server could not connect for us.
     pub(crate) refusals: Refusals,
 }
 
 impl Shared {
-    pub(crate) fn new(name: Arc<str>, user: &str, purpose: Purpose) -> Self {
+    pub(crate) fn new(name: Arc<str>, purpose: Purpose) -> Self {
         Self {
             purpose,
-            user: user.into(),
             handle: OnceLock::new(),
             line: OnceLock::new(),
-            commands: AtomicUsize::new(0),
             refusals: Refusals::default(),
             name,
             facts: Mutex::new(Facts::default()),

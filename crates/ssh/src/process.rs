@@ -1,7 +1,6 @@
 //! A command that runs on a host.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use logic::fleet::ending::{Core, Ending, Failure, Phase, Reason, Remote};
@@ -77,7 +76,6 @@ pub struct Stdin {
 impl Process {
     pub(crate) fn new(channel: Channel<Msg>, shared: Arc<Shared>, line: Arc<Line>) -> Self {
         let (reading, channel) = channel.split();
-        shared.commands.fetch_add(1, Relaxed);
         Self {
             reading,
             channel: Arc::new(channel),
@@ -235,7 +233,6 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.shared.commands.fetch_sub(1, Relaxed);
         if !self.over.send_replace(true) {
             close_later(&self.channel, None, None);
         }

@@ -13,14 +13,13 @@ use std::time::{Duration, Instant};
 
 use logic::fleet::ending::{Failure, Reason};
 use logic::fleet::proxy_command::{self, End};
-use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
-use sys::guardian::Guard;
+use nix::sys::signal::Signal;
+use sys::process::Sent;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
+use crate::guardian::{self, Guard};
 use crate::target::Target;
 use crate::trouble::harmless;
 use crate::wire::Heard;
@@ -52,7 +51,7 @@ struct Running(Option<Group>);
 
 struct Group {
     child: Child,
-    _guard: Guard,
+    guard: Guard,
     account: Arc<Account>,
 }
 
@@ -69,9 +68,9 @@ impl ProxyCommand {
             .stdin(Stdio::from(OwnedFd::from(theirs.try_clone()?)))
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .stderr(Stdio::from(OwnedFd::from(their_errors)));
-        let (child, guard) = sys::guardian::spawn(&mut run)?;
+        let (child, guard) = guardian::spawn(&mut run)?;
         let account = Arc::new(Account::new());
-        let group = Group { child, _guard: guard, account: Arc::clone(&account) };
+        let group = Group { child, guard, account: Arc::clone(&account) };
         let command = Running(Some(group));
         // It has our copies of its ends.
         drop(run);
@@ -146,18 +145,13 @@ impl Drop for Running {
         let Some(mut group) = self.0.take() else { return };
         // How it ended by itself, before it may end by us.
         group.look();
-        let _ = killpg(group.number(), Signal::SIGHUP);
-        if group.is_left() {
+        if group.guard.signal(Signal::SIGHUP) == Sent::Yes && group.is_left() {
             wait_for(group, Builder::new().name("proxy-command".into()));
         }
     }
 }
 
 impl Group {
-    fn number(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed())
-    }
-
     /// Whether the first of the group runs.
     fn look(&mut self) -> bool {
         let Ok(Some(status)) = self.child.try_wait() else { return true };
@@ -165,17 +159,24 @@ impl Group {
         false
     }
 
-    /// Whether anything of the group is left. The first of it may end before what it started.
+    fn kill(&mut self) {
+        self.guard.signal(Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+
+    /// Whether anything of the group is left. The command may end before what it started.
     fn is_left(&mut self) -> bool {
-        self.look() || killpg(self.number(), None).is_ok()
+        self.look() || self.guard.is_left()
     }
 }
 
 /// Waits for the end of a command on a thread. Without one, as when 1,000 commands end at once, it is ended here and now.
-fn wait_for(mut group: Group, thread: Builder) {
-    let number = group.number();
+fn wait_for(group: Group, thread: Builder) {
+    let group = Arc::new(Mutex::new(group));
+    let kept = Arc::clone(&group);
     let waiting = thread.spawn(move || {
-        let _ = killpg(number, Signal::SIGTERM);
+        let mut group = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        group.guard.signal(Signal::SIGTERM);
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             if !group.is_left() {
@@ -183,13 +184,10 @@ fn wait_for(mut group: Group, thread: Builder) {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let _ = killpg(number, Signal::SIGKILL);
-        let _ = group.child.wait();
+        group.kill();
     });
     if waiting.is_err() {
-        // The child went with the closure, and was not waited for: its number is still its own.
-        let _ = killpg(number, Signal::SIGKILL);
-        let _ = waitpid(number, None);
+        group.lock().unwrap_or_else(PoisonError::into_inner).kill();
     }
 }
 
@@ -235,19 +233,19 @@ mod tests {
         let mut group = started("trap '' HUP TERM; echo; sleep 600");
         // It ignores the gentle signals by now.
         std::io::Read::read_exact(&mut group.child.stdout.take().unwrap(), &mut [0]).unwrap();
-        let number = group.number();
+        let number = group.child.id();
         // No machine has room for such a stack.
         let none = Builder::new().stack_size(1 << 60);
         assert!(Builder::new().stack_size(1 << 60).spawn(|| ()).is_err());
         wait_for(group, none);
-        assert_eq!(waitpid(number, None), Err(nix::errno::Errno::ECHILD));
+        assert_eq!(sys::process::stat(number.cast_signed()), None, "it runs, or was not waited for");
     }
 
     fn started(script: &str) -> Group {
         let mut command = Command::new("/bin/sh");
         let (child, guard) =
-            sys::guardian::spawn(command.args(["-c", script]).stdout(Stdio::piped())).unwrap();
-        Group { child, _guard: guard, account: Arc::new(Account::new()) }
+            guardian::spawn(command.args(["-c", script]).stdout(Stdio::piped())).unwrap();
+        Group { child, guard, account: Arc::new(Account::new()) }
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::time::Duration;
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use logic::fleet::ending::{Core, Ending, Phase, Reason, Remote};
-use ssh::{Event, Exec, Runs, Terminal};
+use logic::fleet::leash::{self, Hold, Mark};
+use ssh::{Event, Exec, Known, Process, Terminal};
 use support::sshd::{Sshd, processes};
 use support::{Pinned, client, gather, phases, run, session, target};
 
@@ -91,12 +92,41 @@ async fn ends_everything(sshd: &Sshd, seconds: u32) {
         let session = session(sshd).await;
         let word = (seconds + u32::try_from(number).unwrap()).to_string();
         let running = || processes().iter().any(|line| line.contains(&format!(" {word}")));
-        let mut process = session.exec(&script.replace("SECONDS", &word), &Exec::default()).await.unwrap();
-        while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
+        let sent = leash::wrap(&script.replace("SECONDS", &word), leash::Input::Sent, "a1");
+        let mut process = session.exec(&sent, &Exec::default()).await.unwrap();
+        let known = identity(&mut process).await;
         support::eventually("it runs", running).await;
-        let (remote, _) = process.end(Duration::from_millis(800), Runs::WhatIsSent).await;
+        let (remote, _) = process.end(Duration::from_millis(800), known).await;
         assert_eq!(remote, Remote::Ended, "{script}\n{}", sshd.log());
         support::eventually("its processes are gone", || !running()).await;
+    }
+}
+
+#[tokio::test]
+async fn ending_one_command_of_a_connection_leaves_the_other_alone() {
+    for sshd in [Sshd::for_ordinary_user(""), Sshd::start()] {
+        let session = session(&sshd).await;
+        let mut other = session.exec("echo ready; read x; echo lives; exit 7", &Exec::default()).await.unwrap();
+        while !matches!(other.next().await.unwrap(), Event::Stdout(_)) {}
+        let sent = leash::wrap("trap '' TERM; echo ready; sleep 8131; sleep 8131", leash::Input::Sent, "a1");
+        let mut process = session.exec(&sent, &Exec::default()).await.unwrap();
+        let known = identity(&mut process).await;
+        assert_eq!(process.end(Duration::from_millis(800), known).await.0, Remote::Ended);
+        other.write(b"go on\n").await.unwrap();
+        let said = gather(&mut other).await;
+        assert_eq!((said.stdout.as_slice(), said.ending), (b"lives\n".as_slice(), Some(Ending::Exited(7))));
+    }
+}
+
+/// What the mark of the leash with the nonce `a1` says; returns when the command has said something itself.
+async fn identity(process: &mut Process) -> Known {
+    let mut mark = Mark::new("a1");
+    loop {
+        let Event::Stdout(bytes) = process.next().await.unwrap() else { continue };
+        if !mark.feed(&bytes).is_empty() {
+            let Hold::Leashed(started) = mark.hold() else { panic!("{mark:?}") };
+            return Known::Identity(started, "a1".to_owned());
+        }
     }
 }
 
@@ -126,7 +156,7 @@ async fn a_forced_command_that_cannot_be_signalled_is_unknown_and_not_run_again(
         let session = session(&sshd).await;
         let mut process = session.exec("true", &Exec::default()).await.unwrap();
         while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
-        assert_eq!(process.end(Duration::from_millis(300), Runs::Unclear).await.0, Remote::Unknown);
+        assert_eq!(process.end(Duration::from_millis(300), Known::Nothing).await.0, Remote::Unknown);
         // Whatever else was asked of the server is done when it has answered this.
         assert!(session.open_tcp("127.0.0.1", 1).await.is_err());
         assert_eq!(std::fs::read_to_string(&runs).unwrap(), "run\n", "as {}", sshd.user);

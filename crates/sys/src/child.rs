@@ -8,23 +8,25 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
-/// Makes `command` start its process as leader of its own group, on `cores` only (none: on all), and get SIGTERM
-/// when the *thread* that started it ends (PR_SET_PDEATHSIG): start it from a thread that lives long enough.
+use crate::process::{self, Nonce};
+
+/// Makes `command` start its process as leader of its own session ([`process::prepare`]), on `cores` only (none: on all), and
+/// get SIGTERM when the *thread* that started it ends (PR_SET_PDEATHSIG): start it from a thread that lives long enough.
 ///
-/// Processes that the child starts do not inherit that signal; the group is what reaches them.
-pub fn leash(command: &mut Command, cores: &[usize]) -> nix::Result<()> {
+/// Processes that the child starts do not inherit that signal; its [`process::Session`] is what reaches them.
+pub fn leash(command: &mut Command, cores: &[usize]) -> nix::Result<Nonce> {
     leash_with(command, cores, Signal::SIGTERM)
 }
 
 /// The same with another signal.
-pub fn leash_with(command: &mut Command, cores: &[usize], signal: Signal) -> nix::Result<()> {
+pub fn leash_with(command: &mut Command, cores: &[usize], signal: Signal) -> nix::Result<Nonce> {
     let mut set = CpuSet::new();
     for core in cores {
         set.set(*core)?;
     }
     let restrict = !cores.is_empty();
     let parent = Pid::this();
-    command.process_group(0);
+    let nonce = process::prepare(command);
     let prepare = move || {
         prctl::set_pdeathsig(signal)?;
         // The parent may have ended before the line above: then nobody will send the signal.
@@ -39,7 +41,7 @@ pub fn leash_with(command: &mut Command, cores: &[usize], signal: Signal) -> nix
     // SAFETY: the closure runs between fork and exec. It makes three system calls on values that were computed
     // before, takes no lock and allocates nothing; an `io::Error` from an errno does not allocate either.
     unsafe { command.pre_exec(prepare) };
-    Ok(())
+    Ok(nonce)
 }
 
 #[cfg(test)]
@@ -47,10 +49,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_leashed_child_runs_on_its_core_in_its_own_group() {
+    fn a_leashed_child_runs_on_its_core_in_its_own_session() {
         let core = *crate::cpu::usable().unwrap().last().unwrap();
         let mut command = Command::new("sh");
-        command.args(["-c", "grep Cpus_allowed_list /proc/self/status; ps -o pgid= -p $$; echo $$"]);
+        command.args(["-c", "grep Cpus_allowed_list /proc/self/status; ps -o sid= -p $$; echo $$"]);
         leash(&mut command, &[core]).unwrap();
         let output = command.output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use logic::fleet::ending::{Ending, Failure, Phase, Remote};
 use logic::fleet::verdict;
-use ssh::Runs;
+use ssh::Known;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 
@@ -178,10 +178,10 @@ impl Running {
     }
 
     /// Ends the remote process by signals, and says how far it got and whether the server confirmed that.
-    pub(super) async fn end(self, phase: Phase, grace: Duration, runs: Runs) -> Seen {
+    pub(super) async fn end(self, phase: Phase, grace: Duration, known: Known) -> Seen {
         match self {
             Self::Native(running) => {
-                let (remote, thrown_away) = running.end(grace, runs).await;
+                let (remote, thrown_away) = running.end(grace, known).await;
                 Seen { phase, remote, thrown_away }
             }
             Self::OpenSsh(running) => running.end(),

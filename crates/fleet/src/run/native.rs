@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
 use ssh::identity::Identities;
-use ssh::{Client, Event, Exec, Process, Runs, Session};
+use ssh::{Client, Event, Exec, Known, Process, Session};
 
 use super::Host;
 use super::engine::{Happening, Stream, Writer};
@@ -88,7 +88,7 @@ impl Running {
         self.process.ended_itself()
     }
 
-    pub(super) async fn end(self, grace: Duration, runs: Runs) -> (Remote, u64) {
-        self.process.end(grace, runs).await
+    pub(super) async fn end(self, grace: Duration, known: Known) -> (Remote, u64) {
+        self.process.end(grace, known).await
     }
 }

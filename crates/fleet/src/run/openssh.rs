@@ -16,6 +16,7 @@ use logic::fleet::openssh::{Log, Refusal, Scarce, Unstarted};
 use logic::ssh::config::Asked;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use sys::process::Process;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
@@ -102,7 +103,7 @@ impl OpenSsh {
         }
         line.arg(format!("{}{destination}", self.login)).arg(command);
         line.stdin(into.into_blocking_fd()?).stdout(out_side_of(out)?).stderr(out_side_of(err)?);
-        // A group of its own, since Ctrl-C is for us; and no life beyond ours. Turns run on threads that live as long.
+        // A session of its own, since Ctrl-C is for us; and no life beyond ours. Turns run on threads that live as long.
         // `ssh` obeys TERM at its next look, which may not come while nothing happens; killed, its connection is closed.
         let signal = match self.kind {
             Kind::Ssh => Signal::SIGKILL,
@@ -110,9 +111,11 @@ impl OpenSsh {
         };
         sys::child::leash_with(&mut line, &[], signal)?;
         let child = line.spawn()?;
+        let process = Process::of_child(child.id());
         let (log_side, log) = log.map_or((None, None), |(side, log)| (Some(side), Some(log)));
         Ok(Running {
             child,
+            process,
             input: Some(in_side),
             out: Pipe::new(out_side),
             err: Pipe::new(err_side),
@@ -135,6 +138,7 @@ fn out_side_of(side: pipe::Sender) -> io::Result<Stdio> {
 /// An `ssh` under way. Killed when dropped.
 pub(super) struct Running {
     child: Child,
+    process: Process,
     input: Option<pipe::Sender>,
     out: Pipe,
     err: Pipe,
@@ -297,7 +301,7 @@ impl Running {
 
     /// Ends `ssh`, which cannot send signals, and says how far it had got and what is known of the command then.
     pub(super) fn end(mut self) -> Seen {
-        let _ = self.child.kill();
+        self.process.signal(Signal::SIGKILL);
         let _ = self.child.wait();
         self.read_log();
         let mut thrown_away = 0;
@@ -335,7 +339,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            let _ = self.child.kill();
+            self.process.signal(Signal::SIGKILL);
             let _ = self.child.wait();
         }
     }

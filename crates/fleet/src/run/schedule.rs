@@ -35,7 +35,7 @@ pub(super) struct Schedule {
     last_start: Option<Instant>,
     /// Whose turn each task is, since one that panics does not say, and when it began.
     turns: HashMap<Id, (usize, Instant)>,
-    /// Hosts on which something else than a POSIX shell took the command.
+    /// Hosts on which something else than a POSIX shell took the command, or where /proc does not identify it.
     pub(super) unleashed: Vec<usize>,
 }
 
@@ -226,7 +226,7 @@ impl Schedule {
             return;
         }
         let ran = matches!(finished.ending, Ending::Exited(_) | Ending::Signalled { .. });
-        if finished.hold == Hold::None && ran {
+        if matches!(finished.hold, Hold::None | Hold::Unproved) && ran {
             self.unleashed.push(host);
         }
         let stage = if finished.ending.is_success() { Stage::Well } else { Stage::Failed };

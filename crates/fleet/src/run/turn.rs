@@ -210,7 +210,7 @@ impl Turn<'_> {
                 () = until(mark_due), if mark_due.is_some() => {
                     mark_due = None;
                     // Nothing took up the leash: what runs there may wait for the end of its input.
-                    if self.mark.as_ref().is_none_or(|mark| mark.hold() != Hold::Leashed) {
+                    if self.mark.as_ref().is_none_or(|mark| !mark.hold().is_marked()) {
                         self.gave_up = self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Unclear);
                         close(&mut self.held).await;
                     }
@@ -294,14 +294,14 @@ impl Turn<'_> {
     fn told(&self, ending: Ending) -> Ending {
         match (ending, &self.mark) {
             (Ending::Failed(mut failure), Some(mark))
-                if mark.hold() == Hold::Leashed && failure.remote == Remote::NeverStarted =>
+                if mark.hold().is_marked() && failure.remote == Remote::NeverStarted =>
             {
                 failure.remote = Remote::Unknown;
                 Ending::Failed(failure)
             }
             // Its watcher came late, found our end closed, and may have taken that for the end of the connection.
             (Ending::Signalled { .. } | Ending::Exited(TERMINATED), Some(mark))
-                if self.gave_up && mark.hold() == Hold::Leashed =>
+                if self.gave_up && matches!(mark.hold(), Hold::Leashed(_)) =>
             {
                 let limit = (self.order.connect_timeout * MARK_WAIT).as_secs_f32();
                 let detail = format!(

@@ -5,32 +5,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
+use nix::sys::signal::Signal;
+use sys::process::{self, Process};
 use tokio::process::{Child, Command};
 
 use super::awake::within;
-use super::processes::{RUN, STEP, Step};
+use super::processes::{RUN, STEP, Started, Step};
 
-/// Runs a command to its end, away from the terminal. Its own words are in the error.
+/// Runs a command of the mount to its end, in a session of its own. Its own words are in the error. Without the run that it
+/// belongs to, which a damaged list does not name, what it leaves behind cannot be found.
 pub(crate) async fn run(
     words: &[String],
-    run: &str,
-    step: Step,
+    started: Option<&Started>,
     variables: &[(String, String)],
     limit: Duration,
 ) -> Result<(), String> {
     let Some((program, arguments)) = words.split_first() else { return Err("no command".to_owned()) };
-    let mut command = Command::new(program);
+    let mut command = std::process::Command::new(program);
     command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
-    command.env(RUN, run).env(STEP, step.word());
+    command.env(RUN, started.map_or("", Started::run)).env(STEP, Step::Mount.word());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // Ctrl-C is for the job: a mount helper that stays in the background must not get it.
-    command.process_group(0);
-    let mut child = command.spawn().map_err(|error| format!("cannot run {program}: {error}"))?;
+    process::prepare(&mut command);
+    let spawned = Command::from(command).spawn();
+    let mut child = spawned.map_err(|error| format!("cannot run {program}: {error}"))?;
+    let process = of_child(&child);
+    if let Some(started) = started {
+        started.note(Step::Mount, &process);
+    }
     let said = Said::collect(child.stderr.take());
     let status = match within(limit, child.wait()).await {
         Ok(status) => status.map_err(|error| format!("cannot wait for {program}: {error}"))?,
         Err(_) => {
-            let _ = nix::sys::signal::kill(pid(&child), nix::sys::signal::Signal::SIGTERM);
+            process.signal(Signal::SIGTERM);
             return Err(format!("{program} did not end within {} s", limit.as_secs()));
         }
     };
@@ -41,10 +48,10 @@ pub(crate) async fn run(
     }
 }
 
-pub(crate) fn pid(child: &Child) -> nix::unistd::Pid {
-    // A process that was waited for has no number any more; 0 would be our own group.
-    let id = child.id().and_then(|id| i32::try_from(id).ok()).unwrap_or(i32::MAX);
-    nix::unistd::Pid::from_raw(id)
+/// A child that was just started.
+pub(crate) fn of_child(child: &Child) -> Process {
+    // One that was waited for has no number any more; 0 stands for none.
+    Process::of_child(child.id().unwrap_or(0))
 }
 
 /// The last of what a process says on standard error. A helper that it leaves behind may keep that open for ever.

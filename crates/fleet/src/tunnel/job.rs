@@ -7,11 +7,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use logic::tunnel::sequence::{JobEnd, Sequence};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use tokio::process::{Child, Command};
 
 use super::command;
-use super::processes::{RUN, STEP, Step};
+use super::processes::{RUN, STEP, Started, Step};
 use super::run::Say;
 use super::stop::{Stop, is_foreground};
 use super::supervise::Supervised;
@@ -21,7 +21,7 @@ pub(super) struct Job<'a> {
     /// Program and arguments.
     pub(super) words: &'a [OsString],
     /// The run that it belongs to, by which it is found if that is killed.
-    pub(super) run: &'a str,
+    pub(super) started: &'a Started,
     /// Its environment, beside ours.
     pub(super) variables: Vec<(String, String)>,
     pub(super) supervised: Option<&'a Supervised>,
@@ -36,7 +36,7 @@ impl Job<'_> {
         };
         let mut command = Command::new(program);
         command.args(arguments).envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command.env(RUN, self.run).env(STEP, Step::Job.word());
+        command.env(RUN, self.started.run()).env(STEP, Step::Job.word());
         match command.spawn() {
             Ok(child) => self.wait_for(child, stop, sequence).await,
             Err(error) => {
@@ -47,7 +47,8 @@ impl Job<'_> {
     }
 
     async fn wait_for(&self, mut child: Child, stop: &mut Stop, sequence: &mut Sequence) -> JobEnd {
-        let process = command::pid(&child);
+        let process = command::of_child(&child);
+        self.started.note(Step::Job, &process);
         let mut broken = None;
         loop {
             tokio::select! {
@@ -59,13 +60,13 @@ impl Job<'_> {
                     (self.say)(&format!("{why}; asking the job to end"));
                     sequence.handle_broken(why.clone());
                     broken = Some(why);
-                    let _ = kill(process, Signal::SIGTERM);
+                    process.signal(Signal::SIGTERM);
                 }
                 signal = stop.next() => {
                     (self.say)("waiting for the job to end; what is mounted stays until then");
                     // From the terminal it has gone to the job as well, which is in the same group.
                     if !(signal == Signal::SIGINT && is_foreground()) {
-                        let _ = kill(process, signal);
+                        process.signal(signal);
                     }
                 }
             }

@@ -12,15 +12,16 @@ use std::time::Duration;
 use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::fleet::openssh::Refusal;
 use logic::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
+use sys::process::Process;
 use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
 use super::awake::within;
-use super::command::{Said, pid};
+use super::command::{Said, of_child};
 use super::engine::{Boxed, Duplex, Engine, Incoming, Link, failure};
-use super::processes::{RUN, STEP, Step};
+use super::processes::{RUN, STEP, Started, Step};
 use super::relay::Listener;
 
 /// The `ssh` in `PATH`.
@@ -113,7 +114,8 @@ impl OpenSsh {
         let mut child = Command::from(command)
             .spawn()
             .map_err(|error| local(format!("cannot run {}: {error}", self.program.display())))?;
-        let process = pid(&child);
+        let process = of_child(&child);
+        Started::new(own, run).note(Step::Engine, &process);
         let said = Said::collect(child.stderr.take());
         let ended = watch::Sender::new(None);
         let (sender, host, limit) = (ended.clone(), tunnel.host.clone(), tunnel.connect_timeout);
@@ -136,7 +138,7 @@ impl OpenSsh {
 }
 
 struct OpenSshLink {
-    process: nix::unistd::Pid,
+    process: Process,
     /// Where ssh listens for each service.
     locals: HashMap<Endpoint, PathBuf>,
     /// Where we listen for each remote forward, until that is asked for.
@@ -159,7 +161,7 @@ impl OpenSshLink {
             }
         };
         within(limit, there).await.unwrap_or_else(|_| {
-            let _ = kill(self.process, Signal::SIGTERM);
+            self.process.signal(Signal::SIGTERM);
             let detail = format!("ssh to {host} was not logged in within {} s", limit.as_secs());
             Err(failure(Phase::Authenticate, Reason::TimedOut, detail, None))
         })
@@ -216,9 +218,9 @@ impl Link for OpenSshLink {
             if self.ended.borrow().is_some() {
                 return;
             }
-            let _ = kill(self.process, Signal::SIGTERM);
+            self.process.signal(Signal::SIGTERM);
             if tokio::time::timeout(Duration::from_secs(5), self.closed()).await.is_err() {
-                let _ = kill(self.process, Signal::SIGKILL);
+                self.process.signal(Signal::SIGKILL);
             }
         })
     }
@@ -227,7 +229,7 @@ impl Link for OpenSshLink {
 impl Drop for OpenSshLink {
     fn drop(&mut self) {
         if self.ended.borrow().is_none() {
-            let _ = kill(self.process, Signal::SIGTERM);
+            self.process.signal(Signal::SIGTERM);
         }
     }
 }

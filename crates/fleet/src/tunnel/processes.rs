@@ -1,13 +1,21 @@
-//! The processes that a run has started, found by what is in their environment: also after the run was killed, and without
-//! a number that may be somebody else's by now.
+//! The processes that a run has started, also after the run was killed: found by what is in their environment, and signalled
+//! only if the run has noted them, or they descend from what it has noted: by their parents, or by the session or the group that
+//! they were born into. An environment alone proves nothing: programs copy it.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::fcntl::OFlag;
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
+use sys::process::{self, Identity, Life, Process};
 
 use super::awake::within;
+use super::place::private_directory;
+use super::run::Say;
 
 /// The variable that names the run, and the one that names the step.
 pub(crate) const RUN: &str = "TUNNEL_RUN";
@@ -31,52 +39,331 @@ impl Step {
     }
 }
 
-/// The processes of one step of a run that are still there. Those that cleaned their environment are not found.
-pub(crate) fn of(run: &str, step: Step) -> Vec<Pid> {
-    let (run, step) = (format!("{RUN}={run}"), format!("{STEP}={}", step.word()));
-    let own = Pid::this();
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw);
-    ids.filter(|pid| *pid != own)
-        .filter(|pid| {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            let has = |wanted: &str| environment.split(|byte| *byte == 0).any(|it| it == wanted.as_bytes());
-            has(&run) && has(&step)
-        })
-        .collect()
+/// A run, as far as its processes are to be found.
+#[derive(Debug)]
+pub(crate) struct Started {
+    /// Its own directory, in which it notes them.
+    own: PathBuf,
+    run: String,
 }
 
-/// Asks them to end, and waits. Those that are left are returned.
-pub(crate) async fn end(run: &str, step: Step, limit: Duration) -> Vec<Pid> {
-    signal(&of(run, step), Signal::SIGTERM);
-    gone(run, step, limit).await
+/// What is left of a step.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// Proved to have been started by the run.
+    pub(crate) proved: Vec<Identity>,
+    /// They have the names of run and step in their environment, and nothing else shows where they come from. They are never
+    /// signalled.
+    pub(crate) unproved: Vec<i32>,
 }
 
-/// Ends them, whatever they do: only once nothing of theirs is mounted any more.
-pub(crate) async fn kill_left(run: &str, step: Step) -> Vec<Pid> {
-    if end(run, step, Duration::from_secs(3)).await.is_empty() {
-        return Vec::new();
+impl Started {
+    pub(crate) fn new(own: &Path, run: &str) -> Self {
+        Self { own: own.to_owned(), run: run.to_owned() }
     }
-    signal(&of(run, step), Signal::SIGKILL);
-    gone(run, step, Duration::from_secs(3)).await
-}
 
-async fn gone(run: &str, step: Step, limit: Duration) -> Vec<Pid> {
-    // If we are stopped, so are they, as a rule.
-    let waited = async {
-        while !of(run, step).is_empty() {
-            tokio::time::sleep(Duration::from_millis(25)).await;
+    /// What names the run in the environment of its processes.
+    pub(crate) fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// Notes a process that was just started, so that whoever comes after a crash can prove what it is. Where that cannot be
+    /// written, the process is left alone then, and named.
+    pub(crate) fn note(&self, step: Step, process: &Process) {
+        if let Some(identity) = process.identity()
+            && let Some(stat) = process::stat(identity.process)
+        {
+            let _ = self.write(step, identity, &stat);
         }
-    };
-    match within(limit, waited).await {
-        Ok(()) => Vec::new(),
-        Err(_) => of(run, step),
+    }
+
+    /// Runs what may leave a process behind that gives up its session and its parent, as the helpers of file systems do: it
+    /// becomes a child of this process, and is noted.
+    pub(crate) async fn noting_daemons<T>(&self, step: Step, doing: impl Future<Output = T>) -> T {
+        let adopting = nix::sys::prctl::set_child_subreaper(true);
+        let done = doing.await;
+        if adopting.is_ok() {
+            let own = std::process::id().cast_signed();
+            for (process, stat) in self.all(step).filter(|(_, stat)| stat.parent == own) {
+                let _ = self.write(step, Identity { process, start: stat.start }, &stat);
+            }
+            let _ = nix::sys::prctl::set_child_subreaper(false);
+        }
+        done
+    }
+
+    /// What is left of a step. Processes that cleaned their environment are not found.
+    pub(crate) fn left(&self, step: Step) -> Left {
+        self.left_beside(step, &[])
+    }
+
+    /// The same, where these are proved already.
+    fn left_beside(&self, step: Step, proved: &[Identity]) -> Left {
+        let noted: Vec<_> = self.read().into_iter().filter(|noted| noted.step == step.word()).collect();
+        let is_known = |one: Identity| proved.contains(&one) || noted.iter().any(|it| it.identity == one);
+        let mut left = Left::default();
+        for (process, stat) in self.all(step) {
+            let identity = Identity { process, start: stat.start };
+            if noted.iter().any(|noted| noted.bore(&stat)) || parents(identity).any(is_known) {
+                left.proved.push(identity);
+            } else {
+                left.unproved.push(process);
+            }
+        }
+        left
+    }
+
+    /// Asks those that are proved to end, and waits. What is left is returned.
+    pub(crate) async fn end(&self, step: Step, limit: Duration) -> Left {
+        let proved = self.signal(step, Signal::SIGTERM);
+        self.gone(step, &proved, limit).await
+    }
+
+    /// Ends those that are proved, whatever they do: only once nothing of theirs is mounted any more.
+    pub(crate) async fn kill_left(&self, step: Step) -> Left {
+        let left = self.end(step, Duration::from_secs(3)).await;
+        if left.proved.is_empty() {
+            return left;
+        }
+        for identity in &left.proved {
+            send(*identity, Signal::SIGKILL);
+        }
+        self.gone(step, &left.proved, Duration::from_secs(3)).await
+    }
+
+    /// Waits until none is left of those that are proved. One whose parent has ended meanwhile stays proved.
+    async fn gone(&self, step: Step, proved: &[Identity], limit: Duration) -> Left {
+        // If we are stopped, so are they, as a rule.
+        let waited = async {
+            loop {
+                let left = self.left_beside(step, proved);
+                if left.proved.is_empty() {
+                    return left;
+                }
+                tokio::time::sleep(Duration::from_millis(25)).await;
+            }
+        };
+        match within(limit, waited).await {
+            Ok(left) => left,
+            Err(_) => self.left_beside(step, proved),
+        }
+    }
+
+    fn signal(&self, step: Step, signal: Signal) -> Vec<Identity> {
+        let proved = self.left(step).proved;
+        for identity in &proved {
+            send(*identity, signal);
+        }
+        proved
+    }
+
+    /// All with the names of run and step in their environment, but this one.
+    fn all(&self, step: Step) -> impl Iterator<Item = (i32, process::Stat)> {
+        let own = std::process::id().cast_signed();
+        process::all().filter(move |process| *process != own).filter_map(move |process| {
+            let is_it = process::has_variable(process, RUN, &self.run)
+                && process::has_variable(process, STEP, step.word());
+            let stat = process::stat(process).filter(|stat| stat.life == Life::Runs && is_it)?;
+            Some((process, stat))
+        })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.own.join("processes")
+    }
+
+    fn write(&self, step: Step, identity: Identity, stat: &process::Stat) -> io::Result<()> {
+        private_directory(&self.own).map_err(io::Error::other)?;
+        let mut options = OpenOptions::new();
+        let options = options.append(true).create(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+        let Identity { process, start } = identity;
+        let line = format!("{} {process} {start} {} {}\n", step.word(), stat.group, stat.session);
+        options.open(self.path())?.write_all(line.as_bytes())
+    }
+
+    /// What was noted; nothing where that is not a file of this user's.
+    fn read(&self) -> Vec<Noted> {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let open = OpenOptions::new().read(true).custom_flags(flags.bits()).open(self.path());
+        let mut text = String::new();
+        let Ok(file) = open else { return Vec::new() };
+        let is_ours = |about: fs::Metadata| {
+            about.is_file() && about.uid() == geteuid().as_raw() && about.mode() & 0o022 == 0
+        };
+        if !file.metadata().is_ok_and(is_ours) || file.take(LONGEST).read_to_string(&mut text).is_err() {
+            return Vec::new();
+        }
+        text.lines().filter_map(Noted::parse).collect()
     }
 }
 
-fn signal(processes: &[Pid], signal: Signal) {
-    for process in processes {
-        // It may have ended since it was found.
-        let _ = kill(*process, signal);
+/// A process as it was when it was noted.
+#[derive(Debug, PartialEq, Eq)]
+struct Noted {
+    step: String,
+    identity: Identity,
+    group: i32,
+    session: i32,
+}
+
+impl Noted {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let step = words.next()?.to_owned();
+        let (process, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let (group, session) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let identity = Identity { process, start };
+        (words.next().is_none() && process > 1).then_some(Self { step, identity, group, session })
+    }
+
+    /// Whether a process that has the run in its environment is where only its descendants, or those of the run, can be. A
+    /// command that began with a session of its own shares that with its descendants alone (setsid(2)). A job stays in the
+    /// group of the run, which its shell made for both, and into which others are not born later.
+    fn bore(&self, stat: &process::Stat) -> bool {
+        let leads = self.session == self.identity.process;
+        let shares_group = stat.group == self.group && stat.start >= self.identity.start;
+        stat.session == self.session && (leads || shares_group)
+    }
+}
+
+/// Signals a process that is proved. It may have ended since it was found.
+fn send(identity: Identity, signal: Signal) {
+    if let Some(process) = Process::find(identity) {
+        process.signal(signal);
+    }
+}
+
+/// A process, its parent, and so on.
+fn parents(of: Identity) -> impl Iterator<Item = Identity> {
+    let parent = |child: &Identity| {
+        let process = process::stat(child.process).filter(|stat| stat.start == child.start)?.parent;
+        let start = process::stat(process)?.start;
+        Some(Identity { process, start })
+    };
+    std::iter::successors(Some(of), parent).take(MOST_PARENTS)
+}
+
+impl Left {
+    /// Names those that are left alone because nothing proves that the run has started them.
+    pub(crate) fn tell(&self, step: Step, say: &Say) {
+        for process in &self.unproved {
+            say(&format!(
+                "{} has the environment of this tunnel's {}, but nothing proves that this tunnel started it: it is not \
+                 signalled, and goes on",
+                named(*process),
+                step.word()
+            ));
+        }
+    }
+}
+
+/// How a process is called, for people.
+pub(crate) fn named(process: i32) -> String {
+    let name = fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
+    match name.trim_end() {
+        "" => format!("process {process}"),
+        name => format!("process {process} ({})", logic::harmless::escaped(name, 16)),
+    }
+}
+
+/// Bytes that are read of what was noted: a run starts a process for each connection and mount.
+const LONGEST: u64 = 1 << 20;
+const MOST_PARENTS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    fn command(run: &str, step: Step) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.env(RUN, run).env(STEP, step.word());
+        command
+    }
+
+    fn number(child: &Child) -> i32 {
+        child.id().cast_signed()
+    }
+
+    #[tokio::test]
+    async fn process_with_a_copied_environment_is_named_and_never_signalled() {
+        let own = tempfile::tempdir().unwrap();
+        let started = Started::new(&own.path().join("own"), "copied1");
+        let mut bystander = command("copied1", Step::Mount).args(["-c", "exec sleep 600"]).spawn().unwrap();
+        let mut run = command("copied1", Step::Mount);
+        run.args(["-c", "sleep 600 & exec sleep 600"]);
+        let (mut ours, session) = process::spawn(&mut run).unwrap();
+        started.note(Step::Mount, session.leader());
+        let left = started.kill_left(Step::Mount).await;
+        assert_eq!(left.unproved, [number(&bystander)]);
+        assert!(left.proved.is_empty(), "{left:?}");
+        ours.wait().unwrap();
+        assert_eq!(bystander.try_wait().unwrap(), None, "it was signalled");
+        bystander.kill().unwrap();
+        bystander.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn daemon_that_left_its_session_and_its_parent_is_still_proved() {
+        let own = tempfile::tempdir().unwrap();
+        let started = Started::new(&own.path().join("own"), "daemon1");
+        let mut run = command("daemon1", Step::Mount);
+        run.args(["-c", "setsid sleep 600 & while [ \"$(cat /proc/$!/comm)\" != sleep ]; do :; done"]);
+        let ended = started.noting_daemons(Step::Mount, async {
+            let (mut child, session) = process::spawn(&mut run).unwrap();
+            started.note(Step::Mount, session.leader());
+            child.wait().unwrap()
+        });
+        assert!(ended.await.success());
+        let left = started.left(Step::Mount);
+        let ([daemon], []) = (left.proved.as_slice(), left.unproved.as_slice()) else { panic!("{left:?}") };
+        assert_ne!(process::stat(daemon.process).unwrap().session, daemon.process - 1);
+        // The same for the process that comes after a crash, which has only what was noted.
+        let left = Started::new(&own.path().join("own"), "daemon1").kill_left(Step::Mount).await;
+        assert!(left.proved.is_empty() && left.unproved.is_empty(), "{left:?}");
+        nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(daemon.process), None).unwrap();
+    }
+
+    #[tokio::test]
+    async fn child_of_a_job_that_has_ended_is_proved_by_its_group_and_others_are_not() {
+        let own = tempfile::tempdir().unwrap();
+        let started = Started::new(&own.path().join("own"), "job1");
+        // A shell that stands for the run, with a group of its own: the job starts a process, and ends before it.
+        let mut run = command("job1", Step::Job);
+        run.args(["-c", "sleep 600 & echo $!"]).process_group(0).stdout(Stdio::piped());
+        let mut job = run.spawn().unwrap();
+        started.note(Step::Job, &Process::of_child(job.id()));
+        let mut number = String::new();
+        BufReader::new(job.stdout.take().unwrap()).read_line(&mut number).unwrap();
+        job.wait().unwrap();
+        let mut other = command("job1", Step::Job).args(["-c", "exec sleep 600"]).process_group(0).spawn().unwrap();
+        let left = started.left(Step::Job);
+        assert_eq!(left.proved.iter().map(|one| one.process).collect::<Vec<_>>(), [number.trim().parse::<i32>().unwrap()]);
+        let left = started.end(Step::Job, Duration::from_secs(60)).await;
+        assert_eq!((left.proved.as_slice(), left.unproved.as_slice()), ([].as_slice(), [super::tests::number(&other)].as_slice()));
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
+    fn notes_that_are_no_file_of_this_user_prove_nothing() {
+        let own = tempfile::tempdir().unwrap();
+        let started = Started::new(own.path(), "noted1");
+        let real = own.path().join("real");
+        fs::write(&real, "mount 77 1234 77 77\n").unwrap();
+        std::os::unix::fs::symlink(&real, started.path()).unwrap();
+        assert!(started.read().is_empty());
+        fs::remove_file(started.path()).unwrap();
+        nix::unistd::mkfifo(&started.path(), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert!(started.read().is_empty());
+        fs::remove_file(started.path()).unwrap();
+        let odd = "mount 1 5 1 1\nmount 0 0 0 0\nmount -1 1 1 1\nx\njob 78 2 3\njob 78 2 3 4 5\n\n";
+        fs::write(started.path(), format!("mount 77 1234 77 77\n{odd}")).unwrap();
+        let identity = Identity { process: 77, start: 1234 };
+        assert_eq!(started.read(), [Noted { step: "mount".to_owned(), identity, group: 77, session: 77 }]);
     }
 }

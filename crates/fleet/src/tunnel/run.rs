@@ -19,11 +19,11 @@ use super::job::{Job, given_up};
 use super::journal::Journal;
 use super::lock::Lock;
 use super::place::{PlaceError, Places, boot, new_run};
-use super::processes::{self, Step};
+use super::processes::{Started, Step};
 use super::status::Board;
 use super::stop::Stop;
 use super::supervise::{Owner, Supervised, Unbound};
-use super::unwind::{UnwindError, unwind_locked};
+use super::unwind::{UnwindError, is_left, unwind_locked};
 use super::{command, ending, left, mount};
 
 /// Told what happens, a line at a time, without the name of the tunnel.
@@ -128,7 +128,10 @@ impl Run {
         if kept {
             ending::keep(&running.set.places, &name, &Ending::of(&verdict, ending::now()));
         }
-        let _ = std::fs::remove_dir_all(&running.own);
+        // What is left to be undone is found by what is noted there.
+        if !is_left(&running.set.places, &name) {
+            let _ = std::fs::remove_dir_all(&running.own);
+        }
         drop(running);
         let control_ended: Lock = lock;
         control.finish().await;
@@ -173,7 +176,7 @@ impl Running {
                 (Act::VerifyUnmounted, Ok(())) => {
                     self.board.mounted(None);
                     self.noted(&undo::undone(Kind::Mount));
-                    processes::kill_left(&self.run, Step::Mount).await;
+                    self.kill_left(Step::Mount).await;
                 }
                 (Act::Disconnect, _) => self.noted(&undo::undone(Kind::Forwards)),
                 _ => {}
@@ -238,8 +241,10 @@ impl Running {
                 let (mount, values) = (self.mount()?.clone(), self.values());
                 let words: Vec<_> = mount.mount.iter().map(|word| word.fill(&values)).collect();
                 (self.set.say)(&format!("mount: {}", words.join(" ")));
-                let outcome =
-                    command::run(&words, &self.run, Step::Mount, &self.variables(), mount.timeout).await;
+                let started = self.started();
+                let variables = self.variables();
+                let mounting = command::run(&words, Some(&started), &variables, mount.timeout);
+                let outcome = started.noting_daemons(Step::Mount, mounting).await;
                 self.stopped(sequence);
                 outcome
             }
@@ -283,7 +288,7 @@ impl Running {
                 };
                 let words: Vec<_> = words.iter().map(|word| word.fill(&values)).collect();
                 (self.set.say)(&format!("{act}: {}", words.join(" ")));
-                command::run(&words, &self.run, Step::Mount, &self.variables(), mount.timeout).await
+                command::run(&words, Some(&self.started()), &self.variables(), mount.timeout).await
             }
             Act::VerifyUnmounted => mount::still(&self.mount()?.point),
             Act::Wait(wait) => {
@@ -298,10 +303,19 @@ impl Running {
                         (self.set.say)("down");
                     }
                 }
-                processes::kill_left(&self.run, Step::Engine).await;
+                self.kill_left(Step::Engine).await;
                 Ok(())
             }
         }
+    }
+
+    fn started(&self) -> Started {
+        Started::new(&self.own, &self.run)
+    }
+
+    /// Ends what a step has left, and names what cannot be proved to be of it.
+    async fn kill_left(&self, step: Step) {
+        self.started().kill_left(step).await.tell(step, &self.set.say);
     }
 
     async fn connect(&mut self, sequence: &mut Sequence) -> Result<(), String> {
@@ -414,9 +428,9 @@ impl Running {
                     None => word.clone(),
                 });
                 let words: &Vec<OsString> = &words.collect();
-                let (run, variables) = (&self.run, self.variables());
+                let (started, variables) = (&self.started(), self.variables());
                 let supervised = self.supervised.as_ref();
-                let job = Job { words, run, variables, supervised, say: &self.set.say };
+                let job = Job { words, started, variables, supervised, say: &self.set.say };
                 let end = job.to_its_end(&mut self.stop, sequence).await;
                 self.stopped(sequence);
                 end

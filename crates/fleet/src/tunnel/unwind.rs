@@ -14,7 +14,7 @@ use logic::tunnel::undo::{self, Entry, Kind, Record};
 use super::ending;
 use super::journal::{self, FoundError, Journal, Odd};
 use super::place::{PlaceError, Places, boot};
-use super::processes::{self, Step};
+use super::processes::{Started, Step, named};
 use super::run::Say;
 use super::{command, left, mount};
 
@@ -116,6 +116,7 @@ pub(crate) async fn unwind_locked(
     // The sockets of that run are where it had its own directory.
     let there =
         Places { runtime: record.runtime.clone().unwrap_or(places.runtime.clone()), ..places.clone() };
+    let started = record.run.as_ref().map(|run| Started::new(&there.own(run), run));
     let mut left = record.left_on(&boot());
     let mut done = Vec::new();
     let mut problems = Vec::new();
@@ -136,12 +137,11 @@ pub(crate) async fn unwind_locked(
     for entry in left {
         let named = entry.to_string();
         let (kind, undone) = match &entry {
-            Entry::Job => (Kind::Job, end_job(&record, say).await),
-            Entry::Mount { .. } => (Kind::Mount, unmount(&record, &entry, say).await),
+            Entry::Job => (Kind::Job, end_job(started.as_ref(), say).await),
+            Entry::Mount { .. } => (Kind::Mount, unmount(&record, started.as_ref(), &entry, say).await),
             Entry::Forwards { sockets } => {
-                if let Some(run) = &record.run {
-                    processes::kill_left(run, Step::Engine).await;
-                    let _ = std::fs::remove_dir_all(there.own(run));
+                if let Some(started) = &started {
+                    started.kill_left(Step::Engine).await.tell(Step::Engine, say);
                 }
                 for socket in sockets {
                     // A live one has been taken over by somebody.
@@ -170,6 +170,10 @@ pub(crate) async fn unwind_locked(
         }
         return Err(UnwindError::Left(problems));
     }
+    // What a step that could not be undone has noted there is needed until it is.
+    if let Some(run) = &record.run {
+        let _ = std::fs::remove_dir_all(there.own(run));
+    }
     if record.damaged.is_empty() {
         journal.finish().map_err(list)?;
     } else {
@@ -193,18 +197,31 @@ fn of_configuration(tunnel: &Tunnel) -> Vec<Entry> {
 }
 
 /// The job of the killed run may still be at work, and write to what is mounted. What became of it.
-async fn end_job(record: &Record, say: &Say) -> Result<String, String> {
-    let Some(run) = &record.run else { return Ok("cannot be found".to_owned()) };
-    if processes::of(run, Step::Job).is_empty() {
-        return Ok("had ended".to_owned());
+async fn end_job(started: Option<&Started>, say: &Say) -> Result<String, String> {
+    let Some(started) = started else { return Ok("cannot be found".to_owned()) };
+    let mut left = started.left(Step::Job);
+    let worked = !left.proved.is_empty();
+    if worked {
+        say("the job of the earlier run is still running: asking it to end");
+        left = started.end(Step::Job, Duration::from_secs(30)).await;
     }
-    say("the job of the earlier run still works: it is asked to end");
-    let left = processes::end(run, Step::Job, Duration::from_secs(30)).await;
-    if left.is_empty() {
-        return Ok("was at work, and has ended".to_owned());
+    let listed = |processes: &mut dyn Iterator<Item = i32>| {
+        processes.map(named).collect::<Vec<_>>().join(", ")
+    };
+    match (left.proved.as_slice(), left.unproved.as_slice()) {
+        ([], []) if worked => Ok("was at work, and has ended".to_owned()),
+        ([], []) => Ok("had ended".to_owned()),
+        // It may be a part of the job that writes to what is mounted, or a program that was only started from there.
+        ([], unproved) => Err(format!(
+            "the job of the earlier run may not have ended: {} has its environment, but nothing proves that the job started it, \
+             so it was not signalled; end it, and unwind again",
+            listed(&mut unproved.iter().copied())
+        )),
+        (proved, _) => Err(format!(
+            "the job of the earlier run does not end: {}",
+            listed(&mut proved.iter().map(|one| one.process))
+        )),
     }
-    let left: Vec<_> = left.iter().map(ToString::to_string).collect();
-    Err(format!("the job of the earlier run does not end: process {}", left.join(", ")))
 }
 
 /// Whether both are the same thing mounted, as far as can be told: the kernel's numbers are used again.
@@ -213,12 +230,16 @@ fn is_same(one: &MountEntry, other: &MountEntry) -> bool {
 }
 
 /// What became of the mount.
-async fn unmount(record: &Record, entry: &Entry, say: &Say) -> Result<String, String> {
+async fn unmount(
+    record: &Record,
+    started: Option<&Started>,
+    entry: &Entry,
+    say: &Say,
+) -> Result<String, String> {
     let Entry::Mount { point, unmount, lazy } = entry else { return Err(format!("{entry} is no mount")) };
-    let run = record.run.as_deref().unwrap_or_default();
-    if mount::mounted(point)?.is_none() && !run.is_empty() {
+    if let (None, Some(started)) = (mount::mounted(point)?, started) {
         // A mount command that was still at work could mount in a moment.
-        processes::end(run, Step::Mount, Duration::from_secs(10)).await;
+        started.end(Step::Mount, Duration::from_secs(10)).await;
     }
     let all = mount::all_mounted(point)?;
     if let (Some(now), Some(then)) = (all.last(), &record.mounted)
@@ -248,7 +269,7 @@ async fn unmount(record: &Record, entry: &Entry, say: &Say) -> Result<String, St
             Act::Unmount(manner) => {
                 let words = if manner == Manner::Lazy { lazy } else { unmount };
                 say(&format!("{act}: {}", words.join(" ")));
-                command::run(words, run, Step::Mount, &[], limit).await
+                command::run(words, started, &[], limit).await
             }
             Act::Wait(wait) => {
                 tokio::time::sleep(wait).await;
@@ -258,8 +279,8 @@ async fn unmount(record: &Record, entry: &Entry, say: &Say) -> Result<String, St
         };
         sequence.handle_done(outcome);
     }
-    if !run.is_empty() {
-        processes::kill_left(run, Step::Mount).await;
+    if let Some(started) = started {
+        started.kill_left(Step::Mount).await.tell(Step::Mount, say);
     }
     match sequence.verdict().problems.first() {
         None if all.is_empty() => Ok("was gone".to_owned()),

@@ -4,10 +4,18 @@
 //! small watcher beside the command: it waits for the end of the connection and then ends the command's process group.
 //! The command takes the place of the shell that started the watcher (`exec`), so its exit status, its signals, its
 //! process group and its place below the server are what they are without a leash; it is run by the user's login shell as
-//! the server would do it. A mark on standard output, which [`Mark`] takes out again, says that the leash holds.
+//! the server would do it. Its environment has one variable more, `PENSTOCK_LEASH`, with a nonce.
 //!
-//! Needs a POSIX `sh` on the far side (dash, bash, busybox). Where something else takes the command (a forced command,
-//! an appliance), no mark comes.
+//! A mark on standard output, which [`Mark`] takes out again, says that the leash holds, and what identifies the command:
+//! process number, start time, process group and session. A signal goes only to processes that are proved to belong to
+//! it, by these four and the nonce, at the moment of the signal (`leash/proof.sh`); so does the one that [`signal`] sends
+//! from a second channel of the connection. Where the proof is missing, nothing is signalled.
+//!
+//! Needs a POSIX `sh` and `/proc` on the far side. Where something else takes the command (a forced command, an appliance),
+//! no mark comes; without `/proc` the mark comes without an identity, and nothing there can be ended by us.
+
+/// The variable in the environment of a command that holds its nonce.
+pub const VARIABLE: &str = "PENSTOCK_LEASH";
 
 /// How the watcher learns that we are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,23 +29,91 @@ pub enum Input {
 /// The command line to send for `command`. `nonce` is letters and digits.
 #[must_use]
 pub fn wrap(command: &str, input: Input, nonce: &str) -> String {
-    let (watcher, take) = match input {
+    let (take, redirect, after) = match input {
         // `&` gives a process /dev/null as input unless it is redirected: hence the detour over 3.
-        Input::None => (watcher(WAIT_FOR_END), (WITHOUT_INPUT, "<&3 3<&-", "3<&-")),
-        Input::Sent => (watcher(""), (":", "</dev/null", "3<&-")),
+        Input::None => (WITHOUT_INPUT, "<&3 3<&-", "3<&-"),
+        Input::Sent => (":", "</dev/null", "3<&-"),
     };
-    let (before, redirect, after) = take;
-    // The parentheses give the watcher away, so that the command has no child that it did not start.
+    // What identifies the command is looked for in a subshell, and kept in positional parameters: no variable of the
+    // command's environment changes. The second pair of parentheses gives the watcher away, so that the command has no
+    // child that it did not start.
     // A second login shell must not read its start files a second time: bash does if it thinks that it is the first.
     let script = format!(
-        "{before}; (s=; kill -0 $PPID 2>/dev/null && s=1; \
-         sh -c {watcher} penstock-leash $$ $PPID \"$s\" {redirect} >/dev/null 2>&1 &); exec {after}; \
-         echo {mark}; case ${{SHELL:=/bin/sh}} in *bash) SHLVL=1; export SHLVL;; esac; exec \"$SHELL\" -c \"$1\"",
-        watcher = quote(&watcher),
+        "{take}; set -- \"$1\" \"$2\" \"$3\" $(exec 2>/dev/null; eval \"$2\"; introduce); \
+         {VARIABLE}={nonce}; export {VARIABLE}; \
+         [ $# -gt 3 ] && (sh -c \"$2$3\" {NAME} ${VARIABLE} $4 $5 $6 $7 $8 $9 {redirect} >/dev/null 2>&1 &); \
+         exec {after}; echo {mark} $4 $5 $6 $7; \
+         case ${{SHELL:=/bin/sh}} in *bash) SHLVL=1; export SHLVL;; esac; exec \"$SHELL\" -c \"$1\"",
         mark = mark(nonce),
     );
-    format!("exec sh -c {} sh {}", quote(&script), quote(command))
+    let watcher = quote(&watcher(input));
+    format!("exec sh -c {} sh {} {} {watcher}", quote(&script), quote(command), quote(&proof()))
 }
+
+/// What identifies a command on its host until the next boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// Its process number.
+    pub process: u32,
+    /// When it was started, in ticks after the boot (field 22 of `/proc/PID/stat`, proc_pid_stat(5)).
+    pub start: u64,
+    /// Its process group; 0 if that has no number where the command runs, as in a container.
+    pub group: u32,
+    /// Its session; 0 likewise.
+    pub session: u32,
+}
+
+impl Started {
+    /// Reads the four numbers of a mark. A server may say anything: numbers that no command can have are none.
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let (process, start, group, session) = (number()?, number()?, number()?, number()?);
+        let id = |number: u64| u32::try_from(number).ok().filter(|id| *id <= i32::MAX.cast_unsigned());
+        let started = Self { process: id(process)?, start, group: id(group)?, session: id(session)? };
+        (words.next().is_none() && started.process > 1 && start > 0).then_some(started)
+    }
+}
+
+/// A signal that ends a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deadly {
+    /// It may clean up.
+    Term,
+    /// It may not.
+    Kill,
+}
+
+impl Deadly {
+    /// As the SSH protocol and kill(1) call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Term => "TERM",
+            Self::Kill => "KILL",
+        }
+    }
+}
+
+/// The command line that signals what is proved to belong to a command, for a second channel of its connection. It ends
+/// with a status other than 0 if nothing was proved, and nothing signalled.
+#[must_use]
+pub fn signal(started: &Started, nonce: &str, signal: Deadly) -> String {
+    let Started { process, start, group, session } = started;
+    let set = format!("P={process} T={start} G={group} S={session} N={nonce} L= R=");
+    let script = format!("exec 2>/dev/null; {}{set}; end {}", proof(), signal.name());
+    format!("exec sh -c {}", quote(&script))
+}
+
+/// `leash/proof.sh` on one line, without its comments, ending in a blank: functions of the shell that prove which processes
+/// belong to a command, and signal those.
+#[must_use]
+pub fn proof() -> String {
+    let lines = PROOF.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.flat_map(|line| [line, " "]).collect()
+}
+
+const PROOF: &str = include_str!("leash/proof.sh");
 
 /// A command that came on a leash, as a host of the lab sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,10 +131,16 @@ pub struct Leashed {
 pub fn unwrap(line: &str) -> Option<Leashed> {
     let (script, rest) = unquote(line.strip_prefix("exec sh -c ")?)?;
     let (command, rest) = unquote(rest.strip_prefix(" sh ")?)?;
-    let (mark, _) = script.split_once("echo penstock-leash-")?.1.split_once(';')?;
+    let (proof, rest) = unquote(rest.strip_prefix(' ')?)?;
+    let (_, rest) = unquote(rest.strip_prefix(' ')?)?;
+    let (nonce, _) = script.split_once("echo penstock-leash-")?.1.split_once(' ')?;
     let input = if script.starts_with(WITHOUT_INPUT) { Input::None } else { Input::Sent };
-    rest.is_empty().then(|| Leashed { command, mark: format!("penstock-leash-{mark}\n"), input })
+    let mark = format!("{} {IN_PROCESS} 1 {IN_PROCESS} {IN_PROCESS}\n", mark(nonce));
+    (rest.is_empty() && proof == self::proof()).then_some(Leashed { command, mark, input })
 }
+
+/// A process number that Linux gives to no process (PID_MAX_LIMIT is 4,194,304): for a host that runs commands without one.
+const IN_PROCESS: u32 = 4_194_305;
 
 /// Undoes [`quote`] at the start of `text`, and gives the rest.
 fn unquote(text: &str) -> Option<(String, &str)> {
@@ -81,25 +163,35 @@ fn unquote(text: &str) -> Option<(String, &str)> {
 /// server refuses to send signals (OpenSSH does for root and for forced commands), and the end of the command is seen.
 pub const END: &[u8] = b"end\n";
 
-/// Waits (or does not), looks until the server's process is gone, then ends the group: TERM, and KILL after 3 s.
-/// `$1` is the command, which leads its process group; `$2` is the server's process. `$3` says that it was seen to live: it belongs
-/// to the same user under OpenSSH; where it does not, an end of input is all there is to go by. That is looked at before the
-/// command begins: a watcher that comes late, on a busy host, would take a server that has gone meanwhile for another user's.
-fn watcher(wait: &str) -> String {
+/// Waits (or does not), looks until the server's process is gone, then ends what belongs to the command: TERM, and KILL after 3 s.
+/// Its arguments: the nonce, what identifies the command, and number and start time of the server's process if that belongs to
+/// the same user, as it does under OpenSSH. Where it does not, an end of input is all there is to go by. The server's process is looked
+/// at before the command begins: a watcher that comes late, on a busy host, would take a server that has gone meanwhile for
+/// another user's.
+fn watcher(input: Input) -> String {
+    let (wait, fallback) = match input {
+        Input::None => (WAIT_FOR_END, ""),
+        Input::Sent => ("", "[ \"$since\" ] || exit; "),
+    };
     format!(
-        "trap \"\" HUP INT QUIT TERM; s=$3; {wait}\
-         while kill -0 $1; do \
-         if [ \"$s\" ] && kill -0 $2; then sleep 1; else {fallback}kill -TERM -$1 || kill -TERM $1; sleep 3; \
-         kill -KILL -$1 || kill -KILL $1; exit; fi; done",
-        fallback = if wait.is_empty() { "[ \"$s\" ] || exit; " } else { "" },
+        "trap \"\" HUP INT QUIT TERM; N=$1 P=$2 T=$3 G=$4 S=$5 server=$6 since=$7 open= L=1 R=; {wait}\
+         while is_alive; do \
+         if [ \"$since\" ] && serves $server $since; then sleep 1; \
+         else {fallback}end TERM; sleep 3; end KILL; exit; fi; done"
     )
 }
 
+/// The name of the watcher, as `ps` shows it, and what the mark begins with.
+const NAME: &str = "penstock-leash";
+
 /// The input is closed before anything else: the server may share it with the command's output, and waits for its end.
 ///
-/// A line that comes is [`END`]: then it does not matter whether the server lives.
-const WAIT_FOR_END: &str =
-    "read -r x; exec <&-; kill -0 $1 || exit; [ \"$x$s\" ] || sleep 1; [ \"$x\" ] && s=; ";
+/// A line that comes is [`END`]: then it does not matter whether the server lives. Nor does it after an input that was open for
+/// two seconds (200 ticks): that came from a client, and ended with it, though many servers live on. One that ends at once may be
+/// all that the server gives to any command.
+const WAIT_FOR_END: &str = "read -r x; exec <&-; is_alive || exit; \
+     now=$(look self && echo $start); [ $((now - T)) -gt 200 ] && open=1; \
+     if [ \"$x\" ]; then since=; elif [ \"$open\" ] || [ -z \"$since\" ]; then since=; sleep 1; fi; ";
 
 /// The input is the watcher's.
 const WITHOUT_INPUT: &str = "exec 3<&0 </dev/null";
@@ -111,7 +203,7 @@ pub fn quote(text: &str) -> String {
 }
 
 fn mark(nonce: &str) -> String {
-    format!("penstock-leash-{nonce}")
+    format!("{NAME}-{nonce}")
 }
 
 /// Whether the leash holds.
@@ -120,15 +212,26 @@ pub enum Hold {
     /// Nothing has been seen yet.
     Unclear,
     /// The mark came: the command is started, on a leash.
-    Leashed,
+    Leashed(Started),
+    /// The mark came without an identity: the command is started, and nothing there can be proved to belong to it.
+    Unproved,
     /// Something else took the command.
     None,
+}
+
+impl Hold {
+    /// Whether the mark came.
+    #[must_use]
+    pub fn is_marked(self) -> bool {
+        matches!(self, Self::Leashed(_) | Self::Unproved)
+    }
 }
 
 /// Takes the mark out of a command's standard output.
 #[derive(Debug)]
 pub struct Mark {
-    line: Vec<u8>,
+    /// Its beginning. What identifies the command follows, then a line end.
+    word: Vec<u8>,
     /// The start of what may be the mark.
     held: Vec<u8>,
     seen: usize,
@@ -139,8 +242,7 @@ impl Mark {
     /// Looks for the mark of `nonce`.
     #[must_use]
     pub fn new(nonce: &str) -> Self {
-        let line = format!("{}\n", mark(nonce)).into_bytes();
-        Self { line, held: Vec::new(), seen: 0, hold: Hold::Unclear }
+        Self { word: mark(nonce).into_bytes(), held: Vec::new(), seen: 0, hold: Hold::Unclear }
     }
 
     /// Whether the leash holds, as far as is known.
@@ -157,18 +259,31 @@ impl Mark {
         }
         self.seen += bytes.len();
         self.held.extend_from_slice(bytes);
-        if let Some(at) = memchr::memmem::find(&self.held, &self.line) {
-            self.hold = Hold::Leashed;
-            let mut out = std::mem::take(&mut self.held);
-            out.drain(at..at + self.line.len());
-            return out;
+        let mut after = 0;
+        while let Some(at) = memchr::memmem::find(&self.held[after..], &self.word).map(|at| at + after) {
+            after = at + self.word.len();
+            let rest = &self.held[after..];
+            match rest.iter().take(LONGEST_IDENTITY).position(|byte| *byte == b'\n') {
+                Some(end) => {
+                    let Some(hold) = held_by(&rest[..end]) else { continue };
+                    self.hold = hold;
+                    let mut out = std::mem::take(&mut self.held);
+                    out.drain(at..=after + end);
+                    return out;
+                }
+                None if rest.len() < LONGEST_IDENTITY && self.seen <= LOOKED_AT => {
+                    let held = self.held.split_off(at);
+                    return std::mem::replace(&mut self.held, held);
+                }
+                None => {}
+            }
         }
         if self.seen > LOOKED_AT {
             return self.give_up();
         }
-        let keep = (0..self.held.len().min(self.line.len()) + 1)
+        let keep = (0..=(self.held.len() - after).min(self.word.len()))
             .rev()
-            .find(|&length| self.held.ends_with(&self.line[..length]))
+            .find(|&length| self.held.ends_with(&self.word[..length]))
             .unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
         std::mem::replace(&mut self.held, rest)
@@ -183,60 +298,19 @@ impl Mark {
     }
 }
 
+/// What the rest of a mark's line says; `None` if the line is no mark.
+fn held_by(rest: &[u8]) -> Option<Hold> {
+    let text = std::str::from_utf8(rest).ok()?;
+    if text.is_empty() {
+        return Some(Hold::Unproved);
+    }
+    Some(Started::parse(text.strip_prefix(' ')?).map_or(Hold::Unproved, Hold::Leashed))
+}
+
+/// Bytes of what identifies a command: a blank before each of four numbers, of which the start time is the longest.
+const LONGEST_IDENTITY: usize = 64;
+
 const LOOKED_AT: usize = 64 * 1024;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mark_is_taken_out_wherever_the_network_cuts_it() {
-        let whole = b"motd\npenstock-leash-a1\nout\npenstock-leash-a1\n";
-        for cut in 0..=whole.len() {
-            let mut mark = Mark::new("a1");
-            let mut out = mark.feed(&whole[..cut]);
-            out.extend(mark.feed(&whole[cut..]));
-            out.extend(mark.give_up());
-            assert_eq!(out, b"motd\nout\npenstock-leash-a1\n", "cut at {cut}");
-            assert_eq!(mark.hold(), Hold::Leashed);
-        }
-    }
-
-    #[test]
-    fn output_without_a_mark_is_given_whole_and_at_most_a_mark_is_held_back() {
-        let mut mark = Mark::new("a1");
-        assert_eq!(mark.feed(b"hello\npenstock-le"), b"hello\n");
-        assert_eq!(mark.feed(b"t us\n"), b"penstock-let us\n");
-        assert_eq!(mark.hold(), Hold::Unclear);
-        assert_eq!(mark.feed(b"penstock"), b"");
-        assert_eq!(mark.give_up(), b"penstock");
-        assert_eq!(mark.hold(), Hold::None);
-    }
-
-    #[test]
-    fn flood_without_a_mark_ends_the_search() {
-        let mut mark = Mark::new("a1");
-        let flood = vec![b'x'; 65 * 1024];
-        assert_eq!(mark.feed(&flood).len(), flood.len());
-        assert_eq!(mark.hold(), Hold::None);
-    }
-
-    #[test]
-    fn what_was_wrapped_is_taken_apart_again_and_nothing_else_is() {
-        for command in ["true", "echo 'it is' \"$HOME\" \\''", ""] {
-            for input in [Input::None, Input::Sent] {
-                let leashed = unwrap(&wrap(command, input, "a1")).unwrap();
-                assert_eq!(
-                    (leashed.command.as_str(), leashed.mark.as_str()),
-                    (command, "penstock-leash-a1\n")
-                );
-            }
-        }
-        assert_eq!(unwrap("exec sh -c 'echo hi' sh 'x'"), None);
-    }
-
-    #[test]
-    fn quoted_text_is_one_word_whatever_it_holds() {
-        assert_eq!(quote("it's $HOME"), r"'it'\''s $HOME'");
-    }
-}
+mod tests;

@@ -13,14 +13,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+use sys::process::Process;
 
 /// A front door that is ready. Dropping it kills what is left.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
+    process: Process,
     /// Where it listens.
     pub bound: Bound,
 }
@@ -61,7 +63,8 @@ impl Server {
         let mut log = File::create_new(log).with_context(|| format!("cannot make {}", log.display()))?;
         let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let stderr = child.stderr.take().context("the front door has no standard error")?;
-        let mut server = Server { child, bound: Bound::default() };
+        let process = Process::of_child(child.id());
+        let mut server = Server { child, process, bound: Bound::default() };
         let (sender, lines) = mpsc::channel();
         thread::Builder::new()
             .name("demo-server-log".to_owned())
@@ -79,7 +82,7 @@ impl Server {
 
     /// Ends it as `systemctl stop` would, and by force if that takes too long.
     pub fn stop(self) {
-        let _ = kill(self.pid(), Signal::SIGTERM);
+        self.process.signal(Signal::SIGTERM);
         let deadline = Instant::now() + STOP_LIMIT;
         while self.is_running() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(10));
@@ -121,7 +124,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // Killing one that has ended is no error; the wait is what leaves no zombie behind.
-        let _ = self.child.kill();
+        self.process.signal(Signal::SIGKILL);
         let _ = self.child.wait();
     }
 }

@@ -1,6 +1,7 @@
 //! `penstock run` with a home of its own, against a real sshd that stands for several hosts, or against the lab.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -9,13 +10,23 @@ use tempfile::TempDir;
 
 use super::secs;
 use super::server::{BINARY, clear_environment, run_to_end};
-use super::sshd::Sshd;
+use super::sshd::{Sshd, public_line};
 
 /// A home directory, and the `ssh_config` that leads to the hosts.
 pub struct Fleet {
     /// Where state and files go.
     pub home: TempDir,
     config: PathBuf,
+}
+
+/// A server, and how to log in to it.
+pub struct Destination<'a> {
+    pub address: Ipv4Addr,
+    pub port: u16,
+    pub user: &'a str,
+    /// Its public key file.
+    pub host_key: PathBuf,
+    pub client_key: &'a Path,
 }
 
 /// How a run ended.
@@ -37,22 +48,36 @@ impl Fleet {
 
     /// `h1` is the first of these, `h2` the second and so on; `away` refuses connections.
     pub fn of_each(sshds: &[&Sshd]) -> Self {
+        let places: Vec<_> = sshds
+            .iter()
+            .map(|sshd| Destination {
+                address: sshd.address,
+                port: sshd.port,
+                user: &sshd.user,
+                host_key: sshd.directory.path().join("host.pub"),
+                client_key: &sshd.client_key,
+            })
+            .collect();
+        Self::of_places(&places)
+    }
+
+    /// The same, of servers of any kind.
+    pub fn of_places(places: &[Destination]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let config = home.path().join("ssh_config");
         let known = home.path().join("known_hosts");
         let pins = home.path().join("config/penstock/hosts");
         fs::create_dir_all(&pins).unwrap();
         let (mut text, mut keys) = (String::new(), String::new());
-        for (at, sshd) in sshds.iter().enumerate() {
-            let (host, key, address, port) =
-                (format!("h{}", at + 1), sshd.host_key(), sshd.address, sshd.port);
+        for (at, place) in places.iter().enumerate() {
+            let Destination { address, port, user, host_key, client_key } = place;
+            let (host, key) = (format!("h{}", at + 1), public_line(host_key));
             keys.push_str(&format!("{host},[{address}]:{port} {key}\n"));
-            let pin = format!("id {host}\npin {key} {} from=console 2026-03-01\n", fingerprint(sshd));
+            let pin = format!("id {host}\npin {key} {} from=console 2026-03-01\n", fingerprint(host_key));
             fs::write(pins.join(format!("{host}.host")), pin).unwrap();
-            let client_key = sshd.client_key.display();
+            let client_key = client_key.display();
             text.push_str(&format!(
-                "Host {host}\n  HostName {address}\n  Port {port}\n  User {}\n  IdentityFile {client_key}\n",
-                sshd.user
+                "Host {host}\n  HostName {address}\n  Port {port}\n  User {user}\n  IdentityFile {client_key}\n"
             ));
         }
         text.push_str(&format!(
@@ -62,6 +87,9 @@ impl Fleet {
         ));
         fs::write(&known, keys).unwrap();
         fs::write(&config, text).unwrap();
+        // For what takes the user's own.
+        fs::create_dir(home.path().join(".ssh")).unwrap();
+        std::os::unix::fs::symlink(&config, home.path().join(".ssh/config")).unwrap();
         Self { home, config }
     }
 
@@ -93,7 +121,7 @@ impl Fleet {
         let mut command = Command::new(BINARY);
         clear_environment(&mut command);
         command.arg(name);
-        if !arguments.iter().any(|argument| ["--again", "--last", "-F"].contains(argument)) {
+        if name != "tunnel" && !arguments.iter().any(|argument| ["--again", "--last", "-F"].contains(argument)) {
             command.arg("-F").arg(&self.config);
         }
         command.args(arguments).stdin(Stdio::null());
@@ -126,8 +154,7 @@ impl Fleet {
     }
 }
 
-fn fingerprint(sshd: &Sshd) -> String {
-    let file = sshd.directory.path().join("host.pub");
+fn fingerprint(file: &Path) -> String {
     let output = Command::new(super::sshd::program("ssh-keygen")).arg("-lf").arg(file).output().unwrap();
     String::from_utf8(output.stdout).unwrap().split_whitespace().nth(1).unwrap().to_owned()
 }

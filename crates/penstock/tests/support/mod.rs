@@ -11,6 +11,7 @@ pub mod hello;
 pub mod http2;
 pub mod lab;
 pub mod load;
+pub mod namespace;
 pub mod ocsp;
 pub mod pebble;
 pub mod peers;

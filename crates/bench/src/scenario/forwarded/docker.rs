@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::ifaddrs::getifaddrs;
+use nix::sys::signal::Signal;
 
 use crate::address::Address;
 use crate::agent::Agent;
@@ -242,10 +243,11 @@ fn output(docker: &Path, arguments: &[&str]) -> Result<String, Error> {
         .stderr(Stdio::piped())
         .spawn()
         .doing(doing.clone())?;
+    let process = sys::process::Process::of_child(child.id());
     let start = Instant::now();
     while child.try_wait().doing(doing.clone())?.is_none() {
         if start.elapsed() > SHORT_LIMIT {
-            let _ = child.kill();
+            process.signal(Signal::SIGKILL);
             let _ = child.wait();
             return Err(failed(&what, "it did not answer"));
         }

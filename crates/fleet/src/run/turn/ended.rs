@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use logic::fleet::ending::{Ending, Phase, Reason, Remote};
-use logic::fleet::leash::{self, Hold};
+use logic::fleet::leash::{self, Hold, Mark};
 use logic::fleet::verdict;
-use ssh::Runs;
+use ssh::Known;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Cause, GRACE, LAST_WORDS, Turn, why};
@@ -104,7 +104,7 @@ impl Turn<'_> {
     }
 
     fn is_leashed(&self) -> bool {
-        self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Leashed)
+        self.mark.as_ref().is_some_and(|mark| matches!(mark.hold(), Hold::Leashed(_)))
     }
 
     async fn end_by_leash(&mut self, running: &mut Running, mut writer: Writer) -> Outcome {
@@ -135,13 +135,15 @@ impl Turn<'_> {
             self.pass(Stream::Stderr, bytes).await;
         }
         let leashed = self.is_leashed();
-        // The mark is the command's own word: the server does not force another one.
-        let runs = if leashed { Runs::WhatIsSent } else { Runs::Unclear };
+        let known = match self.mark.as_ref().map(Mark::hold) {
+            Some(Hold::Leashed(started)) => Known::Identity(started, self.order.nonce.clone()),
+            _ => Known::Nothing,
+        };
         let mut stop = self.stop.clone();
         tokio::select! {
             biased;
             // An `ssh` process is ended at once, and its log is worth that.
-            seen = running.end(phase, GRACE, runs) => {
+            seen = running.end(phase, GRACE, known) => {
                 // As long as its mark has not come, what was thrown away may have been that.
                 if !self.is_unclear() {
                     self.dropped += seen.thrown_away;
@@ -250,22 +252,22 @@ impl Outcome {
             Self::Late => (Remote::Unknown, "; it was signalled and was not seen to end; it may still run"),
             Self::Left => (
                 Remote::Unknown,
-                "; it was signalled and had not ended yet; its leash ends it within seconds",
+                "; it was signalled and had not ended yet; its leash ends it within seconds, until then it may still run",
             ),
             Self::Unsent => (
                 Remote::Unknown,
-                "; it could not be signalled, its leash ends it now that the connection is closed",
+                "; it could not be signalled and may still run until its leash has ended it",
             ),
             Self::Unseen(Leashed::Yes) => (
                 Remote::Unknown,
-                "; it was not seen to end, its leash ends it now that the connection is closed",
+                "; it was not seen to end and may still run until its leash has ended it",
             ),
             Self::Unseen(Leashed::No) | Self::Unleashed => {
                 (Remote::Unknown, "; it was not seen to end and may still run")
             }
             Self::LetGo(Leashed::Yes) => (
                 Remote::Unknown,
-                "; its end was not waited for, its leash ends it now that the connection is closed",
+                "; its end was not waited for, and it may still run until its leash has ended it",
             ),
             Self::LetGo(Leashed::No) => {
                 (Remote::Unknown, "; its end was not waited for, and it may still run")

@@ -5,8 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
+use sys::process::Process;
 use tokio::process::Command;
 
 use crate::output::Failure;
@@ -40,7 +40,7 @@ impl Inside<'_> {
             crate::output::complain(&format!("error: cannot run {}: {error}\n", quote(Path::new(&program))));
             Failure::Status(code)
         })?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
+        let process = child.id().map(Process::of_child);
         let mut asked = false;
         loop {
             tokio::select! {
@@ -56,8 +56,8 @@ impl Inside<'_> {
                     asked = true;
                     // An interactive shell ends by no other.
                     let signal = if matches!(self, Inside::Shell) { Signal::SIGHUP } else { signal };
-                    if let Some(pid) = pid {
-                        let _ = kill(pid, signal);
+                    if let Some(process) = &process {
+                        process.signal(signal);
                     }
                 }
             }

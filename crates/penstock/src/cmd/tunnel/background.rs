@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use fleet::tunnel::{Asked, Places, UP, ask};
 use logic::tunnel::plan::Tunnel;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
+use sys::process::Process;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::log::Log;
@@ -39,6 +39,7 @@ pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
     // Ctrl-C in this terminal is not meant for it once it is up; until then we pass it on.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let mut child = command.spawn()?;
+    let process = Process::of_child(child.id());
     let mut ended_by = None;
     loop {
         says.tell();
@@ -67,8 +68,7 @@ pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
             code = ends.next() => {
                 complain(&format!("tunnel {name}: it is not up yet, and is taken down\n"));
                 ended_by = Some(code);
-                // It has not been waited for, so the number is still its own.
-                let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM);
+                process.signal(Signal::SIGTERM);
             }
         }
     }

@@ -1,0 +1,103 @@
+use super::*;
+
+const STARTED: Started = Started { process: 77, start: 1234, group: 77, session: 70 };
+
+#[test]
+fn mark_is_taken_out_wherever_the_network_cuts_it() {
+    let whole = b"motd\npenstock-leash-a1 77 1234 77 70\nout\npenstock-leash-a1 77 1234 77 70\n";
+    for cut in 0..=whole.len() {
+        let mut mark = Mark::new("a1");
+        let mut out = mark.feed(&whole[..cut]);
+        out.extend(mark.feed(&whole[cut..]));
+        out.extend(mark.give_up());
+        assert_eq!(out, b"motd\nout\npenstock-leash-a1 77 1234 77 70\n", "cut at {cut}");
+        assert_eq!(mark.hold(), Hold::Leashed(STARTED));
+    }
+}
+
+#[test]
+fn output_without_a_mark_is_given_whole_and_at_most_a_mark_is_held_back() {
+    let mut mark = Mark::new("a1");
+    assert_eq!(mark.feed(b"hello\npenstock-le"), b"hello\n");
+    assert_eq!(mark.feed(b"t us\n"), b"penstock-let us\n");
+    assert_eq!(mark.hold(), Hold::Unclear);
+    assert_eq!(mark.feed(b"penstock"), b"");
+    assert_eq!(mark.give_up(), b"penstock");
+    assert_eq!(mark.hold(), Hold::None);
+}
+
+#[test]
+fn line_that_only_begins_like_the_mark_is_the_commands_own() {
+    let endless = format!("penstock-leash-a1 {}", "7".repeat(100));
+    for own in ["penstock-leash-a1x 77 1234 77 70\n", "penstock-leash-a1\t1\n", "penstock-leash-a1\u{e4}\n", &endless] {
+        let mut mark = Mark::new("a1");
+        let mut out: Vec<u8> = own.bytes().flat_map(|byte| mark.feed(&[byte])).collect();
+        assert_eq!(mark.hold(), Hold::Unclear, "{own:?}");
+        out.extend(mark.feed(b"penstock-leash-a1 77 1234 77 70\nout\n"));
+        assert_eq!(String::from_utf8(out).unwrap(), format!("{own}out\n"));
+        assert_eq!(mark.hold(), Hold::Leashed(STARTED));
+    }
+}
+
+#[test]
+fn numbers_that_no_command_can_have_identify_none() {
+    for lie in [
+        "",
+        " ",
+        " 0 1234 0 0",
+        " 1 1234 1 1",
+        " 77 0 77 70",
+        " -1 1234 -1 -1",
+        " 77 1234 77",
+        " 77 1234 77 70 9",
+        " 2147483648 1234 77 70",
+        " 18446744073709551616 1 1 1",
+        " 77 1234 $(reboot) 70",
+    ] {
+        let mut mark = Mark::new("a1");
+        assert_eq!(mark.feed(format!("penstock-leash-a1{lie}\n").as_bytes()), b"", "{lie}");
+        assert_eq!(mark.hold(), Hold::Unproved, "{lie}");
+    }
+}
+
+#[test]
+fn flood_without_a_mark_ends_the_search() {
+    let mut mark = Mark::new("a1");
+    let flood = vec![b'x'; 65 * 1024];
+    assert_eq!(mark.feed(&flood).len(), flood.len());
+    assert_eq!(mark.hold(), Hold::None);
+    // One that is all beginnings of a mark neither holds back more and more nor takes long.
+    let mut mark = Mark::new("a1");
+    let flood = b"penstock-leash-a1 ".repeat(64 * 1024);
+    let given: usize = flood.chunks(1000).map(|piece| mark.feed(piece).len()).sum();
+    assert_eq!(given + mark.give_up().len(), flood.len());
+}
+
+#[test]
+fn what_was_wrapped_is_taken_apart_again_and_nothing_else_is() {
+    for command in ["true", "echo 'it is' \"$HOME\" \\''", ""] {
+        for input in [Input::None, Input::Sent] {
+            let leashed = unwrap(&wrap(command, input, "a1")).unwrap();
+            assert_eq!((leashed.command.as_str(), leashed.input), (command, input));
+            let mut mark = Mark::new("a1");
+            assert_eq!(mark.feed(leashed.mark.as_bytes()), b"");
+            assert!(matches!(mark.hold(), Hold::Leashed(_)));
+        }
+    }
+    assert_eq!(unwrap("exec sh -c 'echo hi' sh 'x'"), None);
+}
+
+/// Login shells that are no POSIX shells pass it on as it is: csh would take a line end or `!`, fish a doubled backslash.
+#[test]
+fn proof_is_one_line_that_one_pair_of_quotes_quotes_for_any_login_shell() {
+    let proof = proof();
+    assert!(!proof.contains(['\'', '\n', '\r']), "{proof}");
+    assert!(!proof.contains("\\\\") && proof.matches('!').count() == proof.matches("!= ").count(), "{proof}");
+    // dropbear takes 9,000 bytes, and there must be room for the command.
+    assert!(wrap("", Input::None, "a1").len() < 3000, "{}", wrap("", Input::None, "a1").len());
+}
+
+#[test]
+fn quoted_text_is_one_word_whatever_it_holds() {
+    assert_eq!(quote("it's $HOME"), r"'it'\''s $HOME'");
+}

@@ -1,0 +1,498 @@
+//! What ends a command on a host reaches nothing else there: a matrix of servers and ways in which a command ends, each
+//! server in a PID namespace of its own, among processes that must live. It needs root.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::fleet::{Destination, Fleet, Told, told};
+use support::namespace::Namespace;
+use support::sshd::{free_address, keygen, processes, program};
+use support::tools::{built, python};
+use support::{eventually, secs};
+
+/// What becomes of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It ends.
+    Ends,
+    /// It may go on, and the run says so.
+    SaidToLive,
+    /// It is never started.
+    NotStarted,
+}
+use Fate::{Ends, NotStarted, SaidToLive};
+
+/// How a command comes to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Timeout,
+    TimeoutWithInput,
+    TimeoutOfScript,
+    /// Through the user's `ssh`, on a connection that another command shares.
+    TimeoutOnSharedConnection,
+    Interrupt,
+    InterruptTwice,
+    KilledClient,
+    KilledClientWithInput,
+}
+
+const WAYS: [Way; 8] = [
+    Way::Timeout,
+    Way::TimeoutWithInput,
+    Way::TimeoutOfScript,
+    Way::TimeoutOnSharedConnection,
+    Way::Interrupt,
+    Way::InterruptTwice,
+    Way::KilledClient,
+    Way::KilledClientWithInput,
+];
+
+/// A server, who logs in, and what becomes of a command in each of [`WAYS`].
+struct Row {
+    server: &'static str,
+    user: &'static str,
+    fates: [Fate; 8],
+}
+
+const ORDINARY: &str = "penstock-test";
+const ALL: [Fate; 8] = [Ends; 8];
+const NONE: [Fate; 8] = [NotStarted; 8];
+/// A server whose process outlives connections: of a client that is gone a command with input hears only the end of that.
+const BUT_THE_LAST: [Fate; 8] = [Ends, Ends, Ends, Ends, Ends, Ends, Ends, SaidToLive];
+
+const MATRIX: [Row; 14] = [
+    Row { server: "openssh", user: "root", fates: ALL },
+    Row { server: "openssh", user: ORDINARY, fates: ALL },
+    Row { server: "openssh, forced command that runs what was asked for", user: "root", fates: ALL },
+    Row { server: "openssh, forced command of its own", user: "root", fates: [SaidToLive; 8] },
+    Row { server: "openssh, ForceCommand internal-sftp", user: "root", fates: NONE },
+    Row { server: "openssh, busybox", user: "root", fates: ALL },
+    Row { server: "openssh, hidepid", user: ORDINARY, fates: ALL },
+    Row { server: "openssh, no proc", user: "root", fates: [SaidToLive; 8] },
+    Row { server: "openssh as init", user: "root", fates: ALL },
+    Row { server: "dropbear", user: "root", fates: ALL },
+    Row { server: "asyncssh", user: "root", fates: BUT_THE_LAST },
+    Row { server: "asyncssh as init", user: "root", fates: BUT_THE_LAST },
+    Row { server: "paramiko", user: "root", fates: BUT_THE_LAST },
+    Row { server: "go", user: "root", fates: BUT_THE_LAST },
+];
+
+macro_rules! rows {
+    ($($name:ident: $row:literal,)*) => {
+        $(#[test]
+        fn $name() {
+            spares_bystanders(&MATRIX[$row]);
+        })*
+
+        #[test]
+        fn every_row_of_the_matrix_has_a_test() {
+            assert_eq!([$($row),*], std::array::from_fn(|row| row) as [usize; MATRIX.len()]);
+        }
+    };
+}
+
+rows! {
+    openssh_as_root: 0,
+    openssh_as_an_ordinary_user: 1,
+    openssh_with_a_forced_command_that_runs_what_was_asked_for: 2,
+    openssh_with_a_forced_command_of_its_own: 3,
+    openssh_with_forced_sftp: 4,
+    openssh_with_busybox: 5,
+    openssh_with_hidden_processes: 6,
+    openssh_without_proc: 7,
+    openssh_as_init: 8,
+    dropbear: 9,
+    asyncssh: 10,
+    asyncssh_as_init: 11,
+    paramiko: 12,
+    go: 13,
+}
+
+/// A number of seconds for `sleep` that no other process of this machine has.
+fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{}.{}{count:04}", 5000 + count, std::process::id())
+}
+
+fn is_running(sleep: &str) -> bool {
+    count(sleep) > 0
+}
+
+/// How many processes sleep as long.
+fn count(sleep: &str) -> usize {
+    processes().iter().filter(|line| line.trim() == format!("sleep {sleep}")).count()
+}
+
+#[track_caller]
+fn until_it_runs(sleep: &str) {
+    eventually("it runs", secs(60), || is_running(sleep).then_some(()));
+}
+
+/// Ends it as each row says, with every bystander alive after each way.
+fn spares_bystanders(row: &Row) {
+    let door = Door::open(row);
+    let mut bystanders: HashMap<&str, String> = HashMap::new();
+    let inside = ["a daemon", "a child of init in its session", "another user's session"].map(|who| (who, unique()));
+    let [daemon, child, other] = &inside;
+    door.namespace.run(&format!(
+        "{{ setsid sleep {} & sleep {} & setpriv --reuid=65534 --clear-groups setsid sleep {} & }} >/dev/null 2>&1",
+        daemon.1, child.1, other.1
+    ));
+    bystanders.extend(inside);
+    let has_commands = !matches!(row.fates, NONE) && row.server != "openssh, forced command of its own";
+    let mut beside = None;
+    if has_commands {
+        let sleep = unique();
+        beside = Some(Running::start(&door.fleet, &["--timeout", "3600", "-w", "h1", "--", &format!("sleep {sleep}")]));
+        bystanders.insert("a command on another connection", sleep);
+        let sleep = unique();
+        door.share(&sleep);
+        bystanders.insert("another command on the connection", sleep);
+    }
+    for sleep in bystanders.values() {
+        until_it_runs(sleep);
+    }
+    let here = unique();
+    let mut local = std::process::Command::new("sleep").arg(&here).spawn().unwrap();
+    bystanders.insert("a process of the client's machine", here);
+    let mut wrong = Vec::new();
+    for (way, fate) in WAYS.into_iter().zip(row.fates) {
+        let seen = way.go(&door, fate);
+        if seen.0 != fate {
+            wrong.push(format!("{way:?}: {:?} and not {fate:?}: {}", seen.0, seen.1));
+        }
+        for (who, sleep) in &bystanders {
+            assert!(is_running(sleep), "{}, {way:?}: {who} was ended", row.server);
+        }
+    }
+    // Files that come and go, and a tunnel with a job, end without a signal to anything on the host.
+    door.copies_files(row);
+    door.tunnels(row);
+    for (who, sleep) in &bystanders {
+        assert!(is_running(sleep), "{}: {who} was ended", row.server);
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", row.server, wrong.join("\n"));
+    drop(beside);
+    local.kill().unwrap();
+    local.wait().unwrap();
+}
+
+impl Way {
+    /// Starts a command and ends it so. Gives what became of it, and what was said. Where it is not expected to end, it is
+    /// waited for no longer than the watcher takes that would end it.
+    fn go(self, door: &Door, expected: Fate) -> (Fate, String) {
+        let sleep = unique();
+        let script = door.directory.path().join("script.sh");
+        fs::write(&script, format!("sleep {sleep}\ntrue\n")).unwrap();
+        // A child of the command, which has to end with it.
+        let nested = format!("sh -c 'sleep {sleep}; true'; true");
+        let (script, fed) = (script.to_str().unwrap(), format!("cat >/dev/null; sleep {sleep}; true"));
+        let limit = if matches!(self, Self::Interrupt | Self::InterruptTwice | Self::KilledClient | Self::KilledClientWithInput) {
+            "600"
+        } else {
+            "2"
+        };
+        let mut arguments = vec!["--timeout", limit, "-w", "h1"];
+        match self {
+            Self::TimeoutOfScript => arguments.extend(["--script", script]),
+            Self::TimeoutWithInput | Self::KilledClientWithInput => arguments.extend(["--stdin", "--", &fed]),
+            Self::TimeoutOnSharedConnection => arguments.extend(["--engine", "openssh", "--", &nested]),
+            _ => arguments.extend(["--", &nested]),
+        }
+        let its_own = door.forced.as_deref().unwrap_or(&sleep);
+        let before = count(its_own);
+        let running = Running::start(&door.fleet, &arguments);
+        let started = eventually("it runs, or the run has ended", secs(60), || {
+            let started = count(its_own) > before;
+            (started || running.has_ended()).then_some(started)
+        });
+        let told = match self {
+            Self::Interrupt => running.interrupted(1),
+            Self::InterruptTwice => running.interrupted(2),
+            Self::KilledClient | Self::KilledClientWithInput => running.killed(),
+            _ => running.to_its_end(),
+        };
+        let said = format!("{:?} {}{}", told.code, told.stdout, told.stderr);
+        if !started {
+            return (NotStarted, said);
+        }
+        let is_killed = matches!(self, Self::KilledClient | Self::KilledClientWithInput);
+        // A run that was killed has only its record to say so.
+        let says_it_may_live = is_killed || said.contains("may still run");
+        let limit = Instant::now() + if expected == Ends { secs(60) } else { secs(6) };
+        while Instant::now() < limit {
+            if count(its_own) == before {
+                return (Ends, said);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(says_it_may_live, "{self:?}: it lives, and nothing says so: {said}");
+        if is_killed {
+            let record = door.fleet.recorded(0);
+            assert_eq!(record["standing"], "unknown", "{record}");
+        }
+        // It goes away with its namespace.
+        (SaidToLive, said)
+    }
+}
+
+/// `penstock run` under way.
+struct Running(Child);
+
+impl Running {
+    fn start(fleet: &Fleet, arguments: &[&str]) -> Self {
+        let mut command = fleet.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        if arguments.contains(&"--stdin") {
+            // A little input, and its end.
+            use std::io::Write;
+            let _ = child.stdin.take().unwrap().write_all(b"x\n");
+        }
+        Self(child)
+    }
+
+    fn has_ended(&self) -> bool {
+        let flags = nix::sys::wait::WaitPidFlag::WEXITED
+            | nix::sys::wait::WaitPidFlag::WNOHANG
+            | nix::sys::wait::WaitPidFlag::WNOWAIT;
+        let id = nix::sys::wait::Id::Pid(self.pid());
+        nix::sys::wait::waitid(id, flags).unwrap() != nix::sys::wait::WaitStatus::StillAlive
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.id().cast_signed())
+    }
+
+    fn interrupted(self, times: usize) -> Told {
+        for _ in 0..times {
+            let _ = kill(self.pid(), Signal::SIGINT);
+            // Two at once would be one.
+            if times > 1 {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+        }
+        self.to_its_end()
+    }
+
+    fn killed(mut self) -> Told {
+        // Only of an input that was open for two seconds does the end mean that the client is gone.
+        std::thread::sleep(std::time::Duration::from_millis(2300));
+        self.0.kill().unwrap();
+        self.to_its_end()
+    }
+
+    fn to_its_end(mut self) -> Told {
+        drop(self.0.stdin.take());
+        // Taken from the value, whose drop would end it.
+        let child = std::mem::replace(&mut self.0, std::process::Command::new("true").spawn().unwrap());
+        told(child.wait_with_output().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server in a namespace, and a client with a home that knows it as `h1`.
+struct Door {
+    namespace: Namespace,
+    fleet: Fleet,
+    directory: tempfile::TempDir,
+    /// What runs there whatever is asked for.
+    forced: Option<String>,
+}
+
+impl Door {
+    fn open(row: &Row) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        for name in ["host", "client"] {
+            keygen(&path.join(name), &["-t", "ed25519"]);
+        }
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let key = fs::read_to_string(path.join("client.pub")).unwrap();
+        let forced = (row.server == "openssh, forced command of its own").then(unique);
+        let before = match (row.server, &forced) {
+            (_, Some(sleep)) => format!("command=\"sleep {sleep}\" "),
+            ("openssh, forced command that runs what was asked for", _) => {
+                "command=\"sh -c \\\"$SSH_ORIGINAL_COMMAND\\\"\" ".to_owned()
+            }
+            _ => String::new(),
+        };
+        fs::write(path.join("authorized_keys"), format!("{before}{key}")).unwrap();
+        let (mut address, mut port) = free_address();
+        let (kind, as_init) = match row.server.strip_suffix(" as init") {
+            Some(kind) => (kind, true),
+            None => (row.server.split(',').next().unwrap(), false),
+        };
+        let command = server(kind, row.server, path, address, port);
+        let namespace = if as_init {
+            Namespace::of(&["sh", "-c", &format!("exec {command}")])
+        } else {
+            let mut namespace = Namespace::new();
+            prepare(&namespace, row.server, path);
+            // As a manager of services starts it: in a session of its own, below init.
+            namespace.start(&format!("setsid sh -c {}", quote(&format!("exec {command}"))));
+            namespace
+        };
+        if !matches!(kind, "openssh" | "dropbear") {
+            address = Ipv4Addr::LOCALHOST;
+            port = eventually("the server says its port", secs(60), || {
+                fs::read_to_string(path.join("port")).ok()?.trim().parse().ok()
+            });
+        }
+        eventually("the server listens", secs(60), || TcpStream::connect((address, port)).ok());
+        let fleet = Fleet::of_places(&[Destination {
+            address,
+            port,
+            user: row.user,
+            host_key: path.join("host.pub"),
+            client_key: &path.join("client"),
+        }]);
+        fleet.configure(&format!("  ControlPath {}/shared", path.display()));
+        Self { namespace, fleet, directory, forced }
+    }
+
+    /// Runs a command on a connection that others can share, as the user's `ssh` does.
+    fn share(&self, sleep: &str) {
+        let master = ["-o", "ControlMaster=yes", "-o", "ControlPersist=600", "-o", "BatchMode=yes", "h1", "true"];
+        let begun = self.fleet.ssh(&master).output().unwrap();
+        assert!(begun.status.success(), "{}", String::from_utf8_lossy(&begun.stderr));
+        let mut command = self.fleet.ssh(&["-o", "BatchMode=yes", "h1", &format!("sleep {sleep}")]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    }
+
+    /// One copy that is given up at once, and a whole one.
+    fn copies_files(&self, row: &Row) {
+        let file = self.directory.path().join("file");
+        fs::write(&file, vec![b'x'; 4 << 20]).unwrap();
+        let target = format!("/tmp/{}", unique());
+        let arguments = ["-w", "h1", file.to_str().unwrap(), &target];
+        let mut put = self.fleet.penstock("put", &arguments);
+        let put = put.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _ = kill(Pid::from_raw(put.id().cast_signed()), Signal::SIGINT);
+        put.wait_with_output().unwrap();
+        let whole = told(self.fleet.penstock("put", &arguments).output().unwrap());
+        // Their examples have no files.
+        let has_files = !["go", "paramiko"].contains(&row.server);
+        let can_copy = has_files && !row.server.contains("forced command");
+        assert_eq!(whole.code == Some(0), can_copy, "{}: {whole:?}", row.server);
+        let _ = fs::remove_file(target);
+    }
+
+    fn tunnels(&self, row: &Row) {
+        let (sleep, config) = (unique(), self.directory.path().join("tunnel.toml"));
+        let text = "[tunnel.t]\nhost = \"h1\"\n[tunnel.t.forward.f]\nlisten = \"127.0.0.1:0\"\nconnect = \"127.0.0.1:9\"\ncheck = \"none\"\n";
+        fs::write(&config, text).unwrap();
+        let arguments = ["with", "t", "--config", config.to_str().unwrap(), "--", "sleep", &sleep];
+        let mut command = self.fleet.penstock("tunnel", &arguments);
+        command.env("XDG_RUNTIME_DIR", self.directory.path());
+        let mut tunnel = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = eventually("the job runs, or the tunnel has ended", secs(60), || {
+            let runs = is_running(&sleep);
+            (runs || tunnel.try_wait().unwrap().is_some()).then_some(runs)
+        });
+        let _ = kill(Pid::from_raw(tunnel.id().cast_signed()), Signal::SIGTERM);
+        let ended = told(tunnel.wait_with_output().unwrap());
+        assert!(begun, "{}: {ended:?}", row.server);
+        eventually("the job has ended", secs(30), || (!is_running(&sleep)).then_some(()));
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = self.fleet.ssh(&["-O", "exit", "h1"]).output();
+    }
+}
+
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// The command line of a server.
+fn server(kind: &str, name: &str, path: &Path, address: Ipv4Addr, port: u16) -> String {
+    let shown = path.display();
+    let own = format!("{}/tests/servers", env!("CARGO_MANIFEST_DIR"));
+    match kind {
+        "openssh" => {
+            let more = if name.ends_with("internal-sftp") { "ForceCommand internal-sftp\n" } else { "" };
+            let config = format!(
+                "{more}ListenAddress {address}\nPort {port}\nHostKey {shown}/host\nAuthorizedKeysFile {shown}/authorized_keys\n\
+                 PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n\
+                 MaxStartups 200\nSubsystem sftp internal-sftp\nPrintMotd no\nSetEnv SHLVL=1\n"
+            );
+            fs::write(path.join("sshd_config"), config).unwrap();
+            fs::create_dir_all("/run/sshd").unwrap();
+            format!("{} -D -e -f {shown}/sshd_config 2>{shown}/log", program("sshd").display())
+        }
+        "dropbear" => {
+            let convert = std::process::Command::new(program("dropbearconvert"))
+                .args(["openssh", "dropbear"])
+                .args([path.join("host"), path.join("dropbear-host")])
+                .output()
+                .unwrap();
+            assert!(convert.status.success(), "{}", String::from_utf8_lossy(&convert.stderr));
+            format!("{} -F -E -p {address}:{port} -r {shown}/dropbear-host 2>{shown}/log", program("dropbear").display())
+        }
+        "asyncssh" | "paramiko" => {
+            let python = python(kind);
+            format!("{} {own}/{kind}_server.py {shown}/host {shown}/authorized_keys >{shown}/port 2>{shown}/log", python.display())
+        }
+        "go" => format!("{} {shown}/host {shown}/authorized_keys >{shown}/port 2>{shown}/log", built("ssh-server").display()),
+        other => panic!("{other}"),
+    }
+}
+
+/// Makes the machine in the namespace what the row says.
+fn prepare(namespace: &Namespace, name: &str, path: &Path) {
+    let shown = path.display();
+    match name {
+        // It takes keys from the home directory only.
+        "dropbear" => {
+            fs::create_dir(path.join("dot-ssh")).unwrap();
+            fs::copy(path.join("authorized_keys"), path.join("dot-ssh/authorized_keys")).unwrap();
+            for file in ["dot-ssh", "dot-ssh/authorized_keys"] {
+                fs::set_permissions(path.join(file), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+            }
+            fs::create_dir_all("/root/.ssh").unwrap();
+            namespace.run(&format!("mount --bind {shown}/dot-ssh /root/.ssh"));
+        }
+        "openssh, busybox" => {
+            let passwd = fs::read_to_string("/etc/passwd").unwrap();
+            let passwd: String = passwd
+                .lines()
+                .map(|line| match line.strip_prefix("root:") {
+                    Some(rest) => format!("root:{}:/bin/sh\n", rest.rsplit_once(':').unwrap().0),
+                    None => format!("{line}\n"),
+                })
+                .collect();
+            fs::write(path.join("passwd"), passwd).unwrap();
+            let busybox = program("busybox");
+            let mut script = format!("mount --bind {shown}/passwd /etc/passwd\n");
+            for applet in ["sh", "grep", "tr", "sleep"] {
+                let real = fs::canonicalize(program(applet)).unwrap();
+                script.push_str(&format!("mount --bind {} {}\n", busybox.display(), real.display()));
+            }
+            // Init keeps the shell that it has.
+            namespace.run(&script);
+        }
+        "openssh, hidepid" => namespace.run("mount -o remount,hidepid=2 /proc"),
+        "openssh, no proc" => namespace.run("mount -t tmpfs none /proc"),
+        _ => {}
+    }
+}

@@ -1,0 +1,78 @@
+//! A PID and mount namespace of its own, as a container has: a signal that goes astray in it reaches nothing outside.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use super::sshd::{children_of, program};
+use super::{eventually, secs};
+
+/// A namespace. Everything in it ends when this is dropped.
+pub struct Namespace {
+    unshare: Child,
+    /// Its init, as it is seen from outside.
+    init: u32,
+    /// The shell that is its init, if it is one.
+    shell: Option<ChildStdin>,
+}
+
+impl Namespace {
+    /// Its init is a shell that leads a session, and starts what [`Self::start`] says.
+    pub fn new() -> Self {
+        let mut namespace = Self::of(&["setsid", "sh"]);
+        namespace.shell = namespace.unshare.stdin.take();
+        // Init gets no signal that it has no handler for; what it starts is signalled like anything else.
+        namespace.start(":");
+        namespace
+    }
+
+    /// Its init is this command.
+    pub fn of(command: &[&str]) -> Self {
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "this test makes PID namespaces and logs in as several users: run it as root"
+        );
+        let mut unshare = Command::new(program("unshare"))
+            .args(["--pid", "--mount", "--fork", "--mount-proc", "--kill-child=KILL", "--"])
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let init = eventually("the namespace has an init", secs(20), || {
+            assert!(unshare.try_wait().unwrap().is_none(), "unshare ended: are namespaces allowed here?");
+            children_of(unshare.id()).first().copied()
+        });
+        Self { unshare, init, shell: None }
+    }
+
+    /// Has init start a command in the background, in the session and group of init.
+    pub fn start(&mut self, command: &str) {
+        let shell = self.shell.as_mut().expect("its init is a shell");
+        writeln!(shell, "{command} </dev/null &").unwrap();
+    }
+
+    /// Runs a command in it to its end, by a process from outside.
+    pub fn run(&self, script: &str) {
+        let init = self.init.to_string();
+        let mut command = Command::new(program("nsenter"));
+        command.args(["--pid", "--mount", "--target", &init, "--", "sh", "-ec", script]).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.into_raw(), 0, "{script}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// A path of ours as its init sees it.
+    pub fn root(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.init))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        self.shell = None;
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+    }
+}

@@ -1,0 +1,331 @@
+//! Processes that this program may signal, and the proof that they are those that it means.
+//!
+//! A number alone identifies no process: the kernel gives it to another one as soon as the first is waited for. So what is
+//! signalled is a child that was not waited for, a process whose start time is the one that was seen before, or the
+//! processes of a session that a child of ours made: only its descendants can be in that (setsid(2)). Where none of this
+//! can be shown, nothing is signalled. [`Process::signal`] and [`Session::signal`] are the only way by which this program
+//! signals another process (a test looks for others); what runs on other hosts is signalled by `leash/proof.sh` of `logic`,
+//! which proves the same.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::fs;
+use std::hash::BuildHasher;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+/// The variable in the environment of a command and of all that it starts by which they are known when the command itself
+/// has ended.
+pub const VARIABLE: &str = "PENSTOCK_LEASH";
+
+/// What identifies a process of this machine until the next boot, as it is seen from one PID namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its number.
+    pub process: i32,
+    /// When it was started, in ticks after the boot (field 22 of `/proc/PID/stat`, proc_pid_stat(5)).
+    pub start: u64,
+}
+
+/// What `/proc/PID/stat` says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Whether it has ended and was not waited for.
+    pub life: Life,
+    /// Its parent; 0 if that cannot be seen from here.
+    pub parent: i32,
+    /// Its process group.
+    pub group: i32,
+    /// Its session.
+    pub session: i32,
+    /// When it was started.
+    pub start: u64,
+}
+
+/// Whether a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It may do something, if only on SIGCONT.
+    Runs,
+    /// It has ended; its parent has not waited for it.
+    Zombie,
+}
+
+/// What became of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It was sent to what was meant.
+    Yes,
+    /// What was meant has ended, or cannot be proved to be what it was: nothing was signalled.
+    No,
+}
+
+/// One process that may be signalled.
+#[derive(Debug)]
+pub struct Process {
+    process: i32,
+    /// Unknown where /proc is not mounted.
+    start: Option<u64>,
+    /// Stands for the process also when its number has been given to another one. Missing on kernels before 5.3, and where
+    /// no descriptor is left.
+    pidfd: Option<OwnedFd>,
+}
+
+/// A child that leads a session of its own, with all its descendants that have stayed in that session.
+#[derive(Debug)]
+pub struct Session {
+    leader: Process,
+    nonce: Nonce,
+}
+
+/// The nonce of a command that is about to be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nonce(String);
+
+impl Process {
+    /// A child of ours. It must not have been waited for.
+    #[must_use]
+    pub fn of_child(process: u32) -> Self {
+        let process = process.cast_signed();
+        let start = stat(process).map(|stat| stat.start);
+        Self { process, start, pidfd: open(process) }
+    }
+
+    /// The process that was seen before, if it still runs.
+    #[must_use]
+    pub fn find(identity: Identity) -> Option<Self> {
+        let Identity { process, start } = identity;
+        let pidfd = open(process);
+        // Looked at after it was opened: so the descriptor stands for the process that has this start time.
+        let stat = stat(process)?;
+        (stat.start == start && stat.life == Life::Runs).then_some(Self {
+            process,
+            start: Some(start),
+            pidfd,
+        })
+    }
+
+    /// What identifies it, where /proc told its start time.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        self.start.map(|start| Identity { process: self.process, start })
+    }
+
+    /// Sends it a signal if it is still the process that was meant.
+    pub fn signal(&self, signal: Signal) -> Sent {
+        send(Target::Process(self), signal)
+    }
+
+    /// Whether its number still stands for it, be it as a zombie.
+    fn is_there(&self) -> bool {
+        self.start.is_some() && stat(self.process).map(|stat| stat.start) == self.start
+    }
+}
+
+impl Session {
+    /// The session that a child leads, which was started from a command after [`prepare`] and not waited for since.
+    #[must_use]
+    pub fn of_child(process: u32, nonce: Nonce) -> Self {
+        Self { leader: Process::of_child(process), nonce }
+    }
+
+    /// The child.
+    #[must_use]
+    pub fn leader(&self) -> &Process {
+        &self.leader
+    }
+
+    /// The nonce in the environment of all in it.
+    #[must_use]
+    pub fn nonce(&self) -> &Nonce {
+        &self.nonce
+    }
+
+    /// Sends a signal to the process group of the child. Those that have left the group or the session are not reached.
+    pub fn signal(&self, signal: Signal) -> Sent {
+        match send(Target::Group(&self.leader), signal) {
+            Sent::Yes => Sent::Yes,
+            Sent::No => {
+                // The child was waited for: the number of the group may be another's, but who is in this session and has
+                // the nonce is its descendant.
+                let reached = self.members().filter(|member| member.signal(signal) == Sent::Yes).count();
+                if reached > 0 { Sent::Yes } else { Sent::No }
+            }
+        }
+    }
+
+    /// Whether something may be left in its process group, the child included until it is waited for.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        match send_to_group_by(&self.leader, None) {
+            Ok(()) => true,
+            Err(Errno::ESRCH) => false,
+            // Signal 0 is sent to no process. The number may be another group's: then this is said too often.
+            Err(_) => killpg(Pid::from_raw(self.leader.process), None) != Err(Errno::ESRCH),
+        }
+    }
+
+    /// Who is in the group and session of the child, and has its nonce.
+    fn members(&self) -> impl Iterator<Item = Process> {
+        let leader = self.leader.process;
+        // Another process that has the number by now may lead another session of that number.
+        let is_ours = stat(leader).is_none_or(|stat| Some(stat.start) == self.leader.start);
+        all().take_while(move |_| is_ours).filter_map(move |process| {
+            let stat = stat(process)?;
+            let is_in = stat.group == leader && stat.session == leader && stat.life == Life::Runs;
+            (is_in && has_variable(process, VARIABLE, &self.nonce.0))
+                .then(|| Process::find(Identity { process, start: stat.start }))?
+        })
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Has a command lead a session of its own when it is started: no process but its descendants can be in that. It has no
+/// controlling terminal then, so it cannot stop when it reads from one, and Ctrl-C does not reach it.
+pub fn prepare(command: &mut Command) -> Nonce {
+    let number = || RandomState::new().hash_one(std::process::id());
+    let nonce = format!("{:016x}{:016x}", number(), number());
+    command.env(VARIABLE, &nonce);
+    // SAFETY: the closure runs between fork and exec, and makes one system call, which takes no argument and allocates
+    // nothing; an `io::Error` from an errno does not allocate either.
+    unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
+    Nonce(nonce)
+}
+
+/// Starts a command in a session of its own.
+///
+/// # Errors
+/// It cannot be started.
+pub fn spawn(command: &mut Command) -> io::Result<(Child, Session)> {
+    let nonce = prepare(command);
+    let child = command.spawn()?;
+    let session = Session::of_child(child.id(), nonce);
+    Ok((child, session))
+}
+
+/// What the kernel says of a process; `None` if there is none, or if /proc does not show it.
+#[must_use]
+pub fn stat(process: i32) -> Option<Stat> {
+    parse(&fs::read(format!("/proc/{process}/stat")).ok()?)
+}
+
+/// The numbers of all processes that can be seen from here.
+pub fn all() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether the environment with which a process was started has this variable with this value. What the process itself has
+/// changed since is not seen.
+#[must_use]
+pub fn has_variable(process: i32, name: &str, value: &str) -> bool {
+    let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+    let is_it = |one: &[u8]| {
+        let value_of = one.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        value_of == Some(value.as_bytes())
+    };
+    environment.split(|byte| *byte == 0).any(is_it)
+}
+
+/// Whether a process has this number now, whichever it is.
+#[must_use]
+pub fn is_taken(process: i32) -> bool {
+    // Signal 0 is sent to no process.
+    process > 0 && kill(Pid::from_raw(process), None) != Err(Errno::ESRCH)
+}
+
+/// What is signalled.
+#[derive(Clone, Copy)]
+enum Target<'a> {
+    Process(&'a Process),
+    /// The group that this process leads, or led.
+    Group(&'a Process),
+}
+
+/// The one place of the program from which a signal goes to another process.
+fn send(target: Target<'_>, signal: Signal) -> Sent {
+    let (Target::Process(process) | Target::Group(process)) = target;
+    // 0 is our own group, -1 is everybody, and 1 is init.
+    if process.process <= 1 {
+        return Sent::No;
+    }
+    let number = Pid::from_raw(process.process);
+    let by_descriptor = match target {
+        Target::Process(process) => send_by(process, Some(signal), 0),
+        Target::Group(process) => send_to_group_by(process, Some(signal)),
+    };
+    let sent = match by_descriptor {
+        Err(Errno::ENOSYS | Errno::EINVAL | Errno::EBADF | Errno::EPERM) if process.is_there() => {
+            // A number that still stands for the process, be it a zombie, is neither another's nor another group's.
+            match target {
+                Target::Process(_) => kill(number, signal),
+                Target::Group(_) if leads_session(process.process) => killpg(number, signal),
+                Target::Group(_) => Err(Errno::ESRCH),
+            }
+        }
+        sent => sent,
+    };
+    if sent.is_ok() { Sent::Yes } else { Sent::No }
+}
+
+fn leads_session(process: i32) -> bool {
+    stat(process).is_some_and(|stat| stat.session == process && stat.group == process)
+}
+
+/// To the group that the process leads, or led: the descriptor stands for the number as it was then (Linux 6.9).
+fn send_to_group_by(process: &Process, signal: Option<Signal>) -> nix::Result<()> {
+    send_by(process, signal, PIDFD_SIGNAL_PROCESS_GROUP)
+}
+
+/// By its descriptor. EBADF: it has none; ENOSYS, EPERM: the kernel, or a filter of system calls, has no such call; EINVAL: it
+/// does not know the flag.
+fn send_by(process: &Process, signal: Option<Signal>, flags: libc::c_uint) -> nix::Result<()> {
+    let pidfd = process.pidfd.as_ref().ok_or(Errno::EBADF)?;
+    let signal = signal.map_or(0, |signal| signal as libc::c_int);
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel takes a null pointer for the information that
+    // kill(2) would give.
+    let sent = unsafe {
+        let none = std::ptr::null::<libc::siginfo_t>();
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, flags)
+    };
+    Errno::result(sent).map(drop)
+}
+
+fn open(process: i32) -> Option<OwnedFd> {
+    // SAFETY: the call takes two numbers, and gives a new descriptor, which is ours, or -1.
+    let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
+    let opened = i32::try_from(Errno::result(opened).ok()?).ok()?;
+    // SAFETY: the kernel has just made it, close-on-exec, and no other part of the program has it.
+    Some(unsafe { OwnedFd::from_raw_fd(opened) })
+}
+
+/// The name in parentheses may hold any byte; only numbers follow the last parenthesis.
+fn parse(line: &[u8]) -> Option<Stat> {
+    let after = line.iter().rposition(|byte| *byte == b')')? + 1;
+    let mut words = std::str::from_utf8(&line[after..]).ok()?.split_ascii_whitespace();
+    let life = if words.next()? == "Z" { Life::Zombie } else { Life::Runs };
+    let mut number = || words.next()?.parse::<i64>().ok();
+    let mut id = || number().and_then(|number| i32::try_from(number).ok());
+    let (parent, group, session) = (id()?, id()?, id()?);
+    // Fields 7 to 21.
+    let start = words.nth(15)?.parse().ok()?;
+    Some(Stat { life, parent, group, session, start })
+}
+
+/// `PIDFD_SIGNAL_PROCESS_GROUP` of linux/pidfd.h.
+const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+use std::io::Read;
+use std::process::Stdio;
+
+use super::*;
+
+/// A shell that has come so far that it obeys its traps.
+fn shell(script: &str) -> (Child, Session) {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script]).stdout(Stdio::piped());
+    let (mut child, session) = spawn(&mut command).unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    (child, session)
+}
+
+/// Returns when all that held the output of a child has ended.
+fn until_silent(child: &mut Child) {
+    child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// As on a kernel without descriptors of processes.
+fn without_descriptor(mut session: Session) -> Session {
+    session.leader.pidfd = None;
+    session
+}
+
+#[test]
+fn group_of_a_session_ends_also_when_its_leader_was_waited_for() {
+    for with_descriptor in [true, false] {
+        let (mut child, session) = shell("sleep 600 & echo");
+        let session = if with_descriptor { session } else { without_descriptor(session) };
+        child.wait().unwrap();
+        assert!(session.is_left());
+        assert_eq!(session.signal(Signal::SIGTERM), Sent::Yes);
+        until_silent(&mut child);
+        // It has closed its output, and is in the group until init has waited for it.
+        while session.is_left() {
+            std::thread::yield_now();
+        }
+        assert_eq!(session.signal(Signal::SIGTERM), Sent::No, "{with_descriptor}");
+    }
+}
+
+#[test]
+fn number_that_was_given_to_another_process_is_not_signalled() {
+    let (mut child, session) = shell("echo; exec sleep 600");
+    let bystander = session.leader.process;
+    // What we hold says that a process of that number began at another time.
+    let recycled = |pidfd| Process { process: bystander, start: Some(1), pidfd };
+    assert_eq!(recycled(None).signal(Signal::SIGKILL), Sent::No);
+    assert_eq!(send(Target::Group(&recycled(None)), Signal::SIGKILL), Sent::No);
+    assert!(Process::find(Identity { process: bystander, start: 1 }).is_none());
+    let other = Session { leader: recycled(None), nonce: Nonce("another".to_owned()) };
+    assert_eq!(other.signal(Signal::SIGKILL), Sent::No);
+    assert_eq!(child.try_wait().unwrap(), None, "it was signalled");
+    assert_eq!(session.signal(Signal::SIGKILL), Sent::Yes);
+    child.wait().unwrap();
+    assert_eq!(session.leader.signal(Signal::SIGKILL), Sent::No, "it has ended");
+}
+
+#[test]
+fn neither_init_nor_our_own_group_nor_everybody_is_ever_signalled() {
+    for process in [1, 0, -1] {
+        let start = stat(process).map(|stat| stat.start);
+        let process = Process { process, start, pidfd: None };
+        for target in [Target::Process(&process), Target::Group(&process)] {
+            // A signal that would end nothing if it were sent.
+            assert_eq!(send(target, Signal::SIGCONT), Sent::No);
+        }
+    }
+}
+
+#[test]
+fn group_without_a_session_of_its_own_is_not_signalled_by_its_number() {
+    let mut child = Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
+    let mut process = Process::of_child(child.id());
+    process.pidfd = None;
+    assert_eq!(send(Target::Group(&process), Signal::SIGKILL), Sent::No);
+    assert_eq!(process.signal(Signal::SIGKILL), Sent::Yes);
+    child.wait().unwrap();
+}
+
+#[test]
+fn member_without_the_nonce_is_not_signalled_once_the_leader_is_gone() {
+    // The one has cleaned its environment; the other keeps the group and the output.
+    let (mut child, session) = shell("env -i sleep 600 & sleep 600 & echo");
+    let session = without_descriptor(session);
+    child.wait().unwrap();
+    let members = || in_group(session.leader.process);
+    let is_marked = |one: &Identity| has_variable(one.process, VARIABLE, &session.nonce.0);
+    assert_eq!(members().len(), 2);
+    while members().iter().all(is_marked) {
+        std::thread::yield_now();
+    }
+    assert_eq!(session.signal(Signal::SIGKILL), Sent::Yes);
+    while members().iter().any(is_marked) {
+        std::thread::yield_now();
+    }
+    let left = members();
+    let [left] = left.as_slice() else { panic!("{left:?}") };
+    assert_eq!(session.signal(Signal::SIGKILL), Sent::No);
+    assert_eq!(Process::find(*left).unwrap().signal(Signal::SIGKILL), Sent::Yes);
+    until_silent(&mut child);
+}
+
+fn in_group(group: i32) -> Vec<Identity> {
+    let of = |process| Some((process, stat(process)?));
+    let members = all().filter_map(of).filter(|(_, stat)| stat.group == group && stat.life == Life::Runs);
+    members.map(|(process, stat)| Identity { process, start: stat.start }).collect()
+}
+
+#[test]
+fn line_of_a_process_is_read_whatever_its_name_holds() {
+    let tail = "4194560 102 0 0 0 0 0 0 0 20 0 1 0 4711 2609152 400 18446744073709551615 1";
+    for name in ["sleep", "a) S 1 1 1", "", "x\ny) R 1", "\u{e4}", ") ("] {
+        let line = format!("77 ({name}) S 5 6 7 0 -1 {tail}\n");
+        let stat = parse(line.as_bytes()).unwrap();
+        let wanted = Stat { life: Life::Runs, parent: 5, group: 6, session: 7, start: 4711 };
+        assert_eq!(stat, wanted, "{name:?}");
+    }
+    assert_eq!(parse(b"77 (x) Z 1 77 77 0 -1 0"), None);
+    assert_eq!(parse(b""), None);
+    let own = stat(std::process::id().cast_signed()).unwrap();
+    assert_eq!(own.parent, std::os::unix::process::parent_id().cast_signed());
+}
