@@ -14,7 +14,7 @@ use logic::health::{Health, State as HealthState};
 use tokio::sync::Notify;
 
 use crate::acme::Board;
-use crate::events::Events;
+use crate::events::{Events, Seldom};
 use crate::metrics::{BackendCounters, ListenerCounters, PerWorker};
 use crate::queue::Queue;
 use crate::state_directory::StateDirectory;
@@ -77,6 +77,8 @@ pub struct ListenerState {
     pub connections: AtomicUsize,
     /// Counters, one block per worker.
     pub counters: PerWorker<ListenerCounters>,
+    /// Events about requests that go in a circle.
+    pub loops_told: Seldom,
     /// Sessions by how they ended, other than well. A map per worker: hostile clients must not make workers wait for each
     /// other.
     endings: PerWorker<Mutex<HashMap<&'static str, u64>>>,
@@ -302,6 +304,7 @@ impl State {
                     bound: Mutex::default(),
                     connections: AtomicUsize::new(0),
                     counters: PerWorker::new(self.workers),
+                    loops_told: Seldom::default(),
                     endings: PerWorker::new(self.workers),
                 })
             })
