@@ -37,6 +37,10 @@ pub struct State {
     pub reloads_refused: AtomicU64,
     /// Idle client connections closed to make room for new ones.
     pub evicted: AtomicU64,
+    /// Clients of the admin listener closed to make room for new ones.
+    pub admin_evicted: Arc<AtomicU64>,
+    /// Clients of the control socket closed to make room for new ones.
+    pub control_evicted: Arc<AtomicU64>,
     /// Times that accepting paused because descriptors or connections ran out.
     pub accept_pauses: AtomicU64,
     /// Access-log lines dropped because the writer could not keep up.
@@ -262,6 +266,8 @@ impl State {
             generation: AtomicU64::new(0),
             reloads_refused: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
+            admin_evicted: Arc::default(),
+            control_evicted: Arc::default(),
             accept_pauses: AtomicU64::new(0),
             log_lines_dropped: AtomicU64::new(0),
             log_lines_failed: AtomicU64::new(0),
