@@ -224,6 +224,8 @@ pub struct HttpSettings {
     pub edits: HeaderEdits,
     /// Sizes.
     pub limits: Limits,
+    /// Times that a request may come through Penstock, this one counted.
+    pub hops: u32,
     /// Requests on one connection before it is closed; `None`: any number.
     pub max_requests: Option<u64>,
     /// Times.

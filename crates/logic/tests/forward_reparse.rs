@@ -64,7 +64,8 @@ fn check(original: &[u8], trust: Trust) {
     assert_eq!(lines(out, "content-length") + lines(out, "transfer-encoding"), framing, "{}", what());
     assert_eq!(lines(out, "host"), 1);
     assert!(again.headers[0].name.of(out).eq_ignore_ascii_case(b"host"));
-    for once in ["x-forwarded-proto", "forwarded", "x-request-id", "x-edit", "x-forwarded-for"] {
+    assert_eq!(again.way.hops(), request.way.hops() + 1, "{}", what());
+    for once in ["cdn-loop", "x-forwarded-proto", "forwarded", "x-request-id", "x-edit", "x-forwarded-for"] {
         assert_eq!(lines(out, once), 1, "{once} in {}", what());
     }
     for never in ["keep-alive", "proxy-connection", "proxy-authorization", "proxy", "http2-settings"] {
@@ -90,7 +91,8 @@ proptest! {
         target in prop_oneof!["/[!-\"$-~]{0,30}", "http://[a-zA-Z]{1,8}(:[0-9]{0,4})?([/?][!-\"$-~]{0,20})?"],
         headers in prop::collection::vec(prop_oneof![
             "[A-Za-z_-]{1,12}: ?[!-~][ -~]{0,20}",
-            "(Connection|connection): (close|keep-alive|upgrade|TE|x-a|X-Forwarded-For)",
+            "(Connection|connection): (close|keep-alive|upgrade|TE|x-a|X-Forwarded-For|cdn-loop)",
+            "(CDN-Loop|cdn-loop|CDN_Loop): [\"\\;=, a-z]{0,9}(, ?)?(penstock|Penstock; x=\"1\"|penstock2|\"penstock\")?",
             "(Upgrade|TE|X-A|Keep-Alive|Proxy|Proxy-Connection|Trailer|X-Forwarded-For|X_Forwarded_For|X-Forwarded-Proto|Forwarded|X-Request-ID|HTTP2-Settings): [a-z/]{0,9}",
         ], 0..10),
         framing in prop_oneof![Just(""), Just("Content-Length: 0\r\n"), Just("Content-Length: 0012\r\nExpect: 100-continue\r\n"), Just("transfer-encoding: CHUNKED\r\n")],

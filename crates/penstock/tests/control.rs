@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Instant;
 
 use support::client::{End, Stream};
 use support::load::{Connections, Load};
@@ -247,4 +248,51 @@ fn resident(server: &Server) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", server.pid())).unwrap();
     let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn an_operator_is_served_beside_silent_clients_and_followers() {
+    let backend = Scripted::answering("x");
+    let server = Server::start(&config(&backend.address));
+    let mut followers: Vec<Client> = (0..50).map(|_| control(&server)).collect();
+    for follower in &mut followers {
+        follower.send("events 0 follow\n");
+        follower.read_until(b"ok\n");
+    }
+    let silent: Vec<Client> = (0..200).map(|_| control(&server)).collect();
+    // 250 events: each is delivered to each follower.
+    let mut operator = control(&server);
+    for round in 0..125 {
+        let word = if round % 2 == 0 { "drain" } else { "ready" };
+        assert!(ask(&mut operator, &format!("{word} {}", backend.address)).starts_with("ok"));
+    }
+    // Generous: it was 10 s with 50 followers, and is some milliseconds.
+    for _ in 0..5 {
+        let started = Instant::now();
+        let output = server.ctl(&["status"]);
+        assert!(output.status.success(), "{output:?}");
+        assert!(started.elapsed() < secs(2), "{:?}", started.elapsed());
+    }
+    for follower in &mut followers {
+        follower.read_until(b"ready");
+    }
+    drop(silent);
+}
+
+#[test]
+fn a_client_that_does_not_read_or_sends_half_a_command_keeps_its_place_from_nobody() {
+    let backend = Scripted::answering("x");
+    let server = Server::start(&config(&backend.address));
+    let mut clients: Vec<Client> = (0..64).map(|_| control(&server)).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        match at % 2 {
+            0 => client.send("stat"),
+            // More answers than the socket holds.
+            _ => drop(client.try_send("help\n".repeat(1000))),
+        }
+    }
+    for _ in 0..40 {
+        let output = server.ctl(&["status"]);
+        assert!(output.status.success(), "{output:?}");
+    }
 }

@@ -1,5 +1,6 @@
 //! The admin listener: `/metrics` for Prometheus, `/healthz` for whoever watches this process, `/status` for programs.
-//! Reads only. Runs on the slow runtime, with its own limits: whoever can reach it cannot disturb traffic.
+//! Reads only. Runs on the slow runtime, with its own limits: whoever can reach it cannot disturb traffic, nor keep others from
+//! their answers. A connection is served in `admin/seat.rs`, what costs much is written in `admin/page.rs`.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,30 +9,40 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Bytes;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use config::types::BindAddress;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use sys::cpu::thread_time;
 use sys::socket::{DualStack, ListenUnixError, listen_tcp, listen_unix, probe_tcp};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use crate::front::Front;
 use crate::listen::SocketFile;
 use crate::metrics::exposition;
+use crate::pace::{self, Pace, Paced};
+use crate::places::Hall;
 use crate::report::Status;
 
-/// Connections at once; more of them wait in the kernel's queue.
+mod page;
+mod seat;
+
+use page::Page;
+
+/// Connections at once. A new one gets the place of the one that has asked nothing for longest.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Time for a request's head, which is also how long an idle connection is kept.
-const HEAD_LIMIT: Duration = Duration::from_secs(5);
+/// What clients ask may be done in a tenth of the time, and in another one new ones are accepted: some thousands in a second.
+const WORK_PART: u32 = 10;
+const ACCEPT_PART: u32 = 10;
+
+/// `/metrics` and `/status` are written in a tenth of the time, on a thread of their own.
+const PAGE_PART: u32 = 10;
 
 /// Time for a whole connection: a reader that takes nothing must not keep its place.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
@@ -39,7 +50,8 @@ const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
 /// Pause after an accept that failed, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-const BACKLOG: u32 = 128;
+/// So many wait in the kernel's queue: where it is full, a client's first packet is dropped, and sent again only after a second.
+const BACKLOG: u32 = 4096;
 
 /// Permission bits of the Unix socket: the owner and its group, such as that of a metrics collector.
 const UNIX_MODE: u32 = 0o660;
@@ -107,15 +119,15 @@ pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
 
 /// Serves until the future is dropped. Must be called on a tokio runtime with timers.
 pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), AdminError> {
-    let hall = Hall { router: router(front), places: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
+    let mut desk = Desk::new(front);
     match listener {
         AdminListener::Tcp(listener) => {
             listener.set_nonblocking(true).map_err(AdminError::Register)?;
             let listener = tokio::net::TcpListener::from_std(listener).map_err(AdminError::Register)?;
             loop {
-                let place = hall.free_place().await;
+                desk.door.turn().await;
                 match listener.accept().await {
-                    Ok((stream, _)) => hall.serve(stream, place),
+                    Ok((stream, _)) => desk.serve(stream).await,
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 }
             }
@@ -125,9 +137,9 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
             listener.set_nonblocking(true).map_err(AdminError::Register)?;
             let listener = tokio::net::UnixListener::from_std(listener).map_err(AdminError::Register)?;
             loop {
-                let place = hall.free_place().await;
+                desk.door.turn().await;
                 match listener.accept().await {
-                    Ok((stream, _)) => hall.serve(stream, place),
+                    Ok((stream, _)) => desk.serve(stream).await,
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 }
             }
@@ -135,67 +147,94 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
     }
 }
 
+/// Where clients are served, so many at a time.
+struct Desk {
+    router: Router,
+    hall: Arc<Hall>,
+    work: Arc<Pace>,
+    door: pace::Client,
+}
+
+/// What the endpoints answer with.
+struct Pages {
+    front: Arc<Front>,
+    metrics: Page,
+    status: Page,
+}
+
+impl Desk {
+    fn new(front: Arc<Front>) -> Self {
+        Self {
+            hall: Hall::new(MAX_CONNECTIONS, 0, front.state.admin_evicted.clone()),
+            work: Pace::one_part_in(WORK_PART),
+            door: Pace::one_part_in(ACCEPT_PART).client(),
+            router: router(front),
+        }
+    }
+
+    async fn serve<S>(&mut self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let place = Arc::new(self.hall.place().await);
+        let start = thread_time();
+        let id = place.id();
+        let serve = timeout(CONNECTION_LIMIT, seat::serve(stream, self.router.clone(), place.clone()));
+        let task = Paced::new(self.work.client(), serve).tells(place);
+        self.hall.keep(id, tokio::spawn(task).abort_handle());
+        self.door.charge(thread_time().saturating_sub(start));
+    }
+}
+
 /// All endpoints.
 pub fn router(front: Arc<Front>) -> Router {
+    let pages = Pace::one_part_in(PAGE_PART);
+    let pages = Pages {
+        front,
+        metrics: Page::new(pages.client(), write_metrics),
+        status: Page::new(pages.client(), write_status),
+    };
     // GET also answers HEAD; anything else is 405.
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/status", get(status))
         .fallback(async || (StatusCode::NOT_FOUND, "not found; there are /metrics, /healthz and /status\n"))
-        .with_state(front)
+        .with_state(Arc::new(pages))
 }
 
-/// Where connections are served, so many at a time.
-struct Hall {
-    router: Router,
-    places: Arc<Semaphore>,
+fn write_metrics(front: &Arc<Front>) -> Result<Bytes, String> {
+    exposition::render(front).map(Bytes::from).map_err(|error| error.to_string())
 }
 
-impl Hall {
-    async fn free_place(&self) -> Option<OwnedSemaphorePermit> {
-        // Only a closed semaphore gives none, and this one is never closed.
-        self.places.clone().acquire_owned().await.ok()
-    }
-
-    fn serve<S>(&self, stream: S, place: Option<OwnedSemaphorePermit>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let connection = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_LIMIT)
-            .max_buf_size(64 * 1024)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.router.clone()));
-        tokio::spawn(async move {
-            // Whatever a client did wrong is its own loss: there is nothing to undo here.
-            let _ = timeout(CONNECTION_LIMIT, connection).await;
-            drop(place);
-        });
-    }
+fn write_status(front: &Arc<Front>) -> Result<Bytes, String> {
+    serde_json::to_vec(&Status::read(front)).map(Bytes::from).map_err(|error| error.to_string())
 }
 
-async fn metrics(Shared(front): Shared<Arc<Front>>) -> Response {
-    match exposition::render(&front) {
-        Ok(text) => {
-            ([(CONTENT_TYPE, exposition::CONTENT_TYPE), (CACHE_CONTROL, "no-store")], text).into_response()
+async fn metrics(Shared(pages): Shared<Arc<Pages>>) -> Response {
+    given(pages.metrics.read(&pages.front).await, exposition::CONTENT_TYPE)
+}
+
+async fn status(Shared(pages): Shared<Arc<Pages>>) -> Response {
+    given(pages.status.read(&pages.front).await, "application/json")
+}
+
+fn given(written: Result<Bytes, String>, content_type: &'static str) -> Response {
+    match written {
+        Ok(text) => ([(CONTENT_TYPE, content_type), (CACHE_CONTROL, "no-store")], text).into_response(),
+        Err(why) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("this cannot be written: {why}\n")).into_response()
         }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {error}\n"))
-            .into_response(),
     }
 }
 
-async fn healthz(Shared(front): Shared<Arc<Front>>) -> Response {
+async fn healthz(Shared(pages): Shared<Arc<Pages>>) -> Response {
     let headers = [(CACHE_CONTROL, "no-store")];
-    if front.state.draining.load(Relaxed) {
+    if pages.front.state.draining.load(Relaxed) {
         (StatusCode::SERVICE_UNAVAILABLE, headers, "draining\n").into_response()
     } else {
         (headers, "ok\n").into_response()
     }
-}
-
-async fn status(Shared(front): Shared<Arc<Front>>) -> Response {
-    ([(CACHE_CONTROL, "no-store")], Json(Status::read(&front))).into_response()
 }
 
 #[cfg(test)]

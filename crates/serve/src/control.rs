@@ -1,7 +1,8 @@
 //! The control socket: where `penstock ctl` asks and changes things.
 //!
-//! It has a thread and a runtime of its own, and the work it may do is paced: neither an idle nor a flooding client
-//! changes anything for traffic. Who may talk is decided by the kernel's peer credentials (SO_PEERCRED, unix(7)).
+//! It has a thread and a runtime of its own, and the work it may do is paced, for all clients together and fairly among them:
+//! neither an idle nor a flooding client changes anything for traffic, nor for another client. Who may talk is decided by the
+//! kernel's peer credentials (SO_PEERCRED, unix(7)).
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,31 +10,41 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use sys::cpu::thread_time;
 use sys::socket::{ListenUnixError, listen_unix};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::events::Level;
 use crate::front::Front;
 use crate::listen::SocketFile;
+use crate::pace::{Pace, Paced};
+use crate::places::Hall;
 
 mod command;
 mod framing;
-mod pace;
 mod session;
 
-use pace::Pace;
 use session::{Session, Who};
 
-/// Clients at once.
+/// Clients at once. A new one gets the place of the one that has said nothing for longest.
 const MAX_CLIENTS: usize = 64;
+
+/// Clients that follow events at once. They keep their places: an operator who watches must not lose the events of the next
+/// minute because another one has logged in. So there have to be places that no follower can have.
+const MAX_FOLLOWERS: usize = 56;
+
+/// How long a client waits for a place while all others are in the middle of a command.
+const PLACE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The control thread may do its clients' work for a tenth of the time, and accept new ones for another: some thousands in a
+/// second.
+const WORK_PART: u32 = 10;
+const ACCEPT_PART: u32 = 10;
 
 /// Pause after an accept that failed, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-
-/// What one connection costs of the pace, before it has said anything.
-const ACCEPT_COST: Duration = Duration::from_millis(1);
 
 /// Only the owner: nobody else can even connect.
 const MODE: u32 = 0o600;
@@ -100,7 +111,7 @@ impl ControlSocket {
         let serve = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = accept(listener, Arc::new(Shared { front, owner, pace: Pace::default() })) => {}
+                    () = accept(listener, Arc::new(Shared { front, owner })) => {}
                     _ = stopped => {}
                 }
             });
@@ -139,7 +150,6 @@ impl Drop for ControlThread {
 struct Shared {
     front: Arc<Front>,
     owner: u32,
-    pace: Pace,
 }
 
 impl Shared {
@@ -156,31 +166,33 @@ impl Shared {
 }
 
 async fn accept(listener: UnixListener, shared: Arc<Shared>) {
-    let places = Arc::new(Semaphore::new(MAX_CLIENTS));
+    let hall = Hall::new(MAX_CLIENTS, MAX_FOLLOWERS, shared.front.state.control_evicted.clone());
+    let work = Pace::one_part_in(WORK_PART);
+    let mut door = Pace::one_part_in(ACCEPT_PART).client();
     loop {
-        shared.pace.wait().await;
+        door.turn().await;
         let Ok((stream, _)) = listener.accept().await else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        shared.pace.charge(ACCEPT_COST);
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            refuse(stream, "too many control clients");
-            continue;
-        };
+        let start = thread_time();
         match shared.admit(&stream) {
-            Ok(who) => {
-                let session = Session::new(shared.clone(), who, stream);
-                tokio::spawn(async move {
-                    session.run().await;
-                    drop(place);
-                });
-            }
+            Ok(who) => match hall.place_within(PLACE_LIMIT).await {
+                Some(place) => {
+                    let id = place.id();
+                    let place = Arc::new(place);
+                    let session = Session::new(shared.clone(), who, stream, place.clone());
+                    let task = Paced::new(work.client(), session.run()).tells(place);
+                    hall.keep(id, tokio::spawn(task).abort_handle());
+                }
+                None => refuse(stream, "too many control clients: all are in the middle of a command"),
+            },
             Err(reason) => {
                 shared.front.state.events.record(Level::Warning, "control", format!("refused: {reason}"));
                 refuse(stream, &reason);
             }
         }
+        door.charge(thread_time().saturating_sub(start));
     }
 }
 

@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::broadcast;
 
@@ -86,10 +87,37 @@ impl Events {
     }
 }
 
+/// For an event that peers can cause as often as they like: it is recorded at most once a minute.
+#[derive(Debug, Default)]
+pub struct Seldom {
+    /// When it may be recorded again, in seconds on the caller's clock.
+    next: AtomicU64,
+}
+
+impl Seldom {
+    /// Whether it may be recorded `now`; then nobody else may for a minute.
+    pub fn may(&self, now: Duration) -> bool {
+        let (now, next) = (now.as_secs(), self.next.load(Relaxed));
+        now >= next && self.next.compare_exchange(next, now + 60, Relaxed, Relaxed).is_ok()
+    }
+}
+
 /// RFC 3339 in UTC with milliseconds.
 pub fn timestamp(at: SystemTime) -> String {
     match jiff::Timestamp::try_from(at) {
         Ok(at) => format!("{at:.3}"),
         Err(_) => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_peers_cause_is_told_once_a_minute() {
+        let seldom = Seldom::default();
+        let told = (0..200).filter(|second| seldom.may(Duration::from_secs(*second))).count();
+        assert_eq!(told, 4);
     }
 }

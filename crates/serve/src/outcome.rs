@@ -51,6 +51,8 @@ pub enum Ending {
     NoRoute,
     /// Routes go by path, and this path can be read in two ways.
     AmbiguousPath,
+    /// The request has come through Penstock too often: it goes in a circle.
+    Loop,
     /// No backend of the pool is healthy.
     AllDown,
     /// Every backend is at its limit and so is the queue.
@@ -101,6 +103,7 @@ impl Ending {
             Self::ClientClosed => "client-closed",
             Self::NoRoute => "no-route",
             Self::AmbiguousPath => "ambiguous-path",
+            Self::Loop => "loop",
             Self::AllDown => "all-down",
             Self::QueueFull => "queue-full",
             Self::QueueTimeout => "queue-timeout",

@@ -14,7 +14,7 @@ use logic::health::{Health, State as HealthState};
 use tokio::sync::Notify;
 
 use crate::acme::Board;
-use crate::events::Events;
+use crate::events::{Events, Seldom};
 use crate::metrics::{BackendCounters, ListenerCounters, PerWorker};
 use crate::queue::Queue;
 use crate::state_directory::StateDirectory;
@@ -37,6 +37,10 @@ pub struct State {
     pub reloads_refused: AtomicU64,
     /// Idle client connections closed to make room for new ones.
     pub evicted: AtomicU64,
+    /// Clients of the admin listener closed to make room for new ones.
+    pub admin_evicted: Arc<AtomicU64>,
+    /// Clients of the control socket closed to make room for new ones.
+    pub control_evicted: Arc<AtomicU64>,
     /// Times that accepting paused because descriptors or connections ran out.
     pub accept_pauses: AtomicU64,
     /// Access-log lines dropped because the writer could not keep up.
@@ -77,6 +81,8 @@ pub struct ListenerState {
     pub connections: AtomicUsize,
     /// Counters, one block per worker.
     pub counters: PerWorker<ListenerCounters>,
+    /// Events about requests that go in a circle.
+    pub loops_told: Seldom,
     /// Sessions by how they ended, other than well. A map per worker: hostile clients must not make workers wait for each
     /// other.
     endings: PerWorker<Mutex<HashMap<&'static str, u64>>>,
@@ -260,6 +266,8 @@ impl State {
             generation: AtomicU64::new(0),
             reloads_refused: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
+            admin_evicted: Arc::default(),
+            control_evicted: Arc::default(),
             accept_pauses: AtomicU64::new(0),
             log_lines_dropped: AtomicU64::new(0),
             log_lines_failed: AtomicU64::new(0),
@@ -302,6 +310,7 @@ impl State {
                     bound: Mutex::default(),
                     connections: AtomicUsize::new(0),
                     counters: PerWorker::new(self.workers),
+                    loops_told: Seldom::default(),
                     endings: PerWorker::new(self.workers),
                 })
             })

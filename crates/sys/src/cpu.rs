@@ -1,9 +1,11 @@
 //! The cores this process may use, and tying a worker to one of them.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 use std::{io, thread};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 /// How many threads can run at once: the allowed cores, further limited by a cgroup's CPU quota. At least one.
@@ -22,6 +24,12 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core)?;
     Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+}
+
+/// Time that the calling thread has worked, on a clock that stands still while others have the core (clock_gettime(2)).
+pub fn thread_time() -> Duration {
+    // The clock of the calling thread exists; a kernel that refuses it makes all work look free, and each step has a least cost.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Addresses that get in each other's way: two listeners on one, or a backend that is one of our own listeners.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use logic::route::{Action, PoolId, Route};
@@ -227,8 +227,9 @@ impl<'a> OwnAddresses<'a> {
         match address {
             BackendAddress::Unix(path) => self.paths.get(path).copied(),
             BackendAddress::Ip(address) => self.at(address.ip(), address.port()),
-            BackendAddress::Name { host, port } if host == "localhost" => {
-                self.at(IpAddr::from([127, 0, 0, 1]), *port)
+            BackendAddress::Name { host, port } if is_this_machine(host) => {
+                let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
+                self.at(v4, *port).or_else(|| self.at(v6, *port))
             }
             BackendAddress::Name { .. } | BackendAddress::Ssh { .. } => None,
         }
@@ -239,6 +240,11 @@ impl<'a> OwnAddresses<'a> {
         let exact = here.iter().find(|(reach, _)| *reach == Reach::One(ip));
         exact.or_else(|| here.iter().find(|(reach, _)| reach.takes(ip))).map(|(_, listener)| *listener)
     }
+}
+
+/// Names that mean this machine everywhere: RFC 6761 section 6.3, and what Debian writes into /etc/hosts.
+fn is_this_machine(host: &str) -> bool {
+    host == "localhost" || host.ends_with(".localhost") || host == "ip6-localhost"
 }
 
 fn pools_of(listener: &Listener) -> Vec<PoolId> {

@@ -5,7 +5,7 @@ use logic::http1::request::{Limits, MAX_HEAD};
 use super::bind::Owner;
 use super::duration::{DAY, YEAR};
 use super::route::Scheme;
-use super::{Parser, Zero, address, count};
+use super::{Parser, Zero, address, count, small};
 use crate::de::At;
 use crate::error::quote;
 use crate::raw::{
@@ -235,6 +235,7 @@ impl Parser<'_> {
         let request_id_header = self.request_id_header(&raw.request_id_header);
         let edits = self.edits(&raw.request_headers, &raw.response_headers);
         let limits = raw.limits.as_ref().and_then(|limits| self.limits(&limits.value));
+        let hops = raw.limits.as_ref().and_then(|limits| Some(small(limits.value.hops.as_ref()?.value)));
         let http2 = http2(raw);
         let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.http_timeouts(&timeouts.value));
         Some(HttpSettings {
@@ -247,6 +248,7 @@ impl Parser<'_> {
             http2: http2?,
             edits: edits?,
             limits: limits?,
+            hops: hops?,
             max_requests: raw.max_requests.as_ref().and_then(|most| u64::try_from(most.value).ok()),
             timeouts: timeouts?,
         })

@@ -35,6 +35,8 @@ pub enum Field {
     ForwardedHost,
     /// `Forwarded` (RFC 7239)
     Forwarded,
+    /// `CDN-Loop` (RFC 8586), which we add to: nobody can take it away on the way.
+    CdnLoop,
     /// Other fields that tell about the client: `X-Forwarded-*`, `X-Real-IP`.
     ForwardedOther,
     /// Not one of the names above, but a gateway to CGI or WSGI would take it for one (`x_forwarded_for`):
@@ -52,6 +54,7 @@ impl Field {
             5 => &[(b"proxy", Self::Dropped)],
             6 => &[(b"expect", Self::Expect)],
             7 => &[(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)],
+            8 => &[(b"cdn-loop", Self::CdnLoop)],
             9 => &[(b"forwarded", Self::Forwarded), (b"x-real-ip", Self::ForwardedOther)],
             10 => &[(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)],
             11 => &[(b"client-cert", Self::Dropped)],
@@ -155,6 +158,8 @@ mod tests {
             assert_eq!(Field::of(alike.as_bytes()).unwrap(), Field::Imitation, "{alike}");
         }
         assert_eq!(Field::of(b"Te").unwrap(), Field::Te);
+        assert_eq!(Field::of(b"cdn-LOOP").unwrap(), Field::CdnLoop);
+        assert_eq!(Field::of(b"CDN_Loop").unwrap(), Field::Imitation);
         assert!(Field::of(b"content_length").is_err());
         assert!(Field::of(b"Transfer.Encoding").is_err());
         assert!(Field::of(b"transfer~encoding").is_err());

@@ -7,6 +7,7 @@ use super::grammar::{elements, is_token};
 use super::refusal::Refusal;
 use super::request::{Persistence, Trailers, Version};
 use super::span::{HeaderSpan, Span};
+use super::way::Way;
 use smallvec::SmallVec;
 
 /// Header names that `Connection` lists, beside the options with a meaning of their own.
@@ -23,6 +24,7 @@ pub(super) struct Fields {
     pub(super) upgrade: Upgrade,
     pub(super) trailers: Trailers,
     pub(super) keep_alive: Option<Span>,
+    pub(super) way: Way,
 }
 
 /// Transfer coding of a body; there is only one that we know.
@@ -78,6 +80,7 @@ pub(super) fn read(head: &[u8], headers: &[HeaderSpan]) -> Result<Fields, Refusa
             Field::Expect => fields.expect = fields.expect.read(value),
             Field::Upgrade => fields.upgrade = fields.upgrade.read(header.value, value),
             Field::KeepAlive => fields.keep_alive = Some(header.value),
+            Field::CdnLoop => fields.way = fields.way.read(value),
             Field::Te if elements(value).any(|element| element.eq_ignore_ascii_case(b"trailers")) => {
                 fields.trailers = Trailers::Accepted;
             }

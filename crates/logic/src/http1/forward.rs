@@ -7,6 +7,7 @@ use super::line::{KeptLines, push_clean_line, push_decimal, push_ip, push_length
 use super::request::{BodyLength, Expectation, Persistence, RequestHead, Trailers, Version};
 use super::response::ResponseHead;
 use super::span::{HeaderSpan, Span};
+use super::way;
 use crate::peers::Peer;
 use crate::route::{HeaderEdit, HeaderEdits};
 use std::io::Write;
@@ -125,6 +126,7 @@ pub fn write_request(
     }
     write_connection_of_request(out, head, request);
     write_forwarding(out, head, request, via, &changes);
+    way::write(out, head, &request.headers, request.way);
     if !changes.touch(via.request_id_header.as_bytes()) {
         push_clean_line(out, via.request_id_header.as_bytes(), via.request_id);
     }
@@ -499,7 +501,7 @@ const HSTS: &[u8] = b"strict-transport-security";
 const SEPARATOR: &[u8] = b", ";
 
 /// Room for the lines that are added to those of the message.
-const RESERVE: usize = 320;
+const RESERVE: usize = 340;
 
 #[cfg(test)]
 mod tests;

@@ -21,3 +21,4 @@ pub mod request;
 pub mod response;
 pub mod span;
 mod target;
+pub mod way;

@@ -8,6 +8,7 @@ use super::host;
 use super::refusal::Refusal;
 use super::span::Span;
 use super::target::{self, RequestLine};
+use super::way::Way;
 use crate::route::HeaderLookup;
 
 pub use super::head::Progress;
@@ -158,6 +159,8 @@ pub struct RequestHead {
     pub upgrade: Option<Span>,
     /// Whether the client takes trailers in the response.
     pub trailers: Trailers,
+    /// How often it has come through Penstock already.
+    pub way: Way,
     pub(super) listed: Listed,
 }
 
@@ -278,6 +281,7 @@ fn understand(
         },
         upgrade: fields.wanted_upgrade().filter(|_| may_upgrade),
         trailers: fields.trailers,
+        way: fields.way,
         listed: fields.options.listed,
         headers,
     })

@@ -82,6 +82,9 @@ fn check_name(name: &str) -> Result<(), HeaderEditError> {
     if name.is_empty() || !name.bytes().all(token) {
         return Err(HeaderEditError::Name(name.into()));
     }
+    if matches!(Field::of(name.as_bytes()), Ok(Field::CdnLoop)) {
+        return Err(HeaderEditError::CdnLoop);
+    }
     if FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
         return Err(HeaderEditError::Framing(name.into()));
     }
@@ -100,6 +103,9 @@ pub enum HeaderEditError {
     /// A field that backends believe, or that is for us alone.
     #[error("`{0}` is never passed on as somebody wrote it, so it cannot be set")]
     Ours(Box<str>),
+    /// Without it a request that goes in a circle would not be found (RFC 8586).
+    #[error("`CDN-Loop` ends requests that go in a circle: it may be neither set nor removed")]
+    CdnLoop,
     /// Every request needs a host (RFC 9112 section 3.2).
     #[error("`Host` may be set but not removed: a request without it is refused by every server")]
     Host,

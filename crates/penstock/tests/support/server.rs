@@ -101,6 +101,12 @@ impl Setup {
         self.dir.path()
     }
 
+    /// The configuration, where it can only be written once the directory is known.
+    pub fn configured(mut self, config: &str) -> Self {
+        config.clone_into(&mut self.config);
+        self
+    }
+
     /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));

@@ -1,6 +1,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::seat::HEAD_LIMIT;
 use super::*;
 use crate::report::fixture;
 

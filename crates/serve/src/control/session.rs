@@ -1,20 +1,23 @@
 //! One client of the control socket: reads lines, runs them, writes answers. Every wait has an end.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use logic::places::{Doing, Standing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at};
 
-use super::Shared;
 use super::command::{self, Following, Format, Step};
 use super::framing;
+use super::{MAX_FOLLOWERS, Shared};
 use crate::events::{Event, Level};
 use crate::front::Request;
+use crate::places::Place;
 use crate::report::text;
 
 /// Longest command, in bytes.
@@ -31,6 +34,9 @@ const WRITE_TIME: Duration = Duration::from_secs(5);
 
 /// Size of these pieces.
 const WRITE_PIECE: usize = 16 * 1024;
+
+/// Events that are delivered in one step.
+const EVENTS_AT_ONCE: usize = 64;
 
 /// How long a reload may take until its answer.
 const RELOAD_TIME: Duration = Duration::from_secs(120);
@@ -58,22 +64,29 @@ pub(super) struct Session {
     stream: UnixStream,
     /// Read and not yet run; never longer than [`LINE_LIMIT`] and one read.
     input: Vec<u8>,
+    place: Arc<Place>,
 }
 
 /// The session is over: closed, too slow, or in error.
 struct Over;
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, who: Who, stream: UnixStream) -> Self {
-        Self { shared, who, stream, input: Vec::new() }
+    pub(super) fn new(shared: Arc<Shared>, who: Who, stream: UnixStream, place: Arc<Place>) -> Self {
+        Self { shared, who, stream, input: Vec::new(), place }
     }
 
     pub(super) async fn run(mut self) {
+        self.place.set(Doing::Waiting);
         while let Ok(line) = self.read_line().await {
-            self.shared.pace.wait().await;
+            self.place.set(Doing::Working);
             if self.run_line(&line).await.is_err() {
                 return;
             }
+            if self.place.set(Doing::Waiting) == Standing::GivesWay {
+                return;
+            }
+            // Each command is a step that is paid for before the next one.
+            yield_now().await;
         }
     }
 
@@ -109,7 +122,6 @@ impl Session {
     }
 
     async fn run_line(&mut self, line: &[u8]) -> Result<(), Over> {
-        let start = Instant::now();
         let step = match std::str::from_utf8(line) {
             Ok(line) => command::run(line, &self.shared.front, self.who),
             Err(_) => Step::Refused("a command is UTF-8 text".into()),
@@ -118,18 +130,18 @@ impl Session {
             Step::Nothing => Vec::new(),
             Step::Answer(text) => framing::answer(&text),
             Step::Refused(refusal) => framing::refusal(&refusal.message, &refusal.details),
-            Step::Reload(format) => {
-                self.shared.pace.charge(start.elapsed());
-                let wire = self.reload(format).await;
-                return self.send(&wire).await;
-            }
+            Step::Reload(format) => self.reload(format).await,
             Step::Stop(format) => self.stop(format).await,
-            Step::Follow(following) => {
-                self.shared.pace.charge(start.elapsed());
-                return self.follow(following).await;
-            }
+            Step::Follow(following) => match self.place.set(Doing::Following) {
+                Standing::Keeps => return self.follow(following).await,
+                Standing::GivesWay => return Err(Over),
+                Standing::TooManyFollow => {
+                    let message =
+                        format!("{MAX_FOLLOWERS} clients follow the events already, which is the most");
+                    framing::refusal(&message, "without `follow` the events so far are shown")
+                }
+            },
         };
-        self.shared.pace.charge(start.elapsed());
         self.send(&wire).await
     }
 
@@ -176,35 +188,61 @@ impl Session {
             framing::push_text(&mut wire, &command::event_line(following.format, &event));
             shown = event.number;
         }
-        self.send(&wire).await?;
+        self.deliver(&wire).await?;
         loop {
             let mut wire = Vec::new();
+            let mut push = |event| match event {
+                Ok(Event { number, .. }) if number <= shown => Ok(()),
+                Ok(event) => {
+                    framing::push_text(&mut wire, &command::event_line(following.format, &event));
+                    Ok(())
+                }
+                Err(RecvError::Lagged(lost)) => {
+                    framing::push_text(&mut wire, &following.lost(lost));
+                    Ok(())
+                }
+                Err(RecvError::Closed) => Err(Over),
+            };
             tokio::select! {
-                event = events.recv() => match event {
-                    Ok(event) if event.number <= shown => continue,
-                    Ok(event) => framing::push_text(&mut wire, &command::event_line(following.format, &event)),
-                    Err(RecvError::Lagged(lost)) => framing::push_text(&mut wire, &following.lost(lost)),
-                    Err(RecvError::Closed) => return Err(Over),
-                },
+                event = events.recv() => push(event)?,
                 read = self.stream.read_buf(&mut self.input) => match read {
                     Ok(some) if some > 0 => return self.send(framing::END).await,
                     _ => return Err(Over),
                 },
             }
-            let start = Instant::now();
-            self.send(&wire).await?;
-            self.shared.pace.charge(start.elapsed().min(Duration::from_millis(1)));
+            for _ in 1..EVENTS_AT_ONCE {
+                match events.try_recv() {
+                    Ok(event) => push(Ok(event))?,
+                    Err(TryRecvError::Lagged(lost)) => push(Err(RecvError::Lagged(lost)))?,
+                    // What is closed is found by the next `recv`.
+                    Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+                }
+            }
+            self.deliver(&wire).await?;
+            // A step is paid for before the next one.
+            yield_now().await;
         }
     }
 
+    /// Sends an answer. A client that takes long to read it may lose its place.
     async fn send(&mut self, wire: &[u8]) -> Result<(), Over> {
+        self.place.set(Doing::Writing);
+        self.deliver(wire).await
+    }
+
+    /// Sends what a follower waits for.
+    async fn deliver(&mut self, wire: &[u8]) -> Result<(), Over> {
         for piece in wire.chunks(WRITE_PIECE) {
-            match timeout(WRITE_TIME, self.stream.write_all(piece)).await {
-                Ok(Ok(())) => {}
-                _ => return Err(Over),
-            }
+            self.write(piece).await?;
         }
         Ok(())
+    }
+
+    async fn write(&mut self, piece: &[u8]) -> Result<(), Over> {
+        match timeout(WRITE_TIME, self.stream.write_all(piece)).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(Over),
+        }
     }
 }
 

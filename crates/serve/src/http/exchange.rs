@@ -18,6 +18,7 @@ use super::reply::{Attempt, Failure, Finished};
 use super::{After, Client, RequestId, Session, answer, body, reply};
 use crate::connect::ConnectFault;
 use crate::connection::Arrival;
+use crate::events::Level;
 use crate::outcome::{Ending, Outcome};
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
@@ -42,6 +43,8 @@ enum Own<'a> {
     Redirect(RedirectStatus, &'a Location),
     NoRoute,
     Ambiguous(PathAmbiguity),
+    /// It has come through here, or others like this, too often.
+    Loop(&'a Arc<PoolPlan>),
     /// The listener serves no HTTP.
     Nothing,
 }
@@ -75,6 +78,9 @@ fn direct<'a>(
     let (pool, route_edits) = route(session)?;
     let pool = session.current.pool(pool);
     outcome.pool = Some(pool.clone());
+    if request.way.hops() >= session.settings.hops {
+        return Err(Own::Loop(pool));
+    }
     let edits = [&session.settings.edits, route_edits];
     let scheme = if session.arrival.tls.is_some() { Scheme::Https } else { Scheme::Http };
     let local = match request.authority.is_empty() {
@@ -161,7 +167,28 @@ async fn answer_ourselves(
             let detail = format!("The request was refused: {ambiguity}.");
             answer::refuse(session, client, outcome, 400, &detail, &[]).await
         }
+        Own::Loop(pool) => {
+            outcome.end(Ending::Loop);
+            tell_of_loop(session, pool);
+            let detail =
+                "The request goes in a circle: it has come through the same kind of proxy too often.";
+            answer::refuse(session, client, outcome, 508, detail, &[]).await
+        }
         Own::Nothing => After::Drop,
+    }
+}
+
+/// An operator must hear of it, but clients can write the header too: they must not fill the events.
+fn tell_of_loop(session: &Session<'_>, pool: &PoolPlan) {
+    let state = &session.worker.front.state;
+    if session.plan.state.loops_told.may(session.now.duration_since(state.started)) {
+        let message = format!(
+            "requests go in a circle: one that had come through Penstock {} times was to go to pool {} and got 508; \
+             see whether a backend of that pool leads back here (or the client has forged CDN-Loop)",
+            session.received.request.way.hops(),
+            pool.settings.name,
+        );
+        state.events.record(Level::Warning, format!("listener.{}", session.plan.settings.name), message);
     }
 }
 

@@ -99,6 +99,16 @@ fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::R
         ),
         ("evicted_connections", "Idle client connections closed to make room for new ones", &state.evicted),
         (
+            "admin_evicted_connections",
+            "Clients of the admin listener closed to make room for new ones",
+            &state.admin_evicted,
+        ),
+        (
+            "control_evicted_connections",
+            "Clients of the control socket closed to make room for new ones",
+            &state.control_evicted,
+        ),
+        (
             "accept_pauses",
             "Times that accepting paused because descriptors or connections ran out",
             &state.accept_pauses,

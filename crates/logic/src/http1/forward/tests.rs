@@ -70,8 +70,25 @@ fn hop_by_hop_fields_end_here_and_what_a_stranger_says_of_itself_is_dropped() {
         forwarded(head, &via(Trust::Stranger), &[]),
         "POST /?x HTTP/1.1\r\nHost: Example.com:81\r\nAccept: */*\r\nContent-Length: 7\r\nExpect: 100-continue\r\n\
          X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: Example.com:81\r\n\
-         Forwarded: for=192.0.2.7;host=\"Example.com:81\";proto=https\r\nX-Request-Id: id-1\r\n\r\n"
+         Forwarded: for=192.0.2.7;host=\"Example.com:81\";proto=https\r\nCDN-Loop: penstock\r\n\
+         X-Request-Id: id-1\r\n\r\n"
     );
+}
+
+#[test]
+fn hops_are_counted_in_one_line_that_no_client_takes_away() {
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: cdn-loop\r\nCDN-Loop: \"cdn.example;a\r\nX: 1\r\ncdn-loop:\r\n\
+                cdn-LOOP: penstock\r\nCDN_Loop: penstock\r\n\r\n";
+    assert_eq!(parsed(head.as_bytes()).way.hops(), 1);
+    let remove = HeaderEdit::Remove { name: "CDN-Loop".into() };
+    for edits in [vec![], vec![remove], vec![set("CDN-Loop", "x")]] {
+        let edits = HeaderEdits { request: edits, response: Vec::new() };
+        let next = forwarded(head, &via(Trust::Stranger), &[&edits]);
+        assert!(next.contains("\r\nX: 1\r\nX-Forwarded-For"), "{next}");
+        let line = "\r\nCDN-Loop: \"cdn.example;a, penstock, penstock\r\n";
+        assert!(next.contains(line) && next.to_ascii_lowercase().matches("cdn").count() == 2, "{next}");
+        assert_eq!(parsed(next.as_bytes()).way.hops(), 2);
+    }
 }
 
 #[test]
@@ -82,7 +99,8 @@ fn a_trusted_proxy_is_believed_and_added_to() {
         forwarded(head, &via(Trust::TrustedProxy), &[]),
         "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Port: 81\r\nX-Real-IP: 1.1.1.1\r\n\
          X-Forwarded-For: 1.1.1.1, 2.2.2.2, 3.3.3.3, 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: b\r\n\
-         Forwarded: for=1.1.1.1, for=192.0.2.7;host=\"a\";proto=https\r\nX-Request-Id: id-1\r\n\r\n"
+         Forwarded: for=1.1.1.1, for=192.0.2.7;host=\"a\";proto=https\r\nCDN-Loop: penstock\r\n\
+         X-Request-Id: id-1\r\n\r\n"
     );
     // Two claims of one thing: neither counts.
     let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Proto: https\r\n\r\n";
@@ -153,7 +171,8 @@ fn edits_replace_and_remove_every_line_of_a_name_and_the_last_one_counts() {
     assert_eq!(
         forwarded(head, &via(Trust::Stranger), &[&listener, &route]),
         "GET / HTTP/1.1\r\nHost: in.side\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\n\
-         Forwarded: for=192.0.2.7;host=\"a\";proto=https\r\nX-Request-Id: id-1\r\nx-a: 2  X-Evil: 1\r\n\r\n"
+         Forwarded: for=192.0.2.7;host=\"a\";proto=https\r\nCDN-Loop: penstock\r\n\
+         X-Request-Id: id-1\r\nx-a: 2  X-Evil: 1\r\n\r\n"
     );
     let head =
         "HTTP/1.1 200 OK\r\nServer: x\r\nStrict-Transport-Security: max-age=0\r\nContent-Length: 0\r\n\r\n";

@@ -1,0 +1,205 @@
+//! Holds the control socket and the admin listener to their part of a core: each client's task is polled when it is its turn.
+//! Who has it is decided in `logic/pace.rs`.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use logic::pace::{self, Account, Share, Ticket, Turn};
+use sys::cpu::thread_time;
+use tokio::time::Sleep;
+
+use crate::places::Place;
+use crate::state::lock;
+
+/// The least that a step costs, in microseconds: a system call or two, and the runtime's work around it.
+const LEAST: u64 = 20;
+
+/// What all clients of a listener may do together.
+#[derive(Debug)]
+pub(crate) struct Pace(Mutex<Line>);
+
+#[derive(Debug)]
+struct Line {
+    pace: pace::Pace,
+    /// Of those in the line.
+    wakers: HashMap<Ticket, Waker>,
+}
+
+impl Pace {
+    /// One part in `stretch` of a core.
+    pub(crate) fn one_part_in(stretch: u32) -> Arc<Self> {
+        let share = Share { stretch, burst: Duration::from_millis(500), least: Duration::from_micros(LEAST) };
+        Arc::new(Self(Mutex::new(Line { pace: pace::Pace::new(share), wakers: HashMap::new() })))
+    }
+
+    /// A new client.
+    pub(crate) fn client(self: &Arc<Self>) -> Client {
+        Client { pace: self.clone(), account: Account::default(), ticket: None, sleep: None }
+    }
+}
+
+impl Line {
+    /// The first of the line may have its turn now, or must know when.
+    fn wake_first(&self) {
+        if let Some(waker) = self.pace.first().and_then(|first| self.wakers.get(&first)) {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// One of those who share a pace.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pace: Arc<Pace>,
+    account: Account,
+    /// While it waits for its turn.
+    ticket: Option<Ticket>,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Client {
+    /// Ready when it may work.
+    pub(crate) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let turn = {
+                let line = &mut *lock(&self.pace.0);
+                let ticket = *self.ticket.get_or_insert_with(|| line.pace.join(&self.account));
+                let turn = line.pace.poll_turn(ticket, Instant::now());
+                match turn {
+                    Turn::Now => {
+                        line.wakers.remove(&ticket);
+                        self.ticket = None;
+                        // This one may never say what it did.
+                        line.wake_first();
+                    }
+                    Turn::At(_) | Turn::Behind => drop(line.wakers.insert(ticket, cx.waker().clone())),
+                }
+                turn
+            };
+            let when = match turn {
+                Turn::Now => return Poll::Ready(()),
+                Turn::Behind => return Poll::Pending,
+                Turn::At(when) => when.into(),
+            };
+            let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(when)));
+            if sleep.deadline() != when {
+                sleep.as_mut().reset(when);
+            }
+            ready!(sleep.as_mut().poll(cx));
+        }
+    }
+
+    /// Waits until it may work.
+    pub(crate) async fn turn(&mut self) {
+        poll_fn(|cx| self.poll_turn(cx)).await;
+    }
+
+    /// Enters work that was done.
+    pub(crate) fn charge(&mut self, took: Duration) {
+        let mut line = lock(&self.pace.0);
+        line.pace.charge(&mut self.account, took, Instant::now());
+        line.wake_first();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            let mut line = lock(&self.pace.0);
+            line.pace.leave(ticket);
+            line.wakers.remove(&ticket);
+            line.wake_first();
+        }
+    }
+}
+
+/// A future that works only when it is its client's turn.
+pub(crate) struct Paced<F> {
+    client: Client,
+    place: Option<Arc<Place>>,
+    work: Pin<Box<F>>,
+}
+
+impl<F: Future> Paced<F> {
+    /// All that `work` does is charged to `client`.
+    pub(crate) fn new(client: Client, work: F) -> Self {
+        Self { client, place: None, work: Box::pin(work) }
+    }
+
+    /// Tells `place` when the client waits for its turn and when it had it.
+    pub(crate) fn tells(mut self, place: Arc<Place>) -> Self {
+        self.place = Some(place);
+        self
+    }
+}
+
+impl<F: Future> Future for Paced<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Self { client, place, work } = self.get_mut();
+        if client.poll_turn(cx).is_pending() {
+            if let Some(place) = place {
+                place.stands_in_line();
+            }
+            return Poll::Pending;
+        }
+        let start = thread_time();
+        let result = work.as_mut().poll(cx);
+        client.charge(thread_time().saturating_sub(start));
+        if let Some(place) = place {
+            place.was_served();
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Works for `step` at a time, without end.
+    async fn flood(step: Duration, worked: Arc<Mutex<Duration>>) {
+        loop {
+            let start = thread_time();
+            while thread_time().saturating_sub(start) < step {}
+            *lock(&worked) += step;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_many_gets_a_tenth_of_the_time_and_one_step_of_another_waits_for_one_of_theirs() {
+        let (pace, worked) = (Pace::one_part_in(10), Arc::new(Mutex::default()));
+        let (start, step) = (Instant::now(), Duration::from_millis(2));
+        let tasks: Vec<_> =
+            (0..50).map(|_| tokio::spawn(Paced::new(pace.client(), flood(step, worked.clone())))).collect();
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        let asked = Instant::now();
+        Paced::new(pace.client(), async {}).await;
+        // Two steps of 2 ms cost 40 ms: generous, as the machine may be busy. Behind all 50 it would be a second.
+        assert!(asked.elapsed() < Duration::from_millis(500), "{:?}", asked.elapsed());
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        let (worked, time) = (*lock(&worked), start.elapsed());
+        assert!(worked <= (time + Duration::from_millis(500)) / 10 + step * 2, "{worked:?} of {time:?}");
+        assert!(worked >= Duration::from_millis(50), "{worked:?}");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_gives_up_in_the_line_holds_up_nobody() {
+        let pace = Pace::one_part_in(10);
+        let mut first = pace.client();
+        first.charge(Duration::from_millis(60));
+        let given_up = tokio::time::timeout(Duration::from_millis(1), first.turn()).await;
+        let mut second = pace.client();
+        let second = tokio::spawn(async move { second.turn().await });
+        tokio::task::yield_now().await;
+        assert!(given_up.is_err());
+        drop(first);
+        tokio::time::timeout(Duration::from_secs(5), second).await.expect("it has its turn").unwrap();
+    }
+}
