@@ -14,7 +14,7 @@ use logic::fleet::ending::{Failure, Phase, Reason};
 use ssh::authenticate::Answer;
 use ssh::keys::{Answered, Ask, AskError, Method, Nobody, Question};
 use ssh::{AgentLimits, Client, KeyPlan, Keys, Session, Target};
-use support::Pinned;
+use support::{Pinned, python};
 use support::sshd::{keygen, public_line};
 
 /// asyncssh in one of the modes of `odd_server.py`. Ended and reaped on drop.
@@ -64,16 +64,6 @@ impl Drop for OddServer {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-fn python() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
-        .unwrap_or_else(std::env::temp_dir);
-    let found = cache.join("penstock/venv-asyncssh/bin/python3");
-    assert!(found.exists(), "the Python environment asyncssh is missing: run `make setup`");
-    found
 }
 
 /// Gives these answers, and keeps the questions.

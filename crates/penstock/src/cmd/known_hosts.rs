@@ -2,11 +2,10 @@
 
 use clap::Args;
 use logic::fleet::openssh::{Hearer, Refusal, identity_options};
-use logic::identity::{
-    Decision, Effect, Index, Name, Question, SshfpAnswer, Verdict, decide, lines_about, offered, unqueued,
-};
+use logic::identity::{Decision, Effect, Index, Name, Verdict, unqueued};
 use logic::ssh::config::{Asked, overruling};
-use ssh::identity::{IdentityError, Pending, Places, Store};
+use logic::ssh::key::PublicKey;
+use ssh::identity::{Answer, Asked as Question, IdentityError, Pending, Places, Store};
 use ssh::{ConfigFiles, SshConfig, Target};
 
 use crate::output::{Failure, complain, plain, print};
@@ -44,6 +43,12 @@ pub struct Arguments {
     stanza: bool,
 }
 
+impl Arguments {
+    fn hearer(&self) -> Hearer {
+        if self.engine { Hearer::Engine } else { Hearer::Person }
+    }
+}
+
 /// What stands above the block for `ssh_config`.
 const STANZA_HEAD: &str = "\
 # penstock: ssh, scp, rsync and git know hosts by the identities of \"penstock host\", not by known_hosts.
@@ -77,77 +82,74 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // A name that cannot be one of ours has no lines.
     let asked = match asked.parse::<Name>() {
         Ok(asked) => asked,
-        Err(error) => return refused(&format!("{asked:?} is no name of a host: {error}")),
+        Err(error) => return refused(&error.to_string()),
     };
     let pattern = arguments.pattern.as_deref().unwrap_or(asked.as_str());
     if matches!(pattern, "ORDER" | "HOSTNAME" | "ADDRESS") {
-        complain(
-            "penstock: KnownHostsCommand hands over an address where the name belongs, so every host is refused\n  \
-             paste it anew: penstock known-hosts --stanza\n",
-        );
-        return Err(Failure::Status(1));
+        return anew("hands over an address where the name belongs");
     }
     // It goes into a file of lines.
     if pattern.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return refused(&format!("{pattern:?} is no name of a host"));
     }
-    let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
-    let shown = match (arguments.kind.as_deref(), arguments.key.as_deref()) {
-        (Some(kind), Some(key)) if arguments.reason.as_deref() == Some("HOSTNAME") => {
-            let Some(shown) = offered(kind, key) else {
-                complain(&format!("penstock: {asked} showed a key that cannot be read; nothing was sent\n"));
-                return Err(Failure::Status(1));
-            };
-            Some(shown)
-        }
-        _ => None,
+    let shown = match (arguments.reason.as_deref(), arguments.kind.as_deref(), arguments.key.as_deref()) {
+        // A person asks, or ssh wants to know which types of keys to ask for: it believes none of these lines.
+        (None | Some("ORDER"), ..) => None,
+        (Some("HOSTNAME" | "ADDRESS"), Some(kind), Some(key)) => match format!("{kind} {key}").parse::<PublicKey>() {
+            Ok(shown) => Some(shown),
+            Err(_) => return refused(&format!("{asked} showed a key that cannot be read")),
+        },
+        (Some("HOSTNAME" | "ADDRESS"), ..) => return anew("does not hand over the key that the host showed"),
+        (Some(reason), ..) => return refused(&format!("{reason:?} is no reason to ask that is known here")),
     };
+    let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
     let (name, own_port) = asked.split_port();
     let port = arguments.port.or(own_port).unwrap_or(22);
-    // The usual case reads one file; only aliases and trouble need all of them.
-    for id in
-        [Name::with_port(name, port).ok().filter(|_| port != 22), name.parse().ok()].into_iter().flatten()
-    {
-        let Some(index) = store.load_one(&id).map_err(Failure::runtime)? else { continue };
-        let lines = lines_about(&index, name, port, pattern);
-        let is_pinned = || match (&shown, index.find(name, port)) {
-            (Some(shown), logic::identity::Found::Host(host)) => host.pin(shown.key()).is_some(),
-            _ => true,
-        };
-        if !lines.is_empty() && is_pinned() {
-            return write(&lines);
-        }
-        break;
+    let question = Question { name, port, pattern, shown: shown.as_ref() };
+    if let Some(lines) = store.known_hosts_quickly(&question).map_err(Failure::runtime)? {
+        return write(&lines);
     }
-    let index = store.load().map_err(Failure::runtime)?;
-    if let Some(shown) = &shown {
-        let question = Question {
-            name,
-            address: None,
-            port,
-            offered: shown,
-            sshfp: &SshfpAnswer::NotAsked,
-            run: None,
-            last_good: store.last_good(&index, name, port),
-            now: ssh::identity::now(),
-        };
-        let Decision { verdict, effects, .. } = decide(question, &index);
-        if let Verdict::Refused { reason, message, advice } = verdict {
-            let advice = match place(name, port, pattern, &index) {
-                Some(target) => target.advice(reason, advice),
-                None => advice,
-            };
-            let advice = match queue(&store, effects) {
-                Ok(()) => advice,
-                // The refusal stands, and the advice names no list that the host is not in.
-                Err(error) => format!("{} (not in penstock host pending: {error})", unqueued(&advice)),
-            };
-            let hearer = if arguments.engine { Hearer::Engine } else { Hearer::Person };
-            complain(&Refusal { reason, message: plain(&message), advice: plain(&advice) }.said(hearer));
-            return Err(Failure::Status(1));
-        }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (answer, flushed) = runtime.block_on(store.known_hosts(&question)).map_err(Failure::runtime)?;
+    for error in flushed.failed {
+        complain(&format!("penstock: {}\n", plain(&error.to_string())));
     }
-    write(&lines_about(&index, name, port, pattern))
+    match answer {
+        Answer::Lines(lines) => write(&lines),
+        Answer::Refused { decision, index } => refuse(*decision, &index, &question, &store, arguments.hearer()),
+    }
+}
+
+/// Says why a host is refused, and puts one that nobody knows into the queue.
+fn refuse(
+    decision: Decision,
+    index: &Index,
+    question: &Question<'_>,
+    store: &Store,
+    hearer: Hearer,
+) -> Result<(), Failure> {
+    let Decision { verdict, effects, .. } = decision;
+    let Verdict::Refused { reason, message, advice } = verdict else { return Err(Failure::Status(1)) };
+    let advice = match place(question, index) {
+        Some(target) => target.advice(reason, advice),
+        None => advice,
+    };
+    let advice = match queue(store, effects) {
+        Ok(()) => advice,
+        // The refusal stands, and the advice names no list that the host is not in.
+        Err(error) => format!("{} (not in penstock host pending: {error})", unqueued(&advice)),
+    };
+    complain(&Refusal { reason, message: plain(&message), advice: plain(&advice) }.said(hearer));
+    Err(Failure::Status(1))
+}
+
+/// The line of `ssh_config` is older than this program wants it.
+fn anew(fault: &str) -> Result<(), Failure> {
+    complain(&format!(
+        "penstock: KnownHostsCommand {fault}, so every host is refused\n  \
+         paste it anew: penstock known-hosts --stanza\n"
+    ));
+    Err(Failure::Status(1))
 }
 
 /// Puts a host that nobody knows where `penstock host pending` shows it. Nothing else is recorded: whoever is refused for
@@ -193,7 +195,8 @@ const MOST_RESOLVED: usize = 200;
 
 /// Where the configuration says that a host is, if that is where `ssh` goes: options may say something else, and of a port
 /// that they say it is told that the configuration does not.
-fn place(name: &str, port: u16, pattern: &str, index: &Index) -> Option<Target> {
+fn place(question: &Question<'_>, index: &Index) -> Option<Target> {
+    let Question { name, port, pattern, .. } = *question;
     let config = SshConfig::read(&its_files()).ok()?;
     let asked = Asked { host: name.to_owned(), ..Asked::default() };
     let mut target = Target::from_config(&config, &asked).ok()?.target;
