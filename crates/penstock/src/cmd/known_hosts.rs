@@ -1,7 +1,9 @@
 //! `penstock known-hosts`: identities for OpenSSH's `KnownHostsCommand`.
 
+use std::path::Path;
+
 use clap::Args;
-use logic::fleet::openssh::{Hearer, Refusal, identity_options};
+use logic::fleet::openssh::{Hearer, LAUNCHER, Refusal, identity_options};
 use logic::identity::{Decision, Effect, Index, Name, Verdict, unqueued};
 use logic::ssh::config::{Asked, overruling};
 use logic::ssh::key::PublicKey;
@@ -238,7 +240,23 @@ pub fn options() -> Result<Vec<String>, Failure> {
 
 fn stanza(hearer: Hearer) -> Result<[String; 7], Failure> {
     // ssh wants an absolute path.
-    Ok(identity_options(&quote(&std::env::current_exe()?), hearer))
+    let program = std::env::current_exe()?;
+    let cannot = |why: &str| {
+        let program = plain(&program.display().to_string());
+        Failure::runtime(format!("ssh cannot be made to ask {program}: {why}"))
+    };
+    // The kernel says of a program that was replaced that it is deleted.
+    if !program.is_file() {
+        return Err(cannot("it was moved or replaced since it was started; start it anew"));
+    }
+    if program.to_str().is_none_or(|text| text.contains(char::is_control)) {
+        return Err(cannot("its path is no plain text; put it elsewhere"));
+    }
+    // Without it ssh would not ask, and go by its other settings.
+    if hearer == Hearer::Person && !Path::new(LAUNCHER).is_file() {
+        return Err(cannot(&format!("{LAUNCHER}, which is to start it, is not there")));
+    }
+    Ok(identity_options(&quote(&program), hearer))
 }
 
 fn write(lines: &[String]) -> Result<(), Failure> {
