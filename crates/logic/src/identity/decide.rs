@@ -145,6 +145,9 @@ pub enum Effect {
 /// Decides.
 #[must_use]
 pub fn decide(question: Question<'_>, index: &Index) -> Decision {
+    // A name is in lower case, however it was typed: doors that made a `Name` of it come to the same verdict.
+    let name = question.name.to_ascii_lowercase();
+    let question = Question { name: &name, ..question };
     let host = match index.find(question.name, question.port) {
         Found::Host(host) => Some(host),
         Found::Nobody => None,

@@ -32,6 +32,8 @@ pub fn lines_about(index: &Index, name: &str, port: u16, pattern: &str) -> Vec<S
     let revoked = index.revoked().filter(|key| !holds(key)).map(|key| format!("@revoked {pattern} {key}"));
     let mut lines: Vec<String> = pins.chain(authorities).collect();
     if !lines.is_empty() {
+        let mut revoked: Vec<String> = revoked.collect();
+        revoked.sort_unstable();
         lines.extend(revoked);
     }
     lines

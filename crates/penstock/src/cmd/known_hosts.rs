@@ -7,7 +7,7 @@ use logic::fleet::openssh::{Hearer, LAUNCHER, Refusal, identity_options};
 use logic::identity::{Decision, Effect, Index, Name, Verdict, unqueued};
 use logic::ssh::config::{Asked, overruling};
 use logic::ssh::key::PublicKey;
-use ssh::identity::{Answer, Asked as Question, IdentityError, Pending, Places, Store};
+use ssh::identity::{Answer, Asked as Question, Identities, IdentityError, Pending, Places, Store};
 use ssh::{ConfigFiles, SshConfig, Target};
 
 use crate::output::{Failure, complain, plain, print};
@@ -112,7 +112,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return write(&lines);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (answer, flushed) = runtime.block_on(store.known_hosts(&question)).map_err(Failure::runtime)?;
+    let identities = Identities::load(store.clone()).map_err(Failure::runtime)?;
+    let (answer, flushed) = runtime.block_on(identities.known_hosts(&question));
     for error in flushed.failed {
         complain(&format!("penstock: {}\n", plain(&error.to_string())));
     }

@@ -41,7 +41,7 @@ pub enum Answer {
 
 impl Store {
     /// Answers from as few files as can tell: the host's own, the authorities and the list of revoked keys. `None` where they
-    /// cannot: what they refuse is for [`Self::known_hosts`], which knows the whole reason, too.
+    /// cannot: what they refuse is for [`Identities::known_hosts`], which knows the whole reason, too.
     ///
     /// They tell as much as all files, because the table of decisions reads the file of another host only of a name that is not
     /// that of this file, and of a key that neither a pin nor an authority vouches for.
@@ -83,31 +83,25 @@ impl Store {
         let revoked = load::revoked(self.places())?;
         Ok(Some(Index::new(vec![host], Vec::new(), load::authorities(self.places())?, revoked)))
     }
-
-    /// Answers from all files, and asks the DNS where the host allows that.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    pub async fn known_hosts(&self, asked: &Asked<'_>) -> Result<(Answer, Flushed), IdentityError> {
-        let Asked { name, port, pattern, shown: blob } = *asked;
-        let identities = Identities::load(self.clone())?;
-        let Some(blob) = blob else {
-            let lines = lines_about(identities.index(), name, port, pattern);
-            return Ok((Answer::Lines(lines), Flushed::default()));
-        };
-        let offered = shown(blob);
-        let decision = identities.decision(name, None, port, &offered).await;
-        if let Verdict::Refused { .. } = decision.verdict {
-            let decision = Box::new(decision);
-            let index = Box::new(identities.into_index());
-            return Ok((Answer::Refused { decision, index }, Flushed::default()));
-        }
-        let flushed = identities.record_pins(decision.effects);
-        Ok((Answer::Lines(vec![line_of(&offered, pattern)]), flushed))
-    }
 }
 
 impl Identities {
+    /// Answers from all files, and asks the DNS where the host allows that.
+    pub async fn known_hosts(self, asked: &Asked<'_>) -> (Answer, Flushed) {
+        let Asked { name, port, pattern, shown: blob } = *asked;
+        let Some(blob) = blob else {
+            return (Answer::Lines(lines_about(self.index(), name, port, pattern)), Flushed::default());
+        };
+        let offered = shown(blob);
+        let decision = self.decision(name, None, port, &offered).await;
+        if let Verdict::Refused { .. } = decision.verdict {
+            let (decision, index) = (Box::new(decision), Box::new(self.into_index()));
+            return (Answer::Refused { decision, index }, Flushed::default());
+        }
+        let flushed = self.record_pins(decision.effects);
+        (Answer::Lines(vec![line_of(&offered, pattern)]), flushed)
+    }
+
     /// Records which key was proved by what vouches for the key itself. When and where the host was good is not known here: OpenSSH
     /// asks before the host has proved that it holds the key.
     fn record_pins(&self, effects: Vec<Effect>) -> Flushed {
