@@ -13,7 +13,7 @@ use std::time::Duration;
 use logic::fleet::ending::{Failure, Phase, Reason};
 use ssh::authenticate::Answer;
 use ssh::keys::{Answered, Ask, AskError, Method, Nobody, Question};
-use ssh::{AgentLimits, Client, KeyPlan, Keys, Session, Target};
+use ssh::{AgentLimits, Client, KeyPlan, Keys, Session, Target, Terrapin};
 use support::{Pinned, python};
 use support::sshd::{keygen, public_line};
 
@@ -145,6 +145,15 @@ async fn a_server_that_wants_no_proof_gets_none() {
     let server = OddServer::start("open");
     let session = server.login(KeyPlan::none(), Nobody).await.unwrap();
     assert_eq!(session.facts().key, "");
+}
+
+#[tokio::test]
+async fn a_server_without_strict_key_exchange_is_told_with_the_cipher_that_terrapin_takes() {
+    for (mode, expected) in [("not-strict", Terrapin::Open), ("open", Terrapin::Closed)] {
+        let server = OddServer::start(mode);
+        let session = server.login(KeyPlan::none(), Nobody).await.unwrap();
+        assert_eq!(session.facts().negotiated.unwrap().terrapin(), expected, "{mode}");
+    }
 }
 
 #[tokio::test]
