@@ -66,7 +66,10 @@ fn list_of_revoked_keys_that_cannot_be_read_refuses_every_host_and_says_why() {
         ] {
             let output = user.penstock(arguments);
             let said = String::from_utf8_lossy(&output.stderr);
-            assert!(!output.status.success() && output.stdout.is_empty(), "{words} {arguments:?}: {output:?}");
+            assert!(
+                !output.status.success() && output.stdout.is_empty(),
+                "{words} {arguments:?}: {output:?}"
+            );
             let told = said.contains(words) || !nix::unistd::geteuid().is_root() && said.contains("line 1");
             assert!(told && said.contains(&list.display().to_string()), "{words} {arguments:?}: {said}");
         }

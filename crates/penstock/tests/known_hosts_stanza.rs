@@ -35,10 +35,7 @@ impl Installed {
     /// Runs ssh, scp or sftp with the configuration of this user.
     fn runs(&self, program: &str, arguments: &[&str]) -> Output {
         let config = self.user.home.path().join(".ssh/config");
-        run_to_end(
-            self.user.command(tools::program(program)).arg("-F").arg(config).args(arguments),
-            secs(20),
-        )
+        run_to_end(self.user.command(tools::program(program)).arg("-F").arg(config).args(arguments), secs(20))
     }
 }
 
@@ -115,19 +112,32 @@ fn audit_finds_a_block_whose_program_is_gone_and_one_that_ssh_would_skip() {
     // As it was made before a shell started the program.
     let direct = format!(
         "Host *\n    KnownHostsCommand {} known-hosts --port %p %k %H %I %t %K\n",
-        installed.stanza.split_once("' '").map(|(_, rest)| format!("'{}", rest.split_once(" --port").unwrap().0)).unwrap()
+        installed
+            .stanza
+            .split_once("' '")
+            .map(|(_, rest)| format!("'{}", rest.split_once(" --port").unwrap().0))
+            .unwrap()
     );
-    user.pin("web1", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcH", None);
+    user.pin(
+        "web1",
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcH",
+        None,
+    );
     user.configure(&direct);
     let (code, said) = audit();
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("goes on without asking where that program is missing; put the block of"), "{said}");
+    assert!(
+        said.contains("goes on without asking where that program is missing; put the block of"),
+        "{said}"
+    );
     // Who makes the block anew is told that the old one still wins.
     let again = run_to_end(user.command(&installed.program).args(["known-hosts", "--stanza"]), secs(20));
     assert!(String::from_utf8_lossy(&again.stderr).contains("put the block at the top"), "{again:?}");
 
     fs::remove_file(&installed.program).unwrap();
-    for (block, then) in [(&installed.stanza, "ssh refuses every host"), (&direct, "may go on without asking")] {
+    for (block, then) in
+        [(&installed.stanza, "ssh refuses every host"), (&direct, "may go on without asking")]
+    {
         user.configure(block);
         let (code, said) = audit();
         assert_eq!(code, Some(1), "{said}");

@@ -132,7 +132,10 @@ async fn compare(world: &World, case: &Case, dns: &Dns, counts: &mut Counts, tol
             let read = KnownHosts::parse(&lines.join("\n"));
             let key = shown(blob).key().clone();
             let [line] = read.lines.as_slice() else { panic!("{lines:?}: {}", told()) };
-            assert!(line.marker == Marker::None && line.key == key && line.names.matches(pattern), "{lines:?}");
+            assert!(
+                line.marker == Marker::None && line.key == key && line.names.matches(pattern),
+                "{lines:?}"
+            );
             Told::Accepted
         }
         Answer::Refused { decision, .. } => Told::of(&decision.verdict),
@@ -245,7 +248,8 @@ impl World {
             add(20, rng, revoked);
             let revoked = format!("revoked {} 2026-11-03", line(&cast.authority(rng.usize(..2))));
             add(8, rng, revoked);
-            let own = format!("ca {} {} principals=web1,db1", cast.authority(1), cast.authority(1).fingerprint());
+            let own =
+                format!("ca {} {} principals=web1,db1", cast.authority(1), cast.authority(1).fingerprint());
             add(20, rng, own);
             add(10, rng, "ca @fleet".to_owned());
             add(2, rng, "ca @missing principals=web1".to_owned());
@@ -283,7 +287,9 @@ impl World {
     /// What can be said of a case without the table of decisions.
     fn must_be_refused(&self, case: &Case) -> bool {
         let is_listed = |key: &PublicKey| self.listed.contains(key);
-        case.fault == Some(Fault::Cut) || is_listed(&case.key) || case.authority.as_ref().is_some_and(is_listed)
+        case.fault == Some(Fault::Cut)
+            || is_listed(&case.key)
+            || case.authority.as_ref().is_some_and(is_listed)
     }
 }
 
@@ -315,9 +321,7 @@ struct Case {
 
 impl Case {
     fn new(rng: &mut Rng, cast: &Cast, world: &World) -> Self {
-        use Fault::{
-            Critical, Cut, Expired, ForUsers, NoName, NotYet, OtherName, Signature, Stranger,
-        };
+        use Fault::{Critical, Cut, Expired, ForUsers, NoName, NotYet, OtherName, Signature, Stranger};
         let good = Fault::None;
         let name = NAMES[rng.usize(..NAMES.len())];
         let port = if rng.bool() { 22 } else { 2222 };
@@ -328,7 +332,10 @@ impl Case {
             let (blob, authority, fault) = (key.clone(), None, None);
             return Self { name, port, blob, is_certificate: false, key, authority, fault };
         }
-        let faults = [good, good, good, good, Expired, NotYet, Stranger, ForUsers, OtherName, NoName, Critical, Signature, Cut];
+        let faults = [
+            good, good, good, good, Expired, NotYet, Stranger, ForUsers, OtherName, NoName, Critical,
+            Signature, Cut,
+        ];
         let fault = faults[rng.usize(..faults.len())];
         // Only Ed25519 keys are put into certificates here.
         let key = cast.keys[rng.usize(..5)].clone();

@@ -14,8 +14,8 @@ use logic::fleet::ending::{Failure, Phase, Reason};
 use ssh::authenticate::Answer;
 use ssh::keys::{Answered, Ask, AskError, Method, Nobody, Question};
 use ssh::{AgentLimits, Client, KeyPlan, Keys, Session, Target, Terrapin};
-use support::{Pinned, python};
 use support::sshd::{keygen, public_line};
+use support::{Pinned, python};
 
 /// asyncssh in one of the modes of `odd_server.py`. Ended and reaped on drop.
 struct OddServer {

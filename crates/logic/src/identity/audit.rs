@@ -188,7 +188,8 @@ fn of_host(host: &HostFile, index: &Index, today: Date, all: &mut Findings) {
     for pin in &pins {
         let key = &pin.key;
         if index.revokes(key, Some(host)) {
-            let text = format!("{} {} is pinned and revoked: it is refused", key.algorithm(), key.fingerprint());
+            let text =
+                format!("{} {} is pinned and revoked: it is refused", key.algorithm(), key.fingerprint());
             all.note(Severity::Note, name, text);
         } else if index.is_revoked(key) {
             all.note(

@@ -70,7 +70,10 @@ impl Authority {
             ["names", ..] => return Err("names takes one list: *.example.com,!db.example.com".into()),
             ["ca", key @ ..] => self.keys.push(super::host_key(key)?),
             ["revoked" | "@revoked", ..] => {
-                return Err("nothing is revoked here: such keys stand in the file `revoked` beside this directory".into());
+                return Err(
+                    "nothing is revoked here: such keys stand in the file `revoked` beside this directory"
+                        .into(),
+                );
             }
             _ => {}
         }

@@ -16,8 +16,8 @@ use crate::ssh::key::PublicKey;
 
 mod message;
 
-pub use message::{changed_anew, unqueued};
 use message::{Said, ambiguous, damaged, shown};
+pub use message::{changed_anew, unqueued};
 
 /// What a server showed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -97,10 +97,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shown = match (arguments.reason.as_deref(), arguments.kind.as_deref(), arguments.key.as_deref()) {
         // A person asks, or ssh wants to know which types of keys to ask for: it believes none of these lines.
         (None | Some("ORDER"), ..) => None,
-        (Some("HOSTNAME" | "ADDRESS"), Some(kind), Some(key)) => match format!("{kind} {key}").parse::<PublicKey>() {
-            Ok(shown) => Some(shown),
-            Err(_) => return refused(&format!("{asked} showed a key that cannot be read")),
-        },
+        (Some("HOSTNAME" | "ADDRESS"), Some(kind), Some(key)) => {
+            let is_word = |word: &str| !word.contains(char::is_whitespace);
+            let words = Some(format!("{kind} {key}")).filter(|_| is_word(kind) && is_word(key));
+            match words.and_then(|words| words.parse::<PublicKey>().ok()) {
+                Some(shown) => Some(shown),
+                None => return refused(&format!("{asked} showed a key that cannot be read")),
+            }
+        }
         (Some("HOSTNAME" | "ADDRESS"), ..) => return anew("does not hand over the key that the host showed"),
         (Some(reason), ..) => return refused(&format!("{reason:?} is no reason to ask that is known here")),
     };
@@ -108,18 +112,20 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (name, own_port) = asked.split_port();
     let port = arguments.port.or(own_port).unwrap_or(22);
     let question = Question { name, port, pattern, shown: shown.as_ref() };
-    if let Some(lines) = store.known_hosts_quickly(&question).map_err(Failure::runtime)? {
+    if let Some(lines) = store.known_hosts_quickly(&question).map_err(failed)? {
         return write(&lines);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let identities = Identities::load(store.clone()).map_err(Failure::runtime)?;
+    let identities = Identities::load(store.clone()).map_err(failed)?;
     let (answer, flushed) = runtime.block_on(identities.known_hosts(&question));
     for error in flushed.failed {
         complain(&format!("penstock: {}\n", plain(&error.to_string())));
     }
     match answer {
         Answer::Lines(lines) => write(&lines),
-        Answer::Refused { decision, index } => refuse(*decision, &index, &question, &store, arguments.hearer()),
+        Answer::Refused { decision, index } => {
+            refuse(*decision, &index, &question, &store, arguments.hearer())
+        }
     }
 }
 
@@ -233,7 +239,7 @@ fn its_files() -> ConfigFiles {
 /// where nobody has been enrolled yet: ssh then knows hosts by its own files.
 pub fn options() -> Result<Vec<String>, Failure> {
     let store = Store::new(Places::of_user().map_err(Failure::usage)?);
-    if store.load().map_err(Failure::usage)?.is_empty() {
+    if store.load().map_err(|error| Failure::usage(whole(error)))?.is_empty() {
         return Ok(Vec::new());
     }
     Ok(stanza(Hearer::Engine)?.into_iter().collect())
@@ -258,6 +264,16 @@ fn stanza(hearer: Hearer) -> Result<[String; 7], Failure> {
         return Err(cannot(&format!("{LAUNCHER}, which is to start it, is not there")));
     }
     Ok(identity_options(&quote(&program), hearer))
+}
+
+/// With what caused it: a list that refuses every host is to be repaired.
+fn failed(error: IdentityError) -> Failure {
+    Failure::Runtime(error.into())
+}
+
+/// An error and what caused it, on one line.
+pub fn whole(error: IdentityError) -> String {
+    format!("{:#}", anyhow::Error::from(error))
 }
 
 fn write(lines: &[String]) -> Result<(), Failure> {

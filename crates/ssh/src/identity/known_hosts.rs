@@ -1,9 +1,7 @@
 //! What OpenSSH asks by its `KnownHostsCommand`, and what it is answered: the judge's decision, and lines with which OpenSSH
 //! comes to the same one.
 
-use logic::identity::{
-    Decision, Effect, HostFile, Index, Name, SshfpAnswer, Verdict, line_of, lines_about,
-};
+use logic::identity::{Decision, Effect, HostFile, Index, Name, SshfpAnswer, Verdict, line_of, lines_about};
 use logic::ssh::key::PublicKey;
 
 use super::IdentityError;
@@ -114,4 +112,3 @@ impl Identities {
         std::mem::take(&mut self.index)
     }
 }
-

@@ -86,13 +86,13 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
 fn of_ssh_config(index: &Index) -> Vec<Finding> {
     let Ok(config) = SshConfig::read(&ConfigFiles::Usual) else { return Vec::new() };
     let mut found: Vec<(Severity, String, Vec<String>)> = Vec::new();
-    let mut note = |severity, text: String, name: &str| match found.iter_mut().find(|(_, known, _)| *known == text) {
-        Some((.., hosts)) => hosts.push(name.to_owned()),
-        None => found.push((severity, text, vec![name.to_owned()])),
-    };
-    let resolve = |name: &str, port| {
-        config.resolve(&Asked { host: name.to_owned(), port, ..Asked::default() }).ok()
-    };
+    let mut note =
+        |severity, text: String, name: &str| match found.iter_mut().find(|(_, known, _)| *known == text) {
+            Some((.., hosts)) => hosts.push(name.to_owned()),
+            None => found.push((severity, text, vec![name.to_owned()])),
+        };
+    let resolve =
+        |name: &str, port| config.resolve(&Asked { host: name.to_owned(), port, ..Asked::default() }).ok();
     for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
         let (name, port) = host.name().split_port();
         let Some(resolved) = resolve(name, port) else { continue };
