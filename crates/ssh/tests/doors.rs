@@ -12,7 +12,7 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use fastrand::Rng;
 use logic::fleet::ending::Ending;
 use logic::fleet::openssh::{Hearer, Log, Refusal};
-use logic::identity::{KnownHosts, Marker, Offered as Shown, Verdict, lines_about, unqueued};
+use logic::identity::{KnownHosts, Marker, Offered as Shown, Verdict, lines_about};
 use logic::ssh::key::PublicKey;
 use ssh::identity::{Anchor, Answer, Asked, Dns, Identities, Places, Store, now, shown};
 use ssh::{Judge as _, Offered, Place};
@@ -154,7 +154,6 @@ async fn compare(world: &World, case: &Case, dns: &Dns, counts: &mut Counts, tol
         let heard = (failure.reason, failure.detail, failure.advice);
         let short = |text: &str| logic::harmless::escaped(text, 600);
         assert_eq!(heard, (*reason, short(message), Some(short(advice))), "engine: {}", told());
-        let _ = unqueued(advice);
     }
 
     // Before anything was shown: the few files say what all say, and no line is of a key that would be refused.
@@ -327,7 +326,7 @@ impl Case {
         let port = if rng.bool() { 22 } else { 2222 };
         if rng.u8(..100) < 50 {
             let of_name = |pins: &&(&str, PublicKey)| pins.0.eq_ignore_ascii_case(name);
-            let pinned = world.pins.iter().filter(of_name).last().filter(|_| rng.bool());
+            let pinned = world.pins.iter().rfind(of_name).filter(|_| rng.bool());
             let key = pinned.map_or_else(|| cast.key(rng), |(_, key)| key).clone();
             let (blob, authority, fault) = (key.clone(), None, None);
             return Self { name, port, blob, is_certificate: false, key, authority, fault };
