@@ -78,6 +78,7 @@ async def main():
     if MODE == "not-strict":
         # As before December 2023
         asyncssh.connection.SSHServerConnection._get_extra_kex_algs = lambda _: []
+        asyncssh.connection.SSHConnection._strict_kex = property(lambda _: False, lambda _, wanted: None)
         algorithms = {"encryption_algs": ["chacha20-poly1305@openssh.com"]}
     server = await asyncssh.create_server(
         Server, "127.0.0.1", 0, server_host_keys=[HOST_KEY], **algorithms
