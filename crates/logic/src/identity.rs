@@ -29,8 +29,10 @@ pub use authority::{Authority, AuthorityFile};
 pub use certificate::{CertificateError, HostCertificate, Signature, Use};
 pub use console::{ConsoleError, ConsoleKey, read_console};
 pub use date::{Date, Moment};
-pub use decide::{Decision, Effect, Offered, Question, Run, Verdict, decide, refuse_damaged, unqueued};
-pub use export::{export, lines_about, offered};
+pub use decide::{
+    Decision, Effect, Offered, Question, Run, Verdict, changed_anew, decide, refuse_damaged, unqueued,
+};
+pub use export::{export, line_of, lines_about};
 pub use host::{Address, Binding, Entry, HostFile, MOVES_KEPT, Move, PINS_KEPT, Pin, Signer, Sshfp};
 pub use import::{Called, Import, Left, Shared, import};
 pub use index::{Damage, Found, Index};
@@ -63,6 +65,12 @@ pub fn strength(algorithm: &str) -> u8 {
         "ssh-rsa" => 1,
         _ => 0,
     }
+}
+
+/// Whether what bears this name is a certificate, of a type that is known here or not.
+#[must_use]
+pub fn is_certificate(algorithm: &str) -> bool {
+    plain_algorithm(algorithm) != algorithm || algorithm.contains("-cert-v")
 }
 
 /// The type of the key inside a certificate; other algorithms as they are.

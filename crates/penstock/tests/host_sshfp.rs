@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use ssh::identity::{Anchor, Dns, Identities, Places, Store};
+use ssh::identity::{Anchor, Answer, Asked, Dns, Identities, Places, Store};
 use ssh::{Judge as _, Offered, Place, Verdict};
 use support::dns::Zones;
 use support::secs;
@@ -84,6 +84,24 @@ fn only_a_signed_record_of_the_key_that_is_shown_enrols_a_host() {
     assert!(matches!(judged(&other), Verdict::Refused { .. }), "the DNS speaks for another key");
     let file = fs::read_to_string(&path).unwrap();
     assert!(file.contains("from=sshfp"), "{file}");
+
+    // The same where `ssh` asks: one line, of the key that the DNS speaks for, which is pinned.
+    fs::write(&path, without.join("\n") + "\n").unwrap();
+    let answered = |sshd: &Sshd| {
+        let key = sshd.host_key().parse().unwrap();
+        let asked = Asked { name: "web1", port: sshd.port, pattern: "web1", shown: Some(&key) };
+        assert_eq!(store.known_hosts_quickly(&asked).unwrap(), None, "one file cannot tell");
+        runtime.block_on(async {
+            let dns = Dns::new(&Anchor::File(zones.anchor()), Some(zones.resolver)).unwrap();
+            Identities::load(store.clone()).unwrap().with_dns(dns).known_hosts(&asked).await.0
+        })
+    };
+    let refused = answered(&other);
+    assert!(matches!(refused, Answer::Refused { .. }), "{refused:?}");
+    let Answer::Lines(lines) = answered(&web1) else { panic!("the DNS speaks for it") };
+    assert_eq!(lines, [format!("web1 {}", web1.host_key())]);
+    let file = fs::read_to_string(&path).unwrap();
+    assert!(file.contains(&web1.host_key()) && file.contains("from=sshfp"), "{file}");
 
     let missing =
         penstock(&["host", "audit", "--sshfp", "--anchor", "/nonexistent", "--dns-server", &server]);

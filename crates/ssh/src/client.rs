@@ -208,6 +208,7 @@ impl Client {
             judge: Arc::clone(&self.judge),
             place: way.place.clone(),
             rsa_bits: target.algorithms.rsa_bits,
+            accepted: None,
             heard: Arc::clone(&heard),
             shared: Arc::clone(&shared),
             announced: announcing,

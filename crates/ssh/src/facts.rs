@@ -55,6 +55,17 @@ pub enum Strict {
     No,
 }
 
+/// What somebody on the way can do to the first messages of a connection (CVE-2023-48795).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Terrapin {
+    /// Nothing: both ends keep to the strict key exchange.
+    Closed,
+    /// Nothing, because the cipher notices messages that are missing, though the server is not strict.
+    CipherHolds,
+    /// Cut some of them off unnoticed, and switch off what they announce.
+    Open,
+}
+
 /// Whether the key exchange resists quantum computers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantum {
@@ -78,6 +89,18 @@ pub struct Timings {
 }
 
 impl Negotiated {
+    /// Whether Terrapin works here: without strict key exchange, with ChaCha20-Poly1305, or CBC and a MAC over the ciphertext.
+    #[must_use]
+    pub fn terrapin(&self) -> Terrapin {
+        let is_taken = self.cipher.contains("chacha20-poly1305")
+            || (self.cipher.ends_with("-cbc") && self.mac.contains("-etm@"));
+        match (self.strict, is_taken) {
+            (Strict::Yes, _) => Terrapin::Closed,
+            (Strict::No, false) => Terrapin::CipherHolds,
+            (Strict::No, true) => Terrapin::Open,
+        }
+    }
+
     pub(crate) fn new(names: &Names) -> Self {
         let kex = names.kex.as_ref().to_owned();
         let quantum = if kex.starts_with("mlkem") || kex.starts_with("sntrup") {
@@ -91,5 +114,29 @@ impl Negotiated {
         let host_key = names.key.as_str().to_owned();
         let strict = if names.strict_kex() { Strict::Yes } else { Strict::No };
         Self { kex, host_key, cipher, mac, strict, quantum }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terrapin_takes_two_kinds_of_ciphers_of_a_server_that_is_not_strict() {
+        let terrapin = |strict, cipher: &str, mac: &str| {
+            let (cipher, mac) = (cipher.to_owned(), mac.to_owned());
+            let (kex, host_key) = (String::new(), String::new());
+            Negotiated { kex, host_key, cipher, mac, strict, quantum: Quantum::Safe }.terrapin()
+        };
+        for (cipher, mac, expected) in [
+            ("chacha20-poly1305@openssh.com", "", Terrapin::Open),
+            ("aes256-cbc", "hmac-sha2-256-etm@openssh.com", Terrapin::Open),
+            ("aes256-cbc", "hmac-sha2-256", Terrapin::CipherHolds),
+            ("aes256-ctr", "hmac-sha2-256-etm@openssh.com", Terrapin::CipherHolds),
+            ("aes128-gcm@openssh.com", "", Terrapin::CipherHolds),
+        ] {
+            assert_eq!(terrapin(Strict::No, cipher, mac), expected, "{cipher} {mac}");
+            assert_eq!(terrapin(Strict::Yes, cipher, mac), Terrapin::Closed, "{cipher} {mac}");
+        }
     }
 }

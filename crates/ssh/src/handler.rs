@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason};
+use logic::identity::changed_anew;
 use logic::ssh::key::PublicKey;
 use russh::client::{ChannelOpenHandle, DisconnectReason, Handle, Msg, Session as Library};
 use russh::keys::PublicKeyOrCertificate;
@@ -27,6 +28,8 @@ pub(crate) struct Handler {
     pub(crate) place: Place,
     /// An RSA key of the host with fewer bits is refused.
     pub(crate) rsa_bits: usize,
+    /// What the judge accepted.
+    pub(crate) accepted: Option<Offered>,
     pub(crate) heard: Arc<Heard>,
     pub(crate) shared: Arc<Shared>,
     /// Keys that the server announced go here, to be proved.
@@ -121,6 +124,7 @@ impl From<russh::Error> for Fault {
 impl russh::client::Handler for Handler {
     type Error = Fault;
 
+    /// Called at every key exchange; the version of the library that comes from its registry does so at the first one alone.
     async fn check_server_key(&mut self, offered: &PublicKeyOrCertificate) -> Result<bool, Fault> {
         let offered = match offered {
             PublicKeyOrCertificate::PublicKey { key, .. } => Offered::Key(logical(key)?),
@@ -130,22 +134,23 @@ impl russh::client::Handler for Handler {
             }
         };
         let (Offered::Key(key) | Offered::Certificate(key)) = &offered;
+        if let Some(accepted) = &self.accepted {
+            if *accepted == offered {
+                return Ok(true);
+            }
+            let (Offered::Key(before) | Offered::Certificate(before)) = accepted;
+            return refused(Phase::Run, changed_anew(&self.name, before, key));
+        }
         if let Some(bits) = key.rsa_bits().filter(|bits| *bits < self.rsa_bits) {
             return Err(Fault::Refused(too_short(&self.name, bits, self.rsa_bits)));
         }
         let verdict = self.judge.judge(&self.name, &self.place, &offered).await;
-        self.shared.note(|facts| facts.identity = Some(offered));
-        match verdict {
-            Verdict::Accepted { note } => {
-                self.shared.note(|facts| facts.note = note);
-                Ok(true)
-            }
-            Verdict::Refused { reason, message, advice } => {
-                let mut refused = failure(Phase::Identity, reason, message);
-                refused.advice = (!advice.is_empty()).then_some(advice);
-                Err(Fault::Refused(refused))
-            }
+        self.shared.note(|facts| facts.identity = Some(offered.clone()));
+        if let Verdict::Accepted { note } = &verdict {
+            self.accepted = Some(offered);
+            self.shared.note(|facts| facts.note.clone_from(note));
         }
+        refused(Phase::Identity, verdict)
     }
 
     async fn kex_done(&mut self, _: Option<&[u8]>, names: &Names, _: &mut Library) -> Result<(), Fault> {
@@ -308,6 +313,14 @@ impl Drop for Handler {
             format!("the connection to {} was closed", self.name),
         ));
     }
+}
+
+/// A verdict as the library wants it: what refuses a host ends the connection.
+fn refused(phase: Phase, verdict: Verdict) -> Result<bool, Fault> {
+    let Verdict::Refused { reason, message, advice } = verdict else { return Ok(true) };
+    let mut failure = failure(phase, reason, message);
+    failure.advice = (!advice.is_empty()).then_some(advice);
+    Err(Fault::Refused(failure))
 }
 
 /// A host key that anybody who is rich enough could forge proves nothing, whoever it is pinned for.

@@ -38,7 +38,7 @@ pub use client::{Client, Watcher};
 pub use config::{ConfigFiles, SshConfig, WhoAmI};
 pub use end::Known;
 pub use explain::{Explanation, Step, explain};
-pub use facts::{Facts, Negotiated, Quantum, Strict, Timings};
+pub use facts::{Facts, Negotiated, Quantum, Strict, Terrapin, Timings};
 pub use judge::{BoxFuture, Judge, Offered, Place, Verdict};
 pub use keys::{KeyPlan, Keys};
 pub use listen::{Incoming, Listener};

@@ -21,7 +21,7 @@ class Server(asyncssh.SSHServer):
         if MODE == "banner":
             for _ in range(2000):
                 self.connection.send_auth_banner("\x1b]0;owned\x07" + "x" * 1000)
-        if MODE != "open":
+        if MODE not in ("open", "not-strict"):
             if MODE != "questions-only":
                 self.connection.set_authorized_keys(AUTHORIZED)
             return True
@@ -75,6 +75,11 @@ elif MODE == "silent":
 
 async def main():
     algorithms = {"signature_algs": ["rsa-sha2-256"]} if MODE == "sha-256" else {}
+    if MODE == "not-strict":
+        # As before December 2023
+        asyncssh.connection.SSHServerConnection._get_extra_kex_algs = lambda _: []
+        asyncssh.connection.SSHConnection._strict_kex = property(lambda _: False, lambda _, wanted: None)
+        algorithms = {"encryption_algs": ["chacha20-poly1305@openssh.com"]}
     server = await asyncssh.create_server(
         Server, "127.0.0.1", 0, server_host_keys=[HOST_KEY], **algorithms
     )

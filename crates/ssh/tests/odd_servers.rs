@@ -13,9 +13,9 @@ use std::time::Duration;
 use logic::fleet::ending::{Failure, Phase, Reason};
 use ssh::authenticate::Answer;
 use ssh::keys::{Answered, Ask, AskError, Method, Nobody, Question};
-use ssh::{AgentLimits, Client, KeyPlan, Keys, Session, Target};
-use support::Pinned;
+use ssh::{AgentLimits, Client, KeyPlan, Keys, Session, Target, Terrapin};
 use support::sshd::{keygen, public_line};
+use support::{Pinned, python};
 
 /// asyncssh in one of the modes of `odd_server.py`. Ended and reaped on drop.
 struct OddServer {
@@ -64,16 +64,6 @@ impl Drop for OddServer {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-fn python() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
-        .unwrap_or_else(std::env::temp_dir);
-    let found = cache.join("penstock/venv-asyncssh/bin/python3");
-    assert!(found.exists(), "the Python environment asyncssh is missing: run `make setup`");
-    found
 }
 
 /// Gives these answers, and keeps the questions.
@@ -155,6 +145,15 @@ async fn a_server_that_wants_no_proof_gets_none() {
     let server = OddServer::start("open");
     let session = server.login(KeyPlan::none(), Nobody).await.unwrap();
     assert_eq!(session.facts().key, "");
+}
+
+#[tokio::test]
+async fn a_server_without_strict_key_exchange_is_told_with_the_cipher_that_terrapin_takes() {
+    for (mode, expected) in [("not-strict", Terrapin::Open), ("open", Terrapin::Closed)] {
+        let server = OddServer::start(mode);
+        let session = server.login(KeyPlan::none(), Nobody).await.unwrap();
+        assert_eq!(session.facts().negotiated.unwrap().terrapin(), expected, "{mode}");
+    }
 }
 
 #[tokio::test]

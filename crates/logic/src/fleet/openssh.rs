@@ -7,7 +7,7 @@ use crate::harmless::escaped;
 
 mod identity;
 
-pub use identity::{Hearer, Refusal, identity_options};
+pub use identity::{Hearer, LAUNCH, LAUNCHER, Refusal, identity_options};
 
 /// Follows the log of one `ssh`.
 #[derive(Debug, Clone)]

@@ -185,6 +185,24 @@ fn of_host(host: &HostFile, index: &Index, today: Date, all: &mut Findings) {
             );
         }
     }
+    for pin in &pins {
+        let key = &pin.key;
+        if index.revokes(key, Some(host)) {
+            let text =
+                format!("{} {} is pinned and revoked: it is refused", key.algorithm(), key.fingerprint());
+            all.note(Severity::Note, name, text);
+        } else if index.is_revoked(key) {
+            all.note(
+                Severity::Bad,
+                name,
+                format!(
+                    "{} {} is pinned here, and revoked in the file of another host alone: penstock host revoke {name} {1}",
+                    key.algorithm(),
+                    key.fingerprint()
+                ),
+            );
+        }
+    }
     if pins.iter().all(|pin| strength(pin.key.algorithm()) <= 1) {
         all.note(Severity::Weak, name, "only RSA is pinned: let it have an Ed25519 key".into());
     }

@@ -69,6 +69,12 @@ impl Authority {
             }
             ["names", ..] => return Err("names takes one list: *.example.com,!db.example.com".into()),
             ["ca", key @ ..] => self.keys.push(super::host_key(key)?),
+            ["revoked" | "@revoked", ..] => {
+                return Err(
+                    "nothing is revoked here: such keys stand in the file `revoked` beside this directory"
+                        .into(),
+                );
+            }
             _ => {}
         }
         Ok(())
@@ -113,5 +119,9 @@ mod tests {
         assert_eq!(faults[0].line, 2);
         assert!(Authority::parse(&name, "id fleet-ca\n").is_err(), "an authority without a key");
         assert!(Authority::parse(&name, "").is_err());
+        for line in [format!("@revoked * {KEY}"), format!("revoked {KEY}")] {
+            let faults = Authority::parse(&name, &format!("ca {KEY}\n{line}\n")).unwrap_err();
+            assert!(faults[0].line == 2 && faults[0].message.contains("stand in the file"), "{faults:?}");
+        }
     }
 }

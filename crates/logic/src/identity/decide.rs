@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::certificate::HostCertificate;
+use super::certificate::{CertificateError, HostCertificate};
 use super::date::{Date, Moment};
 use super::host::{HostFile, Pin, Sshfp};
 use super::index::{Damage, Found, Index};
@@ -16,8 +16,8 @@ use crate::ssh::key::PublicKey;
 
 mod message;
 
-pub use message::unqueued;
 use message::{Said, ambiguous, damaged, shown};
+pub use message::{changed_anew, unqueued};
 
 /// What a server showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,14 +26,16 @@ pub enum Offered {
     Key(PublicKey),
     /// A certificate.
     Certificate(Box<HostCertificate>),
+    /// What calls itself a certificate and cannot be read as one: nobody is it.
+    Unreadable(PublicKey, CertificateError),
 }
 
 impl Offered {
-    /// The key: that of the certificate, if it is one.
+    /// The key: that of the certificate, if it is one. Of what cannot be read: all of it.
     #[must_use]
     pub fn key(&self) -> &PublicKey {
         match self {
-            Self::Key(key) => key,
+            Self::Key(key) | Self::Unreadable(key, _) => key,
             Self::Certificate(certificate) => &certificate.key,
         }
     }
@@ -143,6 +145,9 @@ pub enum Effect {
 /// Decides.
 #[must_use]
 pub fn decide(question: Question<'_>, index: &Index) -> Decision {
+    // A name is in lower case, however it was typed: doors that made a `Name` of it come to the same verdict.
+    let name = question.name.to_ascii_lowercase();
+    let question = Question { name: &name, ..question };
     let host = match index.find(question.name, question.port) {
         Found::Host(host) => Some(host),
         Found::Nobody => None,
@@ -178,6 +183,9 @@ struct Case<'c> {
 impl Case<'_> {
     fn decide(&self) -> Decision {
         let Question { name, offered, .. } = self.question;
+        if let Offered::Unreadable(_, why) = offered {
+            return self.refuse(Reason::KeyRefused, self.bad_certificate(&why.to_string()));
+        }
         if let Some(said) = self.revoked() {
             return self.refuse(Reason::KeyRefused, said);
         }
@@ -197,6 +205,11 @@ impl Case<'_> {
         }
         if self.host.is_some_and(|host| host.pin(self.key).is_some()) {
             return self.accept(Vec::new());
+        }
+        // What another host's file revokes is read last: a pin or an authority was judged by the files that speak of this host,
+        // so that one of thousands can be asked without the others.
+        if self.index.is_revoked(self.key) {
+            return self.refuse(Reason::KeyRefused, self.revoked_key("the revoked key", self.key));
         }
         if let Some(other) = self.owner() {
             return match self.host {

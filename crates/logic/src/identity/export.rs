@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::certificate::{HostCertificate, Signature};
+use super::decide::Offered;
 use super::host::HostFile;
 use super::import::Called;
 use super::index::{Found, Index};
@@ -23,11 +23,17 @@ pub fn lines_about(index: &Index, name: &str, port: u16, pattern: &str) -> Vec<S
         Found::Damaged(_) | Found::Ambiguous(_) => return Vec::new(),
     };
     let Ok(bound) = index.bound(name, host) else { return Vec::new() };
-    let pins = host.into_iter().flat_map(HostFile::pins).map(|pin| format!("{pattern} {}", pin.key));
-    let authorities = bound.iter().map(|one| format!("@cert-authority {pattern} {}", one.key));
-    let revoked = index.revoked().map(|key| format!("@revoked {pattern} {key}"));
+    // OpenSSH with `StrictHostKeyChecking no` goes on with a key that a line has, whatever another line revokes.
+    let holds = |key: &PublicKey| !index.revokes(key, host);
+    let pins = host.into_iter().flat_map(HostFile::pins).filter(|pin| holds(&pin.key));
+    let pins = pins.map(|pin| format!("{pattern} {}", pin.key));
+    let authorities = bound.iter().filter(|one| holds(one.key));
+    let authorities = authorities.map(|one| format!("@cert-authority {pattern} {}", one.key));
+    let revoked = index.revoked().filter(|key| !holds(key)).map(|key| format!("@revoked {pattern} {key}"));
     let mut lines: Vec<String> = pins.chain(authorities).collect();
     if !lines.is_empty() {
+        let mut revoked: Vec<String> = revoked.collect();
+        revoked.sort_unstable();
         lines.extend(revoked);
     }
     lines
@@ -81,17 +87,20 @@ pub fn export(index: &Index, called: &[Called]) -> String {
             }
         }
         let names = names.join(",");
-        lines.extend(host.pins().map(|pin| match pin.root() {
+        let holds = |key: &PublicKey| !index.revokes(key, Some(host));
+        lines.extend(host.pins().filter(|pin| holds(&pin.key)).map(|pin| match pin.root() {
             Root::Proved => format!("{names} {}\n", pin.key),
             Root::FirstUse => format!("{names} {} {FIRST_USE}\n", pin.key),
         }));
-        for signer in index.bound(host.name().as_str(), Some(host)).unwrap_or_default() {
+        let bound = index.bound(host.name().as_str(), Some(host)).unwrap_or_default();
+        for signer in bound.iter().filter(|signer| holds(signer.key)) {
             lines.push(format!("@cert-authority {names} {}\n", signer.key));
         }
     }
     for authority in index.authorities() {
         if let Some(names) = &authority.names {
-            lines.extend(authority.keys.iter().map(|key| format!("@cert-authority {names} {key}\n")));
+            let keys = authority.keys.iter().filter(|key| !index.revokes(key, None));
+            lines.extend(keys.map(|key| format!("@cert-authority {names} {key}\n")));
         }
     }
     let mut revoked: Vec<String> = index.revoked().map(|key| format!("@revoked * {key}\n")).collect();
@@ -100,14 +109,11 @@ pub fn export(index: &Index, called: &[Called]) -> String {
     lines.concat()
 }
 
-/// What OpenSSH hands over as `%t` and `%K`: a key, or a certificate whose signature it has checked itself.
+/// The one line with which OpenSSH believes what was shown and accepted, and nothing else: the key, also of a certificate. With
+/// the line of an authority OpenSSH would judge the certificate once more, by rules of its own; without one it looks for the key.
 #[must_use]
-pub fn offered(algorithm: &str, base64: &str) -> Option<super::Offered> {
-    let key: PublicKey = format!("{algorithm} {base64}").parse().ok()?;
-    match HostCertificate::from_blob(key.blob(), Signature::Holds) {
-        Ok(certificate) => Some(super::Offered::Certificate(Box::new(certificate))),
-        Err(_) => Some(super::Offered::Key(key)),
-    }
+pub fn line_of(offered: &Offered, pattern: &str) -> String {
+    format!("{pattern} {}", offered.key())
 }
 
 #[cfg(test)]

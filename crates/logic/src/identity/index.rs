@@ -55,7 +55,10 @@ pub struct Index {
     damaged: HashMap<Name, Damage>,
     authorities: Vec<Authority>,
     damaged_authorities: Vec<(Name, Damage)>,
-    revoked: HashSet<PublicKey>,
+    /// What the list revokes for all hosts.
+    listed: HashSet<PublicKey>,
+    /// What the file of some host revokes.
+    revoked_by_hosts: HashSet<PublicKey>,
 }
 
 impl Index {
@@ -71,7 +74,7 @@ impl Index {
             by_id: HashMap::with_capacity(hosts.len()),
             by_key: HashMap::with_capacity(hosts.len() * 2),
             damaged: damaged.into_iter().collect(),
-            revoked: revoked.into_iter().collect(),
+            listed: revoked.into_iter().collect(),
             ..Self::default()
         };
         for authority in authorities {
@@ -97,7 +100,7 @@ impl Index {
         for key in host.pins().map(|pin| &pin.key).chain(host.retired_keys().map(|(key, _)| key)) {
             note(&mut self.by_key, key.clone(), at);
         }
-        self.revoked.extend(host.revoked().cloned());
+        self.revoked_by_hosts.extend(host.revoked().cloned());
         for name in host.names().skip(1) {
             note(&mut self.by_hint, name.clone(), at);
         }
@@ -124,6 +127,7 @@ impl Index {
         self.by_hint.clear();
         self.by_address.clear();
         self.by_key.clear();
+        self.revoked_by_hosts.clear();
         for host in hosts {
             self.insert(host);
         }
@@ -139,6 +143,16 @@ impl Index {
         let without =
             plain.as_ref().and_then(|name| name.split_port().1.map(|_| name.split_port().0.to_owned()));
         let without = without.and_then(|name| name.parse::<Name>().ok());
+        // A host that is on this port by its own file is meant before one that only has the name and the port as an alias.
+        if let (Some(exactly), Some(plain)) = (&with_port, &plain)
+            && !self.by_id.contains_key(exactly)
+            && !self.damaged.contains_key(exactly)
+            && let Some(host) = self.by_id.get(plain).map(|at| &self.hosts[*at])
+            && host.port() == Some(port)
+            && !self.damaged.contains_key(plain)
+        {
+            return Found::Host(host);
+        }
         for name in [with_port, plain, without].iter().flatten() {
             match self.find_exactly(name) {
                 Found::Nobody => {}
@@ -179,15 +193,22 @@ impl Index {
         self.by_key.get(key).into_iter().flatten().map(|at| &self.hosts[*at])
     }
 
-    /// Whether nobody may show this key.
+    /// Whether the list, or the file of any host, revokes this key.
     #[must_use]
     pub fn is_revoked(&self, key: &PublicKey) -> bool {
-        self.revoked.contains(key)
+        self.listed.contains(key) || self.revoked_by_hosts.contains(key)
     }
 
-    /// The keys that nobody may show.
+    /// Whether this key is revoked for a host that has it, or for an authority of that host: by the list, or by the host's own
+    /// file. That takes no file of another host.
+    #[must_use]
+    pub fn revokes(&self, key: &PublicKey, host: Option<&HostFile>) -> bool {
+        self.listed.contains(key) || host.is_some_and(|host| host.revoked().any(|revoked| revoked == key))
+    }
+
+    /// The keys that are revoked, by the list or the file of a host.
     pub fn revoked(&self) -> impl Iterator<Item = &PublicKey> {
-        self.revoked.iter()
+        self.listed.iter().chain(self.revoked_by_hosts.difference(&self.listed))
     }
 
     /// Whether nobody is known, and no authority: nobody was enrolled yet.

@@ -36,7 +36,7 @@ pub use jump::{Hop, Jump};
 pub use keyword::Keyword;
 pub use load::{File, Files, Group, Presence, Sources};
 pub use notice::{Effect, Notice};
-pub use overruled::{Overruling, overruling};
+pub use overruled::{Asking, Overruling, Started, asking, overruling};
 pub use resolved::{Agent, Family, KeyFile, Proxy, Rekey, Resolved, Setting};
 pub use setting::Value;
 

@@ -1,12 +1,13 @@
 //! `penstock known-hosts`: identities for OpenSSH's `KnownHostsCommand`.
 
+use std::path::Path;
+
 use clap::Args;
-use logic::fleet::openssh::{Hearer, Refusal, identity_options};
-use logic::identity::{
-    Decision, Effect, Index, Name, Question, SshfpAnswer, Verdict, decide, lines_about, offered, unqueued,
-};
+use logic::fleet::openssh::{Hearer, LAUNCHER, Refusal, identity_options};
+use logic::identity::{Decision, Effect, Index, Name, Verdict, unqueued};
 use logic::ssh::config::{Asked, overruling};
-use ssh::identity::{IdentityError, Pending, Places, Store};
+use logic::ssh::key::PublicKey;
+use ssh::identity::{Answer, Asked as Question, Identities, IdentityError, Pending, Places, Store};
 use ssh::{ConfigFiles, SshConfig, Target};
 
 use crate::output::{Failure, complain, plain, print};
@@ -44,6 +45,12 @@ pub struct Arguments {
     stanza: bool,
 }
 
+impl Arguments {
+    fn hearer(&self) -> Hearer {
+        if self.engine { Hearer::Engine } else { Hearer::Person }
+    }
+}
+
 /// What stands above the block for `ssh_config`.
 const STANZA_HEAD: &str = "\
 # penstock: ssh, scp, rsync and git know hosts by the identities of \"penstock host\", not by known_hosts.
@@ -77,77 +84,81 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // A name that cannot be one of ours has no lines.
     let asked = match asked.parse::<Name>() {
         Ok(asked) => asked,
-        Err(error) => return refused(&format!("{asked:?} is no name of a host: {error}")),
+        Err(error) => return refused(&error.to_string()),
     };
     let pattern = arguments.pattern.as_deref().unwrap_or(asked.as_str());
     if matches!(pattern, "ORDER" | "HOSTNAME" | "ADDRESS") {
-        complain(
-            "penstock: KnownHostsCommand hands over an address where the name belongs, so every host is refused\n  \
-             paste it anew: penstock known-hosts --stanza\n",
-        );
-        return Err(Failure::Status(1));
+        return anew("hands over an address where the name belongs");
     }
     // It goes into a file of lines.
     if pattern.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return refused(&format!("{pattern:?} is no name of a host"));
     }
-    let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
-    let shown = match (arguments.kind.as_deref(), arguments.key.as_deref()) {
-        (Some(kind), Some(key)) if arguments.reason.as_deref() == Some("HOSTNAME") => {
-            let Some(shown) = offered(kind, key) else {
-                complain(&format!("penstock: {asked} showed a key that cannot be read; nothing was sent\n"));
-                return Err(Failure::Status(1));
-            };
-            Some(shown)
+    let shown = match (arguments.reason.as_deref(), arguments.kind.as_deref(), arguments.key.as_deref()) {
+        // A person asks, or ssh wants to know which types of keys to ask for: it believes none of these lines.
+        (None | Some("ORDER"), ..) => None,
+        (Some("HOSTNAME" | "ADDRESS"), Some(kind), Some(key)) => {
+            let is_word = |word: &str| !word.contains(char::is_whitespace);
+            let words = Some(format!("{kind} {key}")).filter(|_| is_word(kind) && is_word(key));
+            match words.and_then(|words| words.parse::<PublicKey>().ok()) {
+                Some(shown) => Some(shown),
+                None => return refused(&format!("{asked} showed a key that cannot be read")),
+            }
         }
-        _ => None,
+        (Some("HOSTNAME" | "ADDRESS"), ..) => return anew("does not hand over the key that the host showed"),
+        (Some(reason), ..) => return refused(&format!("{reason:?} is no reason to ask that is known here")),
     };
+    let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
     let (name, own_port) = asked.split_port();
     let port = arguments.port.or(own_port).unwrap_or(22);
-    // The usual case reads one file; only aliases and trouble need all of them.
-    for id in
-        [Name::with_port(name, port).ok().filter(|_| port != 22), name.parse().ok()].into_iter().flatten()
-    {
-        let Some(index) = store.load_one(&id).map_err(Failure::runtime)? else { continue };
-        let lines = lines_about(&index, name, port, pattern);
-        let is_pinned = || match (&shown, index.find(name, port)) {
-            (Some(shown), logic::identity::Found::Host(host)) => host.pin(shown.key()).is_some(),
-            _ => true,
-        };
-        if !lines.is_empty() && is_pinned() {
-            return write(&lines);
-        }
-        break;
+    let question = Question { name, port, pattern, shown: shown.as_ref() };
+    if let Some(lines) = store.known_hosts_quickly(&question).map_err(failed)? {
+        return write(&lines);
     }
-    let index = store.load().map_err(Failure::runtime)?;
-    if let Some(shown) = &shown {
-        let question = Question {
-            name,
-            address: None,
-            port,
-            offered: shown,
-            sshfp: &SshfpAnswer::NotAsked,
-            run: None,
-            last_good: store.last_good(&index, name, port),
-            now: ssh::identity::now(),
-        };
-        let Decision { verdict, effects, .. } = decide(question, &index);
-        if let Verdict::Refused { reason, message, advice } = verdict {
-            let advice = match place(name, port, pattern, &index) {
-                Some(target) => target.advice(reason, advice),
-                None => advice,
-            };
-            let advice = match queue(&store, effects) {
-                Ok(()) => advice,
-                // The refusal stands, and the advice names no list that the host is not in.
-                Err(error) => format!("{} (not in penstock host pending: {error})", unqueued(&advice)),
-            };
-            let hearer = if arguments.engine { Hearer::Engine } else { Hearer::Person };
-            complain(&Refusal { reason, message: plain(&message), advice: plain(&advice) }.said(hearer));
-            return Err(Failure::Status(1));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let identities = Identities::load(store.clone()).map_err(failed)?;
+    let (answer, flushed) = runtime.block_on(identities.known_hosts(&question));
+    for error in flushed.failed {
+        complain(&format!("penstock: {}\n", plain(&error.to_string())));
+    }
+    match answer {
+        Answer::Lines(lines) => write(&lines),
+        Answer::Refused { decision, index } => {
+            refuse(*decision, &index, &question, &store, arguments.hearer())
         }
     }
-    write(&lines_about(&index, name, port, pattern))
+}
+
+/// Says why a host is refused, and puts one that nobody knows into the queue.
+fn refuse(
+    decision: Decision,
+    index: &Index,
+    question: &Question<'_>,
+    store: &Store,
+    hearer: Hearer,
+) -> Result<(), Failure> {
+    let Decision { verdict, effects, .. } = decision;
+    let Verdict::Refused { reason, message, advice } = verdict else { return Err(Failure::Status(1)) };
+    let advice = match place(question, index) {
+        Some(target) => target.advice(reason, advice),
+        None => advice,
+    };
+    let advice = match queue(store, effects) {
+        Ok(()) => advice,
+        // The refusal stands, and the advice names no list that the host is not in.
+        Err(error) => format!("{} (not in penstock host pending: {error})", unqueued(&advice)),
+    };
+    complain(&Refusal { reason, message: plain(&message), advice: plain(&advice) }.said(hearer));
+    Err(Failure::Status(1))
+}
+
+/// The line of `ssh_config` is older than this program wants it.
+fn anew(fault: &str) -> Result<(), Failure> {
+    complain(&format!(
+        "penstock: KnownHostsCommand {fault}, so every host is refused\n  \
+         paste it anew: penstock known-hosts --stanza\n"
+    ));
+    Err(Failure::Status(1))
 }
 
 /// Puts a host that nobody knows where `penstock host pending` shows it. Nothing else is recorded: whoever is refused for
@@ -193,7 +204,8 @@ const MOST_RESOLVED: usize = 200;
 
 /// Where the configuration says that a host is, if that is where `ssh` goes: options may say something else, and of a port
 /// that they say it is told that the configuration does not.
-fn place(name: &str, port: u16, pattern: &str, index: &Index) -> Option<Target> {
+fn place(question: &Question<'_>, index: &Index) -> Option<Target> {
+    let Question { name, port, pattern, .. } = *question;
     let config = SshConfig::read(&its_files()).ok()?;
     let asked = Asked { host: name.to_owned(), ..Asked::default() };
     let mut target = Target::from_config(&config, &asked).ok()?.target;
@@ -227,7 +239,7 @@ fn its_files() -> ConfigFiles {
 /// where nobody has been enrolled yet: ssh then knows hosts by its own files.
 pub fn options() -> Result<Vec<String>, Failure> {
     let store = Store::new(Places::of_user().map_err(Failure::usage)?);
-    if store.load().map_err(Failure::usage)?.is_empty() {
+    if store.load().map_err(|error| Failure::usage(whole(error)))?.is_empty() {
         return Ok(Vec::new());
     }
     Ok(stanza(Hearer::Engine)?.into_iter().collect())
@@ -235,7 +247,33 @@ pub fn options() -> Result<Vec<String>, Failure> {
 
 fn stanza(hearer: Hearer) -> Result<[String; 7], Failure> {
     // ssh wants an absolute path.
-    Ok(identity_options(&quote(&std::env::current_exe()?), hearer))
+    let program = std::env::current_exe()?;
+    let cannot = |why: &str| {
+        let program = plain(&program.display().to_string());
+        Failure::runtime(format!("ssh cannot be made to ask {program}: {why}"))
+    };
+    // The kernel says of a program that was replaced that it is deleted.
+    if !program.is_file() {
+        return Err(cannot("it was moved or replaced since it was started; start it anew"));
+    }
+    if program.to_str().is_none_or(|text| text.contains(char::is_control)) {
+        return Err(cannot("its path is no plain text; put it elsewhere"));
+    }
+    // Without it ssh would not ask, and go by its other settings.
+    if hearer == Hearer::Person && !Path::new(LAUNCHER).is_file() {
+        return Err(cannot(&format!("{LAUNCHER}, which is to start it, is not there")));
+    }
+    Ok(identity_options(&quote(&program), hearer))
+}
+
+/// With what caused it: a list that refuses every host is to be repaired.
+fn failed(error: IdentityError) -> Failure {
+    Failure::Runtime(error.into())
+}
+
+/// An error and what caused it, on one line.
+pub fn whole(error: IdentityError) -> String {
+    format!("{:#}", anyhow::Error::from(error))
 }
 
 fn write(lines: &[String]) -> Result<(), Failure> {

@@ -40,6 +40,7 @@ pub enum DnsError {
 }
 
 /// A validating resolver.
+#[derive(Clone)]
 pub struct Dns {
     resolver: TokioResolver,
 }

@@ -85,14 +85,10 @@ impl Judge for Catch {
                 Place::Address(address) => Some(*address),
                 _ => None,
             };
-            let offered = match offered {
-                Offered::Key(key) => Some(logic::identity::Offered::Key(key.clone())),
-                Offered::Certificate(blob) => super::certificate(blob)
-                    .ok()
-                    .map(|certificate| logic::identity::Offered::Certificate(Box::new(certificate))),
-            };
-            let shown = offered.map(|offered| Shown { key: offered.key().clone(), offered, address });
-            *self.caught.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+            let (Offered::Key(blob) | Offered::Certificate(blob)) = offered;
+            let offered = super::shown(blob);
+            let shown = Shown { key: offered.key().clone(), offered, address };
+            *self.caught.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
             Verdict::Refused {
                 reason: Reason::UnknownHost,
                 message: "only its key was wanted; nothing was sent".into(),

@@ -1,4 +1,6 @@
-//! The judge: asks the index, and remembers what is to be recorded (`identity/noticed.rs`).
+//! The judge: asks the index, and remembers what is to be recorded (`identity/noticed.rs`). Whoever wants to know whether a host
+//! is itself asks [`Identities::decision`], with what [`shown`] made of the blob on the wire: our own client, `penstock host why`,
+//! and OpenSSH by `identity/known_hosts.rs`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use logic::identity::{
     Decision, Effect, Facts, Found, HostCertificate, Index, Moment, Name, Question, Run, Signature, Sshfp,
-    SshfpAnswer, decide,
+    SshfpAnswer, decide, is_certificate,
 };
 use logic::ssh::key::PublicKey;
 use tokio::time::timeout;
@@ -41,8 +43,9 @@ impl Identities {
     /// As [`Store::load`].
     pub fn load(store: Store) -> Result<Self, IdentityError> {
         let index = store.load()?;
-        let seen = facts::read(store.places());
-        Ok(Self { store, index, seen, dns: OnceLock::new(), noticed: Mutex::default(), in_run: false })
+        let mut identities = Self::of(store, index);
+        identities.seen = facts::read(identities.store.places());
+        Ok(identities)
     }
 
     /// Asks this resolver where a host allows that the DNS vouches for it, instead of the servers of the system with the
@@ -58,6 +61,19 @@ impl Identities {
     pub fn in_run(mut self) -> Self {
         self.in_run = true;
         self
+    }
+
+    /// Of these identities, for a program that reads no others: [`Self::decision`] of what they accept is that of all, and what
+    /// they refuse is to be asked of all.
+    pub(super) fn of(store: Store, index: Index) -> Self {
+        Self {
+            store,
+            index,
+            seen: BTreeMap::new(),
+            dns: OnceLock::new(),
+            noticed: Mutex::default(),
+            in_run: false,
+        }
     }
 
     /// The index as it was read.
@@ -114,6 +130,18 @@ impl Identities {
         offered: &logic::identity::Offered,
     ) -> Decision {
         let sshfp = self.sshfp(name, port, offered.key()).await;
+        self.decision_with(&sshfp, name, address, port, offered)
+    }
+
+    /// The same once it is known what the DNS says.
+    pub(super) fn decision_with(
+        &self,
+        sshfp: &SshfpAnswer,
+        name: &str,
+        address: Option<IpAddr>,
+        port: u16,
+        offered: &logic::identity::Offered,
+    ) -> Decision {
         let host = match self.index.find(name, port) {
             Found::Host(host) => Some(host.name()),
             _ => None,
@@ -128,7 +156,7 @@ impl Identities {
             address,
             port,
             offered,
-            sshfp: &sshfp,
+            sshfp,
             run: self.in_run.then_some(Run { changed }),
             last_good,
             now: now(),
@@ -209,13 +237,8 @@ impl Judge for Identities {
                 Place::Jumped { port, .. } => (None, *port),
                 Place::Command { port } => (None, *port),
             };
-            let offered = match offered {
-                Offered::Key(key) => logic::identity::Offered::Key(key.clone()),
-                Offered::Certificate(blob) => match certificate(blob) {
-                    Ok(certificate) => logic::identity::Offered::Certificate(Box::new(certificate)),
-                    Err(error) => return unreadable(name, &error.to_string()),
-                },
-            };
+            let (Offered::Key(blob) | Offered::Certificate(blob)) = offered;
+            let offered = shown(blob);
             let decision = self.decision(name, address, port, &offered).await;
             let mut noticed = self.noticed();
             for effect in &decision.effects {
@@ -262,6 +285,20 @@ impl Drop for Identities {
     }
 }
 
+/// What the blob of a host is to the table of decisions: a key, or a certificate whose signature was checked here. Whatever calls
+/// itself a certificate is none of the keys.
+#[must_use]
+pub fn shown(blob: &PublicKey) -> logic::identity::Offered {
+    use logic::identity::Offered;
+    if !is_certificate(blob.algorithm()) {
+        return Offered::Key(blob.clone());
+    }
+    match certificate(blob) {
+        Ok(certificate) => Offered::Certificate(Box::new(certificate)),
+        Err(why) => Offered::Unreadable(blob.clone(), why),
+    }
+}
+
 /// Reads a certificate and checks its signature.
 ///
 /// # Errors
@@ -270,18 +307,13 @@ pub fn certificate(blob: &PublicKey) -> Result<HostCertificate, logic::identity:
     let checked = russh::keys::Certificate::from_bytes(blob.blob()).and_then(|read| {
         // The signature only: time, names and authority are decided elsewhere.
         let authority = read.signature_key().fingerprint(russh::keys::HashAlg::Sha256);
-        read.validate_at(read.valid_after(), &[authority])
+        read.validate_at(read.valid_after(), &[authority])?;
+        // The library checks the signature of what it would write itself; what is decided about is what came.
+        read.to_bytes()
     });
-    let signature = if checked.is_ok() { Signature::Holds } else { Signature::Wrong };
+    let checked = checked.ok().filter(|written| written == blob.blob());
+    let signature = if checked.is_some() { Signature::Holds } else { Signature::Wrong };
     HostCertificate::from_blob(blob.blob(), signature)
-}
-
-fn unreadable(name: &str, why: &str) -> Verdict {
-    Verdict::Refused {
-        reason: logic::fleet::ending::Reason::KeyRefused,
-        message: format!("the certificate of {name} is refused: {why}; nothing was sent"),
-        advice: format!("have the authority sign a new one for {name}"),
-    }
 }
 
 /// Now.

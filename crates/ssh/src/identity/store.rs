@@ -47,23 +47,6 @@ impl Store {
         load::index(&self.places)
     }
 
-    /// Reads what concerns one identity: its file, the authorities, and keys that nobody may show. Quick, however many
-    /// hosts there are; knows no aliases.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    pub fn load_one(&self, name: &Name) -> Result<Option<Index>, IdentityError> {
-        let Some(read) = load::one(&self.places.hosts(), name, ".host", HostFile::parse) else {
-            return Ok(None);
-        };
-        let (hosts, damaged) = match read {
-            Read::Well(host) => (vec![host], Vec::new()),
-            Read::Damaged(name, damage) => (Vec::new(), vec![(name, damage)]),
-        };
-        let authorities = load::authorities(&self.places)?;
-        Ok(Some(Index::new(hosts, damaged, authorities, load::revoked(&self.places)?)))
-    }
-
     /// Changes the file of one host. `change` gets what is there now, read under the lock, and gives what is to be there.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ pub mod agent;
 pub mod sshd;
 
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use logic::fleet::ending::{Ending, Failure, Phase, Reason};
@@ -52,6 +53,17 @@ impl Judge for Pinned {
     fn announced(&self, _: &str, keys: Vec<PublicKey>) {
         self.announced.lock().unwrap().extend(keys);
     }
+}
+
+/// The interpreter that has asyncssh.
+pub fn python() -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
+        .unwrap_or_else(std::env::temp_dir);
+    let found = cache.join("penstock/venv-asyncssh/bin/python3");
+    assert!(found.exists(), "the Python environment asyncssh is missing: run `make setup`");
+    found
 }
 
 /// How to reach `sshd` with its own client key.

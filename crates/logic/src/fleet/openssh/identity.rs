@@ -3,18 +3,28 @@
 use super::super::ending::Reason;
 use super::shown;
 
+/// The program that starts ours for a person, and what it runs. `ssh` skips a `KnownHostsCommand` whose program is missing, and
+/// goes by its other settings, which may believe every key; a shell is there, misses ours, and fails: `ssh` ends the connection.
+/// An empty file, as an update leaves it on a disk that is full, would be a script that says nothing and ends well.
+pub const LAUNCHER: &str = "/bin/sh";
+/// See [`LAUNCHER`].
+pub const LAUNCH: &str = "test -s \"$0\" || { echo \"penstock: $0 is missing, so no host is believed; nothing was sent\" >&2; exit 1; }; \
+                          exec \"$0\" known-hosts \"$@\"";
+
 /// What `ssh_config` says so that OpenSSH obeys the identities of `penstock host` and nothing else. `program` is our own, an
 /// absolute path, quoted as `ssh_config` wants it; `hearer` is told there why a host is refused.
 #[must_use]
 pub fn identity_options(program: &str, hearer: Hearer) -> [String; 7] {
-    let hearer = match hearer {
-        Hearer::Person => "",
-        Hearer::Engine => " --engine",
-    };
-    // %k is the name that was typed or HostKeyAlias: the identity. %H is made of the address, which proves nothing.
     let program = program.replace('%', "%%");
+    let start = match hearer {
+        // Settings of this person may stand before these.
+        Hearer::Person => format!("{LAUNCHER} -c '{LAUNCH}' {program}"),
+        // An engine gives these on the command line, where nothing stands before them.
+        Hearer::Engine => format!("{program} known-hosts --engine"),
+    };
     [
-        format!("KnownHostsCommand {program} known-hosts{hearer} --port %p %k %H %I %t %K"),
+        // %k is the name that was typed or HostKeyAlias: the identity. %H is made of the address, which proves nothing.
+        format!("KnownHostsCommand {start} --port %p %k %H %I %t %K"),
         "UserKnownHostsFile none".to_owned(),
         "GlobalKnownHostsFile none".to_owned(),
         "StrictHostKeyChecking yes".to_owned(),

@@ -1,6 +1,7 @@
 //! What is said of each refusal, and what to do about it: every message about the identity of hosts.
 
-use super::{Case, Offered};
+use super::{Case, Offered, Verdict};
+use crate::fleet::ending::Reason;
 use crate::harmless::escaped;
 use crate::identity::date::Date;
 use crate::identity::host::{HostFile, Pin};
@@ -150,22 +151,27 @@ impl Case<'_> {
     }
 
     pub(super) fn revoked(&self) -> Option<Said> {
-        let name = self.name();
         let authority = match self.question.offered {
             Offered::Certificate(certificate) => Some(&certificate.authority),
-            Offered::Key(_) => None,
+            Offered::Key(_) | Offered::Unreadable(..) => None,
         };
-        let (what, key) = match authority.filter(|key| self.index.is_revoked(key)) {
+        let is_revoked = |key: &PublicKey| self.index.revokes(key, self.host);
+        let (what, key) = match authority.filter(|key| is_revoked(key)) {
             Some(key) => ("a certificate of the revoked authority", key),
-            None if self.index.is_revoked(self.key) => ("the revoked key", self.key),
+            None if is_revoked(self.key) => ("the revoked key", self.key),
             None => return None,
         };
-        Some(Said {
+        Some(self.revoked_key(what, key))
+    }
+
+    pub(super) fn revoked_key(&self, what: &str, key: &PublicKey) -> Said {
+        let name = self.name();
+        Said {
             message: format!("{name} showed {what} {}; nothing was sent", shown(key)),
             advice: format!(
                 "whoever stole that key can pose as {name}: give the host new keys, then enrol them"
             ),
-        })
+        }
     }
 
     pub(super) fn retired_host(&self, since: Date) -> Said {
@@ -254,6 +260,21 @@ impl Case<'_> {
             advice: "restore its file in the directory authorities; penstock host audit says what is wrong"
                 .into(),
         }
+    }
+}
+
+/// What is decided about a host that shows another key when keys are exchanged anew on a connection that is up. No server has
+/// a reason to, whatever is known of that key.
+#[must_use]
+pub fn changed_anew(name: &str, before: &PublicKey, now: &PublicKey) -> Verdict {
+    Verdict::Refused {
+        reason: Reason::KeyChanged,
+        message: format!(
+            "{name} showed {} when keys were exchanged anew, and {} before; nothing more was sent",
+            shown(now),
+            shown(before)
+        ),
+        advice: format!("what answers for {name} is not what was connected to: look what stands between"),
     }
 }
 

@@ -1,12 +1,14 @@
 //! What is weak about the identities of the fleet.
 
 use std::collections::HashMap;
+use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use clap::Args;
 use logic::identity::{Facts, Finding, Index, Name, Severity, audit};
-use logic::ssh::config::{Asked, overruling};
+use logic::ssh::config::{Asked, Asking, Started, asking, overruling};
 use ssh::identity::{Anchor, Dns, Store, now};
 use ssh::{ConfigFiles, SshConfig};
 
@@ -65,7 +67,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         })?;
     }
     let mut found = audit(&index, &facts, now());
-    found.extend(overruled(&index));
+    found.extend(of_ssh_config(&index));
     found.sort_by_key(|one| one.severity);
     let rows: Vec<Vec<String>> = found
         .iter()
@@ -80,32 +82,63 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Settings of the user's `ssh_config` with which ssh believes keys that nobody here vouches for, asked to obey these
-/// identities or not yet.
-fn overruled(index: &Index) -> Vec<Finding> {
+/// identities or not yet; and a block of ours whose program is gone.
+fn of_ssh_config(index: &Index) -> Vec<Finding> {
     let Ok(config) = SshConfig::read(&ConfigFiles::Usual) else { return Vec::new() };
-    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    let mut found: Vec<(Severity, String, Vec<String>)> = Vec::new();
+    let mut note =
+        |severity, text: String, name: &str| match found.iter_mut().find(|(_, known, _)| *known == text) {
+            Some((.., hosts)) => hosts.push(name.to_owned()),
+            None => found.push((severity, text, vec![name.to_owned()])),
+        };
+    let resolve =
+        |name: &str, port| config.resolve(&Asked { host: name.to_owned(), port, ..Asked::default() }).ok();
     for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
         let (name, port) = host.name().split_port();
-        let asked = Asked { host: name.to_owned(), port, ..Asked::default() };
-        let Ok(resolved) = config.resolve(&asked) else { continue };
+        let Some(resolved) = resolve(name, port) else { continue };
         for one in overruling(&resolved) {
             let place = one.place.map_or_else(String::new, |place| format!("{place} says "));
             let text = format!(
                 "{place}{}: ssh {}; put the block of penstock known-hosts --stanza before it",
                 one.line, one.meaning
             );
-            match found.iter_mut().find(|(known, _)| *known == text) {
-                Some((_, hosts)) => hosts.push(name.to_owned()),
-                None => found.push((text, vec![name.to_owned()])),
-            }
+            note(Severity::Weak, text, name);
+        }
+        if let Some(text) = asking(&resolved).and_then(|asking| unanswered(&asking)) {
+            note(Severity::Bad, text, name);
         }
     }
-    let finding = |(text, hosts): (String, Vec<String>)| {
+    // Where nobody is enrolled, or nobody any more, ssh asks all the same.
+    if let Some(text) = resolve("localhost", None).and_then(|all| unanswered(&asking(&all)?))
+        && !found.iter().any(|(_, known, _)| *known == text)
+    {
+        found.push((Severity::Bad, text, vec!["ssh".to_owned()]));
+    }
+    let finding = |(severity, text, hosts): (Severity, String, Vec<String>)| {
         let host = match hosts.as_slice() {
             [first, _, ..] => format!("{first} and {} more", hosts.len() - 1),
             _ => hosts.concat(),
         };
-        Finding { severity: Severity::Weak, host, text }
+        Finding { severity, host, text }
     };
     found.into_iter().map(finding).collect()
+}
+
+/// What is wrong with the program that ssh is told to ask.
+fn unanswered(asking: &Asking) -> Option<String> {
+    let Asking { program, started, place } = asking;
+    let why = match fs::metadata(program) {
+        Ok(about) if about.is_file() && about.permissions().mode() & 0o111 != 0 => return None,
+        Ok(_) => "is no program that can be started".to_owned(),
+        Err(fault) => format!("cannot be started ({fault})"),
+    };
+    let then = match started {
+        Started::Launched => "ssh refuses every host",
+        Started::Directly => "ssh may go on without asking, and then believes what its other settings do",
+    };
+    let place = place.as_ref().map_or_else(String::new, |place| format!("{place}: "));
+    Some(format!(
+        "{place}KnownHostsCommand asks {program}, which {why}: {then}; put it back, or delete the block and paste that of \
+         penstock known-hosts --stanza"
+    ))
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use logic::identity::{Address, Decision, Found, HostFile, Index, Name, Offered, Root, Verdict, unqueued};
 use logic::ssh::key::PublicKey;
 use ssh::Judge;
-use ssh::identity::{Identities, Store, fetch};
+use ssh::identity::{self as judge, Identities, Store, fetch};
 
 use super::add::Place;
 use crate::output::{Failure, plain, print};
@@ -46,7 +46,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
             text.push_str(&format!("way       {}\n", plain(&overruled)));
         }
         let (offered, address): (Offered, Option<IpAddr>) = match &arguments.key {
-            Some(key) => (Offered::Key(key.parse::<PublicKey>().map_err(Failure::usage)?), None),
+            Some(key) => (judge::shown(&key.parse::<PublicKey>().map_err(Failure::usage)?), None),
             None => {
                 let wanted = index.wanted(target.name.as_str(), Some(target.port));
                 let shown = match fetch(&target, &wanted, Arc::clone(&identities) as Arc<dyn Judge>).await {
@@ -111,6 +111,9 @@ fn shown(offered: &Offered) -> String {
             certificate.key.algorithm(),
             certificate.key.fingerprint()
         ),
+        Offered::Unreadable(blob, _) => {
+            format!("{} {}, which is no certificate", plain(blob.algorithm()), blob.fingerprint())
+        }
     }
 }
 

@@ -111,7 +111,8 @@ impl Arguments {
             None => SshConfig::read(&files).map_err(Failure::usage)?,
         };
         let identities = Places::of_user().and_then(|places| Identities::load(Store::new(places)));
-        let identities = Arc::new(identities.map_err(Failure::usage)?.in_run());
+        let identities =
+            Arc::new(identities.map_err(|error| Failure::usage(known_hosts::whole(error)))?.in_run());
         let host = |name: &String| {
             let target = self.target(&config, name);
             let target = target.and_then(|target| target.hinted(&config, identities.index()));

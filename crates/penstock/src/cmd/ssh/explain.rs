@@ -10,7 +10,10 @@ use logic::ssh::config::Resolved;
 use logic::ssh::place::NameWithPort;
 use serde_json::{Value, json};
 use ssh::identity::{Identities, Places, Store, certificate};
-use ssh::{Explanation, Facts, Judge, Keys, Offered, Place, Quantum, Step, Strict, Target, Verdict, explain};
+use ssh::{
+    Explanation, Facts, Judge, Keys, Offered, Place, Quantum, Step, Strict, Target, Terrapin, Verdict,
+    explain,
+};
 
 use super::Whom;
 use super::config::{refuse, summary};
@@ -42,7 +45,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let resolved = config.resolve(&asked).map_err(|faults| refuse(&faults))?;
     let configured = Target::from_config(&config, &asked).map_err(wrong)?;
     let places = Places::of_user().map_err(Failure::runtime)?;
-    let identities = Arc::new(Identities::load(Store::new(places)).map_err(Failure::runtime)?);
+    let identities =
+        Arc::new(Identities::load(Store::new(places)).map_err(|error| Failure::Runtime(error.into()))?);
     let hinted = configured.target.hinted(&config, identities.index());
     let target = hinted.map_err(wrong)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -196,9 +200,14 @@ fn algorithms(facts: &Facts) -> String {
         Quantum::Safe => "safe from quantum computers",
         Quantum::Exposed => "a recording can be read by a quantum computer",
     };
-    let strict = match negotiated.strict {
-        Strict::Yes => "",
-        Strict::No => "; the server has no strict key exchange (Terrapin)",
+    let strict = match negotiated.terrapin() {
+        Terrapin::Closed => "",
+        Terrapin::CipherHolds => {
+            "; the server has no strict key exchange (Terrapin), which this cipher makes up for"
+        }
+        Terrapin::Open => {
+            "; the server has no strict key exchange: with this cipher somebody on the way can cut messages off (Terrapin, CVE-2023-48795)"
+        }
     };
     format!(
         "{} ({quantum}), host key {}, cipher {}, integrity {}{strict}",
@@ -229,6 +238,8 @@ fn as_json(resolved: &Resolved, target: &Target, story: &Explanation, index: &In
                     "host_key": found.host_key,
                     "cipher": found.cipher,
                     "mac": found.mac,
+                    "strict": found.strict == Strict::Yes,
+                    "terrapin": found.terrapin() == Terrapin::Open,
                 })),
             }),
             Step::Attempt(attempt) => json!({ "step": "attempt", "text": attempt.to_string() }),
