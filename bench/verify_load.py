@@ -86,7 +86,7 @@ def verify(work, server, options):
 
 def measure(generator, work, server, options):
     """One run of a generator: what it says, and what nginx and the kernel say."""
-    with tempfile.TemporaryDirectory() as directory, stalls(server.worker) if work.stall else contextlib.nullcontext():
+    with tempfile.TemporaryDirectory() as directory, stalls(server.worker_descriptor) if work.stall else contextlib.nullcontext():
         command, stdin = generator.command(work, server, options, Path(directory))
         requests, cpu, sleeps = server.requests(), server.cpu(), server.sleeps()
         with tempfile.TemporaryFile("w+") as output:
@@ -266,11 +266,14 @@ class Nginx:
         ))
         self._process = subprocess.Popen(["nginx", "-p", directory, "-e", "stderr", "-c", configuration])
         self.worker = self._find_worker()
+        # Stands for that process also when its number is given to another one.
+        self.worker_descriptor = os.pidfd_open(self.worker)
         os.sched_setaffinity(self.worker, {SERVER_CORE})
         return self
 
     def __exit__(self, *_):
-        os.kill(self.worker, signal.SIGCONT)
+        signal.pidfd_send_signal(self.worker_descriptor, signal.SIGCONT)
+        os.close(self.worker_descriptor)
         self._process.terminate()
         self._process.wait()
         self._directory.cleanup()
@@ -342,17 +345,17 @@ http {{
 
 
 @contextlib.contextmanager
-def stalls(pid):
-    """Stops a process for STALL seconds in the middle of each STALL_PERIOD."""
+def stalls(process):
+    """Stops a process, given by a descriptor, for STALL seconds in the middle of each STALL_PERIOD."""
     over = threading.Event()
     start = time.monotonic() + STALL_PERIOD / 2
 
     def work():
         number = 0
         while not over.wait(max(0, start + number * STALL_PERIOD - time.monotonic())):
-            os.kill(pid, signal.SIGSTOP)
+            signal.pidfd_send_signal(process, signal.SIGSTOP)
             time.sleep(max(0, start + number * STALL_PERIOD + STALL - time.monotonic()))
-            os.kill(pid, signal.SIGCONT)
+            signal.pidfd_send_signal(process, signal.SIGCONT)
             number += 1
 
     thread = threading.Thread(target=work)
@@ -362,7 +365,7 @@ def stalls(pid):
     finally:
         over.set()
         thread.join()
-        os.kill(pid, signal.SIGCONT)
+        signal.pidfd_send_signal(process, signal.SIGCONT)
 
 
 def free_port():

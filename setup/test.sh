@@ -25,6 +25,9 @@ need ps procps
 need valgrind valgrind
 need shellcheck shellcheck
 need sshd openssh-server
+need dropbear dropbear-bin
+need busybox busybox
+need nsenter util-linux
 need ssh openssh-client
 need parallel-ssh pssh
 need pdsh pdsh
@@ -66,6 +69,15 @@ go_program() {
 go_program h2spec github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
 go_program pebble github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.1
 go_program pebble-challtestsrv github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@v2.10.1
+# Builds the SSH server of the tests, unless one is there that is newer than its sources.
+server=crates/penstock/tests/servers/go
+if [ -n "$(find "$server" -newer "$cache/bin/ssh-server" 2>/dev/null || echo missing)" ]; then
+    PATH=$PATH:/usr/local/go/bin
+    have go || install_packages golang-go
+    say "building ssh-server"
+    (cd "$server" && go build -o "$cache/bin/ssh-server" .) ||
+        die "go could not build $server; is the network there, and go 1.24 or newer?"
+fi
 for requirements in setup/requirements-*.txt; do
     name=$(basename "$requirements" .txt)
     environment=$cache/venv-${name#requirements-}

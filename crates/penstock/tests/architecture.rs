@@ -94,6 +94,117 @@ fn no_source_file_has_more_than_800_lines() {
     assert!(long.is_empty(), "{long:#?}");
 }
 
+/// Where a signal may be sent to another process, or the word for it stands in a text: file, what the line holds, and why. What is
+/// proved before a signal of ours is in the first two; docs/security.md tells it.
+const SIGNALS: [(&str, &str, &str); 19] = [
+    ("crates/sys/src/process.rs", "", "the one place: it proves what it signals"),
+    ("crates/logic/src/fleet/leash/proof.sh", "", "the one place on hosts: it proves what it signals"),
+    (
+        "crates/ssh/src/keys/ask.rs",
+        "raise(Signal::SIGINT)",
+        "to this process, which the person at the terminal interrupts",
+    ),
+    ("crates/ssh/src/keys/ask.rs", "use nix::sys::signal::{Signal, raise};", "the same"),
+    (
+        "crates/ssh/src/lab/program.rs",
+        "kill-self",
+        "a host of the lab runs its commands in this process, and signals none",
+    ),
+    ("crates/fleet/src/tunnel/control.rs", "(is it stopped? kill -CONT {process})", "a person is told it"),
+    (
+        "crates/fleet/src/tunnel/control.rs",
+        "`kill {process}` ends it",
+        "a person is told it, of the holder of a lock",
+    ),
+    ("bench/control_latency.py", "self.process.send_signal(signal.SIGKILL)", OF_POPEN),
+    (
+        "bench/verify_load.py",
+        "pidfd_send_signal(",
+        "by a descriptor, which was opened when the process was found",
+    ),
+    ("crates/penstock/src/cmd/copy.rs", "(kill -9, power)", "a person is told it"),
+    (
+        "crates/penstock/src/cmd/demo.rs",
+        "--kill-one",
+        "an option: a backend of the demo is a task of this process",
+    ),
+    ("Makefile", "--kill-one", "the same"),
+    ("packaging/penstock.service", "ExecReload=/bin/kill -HUP $MAINPID", "systemd knows the main process"),
+    ("bench/pins.py", "maker.terminate()", OF_POPEN),
+    ("bench/front_door.py", "process.", OF_POPEN),
+    ("bench/flood_latency.py", "process.", OF_POPEN),
+    ("bench/verify_load.py", "process.", OF_POPEN),
+    ("bench/fleet_edges.py", "process.", OF_POPEN),
+    ("bench/renewal_handshakes.py", "server.send_signal(signal.SIGTERM)", OF_POPEN),
+];
+const OF_POPEN: &str = "subprocess.Popen signals no process that it has waited for";
+
+#[test]
+fn signals_are_sent_from_one_place_and_on_hosts_from_another() {
+    let root = root();
+    let words = [
+        "kill",
+        "killpg",
+        "pkill",
+        "killall",
+        "tkill",
+        "tgkill",
+        "sigqueue",
+        "raise",
+        "terminate",
+        "send_signal",
+        "start_kill",
+        "kill_on_drop",
+        "pidfd_send_signal",
+    ];
+    let mut used = [false; SIGNALS.len()];
+    let mut elsewhere = Vec::new();
+    let mut sources = vec![root.join("Makefile"), root.join(".ci/run")];
+    for directory in ["crates", "bench", "setup", "packaging", "examples"] {
+        sources.extend(files(&root.join(directory), &[".rs", ".sh", ".py", ".service"]));
+    }
+    for source in sources {
+        let path = source.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+        if path.contains("/tests/") || path.ends_with("/tests.rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&source).unwrap();
+        for line in text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")) {
+            let code = line.trim_start();
+            let is_comment = code.starts_with("//") || code.starts_with('#') && !code.starts_with("#[");
+            let has = |word: &str| is_word_in(code, word) && !is_about_limits_or_our_own_signals(code, word);
+            if is_comment || !words.iter().any(|word| has(word)) {
+                continue;
+            }
+            match SIGNALS.iter().position(|(file, part, _)| *file == path && code.contains(part)) {
+                Some(at) => used[at] = true,
+                None => elsewhere.push(format!("{path}: {code}")),
+            }
+        }
+    }
+    assert!(elsewhere.is_empty(), "use sys::process, which proves what it signals: {elsewhere:#?}");
+    let unused: Vec<_> =
+        SIGNALS.iter().zip(used).filter(|(_, used)| !used).map(|(entry, _)| entry.0).collect();
+    assert!(unused.is_empty(), "these signal nothing any more: {unused:?}");
+}
+
+fn is_word_in(line: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].chars().next_back().is_some_and(is_part)
+            && !line[at + word.len()..].chars().next().is_some_and(is_part)
+    })
+}
+
+/// "raise the limit", `raise` of Python, and the handlers of signals that others send to us (`SignalKind::terminate`).
+fn is_about_limits_or_our_own_signals(line: &str, word: &str) -> bool {
+    match word {
+        "raise" => !line.contains("raise(") && !line.contains(", raise}"),
+        "terminate" => !line.contains(".terminate()"),
+        _ => false,
+    }
+}
+
 #[test]
 fn every_ignored_test_says_why() {
     let bare = ["#[ign", "ore]"].concat();

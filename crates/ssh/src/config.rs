@@ -210,8 +210,8 @@ impl Machine for Here {
         let mut run = Command::new(&shell);
         run.arg("-c").arg(command).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // In a session of its own: so all of it ends when its time is over. The guard ends it if we end before.
-        let (mut child, guard) = guardian::spawn(&mut run)
-            .map_err(|error| format!("{}: {error}", Path::new(&shell).display()))?;
+        let (mut child, guard) =
+            guardian::spawn(&mut run).map_err(|error| format!("{}: {error}", Path::new(&shell).display()))?;
         let (done, ended) = mpsc::channel();
         std::thread::spawn(move || {
             let _ = done.send(child.wait());

@@ -184,7 +184,9 @@ mod tests {
         let (mut ours, _, entry) = stubborn("echo; sleep 600");
         let (process, nonce) = (bystander.id(), session.nonce());
         let mut guardian = Guardian::start().unwrap();
-        for recycled in [format!("{process}:1:{nonce}"), "1:1:a".to_owned(), "0:0:".to_owned(), "-1:1:a".to_owned()] {
+        for recycled in
+            [format!("{process}:1:{nonce}"), "1:1:a".to_owned(), "0:0:".to_owned(), "-1:1:a".to_owned()]
+        {
             guardian.tell('+', &recycled).unwrap();
         }
         guardian.tell('+', &entry).unwrap();

@@ -159,7 +159,7 @@ impl Group {
         false
     }
 
-    fn kill(&mut self) {
+    fn end(&mut self) {
         self.guard.signal(Signal::SIGKILL);
         let _ = self.child.wait();
     }
@@ -184,10 +184,10 @@ fn wait_for(group: Group, thread: Builder) {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        group.kill();
+        group.end();
     });
     if waiting.is_err() {
-        group.lock().unwrap_or_else(PoisonError::into_inner).kill();
+        group.lock().unwrap_or_else(PoisonError::into_inner).end();
     }
 }
 
@@ -243,8 +243,7 @@ mod tests {
 
     fn started(script: &str) -> Group {
         let mut command = Command::new("/bin/sh");
-        let (child, guard) =
-            guardian::spawn(command.args(["-c", script]).stdout(Stdio::piped())).unwrap();
+        let (child, guard) = guardian::spawn(command.args(["-c", script]).stdout(Stdio::piped())).unwrap();
         Group { child, guard, account: Arc::new(Account::new()) }
     }
 

@@ -106,7 +106,8 @@ async fn ends_everything(sshd: &Sshd, seconds: u32) {
 async fn ending_one_command_of_a_connection_leaves_the_other_alone() {
     for sshd in [Sshd::for_ordinary_user(""), Sshd::start()] {
         let session = session(&sshd).await;
-        let mut other = session.exec("echo ready; read x; echo lives; exit 7", &Exec::default()).await.unwrap();
+        let mut other =
+            session.exec("echo ready; read x; echo lives; exit 7", &Exec::default()).await.unwrap();
         while !matches!(other.next().await.unwrap(), Event::Stdout(_)) {}
         let sent = leash::wrap("trap '' TERM; echo ready; sleep 8131; sleep 8131", leash::Input::Sent, "a1");
         let mut process = session.exec(&sent, &Exec::default()).await.unwrap();

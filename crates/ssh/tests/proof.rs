@@ -118,7 +118,19 @@ fn command_with_a_session_of_its_own_ends_with_all_in_its_group() {
         let mut command = Running::start(Begins::WithSession, Some("a1"), script);
         assert_eq!(signal(shell, &command.started(), Deadly::Term), Proved::Yes, "{shell}");
         command.until_silent();
-        assert_eq!(signal(shell, &Started { process: command.0.id(), start: 1, group: command.0.id(), session: command.0.id() }, Deadly::Kill), Proved::Nothing);
+        assert_eq!(
+            signal(
+                shell,
+                &Started {
+                    process: command.0.id(),
+                    start: 1,
+                    group: command.0.id(),
+                    session: command.0.id()
+                },
+                Deadly::Kill
+            ),
+            Proved::Nothing
+        );
     }
 }
 
@@ -158,7 +170,8 @@ fn process_with_the_nonce_of_another_command_is_not_signalled() {
             (left.len() == 1).then_some(left)
         });
         assert!(process::has_variable(left[0], VARIABLE, "a2"), "{shell}");
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(left[0]), nix::sys::signal::Signal::SIGKILL).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(left[0]), nix::sys::signal::Signal::SIGKILL)
+            .unwrap();
     }
 }
 
@@ -203,7 +216,15 @@ fn sleeps(group: i32) -> Vec<String> {
     let line = |process| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let mut found: Vec<_> = members(group)
         .into_iter()
-        .filter_map(|process| Some(String::from_utf8(line(process)).ok()?.strip_prefix("sleep\0")?.trim_end_matches('\0').to_owned()))
+        .filter_map(|process| {
+            Some(
+                String::from_utf8(line(process))
+                    .ok()?
+                    .strip_prefix("sleep\0")?
+                    .trim_end_matches('\0')
+                    .to_owned(),
+            )
+        })
         .collect();
     found.sort();
     found

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 pub use crate::inherited::{Inherited, InheritedError, ListenAddress, inherited};
-pub use crate::unix_listener::{ListenUnixError, Removal, listen_unix, remove_stale_unix};
+pub use crate::unix_listener::{ListenUnixError, Removal, SocketFile, listen_unix, remove_stale_unix};
 
 /// What a listener on an IPv6 address does with IPv4 clients. Without effect on an IPv4 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -93,6 +93,37 @@ pub fn remove_stale_unix(path: &Path) -> io::Result<Removal> {
         Occupant::Stale => fs::remove_file(path).map(|()| Removal::Removed),
         Occupant::Nothing | Occupant::Live | Occupant::NotASocket => Ok(Removal::Kept),
     }
+}
+
+/// A socket file that was just made, told from another file that has its name later.
+#[derive(Debug, Clone)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Its device and inode; none if it was gone at once.
+    file: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    /// The socket that is at `path` now.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        Self { path: path.to_owned(), file: socket_at(path) }
+    }
+
+    /// Removes it, unless its name has another file by now.
+    pub fn remove(&self) -> Removal {
+        match self.file {
+            Some(file) if socket_at(&self.path) == Some(file) && fs::remove_file(&self.path).is_ok() => {
+                Removal::Removed
+            }
+            _ => Removal::Kept,
+        }
+    }
+}
+
+fn socket_at(path: &Path) -> Option<(u64, u64)> {
+    let found = fs::symlink_metadata(path).ok().filter(|found| found.file_type().is_socket())?;
+    Some((found.dev(), found.ino()))
 }
 
 /// The private directory in which the socket grows up. Removed, with all that is left in it, on every way out.
@@ -233,6 +264,22 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn socket_file_is_removed_and_what_has_its_name_later_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _listener = listen_unix(&path, 0o600).unwrap();
+        let file = SocketFile::of(&path);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        assert_eq!(file.remove(), Removal::Kept);
+        fs::remove_file(&path).unwrap();
+        let _successor = listen_unix(&path, 0o600).unwrap();
+        assert_eq!(file.remove(), Removal::Kept);
+        assert_eq!(SocketFile::of(&path).remove(), Removal::Removed);
+        assert!(!path.exists());
     }
 
     #[test]

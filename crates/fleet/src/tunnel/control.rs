@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use logic::tunnel::plan::Listen;
 use nix::unistd::geteuid;
+use sys::socket::SocketFile;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -191,7 +192,7 @@ async fn converse(tunnel: &str, mut stream: UnixStream, asked: Asked) -> Result<
 /// The answering side. Dropping it closes the socket.
 pub(crate) struct Control {
     task: tokio::task::JoinHandle<()>,
-    path: PathBuf,
+    file: SocketFile,
     finished: watch::Sender<bool>,
 }
 
@@ -205,6 +206,7 @@ impl Control {
     ) -> Result<Self, String> {
         let path = places.control(tunnel);
         let listener = sys::socket::listen_unix(&path, 0o600).map_err(|error| causes(&error))?;
+        let file = SocketFile::of(&path);
         let listener = UnixListener::from_std(listener).map_err(|error| error.to_string())?;
         let finished = watch::Sender::new(false);
         let ends = finished.clone();
@@ -223,12 +225,12 @@ impl Control {
                 });
             }
         });
-        Ok(Self { task, path, finished })
+        Ok(Self { task, file, finished })
     }
 
     /// Tells those who wait for the end.
     pub(crate) async fn finish(self) {
-        let _ = std::fs::remove_file(&self.path);
+        self.file.remove();
         self.finished.send_replace(true);
         // Their answers are on the way.
         let _ = timeout(Duration::from_secs(2), async {

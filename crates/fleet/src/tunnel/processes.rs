@@ -340,11 +340,18 @@ mod tests {
         let mut number = String::new();
         BufReader::new(job.stdout.take().unwrap()).read_line(&mut number).unwrap();
         job.wait().unwrap();
-        let mut other = command("job1", Step::Job).args(["-c", "exec sleep 600"]).process_group(0).spawn().unwrap();
+        let mut other =
+            command("job1", Step::Job).args(["-c", "exec sleep 600"]).process_group(0).spawn().unwrap();
         let left = started.left(Step::Job);
-        assert_eq!(left.proved.iter().map(|one| one.process).collect::<Vec<_>>(), [number.trim().parse::<i32>().unwrap()]);
+        assert_eq!(
+            left.proved.iter().map(|one| one.process).collect::<Vec<_>>(),
+            [number.trim().parse::<i32>().unwrap()]
+        );
         let left = started.end(Step::Job, Duration::from_secs(60)).await;
-        assert_eq!((left.proved.as_slice(), left.unproved.as_slice()), ([].as_slice(), [super::tests::number(&other)].as_slice()));
+        assert_eq!(
+            (left.proved.as_slice(), left.unproved.as_slice()),
+            ([].as_slice(), [super::tests::number(&other)].as_slice())
+        );
         other.kill().unwrap();
         other.wait().unwrap();
     }

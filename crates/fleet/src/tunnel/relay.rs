@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::tunnel::plan::{Endpoint, Listen};
+use sys::socket::SocketFile;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -62,7 +63,7 @@ impl Near for UnixStream {
 /// A listener on this side.
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener, PathBuf, SocketFile),
 }
 
 impl Listener {
@@ -88,7 +89,7 @@ impl Listener {
                     sys::socket::listen_unix(path, 0o600).map_err(|error| refused(causes(&error)))?;
                 let listener =
                     UnixListener::from_std(listener).map_err(|error| refused(error.to_string()))?;
-                Ok(Self::Unix(listener, path.clone()))
+                Ok(Self::Unix(listener, path.clone(), SocketFile::of(path)))
             }
         }
     }
@@ -100,7 +101,7 @@ impl Listener {
                 Ok(address) => Listen::Tcp(address),
                 Err(_) => Listen::Tcp(([0, 0, 0, 0], 0).into()),
             },
-            Self::Unix(_, path) => Listen::Unix(path.clone()),
+            Self::Unix(_, path, _) => Listen::Unix(path.clone()),
         }
     }
 
@@ -111,16 +112,15 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Box::new(stream)
             }
-            Self::Unix(listener, _) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener, ..) => Box::new(listener.accept().await?.0),
         })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // Nobody may have taken the path over while we listen, and a successor cannot have yet.
-            let _ = std::fs::remove_file(path);
+        if let Self::Unix(_, _, file) = self {
+            file.remove();
         }
     }
 }

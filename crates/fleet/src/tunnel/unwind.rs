@@ -205,9 +205,8 @@ async fn end_job(started: Option<&Started>, say: &Say) -> Result<String, String>
         say("the job of the earlier run is still running: asking it to end");
         left = started.end(Step::Job, Duration::from_secs(30)).await;
     }
-    let listed = |processes: &mut dyn Iterator<Item = i32>| {
-        processes.map(named).collect::<Vec<_>>().join(", ")
-    };
+    let listed =
+        |processes: &mut dyn Iterator<Item = i32>| processes.map(named).collect::<Vec<_>>().join(", ");
     match (left.proved.as_slice(), left.unproved.as_slice()) {
         ([], []) if worked => Ok("was at work, and has ended".to_owned()),
         ([], []) => Ok("had ended".to_owned()),

@@ -121,7 +121,9 @@ impl Fleet {
         let mut command = Command::new(BINARY);
         clear_environment(&mut command);
         command.arg(name);
-        if name != "tunnel" && !arguments.iter().any(|argument| ["--again", "--last", "-F"].contains(argument)) {
+        if name != "tunnel"
+            && !arguments.iter().any(|argument| ["--again", "--last", "-F"].contains(argument))
+        {
             command.arg("-F").arg(&self.config);
         }
         command.args(arguments).stdin(Stdio::null());

@@ -223,7 +223,7 @@ impl Staples {
     /// Takes away what certificates left behind that are gone.
     fn forget_old(&self) {
         let entries = self.directory.iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten();
-        for entry in entries.flatten() {
+        for entry in entries.flatten().filter(|entry| is_ours(&entry.file_name())) {
             let age = entry.metadata().ok().and_then(|of| of.modified().ok()?.elapsed().ok());
             if age.is_some_and(|age| age > FORGOTTEN) {
                 // It is tried again at the next start.
@@ -231,6 +231,12 @@ impl Staples {
             }
         }
     }
+}
+
+/// Whether a file is called as [`Staples::path`] calls responses: the directory may hold others, which are not ours to remove.
+fn is_ours(name: &std::ffi::OsStr) -> bool {
+    let digits = name.to_str().and_then(|name| name.strip_suffix(".ocsp")).unwrap_or_default();
+    digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn keep(path: &Path, response: &[u8]) -> io::Result<()> {

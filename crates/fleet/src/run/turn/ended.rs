@@ -258,10 +258,9 @@ impl Outcome {
                 Remote::Unknown,
                 "; it could not be signalled and may still run until its leash has ended it",
             ),
-            Self::Unseen(Leashed::Yes) => (
-                Remote::Unknown,
-                "; it was not seen to end and may still run until its leash has ended it",
-            ),
+            Self::Unseen(Leashed::Yes) => {
+                (Remote::Unknown, "; it was not seen to end and may still run until its leash has ended it")
+            }
             Self::Unseen(Leashed::No) | Self::Unleashed => {
                 (Remote::Unknown, "; it was not seen to end and may still run")
             }

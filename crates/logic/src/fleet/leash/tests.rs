@@ -29,7 +29,12 @@ fn output_without_a_mark_is_given_whole_and_at_most_a_mark_is_held_back() {
 #[test]
 fn line_that_only_begins_like_the_mark_is_the_commands_own() {
     let endless = format!("penstock-leash-a1 {}", "7".repeat(100));
-    for own in ["penstock-leash-a1x 77 1234 77 70\n", "penstock-leash-a1\t1\n", "penstock-leash-a1\u{e4}\n", &endless] {
+    for own in [
+        "penstock-leash-a1x 77 1234 77 70\n",
+        "penstock-leash-a1\t1\n",
+        "penstock-leash-a1\u{e4}\n",
+        &endless,
+    ] {
         let mut mark = Mark::new("a1");
         let mut out: Vec<u8> = own.bytes().flat_map(|byte| mark.feed(&[byte])).collect();
         assert_eq!(mark.hold(), Hold::Unclear, "{own:?}");
