@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use sys::process::{Sent, Session};
+use sys::process::{OwnSession, Sent};
 
 use crate::address::Address;
 use crate::context::Context;
@@ -42,7 +42,7 @@ pub struct Launch {
 pub struct Process {
     name: String,
     child: Child,
-    session: Session,
+    session: OwnSession,
     log: PathBuf,
 }
 
@@ -116,9 +116,10 @@ impl Process {
         if let Some(directory) = &launch.directory {
             command.current_dir(directory);
         }
-        let nonce = sys::child::leash(&mut command, &launch.cores).doing(doing.as_str())?;
+        sys::child::leash(&mut command, &launch.cores).doing(doing.as_str())?;
+        let nonce = sys::process::mark(&mut command);
         let child = command.spawn().doing(doing)?;
-        let session = Session::of_child(child.id(), nonce);
+        let session = OwnSession::of_child(child.id(), nonce);
         Ok(Process { name: launch.name.clone(), child, session, log })
     }
 
@@ -139,9 +140,11 @@ impl Process {
 
     /// An error if it has ended.
     pub fn check(&mut self) -> Result<(), Error> {
-        match self.child.try_wait() {
-            Ok(None) => Ok(()),
-            _ => Err(Error::Ended { what: self.name.clone(), log: self.last_words() }),
+        // This does not reap it: until `drop` does, the kernel gives its number, and that of its group, to no
+        // other process.
+        match sys::process::has_ended(self.child.id()) {
+            false => Ok(()),
+            true => Err(Error::Ended { what: self.name.clone(), log: self.last_words() }),
         }
     }
 
@@ -191,7 +194,7 @@ impl Drop for Process {
         let group = Pid::from_raw(self.pid());
         let start = Instant::now();
         let mut signal = Signal::SIGTERM;
-        while self.session.signal(signal) == Sent::Yes && start.elapsed() <= GRACE * 4 {
+        while self.session.signal(signal) == Sent::Signalled && start.elapsed() <= GRACE * 4 {
             thread::sleep(POLL);
             let _ = self.child.try_wait();
             reap_adopted(group);

@@ -10,9 +10,9 @@ use crate::nearest::nearest;
 use crate::schema::{branch, named, properties};
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
 
-/// Variables that begin like a key and are none.
-/// `PENSTOCK_LEASH` is in the environment of what `penstock run` starts on a host.
-pub const NOT_CONFIGURATION: [&str; 3] = ["PENSTOCK_CONFIG", "PENSTOCK_LOG", "PENSTOCK_LEASH"];
+/// Variables that begin like a key and are none. `PENSTOCK_LEASH` is in the environment of commands that
+/// penstock starts, here or on a host (`logic::fleet::leash`).
+pub const NOT_CONFIGURATION: [&str; 3] = ["PENSTOCK_CONFIG", "PENSTOCK_LOG", logic::fleet::leash::VARIABLE];
 
 /// Whether Kubernetes sets a variable of this name in every container beside a Service named `penstock`:
 /// `PENSTOCK_SERVICE_HOST`, `PENSTOCK_SERVICE_PORT`, `PENSTOCK_SERVICE_PORT_*`, `PENSTOCK_PORT`,

@@ -248,7 +248,7 @@ pool = "app"
     /// Requests on one connection before it is closed; without it any number.
     #[schemars(extend("minimum" = 1, "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) max_requests: Key<i64>,
-    /// Largest sizes of requests. What is larger is refused with 413, 414, 431 or 508.
+    /// Largest sizes of requests, and their most hops. What exceeds one is refused with 413, 414, 431 or 508.
     #[schemars(extend("default" = json!({}), "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) limits: Key<RawLimits>,
     /// Longest times of a client connection.
@@ -381,8 +381,8 @@ pub(crate) struct RawLimits {
     /// Requests at once on one HTTP/2 connection. Each may hold up to 64 KiB of its body and 32 KiB of its response.
     #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
     pub(crate) streams: Key<i64>,
-    /// Times that a request may come through Penstock, this one counted; one that comes oftener goes in a circle, and gets 508.
-    /// Each adds `penstock` to the `CDN-Loop` of the request (RFC 8586), also for backends that are no Penstock.
+    /// Times that a request may pass through Penstock, this one counted. One more is a circle, and gets 508.
+    /// Each adds `penstock` to the request's `CDN-Loop` (RFC 8586), also for backends that are no Penstock.
     #[schemars(extend("default" = 8, "minimum" = 1, "maximum" = 100))]
     pub(crate) hops: Key<i64>,
     /// Request body; `"none"` is no limit: bodies are streamed, never held in memory.

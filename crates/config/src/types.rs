@@ -224,7 +224,7 @@ pub struct HttpSettings {
     pub edits: HeaderEdits,
     /// Sizes.
     pub limits: Limits,
-    /// Times that a request may come through Penstock, this one counted.
+    /// Times that a request may pass through Penstock, this one counted.
     pub hops: u32,
     /// Requests on one connection before it is closed; `None`: any number.
     pub max_requests: Option<u64>,

@@ -15,7 +15,7 @@ pub struct Share {
     pub stretch: u32,
     /// So much of that time may be owed: work is done at once after a pause.
     pub burst: Duration,
-    /// The least that a step costs, whatever the clock says.
+    /// The least that a step costs, also where the clock shows less.
     pub least: Duration,
 }
 
@@ -98,7 +98,7 @@ impl Pace {
         self.paid_at = Some(self.paid_at.unwrap_or(now).max(now) + cost * self.share.stretch);
     }
 
-    /// Who is to be told when something has changed.
+    /// The ticket of the client that is to be woken when something has changed.
     pub fn first(&self) -> Option<Ticket> {
         self.line.first().copied()
     }

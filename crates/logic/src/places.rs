@@ -39,7 +39,8 @@ pub enum Admitted {
 pub enum Standing {
     /// It may.
     Keeps,
-    /// It has had an answer, others wait for a place, and nobody has one that is needed less: it has lost its place.
+    /// It has had an answer, others wait for a place, and no client has one that is needed less: it has lost
+    /// its place.
     GivesWay,
     /// As many follow as may: it does what it did before.
     TooManyFollow,
@@ -78,6 +79,8 @@ struct Taken {
     due: bool,
     /// When it was last served.
     served: Instant,
+    /// It was told to go with its answer.
+    leaves: bool,
 }
 
 /// For so long a client that has come keeps its place all the same: what it asks is on its way. 64 places with this pass on
@@ -120,7 +123,14 @@ impl Places {
         if let Some(evicted) = evicted {
             self.taken.remove(&evicted);
         }
-        let taken = Taken { doing: Doing::Arriving, since: now, asked: false, due: false, served: now };
+        let taken = Taken {
+            doing: Doing::Arriving,
+            since: now,
+            asked: false,
+            due: false,
+            served: now,
+            leaves: false,
+        };
         self.taken.insert(id, taken);
         evicted.map_or(Admitted::Free(id), |evicted| Admitted::InsteadOf(id, evicted))
     }
@@ -135,7 +145,7 @@ impl Places {
         if doing == Doing::Following && follow >= self.most_following {
             return Standing::TooManyFollow;
         }
-        if doing == Doing::Waiting && place.asked && self.give_way(now) == Standing::GivesWay {
+        if doing == Doing::Waiting && place.asked && self.give_way(id, now) == Standing::GivesWay {
             self.taken.remove(&id);
             return Standing::GivesWay;
         }
@@ -145,7 +155,8 @@ impl Places {
         Standing::Keeps
     }
 
-    /// For twice as long as [`GRACE`], one may be found that has asked nothing; then those give way that had an answer.
+    /// A client has found no place. For twice [`GRACE`] a client that has asked nothing may lose its place to
+    /// it; after that those give way that had an answer.
     fn want(&mut self, now: Instant) {
         match &mut self.wanted {
             Some(wanted) if now.saturating_duration_since(wanted.last) <= 2 * GRACE => {
@@ -156,8 +167,11 @@ impl Places {
     }
 
     /// Whether a client that has had an answer is to go now, also where it has asked more already: it is asked for each answer.
-    /// It keeps its place until it leaves.
-    pub fn give_way(&mut self, now: Instant) -> Standing {
+    /// It keeps its place until it leaves, and is told once: one place becomes free.
+    pub fn give_way(&mut self, id: PlaceId, now: Instant) -> Standing {
+        let Some(place) = self.taken.get_mut(&id).filter(|place| !place.leaves) else {
+            return Standing::Keeps;
+        };
         match &mut self.wanted {
             Some(wanted)
                 if wanted.open
@@ -165,6 +179,7 @@ impl Places {
                     && now.saturating_duration_since(wanted.since) >= 2 * GRACE =>
             {
                 (wanted.open, wanted.given) = (false, wanted.given + 1);
+                place.leaves = true;
                 Standing::GivesWay
             }
             _ => Standing::Keeps,
@@ -195,7 +210,8 @@ impl Places {
         self.taken.contains_key(&id)
     }
 
-    /// Who waits longest of those that never asked, else of those that did, else who reads an answer for longest.
+    /// The client that waits longest of those that never asked, else of those that did, else the one that
+    /// reads an answer for longest.
     fn least_needed(&self, now: Instant) -> Option<PlaceId> {
         let may_go = |taken: &Taken| {
             let least = match taken.asked {
@@ -232,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_waits_longest_goes_and_nobody_in_the_middle_of_something() {
+    fn the_one_that_waits_longest_goes_and_none_in_the_middle_of_something() {
         let (mut places, start) = (Places::new(5, 1), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         let [first, second, working, writing, following] = [(); 5].map(|()| place(places.admit(start)));
@@ -288,7 +304,7 @@ mod tests {
             places.set(id, Doing::Working, at);
             standing
         };
-        assert_eq!(answered(&mut places, all[0], start), Standing::Keeps, "nobody wants its place");
+        assert_eq!(answered(&mut places, all[0], start), Standing::Keeps, "no other client wants its place");
         assert_eq!(places.admit(start), Admitted::Full);
         assert_eq!(answered(&mut places, all[0], start), Standing::Keeps, "a silent one may be found");
         assert_eq!(places.admit(start + GRACE), Admitted::Full);
@@ -306,6 +322,22 @@ mod tests {
         assert_eq!(answered(&mut places, all[2], later), Standing::Keeps, "it has gone meanwhile");
         assert_eq!(places.admit(later), Admitted::Full);
         assert_eq!(answered(&mut places, all[2], later), Standing::Keeps, "a silent one may be found");
+    }
+
+    #[test]
+    fn a_client_that_was_told_to_go_frees_one_place() {
+        let (mut places, start) = (Places::new(2, 1), Instant::now());
+        let all = [busy(&mut places, start), busy(&mut places, start)];
+        let then = start + 2 * GRACE;
+        for now in [start, start + GRACE, then] {
+            assert_eq!(places.admit(now), Admitted::Full);
+        }
+        assert_eq!(places.give_way(all[0], then), Standing::GivesWay);
+        // Another one finds no place before the first has gone.
+        assert_eq!(places.admit(then), Admitted::Full);
+        assert_eq!(places.give_way(all[0], then), Standing::Keeps);
+        assert_eq!(places.set(all[0], Doing::Waiting, then), Standing::Keeps);
+        assert_eq!(places.give_way(all[1], then), Standing::GivesWay);
     }
 
     #[test]

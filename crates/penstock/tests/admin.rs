@@ -1,4 +1,4 @@
-//! The admin listener under friends, fools and enemies: whoever watches this process gets an answer.
+//! The admin listener beside silent, slow and flooding clients: a client that asks gets its answer soon.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -123,17 +123,17 @@ fn beside_silent_and_returning_clients(bind: &str) {
 }
 
 #[test]
-fn health_is_told_beside_a_thousand_silent_clients_over_tcp() {
+fn healthz_answers_beside_a_thousand_silent_clients_over_tcp() {
     beside_silent_and_returning_clients("127.0.0.1:0");
 }
 
 #[test]
-fn health_is_told_beside_a_thousand_silent_clients_over_a_unix_socket() {
+fn healthz_answers_beside_a_thousand_silent_clients_over_a_unix_socket() {
     beside_silent_and_returning_clients("unix:@DIR@/admin.sock");
 }
 
 #[test]
-fn health_is_told_beside_clients_that_send_byte_by_byte() {
+fn healthz_answers_beside_clients_that_send_byte_by_byte() {
     let (server, _backend) = start("127.0.0.1:0", 0);
     let address = server.admin();
     let crowd = Crowd::new(100, &address, |client| {
@@ -150,7 +150,7 @@ fn health_is_told_beside_clients_that_send_byte_by_byte() {
 }
 
 #[test]
-fn pages_are_told_beside_clients_that_ask_without_end_and_read_nothing_or_all() {
+fn pages_are_served_beside_clients_that_ask_without_end_and_read_nothing_or_all() {
     for reads in [false, true] {
         let (server, _backend) = start("127.0.0.1:0", 100);
         let address = server.admin();

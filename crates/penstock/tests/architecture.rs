@@ -60,7 +60,15 @@ fn every_path_that_the_documents_name_exists() {
     let mut missing = Vec::new();
     let mut seen = 0;
     let sources = files(&root.join("crates"), &[".rs"]);
-    for document in ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"] {
+    for document in [
+        "ARCHITECTURE.md",
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/security.md",
+        "docs/fleet.md",
+        "docs/running.md",
+        "docs/tunnels.md",
+    ] {
         let text =
             fs::read_to_string(root.join(document)).unwrap_or_else(|error| panic!("{document}: {error}"));
         for word in named_paths(&text) {
@@ -96,7 +104,7 @@ fn no_source_file_has_more_than_800_lines() {
 
 /// Where a signal may be sent to another process, or the word for it stands in a text: file, what the line holds, and why. What is
 /// proved before a signal of ours is in the first two; docs/security.md tells it.
-const SIGNALS: [(&str, &str, &str); 19] = [
+const SIGNALS: [(&str, &str, &str); 22] = [
     ("crates/sys/src/process.rs", "", "the one place: it proves what it signals"),
     ("crates/logic/src/fleet/leash/proof.sh", "", "the one place on hosts: it proves what it signals"),
     (
@@ -131,10 +139,13 @@ const SIGNALS: [(&str, &str, &str); 19] = [
     ("Makefile", "--kill-one", "the same"),
     ("packaging/penstock.service", "ExecReload=/bin/kill -HUP $MAINPID", "systemd knows the main process"),
     ("bench/pins.py", "maker.terminate()", OF_POPEN),
-    ("bench/front_door.py", "process.", OF_POPEN),
-    ("bench/flood_latency.py", "process.", OF_POPEN),
-    ("bench/verify_load.py", "process.", OF_POPEN),
-    ("bench/fleet_edges.py", "process.", OF_POPEN),
+    ("bench/front_door.py", "process.terminate()", OF_POPEN),
+    ("bench/front_door.py", "process.kill()", OF_POPEN),
+    ("bench/flood_latency.py", "process.kill()", OF_POPEN),
+    ("bench/flood_latency.py", "process.send_signal(signal.SIGTERM)", OF_POPEN),
+    ("bench/verify_load.py", "process.kill()", OF_POPEN),
+    ("bench/verify_load.py", "self._process.terminate()", OF_POPEN),
+    ("bench/fleet_edges.py", "process.terminate()", OF_POPEN),
     ("bench/renewal_handshakes.py", "server.send_signal(signal.SIGTERM)", OF_POPEN),
 ];
 const OF_POPEN: &str = "subprocess.Popen signals no process that it has waited for";
@@ -169,7 +180,7 @@ fn signals_are_sent_from_one_place_and_on_hosts_from_another() {
             continue;
         }
         let text = fs::read_to_string(&source).unwrap();
-        for line in text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")) {
+        for line in outside_tests(&text) {
             let code = line.trim_start();
             let is_comment = code.starts_with("//") || code.starts_with('#') && !code.starts_with("#[");
             let has = |word: &str| is_word_in(code, word) && !is_about_limits_or_our_own_signals(code, word);
@@ -188,11 +199,69 @@ fn signals_are_sent_from_one_place_and_on_hosts_from_another() {
     assert!(unused.is_empty(), "these signal nothing any more: {unused:?}");
 }
 
+#[test]
+fn readme_is_a_page_and_its_links_lead_to_files() {
+    let root = root();
+    let text = fs::read_to_string(root.join("README.md")).unwrap();
+    assert!(text.lines().count() <= 200, "{} lines: the rest belongs into docs/", text.lines().count());
+    for document in ["README.md", "docs/fleet.md", "docs/running.md", "docs/security.md", "docs/tunnels.md"] {
+        let path = root.join(document);
+        let text = fs::read_to_string(&path).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+            let is_file = !link.is_empty() && !link.contains(':');
+            assert!(!is_file || path.parent().unwrap().join(link).exists(), "{document} links to {link}");
+        }
+    }
+}
+
+#[test]
+fn every_place_that_removes_files_or_takes_connections_is_in_the_document() {
+    let root = root();
+    let document = fs::read_to_string(root.join("docs/security.md")).unwrap();
+    let section = |title: &str| {
+        let text = document.split_once(&format!("## {title}")).unwrap_or_else(|| panic!("{title}")).1;
+        text.split("\n## ").next().unwrap_or_default()
+    };
+    let dangers: [(&str, &[&str]); 2] = [
+        ("Files that are removed", &["remove_file(", "remove_dir(", "remove_dir_all("]),
+        (
+            "Descriptors and memory on behalf of peers",
+            &[".accept()", "Stream::connect(", "pipe2(", "channel_open_"],
+        ),
+    ];
+    for (title, words) in dangers {
+        let told = section(title);
+        let mut places = Vec::new();
+        for source in files(&root.join("crates"), &[".rs"]) {
+            let path = source.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+            let is_product =
+                !path.contains("/tests/") && !path.ends_with("/tests.rs") && !path.contains("/examples/");
+            let text = fs::read_to_string(&source).unwrap();
+            let has = |line: &str| {
+                !line.trim_start().starts_with("//") && words.iter().any(|word| line.contains(word))
+            };
+            if is_product && outside_tests(&text).any(has) {
+                places.push(path);
+            }
+        }
+        assert!(places.len() > 10, "{title}: {places:?}");
+        places.retain(|path| !told.contains(&format!("`{path}`")));
+        assert!(places.is_empty(), "docs/security.md, {title}, does not tell of {places:#?}");
+    }
+}
+
+/// The lines of a source but those of a module of tests, which is its last item.
+fn outside_tests(text: &str) -> impl Iterator<Item = &str> {
+    let end = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    text[..end].lines()
+}
+
+/// Whether a name in the line is the word, or ends with it: `SYS_kill` and `start_kill` send what `kill` sends.
 fn is_word_in(line: &str, word: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let goes_on = |c: char| c.is_ascii_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
-        !line[..at].chars().next_back().is_some_and(is_part)
-            && !line[at + word.len()..].chars().next().is_some_and(is_part)
+        !line[..at].chars().next_back().is_some_and(|c| c.is_ascii_alphanumeric())
+            && !line[at + word.len()..].chars().next().is_some_and(goes_on)
     })
 }
 

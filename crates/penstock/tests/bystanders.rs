@@ -162,6 +162,13 @@ fn spares_bystanders(row: &Row) {
             assert!(is_running(sleep), "{}, {way:?}: {who} was ended", row.server);
         }
     }
+    // A watcher insists with KILL after three seconds: what it reaches is seen when it has ended. One beside each command that
+    // goes on stays.
+    let goes_on = row.fates.iter().filter(|fate| **fate == SaidToLive).count();
+    let stay = goes_on + usize::from(beside.is_some());
+    eventually("the watchers of commands that have ended are gone", secs(30), || {
+        (door.namespace.count("penstock-leash") <= stay).then_some(())
+    });
     // Files that come and go, and a tunnel with a job, end without a signal to anything on the host.
     door.copies_files(row);
     door.tunnels(row);
@@ -237,7 +244,7 @@ impl Way {
 }
 
 /// `penstock run` under way.
-struct Running(Child);
+struct Running(Option<Child>);
 
 impl Running {
     fn start(fleet: &Fleet, arguments: &[&str]) -> Self {
@@ -249,19 +256,15 @@ impl Running {
             use std::io::Write;
             let _ = child.stdin.take().unwrap().write_all(b"x\n");
         }
-        Self(child)
+        Self(Some(child))
     }
 
     fn has_ended(&self) -> bool {
-        let flags = nix::sys::wait::WaitPidFlag::WEXITED
-            | nix::sys::wait::WaitPidFlag::WNOHANG
-            | nix::sys::wait::WaitPidFlag::WNOWAIT;
-        let id = nix::sys::wait::Id::Pid(self.pid());
-        nix::sys::wait::waitid(id, flags).unwrap() != nix::sys::wait::WaitStatus::StillAlive
+        sys::process::has_ended(self.pid().as_raw().cast_unsigned())
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_raw(self.0.id().cast_signed())
+        Pid::from_raw(self.0.as_ref().unwrap().id().cast_signed())
     }
 
     fn interrupted(self, times: usize) -> Told {
@@ -278,22 +281,23 @@ impl Running {
     fn killed(mut self) -> Told {
         // Only of an input that was open for two seconds does the end mean that the client is gone.
         std::thread::sleep(std::time::Duration::from_millis(2300));
-        self.0.kill().unwrap();
+        self.0.as_mut().unwrap().kill().unwrap();
         self.finish()
     }
 
     fn finish(mut self) -> Told {
-        drop(self.0.stdin.take());
-        // Taken from the value, whose drop would end it.
-        let child = std::mem::replace(&mut self.0, std::process::Command::new("true").spawn().unwrap());
+        let mut child = self.0.take().unwrap();
+        drop(child.stdin.take());
         told(child.wait_with_output().unwrap())
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -302,7 +306,7 @@ struct Door {
     namespace: Namespace,
     fleet: Fleet,
     directory: tempfile::TempDir,
-    /// What runs there whatever is asked for.
+    /// What runs there in place of each command that is asked for.
     forced: Option<String>,
     /// The user's `ssh` that shares a connection.
     shared: Option<Child>,

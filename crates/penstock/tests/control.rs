@@ -280,7 +280,7 @@ fn an_operator_is_served_beside_silent_clients_and_followers() {
 }
 
 #[test]
-fn a_client_that_does_not_read_or_sends_half_a_command_keeps_its_place_from_nobody() {
+fn a_client_that_does_not_read_or_sends_half_a_command_keeps_no_other_from_its_place() {
     let backend = Scripted::answering("x");
     let server = Server::start(&config(&backend.address));
     let mut clients: Vec<Client> = (0..64).map(|_| control(&server)).collect();

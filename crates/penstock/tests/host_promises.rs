@@ -38,7 +38,7 @@ enum Served {
     Certificate(&'static str, &'static [&'static str]),
 }
 
-/// How somebody gets to a host.
+/// How a user reaches a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Door {
     StrictSsh,
@@ -204,14 +204,14 @@ impl Keys {
             ),
             promise(
                 "a bad certificate",
-                "a revoked authority is refused, whatever is pinned",
+                "a revoked authority is refused, also with a pinned key",
                 vec![host(&both), listed("ca")],
                 Certificate("ca", GOOD),
                 Some("a certificate of the revoked authority"),
             ),
             promise(
                 "anything else",
-                "a name that nobody knows is refused",
+                "a name that is not enrolled is refused",
                 vec![db1(&pin("other"))],
                 Key("host"),
                 Some("is not enrolled; it showed ssh-ed25519"),
@@ -239,7 +239,7 @@ impl Keys {
                 &["-h", "-n", "web1", "-V", "20990101:20990201"],
                 "it is valid only from 20",
             ),
-            ("ca2", "of a stranger", GOOD, "which is no authority for it"),
+            ("ca2", "of another authority", GOOD, "which is no authority for it"),
             ("ca", "for users", &["-n", "web1"], "it is for users, not for hosts"),
             ("ca", "for another host", &["-h", "-n", "db1"], "it is for db1, not for web1"),
             (
@@ -248,7 +248,7 @@ impl Keys {
                 &["-h", "-n", "web1", "-O", "critical:strange"],
                 "the critical option strange",
             ),
-            ("ca", "for nobody", &["-h"], "it names no host"),
+            ("ca", "for no name", &["-h"], "it names no host"),
         ];
         for (by, name, options, words) in bad {
             // With the key pinned, and without.

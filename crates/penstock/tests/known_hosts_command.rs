@@ -183,7 +183,7 @@ fn stanza_of_before_names_no_address_and_is_told_to_be_pasted_anew() {
     let address = fleet.db1.address.to_string();
     let output = fleet.user.penstock(&["known-hosts", &address, "ORDER", "NONE", "NONE"]);
     assert_eq!(output.stdout, b"", "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("paste it anew"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("paste a new one"), "{output:?}");
 }
 
 #[test]

@@ -49,11 +49,11 @@ const LAX: [&str; 6] = [
 ];
 
 #[test]
-fn program_that_is_gone_closes_every_way_in_whatever_stands_before_the_block_or_on_the_command_line() {
+fn ssh_refuses_every_host_where_the_program_is_gone_also_with_lax_settings_before_the_block() {
     let (installed, web1) = (Installed::new(), Sshd::start());
     installed.user.pin("web1", &web1.host_key(), None);
     let (here, batch) = (installed.user.home.path().join("got"), installed.user.home.path().join("batch"));
-    fs::write(&batch, "get /etc/hostname\n").unwrap();
+    fs::write(&batch, format!("get /etc/hostname {}\n", here.display())).unwrap();
     let (here, batch) = (here.display().to_string(), batch.display().to_string());
     let ways: [(&str, Vec<&str>); 3] = [
         ("ssh", vec!["web1", "echo", "here"]),
@@ -87,7 +87,7 @@ fn program_that_is_gone_closes_every_way_in_whatever_stands_before_the_block_or_
         }
     }
     nothing_was_sent(&web1);
-    // Not to be started is as good as gone.
+    // A program that cannot be started is refused like one that is gone.
     fs::rename(&kept, &installed.program).unwrap();
     for (content, mode) in [("", 0o755), ("", 0o644), ("no program", 0o755), ("no program", 0o644)] {
         fs::write(&installed.program, content).unwrap();
@@ -95,6 +95,22 @@ fn program_that_is_gone_closes_every_way_in_whatever_stands_before_the_block_or_
         let refused = installed.runs("ssh", &[&LAX[..], &["web1", "echo", "here"]].concat());
         let ended = (refused.status.code(), refused.stdout.as_slice());
         assert_eq!(ended, (Some(255), &b""[..]), "{content:?} {mode:o}: {refused:?}");
+    }
+    nothing_was_sent(&web1);
+}
+
+#[test]
+fn alias_that_looks_like_an_option_of_the_program_opens_nothing() {
+    let (installed, web1) = (Installed::new(), Sshd::start());
+    installed.user.configure(&format!("{}{}", place("web1", &web1), installed.stanza));
+    // Each of these would make the program end well without an answer, and a lax ssh takes that for a key of a new host.
+    for alias in ["-h", "--help", "--stanza"] {
+        let alias = format!("HostKeyAlias={alias}");
+        let arguments = [&LAX[..], &["-o", &alias, "web1", "echo", "here"]].concat();
+        let refused = installed.runs("ssh", &arguments);
+        let ended = (refused.status.code(), refused.stdout.as_slice());
+        assert_eq!(ended, (Some(255), &b""[..]), "{alias}: {refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("KnownHostsCommand failed"), "{refused:?}");
     }
     nothing_was_sent(&web1);
 }

@@ -1,4 +1,5 @@
-//! A backend that leads back to where the request came from: the circle ends, whoever is in it.
+//! A backend that leads back to where the request came from: the circle ends, also through nginx, HTTP/2 or a
+//! second process.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -341,7 +341,7 @@ fn a_second_ctrl_c_says_of_a_command_that_does_not_end_that_it_was_signalled() {
         signal(&child, Signal::SIGINT);
         let told = told(child.wait_with_output().unwrap());
         assert_eq!(told.code, Some(130), "{engine}: {told:?}");
-        let truth = "it was signalled and had not ended yet; its leash ends it within seconds";
+        let truth = "it was signalled and had not ended yet; its leash should end it within seconds";
         assert!(told.stderr.contains(truth), "{engine}: {told:?}");
         gone(&sleep);
     }

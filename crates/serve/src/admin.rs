@@ -1,6 +1,7 @@
-//! The admin listener: `/metrics` for Prometheus, `/healthz` for whoever watches this process, `/status` for programs.
-//! Reads only. Runs on the slow runtime, with its own limits: whoever can reach it cannot disturb traffic, nor keep others from
-//! their answers. A connection is served in `admin/seat.rs`, what costs much is written in `admin/page.rs`.
+//! The admin listener: `/metrics` for Prometheus, `/healthz` for monitors of this process, `/status` for
+//! programs. Reads only. Runs on the slow runtime, with its own limits: a client can neither disturb traffic
+//! nor keep other clients from their answers. A connection is served in `admin/connection.rs`, what costs much is
+//! written in `admin/page.rs`.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,25 +24,26 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 
 use crate::front::Front;
-use crate::listen::SocketFile;
+use crate::listen::SocketPath;
 use crate::metrics::exposition;
 use crate::pace::{self, Pace, Paced};
-use crate::places::Hall;
+use crate::places::PlaceSet;
 use crate::report::Status;
 
+mod connection;
 mod page;
-mod seat;
 
 use page::Page;
 
 /// Connections at once. A new one gets the place of the one that has asked nothing for longest.
 const MAX_CONNECTIONS: usize = 64;
 
-/// What clients ask may be done in a tenth of the time, and in another one new ones are accepted: some thousands in a second.
+/// One part in ten of a core for what clients ask, and another one for accepting them: some thousands in a
+/// second.
 const WORK_PART: u32 = 10;
 const ACCEPT_PART: u32 = 10;
 
-/// `/metrics` and `/status` are written in a tenth of the time, on a thread of their own.
+/// One part in ten of a core for writing `/metrics` and `/status`, on threads beside this one.
 const PAGE_PART: u32 = 10;
 
 /// Time for a whole connection: a reader that takes nothing must not keep its place.
@@ -62,7 +64,7 @@ pub enum AdminListener {
     /// On an address.
     Tcp(std::net::TcpListener),
     /// On a path, which goes away with the listener.
-    Unix(std::os::unix::net::UnixListener, SocketFile),
+    Unix(std::os::unix::net::UnixListener, SocketPath),
 }
 
 /// Why there is no admin listener.
@@ -111,7 +113,7 @@ pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
             result => result,
         },
         BindAddress::Unix(path) => listen_unix(path, UNIX_MODE)
-            .map(|listener| AdminListener::Unix(listener, SocketFile::new(path.clone())))
+            .map(|(listener, file)| AdminListener::Unix(listener, SocketPath(file)))
             .map_err(|source| AdminError::Unix { path: path.clone(), source }),
         BindAddress::Systemd(name) => Err(AdminError::Systemd(name.clone())),
     }
@@ -119,15 +121,15 @@ pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
 
 /// Serves until the future is dropped. Must be called on a tokio runtime with timers.
 pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), AdminError> {
-    let mut desk = Desk::new(front);
+    let mut clients = Clients::new(front);
     match listener {
         AdminListener::Tcp(listener) => {
             listener.set_nonblocking(true).map_err(AdminError::Register)?;
             let listener = tokio::net::TcpListener::from_std(listener).map_err(AdminError::Register)?;
             loop {
-                desk.door.turn().await;
+                clients.accepting.turn().await;
                 match listener.accept().await {
-                    Ok((stream, _)) => desk.serve(stream).await,
+                    Ok((stream, _)) => clients.serve(stream).await,
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 }
             }
@@ -137,9 +139,9 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
             listener.set_nonblocking(true).map_err(AdminError::Register)?;
             let listener = tokio::net::UnixListener::from_std(listener).map_err(AdminError::Register)?;
             loop {
-                desk.door.turn().await;
+                clients.accepting.turn().await;
                 match listener.accept().await {
-                    Ok((stream, _)) => desk.serve(stream).await,
+                    Ok((stream, _)) => clients.serve(stream).await,
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 }
             }
@@ -148,26 +150,26 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
 }
 
 /// Where clients are served, so many at a time.
-struct Desk {
+struct Clients {
     router: Router,
-    hall: Arc<Hall>,
+    places: Arc<PlaceSet>,
     work: Arc<Pace>,
-    door: pace::Client,
+    accepting: pace::Client,
 }
 
 /// What the endpoints answer with.
 struct Pages {
     front: Arc<Front>,
-    metrics: Page,
-    status: Page,
+    metrics: Arc<Page>,
+    status: Arc<Page>,
 }
 
-impl Desk {
+impl Clients {
     fn new(front: Arc<Front>) -> Self {
         Self {
-            hall: Hall::new(MAX_CONNECTIONS, 0, front.state.admin_evicted.clone()),
+            places: PlaceSet::new(MAX_CONNECTIONS, 0, front.state.admin_evicted.clone()),
             work: Pace::one_part_in(WORK_PART),
-            door: Pace::one_part_in(ACCEPT_PART).client(),
+            accepting: Pace::one_part_in(ACCEPT_PART).client(),
             router: router(front),
         }
     }
@@ -176,13 +178,13 @@ impl Desk {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let place = Arc::new(self.hall.place().await);
+        let place = Arc::new(self.places.place().await);
         let start = thread_time();
         let id = place.id();
-        let serve = timeout(CONNECTION_LIMIT, seat::serve(stream, self.router.clone(), place.clone()));
+        let serve = timeout(CONNECTION_LIMIT, connection::serve(stream, self.router.clone(), place.clone()));
         let task = Paced::new(self.work.client(), serve).tells(place);
-        self.hall.keep(id, tokio::spawn(task).abort_handle());
-        self.door.charge(thread_time().saturating_sub(start));
+        self.places.keep(id, tokio::spawn(task).abort_handle());
+        self.accepting.charge(thread_time().saturating_sub(start));
     }
 }
 
@@ -191,8 +193,8 @@ pub fn router(front: Arc<Front>) -> Router {
     let pages = Pace::one_part_in(PAGE_PART);
     let pages = Pages {
         front,
-        metrics: Page::new(pages.client(), write_metrics),
-        status: Page::new(pages.client(), write_status),
+        metrics: Arc::new(Page::new(pages.client(), write_metrics)),
+        status: Arc::new(Page::new(pages.client(), write_status)),
     };
     // GET also answers HEAD; anything else is 405.
     Router::new()
@@ -222,9 +224,8 @@ async fn status(Shared(pages): Shared<Arc<Pages>>) -> Response {
 fn given(written: Result<Bytes, String>, content_type: &'static str) -> Response {
     match written {
         Ok(text) => ([(CONTENT_TYPE, content_type), (CACHE_CONTROL, "no-store")], text).into_response(),
-        Err(why) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("this cannot be written: {why}\n")).into_response()
-        }
+        Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the page cannot be written: {why}\n"))
+            .into_response(),
     }
 }
 

@@ -18,9 +18,9 @@ use tokio::time::sleep;
 
 use crate::events::Level;
 use crate::front::Front;
-use crate::listen::SocketFile;
+use crate::listen::SocketPath;
 use crate::pace::{Pace, Paced};
-use crate::places::Hall;
+use crate::places::PlaceSet;
 
 mod command;
 mod framing;
@@ -72,7 +72,7 @@ pub struct ControlSocket {
     /// The effective user at the time of the bind, before privileges were dropped.
     owner: u32,
     // After `listener`: fields are dropped in this order.
-    file: SocketFile,
+    file: SocketPath,
 }
 
 /// A control socket that is served by its own thread. Dropping it ends the thread and removes the file.
@@ -80,18 +80,14 @@ pub struct ControlSocket {
 pub struct ControlThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    file: SocketFile,
+    file: SocketPath,
 }
 
 /// Binds the control socket. Call it before privileges are dropped: the directory may belong to root.
 pub fn bind(path: &Path) -> Result<ControlSocket, ControlError> {
-    let listener =
+    let (listener, file) =
         listen_unix(path, MODE).map_err(|source| ControlError::Bind { path: path.to_owned(), source })?;
-    Ok(ControlSocket {
-        listener,
-        owner: nix::unistd::geteuid().as_raw(),
-        file: SocketFile::new(path.to_owned()),
-    })
+    Ok(ControlSocket { listener, owner: nix::unistd::geteuid().as_raw(), file: SocketPath(file) })
 }
 
 impl ControlSocket {
@@ -166,24 +162,24 @@ impl Shared {
 }
 
 async fn accept(listener: UnixListener, shared: Arc<Shared>) {
-    let hall = Hall::new(MAX_CLIENTS, MAX_FOLLOWERS, shared.front.state.control_evicted.clone());
+    let places = PlaceSet::new(MAX_CLIENTS, MAX_FOLLOWERS, shared.front.state.control_evicted.clone());
     let work = Pace::one_part_in(WORK_PART);
-    let mut door = Pace::one_part_in(ACCEPT_PART).client();
+    let mut accepting = Pace::one_part_in(ACCEPT_PART).client();
     loop {
-        door.turn().await;
+        accepting.turn().await;
         let Ok((stream, _)) = listener.accept().await else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let start = thread_time();
         match shared.admit(&stream) {
-            Ok(who) => match hall.place_within(PLACE_LIMIT).await {
+            Ok(who) => match places.place_within(PLACE_LIMIT).await {
                 Some(place) => {
                     let id = place.id();
                     let place = Arc::new(place);
                     let session = Session::new(shared.clone(), who, stream, place.clone());
                     let task = Paced::new(work.client(), session.run()).tells(place);
-                    hall.keep(id, tokio::spawn(task).abort_handle());
+                    places.keep(id, tokio::spawn(task).abort_handle());
                 }
                 None => refuse(stream, "too many control clients: all are in the middle of a command"),
             },
@@ -192,7 +188,7 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>) {
                 refuse(stream, &reason);
             }
         }
-        door.charge(thread_time().saturating_sub(start));
+        accepting.charge(thread_time().saturating_sub(start));
     }
 }
 

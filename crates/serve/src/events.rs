@@ -95,7 +95,7 @@ pub struct Seldom {
 }
 
 impl Seldom {
-    /// Whether it may be recorded `now`; then nobody else may for a minute.
+    /// Whether it may be recorded `now`; then no other caller may for a minute.
     pub fn may(&self, now: Duration) -> bool {
         let (now, next) = (now.as_secs(), self.next.load(Relaxed));
         now >= next && self.next.compare_exchange(next, now + 60, Relaxed, Relaxed).is_ok()
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_peers_cause_is_told_once_a_minute() {
+    fn event_that_peers_cause_is_recorded_once_a_minute() {
         let seldom = Seldom::default();
         let told = (0..200).filter(|second| seldom.may(Duration::from_secs(*second))).count();
         assert_eq!(told, 4);

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use config::types::{BindAddress, Listener};
@@ -76,7 +76,7 @@ pub struct OpenAddress {
     shared: Option<UnixListener>,
     // Last: the handle above must be closed before.
     /// The name of a Unix socket of ours.
-    pub file: Option<Arc<SocketFile>>,
+    pub file: Option<Arc<SocketPath>>,
 }
 
 impl OpenAddress {
@@ -113,29 +113,24 @@ impl OpenAddress {
 /// The name of a Unix socket of ours in the file system. Removed with the last of those who hold it, unless a process
 /// listens there: close the socket first.
 #[derive(Debug)]
-pub struct SocketFile(PathBuf);
+pub struct SocketPath(pub sys::socket::SocketFile);
 
-impl SocketFile {
-    /// Of a socket that was just made.
-    pub fn new(path: PathBuf) -> Self {
-        Self(path)
-    }
-
+impl SocketPath {
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// Gives it these permission bits, if it has others.
     pub fn set_mode(&self, mode: u32) -> io::Result<Changed> {
-        let found = fs::symlink_metadata(&self.0)?;
+        let found = fs::symlink_metadata(self.path())?;
         if found.permissions().mode() & 0o7777 == mode {
             return Ok(Changed::No);
         }
         if !found.file_type().is_socket() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a socket any more"));
         }
-        fs::set_permissions(&self.0, Permissions::from_mode(mode)).map(|()| Changed::Yes)
+        fs::set_permissions(self.path(), Permissions::from_mode(mode)).map(|()| Changed::Yes)
     }
 }
 
@@ -148,10 +143,9 @@ pub enum Changed {
     No,
 }
 
-impl Drop for SocketFile {
+impl Drop for SocketPath {
     fn drop(&mut self) {
-        // The directory may not be ours to write any more; the next start replaces a dead socket.
-        let _ = sys::socket::remove_stale_unix(&self.0);
+        self.0.remove_closed();
     }
 }
 
@@ -262,9 +256,9 @@ pub fn open(
                 share_unix(key, handle, file.clone(), workers).map_err(|error| fail(error.to_string()))
             }
             _ => {
-                let socket = sys::socket::listen_unix(path, listener.unix_mode)
+                let (socket, file) = sys::socket::listen_unix(path, listener.unix_mode)
                     .map_err(|error| fail(error.to_string()))?;
-                let file = Arc::new(SocketFile::new(path.clone()));
+                let file = Arc::new(SocketPath(file));
                 share_unix(key, socket, file, workers).map_err(|error| fail(error.to_string()))
             }
         },
@@ -319,7 +313,7 @@ fn share_passed(key: BoundKey, passed: Vec<(Socket, ListenAddress)>, workers: us
 fn share_unix(
     key: BoundKey,
     socket: UnixListener,
-    file: Arc<SocketFile>,
+    file: Arc<SocketPath>,
     workers: usize,
 ) -> io::Result<Bound> {
     let mut sockets = Vec::new();

@@ -51,7 +51,7 @@ pub enum Ending {
     NoRoute,
     /// Routes go by path, and this path can be read in two ways.
     AmbiguousPath,
-    /// The request has come through Penstock too often: it goes in a circle.
+    /// The request has passed through Penstock too often: it goes in a circle.
     Loop,
     /// No backend of the pool is healthy.
     AllDown,

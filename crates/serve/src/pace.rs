@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_gives_up_in_the_line_holds_up_nobody() {
+    async fn a_client_that_gives_up_in_the_line_holds_up_no_other() {
         let pace = Pace::one_part_in(10);
         let mut first = pace.client();
         first.charge(Duration::from_millis(60));

@@ -13,11 +13,11 @@ use tokio::time::timeout;
 
 use crate::state::lock;
 
-/// So many places.
+/// A fixed number of places, and the tasks of the clients that have them.
 #[derive(Debug)]
-pub(crate) struct Hall {
+pub(crate) struct PlaceSet {
     inner: Mutex<Inner>,
-    /// Somebody has left, or does something else.
+    /// A client has left, or does something else.
     changed: Notify,
     /// Clients sent away for others.
     evicted: Arc<AtomicU64>,
@@ -30,7 +30,7 @@ struct Inner {
     ends: HashMap<PlaceId, AbortHandle>,
 }
 
-impl Hall {
+impl PlaceSet {
     /// So many places, of which so many may follow events. Clients that are sent away for others are counted in `evicted`.
     pub(crate) fn new(most: usize, most_following: usize, evicted: Arc<AtomicU64>) -> Arc<Self> {
         let inner = Inner { places: Places::new(most, most_following), ends: HashMap::new() };
@@ -66,7 +66,7 @@ impl Hall {
             }
             Admitted::Full => return None,
         };
-        Some(Place { hall: self.clone(), id })
+        Some(Place { places: self.clone(), id })
     }
 
     /// Tells how the client of a place is ended, if it is still there.
@@ -83,22 +83,22 @@ impl Hall {
 /// A client's place; given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
-    hall: Arc<Hall>,
+    places: Arc<PlaceSet>,
     id: PlaceId,
 }
 
 impl Place {
-    /// Names it for [`Hall::keep`].
+    /// Names it for [`PlaceSet::keep`].
     pub(crate) fn id(&self) -> PlaceId {
         self.id
     }
 
     /// Says what its client does now. One that gives way has lost its place already.
     pub(crate) fn set(&self, doing: Doing) -> Standing {
-        let standing = lock(&self.hall.inner).places.set(self.id, doing, Instant::now());
+        let standing = lock(&self.places.inner).places.set(self.id, doing, Instant::now());
         match (standing, doing) {
-            (Standing::GivesWay, _) => drop(self.hall.evicted.fetch_add(1, Relaxed)),
-            (_, Doing::Waiting) => self.hall.changed.notify_one(),
+            (Standing::GivesWay, _) => drop(self.places.evicted.fetch_add(1, Relaxed)),
+            (_, Doing::Waiting) => self.places.changed.notify_one(),
             _ => {}
         }
         standing
@@ -106,30 +106,30 @@ impl Place {
 
     /// Whether its client is to go with the answer that it gets now.
     pub(crate) fn give_way(&self) -> Standing {
-        let standing = lock(&self.hall.inner).places.give_way(Instant::now());
+        let standing = lock(&self.places.inner).places.give_way(self.id, Instant::now());
         if standing == Standing::GivesWay {
-            self.hall.evicted.fetch_add(1, Relaxed);
+            self.places.evicted.fetch_add(1, Relaxed);
         }
         standing
     }
 
     /// Its client stands in the line of a pace.
     pub(crate) fn stands_in_line(&self) {
-        lock(&self.hall.inner).places.stands_in_line(self.id);
+        lock(&self.places.inner).places.stands_in_line(self.id);
     }
 
     /// Its client had its turn.
     pub(crate) fn was_served(&self) {
-        lock(&self.hall.inner).places.was_served(self.id, Instant::now());
+        lock(&self.places.inner).places.was_served(self.id, Instant::now());
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut inner = lock(&self.hall.inner);
+        let mut inner = lock(&self.places.inner);
         inner.places.leave(self.id);
         inner.ends.remove(&self.id);
         drop(inner);
-        self.hall.changed.notify_one();
+        self.places.changed.notify_one();
     }
 }

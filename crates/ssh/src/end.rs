@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logic::fleet::ending::{Core, Ending, Phase, Remote};
-use logic::fleet::leash::{self, Deadly, Started};
+use logic::fleet::leash::{self, CommandId, EndSignal};
 use russh::ChannelMsg;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -18,7 +18,7 @@ use crate::signal;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     /// What identifies it on its host, by the mark of its leash, and its nonce.
-    Identity(Started, String),
+    Command(CommandId, String),
     /// Nothing.
     Nothing,
 }
@@ -28,22 +28,29 @@ impl Process {
     /// away. Says whether the server confirmed that it ended, and how many bytes were thrown away.
     ///
     /// A command that is `known` is signalled from a second channel of this connection: what is proved there to belong to it,
-    /// its children too, and nothing else (`logic::fleet::leash`). Where that has no effect, or nothing is known, the server is
-    /// asked to signal it (RFC 4254 section 6.9). Many servers do not: OpenSSH does not for commands that its configuration
+    /// its children too, and nothing else (`logic::fleet::leash`). If it has not ended after half of `grace`, or nothing is known, the
+    /// server is asked to signal it (RFC 4254 section 6.9). Many servers do not: OpenSSH does not for commands that its configuration
     /// forces, nor where root is logged in; others know no signals, or signal one process of several.
     pub async fn end(mut self, grace: Duration, known: Known) -> (Remote, u64) {
         let mut thrown_away = 0;
-        for deadly in [Deadly::Term, Deadly::Kill] {
+        for end_signal in [EndSignal::Term, EndSignal::Kill] {
             let limit = Instant::now() + grace;
-            if let Known::Identity(started, nonce) = &known {
-                let command = leash::signal(started, nonce, deadly);
+            if let Known::Command(started, nonce) = &known {
+                let command = leash::signal(started, nonce, end_signal);
                 tokio::spawn(signal_from_beside(Arc::clone(&self.shared), command, grace));
                 self.watch(Instant::now() + grace / 2, &mut thrown_away).await;
+                if self.ended() {
+                    break;
+                }
             }
-            if self.send(deadly.name(), limit, &mut thrown_away).await.is_err() {
+            if self.send(end_signal.name(), limit, &mut thrown_away).await.is_err() {
                 break;
             }
             self.watch(limit, &mut thrown_away).await;
+            // What a command that has ended leaves behind may clean up: it is not ours to insist on.
+            if self.ended() {
+                break;
+            }
         }
         (self.ending.as_ref().map_or(Remote::Unknown, Ending::remote), thrown_away)
     }

@@ -55,14 +55,14 @@ pub enum Strict {
     No,
 }
 
-/// What somebody on the way can do to the first messages of a connection (CVE-2023-48795).
+/// What an attacker between client and server can do to the first messages of a connection (CVE-2023-48795).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terrapin {
     /// Nothing: both ends keep to the strict key exchange.
     Closed,
     /// Nothing, because the cipher notices messages that are missing, though the server is not strict.
     CipherHolds,
-    /// Cut some of them off unnoticed, and switch off what they announce.
+    /// Remove some of them unnoticed, and with them the extensions that they announce (RFC 8308).
     Open,
 }
 

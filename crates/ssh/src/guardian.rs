@@ -1,10 +1,11 @@
 //! Commands of the user's that do not outlive this program, however it ends.
 //!
-//! Handlers of signals would not do: SIGKILL has none, and the program has its own for some of the time. So a small shell
-//! beside us reads from a pipe which commands there are, each in a session of its own. The pipe closes when this program
-//! ends. What is then proved to belong to these commands (`leash/proof.sh` of `logic`) is asked to end (SIGTERM), and ended
-//! two seconds later (SIGKILL).
+//! Handlers of signals would not do: SIGKILL has none, and the program has its own for some of the time. So a
+//! small shell beside us reads from a pipe which commands there are, each in a session of its own. The pipe
+//! closes when this program ends. Then the processes in the groups of these commands that are proved to
+//! belong to them (`leash/proof.sh` of `logic`) get SIGTERM, and SIGKILL two seconds later.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -12,12 +13,12 @@ use std::sync::{Mutex, PoisonError};
 
 use logic::fleet::leash;
 use nix::sys::signal::Signal;
-use sys::process::{self, Sent, Session};
+use sys::process::{self, OwnSession, Sent};
 
 /// A command in a session of its own, which is ended if this program ends before this is dropped.
 #[derive(Debug)]
 pub struct Guard {
-    session: Session,
+    session: OwnSession,
     /// The command as the guardian knows it; none where /proc does not tell when it was started.
     entry: Option<String>,
 }
@@ -31,16 +32,11 @@ pub struct Guard {
 /// The command cannot be started.
 pub fn spawn(command: &mut Command) -> io::Result<(Child, Guard)> {
     // Before the command: so the time in which the guardian does not know of it is short.
-    {
-        let mut guardian = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
-        if guardian.is_none() {
-            *guardian = Guardian::start().ok();
-        }
-    }
+    WARD.lock().unwrap_or_else(PoisonError::into_inner).start();
     let (child, session) = process::spawn(command)?;
-    let entry = session.leader().identity().map(|it| entry(it, session.nonce()));
+    let entry = session.leader().id().map(|it| entry(it, session.nonce()));
     if let Some(entry) = &entry {
-        tell('+', entry);
+        WARD.lock().unwrap_or_else(PoisonError::into_inner).enter(entry);
     }
     Ok((child, Guard { session, entry }))
 }
@@ -61,28 +57,60 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(entry) = &self.entry {
-            tell('-', entry);
+            WARD.lock().unwrap_or_else(PoisonError::into_inner).leave(entry);
         }
     }
 }
 
-fn entry(command: process::Identity, nonce: &process::Nonce) -> String {
+fn entry(command: process::ProcessId, nonce: &process::Nonce) -> String {
     format!("{}:{}:{nonce}", command.process, command.start)
 }
 
-fn tell(what: char, entry: &str) {
-    let mut guardian = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Another process has ended it: the next command has another one.
-    if guardian.as_mut().is_some_and(|guardian| guardian.tell(what, entry).is_err()) {
-        *guardian = None;
+/// One for the whole program.
+static WARD: Mutex<Ward> = Mutex::new(Ward { entries: BTreeSet::new(), guardian: None });
+
+/// The commands that must not outlive us, and the guardian that has been told of them.
+#[derive(Debug)]
+struct Ward {
+    entries: BTreeSet<String>,
+    guardian: Option<Guardian>,
+}
+
+impl Ward {
+    /// Sees that there is a guardian. One that takes the place of another, which was killed, is told of all commands.
+    fn start(&mut self) {
+        if self.guardian.as_mut().is_some_and(Guardian::has_ended) {
+            self.guardian = None;
+        }
+        if self.guardian.is_none() {
+            self.guardian = Guardian::start().ok();
+            for entry in self.entries.clone() {
+                self.tell('+', &entry);
+            }
+        }
+    }
+
+    fn enter(&mut self, entry: &str) {
+        self.entries.insert(entry.to_owned());
+        self.tell('+', entry);
+    }
+
+    fn leave(&mut self, entry: &str) {
+        self.entries.remove(entry);
+        self.tell('-', entry);
+    }
+
+    fn tell(&mut self, what: char, entry: &str) {
+        if self.guardian.as_mut().is_some_and(|guardian| guardian.tell(what, entry).is_err()) {
+            // The guardian was killed: the next command starts another one.
+            self.guardian = None;
+        }
     }
 }
 
-/// One for the whole program.
-static GUARDIAN: Mutex<Option<Guardian>> = Mutex::new(None);
-
 #[derive(Debug)]
 struct Guardian {
+    child: Child,
     pipe: ChildStdin,
 }
 
@@ -97,9 +125,13 @@ impl Guardian {
             .current_dir("/")
             .process_group(0)
             .spawn()?;
-        // This program does not wait for it: it ends after us.
         let pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { pipe })
+        Ok(Self { child, pipe })
+    }
+
+    /// Whether it was killed: it ends after us otherwise.
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
     fn tell(&mut self, what: char, entry: &str) -> io::Result<()> {
@@ -115,11 +147,11 @@ entries=' '
 while read -r what entry; do
   case "$what" in
     +) entries="$entries$entry " ;;
-    -) entries="${entries%% $entry *} ${entries#* $entry }" ;;
+    -) case "$entries" in *" $entry "*) entries="${entries%% $entry *} ${entries#* $entry }" ;; esac ;;
   esac
 done
 with() {
-  P=${1%%:*} T=${1#*:} N=${1##*:} L= R=
+  P=${1%%:*} T=${1#*:} N=${1##*:} within= before= mine=1
   T=${T%%:*} G=$P S=$P
 }
 for entry in $entries; do with "$entry"; end TERM; done
@@ -143,13 +175,13 @@ mod tests {
     use super::*;
 
     /// A group that ignores all but SIGKILL, and holds its output open; the script goes on after that.
-    fn stubborn(script: &str) -> (Child, Session, String) {
+    fn stubborn(script: &str) -> (Child, OwnSession, String) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &format!("trap '' HUP INT TERM; {script}")]).stdout(Stdio::piped());
         let (mut child, session) = process::spawn(&mut command).unwrap();
         // From now on it ignores them.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let entry = entry(session.leader().identity().unwrap(), session.nonce());
+        let entry = entry(session.leader().id().unwrap(), session.nonce());
         (child, session, entry)
     }
 
@@ -174,7 +206,7 @@ mod tests {
         }
         assert!(begun.elapsed() < Duration::from_secs(60));
         assert_eq!(kept.0.try_wait().unwrap(), None);
-        assert_eq!(kept.1.signal(Signal::SIGKILL), Sent::Yes);
+        assert_eq!(kept.1.signal(Signal::SIGKILL), Sent::Signalled);
         kept.0.wait().unwrap();
     }
 
@@ -194,7 +226,7 @@ mod tests {
         ours.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
         ours.wait().unwrap();
         assert_eq!(bystander.try_wait().unwrap(), None);
-        assert_eq!(session.signal(Signal::SIGKILL), Sent::Yes);
+        assert_eq!(session.signal(Signal::SIGKILL), Sent::Signalled);
         bystander.wait().unwrap();
     }
 

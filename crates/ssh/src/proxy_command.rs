@@ -145,7 +145,7 @@ impl Drop for Running {
         let Some(mut group) = self.0.take() else { return };
         // How it ended by itself, before it may end by us.
         group.look();
-        if group.guard.signal(Signal::SIGHUP) == Sent::Yes && group.is_left() {
+        if group.guard.signal(Signal::SIGHUP) == Sent::Signalled && group.is_left() {
             wait_for(group, Builder::new().name("proxy-command".into()));
         }
     }

@@ -119,6 +119,22 @@ async fn ending_one_command_of_a_connection_leaves_the_other_alone() {
     }
 }
 
+#[tokio::test]
+async fn what_a_command_leaves_behind_may_clean_up_after_it() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    let clean = sshd.directory.path().join("clean");
+    let script = format!(
+        "(trap 'sleep 2; echo clean >{}; exit' TERM; echo ready; while :; do sleep 0.1; done) & wait",
+        clean.display()
+    );
+    let mut process =
+        session.exec(&leash::wrap(&script, leash::Input::Sent, "a1"), &Exec::default()).await.unwrap();
+    let known = identity(&mut process).await;
+    assert_eq!(process.end(Duration::from_secs(2), known).await.0, Remote::Ended);
+    support::eventually("it has cleaned up", || clean.exists()).await;
+}
+
 /// What the mark of the leash with the nonce `a1` says; returns when the command has said something itself.
 async fn identity(process: &mut Process) -> Known {
     let mut mark = Mark::new("a1");
@@ -126,7 +142,7 @@ async fn identity(process: &mut Process) -> Known {
         let Event::Stdout(bytes) = process.next().await.unwrap() else { continue };
         if !mark.feed(&bytes).is_empty() {
             let Hold::Leashed(started) = mark.hold() else { panic!("{mark:?}") };
-            return Known::Identity(started, "a1".to_owned());
+            return Known::Command(started, "a1".to_owned());
         }
     }
 }

@@ -32,7 +32,7 @@ async fn every_door_comes_to_the_verdict_of_run_in_10_000_cases() {
     println!("PENSTOCK_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
     let cast = Cast::new(&mut rng);
-    // A name server that answers at once, and vouches for nobody.
+    // A name server that answers at once, and vouches for no host.
     let refuses = UdpSocket::bind("127.0.0.1:0").unwrap();
     let server = refuses.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -47,7 +47,7 @@ async fn every_door_comes_to_the_verdict_of_run_in_10_000_cases() {
     let dns = Dns::new(&Anchor::Root, Some(server)).unwrap();
     let mut counts = Counts::default();
     for number in 0..WORLDS {
-        // What a door records is brought to the disk; nobody needs that here.
+        // What a door records is brought to the disk; no case here needs that.
         let memory = Some(Path::new("/dev/shm")).filter(|memory| memory.is_dir());
         let directory = memory.map_or_else(tempfile::tempdir, tempfile::tempdir_in).unwrap();
         let world = World::new(&mut rng, &cast, directory.path());
@@ -198,7 +198,7 @@ impl Cast {
         &self.keys[rng.usize(..self.keys.len())]
     }
 
-    /// The third one is nobody's.
+    /// The third one counts for no host.
     fn authority(&self, at: usize) -> PublicKey {
         ed25519(self.authorities[at].public_key().as_ref())
     }

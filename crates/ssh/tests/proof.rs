@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use logic::fleet::leash::{self, Deadly, Started};
+use logic::fleet::leash::{self, CommandId, EndSignal};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use sys::process::{self, VARIABLE};
 
 /// The shells, as programs and their first arguments.
@@ -40,12 +42,12 @@ enum Proved {
 }
 
 /// Signals from a shell that is no descendant of the command.
-fn signal(shell: &str, started: &Started, deadly: Deadly) -> Proved {
+fn signal(shell: &str, started: &CommandId, end_signal: EndSignal) -> Proved {
     let bin = with_shell(shell);
     let mut path = std::ffi::OsString::from(bin.path());
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap());
-    let line = leash::signal(started, "a1", deadly);
+    let line = leash::signal(started, "a1", end_signal);
     let status = Command::new("sh").args(["-c", &line]).env("PATH", path).status().unwrap();
     if status.success() { Proved::Yes } else { Proved::Nothing }
 }
@@ -70,7 +72,7 @@ impl Running {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdout(Stdio::piped());
         match begins {
-            Begins::WithSession => drop(process::prepare(&mut command)),
+            Begins::WithSession => process::own_session(&mut command),
             Begins::AsItIs => {}
             Begins::InGroupOf(group) => drop(command.process_group(group.cast_signed())),
         }
@@ -85,11 +87,11 @@ impl Running {
     }
 
     /// What the mark of its leash would say.
-    fn started(&self) -> Started {
+    fn started(&self) -> CommandId {
         let process = self.0.id();
         let stat = process::stat(process.cast_signed()).unwrap();
         let (group, session) = (stat.group.cast_unsigned(), stat.session.cast_unsigned());
-        Started { process, start: stat.start, group, session }
+        CommandId { process, start: stat.start, group, session }
     }
 
     fn is_alive(&mut self) -> bool {
@@ -104,7 +106,14 @@ impl Running {
 }
 
 impl Drop for Running {
+    /// Ends what it started as well: a `sleep` that is left keeps the standard error of the tests open for minutes.
     fn drop(&mut self) {
+        let children = |parent| {
+            process::all().filter(move |one| process::stat(*one).is_some_and(|stat| stat.parent == parent))
+        };
+        for child in children(self.0.id().cast_signed()) {
+            let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+        }
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -116,18 +125,18 @@ fn command_with_a_session_of_its_own_ends_with_all_in_its_group() {
         // Of the two that it starts, one is an orphan at once.
         let script = "(sleep 600 &) ; echo; sleep 600; true";
         let mut command = Running::start(Begins::WithSession, Some("a1"), script);
-        assert_eq!(signal(shell, &command.started(), Deadly::Term), Proved::Yes, "{shell}");
+        assert_eq!(signal(shell, &command.started(), EndSignal::Term), Proved::Yes, "{shell}");
         command.until_silent();
         assert_eq!(
             signal(
                 shell,
-                &Started {
+                &CommandId {
                     process: command.0.id(),
                     start: 1,
                     group: command.0.id(),
                     session: command.0.id()
                 },
-                Deadly::Kill
+                EndSignal::Kill
             ),
             Proved::Nothing
         );
@@ -140,14 +149,14 @@ fn process_that_is_not_what_the_mark_said_is_not_signalled() {
         let mut command = Running::start(Begins::WithSession, Some("a1"), "echo; exec sleep 600");
         let right = command.started();
         for wrong in [
-            Started { start: right.start + 1, ..right },
-            Started { group: 1, ..right },
-            Started { group: 0, ..right },
-            Started { session: right.session + 1, ..right },
-            Started { process: 1, ..right },
-            Started { process: 0, start: 0, group: 0, session: 0 },
+            CommandId { start: right.start + 1, ..right },
+            CommandId { group: 1, ..right },
+            CommandId { group: 0, ..right },
+            CommandId { session: right.session + 1, ..right },
+            CommandId { process: 1, ..right },
+            CommandId { process: 0, start: 0, group: 0, session: 0 },
         ] {
-            assert_eq!(signal(shell, &wrong, Deadly::Kill), Proved::Nothing, "{shell} {wrong:?}");
+            assert_eq!(signal(shell, &wrong, EndSignal::Kill), Proved::Nothing, "{shell} {wrong:?}");
         }
         assert!(command.is_alive(), "{shell}");
     }
@@ -157,31 +166,27 @@ fn process_that_is_not_what_the_mark_said_is_not_signalled() {
 fn process_with_the_nonce_of_another_command_is_not_signalled() {
     for shell in SHELLS {
         let mut other = Running::start(Begins::WithSession, Some("a2"), "echo; exec sleep 600");
-        assert_eq!(signal(shell, &other.started(), Deadly::Kill), Proved::Nothing, "{shell}");
+        assert_eq!(signal(shell, &other.started(), EndSignal::Kill), Proved::Nothing, "{shell}");
         assert!(other.is_alive(), "{shell}");
         // Also where it was started by the command, and is in its group.
         let script = format!("{VARIABLE}=a2 sleep 600 & echo; sleep 600; true");
         let mut command = Running::start(Begins::WithSession, Some("a1"), &script);
         let group = command.0.id().cast_signed();
-        assert_eq!(signal(shell, &command.started(), Deadly::Kill), Proved::Yes, "{shell}");
+        assert_eq!(signal(shell, &command.started(), EndSignal::Kill), Proved::Yes, "{shell}");
         command.0.wait().unwrap();
         let left = eventually(|| {
             let left: Vec<_> = members(group);
             (left.len() == 1).then_some(left)
         });
         assert!(process::has_variable(left[0], VARIABLE, "a2"), "{shell}");
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(left[0]), nix::sys::signal::Signal::SIGKILL)
-            .unwrap();
+        kill(Pid::from_raw(left[0]), Signal::SIGKILL).unwrap();
     }
 }
 
 #[test]
 fn group_that_the_command_shares_is_not_signalled_but_what_the_command_started_is() {
     for shell in SHELLS {
-        // A server with a group of its own, a command that it started, and another one.
-        let mut server = Running::start(Begins::WithSession, None, "echo; sleep 600; true");
-        drop(server.0.stdout.take());
-        // Only a process of the session can start another one in the group: the command is a child of this shell.
+        // A shell in the place of a server: it starts the command, one that has copied its nonce, and another command.
         let script = format!(
             "{VARIABLE}=a1 sh -c 'sleep 601 & sleep 602; true' & echo $!; \
              {VARIABLE}=a1 sh -c 'exec sleep 603' & {VARIABLE}=a2 sh -c 'exec sleep 604' & sleep 605; true"
@@ -196,17 +201,17 @@ fn group_that_the_command_shares_is_not_signalled_but_what_the_command_started_i
         let group = stat.group;
         assert_ne!(group, command.cast_signed());
         eventually(|| (sleeps(group) == ["601", "602", "603", "604", "605"]).then_some(()));
-        let started = Started {
+        let started = CommandId {
             process: command,
             start: stat.start,
             group: group.cast_unsigned(),
             session: stat.session.cast_unsigned(),
         };
-        assert_eq!(signal(shell, &started, Deadly::Term), Proved::Yes, "{shell}");
-        // The copied nonce, the other command and the server live.
+        assert_eq!(signal(shell, &started, EndSignal::Term), Proved::Yes, "{shell}");
+        // The copied nonce, the other command and what is the server's own live.
         eventually(|| (sleeps(group) == ["603", "604", "605"]).then_some(()));
         assert!(parent.try_wait().unwrap().is_none());
-        session.signal(nix::sys::signal::Signal::SIGKILL);
+        session.signal(Signal::SIGKILL);
         parent.wait().unwrap();
     }
 }
@@ -244,7 +249,7 @@ fn names_of_processes_deceive_no_shell() {
         let name = "printf 'a) S 1 9 9\\n) R' >/proc/$$/comm; echo; sleep 600; true";
         let mut bystander = Running::start(Begins::WithSession, Some("a2"), name);
         let mut command = Running::start(Begins::WithSession, Some("a1"), name);
-        assert_eq!(signal(shell, &command.started(), Deadly::Kill), Proved::Yes, "{shell}");
+        assert_eq!(signal(shell, &command.started(), EndSignal::Kill), Proved::Yes, "{shell}");
         command.until_silent();
         assert!(bystander.is_alive(), "{shell}");
     }
@@ -255,16 +260,38 @@ fn command_that_gave_up_its_group_is_not_signalled_and_one_without_its_environme
     for shell in SHELLS {
         // Where it leads no session, a command can leave its group.
         let mut left = Running::start(Begins::InGroupOf(0), Some("a1"), "echo; exec sleep 600");
-        let before = Started { group: left.started().group + 1, ..left.started() };
-        assert_eq!(signal(shell, &before, Deadly::Kill), Proved::Nothing, "{shell}");
+        let before = CommandId { group: left.started().group + 1, ..left.started() };
+        assert_eq!(signal(shell, &before, EndSignal::Kill), Proved::Nothing, "{shell}");
         assert!(left.is_alive());
         let mut clean = Running::start(Begins::WithSession, None, "echo; sleep 600; true");
-        assert_eq!(signal(shell, &clean.started(), Deadly::Kill), Proved::Yes, "{shell}");
+        assert_eq!(signal(shell, &clean.started(), EndSignal::Kill), Proved::Yes, "{shell}");
         clean.until_silent();
         let mut plain = Running::start(Begins::AsItIs, Some("a1"), "echo; exec sleep 600");
-        assert_eq!(signal(shell, &plain.started(), Deadly::Kill), Proved::Yes, "{shell}");
+        assert_eq!(signal(shell, &plain.started(), EndSignal::Kill), Proved::Yes, "{shell}");
         plain.until_silent();
     }
+}
+
+/// A login shell may take long with its start files, and a server may give any command an input that ends at once.
+#[test]
+fn command_without_input_goes_on_however_long_the_login_shell_took() {
+    let line = leash::wrap("sleep 3; exit 7", leash::Input::None, "a1");
+    let script = format!("sleep 2.5; {line}");
+    let output = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+}
+
+#[test]
+fn host_without_the_tools_of_the_proof_is_told_by_the_mark() {
+    let bin = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(find("dash"), bin.path().join("sh")).unwrap();
+    std::os::unix::fs::symlink(find("tr"), bin.path().join("tr")).unwrap();
+    let line = leash::wrap("exit 7", leash::Input::None, "a1");
+    let output = Command::new(find("dash")).args(["-c", &line]).env("PATH", bin.path()).output().unwrap();
+    assert_eq!(
+        (output.stdout.as_slice(), output.status.code()),
+        (b"penstock-leash-a1\n".as_slice(), Some(7))
+    );
 }
 
 /// In a mount namespace with a /proc of plain files: there are as many as a busy host has processes.
@@ -287,7 +314,7 @@ fn host_with_thirty_thousand_processes_takes_seconds() {
     fs::create_dir(&own).unwrap();
     fs::write(own.join("stat"), &real).unwrap();
     fs::write(own.join("environ"), format!("{VARIABLE}=a1\0")).unwrap();
-    let line = leash::signal(&started, "a1", Deadly::Kill);
+    let line = leash::signal(&started, "a1", EndSignal::Kill);
     let script = format!("mount --bind {} /proc && {line}", directory.path().display());
     let begun = Instant::now();
     let status = Command::new("unshare").args(["--mount", "sh", "-c", &script]).status().unwrap();

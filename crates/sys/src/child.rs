@@ -8,28 +8,28 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
-use crate::process::{self, Nonce};
+use crate::process;
 
-/// Makes `command` start its process as leader of its own session ([`process::prepare`]), on `cores` only (none: on all), and
+/// Makes `command` start its process as leader of its own session ([`process::own_session`]), on `cores` only (none: on all), and
 /// get SIGTERM when the *thread* that started it ends (PR_SET_PDEATHSIG): start it from a thread that lives long enough.
 ///
-/// Processes that the child starts do not inherit that signal; its [`process::Session`] is what reaches them.
-pub fn leash(command: &mut Command, cores: &[usize]) -> nix::Result<Nonce> {
+/// Processes that the child starts do not inherit that signal; a [`process::OwnSession`] reaches them.
+pub fn leash(command: &mut Command, cores: &[usize]) -> nix::Result<()> {
     leash_with(command, cores, Signal::SIGTERM)
 }
 
 /// The same with another signal.
-pub fn leash_with(command: &mut Command, cores: &[usize], signal: Signal) -> nix::Result<Nonce> {
+pub fn leash_with(command: &mut Command, cores: &[usize], signal: Signal) -> nix::Result<()> {
     let mut set = CpuSet::new();
     for core in cores {
         set.set(*core)?;
     }
     let restrict = !cores.is_empty();
     let parent = Pid::this();
-    let nonce = process::prepare(command);
+    process::own_session(command);
     let prepare = move || {
         prctl::set_pdeathsig(signal)?;
-        // The parent may have ended before the line above: then nobody will send the signal.
+        // The parent may have ended before the line above: then the kernel sends no signal.
         if getppid() != parent {
             return Err(nix::Error::ESRCH.into());
         }
@@ -41,7 +41,7 @@ pub fn leash_with(command: &mut Command, cores: &[usize], signal: Signal) -> nix
     // SAFETY: the closure runs between fork and exec. It makes three system calls on values that were computed
     // before, takes no lock and allocates nothing; an `io::Error` from an errno does not allocate either.
     unsafe { command.pre_exec(prepare) };
-    Ok(nonce)
+    Ok(())
 }
 
 #[cfg(test)]

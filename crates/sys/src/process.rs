@@ -3,9 +3,12 @@
 //! A number alone identifies no process: the kernel gives it to another one as soon as the first is waited for. So what is
 //! signalled is a child that was not waited for, a process whose start time is the one that was seen before, or the
 //! processes of a session that a child of ours made: only its descendants can be in that (setsid(2)). Where none of this
-//! can be shown, nothing is signalled. [`Process::signal`] and [`Session::signal`] are the only way by which this program
+//! can be shown, nothing is signalled. [`Process::signal`] and [`OwnSession::signal`] are the only way by which this program
 //! signals another process (a test looks for others); what runs on other hosts is signalled by `leash/proof.sh` of `logic`,
 //! which proves the same.
+//!
+//! A descriptor of a process (pidfd_open(2), Linux 5.3) stands for it for ever, and since Linux 6.9 for the group that it leads. Where
+//! there is none, a look comes right before the signal.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -19,7 +22,8 @@ use std::process::{Child, Command};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::{Pid, getpgid, getsid};
 
 /// The variable in the environment of a command and of all that it starts by which they are known when the command itself
 /// has ended.
@@ -27,7 +31,7 @@ pub const VARIABLE: &str = "PENSTOCK_LEASH";
 
 /// What identifies a process of this machine until the next boot, as it is seen from one PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ProcessId {
     /// Its number.
     pub process: i32,
     /// When it was started, in ticks after the boot (field 22 of `/proc/PID/stat`, proc_pid_stat(5)).
@@ -61,10 +65,12 @@ pub enum Life {
 /// What became of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It was sent to what was meant.
-    Yes,
-    /// What was meant has ended, or cannot be proved to be what it was: nothing was signalled.
-    No,
+    /// The kernel took it for what was meant.
+    Signalled,
+    /// What was meant has ended.
+    Gone,
+    /// What was meant cannot be proved to be what it was, or the kernel does not let us signal it: nothing was signalled.
+    Unproved,
 }
 
 /// One process that may be signalled.
@@ -80,12 +86,12 @@ pub struct Process {
 
 /// A child that leads a session of its own, with all its descendants that have stayed in that session.
 #[derive(Debug)]
-pub struct Session {
+pub struct OwnSession {
     leader: Process,
     nonce: Nonce,
 }
 
-/// The nonce of a command that is about to be started.
+/// A name that no other command has, in the environment of one that is about to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nonce(String);
 
@@ -100,8 +106,8 @@ impl Process {
 
     /// The process that was seen before, if it still runs.
     #[must_use]
-    pub fn find(identity: Identity) -> Option<Self> {
-        let Identity { process, start } = identity;
+    pub fn find(id: ProcessId) -> Option<Self> {
+        let ProcessId { process, start } = id;
         let pidfd = open(process);
         // Looked at after it was opened: so the descriptor stands for the process that has this start time.
         let stat = stat(process)?;
@@ -114,8 +120,8 @@ impl Process {
 
     /// What identifies it, where /proc told its start time.
     #[must_use]
-    pub fn identity(&self) -> Option<Identity> {
-        self.start.map(|start| Identity { process: self.process, start })
+    pub fn id(&self) -> Option<ProcessId> {
+        self.start.map(|start| ProcessId { process: self.process, start })
     }
 
     /// Sends it a signal if it is still the process that was meant.
@@ -123,14 +129,20 @@ impl Process {
         send(Target::Process(self), signal)
     }
 
-    /// Whether its number still stands for it, be it as a zombie.
-    fn is_there(&self) -> bool {
-        self.start.is_some() && stat(self.process).map(|stat| stat.start) == self.start
+    /// Whether its number still stands for it, be it as a zombie. Where /proc does not tell, a child that was not waited for has
+    /// its number still.
+    fn still_has_its_number(&self) -> bool {
+        match (stat(self.process), self.start) {
+            (Some(stat), Some(start)) => stat.start == start,
+            (None, Some(_)) if is_proc_mounted() => false,
+            _ => is_unreaped_child(self.process),
+        }
     }
 }
 
-impl Session {
-    /// The session that a child leads, which was started from a command after [`prepare`] and not waited for since.
+impl OwnSession {
+    /// The session that a child leads, which was started from a command after [`own_session`] and [`mark`], and not waited for
+    /// since.
     #[must_use]
     pub fn of_child(process: u32, nonce: Nonce) -> Self {
         Self { leader: Process::of_child(process), nonce }
@@ -151,13 +163,14 @@ impl Session {
     /// Sends a signal to the process group of the child. Those that have left the group or the session are not reached.
     pub fn signal(&self, signal: Signal) -> Sent {
         match send(Target::Group(&self.leader), signal) {
-            Sent::Yes => Sent::Yes,
-            Sent::No => {
-                // The child was waited for: the number of the group may be another's, but who is in this session and has
-                // the nonce is its descendant.
-                let reached = self.members().filter(|member| member.signal(signal) == Sent::Yes).count();
-                if reached > 0 { Sent::Yes } else { Sent::No }
+            // The child was waited for, and there is no descriptor that stands for its group: the number of that may be
+            // another's by now.
+            Sent::Unproved => {
+                let reached =
+                    self.members().filter(|member| member.signal(signal) == Sent::Signalled).count();
+                if reached > 0 { Sent::Signalled } else { Sent::Unproved }
             }
+            sent => sent,
         }
     }
 
@@ -172,16 +185,17 @@ impl Session {
         }
     }
 
-    /// Who is in the group and session of the child, and has its nonce.
+    /// The processes in the group and session of the child that have its nonce, or that this process has adopted.
     fn members(&self) -> impl Iterator<Item = Process> {
-        let leader = self.leader.process;
+        let (leader, own) = (self.leader.process, std::process::id().cast_signed());
         // Another process that has the number by now may lead another session of that number.
-        let is_ours = stat(leader).is_none_or(|stat| Some(stat.start) == self.leader.start);
-        all().take_while(move |_| is_ours).filter_map(move |process| {
+        let given_again = stat(leader).is_some_and(|stat| Some(stat.start) != self.leader.start);
+        let candidates = (!given_again).then(all).into_iter().flatten();
+        candidates.filter_map(move |process| {
             let stat = stat(process)?;
             let is_in = stat.group == leader && stat.session == leader && stat.life == Life::Runs;
-            (is_in && has_variable(process, VARIABLE, &self.nonce.0))
-                .then(|| Process::find(Identity { process, start: stat.start }))?
+            let is_ours = is_in && (stat.parent == own || has_variable(process, VARIABLE, &self.nonce.0));
+            is_ours.then(|| Process::find(ProcessId { process, start: stat.start }))?
         })
     }
 }
@@ -194,13 +208,17 @@ impl fmt::Display for Nonce {
 
 /// Has a command lead a session of its own when it is started: no process but its descendants can be in that. It has no
 /// controlling terminal then, so it cannot stop when it reads from one, and Ctrl-C does not reach it.
-pub fn prepare(command: &mut Command) -> Nonce {
-    let number = || RandomState::new().hash_one(std::process::id());
-    let nonce = format!("{:016x}{:016x}", number(), number());
-    command.env(VARIABLE, &nonce);
+pub fn own_session(command: &mut Command) {
     // SAFETY: the closure runs between fork and exec, and makes one system call, which takes no argument and allocates
     // nothing; an `io::Error` from an errno does not allocate either.
     unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
+}
+
+/// Puts a nonce in the environment of a command.
+pub fn mark(command: &mut Command) -> Nonce {
+    let number = || RandomState::new().hash_one(std::process::id());
+    let nonce = format!("{:016x}{:016x}", number(), number());
+    command.env(VARIABLE, &nonce);
     Nonce(nonce)
 }
 
@@ -208,11 +226,20 @@ pub fn prepare(command: &mut Command) -> Nonce {
 ///
 /// # Errors
 /// It cannot be started.
-pub fn spawn(command: &mut Command) -> io::Result<(Child, Session)> {
-    let nonce = prepare(command);
+pub fn spawn(command: &mut Command) -> io::Result<(Child, OwnSession)> {
+    own_session(command);
+    let nonce = mark(command);
     let child = command.spawn()?;
-    let session = Session::of_child(child.id(), nonce);
+    let session = OwnSession::of_child(child.id(), nonce);
     Ok((child, session))
+}
+
+/// Whether a child has ended, and was not waited for: its number stays its own until that.
+#[must_use]
+pub fn has_ended(child: u32) -> bool {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let seen = waitid(Id::Pid(Pid::from_raw(child.cast_signed())), flags);
+    !matches!(seen, Ok(WaitStatus::StillAlive))
 }
 
 /// What the kernel says of a process; `None` if there is none, or if /proc does not show it.
@@ -257,9 +284,9 @@ enum Target<'a> {
 /// The one place of the program from which a signal goes to another process.
 fn send(target: Target<'_>, signal: Signal) -> Sent {
     let (Target::Process(process) | Target::Group(process)) = target;
-    // 0 is our own group, -1 is everybody, and 1 is init.
+    // kill(2): 0 is our own group, and -1 is every process that we may signal. 1 is init.
     if process.process <= 1 {
-        return Sent::No;
+        return Sent::Unproved;
     }
     let number = Pid::from_raw(process.process);
     let by_descriptor = match target {
@@ -267,21 +294,35 @@ fn send(target: Target<'_>, signal: Signal) -> Sent {
         Target::Group(process) => send_to_group_by(process, Some(signal)),
     };
     let sent = match by_descriptor {
-        Err(Errno::ENOSYS | Errno::EINVAL | Errno::EBADF | Errno::EPERM) if process.is_there() => {
+        Err(Errno::ENOSYS | Errno::EINVAL | Errno::EBADF | Errno::EPERM) => {
             // A number that still stands for the process, be it a zombie, is neither another's nor another group's.
             match target {
+                _ if !process.still_has_its_number() => return Sent::Unproved,
                 Target::Process(_) => kill(number, signal),
-                Target::Group(_) if leads_session(process.process) => killpg(number, signal),
-                Target::Group(_) => Err(Errno::ESRCH),
+                Target::Group(_) if leads_session(number) => killpg(number, signal),
+                Target::Group(_) => return Sent::Unproved,
             }
         }
         sent => sent,
     };
-    if sent.is_ok() { Sent::Yes } else { Sent::No }
+    match sent {
+        Ok(()) => Sent::Signalled,
+        Err(Errno::ESRCH) => Sent::Gone,
+        Err(_) => Sent::Unproved,
+    }
 }
 
-fn leads_session(process: i32) -> bool {
-    stat(process).is_some_and(|stat| stat.session == process && stat.group == process)
+fn leads_session(process: Pid) -> bool {
+    getsid(Some(process)) == Ok(process) && getpgid(Some(process)) == Ok(process)
+}
+
+fn is_unreaped_child(process: i32) -> bool {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    process > 1 && waitid(Id::Pid(Pid::from_raw(process)), flags).is_ok()
+}
+
+fn is_proc_mounted() -> bool {
+    stat(std::process::id().cast_signed()).is_some()
 }
 
 /// To the group that the process leads, or led: the descriptor stands for the number as it was then (Linux 6.9).

@@ -26,7 +26,7 @@ pub enum ListenUnixError {
         /// The path asked for.
         path: PathBuf,
     },
-    /// Something that is not a socket has that name; it may be somebody's file, so it stays.
+    /// Something that is not a socket has that name; it may be a file of another program, so it stays.
     #[error("{} exists and is not a socket", .path.display())]
     NotASocket {
         /// The path asked for.
@@ -52,22 +52,20 @@ pub enum ListenUnixError {
 
 /// Listens at `path` with exactly the permission bits `mode` (0o600, for example), nonblocking and closed on exec.
 ///
-/// A socket that nobody listens on is replaced. The listener's own `local_addr` names the private path it was
-/// made at: remember `path` instead. Remove it with [`remove_stale_unix`] after the listener is closed.
-pub fn listen_unix(path: &Path, mode: u32) -> Result<UnixListener, ListenUnixError> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+/// A socket on which no process listens is replaced. The listener's own `local_addr` names the private path it was
+/// made at: the [`SocketFile`] has `path`, and removes it.
+pub fn listen_unix(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ListenUnixError> {
+    let directory = directory_of(path);
     if path.as_os_str().len() > LONGEST_PATH || directory.as_os_str().len() > LONGEST_DIRECTORY {
         return Err(ListenUnixError::TooLong { path: path.to_owned() });
     }
     let cradle = Cradle::create_in(directory)?;
     let listener = cradle.listen(mode)?;
+    let file = SocketFile { path: path.to_owned(), file: socket_at(&cradle.socket()) };
     let _turn = wait_for_turn(directory);
     for _ in 0..PLACING_ATTEMPTS {
         match fs::hard_link(cradle.socket(), path) {
-            Ok(()) => return Ok(listener),
+            Ok(()) => return Ok((listener, file)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => cradle.take_away_stale(path)?,
             Err(source) => {
                 return Err(ListenUnixError::Io { step: "placing", path: path.to_owned(), source });
@@ -87,37 +85,66 @@ pub enum Removal {
     Kept,
 }
 
-/// Removes the socket at `path` if nobody listens on it: a successor that has taken the path over keeps it.
-pub fn remove_stale_unix(path: &Path) -> io::Result<Removal> {
-    match inspect(path)? {
-        Occupant::Stale => fs::remove_file(path).map(|()| Removal::Removed),
-        Occupant::Nothing | Occupant::Live | Occupant::NotASocket => Ok(Removal::Kept),
+/// Removes the socket at `path` if no process listens on it. It is moved aside and looked at again, under the lock of
+/// the directory: a successor that takes the path over meanwhile keeps it.
+pub fn remove_stale_unix(path: &Path) -> Result<Removal, ListenUnixError> {
+    let looked_at = inspect(path).map_err(|source| ListenUnixError::Io {
+        step: "looking at",
+        path: path.to_owned(),
+        source,
+    })?;
+    if !matches!(looked_at, Occupant::Stale) {
+        return Ok(Removal::Kept);
+    }
+    let cradle = Cradle::create_in(directory_of(path))?;
+    let _turn = wait_for_turn(directory_of(path));
+    match cradle.take_away_stale(path) {
+        Ok(()) => Ok(Removal::Removed),
+        Err(ListenUnixError::InUse { .. } | ListenUnixError::NotASocket { .. }) => Ok(Removal::Kept),
+        Err(error) => Err(error),
     }
 }
 
-/// A socket file that was just made, told from another file that has its name later.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The name of a socket that [`listen_unix`] made, told from another file that has the name later by device and inode.
 #[derive(Debug, Clone)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Its device and inode; none if it was gone at once.
+    /// Its device and inode; none if they could not be read.
     file: Option<(u64, u64)>,
 }
 
 impl SocketFile {
-    /// The socket that is at `path` now.
+    /// Where it is.
     #[must_use]
-    pub fn of(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: socket_at(path) }
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// Removes it, unless its name has another file by now.
+    /// Removes it, unless its name has another file by now. The listener is still open: so long the file system gives its
+    /// inode to no other file.
     pub fn remove(&self) -> Removal {
-        match self.file {
-            Some(file) if socket_at(&self.path) == Some(file) && fs::remove_file(&self.path).is_ok() => {
-                Removal::Removed
-            }
-            _ => Removal::Kept,
+        match self.has_its_name() && fs::remove_file(&self.path).is_ok() {
+            true => Removal::Removed,
+            false => Removal::Kept,
         }
+    }
+
+    /// Removes it after the listener was closed, unless its name has another file by now, or a process listens there: the
+    /// inode may have been given to the socket of a successor.
+    pub fn remove_closed(&self) -> Removal {
+        match self.has_its_name() {
+            // The directory may not be ours to write any more; the next start replaces a dead socket.
+            true => remove_stale_unix(&self.path).unwrap_or(Removal::Kept),
+            false => Removal::Kept,
+        }
+    }
+
+    fn has_its_name(&self) -> bool {
+        self.file.is_some() && socket_at(&self.path) == self.file
     }
 }
 
@@ -178,16 +205,24 @@ impl Cradle {
         if matches!(inspect(&self.replaced()), Ok(Occupant::Stale)) {
             return fs::remove_file(self.replaced()).map_err(io("replacing"));
         }
-        fs::hard_link(self.replaced(), path).map_err(io("putting back"))?;
+        fs::hard_link(self.replaced(), path).map_err(|source| ListenUnixError::Io {
+            step: "putting back what was moved to",
+            path: self.replaced(),
+            source,
+        })?;
+        // It has its own name again.
+        let _ = fs::remove_file(self.replaced());
         Err(ListenUnixError::InUse { path: path.to_owned() })
     }
 }
 
 impl Drop for Cradle {
     fn drop(&mut self) {
-        // Not remove_dir_all: these are the only names we put there.
+        // Not remove_dir_all: these are the only names we put there. What could not be put back stays, and the error names it.
         let _ = fs::remove_file(self.socket());
-        let _ = fs::remove_file(self.replaced());
+        if matches!(inspect(&self.replaced()), Ok(Occupant::Stale)) {
+            let _ = fs::remove_file(self.replaced());
+        }
         let _ = fs::remove_dir(&self.directory);
     }
 }
@@ -270,16 +305,20 @@ mod tests {
     fn socket_file_is_removed_and_what_has_its_name_later_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
-        let _listener = listen_unix(&path, 0o600).unwrap();
-        let file = SocketFile::of(&path);
+        let (_listener, file) = listen_unix(&path, 0o600).unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, "precious").unwrap();
         assert_eq!(file.remove(), Removal::Kept);
         fs::remove_file(&path).unwrap();
-        let _successor = listen_unix(&path, 0o600).unwrap();
-        assert_eq!(file.remove(), Removal::Kept);
-        assert_eq!(SocketFile::of(&path).remove(), Removal::Removed);
+        let (_successor, its_file) = listen_unix(&path, 0o600).unwrap();
+        assert_eq!((file.remove(), file.remove_closed()), (Removal::Kept, Removal::Kept));
+        assert_eq!(its_file.remove_closed(), Removal::Kept, "a process listens there");
+        assert_eq!(its_file.remove(), Removal::Removed);
         assert!(!path.exists());
+        // A dead socket of another program stays.
+        drop(UnixListener::bind(&path).unwrap());
+        assert_eq!(its_file.remove_closed(), Removal::Kept);
+        assert!(path.exists());
     }
 
     #[test]
@@ -287,7 +326,7 @@ mod tests {
         let directory = tempdir().unwrap();
         for mode in [0o600, 0o660, 0o666] {
             let path = directory.path().join(format!("{mode:o}.sock"));
-            let listener = listen_unix(&path, mode).unwrap();
+            let (listener, _) = listen_unix(&path, mode).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
             assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
             let flags = FdFlag::from_bits_retain(fcntl(listener.as_fd(), FcntlArg::F_GETFD).unwrap());
@@ -303,7 +342,7 @@ mod tests {
         let directory = tempdir().unwrap();
         let path = directory.path().join("s.sock");
         drop(listen_unix(&path, 0o600).unwrap());
-        let listener = listen_unix(&path, 0o600).unwrap();
+        let (listener, _) = listen_unix(&path, 0o600).unwrap();
         UnixStream::connect(&path).unwrap();
         listener.accept().unwrap();
         assert_eq!(names_in(&directory), ["s.sock"]);
@@ -313,7 +352,7 @@ mod tests {
     fn a_live_socket_is_left_alone() {
         let directory = tempdir().unwrap();
         let path = directory.path().join("s.sock");
-        let listener = listen_unix(&path, 0o600).unwrap();
+        let (listener, _) = listen_unix(&path, 0o600).unwrap();
         let error = listen_unix(&path, 0o600).unwrap_err();
         assert!(matches!(error, ListenUnixError::InUse { .. }), "{error}");
         // The refused attempt has itself connected once.
@@ -351,7 +390,7 @@ mod tests {
         fs::write(&file, "kept").unwrap();
         let link = directory.path().join("link");
         let live = directory.path().join("s.sock");
-        let _listener = listen_unix(&live, 0o600).unwrap();
+        let (_listener, _) = listen_unix(&live, 0o600).unwrap();
         std::os::unix::fs::symlink(&live, &link).unwrap();
         for path in [&file, &link, &directory.path().to_owned()] {
             let error = listen_unix(path, 0o600).unwrap_err();
@@ -380,7 +419,7 @@ mod tests {
             assert_eq!(listeners.len(), 1, "{results:?}");
             let client = UnixStream::connect(&path).unwrap();
             drop(client);
-            listeners[0].accept().unwrap();
+            listeners[0].0.accept().unwrap();
             assert_eq!(names_in(&directory), ["s.sock"]);
         }
     }
@@ -407,7 +446,7 @@ mod tests {
         let directory = tempdir().unwrap();
         let path = directory.path().join("s.sock");
         assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Kept);
-        let listener = listen_unix(&path, 0o600).unwrap();
+        let (listener, _) = listen_unix(&path, 0o600).unwrap();
         assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Kept);
         drop(listener);
         assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Removed);

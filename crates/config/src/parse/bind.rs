@@ -227,11 +227,10 @@ impl<'a> OwnAddresses<'a> {
         match address {
             BackendAddress::Unix(path) => self.paths.get(path).copied(),
             BackendAddress::Ip(address) => self.at(address.ip(), address.port()),
-            BackendAddress::Name { host, port } if is_this_machine(host) => {
-                let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
-                self.at(v4, *port).or_else(|| self.at(v6, *port))
+            BackendAddress::Name { host, port } => {
+                this_machine(host).iter().find_map(|address| self.at(*address, *port))
             }
-            BackendAddress::Name { .. } | BackendAddress::Ssh { .. } => None,
+            BackendAddress::Ssh { .. } => None,
         }
     }
 
@@ -242,9 +241,17 @@ impl<'a> OwnAddresses<'a> {
     }
 }
 
-/// Names that mean this machine everywhere: RFC 6761 section 6.3, and what Debian writes into /etc/hosts.
-fn is_this_machine(host: &str) -> bool {
-    host == "localhost" || host.ends_with(".localhost") || host == "ip6-localhost"
+/// The addresses of names that mean this machine everywhere: RFC 6761 section 6.3, and what Debian writes into /etc/hosts.
+fn this_machine(host: &str) -> &'static [IpAddr] {
+    const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    let host = host.strip_suffix('.').unwrap_or(host);
+    match host {
+        "localhost" => &[V4, V6],
+        "ip6-localhost" | "ip6-loopback" => &[V6],
+        _ if host.ends_with(".localhost") => &[V4, V6],
+        _ => &[],
+    }
 }
 
 fn pools_of(listener: &Listener) -> Vec<PoolId> {

@@ -29,7 +29,8 @@ pub fn text(names: &[String], outcome: &Outcome) -> String {
         let hosts: Vec<String> = outcome.unleashed.iter().map(|host| names[*host].clone()).collect();
         let _ = writeln!(
             text,
-            "note: no leash on {}: something else than a POSIX shell took the command, or /proc is not mounted there; --no-leash sends it as it is",
+            "note: if penstock is killed, nothing ends the command on {}: no POSIX shell took it there, or /proc is not mounted; --no-leash \
+             sends it without the watcher",
             fold(&hosts)
         );
     }

@@ -10,23 +10,24 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
 use super::awake::within;
-use super::processes::{RUN, STEP, Started, Step};
+use super::processes::{RUN, RunProcesses, STEP, Step};
 
-/// Runs a command of the mount to its end, in a session of its own. Its own words are in the error. Without the run that it
-/// belongs to, which a damaged list does not name, what it leaves behind cannot be found.
+/// Runs a command of the mount to its end, in a session of its own. What it printed on standard error is in
+/// the error. `started` is `None` where a damaged list does not name the run: then what the command leaves
+/// behind cannot be found.
 pub(crate) async fn run(
     words: &[String],
-    started: Option<&Started>,
+    started: Option<&RunProcesses>,
     variables: &[(String, String)],
     limit: Duration,
 ) -> Result<(), String> {
     let Some((program, arguments)) = words.split_first() else { return Err("no command".to_owned()) };
     let mut command = std::process::Command::new(program);
     command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
-    command.env(RUN, started.map_or("", Started::run)).env(STEP, Step::Mount.word());
+    command.env(RUN, started.map_or("", RunProcesses::run)).env(STEP, Step::Mount.word());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // Ctrl-C is for the job: a mount helper that stays in the background must not get it.
-    process::prepare(&mut command);
+    process::own_session(&mut command);
     let spawned = Command::from(command).spawn();
     let mut child = spawned.map_err(|error| format!("cannot run {program}: {error}"))?;
     let process = of_child(&child);

@@ -205,8 +205,7 @@ impl Control {
         stop: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Self, String> {
         let path = places.control(tunnel);
-        let listener = sys::socket::listen_unix(&path, 0o600).map_err(|error| causes(&error))?;
-        let file = SocketFile::of(&path);
+        let (listener, file) = sys::socket::listen_unix(&path, 0o600).map_err(|error| causes(&error))?;
         let listener = UnixListener::from_std(listener).map_err(|error| error.to_string())?;
         let finished = watch::Sender::new(false);
         let ends = finished.clone();

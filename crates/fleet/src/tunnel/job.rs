@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use tokio::process::{Child, Command};
 
 use super::command;
-use super::processes::{RUN, STEP, Started, Step};
+use super::processes::{RUN, RunProcesses, STEP, Step};
 use super::run::Say;
 use super::stop::{Stop, is_foreground};
 use super::supervise::Supervised;
@@ -21,7 +21,7 @@ pub(super) struct Job<'a> {
     /// Program and arguments.
     pub(super) words: &'a [OsString],
     /// The run that it belongs to, by which it is found if that is killed.
-    pub(super) started: &'a Started,
+    pub(super) started: &'a RunProcesses,
     /// Its environment, beside ours.
     pub(super) variables: Vec<(String, String)>,
     pub(super) supervised: Option<&'a Supervised>,

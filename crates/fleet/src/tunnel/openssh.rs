@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use super::awake::within;
 use super::command::{Said, of_child};
 use super::engine::{Boxed, Duplex, Engine, Incoming, Link, failure};
-use super::processes::{RUN, STEP, Started, Step};
+use super::processes::{RUN, RunProcesses, STEP, Step};
 use super::relay::Listener;
 
 /// The `ssh` in `PATH`.
@@ -115,7 +115,7 @@ impl OpenSsh {
             .spawn()
             .map_err(|error| local(format!("cannot run {}: {error}", self.program.display())))?;
         let process = of_child(&child);
-        Started::new(own, run).note(Step::Engine, &process);
+        RunProcesses::new(own, run).note(Step::Engine, &process);
         let said = Said::collect(child.stderr.take());
         let ended = watch::Sender::new(None);
         let (sender, host, limit) = (ended.clone(), tunnel.host.clone(), tunnel.connect_timeout);

@@ -1,17 +1,21 @@
-//! The processes that a run has started, also after the run was killed: found by what is in their environment, and signalled
-//! only if the run has noted them, or they descend from what it has noted: by their parents, or by the session or the group that
-//! they were born into. An environment alone proves nothing: programs copy it.
+//! The processes that a run has started, also after the run was killed. They are found by their environment.
+//! One is signalled only if the run has noted it, or if it descends from a noted process, as its parents
+//! show, or the session or group into which it was born. An environment alone proves nothing: programs copy
+//! it.
 
-use std::fs::{self, OpenOptions};
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
-use nix::unistd::geteuid;
-use sys::process::{self, Identity, Life, Process};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, geteuid};
+use sys::process::{self, Life, Process, ProcessId};
 
 use super::awake::within;
 use super::place::private_directory;
@@ -37,11 +41,20 @@ impl Step {
             Self::Job => "job",
         }
     }
+
+    /// What messages call it.
+    fn named(self) -> &'static str {
+        match self {
+            Self::Engine => "ssh",
+            Self::Mount => "mount command",
+            Self::Job => "job",
+        }
+    }
 }
 
-/// A run, as far as its processes are to be found.
+/// Notes and finds the processes of one run.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct RunProcesses {
     /// Its own directory, in which it notes them.
     own: PathBuf,
     run: String,
@@ -51,13 +64,13 @@ pub(crate) struct Started {
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     /// Proved to have been started by the run.
-    pub(crate) proved: Vec<Identity>,
+    pub(crate) proved: Vec<ProcessId>,
     /// They have the names of run and step in their environment, and nothing else shows where they come from. They are never
     /// signalled.
     pub(crate) unproved: Vec<i32>,
 }
 
-impl Started {
+impl RunProcesses {
     pub(crate) fn new(own: &Path, run: &str) -> Self {
         Self { own: own.to_owned(), run: run.to_owned() }
     }
@@ -67,28 +80,32 @@ impl Started {
         &self.run
     }
 
-    /// Notes a process that was just started, so that whoever comes after a crash can prove what it is. Where that cannot be
-    /// written, the process is left alone then, and named.
+    /// Notes a process that was just started, so that the next `penstock tunnel` can prove after a crash that this run started it.
+    /// Where the note cannot be written, that `penstock tunnel` does not signal the process, and names it.
     pub(crate) fn note(&self, step: Step, process: &Process) {
-        if let Some(identity) = process.identity()
+        if let Some(identity) = process.id()
             && let Some(stat) = process::stat(identity.process)
         {
             let _ = self.write(step, identity, &stat);
         }
     }
 
-    /// Runs what may leave a process behind that gives up its session and its parent, as the helpers of file systems do: it
-    /// becomes a child of this process, and is noted.
+    /// Runs `doing`, which may leave a daemon behind that gives up its session and its parent, as the helpers
+    /// of file systems do: the daemon becomes a child of this process, and is noted.
     pub(crate) async fn noting_daemons<T>(&self, step: Step, doing: impl Future<Output = T>) -> T {
-        let adopting = nix::sys::prctl::set_child_subreaper(true);
+        let adopting = Adopting::begin();
         let done = doing.await;
-        if adopting.is_ok() {
-            let own = std::process::id().cast_signed();
-            for (process, stat) in self.all(step).filter(|(_, stat)| stat.parent == own) {
-                let _ = self.write(step, Identity { process, start: stat.start }, &stat);
+        let own = std::process::id().cast_signed();
+        let noted = self.read();
+        for (process, stat) in self.all(step).filter(|(_, stat)| stat.parent == own) {
+            let identity = ProcessId { process, start: stat.start };
+            // What was started here, and goes on, is waited for where it was started.
+            if noted.iter().all(|noted| noted.identity != identity) {
+                let _ = self.write(step, identity, &stat);
+                lock(&ADOPTED).push(identity);
             }
-            let _ = nix::sys::prctl::set_child_subreaper(false);
         }
+        drop(adopting);
         done
     }
 
@@ -98,18 +115,22 @@ impl Started {
     }
 
     /// The same, where these are proved already.
-    fn left_beside(&self, step: Step, proved: &[Identity]) -> Left {
+    fn left_beside(&self, step: Step, proved: &[ProcessId]) -> Left {
         let noted: Vec<_> = self.read().into_iter().filter(|noted| noted.step == step.word()).collect();
-        let is_known = |one: Identity| proved.contains(&one) || noted.iter().any(|it| it.identity == one);
+        let is_known = |one: ProcessId| proved.contains(&one) || noted.iter().any(|it| it.identity == one);
         let mut left = Left::default();
         for (process, stat) in self.all(step) {
-            let identity = Identity { process, start: stat.start };
-            if noted.iter().any(|noted| noted.bore(&stat)) || parents(identity).any(is_known) {
+            let identity = ProcessId { process, start: stat.start };
+            if noted.iter().any(|noted| noted.can_only_be_descendant(&stat))
+                || parents(identity).any(is_known)
+            {
                 left.proved.push(identity);
             } else {
                 left.unproved.push(process);
             }
         }
+        // `all` leaves zombies out: here those that this process has adopted are waited for.
+        reap_adopted();
         left
     }
 
@@ -119,7 +140,7 @@ impl Started {
         self.gone(step, &proved, limit).await
     }
 
-    /// Ends those that are proved, whatever they do: only once nothing of theirs is mounted any more.
+    /// Ends those that are proved, with SIGKILL after 3 s: only once nothing of theirs is mounted any more.
     pub(crate) async fn kill_left(&self, step: Step) -> Left {
         let left = self.end(step, Duration::from_secs(3)).await;
         if left.proved.is_empty() {
@@ -132,7 +153,7 @@ impl Started {
     }
 
     /// Waits until none is left of those that are proved. One whose parent has ended meanwhile stays proved.
-    async fn gone(&self, step: Step, proved: &[Identity], limit: Duration) -> Left {
+    async fn gone(&self, step: Step, proved: &[ProcessId], limit: Duration) -> Left {
         // If we are stopped, so are they, as a rule.
         let waited = async {
             loop {
@@ -149,7 +170,7 @@ impl Started {
         }
     }
 
-    fn signal(&self, step: Step, signal: Signal) -> Vec<Identity> {
+    fn signal(&self, step: Step, signal: Signal) -> Vec<ProcessId> {
         let proved = self.left(step).proved;
         for identity in &proved {
             send(*identity, signal);
@@ -161,10 +182,12 @@ impl Started {
     fn all(&self, step: Step) -> impl Iterator<Item = (i32, process::Stat)> {
         let own = std::process::id().cast_signed();
         process::all().filter(move |process| *process != own).filter_map(move |process| {
+            let stat = process::stat(process).filter(|stat| stat.life == Life::Runs)?;
             let is_it = process::has_variable(process, RUN, &self.run)
                 && process::has_variable(process, STEP, step.word());
-            let stat = process::stat(process).filter(|stat| stat.life == Life::Runs && is_it)?;
-            Some((process, stat))
+            // The environment was that of the same process.
+            let same = process::stat(process).is_some_and(|now| now.start == stat.start);
+            (is_it && same).then_some((process, stat))
         })
     }
 
@@ -172,13 +195,39 @@ impl Started {
         self.own.join("processes")
     }
 
-    fn write(&self, step: Step, identity: Identity, stat: &process::Stat) -> io::Result<()> {
+    fn write(&self, step: Step, identity: ProcessId, stat: &process::Stat) -> io::Result<()> {
         private_directory(&self.own).map_err(io::Error::other)?;
         let mut options = OpenOptions::new();
         let options = options.append(true).create(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
-        let Identity { process, start } = identity;
-        let line = format!("{} {process} {start} {} {}\n", step.word(), stat.group, stat.session);
-        options.open(self.path())?.write_all(line.as_bytes())
+        let ProcessId { process, start } = identity;
+        let noted = Noted {
+            step: step.word().to_owned(),
+            identity: ProcessId { process, start },
+            group: stat.group,
+            session: stat.session,
+        };
+        let line = noted.line();
+        let mut file = options.open(self.path())?;
+        // A run that connects again and again starts an ssh each time.
+        if file.metadata()?.len() > MOST_NOTED {
+            file = self.shorten()?;
+        }
+        file.write_all(line.as_bytes())
+    }
+
+    /// Writes the notes anew, without processes of which nothing can be left.
+    fn shorten(&self) -> io::Result<File> {
+        let sessions: HashSet<_> =
+            process::all().filter_map(process::stat).map(|stat| stat.session).collect();
+        let is_needed =
+            |noted: &Noted| Process::find(noted.identity).is_some() || sessions.contains(&noted.session);
+        let lines: String = self.read().iter().filter(|noted| is_needed(noted)).map(Noted::line).collect();
+        let next = self.own.join("processes.next");
+        let _ = fs::remove_file(&next);
+        let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&next)?;
+        file.write_all(lines.as_bytes())?;
+        fs::rename(&next, self.path())?;
+        Ok(file)
     }
 
     /// What was noted; nothing where that is not a file of this user's.
@@ -201,7 +250,7 @@ impl Started {
 #[derive(Debug, PartialEq, Eq)]
 struct Noted {
     step: String,
-    identity: Identity,
+    identity: ProcessId,
     group: i32,
     session: i32,
 }
@@ -212,33 +261,75 @@ impl Noted {
         let step = words.next()?.to_owned();
         let (process, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let (group, session) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let identity = Identity { process, start };
+        let identity = ProcessId { process, start };
         (words.next().is_none() && process > 1).then_some(Self { step, identity, group, session })
+    }
+
+    fn line(&self) -> String {
+        let ProcessId { process, start } = self.identity;
+        format!("{} {process} {start} {} {}\n", self.step, self.group, self.session)
     }
 
     /// Whether a process that has the run in its environment is where only its descendants, or those of the run, can be. A
     /// command that began with a session of its own shares that with its descendants alone (setsid(2)). A job stays in the
     /// group of the run, which its shell made for both, and into which others are not born later.
-    fn bore(&self, stat: &process::Stat) -> bool {
-        let leads = self.session == self.identity.process;
-        let shares_group = stat.group == self.group && stat.start >= self.identity.start;
-        stat.session == self.session && (leads || shares_group)
+    fn can_only_be_descendant(&self, stat: &process::Stat) -> bool {
+        let ProcessId { process, start } = self.identity;
+        // Another process that has the number by now may lead another session of that number.
+        let given_again = process::stat(process).is_some_and(|stat| stat.start != start);
+        let leads = self.session == process && !given_again;
+        stat.session == self.session
+            && stat.start >= start
+            && (leads || stat.group == self.group && !given_again)
     }
 }
 
+/// Makes this process the parent of its orphaned descendants while it lives (PR_SET_CHILD_SUBREAPER, prctl(2)).
+struct Adopting;
+
+impl Adopting {
+    fn begin() -> Option<Self> {
+        nix::sys::prctl::set_child_subreaper(true).ok().map(|()| Self)
+    }
+}
+
+impl Drop for Adopting {
+    fn drop(&mut self) {
+        let _ = nix::sys::prctl::set_child_subreaper(false);
+    }
+}
+
+/// Daemons of which this process is the parent now: no other part of it waits for them.
+static ADOPTED: Mutex<Vec<ProcessId>> = Mutex::new(Vec::new());
+
+fn reap_adopted() {
+    lock(&ADOPTED).retain(|ProcessId { process, start }| {
+        // Its number is its own until it is waited for, which happens here only.
+        process::stat(*process).is_some_and(|stat| stat.start == *start)
+            && matches!(
+                waitpid(Pid::from_raw(*process), Some(WaitPidFlag::WNOHANG)),
+                Ok(WaitStatus::StillAlive)
+            )
+    });
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Signals a process that is proved. It may have ended since it was found.
-fn send(identity: Identity, signal: Signal) {
+fn send(identity: ProcessId, signal: Signal) {
     if let Some(process) = Process::find(identity) {
         process.signal(signal);
     }
 }
 
 /// A process, its parent, and so on.
-fn parents(of: Identity) -> impl Iterator<Item = Identity> {
-    let parent = |child: &Identity| {
+fn parents(of: ProcessId) -> impl Iterator<Item = ProcessId> {
+    let parent = |child: &ProcessId| {
         let process = process::stat(child.process).filter(|stat| stat.start == child.start)?.parent;
         let start = process::stat(process)?.start;
-        Some(Identity { process, start })
+        Some(ProcessId { process, start })
     };
     std::iter::successors(Some(of), parent).take(MOST_PARENTS)
 }
@@ -248,16 +339,16 @@ impl Left {
     pub(crate) fn tell(&self, step: Step, say: &Say) {
         for process in &self.unproved {
             say(&format!(
-                "{} has the environment of this tunnel's {}, but nothing proves that this tunnel started it: it is not \
-                 signalled, and goes on",
+                "{} is not signalled, and goes on: it has this tunnel's {RUN}, but nothing proves that the tunnel started it as \
+                 its {}",
                 named(*process),
-                step.word()
+                step.named()
             ));
         }
     }
 }
 
-/// How a process is called, for people.
+/// How messages name a process.
 pub(crate) fn named(process: i32) -> String {
     let name = fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(&name);
@@ -267,7 +358,9 @@ pub(crate) fn named(process: i32) -> String {
     }
 }
 
-/// Bytes that are read of what was noted: a run starts a process for each connection and mount.
+/// A file of notes with more bytes is written anew, without the notes that are not needed any more.
+const MOST_NOTED: u64 = 64 << 10;
+/// Bytes that are read of what was noted.
 const LONGEST: u64 = 1 << 20;
 const MOST_PARENTS: usize = 64;
 
@@ -292,7 +385,7 @@ mod tests {
     #[tokio::test]
     async fn process_with_a_copied_environment_is_named_and_never_signalled() {
         let own = tempfile::tempdir().unwrap();
-        let started = Started::new(&own.path().join("own"), "copied1");
+        let started = RunProcesses::new(&own.path().join("own"), "copied1");
         let mut bystander = command("copied1", Step::Mount).args(["-c", "exec sleep 600"]).spawn().unwrap();
         let mut run = command("copied1", Step::Mount);
         run.args(["-c", "sleep 600 & exec sleep 600"]);
@@ -310,7 +403,7 @@ mod tests {
     #[tokio::test]
     async fn daemon_that_left_its_session_and_its_parent_is_still_proved() {
         let own = tempfile::tempdir().unwrap();
-        let started = Started::new(&own.path().join("own"), "daemon1");
+        let started = RunProcesses::new(&own.path().join("own"), "daemon1");
         let mut run = command("daemon1", Step::Mount);
         run.args(["-c", "setsid sleep 600 & while [ \"$(cat /proc/$!/comm)\" != sleep ]; do :; done"]);
         let ended = started.noting_daemons(Step::Mount, async {
@@ -321,17 +414,21 @@ mod tests {
         assert!(ended.await.success());
         let left = started.left(Step::Mount);
         let ([daemon], []) = (left.proved.as_slice(), left.unproved.as_slice()) else { panic!("{left:?}") };
-        assert_ne!(process::stat(daemon.process).unwrap().session, daemon.process - 1);
+        assert_eq!(
+            process::stat(daemon.process).unwrap().session,
+            daemon.process,
+            "it has a session of its own"
+        );
         // The same for the process that comes after a crash, which has only what was noted.
-        let left = Started::new(&own.path().join("own"), "daemon1").kill_left(Step::Mount).await;
+        let left = RunProcesses::new(&own.path().join("own"), "daemon1").kill_left(Step::Mount).await;
         assert!(left.proved.is_empty() && left.unproved.is_empty(), "{left:?}");
-        nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(daemon.process), None).unwrap();
+        assert_eq!(process::stat(daemon.process), None, "it was not waited for");
     }
 
     #[tokio::test]
     async fn child_of_a_job_that_has_ended_is_proved_by_its_group_and_others_are_not() {
         let own = tempfile::tempdir().unwrap();
-        let started = Started::new(&own.path().join("own"), "job1");
+        let started = RunProcesses::new(&own.path().join("own"), "job1");
         // A shell that stands for the run, with a group of its own: the job starts a process, and ends before it.
         let mut run = command("job1", Step::Job);
         run.args(["-c", "sleep 600 & echo $!"]).process_group(0).stdout(Stdio::piped());
@@ -359,7 +456,7 @@ mod tests {
     #[test]
     fn notes_that_are_no_file_of_this_user_prove_nothing() {
         let own = tempfile::tempdir().unwrap();
-        let started = Started::new(own.path(), "noted1");
+        let started = RunProcesses::new(own.path(), "noted1");
         let real = own.path().join("real");
         fs::write(&real, "mount 77 1234 77 77\n").unwrap();
         std::os::unix::fs::symlink(&real, started.path()).unwrap();
@@ -370,7 +467,7 @@ mod tests {
         fs::remove_file(started.path()).unwrap();
         let odd = "mount 1 5 1 1\nmount 0 0 0 0\nmount -1 1 1 1\nx\njob 78 2 3\njob 78 2 3 4 5\n\n";
         fs::write(started.path(), format!("mount 77 1234 77 77\n{odd}")).unwrap();
-        let identity = Identity { process: 77, start: 1234 };
+        let identity = ProcessId { process: 77, start: 1234 };
         assert_eq!(started.read(), [Noted { step: "mount".to_owned(), identity, group: 77, session: 77 }]);
     }
 }

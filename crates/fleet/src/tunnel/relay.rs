@@ -3,7 +3,6 @@
 //! [`MOST_CONNECTIONS`] of them: others wait to be accepted.
 
 use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -63,7 +62,7 @@ impl Near for UnixStream {
 /// A listener on this side.
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf, SocketFile),
+    Unix(UnixListener, SocketFile),
 }
 
 impl Listener {
@@ -85,11 +84,11 @@ impl Listener {
                 listener.map(Self::Tcp).map_err(|error| refused(error.to_string()))
             }
             Listen::Unix(path) => {
-                let listener =
+                let (listener, file) =
                     sys::socket::listen_unix(path, 0o600).map_err(|error| refused(causes(&error)))?;
                 let listener =
                     UnixListener::from_std(listener).map_err(|error| refused(error.to_string()))?;
-                Ok(Self::Unix(listener, path.clone(), SocketFile::of(path)))
+                Ok(Self::Unix(listener, file))
             }
         }
     }
@@ -101,7 +100,7 @@ impl Listener {
                 Ok(address) => Listen::Tcp(address),
                 Err(_) => Listen::Tcp(([0, 0, 0, 0], 0).into()),
             },
-            Self::Unix(_, path, _) => Listen::Unix(path.clone()),
+            Self::Unix(_, file) => Listen::Unix(file.path().to_owned()),
         }
     }
 
@@ -119,7 +118,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix(_, _, file) = self {
+        if let Self::Unix(_, file) = self {
             file.remove();
         }
     }

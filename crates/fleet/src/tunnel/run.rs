@@ -19,7 +19,7 @@ use super::job::{Job, given_up};
 use super::journal::Journal;
 use super::lock::Lock;
 use super::place::{PlaceError, Places, boot, new_run};
-use super::processes::{Started, Step};
+use super::processes::{RunProcesses, Step};
 use super::status::Board;
 use super::stop::Stop;
 use super::supervise::{Owner, Supervised, Unbound};
@@ -309,8 +309,8 @@ impl Running {
         }
     }
 
-    fn started(&self) -> Started {
-        Started::new(&self.own, &self.run)
+    fn started(&self) -> RunProcesses {
+        RunProcesses::new(&self.own, &self.run)
     }
 
     /// Ends what a step has left, and names what cannot be proved to be of it.

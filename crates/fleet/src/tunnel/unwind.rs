@@ -14,7 +14,7 @@ use logic::tunnel::undo::{self, Entry, Kind, Record};
 use super::ending;
 use super::journal::{self, FoundError, Journal, Odd};
 use super::place::{PlaceError, Places, boot};
-use super::processes::{Started, Step, named};
+use super::processes::{RunProcesses, Step, named};
 use super::run::Say;
 use super::{command, left, mount};
 
@@ -116,7 +116,7 @@ pub(crate) async fn unwind_locked(
     // The sockets of that run are where it had its own directory.
     let there =
         Places { runtime: record.runtime.clone().unwrap_or(places.runtime.clone()), ..places.clone() };
-    let started = record.run.as_ref().map(|run| Started::new(&there.own(run), run));
+    let started = record.run.as_ref().map(|run| RunProcesses::new(&there.own(run), run));
     let mut left = record.left_on(&boot());
     let mut done = Vec::new();
     let mut problems = Vec::new();
@@ -144,7 +144,7 @@ pub(crate) async fn unwind_locked(
                     started.kill_left(Step::Engine).await.tell(Step::Engine, say);
                 }
                 for socket in sockets {
-                    // A live one has been taken over by somebody.
+                    // It is kept where a process listens on it: another program has taken the path.
                     let _ = sys::socket::remove_stale_unix(socket);
                 }
                 (Kind::Forwards, Ok("are closed".to_owned()))
@@ -170,7 +170,7 @@ pub(crate) async fn unwind_locked(
         }
         return Err(UnwindError::Left(problems));
     }
-    // What a step that could not be undone has noted there is needed until it is.
+    // Not before: a step that is still to be undone is undone by what was noted there.
     if let Some(run) = &record.run {
         let _ = std::fs::remove_dir_all(there.own(run));
     }
@@ -197,7 +197,7 @@ fn of_configuration(tunnel: &Tunnel) -> Vec<Entry> {
 }
 
 /// The job of the killed run may still be at work, and write to what is mounted. What became of it.
-async fn end_job(started: Option<&Started>, say: &Say) -> Result<String, String> {
+async fn end_job(started: Option<&RunProcesses>, say: &Say) -> Result<String, String> {
     let Some(started) = started else { return Ok("cannot be found".to_owned()) };
     let mut left = started.left(Step::Job);
     let worked = !left.proved.is_empty();
@@ -212,8 +212,8 @@ async fn end_job(started: Option<&Started>, say: &Say) -> Result<String, String>
         ([], []) => Ok("had ended".to_owned()),
         // It may be a part of the job that writes to what is mounted, or a program that was only started from there.
         ([], unproved) => Err(format!(
-            "the job of the earlier run may not have ended: {} has its environment, but nothing proves that the job started it, \
-             so it was not signalled; end it, and unwind again",
+            "the job of the earlier run may not have ended. Not signalled: {}, with this tunnel's TUNNEL_RUN in the environment; \
+             nothing proves that the job started them. End them yourself, then unwind again",
             listed(&mut unproved.iter().copied())
         )),
         (proved, _) => Err(format!(
@@ -231,14 +231,21 @@ fn is_same(one: &MountEntry, other: &MountEntry) -> bool {
 /// What became of the mount.
 async fn unmount(
     record: &Record,
-    started: Option<&Started>,
+    started: Option<&RunProcesses>,
     entry: &Entry,
     say: &Say,
 ) -> Result<String, String> {
     let Entry::Mount { point, unmount, lazy } = entry else { return Err(format!("{entry} is no mount")) };
     if let (None, Some(started)) = (mount::mounted(point)?, started) {
         // A mount command that was still at work could mount in a moment.
-        started.end(Step::Mount, Duration::from_secs(10)).await;
+        let left = started.end(Step::Mount, Duration::from_secs(10)).await;
+        left.tell(Step::Mount, say);
+        if let Some(one) = left.proved.first() {
+            return Err(format!(
+                "the mount command of the earlier run does not end, and may still mount: {}",
+                named(one.process)
+            ));
+        }
     }
     let all = mount::all_mounted(point)?;
     if let (Some(now), Some(then)) = (all.last(), &record.mounted)

@@ -11,8 +11,9 @@
 //! it, by these four and the nonce, at the moment of the signal (`leash/proof.sh`); so does the one that [`signal`] sends
 //! from a second channel of the connection. Where the proof is missing, nothing is signalled.
 //!
-//! Needs a POSIX `sh` and `/proc` on the far side. Where something else takes the command (a forced command, an appliance),
-//! no mark comes; without `/proc` the mark comes without an identity, and nothing there can be ended by us.
+//! Needs a POSIX `sh` and `/proc` on the far side. Where something else takes the command (a forced command,
+//! an appliance), no mark comes. Without `/proc`, `tr` or `grep` the mark comes without an identity: then
+//! only the server can end the command, if it obeys the request to signal it (RFC 4254 section 6.9).
 
 /// The variable in the environment of a command that holds its nonce.
 pub const VARIABLE: &str = "PENSTOCK_LEASH";
@@ -52,7 +53,7 @@ pub fn wrap(command: &str, input: Input, nonce: &str) -> String {
 
 /// What identifies a command on its host until the next boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Started {
+pub struct CommandId {
     /// Its process number.
     pub process: u32,
     /// When it was started, in ticks after the boot (field 22 of `/proc/PID/stat`, proc_pid_stat(5)).
@@ -63,8 +64,9 @@ pub struct Started {
     pub session: u32,
 }
 
-impl Started {
-    /// Reads the four numbers of a mark. A server may say anything: numbers that no command can have are none.
+impl CommandId {
+    /// Reads the four numbers of a mark. A server may send any text: numbers that no command can have give
+    /// `None`.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut number = || words.next()?.parse::<u64>().ok();
@@ -77,14 +79,14 @@ impl Started {
 
 /// A signal that ends a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deadly {
+pub enum EndSignal {
     /// It may clean up.
     Term,
     /// It may not.
     Kill,
 }
 
-impl Deadly {
+impl EndSignal {
     /// As the SSH protocol and kill(1) call it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -98,9 +100,9 @@ impl Deadly {
 /// The command line that signals what is proved to belong to a command, for a second channel of its connection. It ends
 /// with a status other than 0 if nothing was proved, and nothing signalled.
 #[must_use]
-pub fn signal(started: &Started, nonce: &str, signal: Deadly) -> String {
-    let Started { process, start, group, session } = started;
-    let set = format!("P={process} T={start} G={group} S={session} N={nonce} L= R=");
+pub fn signal(command: &CommandId, nonce: &str, signal: EndSignal) -> String {
+    let CommandId { process, start, group, session } = command;
+    let set = format!("P={process} T={start} G={group} S={session} N={nonce} within= before= mine=");
     let script = format!("exec 2>/dev/null; {}{set}; end {}", proof(), signal.name());
     format!("exec sh -c {}", quote(&script))
 }
@@ -174,7 +176,8 @@ fn watcher(input: Input) -> String {
         Input::Sent => ("", "[ \"$since\" ] || exit; "),
     };
     format!(
-        "trap \"\" HUP INT QUIT TERM; N=$1 P=$2 T=$3 G=$4 S=$5 server=$6 since=$7 open= L=1 R=; {wait}\
+        "trap \"\" HUP INT QUIT TERM; N=$1 P=$2 T=$3 G=$4 S=$5 server=$6 since=$7 open= within=1 before= mine=; \
+         look $$ && began=$start; {wait}\
          while is_alive; do \
          if [ \"$since\" ] && serves $server $since; then sleep 1; \
          else {fallback}end TERM; sleep 3; end KILL; exit; fi; done"
@@ -186,11 +189,12 @@ const NAME: &str = "penstock-leash";
 
 /// The input is closed before anything else: the server may share it with the command's output, and waits for its end.
 ///
-/// A line that comes is [`END`]: then it does not matter whether the server lives. Nor does it after an input that was open for
-/// two seconds (200 ticks): that came from a client, and ended with it, though many servers live on. One that ends at once may be
-/// all that the server gives to any command.
+/// A line that comes is [`END`]: then it does not matter whether the server lives. Nor does it after an input
+/// that was open for two seconds (200 ticks) since the watcher began: that input came from a client, and
+/// ended with it, though the process of many servers lives on. An input that ends at once may be all that the
+/// server gives to any command.
 const WAIT_FOR_END: &str = "read -r x; exec <&-; is_alive || exit; \
-     now=$(look self && echo $start); [ $((now - T)) -gt 200 ] && open=1; \
+     now=$(look self && echo $start); [ $((now - began)) -gt 200 ] && open=1; \
      if [ \"$x\" ]; then since=; elif [ \"$open\" ] || [ -z \"$since\" ]; then since=; sleep 1; fi; ";
 
 /// The input is the watcher's.
@@ -212,7 +216,7 @@ pub enum Hold {
     /// Nothing has been seen yet.
     Unclear,
     /// The mark came: the command is started, on a leash.
-    Leashed(Started),
+    Leashed(CommandId),
     /// The mark came without an identity: the command is started, and nothing there can be proved to belong to it.
     Unproved,
     /// Something else took the command.
@@ -304,7 +308,7 @@ fn held_by(rest: &[u8]) -> Option<Hold> {
     if text.is_empty() {
         return Some(Hold::Unproved);
     }
-    Some(Started::parse(text.strip_prefix(' ')?).map_or(Hold::Unproved, Hold::Leashed))
+    Some(CommandId::parse(text.strip_prefix(' ')?).map_or(Hold::Unproved, Hold::Leashed))
 }
 
 /// Bytes of what identifies a command: a blank before each of four numbers, of which the start time is the longest.

@@ -35,7 +35,7 @@ pub enum Field {
     ForwardedHost,
     /// `Forwarded` (RFC 7239)
     Forwarded,
-    /// `CDN-Loop` (RFC 8586), which we add to: nobody can take it away on the way.
+    /// `CDN-Loop` (RFC 8586), to which we add: neither `Connection` nor the configuration can take it away.
     CdnLoop,
     /// Other fields that tell about the client: `X-Forwarded-*`, `X-Real-IP`.
     ForwardedOther,

@@ -4,10 +4,10 @@
 
 use super::field::{Field, Spelling, spelling};
 use super::grammar::{elements, is_token};
+use super::hops::Hops;
 use super::refusal::Refusal;
 use super::request::{Persistence, Trailers, Version};
 use super::span::{HeaderSpan, Span};
-use super::way::Way;
 use smallvec::SmallVec;
 
 /// Header names that `Connection` lists, beside the options with a meaning of their own.
@@ -24,7 +24,7 @@ pub(super) struct Fields {
     pub(super) upgrade: Upgrade,
     pub(super) trailers: Trailers,
     pub(super) keep_alive: Option<Span>,
-    pub(super) way: Way,
+    pub(super) hops: Hops,
 }
 
 /// Transfer coding of a body; there is only one that we know.
@@ -80,7 +80,7 @@ pub(super) fn read(head: &[u8], headers: &[HeaderSpan]) -> Result<Fields, Refusa
             Field::Expect => fields.expect = fields.expect.read(value),
             Field::Upgrade => fields.upgrade = fields.upgrade.read(header.value, value),
             Field::KeepAlive => fields.keep_alive = Some(header.value),
-            Field::CdnLoop => fields.way = fields.way.read(value),
+            Field::CdnLoop => fields.hops = fields.hops.read(value),
             Field::Te if elements(value).any(|element| element.eq_ignore_ascii_case(b"trailers")) => {
                 fields.trailers = Trailers::Accepted;
             }

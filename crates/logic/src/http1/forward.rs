@@ -3,11 +3,11 @@
 //! here (RFC 9110 section 7.6.1).
 
 use super::field::{Field, Spelling, spelling};
+use super::hops;
 use super::line::{KeptLines, push_clean_line, push_decimal, push_ip, push_length, push_line};
 use super::request::{BodyLength, Expectation, Persistence, RequestHead, Trailers, Version};
 use super::response::ResponseHead;
 use super::span::{HeaderSpan, Span};
-use super::way;
 use crate::peers::Peer;
 use crate::route::{HeaderEdit, HeaderEdits};
 use std::io::Write;
@@ -126,7 +126,7 @@ pub fn write_request(
     }
     write_connection_of_request(out, head, request);
     write_forwarding(out, head, request, via, &changes);
-    way::write(out, head, &request.headers, request.way);
+    hops::write(out, head, &request.headers, request.hops);
     if !changes.touch(via.request_id_header.as_bytes()) {
         push_clean_line(out, via.request_id_header.as_bytes(), via.request_id);
     }

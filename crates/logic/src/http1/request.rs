@@ -4,11 +4,11 @@
 use super::field::Field;
 use super::fields::{self, Coding, Expect, Fields, Listed};
 use super::head::{FoundLine, Headers, LeadingLine};
+use super::hops::Hops;
 use super::host;
 use super::refusal::Refusal;
 use super::span::Span;
 use super::target::{self, RequestLine};
-use super::way::Way;
 use crate::route::HeaderLookup;
 
 pub use super::head::Progress;
@@ -159,8 +159,8 @@ pub struct RequestHead {
     pub upgrade: Option<Span>,
     /// Whether the client takes trailers in the response.
     pub trailers: Trailers,
-    /// How often it has come through Penstock already.
-    pub way: Way,
+    /// How often it has passed through Penstock already.
+    pub hops: Hops,
     pub(super) listed: Listed,
 }
 
@@ -281,7 +281,7 @@ fn understand(
         },
         upgrade: fields.wanted_upgrade().filter(|_| may_upgrade),
         trailers: fields.trailers,
-        way: fields.way,
+        hops: fields.hops,
         listed: fields.options.listed,
         headers,
     })

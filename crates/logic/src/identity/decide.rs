@@ -26,7 +26,7 @@ pub enum Offered {
     Key(PublicKey),
     /// A certificate.
     Certificate(Box<HostCertificate>),
-    /// What calls itself a certificate and cannot be read as one: nobody is it.
+    /// A blob with the type of a certificate that cannot be read as one: it is always refused.
     Unreadable(PublicKey, CertificateError),
 }
 
@@ -145,7 +145,8 @@ pub enum Effect {
 /// Decides.
 #[must_use]
 pub fn decide(question: Question<'_>, index: &Index) -> Decision {
-    // A name is in lower case, however it was typed: doors that made a `Name` of it come to the same verdict.
+    // A `Name` is in lower case: so a caller that hands over the name as it was typed gets the same verdict
+    // as one that parsed it.
     let name = question.name.to_ascii_lowercase();
     let question = Question { name: &name, ..question };
     let host = match index.find(question.name, question.port) {

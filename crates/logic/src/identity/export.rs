@@ -23,7 +23,7 @@ pub fn lines_about(index: &Index, name: &str, port: u16, pattern: &str) -> Vec<S
         Found::Damaged(_) | Found::Ambiguous(_) => return Vec::new(),
     };
     let Ok(bound) = index.bound(name, host) else { return Vec::new() };
-    // OpenSSH with `StrictHostKeyChecking no` goes on with a key that a line has, whatever another line revokes.
+    // OpenSSH with `StrictHostKeyChecking no` goes on with a key that one line has and another line revokes.
     let holds = |key: &PublicKey| !index.revokes(key, host);
     let pins = host.into_iter().flat_map(HostFile::pins).filter(|pin| holds(&pin.key));
     let pins = pins.map(|pin| format!("{pattern} {}", pin.key));

@@ -55,9 +55,9 @@ pub struct Index {
     damaged: HashMap<Name, Damage>,
     authorities: Vec<Authority>,
     damaged_authorities: Vec<(Name, Damage)>,
-    /// What the list revokes for all hosts.
+    /// The keys of the list `revoked`, for all hosts.
     listed: HashSet<PublicKey>,
-    /// What the file of some host revokes.
+    /// The keys that the files of hosts revoke.
     revoked_by_hosts: HashSet<PublicKey>,
 }
 
@@ -200,7 +200,7 @@ impl Index {
     }
 
     /// Whether this key is revoked for a host that has it, or for an authority of that host: by the list, or by the host's own
-    /// file. That takes no file of another host.
+    /// file. No file of another host is read for that.
     #[must_use]
     pub fn revokes(&self, key: &PublicKey, host: Option<&HostFile>) -> bool {
         self.listed.contains(key) || host.is_some_and(|host| host.revoked().any(|revoked| revoked == key))

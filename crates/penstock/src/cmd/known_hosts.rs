@@ -109,8 +109,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (Some(reason), ..) => return refused(&format!("{reason:?} is no reason to ask that is known here")),
     };
     let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
-    let (name, own_port) = asked.split_port();
-    let port = arguments.port.or(own_port).unwrap_or(22);
+    // `[web1]:2222` of a person says the port. With a port beside it, as ssh hands over, it is a name like any other (HostKeyAlias):
+    // the identity that is called so comes before web1, at every door.
+    let (name, port) = match (arguments.port, asked.split_port()) {
+        (Some(port), _) => (asked.as_str(), port),
+        (None, (name, own)) => (name, own.unwrap_or(22)),
+    };
     let question = Question { name, port, pattern, shown: shown.as_ref() };
     if let Some(lines) = store.known_hosts_quickly(&question).map_err(failed)? {
         return write(&lines);
@@ -129,7 +133,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Says why a host is refused, and puts one that nobody knows into the queue.
+/// Says why a host is refused, and puts one that is not enrolled into the queue of `penstock host pending`.
 fn refuse(
     decision: Decision,
     index: &Index,
@@ -152,11 +156,11 @@ fn refuse(
     Err(Failure::Status(1))
 }
 
-/// The line of `ssh_config` is older than this program wants it.
+/// Refuses, because the `KnownHostsCommand` of `ssh_config` is of another version than this program needs.
 fn anew(fault: &str) -> Result<(), Failure> {
     complain(&format!(
         "penstock: KnownHostsCommand {fault}, so every host is refused\n  \
-         paste it anew: penstock known-hosts --stanza\n"
+         delete that block and paste a new one: penstock known-hosts --stanza\n"
     ));
     Err(Failure::Status(1))
 }
@@ -266,7 +270,7 @@ fn stanza(hearer: Hearer) -> Result<[String; 7], Failure> {
     Ok(identity_options(&quote(&program), hearer))
 }
 
-/// With what caused it: a list that refuses every host is to be repaired.
+/// An error with its causes: they name the line of the list that the operator has to repair.
 fn failed(error: IdentityError) -> Failure {
     Failure::Runtime(error.into())
 }

@@ -95,7 +95,7 @@ Exit codes. A higher one hides those below it: what else happened is in the summ
     status     what this host, group or run adds to the exit code: the table above. `exit` is what
                the command itself said: exit 3 has the status 1
     remote     what is known of the command there: never-started, ended, or unknown (it may still run)
-    unleashed  hosts where something else than a shell took the command, so without the leash below
+    unleashed  hosts where no POSIX shell took the command, or /proc is not mounted: without the leash below
     lost       host and why: output that -o could not write
     output     whether all of it was written: whole, given-up (nobody took it), broken (a fault of ours)
 --last --json is one object: id, state (ended, running, killed), status, order (what was asked for) and hosts; of each
@@ -116,8 +116,9 @@ Groups: @NAME is looked for in our own files, then in the default source of Clus
 ~/.config/clustershell, ~/.local/etc/clustershell, /etc/clustershell); @SOURCE:NAME in that source. A command of a source \
 may take ten seconds.
 
-The leash: beside the command a small watcher (sh) runs on each host. It ends the process group of the command when the \
-connection is gone, so that is not left running if this program is killed. What leaves that group (setsid, a daemon, a unit \
+The leash: beside the command a small watcher (sh) runs on each host. When the connection is gone it ends the process \
+group of the command, or, where the server gives commands no group of their own, the command and what it has started: so \
+that is not left running if this program is killed. What leaves that group (setsid, a daemon, a unit \
 of systemd) is ended neither then nor by Ctrl-C or --timeout. Hosts where something else than a shell takes the command (a \
 forced command, an appliance) want --no-leash.
 

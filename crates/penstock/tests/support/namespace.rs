@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use super::sshd::{children_of, program};
@@ -63,9 +62,17 @@ impl Namespace {
         assert_eq!(output.status.into_raw(), 0, "{script}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// A path of ours as its init sees it.
-    pub fn root(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root", self.init))
+    /// How many processes in it have this in their command line.
+    pub fn count(&self, part: &str) -> usize {
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+        let own = namespace(&self.init.to_string());
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let processes = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let has = |process: &String| {
+            let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            namespace(process) == own && String::from_utf8_lossy(&line).contains(part)
+        };
+        processes.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(has).count()
     }
 }
 

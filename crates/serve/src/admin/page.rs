@@ -35,16 +35,24 @@ impl Page {
         Self { write, begun: AtomicU64::new(0), inner: Mutex::new(inner) }
     }
 
-    /// The page as it is now or later, never as it was before.
-    pub(super) async fn read(&self, front: &Arc<Front>) -> Written {
+    /// The page as it is now or later, never as it was before. It is written and charged to the end also where the client that
+    /// asked leaves meanwhile.
+    pub(super) async fn read(self: &Arc<Self>, front: &Arc<Front>) -> Written {
         let before = self.begun.load(Relaxed);
+        let (page, front) = (self.clone(), front.clone());
+        tokio::spawn(async move { page.written_after(before, front).await })
+            .await
+            .unwrap_or_else(|error| Err(broken_off(error)))
+    }
+
+    async fn written_after(&self, before: u64, front: Arc<Front>) -> Written {
         let mut inner = self.inner.lock().await;
         if inner.last.0 > before {
             return inner.last.1.clone();
         }
         inner.pace.turn().await;
         let number = self.begun.fetch_add(1, Relaxed) + 1;
-        let (front, write) = (front.clone(), self.write);
+        let write = self.write;
         // Not on the thread that checks health.
         let writing = spawn_blocking(move || {
             let start = thread_time();
@@ -60,5 +68,41 @@ impl Page {
 }
 
 fn broken_off(error: JoinError) -> String {
-    format!("it was broken off: {error}")
+    format!("the task that writes it has failed: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::pace::Pace;
+    use crate::report::fixture;
+
+    /// Held as long as the page is not to be written to its end.
+    static HELD: Mutex<()> = Mutex::new(());
+
+    fn write(_: &Arc<Front>) -> Written {
+        drop(HELD.lock());
+        Ok(Bytes::from_static(b"a page"))
+    }
+
+    #[tokio::test]
+    async fn page_is_written_to_its_end_and_by_one_also_where_the_client_that_asked_leaves() {
+        let front = fixture::front("backends = ['127.0.0.1:1']");
+        let page = Arc::new(Page::new(Pace::one_part_in(2).client(), write));
+        let held = HELD.lock().unwrap();
+        let asking = tokio::spawn({
+            let (page, front) = (page.clone(), front.clone());
+            async move { page.read(&front).await }
+        });
+        while page.begun.load(Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        asking.abort();
+        assert!(asking.await.is_err());
+        assert!(page.inner.try_lock().is_err(), "the next client would have it written beside the first");
+        drop(held);
+        assert_eq!(page.inner.lock().await.last.0, 1, "what was written is lost, and was not charged");
+    }
 }

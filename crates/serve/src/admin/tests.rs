@@ -1,7 +1,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::seat::HEAD_LIMIT;
+use super::connection::HEAD_LIMIT;
 use super::*;
 use crate::report::fixture;
 

@@ -43,7 +43,7 @@ enum Own<'a> {
     Redirect(RedirectStatus, &'a Location),
     NoRoute,
     Ambiguous(PathAmbiguity),
-    /// It has come through here, or others like this, too often.
+    /// It has passed through Penstock, this process or another, too often.
     Loop(&'a Arc<PoolPlan>),
     /// The listener serves no HTTP.
     Nothing,
@@ -78,7 +78,7 @@ fn direct<'a>(
     let (pool, route_edits) = route(session)?;
     let pool = session.current.pool(pool);
     outcome.pool = Some(pool.clone());
-    if request.way.hops() >= session.settings.hops {
+    if request.hops.count() >= session.settings.hops {
         return Err(Own::Loop(pool));
     }
     let edits = [&session.settings.edits, route_edits];
@@ -185,7 +185,7 @@ fn tell_of_loop(session: &Session<'_>, pool: &PoolPlan) {
         let message = format!(
             "requests go in a circle: one that had come through Penstock {} times was to go to pool {} and got 508; \
              see whether a backend of that pool leads back here (or the client has forged CDN-Loop)",
-            session.received.request.way.hops(),
+            session.received.request.hops.count(),
             pool.settings.name,
         );
         state.events.record(Level::Warning, format!("listener.{}", session.plan.settings.name), message);

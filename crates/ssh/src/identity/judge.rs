@@ -1,6 +1,6 @@
-//! The judge: asks the index, and remembers what is to be recorded (`identity/noticed.rs`). Whoever wants to know whether a host
-//! is itself asks [`Identities::decision`], with what [`shown`] made of the blob on the wire: our own client, `penstock host why`,
-//! and OpenSSH by `identity/known_hosts.rs`.
+//! The judge: asks the index, and remembers what is to be recorded (`identity/noticed.rs`). Our own client,
+//! `penstock host why`, and OpenSSH by `identity/known_hosts.rs` all ask [`Identities::decision`] whether a
+//! host is itself, with what [`shown`] made of the blob on the wire.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -285,8 +285,8 @@ impl Drop for Identities {
     }
 }
 
-/// What the blob of a host is to the table of decisions: a key, or a certificate whose signature was checked here. Whatever calls
-/// itself a certificate is none of the keys.
+/// What the blob of a host is to the table of decisions: a key, or a certificate whose signature was checked
+/// here. A blob with the type of a certificate is never a plain key.
 #[must_use]
 pub fn shown(blob: &PublicKey) -> logic::identity::Offered {
     use logic::identity::Offered;

@@ -55,7 +55,7 @@ impl Store {
         let (identities, offered) = (Identities::of(self.clone(), index), shown(blob));
         let decision =
             identities.decision_with(&SshfpAnswer::NotAsked, asked.name, None, asked.port, &offered);
-        // What is to be recorded is recorded by who reads everything.
+        // A pin is recorded by `Identities::known_hosts`, which has read all files.
         let records = decision.effects.iter().any(|effect| matches!(effect, Effect::Pin(..)));
         match decision.verdict {
             Verdict::Accepted { .. } if !records => Ok(Some(vec![line_of(&offered, asked.pattern)])),
@@ -71,7 +71,7 @@ impl Store {
         let exactly = Name::with_port(name, port).ok().and_then(|name| read(&name));
         let of_name = || {
             let found = read(&name.parse().ok()?)?;
-            // Of another port than its own, somebody else may have name and port as an alias.
+            // Of another port than its own, another host may have name and port as an alias.
             let is_there = matches!(&found, Read::Well(host) if host.port() == Some(port));
             is_there.then_some(found)
         };

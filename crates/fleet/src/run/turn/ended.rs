@@ -136,7 +136,7 @@ impl Turn<'_> {
         }
         let leashed = self.is_leashed();
         let known = match self.mark.as_ref().map(Mark::hold) {
-            Some(Hold::Leashed(started)) => Known::Identity(started, self.order.nonce.clone()),
+            Some(Hold::Leashed(started)) => Known::Command(started, self.order.nonce.clone()),
             _ => Known::Nothing,
         };
         let mut stop = self.stop.clone();
@@ -252,7 +252,7 @@ impl Outcome {
             Self::Late => (Remote::Unknown, "; it was signalled and was not seen to end; it may still run"),
             Self::Left => (
                 Remote::Unknown,
-                "; it was signalled and had not ended yet; its leash ends it within seconds, until then it may still run",
+                "; it was signalled and had not ended yet; its leash should end it within seconds, until then it may still run",
             ),
             Self::Unsent => (
                 Remote::Unknown,

@@ -3,11 +3,12 @@
 use super::super::ending::Reason;
 use super::shown;
 
-/// The program that starts ours for a person, and what it runs. `ssh` skips a `KnownHostsCommand` whose program is missing, and
-/// goes by its other settings, which may believe every key; a shell is there, misses ours, and fails: `ssh` ends the connection.
-/// An empty file, as an update leaves it on a disk that is full, would be a script that says nothing and ends well.
+/// The shell by which the `ssh` of a person starts ours. `ssh` skips a `KnownHostsCommand` whose program is
+/// missing, and goes by its other settings, which may accept every key. The shell is there: it does not find
+/// our program and fails, and `ssh` ends the connection.
 pub const LAUNCHER: &str = "/bin/sh";
-/// See [`LAUNCHER`].
+/// What [`LAUNCHER`] runs. It refuses an empty file too, which an update leaves on a full disk: a shell would
+/// take that for a script that prints nothing and succeeds.
 pub const LAUNCH: &str = "test -s \"$0\" || { echo \"penstock: $0 is missing, so no host is believed; nothing was sent\" >&2; exit 1; }; \
                           exec \"$0\" known-hosts \"$@\"";
 
@@ -17,14 +18,15 @@ pub const LAUNCH: &str = "test -s \"$0\" || { echo \"penstock: $0 is missing, so
 pub fn identity_options(program: &str, hearer: Hearer) -> [String; 7] {
     let program = program.replace('%', "%%");
     let start = match hearer {
-        // Settings of this person may stand before these.
+        // Lax settings of this person may stand before these.
         Hearer::Person => format!("{LAUNCHER} -c '{LAUNCH}' {program}"),
         // An engine gives these on the command line, where nothing stands before them.
         Hearer::Engine => format!("{program} known-hosts --engine"),
     };
     [
-        // %k is the name that was typed or HostKeyAlias: the identity. %H is made of the address, which proves nothing.
-        format!("KnownHostsCommand {start} --port %p %k %H %I %t %K"),
+        // %k is the name that was typed or HostKeyAlias: the identity. %H is made of the address, which proves nothing. Behind --
+        // no alias is an option: one of -h would have the help printed, which ends well, and a lax ssh believes every key then.
+        format!("KnownHostsCommand {start} --port %p -- %k %H %I %t %K"),
         "UserKnownHostsFile none".to_owned(),
         "GlobalKnownHostsFile none".to_owned(),
         "StrictHostKeyChecking yes".to_owned(),

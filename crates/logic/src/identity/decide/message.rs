@@ -263,8 +263,8 @@ impl Case<'_> {
     }
 }
 
-/// What is decided about a host that shows another key when keys are exchanged anew on a connection that is up. No server has
-/// a reason to, whatever is known of that key.
+/// What is decided about a host that shows another key when keys are exchanged anew on a connection that is
+/// up. It is refused also where the new key is pinned: no server has a reason to change its host key there.
 #[must_use]
 pub fn changed_anew(name: &str, before: &PublicKey, now: &PublicKey) -> Verdict {
     Verdict::Refused {
@@ -274,7 +274,7 @@ pub fn changed_anew(name: &str, before: &PublicKey, now: &PublicKey) -> Verdict 
             shown(now),
             shown(before)
         ),
-        advice: format!("what answers for {name} is not what was connected to: look what stands between"),
+        advice: format!("another machine answers for {name} now: look for what took over the connection"),
     }
 }
 

@@ -61,7 +61,13 @@ fn ours(command: &str) -> Option<(String, Started)> {
         }
         _ => return None,
     };
-    let is_whole = handed_over == ["--port", "%p", "%k", "%H", "%I", "%t", "%K"];
+    // A block of an earlier version has no `--`.
+    let is_whole = match handed_over {
+        ["--port", "%p", "--", rest @ ..] | ["--port", "%p", rest @ ..] => {
+            rest == ["%k", "%H", "%I", "%t", "%K"]
+        }
+        _ => false,
+    };
     is_whole.then(|| (program.replace("%%", "%"), started))
 }
 
@@ -115,7 +121,8 @@ mod tests {
         }
         for other in [
             "/bin/cat /tmp/x known-hosts --port %p %k %H %I %t %K",
-            "/usr/bin/penstock known-hosts --port %p %k %H %I",
+            "/usr/bin/penstock known-hosts --port %p -- %k %H %I",
+            "/usr/bin/penstock known-hosts -- --port %p %k %H %I %t %K",
             "/usr/bin/penstock known-hosts --port %p %k %H %I %t %K more",
             "/usr/bin/penstock 'known-hosts --port %p %k ' x",
             "/bin/sh -c 'exec true' /usr/bin/penstock --port %p %k %H %I %t %K",

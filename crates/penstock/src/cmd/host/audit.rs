@@ -108,7 +108,7 @@ fn of_ssh_config(index: &Index) -> Vec<Finding> {
             note(Severity::Bad, text, name);
         }
     }
-    // Where nobody is enrolled, or nobody any more, ssh asks all the same.
+    // ssh asks also where no host is enrolled, or none is left.
     if let Some(text) = resolve("localhost", None).and_then(|all| unanswered(&asking(&all)?))
         && !found.iter().any(|(_, known, _)| *known == text)
     {

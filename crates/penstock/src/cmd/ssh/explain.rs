@@ -206,7 +206,7 @@ fn algorithms(facts: &Facts) -> String {
             "; the server has no strict key exchange (Terrapin), which this cipher makes up for"
         }
         Terrapin::Open => {
-            "; the server has no strict key exchange: with this cipher somebody on the way can cut messages off (Terrapin, CVE-2023-48795)"
+            "; the server has no strict key exchange: with this cipher an attacker on the way can remove messages unnoticed (Terrapin, CVE-2023-48795)"
         }
     };
     format!(

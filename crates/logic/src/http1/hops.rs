@@ -1,31 +1,31 @@
-//! How often a request has come through Penstock already: `CDN-Loop` (RFC 8586), so that a request that goes in a circle
-//! ends.
+//! How often a request has passed through Penstock already (`CDN-Loop`, RFC 8586), so that a request that
+//! goes in a circle ends.
 //!
 //! Each hop adds one member with our name, and the members are counted. `Via` (RFC 9110 section 7.6.3) would do as well, but
 //! servers change what they answer for it: nginx, for one, does not compress for a request that has it. The name is the same
 //! in every process, so that two that lead to each other are found like one that leads to itself, before and after a restart;
 //! and a chain of several is no circle, so that only a number of them is refused.
 //!
-//! The header is written by strangers too. It is counted without regard to quotes and to what surrounds our name, so that
-//! nothing that a client puts around our members hides them: a forged one only makes the client's own request end sooner. For
-//! the same reason `Connection` cannot take it away, and no configuration can.
+//! Any client can write this header. It is counted without regard to quotes and to what surrounds our name,
+//! so that nothing that a client puts around our members hides them: a forged one only makes the client's own
+//! request end sooner. For the same reason `Connection` cannot take it away, and no configuration can.
 
 use super::span::HeaderSpan;
 use crate::http1::field::Field;
 
-/// What a request tells of its way.
+/// How many of our members a request has in its `CDN-Loop`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Way {
-    /// Nothing: it has not come through Penstock.
+pub enum Hops {
+    /// It has no `CDN-Loop`.
     #[default]
     Untold,
     /// It has a `CDN-Loop`, with so many members of ours.
     Told(u32),
 }
 
-impl Way {
-    /// Times that the request has come through Penstock before.
-    pub fn hops(self) -> u32 {
+impl Hops {
+    /// Times that the request has passed through Penstock before.
+    pub fn count(self) -> u32 {
         match self {
             Self::Untold => 0,
             Self::Told(hops) => hops,
@@ -35,14 +35,14 @@ impl Way {
     /// The same after one more line.
     pub(super) fn read(self, value: &[u8]) -> Self {
         let ours = value.split(|&byte| byte == b',').filter(|member| is_ours(member)).count();
-        Self::Told(self.hops().saturating_add(u32::try_from(ours).unwrap_or(u32::MAX)))
+        Self::Told(self.count().saturating_add(u32::try_from(ours).unwrap_or(u32::MAX)))
     }
 }
 
 /// Appends the one line that tells the next hop: the members that were there, and ours. In one line, as there are servers on
 /// the way that keep the first of several.
-pub(super) fn write(out: &mut Vec<u8>, head: &[u8], headers: &[HeaderSpan], way: Way) {
-    if way == Way::Untold {
+pub(super) fn write(out: &mut Vec<u8>, head: &[u8], headers: &[HeaderSpan], hops: Hops) {
+    if hops == Hops::Untold {
         return out.extend_from_slice(b"CDN-Loop: penstock\r\n");
     }
     out.extend_from_slice(b"CDN-Loop: ");
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_of_ours_are_counted_whatever_a_client_writes_around_them() {
+    fn members_of_ours_are_counted_among_all_that_a_client_can_write_around_them() {
         for (value, hops) in [
             ("penstock", 1),
             ("cdn.example; trace=\"abc\", penstock, penstock", 2),
@@ -84,9 +84,9 @@ mod tests {
             ("", 0),
             ("\u{e9}, \u{0}", 0),
         ] {
-            assert_eq!(Way::Untold.read(value.as_bytes()), Way::Told(hops), "{value}");
+            assert_eq!(Hops::Untold.read(value.as_bytes()), Hops::Told(hops), "{value}");
         }
-        assert_eq!(Way::Told(3).read(b"a, penstock"), Way::Told(4));
-        assert_eq!(Way::Told(u32::MAX).read(b"penstock"), Way::Told(u32::MAX));
+        assert_eq!(Hops::Told(3).read(b"a, penstock"), Hops::Told(4));
+        assert_eq!(Hops::Told(u32::MAX).read(b"penstock"), Hops::Told(u32::MAX));
     }
 }

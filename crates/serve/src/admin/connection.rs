@@ -75,7 +75,7 @@ where
         }
         match place.set(doing(&seen)) {
             Standing::GivesWay => Poll::Ready(()),
-            // Whatever a client did wrong is its own loss: there is nothing to undo here.
+            // An error of the connection is the client's: there is nothing to undo here.
             _ => polled.map(drop),
         }
     })
