@@ -28,7 +28,7 @@ use crate::metrics::exposition;
 use crate::report::Status;
 
 /// Connections at once; more of them wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 64;
+pub(crate) const MAX_CONNECTIONS: usize = 64;
 
 /// Time for a request's head, which is also how long an idle connection is kept.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);

@@ -27,7 +27,7 @@ use pace::Pace;
 use session::{Session, Who};
 
 /// Clients at once.
-const MAX_CLIENTS: usize = 64;
+pub(crate) const MAX_CLIENTS: usize = 64;
 
 /// Pause after an accept that failed, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);

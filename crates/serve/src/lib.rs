@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod access_log;
+pub mod account;
 pub mod acme;
 pub mod admin;
 mod causes;
@@ -25,6 +26,7 @@ pub mod metrics;
 pub mod outcome;
 mod passthrough;
 mod per_backend;
+pub mod pipes;
 mod queue;
 pub mod relay;
 pub mod reload;
