@@ -16,6 +16,7 @@ pub mod pebble;
 pub mod peers;
 pub mod pki;
 pub mod server;
+pub mod siege;
 pub mod sshd;
 pub mod tools;
 pub mod tunnel;
