@@ -189,6 +189,9 @@ impl Stream {
         onto: &mut Vec<u8>,
         client: &Stream,
     ) -> Poll<io::Result<usize>> {
+        if client.carriage() != Carriage::Multiplexed {
+            return self.poll_fill(cx, onto);
+        }
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
             let most = client.room();
             let count = ready!(self.poll_read(cx, &mut scratch[..most]))?;

@@ -2,7 +2,6 @@
 //! place and counts in the shares of the connection and of its source.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::time::Duration;
 
 use logic::account::Refusal;
@@ -59,9 +58,9 @@ impl Share {
 }
 
 /// The right to use one connection to a backend, given back when dropped.
-pub struct Hold {
-    worker: Rc<Worker>,
-    control: Rc<Control>,
+pub struct Hold<'a> {
+    worker: &'a Worker,
+    control: &'a Control,
     which: Which,
 }
 
@@ -71,14 +70,20 @@ enum Which {
     Further(usize),
 }
 
-impl Hold {
+impl<'a> Hold<'a> {
     /// Takes it if it can be had now.
-    pub fn take(worker: &Rc<Worker>, control: &Rc<Control>) -> Result<Self, Refusal> {
+    #[inline]
+    pub fn take(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
         let share = &control.share;
-        let hold = |which| Self { worker: worker.clone(), control: control.clone(), which };
         if !share.first_is_used.replace(true) {
-            return Ok(hold(Which::First));
+            return Ok(Self { worker, control, which: Which::First });
         }
+        Self::take_further(worker, control)
+    }
+
+    #[cold]
+    fn take_further(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
+        let share = &control.share;
         let places = worker.purse.account().backend_places();
         share.may_have_further(&worker.purse, places)?;
         if worker.purse.take(places) == Taken::No {
@@ -95,20 +100,20 @@ impl Hold {
         if let Some(seat) = &*share.seat.borrow() {
             seat.add(places);
         }
-        Ok(hold(Which::Further(places)))
+        Ok(Self { worker, control, which: Which::Further(places) })
     }
 
     /// Takes it as soon as the client's other requests leave one free, within `limit`. Those who came first get it first. No
     /// more than `most` wait in a worker: each holds a request in memory.
     pub async fn wait(
-        worker: &Rc<Worker>,
-        control: &Rc<Control>,
+        worker: &'a Worker,
+        control: &'a Control,
         limit: Duration,
         most: usize,
     ) -> Result<Self, Refusal> {
-        struct Waits<'a>(&'a Cell<usize>);
-        impl<'a> Waits<'a> {
-            fn begin(count: &'a Cell<usize>) -> Self {
+        struct Waits<'c>(&'c Cell<usize>);
+        impl<'c> Waits<'c> {
+            fn begin(count: &'c Cell<usize>) -> Self {
                 count.set(count.get() + 1);
                 Self(count)
             }
@@ -145,7 +150,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Hold<'_> {
     fn drop(&mut self) {
         let share = &self.control.share;
         match self.which {

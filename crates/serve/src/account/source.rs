@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -18,9 +18,58 @@ const PARTS: usize = 16;
 
 /// Sources that hold something, and those that did a moment ago.
 pub struct Sources {
-    parts: [Mutex<HashMap<StickyKey, Arc<Source>>>; PARTS],
-    hasher: RandomState,
+    parts: [Mutex<HashMap<StickyKey, Arc<Source>, Keyed>>; PARTS],
     ipv6_prefix: AtomicU8,
+}
+
+/// Hashes an address by a product with random numbers that no client knows: each client is looked up once, and the general
+/// hash costs ten times as much.
+#[derive(Clone, Debug)]
+struct Keyed {
+    first: u64,
+    second: u64,
+    state: u64,
+}
+
+impl Default for Keyed {
+    fn default() -> Self {
+        let random = || RandomState::new().hash_one(0);
+        Self { first: random(), second: random() | 1, state: 0 }
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl Keyed {
+    fn mix(&mut self, word: u64) {
+        let product = u128::from(word ^ self.first ^ self.state) * u128::from(self.second);
+        self.state = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
+impl Hasher for Keyed {
+    fn finish(&self) -> u64 {
+        self.state
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.mix(u64::from(*byte)));
+    }
+
+    fn write_isize(&mut self, number: isize) {
+        self.mix(number.cast_unsigned() as u64);
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        self.mix((number >> 64) as u64);
+        self.mix(number as u64);
+    }
 }
 
 /// One address, or one network of IPv6.
@@ -31,11 +80,7 @@ pub struct Source {
 
 impl Default for Sources {
     fn default() -> Self {
-        Self {
-            parts: Default::default(),
-            hasher: RandomState::new(),
-            ipv6_prefix: AtomicU8::new(StickyKey::DEFAULT_V6_PREFIX),
-        }
+        Self { parts: Default::default(), ipv6_prefix: AtomicU8::new(StickyKey::DEFAULT_V6_PREFIX) }
     }
 }
 
@@ -48,8 +93,7 @@ impl Sources {
     /// The source of an address.
     pub fn of(&self, address: IpAddr) -> Arc<Source> {
         let key = StickyKey::new(address, self.ipv6_prefix.load(Relaxed));
-        let part = (self.hasher.hash_one(key) >> 32) as usize % PARTS;
-        lock(&self.parts[part]).entry(key).or_default().clone()
+        lock(&self.parts[key.spread() as usize % PARTS]).entry(key).or_default().clone()
     }
 
     /// Forgets those that hold nothing. To be called about once per second.

@@ -290,7 +290,7 @@ impl Forwarding<'_> {
     }
 
     /// Waits until the client's other requests leave it a connection to a backend.
-    async fn wait_for_hold(&self, client: &mut Client, outcome: &mut Outcome) -> Result<Hold, After> {
+    async fn wait_for_hold(&self, client: &mut Client, outcome: &mut Outcome) -> Result<Hold<'_>, After> {
         let Client { stream, buffer, .. } = &mut *client;
         let (worker, control) = (self.session.worker, self.session.control);
         let (limit, most) = (self.pool.settings.timeouts.queue, self.pool.settings.queue_length);
