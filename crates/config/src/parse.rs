@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use logic::account::{Percent, Shares};
 use logic::peers::{PeerSet, PeerSetEntry};
 use logic::route::PoolId;
 
@@ -30,7 +31,9 @@ use acme::AcmeNames;
 use crate::de::At;
 use crate::error::{Draft, Report, quote};
 use crate::nearest::nearest;
-use crate::raw::{DurationText, Key, NetworkText, RawAccessLog, RawConfig, RawProcess, Scalar, SizeText};
+use crate::raw::{
+    DurationText, Key, NetworkText, RawAccessLog, RawConfig, RawProcess, RawShares, Scalar, SizeText,
+};
 use crate::tree::{NodeId, Nodes};
 use crate::types::{
     AccessLog, Admin, Config, Control, LogFormat, LogTarget, MaxConnections, Process, Workers,
@@ -164,6 +167,7 @@ impl Parser<'_> {
             Scalar::Integer(most) => MaxConnections::Count(count(*most)),
             Scalar::Text(_) | Scalar::Switch(_) => MaxConnections::Auto,
         });
+        let shares = raw.shares.as_ref().and_then(|shares| shares_of(&shares.value));
         let user = self.account(&raw.user);
         let group = self.account(&raw.group);
         let drain_timeout = self.time(&raw.drain_timeout, Zero::Allowed, duration::DAY);
@@ -177,6 +181,8 @@ impl Parser<'_> {
             group: group?,
             drain_timeout: drain_timeout?,
             max_connections: max_connections?,
+            shares: shares?.0,
+            source_ipv6_prefix: shares?.1,
             state_directory: state_directory?,
         })
     }
@@ -363,6 +369,14 @@ impl Parser<'_> {
 enum Zero {
     Allowed,
     Refused,
+}
+
+/// The schema keeps the numbers in range.
+fn shares_of(raw: &RawShares) -> Option<(Shares, u8)> {
+    let number = |key: &Key<i64>| key.as_ref().and_then(|key| u8::try_from(key.value).ok());
+    let percent = |key: &Key<i64>| number(key).and_then(Percent::new);
+    let shares = Shares { connection: percent(&raw.connection)?, source: percent(&raw.source)? };
+    Some((shares, number(&raw.ipv6_prefix)?))
 }
 
 /// A number that the schema keeps within 0 and what fits.

@@ -132,11 +132,17 @@ pub(crate) struct RawProcess {
     /// How long sessions may go on after SIGTERM.
     #[schemars(extend("default" = "30s"))]
     pub(crate) drain_timeout: Key<DurationText>,
-    /// Client connections at once, over all listeners; `"auto"` is half of the descriptors that the process may
-    /// open beyond its own, as a session takes two.
+    /// Client connections at once, over all listeners. `"auto"` is as many as there are descriptors for: each connection
+    /// takes one for itself and one for a backend (two for one behind SSH), of what is left of the limit of the process
+    /// when its own needs are taken off (listeners, admin, control, checks, logs). `penstock ctl status` shows the account.
     #[schemars(schema_with = "forms::word_or_integer")]
     #[schemars(extend("default" = "auto", "x-words" = ["auto"], "minimum" = 1, "maximum" = 100_000_000))]
     pub(crate) max_connections: Key<Scalar>,
+    /// How many of the descriptors for traffic one client may hold, so that no client takes them from the others.
+    #[schemars(extend("default" = json!({}), "x-example" = r#"[process]
+shares = { source = 20 }
+"#))]
+    pub(crate) shares: Key<RawShares>,
     /// Directory for what must outlive the process: what `[acme]` orders, with its keys, and OCSP responses that were
     /// fetched. It is made with mode 0700 if it is not there. `[acme]` needs one; without one, OCSP responses are kept in
     /// memory only, and fetched again after a restart.
@@ -145,6 +151,28 @@ pub(crate) struct RawProcess {
         "examples" = ["/var/lib/penstock"]
     ))]
     pub(crate) state_directory: Key<PathText>,
+}
+
+/// `shares`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawShares {
+    /// How many backend connections one HTTP/2 client connection may use at once beyond its first: so many percent of the
+    /// descriptors for traffic that others do not use. A request beyond that waits until another one of its connection ends,
+    /// at most for the `queue` time of its pool; then its stream is refused (REFUSED_STREAM: the client may ask again). As many
+    /// wait in each worker as the pool's `queue` says; further ones are refused at once.
+    #[schemars(extend("default" = 10, "minimum" = 1, "maximum" = 100))]
+    pub(crate) connection: Key<i64>,
+    /// How many descriptors all client connections from one address may hold together, with the backend connections that they
+    /// use: so many percent of the descriptors for traffic that others do not use. A connection beyond that is closed; where
+    /// HTTP is spoken without TLS it gets 503 with `Retry-After`. Eight connections from each address are let in in any
+    /// case. `trusted-proxies`, senders of PROXY headers and Unix sockets have no such limit; behind a PROXY header the
+    /// address in it counts.
+    #[schemars(extend("default" = 50, "minimum" = 1, "maximum" = 100))]
+    pub(crate) source: Key<i64>,
+    /// An IPv6 address counts by its network of this prefix length.
+    #[schemars(extend("default" = 64, "minimum" = 1, "maximum" = 128))]
+    pub(crate) ipv6_prefix: Key<i64>,
 }
 
 /// `[access-log]`
@@ -240,11 +268,18 @@ pool = "app"
     #[schemars(extend("default" = "X-Request-Id", "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) request_id_header: Key<String>,
     /// Whether clients may speak HTTP/2: with `tls` those that negotiate it (ALPN), without it those that begin with it
-    /// (prior knowledge). What backends are spoken to in is a matter of their pool.
+    /// (prior knowledge). What backends are spoken to in is a matter of their pool. `"on"`, `"off"`, or a table, which
+    /// means on and limits what one connection may hold in memory.
     #[schemars(extend(
-        "default" = "on", "enum" = ["on", "off"], "x-only" = json!({ "protocol": ["http"] })
+        "default" = "on", "x-words" = ["on", "off"], "x-only" = json!({ "protocol": ["http"] }),
+        "x-example" = r#"[listener.web]
+bind = ":443"
+tls = { certificates = "/etc/penstock/certs" }
+pool = "app"
+http2 = { receive-window = "4MiB" }
+"#
     ))]
-    pub(crate) http2: Key<String>,
+    pub(crate) http2: Key<TextOr<String, RawHttp2>>,
     /// Requests on one connection before it is closed; without it any number.
     #[schemars(extend("minimum" = 1, "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) max_requests: Key<i64>,
@@ -378,7 +413,8 @@ pub(crate) struct RawLimits {
     /// Request target (path and query).
     #[schemars(extend("default" = "8KiB"))]
     pub(crate) target: Key<SizeText>,
-    /// Requests at once on one HTTP/2 connection. Each may hold up to 64 KiB of its body and 32 KiB of its response.
+    /// Requests at once on one HTTP/2 connection. Their heads together may be as large as eight of the largest; a request
+    /// beyond that is refused (REFUSED_STREAM). What their bodies may hold is said by `http2`.
     #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
     pub(crate) streams: Key<i64>,
     /// Times that a request may pass through Penstock, this one counted. One more is a circle, and gets 508.
@@ -406,6 +442,21 @@ pub(crate) struct RawHttpTimeouts {
     /// The client takes nothing of the response for so long.
     #[schemars(extend("default" = "30s"))]
     pub(crate) write: Key<DurationText>,
+}
+
+/// `http2` of a listener
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawHttp2 {
+    /// Bytes of responses that may wait in memory for a client that does not read them, over all requests of its connection.
+    /// When so many wait, nothing more is read from its backends, except 4 KiB for each request, so that one request cannot
+    /// stop the others. Requests whose flow-control windows are closed may hold a sixteenth of it together.
+    #[schemars(extend("default" = "1MiB"))]
+    pub(crate) send_buffer: Key<SizeText>,
+    /// Bytes of request bodies that may wait in memory for backends, over all requests of a connection: the flow-control window
+    /// of the connection. One request has 64 KiB of it.
+    #[schemars(extend("default" = "1MiB"))]
+    pub(crate) receive_window: Key<SizeText>,
 }
 
 /// `request-headers` and `response-headers`

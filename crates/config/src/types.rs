@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use logic::account::Shares;
 use logic::balance::{HashKey, Policy};
 use logic::health::{Check, PassiveRule, Rule};
 use logic::http1::request::Limits;
@@ -59,6 +60,10 @@ pub struct Process {
     pub drain_timeout: Duration,
     /// Client connections at once, over all listeners.
     pub max_connections: MaxConnections,
+    /// What one client may hold of the descriptors.
+    pub shares: Shares,
+    /// An IPv6 source counts by its network of this prefix length.
+    pub source_ipv6_prefix: u8,
     /// Where things are kept that outlive the process; `None`: where the usual place is there.
     pub state_directory: Option<PathBuf>,
 }
@@ -75,7 +80,7 @@ pub enum Workers {
 /// Limit of client connections over all listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxConnections {
-    /// From the descriptor limit of the process: what is left after our own, halved, as a session takes two.
+    /// As many as there are descriptors for.
     Auto,
     /// Exactly so many.
     Count(usize),
@@ -198,6 +203,10 @@ pub enum Http2 {
     On {
         /// Streams at once on one connection.
         streams: u32,
+        /// Bytes of responses that may wait for a client, over all streams of a connection.
+        send_buffer: usize,
+        /// Bytes of requests that may wait for backends, over all streams of a connection.
+        receive_window: u32,
     },
     /// HTTP/1.1 only.
     Off,

@@ -3,6 +3,7 @@
 //! A decision and its I/O half share a file name: `health.rs` here decides, `serve/src/health.rs` acts.
 
 pub mod access_log;
+pub mod account;
 pub mod acme;
 pub mod balance;
 pub mod client_hello;

@@ -9,19 +9,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use config::types::Protocol;
 use logic::access_log::Kind;
+use logic::account::Refusal;
 use logic::peers::Peer;
 use nix::errno::Errno;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
+use crate::account::{AtSource, Share, Taken};
 use crate::connection::{self, Entry};
 use crate::events::Level;
 use crate::listen::{BACKLOG, BoundKey, Socket};
 use crate::outcome::{Ending, Outcome};
 use crate::snapshot::ListenerPlan;
 use crate::state::ListenerState;
-use crate::stream::Plain;
+use crate::stream::{Plain, Stream};
 use crate::worker::{Control, Current, Registration, Worker};
 
 /// Pause when descriptors or connections have run out: long enough not to spin, short enough that nobody notices.
@@ -51,43 +54,72 @@ impl Gate {
 /// A client that counts against the limits, and that its worker waits for when it ends, until this is dropped.
 pub struct Admitted {
     registration: Registration,
-    _place: Place,
     _seat: Seat,
 }
 
 impl Admitted {
     /// What the worker can ask of the connection.
-    pub fn control(&self) -> &Control {
+    pub fn control(&self) -> &Rc<Control> {
         self.registration.control()
+    }
+
+    /// Makes the client count at the address that a PROXY header told.
+    pub fn comes_from(&self, peer: Peer) -> Result<(), Refusal> {
+        let account = self.registration.account();
+        let Some(address) = peer.ip() else { return Ok(()) };
+        let seat = AtSource::take(account, address, self.control().share.places())
+            .inspect_err(|why| account.count(*why))?;
+        self.control().share.sit(Some(seat));
+        Ok(())
     }
 }
 
-/// One of the connections that the process may have.
-struct Place(Rc<Worker>);
+/// One of the connections that the process may have, with its places in the account: its own and those of one backend.
+/// Given back when dropped, until a registration has it.
+struct Place {
+    worker: Rc<Worker>,
+    count: Cell<usize>,
+}
 
 impl Place {
     /// Takes one if there is one: in one step, so that the limit holds over all workers.
-    fn take(worker: &Rc<Worker>) -> Option<Self> {
+    fn take(worker: &Rc<Worker>, limit: Limit) -> Option<Self> {
         let state = &worker.front.state;
-        let most = state.max_connections.load(Relaxed);
-        state
-            .connections
-            .fetch_update(Relaxed, Relaxed, |open| (open < most).then_some(open + 1))
-            .ok()
-            .map(|_| Self(worker.clone()))
+        let most = match limit {
+            Limit::Holds => state.max_connections.load(Relaxed),
+            Limit::Passed => usize::MAX,
+        };
+        let count = state.account.client_places();
+        state.connections.fetch_update(Relaxed, Relaxed, |open| (open < most).then_some(open + 1)).ok()?;
+        if worker.place_cache.take(count) == Taken::No {
+            state.connections.fetch_sub(1, Relaxed);
+            return None;
+        }
+        Some(Self { worker: worker.clone(), count: Cell::new(count) })
     }
+}
 
-    /// For a client whose socket is given up: nobody else can have it later.
-    fn beyond_limit(worker: &Rc<Worker>) -> Self {
-        worker.front.state.connections.fetch_add(1, Relaxed);
-        Self(worker.clone())
+/// Whether the configured number of connections counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    Holds,
+    /// For a client whose socket is given up: no other worker can have it later. Descriptors count all the same.
+    Passed,
+}
+
+impl Place {
+    /// The count, for the registration that gives it back from now on.
+    fn hand_over(self) -> usize {
+        self.count.take()
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.front.state.connections.fetch_sub(1, Relaxed);
-        self.0.place_freed.notify_one();
+        match self.count.take() {
+            0 => {}
+            count => self.worker.give_place_back(count),
+        }
     }
 }
 
@@ -119,7 +151,7 @@ impl Acceptor {
     fn new(socket: Socket) -> io::Result<Self> {
         Ok(match socket {
             Socket::Tcp(tcp) => {
-                // Whoever is accepted inherits it: a system call per connection less.
+                // Accepted sockets inherit it: a system call per connection less.
                 sys::socket::set_nodelay(tcp.as_fd())?;
                 Self::Tcp(TcpListener::from_std(tcp)?)
             }
@@ -248,16 +280,23 @@ impl Loop<'_> {
             Outcome::new(worker, &plan.state, Kind::Tcp, peer, None).end(Ending::ListenerFull);
             return;
         };
-        let (current, plan, place) = match Place::take(worker) {
+        let source = match seat_at_source(worker, &plan, peer) {
+            Ok(source) => source,
+            Err(why) => return turn_away(worker, &plan, plain, peer, why),
+        };
+        let (current, plan, place) = match Place::take(worker, Limit::Holds) {
             Some(place) => (self.known.clone(), plan, place),
             None => {
-                let place = self.wait_for_place().await;
+                let Some(place) = self.wait_for_place().await else {
+                    return turn_away(worker, &plan, plain, peer, Refusal::Full);
+                };
                 // A reload may have come meanwhile.
                 let newest = self.look_up().unwrap_or(plan);
                 (self.known.clone(), newest, place)
             }
         };
-        let admitted = Admitted { registration: worker.register(), _place: place, _seat: seat };
+        let registration = worker.register(Share::new(source, place.hand_over()));
+        let admitted = Admitted { registration, _seat: seat };
         let entry = Entry { worker: worker.clone(), current, plan, admitted };
         tokio::task::spawn_local(connection::serve(entry, plain, peer));
     }
@@ -274,24 +313,39 @@ impl Loop<'_> {
     }
 
     /// Waits while the process is at its limit of client connections: one idle client is closed to make room for the one
-    /// that came.
-    async fn wait_for_place(&self) -> Place {
+    /// that came. `None`: the socket is given up, and there are no descriptors for those in its queue.
+    async fn wait_for_place(&self) -> Option<Place> {
         let worker = self.worker;
-        worker.front.state.accept_pauses.fetch_add(1, Relaxed);
+        let (state, account) = (&worker.front.state, worker.place_cache.account());
+        state.accept_pauses.fetch_add(1, Relaxed);
         let mut leaving: Option<Rc<Control>> = None;
+        let mut until = None;
         loop {
-            if let Some(place) = Place::take(worker) {
-                return place;
+            let limit = if self.gate.closing.get() { Limit::Passed } else { Limit::Holds };
+            if let Some(place) = Place::take(worker, limit) {
+                return Some(place);
             }
-            if self.gate.closing.get() {
-                return Place::beyond_limit(worker);
+            if limit == Limit::Passed
+                && *until.get_or_insert_with(|| Instant::now() + REST_LIMIT) <= Instant::now()
+            {
+                return None;
+            }
+            // Idle backend connections are closed before clients are.
+            let is_for_descriptors = state.connections.load(Relaxed) < state.max_connections.load(Relaxed);
+            if is_for_descriptors {
+                account.want();
+                if worker.idle.give_up(account.client_places()) > 0 {
+                    continue;
+                }
             }
             // Another one only when the place of the first was taken by somebody else.
             if leaving.as_ref().is_none_or(|control| control.is_gone()) {
                 leaving = worker.evict_idle();
             }
-            // Other workers free places too, and say so to nobody here.
-            let _ = tokio::time::timeout(PAUSE, worker.place_freed.notified()).await;
+            tokio::select! {
+                () = worker.place_freed.notified() => {}
+                () = account.freed() => {}
+            }
         }
     }
 
@@ -301,6 +355,7 @@ impl Loop<'_> {
         if fault == Fault::Exhaustion {
             self.worker.evict_idle();
             self.worker.idle.clear();
+            self.worker.place_cache.account().want();
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -324,6 +379,40 @@ impl Loop<'_> {
         state.events.record(Level::Error, format!("listener.{}", self.key.listener), message);
     }
 }
+
+/// What a client holds at its address. A proxy that the listener knows is no client: those behind it are not to share what
+/// one may have.
+fn seat_at_source(worker: &Worker, plan: &ListenerPlan, peer: Peer) -> Result<Option<AtSource>, Refusal> {
+    let account = &worker.front.state.account;
+    let Some(address) = peer.ip() else { return Ok(None) };
+    let trusted = match &plan.settings.protocol {
+        Protocol::Http(settings) => settings.trusted_proxies.contains(&peer),
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
+    };
+    if trusted || plan.settings.proxy_protocol_from.contains(&peer) {
+        return Ok(None);
+    }
+    AtSource::take(account, address, account.client_places()).map(Some)
+}
+
+/// Closes a client that may not come in, with an answer where that costs nothing.
+fn turn_away(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer, why: Refusal) {
+    worker.front.state.account.count(why);
+    let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, peer, None);
+    if matches!(plan.settings.protocol, Protocol::Http(_)) && plan.tls.is_none() {
+        let stream = Stream::plain(plain);
+        // What it has said is taken off: closed with it unread, the connection would be reset, and the answer lost.
+        stream.discard_arrived();
+        if stream.write_now(BUSY) == BUSY.len() {
+            outcome.status = 503;
+        }
+    }
+    outcome.end(Ending::NoDescriptors(why));
+}
+
+/// For clients that are turned away.
+const BUSY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 /// An IPv4 client of a socket that takes both families is an IPv4 client.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {

@@ -48,7 +48,7 @@ const BUSY: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// Orders and questions at once, for each section.
-const ORDERS_AT_ONCE: usize = 4;
+pub(crate) const ORDERS_AT_ONCE: usize = 4;
 
 /// Runs the tasks. Dropping it ends them.
 pub struct Orderer {

@@ -27,7 +27,7 @@ use crate::front::Front;
 use crate::listen::SocketPath;
 use crate::metrics::exposition;
 use crate::pace::{self, Pace, Paced};
-use crate::places::PlaceSet;
+use crate::places::{PlaceSet, Size};
 use crate::report::Status;
 
 mod connection;
@@ -36,7 +36,7 @@ mod page;
 use page::Page;
 
 /// Connections at once. A new one gets the place of the one that has asked nothing for longest.
-const MAX_CONNECTIONS: usize = 64;
+pub(crate) const SIZE: Size = Size { places: 64, following: 0 };
 
 /// One part in ten of a core for what clients ask, and another one for accepting them: some thousands in a
 /// second.
@@ -167,7 +167,7 @@ struct Pages {
 impl Clients {
     fn new(front: Arc<Front>) -> Self {
         Self {
-            places: PlaceSet::new(MAX_CONNECTIONS, 0, front.state.admin_evicted.clone()),
+            places: PlaceSet::new(front.state.account.size_of(SIZE), front.state.admin_evicted.clone()),
             work: Pace::one_part_in(WORK_PART),
             accepting: Pace::one_part_in(ACCEPT_PART).client(),
             router: router(front),

@@ -31,8 +31,10 @@ const UNIX_BACK_OFF_MAX: Duration = Duration::from_millis(50);
 pub enum ConnectFault {
     /// The backend's, or the way's to it.
     Backend(Cause),
-    /// Ours: descriptors, memory or ports have run out. It says nothing about the backend.
+    /// Ours: memory or ports have run out. It says nothing about the backend.
     Ours(io::Error),
+    /// Ours: descriptors have run out, here or in the whole system.
+    NoDescriptors,
 }
 
 impl ConnectFault {
@@ -41,6 +43,7 @@ impl ConnectFault {
         match self {
             Self::Backend(cause) => cause,
             Self::Ours(error) => Cause::ConnectFailed(error.to_string()),
+            Self::NoDescriptors => Cause::ConnectFailed(Errno::EMFILE.desc().to_owned()),
         }
     }
 }
@@ -212,7 +215,8 @@ fn is_out_of_ports(error: &io::Error, address: SocketAddr) -> bool {
 
 fn fault(error: io::Error, limit: Duration) -> ConnectFault {
     ConnectFault::Backend(match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
+        Some(Errno::EMFILE | Errno::ENFILE) => return ConnectFault::NoDescriptors,
+        Some(Errno::ENOMEM | Errno::ENOBUFS) => {
             return ConnectFault::Ours(error);
         }
         Some(Errno::ECONNREFUSED) => Cause::ConnectRefused,
@@ -233,7 +237,7 @@ mod tests {
         let limit = Duration::from_secs(1);
         for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
             let fault = fault(io::Error::from_raw_os_error(errno as i32), limit);
-            assert!(matches!(fault, ConnectFault::Ours(_)), "{errno}");
+            assert!(matches!(fault, ConnectFault::Ours(_) | ConnectFault::NoDescriptors), "{errno}");
         }
         let denied = fault(io::Error::from_raw_os_error(Errno::EACCES as i32), limit);
         assert!(matches!(denied, ConnectFault::Backend(Cause::PermissionDenied)));

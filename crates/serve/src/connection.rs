@@ -95,8 +95,17 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
     let Entry { worker, plan, .. } = &entry;
     let mut early = Vec::new();
     if plan.settings.proxy_protocol_from.contains(&arrival.peer) {
+        let proxy = arrival.peer;
         match Box::pin(read_proxy_header(&mut plain, &mut arrival)).await {
-            Ok(rest) => early = rest,
+            Ok(rest) => {
+                early = rest;
+                if arrival.peer != proxy
+                    && let Err(why) = entry.admitted.comes_from(arrival.peer)
+                {
+                    record(worker, plan, &arrival, Ending::NoDescriptors(why));
+                    return None;
+                }
+            }
             Err(ending) => {
                 record(worker, plan, &arrival, ending);
                 return None;

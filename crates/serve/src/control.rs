@@ -20,7 +20,7 @@ use crate::events::Level;
 use crate::front::Front;
 use crate::listen::SocketPath;
 use crate::pace::{Pace, Paced};
-use crate::places::PlaceSet;
+use crate::places::{PlaceSet, Size};
 
 mod command;
 mod framing;
@@ -29,11 +29,10 @@ mod session;
 use session::{Session, Who};
 
 /// Clients at once. A new one gets the place of the one that has said nothing for longest.
-const MAX_CLIENTS: usize = 64;
-
-/// Clients that follow events at once. They keep their places: an operator who watches must not lose the events of the next
-/// minute because another one has logged in. So there have to be places that no follower can have.
-const MAX_FOLLOWERS: usize = 56;
+///
+/// Clients that follow events keep their places: an operator who watches must not lose the events of the next minute because
+/// another one has logged in. So there have to be places that no follower can have.
+pub(crate) const SIZE: Size = Size { places: 64, following: 56 };
 
 /// How long a client waits for a place while all others are in the middle of a command.
 const PLACE_LIMIT: Duration = Duration::from_secs(5);
@@ -162,7 +161,10 @@ impl Shared {
 }
 
 async fn accept(listener: UnixListener, shared: Arc<Shared>) {
-    let places = PlaceSet::new(MAX_CLIENTS, MAX_FOLLOWERS, shared.front.state.control_evicted.clone());
+    let places = {
+        let state = &shared.front.state;
+        PlaceSet::new(state.account.size_of(SIZE), state.control_evicted.clone())
+    };
     let work = Pace::one_part_in(WORK_PART);
     let mut accepting = Pace::one_part_in(ACCEPT_PART).client();
     loop {

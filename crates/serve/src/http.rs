@@ -60,6 +60,8 @@ enum After {
 /// A request about to be answered, and all that is known around it.
 struct Session<'a> {
     worker: &'a Rc<Worker>,
+    /// The client's connection, and what it may use of backends.
+    control: &'a Rc<Control>,
     current: &'a Current,
     plan: &'a ListenerPlan,
     settings: &'a HttpSettings,
@@ -84,13 +86,13 @@ pub async fn serve(
     current: Current,
     plan: Arc<ListenerPlan>,
     guest: Guest,
-    control: &Control,
+    control: &Rc<Control>,
 ) {
     let Guest { stream, early, arrival } = guest;
     let client = Client { stream, buffer: early, timer: Timer::default() };
-    let mut visit = Visit::new(worker, current, plan, arrival, client, Spoken::Http1);
+    let mut visit = Visit::new(worker, control, current, plan, arrival, client);
     let after = loop {
-        match visit.wait_for_request(control).await {
+        match visit.wait_for_request().await {
             Waited::Arrived => {}
             Waited::Ended => break After::Close,
             Waited::ClientEnded => break After::HangUp,
@@ -120,18 +122,22 @@ pub async fn serve(
 /// Serves the one request of an HTTP/2 stream. The guest's early bytes are its head, in HTTP/1.1.
 pub(crate) async fn serve_stream(
     worker: Rc<Worker>,
+    control: Rc<Control>,
     current: Current,
     plan: Arc<ListenerPlan>,
     guest: Guest,
 ) {
     let Guest { stream, early, arrival } = guest;
     let client = Client { stream, buffer: early, timer: Timer::default() };
-    Visit::new(&worker, current, plan, arrival, client, Spoken::Http2).answer_request().await;
+    let mut visit = Visit::new(&worker, &control, current, plan, arrival, client);
+    visit.spoken = Spoken::Http2;
+    visit.answer_request().await;
 }
 
 /// What a connection holds between two requests.
 struct Visit<'a> {
     worker: &'a Rc<Worker>,
+    control: &'a Rc<Control>,
     /// The newest snapshot that knows the listener, and its plan there.
     current: Current,
     plan: Arc<ListenerPlan>,
@@ -147,13 +153,14 @@ struct Visit<'a> {
 impl<'a> Visit<'a> {
     fn new(
         worker: &'a Rc<Worker>,
+        control: &'a Rc<Control>,
         current: Current,
         plan: Arc<ListenerPlan>,
         arrival: Arrival,
         client: Client,
-        spoken: Spoken,
     ) -> Self {
-        Self { worker, current, plan, arrival, client, spoken, served: 0, waiting_since: Instant::now() }
+        let (spoken, waiting_since) = (Spoken::Http1, Instant::now());
+        Self { worker, control, current, plan, arrival, client, spoken, served: 0, waiting_since }
     }
 
     /// Whether the first bytes are those of an HTTP/2 client that knows that we speak it (RFC 9113 section 3.3).
@@ -178,7 +185,7 @@ impl<'a> Visit<'a> {
     }
 
     /// Waits for the first byte of a request, holding no buffer. A connection that ends here has lost nothing.
-    async fn wait_for_request(&mut self, control: &Control) -> Waited {
+    async fn wait_for_request(&mut self) -> Waited {
         if !self.client.buffer.is_empty() {
             return Waited::Arrived;
         }
@@ -188,10 +195,10 @@ impl<'a> Visit<'a> {
         match (self.worker.is_draining(), self.served) {
             (false, _) => {}
             (true, 0) => patience = patience.min(FIRST_REQUEST_OF_DRAIN),
-            (true, _) => control.close_when_idle(),
+            (true, _) => self.control.close_when_idle(),
         }
         let Client { stream, buffer, timer } = &mut self.client;
-        let since = self.waiting_since;
+        let (since, control) = (self.waiting_since, self.control);
         let arriving =
             std::future::poll_fn(|cx| control.poll_idle(cx, since, |cx| stream.poll_fill(cx, buffer)));
         match timer.until(since + patience, arriving).await {
@@ -237,9 +244,9 @@ impl<'a> Visit<'a> {
         self.served += 1;
         is_last |= settings.max_requests.is_some_and(|most| self.served >= most);
         let turn = if is_last { Turn::Last } else { Turn::More };
-        let (worker, arrival) = (self.worker, &self.arrival);
+        let (worker, control, arrival) = (self.worker, self.control, &self.arrival);
         let session =
-            Session { worker, current: &self.current, plan, settings, arrival, received, now, turn };
+            Session { worker, control, current: &self.current, plan, settings, arrival, received, now, turn };
         let after = exchange::run(&session, &mut self.client, &mut outcome).await;
         self.waiting_since = outcome.stop_clock();
         after

@@ -31,20 +31,26 @@ use crate::timer::Timer;
 use crate::worker::{Control, Current, Woken, Worker};
 
 pub mod backend;
+mod backlog;
 mod outflow;
 mod side;
 mod wire;
 
 pub use backend::Call;
+use backlog::{Admission, Backlog};
+use side::Own;
 pub use side::Side;
 use wire::{Gate, Wire};
 
 /// Bytes of a request's body that may be on their way or waiting for a slow backend, for each stream. The connection's window
-/// is as large as those of all streams together: a backend that takes nothing stops only its own streams.
+/// is larger, so that a backend that takes nothing stops only its own streams, and is the limit of what all of them hold.
 const WINDOW: u32 = 64 * 1024;
 
-/// Bytes of a response that may wait for a client that reads nothing, for each stream.
+/// Bytes of a response that the frame layer takes ahead of a client that reads nothing, for each stream.
 const SEND_BUFFER: usize = 32 * 1024;
+
+/// Heads of the largest size that the open requests of a connection may have together.
+const LARGE_HEADS: usize = 8;
 
 /// Streams that we have reset and still know.
 const RESET_STREAMS: usize = 20;
@@ -78,7 +84,7 @@ pub async fn serve(
     current: Current,
     plan: Arc<ListenerPlan>,
     guest: Guest,
-    control: &Control,
+    control: &Rc<Control>,
 ) {
     let Guest { stream, early, mut arrival } = guest;
     // The streams cannot ask for it.
@@ -86,7 +92,8 @@ pub async fn serve(
     let Some(settings) = http_settings(&plan) else { return };
     let stream = Rc::new(stream);
     let gate = Rc::new(Gate::default());
-    let wire = Wire::new(stream.clone(), early, gate.clone());
+    let backlog = Rc::new(backlog(settings));
+    let wire = Wire::new(stream.clone(), early, gate.clone(), backlog.clone());
     let timer = Timer::default();
     let mut handshake = builder(settings).handshake::<_, Bytes>(wire);
     let shaking_hands = poll_fn(|cx| {
@@ -115,6 +122,7 @@ pub async fn serve(
                 since: Instant::now(),
                 leaving: Leaving::No,
                 gate: gate.clone(),
+                backlog,
             };
             poll_fn(|cx| visit.poll(cx)).await
         }
@@ -142,9 +150,24 @@ fn record(worker: &Rc<Worker>, plan: &ListenerPlan, arrival: &Arrival, ending: E
 
 fn max_streams(settings: &HttpSettings) -> u32 {
     match settings.http2 {
-        Http2::On { streams } => streams,
+        Http2::On { streams, .. } => streams,
         Http2::Off => 1,
     }
+}
+
+fn receive_window(settings: &HttpSettings) -> u32 {
+    match settings.http2 {
+        Http2::On { receive_window, .. } => receive_window,
+        Http2::Off => WINDOW,
+    }
+}
+
+fn backlog(settings: &HttpSettings) -> Backlog {
+    let limit = match settings.http2 {
+        Http2::On { send_buffer, .. } => send_buffer,
+        Http2::Off => 0,
+    };
+    Backlog::new(limit, settings.limits.head.saturating_mul(LARGE_HEADS))
 }
 
 fn builder(settings: &HttpSettings) -> Builder {
@@ -156,7 +179,7 @@ fn builder(settings: &HttpSettings) -> Builder {
     builder
         .max_concurrent_streams(streams)
         .initial_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW.saturating_mul(streams).min(MOST_WINDOW))
+        .initial_connection_window_size(receive_window(settings).min(MOST_WINDOW))
         .max_header_list_size(u32::try_from(header_list).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER)
         .max_concurrent_reset_streams(RESET_STREAMS)
@@ -191,7 +214,7 @@ struct Visit<'a> {
     current: Current,
     plan: Arc<ListenerPlan>,
     arrival: Arrival,
-    control: &'a Control,
+    control: &'a Rc<Control>,
     timer: Timer,
     connection: Connection<Wire, Bytes>,
     /// The tasks of open streams; they end with the connection.
@@ -202,6 +225,7 @@ struct Visit<'a> {
     since: Instant,
     leaving: Leaving,
     gate: Rc<Gate>,
+    backlog: Rc<Backlog>,
 }
 
 impl Visit<'_> {
@@ -228,7 +252,10 @@ impl Visit<'_> {
                     return Poll::Ready(self.gate.flood().map(Ending::Flood).or(ending));
                 }
                 Poll::Pending if self.gate.flood().is_some() && !matches!(self.leaving, Leaving::By(_)) => {}
-                Poll::Pending => return self.poll_idle(cx),
+                Poll::Pending => {
+                    self.backlog.turned();
+                    return self.poll_idle(cx);
+                }
             }
         }
         let _ = pin!(tokio::task::yield_now()).poll(cx);
@@ -321,10 +348,16 @@ impl Visit<'_> {
                     http::Method::HEAD => MethodKind::Head,
                     _ => MethodKind::Other,
                 };
-                let stream = Stream::http2(Side::new(method, downgraded.upload, body, respond));
+                if self.backlog.begin(downgraded.head.len()) == Admission::TooMuch {
+                    respond.send_reset(Reason::REFUSED_STREAM);
+                    return self.record(Ending::HeadsTooLarge);
+                }
+                let own = Own::new(&self.backlog, downgraded.head.len());
+                let stream = Stream::http2(Side::new(method, downgraded.upload, body, respond, own));
                 let guest = Guest { stream, early: downgraded.head, arrival: self.arrival.clone() };
                 let (worker, current) = (self.worker.clone(), self.current.clone());
-                self.open.spawn_local(exchange::serve_stream(worker, current, self.plan.clone(), guest));
+                let (control, plan) = (self.control.clone(), self.plan.clone());
+                self.open.spawn_local(exchange::serve_stream(worker, control, current, plan, guest));
             }
             Err(malformed) => {
                 respond.send_reset(Reason::PROTOCOL_ERROR);

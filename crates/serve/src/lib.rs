@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod access_log;
+pub mod account;
 pub mod acme;
 pub mod admin;
 mod causes;
@@ -26,6 +27,7 @@ pub mod outcome;
 mod pace;
 mod passthrough;
 mod per_backend;
+pub mod pipes;
 mod places;
 mod queue;
 pub mod relay;

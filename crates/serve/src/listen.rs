@@ -346,6 +346,9 @@ fn explain(error: &io::Error, holder: Holder<'_>) -> String {
         (io::ErrorKind::PermissionDenied, _) => format!(
             "{error}; ports below 1024 need root or the capability CAP_NET_BIND_SERVICE (packaging/penstock.service grants it)"
         ),
+        _ if sys::descriptors::are_exhausted(error) => {
+            format!("{error}: raise LimitNOFILE= of the service, or ulimit -n of the shell")
+        }
         (io::ErrorKind::AddrNotAvailable, _) => {
             format!("{error}; `ip address` shows the addresses of this machine")
         }

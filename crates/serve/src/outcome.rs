@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
 use logic::access_log::{Entry, Kind, Timings};
-use logic::http1::refusal::Refusal;
+use logic::account::Refusal;
+use logic::http1::refusal::Refusal as HttpRefusal;
 use logic::http1::request::{RequestHead, Version};
 use logic::http1::span::Span;
 use logic::http2::flood::Flood;
@@ -30,7 +31,7 @@ pub enum Ending {
     /// We showed an authority that a name is ours.
     AcmeChallenge,
     /// The request was ambiguous, broken or over a limit.
-    Refused(Refusal),
+    Refused(HttpRefusal),
     /// The request was malformed in HTTP/2.
     Malformed(Malformed),
     /// The client broke HTTP/2 itself: its connection was closed.
@@ -39,6 +40,8 @@ pub enum Ending {
     Flood(Flood),
     /// The same, but seen by the frame layer in what the frames hold.
     FrameFlood,
+    /// The heads of the open requests of its connection are too large together.
+    HeadsTooLarge,
     /// The request's body broke its framing.
     BodyFault,
     /// The request's body is longer than the limit.
@@ -79,6 +82,8 @@ pub enum Ending {
     ProxyHeader,
     /// The listener is at its limit.
     ListenerFull,
+    /// There are no descriptors for it: its connection or its address has its share, or there are none at all.
+    NoDescriptors(Refusal),
     /// The process ended and the session was not over at the drain limit.
     Cut,
     /// The session panicked: our fault.
@@ -97,6 +102,7 @@ impl Ending {
             Self::Http2Fault => "h2-protocol",
             Self::Flood(flood) => flood.reason(),
             Self::FrameFlood => "h2-flood",
+            Self::HeadsTooLarge => "h2-heads",
             Self::BodyFault => "body-fault",
             Self::BodyTooLarge => "body-too-large",
             Self::ClientTimeout => "client-timeout",
@@ -117,6 +123,11 @@ impl Ending {
             Self::TlsTimeout => "tls-timeout",
             Self::ProxyHeader => "proxy-header",
             Self::ListenerFull => "listener-full",
+            Self::NoDescriptors(why) => match why {
+                Refusal::Full => "no-descriptors",
+                Refusal::Connection => "connection-share",
+                Refusal::Source => "source-share",
+            },
             Self::Cut => "cut",
             Self::Panicked => "panicked",
         }

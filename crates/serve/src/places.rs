@@ -13,9 +13,41 @@ use tokio::time::timeout;
 
 use crate::state::lock;
 
+/// How many clients there may be at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// Clients.
+    pub places: usize,
+    /// Of these, such as follow events.
+    pub following: usize,
+}
+
+impl Size {
+    /// Clients that have lost their places and whose connections are not closed yet, at most.
+    const fn ending(self) -> usize {
+        self.places.div_ceil(ENDING_OF)
+    }
+
+    /// What is open at most: these clients, those who have lost their places, and one that waits for a place.
+    pub(crate) const fn descriptors(self) -> usize {
+        self.places + self.ending() + 1
+    }
+
+    /// Smaller, where there are fewer descriptors.
+    pub(crate) fn within(self, descriptors: usize) -> Self {
+        let places = descriptors.saturating_sub(1) * ENDING_OF / (ENDING_OF + 1);
+        let places = places.clamp(1, self.places);
+        Self { places, following: self.following * places / self.places }
+    }
+}
+
+/// One connection in so many may be one that ends.
+const ENDING_OF: usize = 8;
+
 /// A fixed number of places, and the tasks of the clients that have them.
 #[derive(Debug)]
 pub(crate) struct PlaceSet {
+    size: Size,
     inner: Mutex<Inner>,
     /// A client has left, or does something else.
     changed: Notify,
@@ -26,15 +58,18 @@ pub(crate) struct PlaceSet {
 #[derive(Debug)]
 struct Inner {
     places: Places,
+    /// Clients whose connections are open, also such as have lost their places.
+    open: usize,
     /// Ends the task of a client.
     ends: HashMap<PlaceId, AbortHandle>,
 }
 
 impl PlaceSet {
-    /// So many places, of which so many may follow events. Clients that are sent away for others are counted in `evicted`.
-    pub(crate) fn new(most: usize, most_following: usize, evicted: Arc<AtomicU64>) -> Arc<Self> {
-        let inner = Inner { places: Places::new(most, most_following), ends: HashMap::new() };
-        Arc::new(Self { inner: Mutex::new(inner), changed: Notify::new(), evicted })
+    /// Clients that are sent away for others are counted in `evicted`.
+    pub(crate) fn new(size: Size, evicted: Arc<AtomicU64>) -> Arc<Self> {
+        let places = Places::new(size.places, size.following);
+        let inner = Inner { places, open: 0, ends: HashMap::new() };
+        Arc::new(Self { size, inner: Mutex::new(inner), changed: Notify::new(), evicted })
     }
 
     /// A place, once there is one that no other client needs.
@@ -55,6 +90,9 @@ impl PlaceSet {
 
     fn admit(self: &Arc<Self>) -> Option<Place> {
         let mut inner = lock(&self.inner);
+        if inner.open >= self.size.places + self.size.ending() {
+            return None;
+        }
         let id = match inner.places.admit(Instant::now()) {
             Admitted::Free(id) => id,
             Admitted::InsteadOf(id, evicted) => {
@@ -66,6 +104,7 @@ impl PlaceSet {
             }
             Admitted::Full => return None,
         };
+        inner.open += 1;
         Some(Place { places: self.clone(), id })
     }
 
@@ -91,6 +130,11 @@ impl Place {
     /// Names it for [`PlaceSet::keep`].
     pub(crate) fn id(&self) -> PlaceId {
         self.id
+    }
+
+    /// How many clients may follow events.
+    pub(crate) fn most_following(&self) -> usize {
+        self.places.size.following
     }
 
     /// Says what its client does now. One that gives way has lost its place already.
@@ -127,9 +171,44 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut inner = lock(&self.places.inner);
+        inner.open -= 1;
         inner.places.leave(self.id);
         inner.ends.remove(&self.id);
         drop(inner);
         self.places.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size { places: 64, following: 56 };
+
+    #[test]
+    fn places_fit_the_descriptors_that_there_are() {
+        assert_eq!(SIZE.within(SIZE.descriptors()), SIZE);
+        assert_eq!(SIZE.within(1000), SIZE);
+        assert_eq!(SIZE.within(0), Size { places: 1, following: 0 });
+        for descriptors in 3..100 {
+            let size = SIZE.within(descriptors);
+            assert!(size.descriptors() <= descriptors, "{descriptors}: {size:?}");
+            assert!(size.following < size.places, "{size:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn clients_that_have_lost_their_places_and_are_not_gone_are_bounded() {
+        let size = Size { places: 8, following: 0 };
+        let places = PlaceSet::new(size, Arc::default());
+        let mut held = Vec::new();
+        for _ in 0..size.places + size.ending() {
+            let place = places.place_within(20 * GRACE).await.unwrap();
+            place.set(Doing::Waiting);
+            held.push(place);
+        }
+        assert!(places.place_within(4 * GRACE).await.is_none());
+        held.remove(0);
+        assert!(places.place_within(4 * GRACE).await.is_some());
     }
 }

@@ -2,16 +2,17 @@
 //! Half-close is carried over: an end on one side shuts the other side's direction only, and what a peer wrote before it
 //! closed is always delivered first. Bulk on plain connections goes through splice(2).
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use sys::splice::Pipe;
 use tokio::time::Sleep;
 
 use crate::outcome::Ending;
+use crate::pipes::{Borrowed, Pipes};
 use crate::stream::{Carriage, Moved, Stream};
 
 /// Bytes after which one direction changes from copying to splicing. Splicing short transfers costs more than it saves
@@ -128,19 +129,28 @@ impl Watch {
     }
 }
 
-/// Relays between `client` and `backend`. `up` and `down` are bytes read before that go first.
+/// Bytes that were read before a relay and go first.
+#[derive(Debug, Default)]
+pub struct Early {
+    /// From the client.
+    pub up: Vec<u8>,
+    /// To the client.
+    pub down: Vec<u8>,
+}
+
+/// Relays between `client` and `backend`.
 pub async fn run(
     client: &Stream,
     backend: &Stream,
-    mut up: Vec<u8>,
-    mut down: Vec<u8>,
+    mut early: Early,
     idle: Duration,
     totals: &Totals,
+    pipes: &Rc<Pipes>,
 ) -> End {
     let mut watch = Watch::new(idle);
     loop {
-        let (up, down) = (std::mem::take(&mut up), std::mem::take(&mut down));
-        match run_until_quiet(client, backend, up, down, &mut watch, totals).await {
+        let early = std::mem::take(&mut early);
+        match run_until_quiet(client, backend, early, &mut watch, totals, pipes).await {
             Halt::Ended(end) => return end,
             Halt::Quiet => {}
         }
@@ -152,17 +162,18 @@ pub async fn run(
 pub fn run_until_quiet<'a>(
     client: &'a Stream,
     backend: &'a Stream,
-    up: Vec<u8>,
-    down: Vec<u8>,
+    early: Early,
     watch: &'a mut Watch,
     totals: &'a Totals,
+    pipes: &'a Rc<Pipes>,
 ) -> impl Future<Output = Halt> + use<'a> {
     let bulk = match (client.carriage(), backend.carriage()) {
         (Carriage::Plain, Carriage::Plain) => Bulk::Splice,
+        (_, Carriage::Multiplexed) | (Carriage::Multiplexed, _) => Bulk::CopyForStream,
         _ => Bulk::Copy,
     };
-    let (upward, downward) = (Direction::new(up, bulk), Direction::new(down, bulk));
-    let mut relay = Relay { client, backend, totals, upward, downward, watch, seen: totals.both() };
+    let (upward, downward) = (Direction::new(early.up, bulk), Direction::new(early.down, bulk));
+    let mut relay = Relay { client, backend, totals, pipes, upward, downward, watch, seen: totals.both() };
     async move {
         let mut look = pin!(tokio::time::sleep_until(relay.watch.next_look(Instant::now()).into()));
         std::future::poll_fn(|cx| match relay.poll(cx) {
@@ -177,6 +188,7 @@ struct Relay<'a> {
     client: &'a Stream,
     backend: &'a Stream,
     totals: &'a Totals,
+    pipes: &'a Rc<Pipes>,
     upward: Direction,
     downward: Direction,
     watch: &'a mut Watch,
@@ -186,9 +198,9 @@ struct Relay<'a> {
 
 impl Relay<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        let Self { client, backend, totals, upward, downward, .. } = self;
-        let up = upward.poll(cx, client, backend, &totals.up, downward);
-        let down = downward.poll(cx, backend, client, &totals.down, upward);
+        let Self { client, backend, totals, pipes, upward, downward, .. } = self;
+        let up = upward.poll(cx, Leg { from: client, to: backend, total: &totals.up, pipes }, downward);
+        let down = downward.poll(cx, Leg { from: backend, to: client, total: &totals.down, pipes }, upward);
         match (up, down) {
             (Poll::Ready(Way::SourceFailed), _) => Poll::Ready(End::ClientFailed),
             (_, Poll::Ready(Way::SourceFailed)) => Poll::Ready(End::BackendFailed),
@@ -231,6 +243,8 @@ impl Relay<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bulk {
     Copy,
+    /// One side is a stream of a connection with many: no more is read than there is room for.
+    CopyForStream,
     Splice,
 }
 
@@ -261,7 +275,16 @@ struct Direction {
     written: usize,
     phase: Phase,
     bulk: Bulk,
-    pipe: Option<Pipe>,
+    pipe: Option<Borrowed>,
+}
+
+/// What a direction moves between.
+#[derive(Clone, Copy)]
+struct Leg<'a> {
+    from: &'a Stream,
+    to: &'a Stream,
+    total: &'a Cell<u64>,
+    pipes: &'a Rc<Pipes>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -283,7 +306,7 @@ impl Direction {
 
     /// Whether it waits for no destination.
     fn holds_nothing(&self) -> bool {
-        self.rest.is_empty() && self.pipe.as_ref().is_none_or(Pipe::is_empty)
+        self.rest.is_empty() && self.pipe.as_ref().is_none_or(|pipe| pipe.is_empty())
     }
 
     fn farewell_of_other(&self) -> Farewell {
@@ -293,19 +316,11 @@ impl Direction {
         }
     }
 
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        from: &Stream,
-        to: &Stream,
-        total: &Cell<u64>,
-        other: &Direction,
-    ) -> Poll<Way> {
+    fn poll(&mut self, cx: &mut Context<'_>, leg: Leg<'_>, other: &Direction) -> Poll<Way> {
         if let Phase::Ended(way) = self.phase {
             return Poll::Ready(way);
         }
-        let way = ready!(self.poll_moving(cx, from, to, total, other))
-            .map_or_else(|broken| broken, |()| Way::Delivered);
+        let way = ready!(self.poll_moving(cx, leg, other)).map_or_else(|broken| broken, |()| Way::Delivered);
         self.rest = Vec::new();
         self.pipe = None;
         self.phase = Phase::Ended(way);
@@ -315,17 +330,16 @@ impl Direction {
     fn poll_moving(
         &mut self,
         cx: &mut Context<'_>,
-        from: &Stream,
-        to: &Stream,
-        total: &Cell<u64>,
+        leg: Leg<'_>,
         other: &Direction,
     ) -> Poll<Result<(), Way>> {
+        let Leg { from, to, total, .. } = leg;
         let mut turns = 0;
         while turns < TURNS {
             ready!(self.poll_rest(cx, to))?;
             match self.phase {
                 Phase::Moving if self.bulk == Bulk::Splice && total.get() >= SPLICE_AFTER => {
-                    ready!(self.poll_splice(cx, from, to, total, other))?;
+                    ready!(self.poll_splice(cx, leg, other))?;
                     turns += SPLICE_TURNS;
                 }
                 Phase::Moving => {
@@ -367,7 +381,11 @@ impl Direction {
         to: &Stream,
         total: &Cell<u64>,
     ) -> Poll<Result<(), Way>> {
-        match ready!(from.poll_move(cx, to, &mut self.rest)) {
+        let moved = match self.bulk {
+            Bulk::Copy | Bulk::Splice => from.poll_move(cx, to, &mut self.rest),
+            Bulk::CopyForStream => from.poll_move_for(cx, to, &mut self.rest),
+        };
+        match ready!(moved) {
             Ok(Moved::Bytes(count)) => total.set(total.get() + count as u64),
             Ok(Moved::End) => self.phase = Phase::Ending,
             Ok(Moved::ReadFailed(_)) => return Poll::Ready(Err(Way::SourceFailed)),
@@ -379,16 +397,15 @@ impl Direction {
     fn poll_splice(
         &mut self,
         cx: &mut Context<'_>,
-        from: &Stream,
-        to: &Stream,
-        total: &Cell<u64>,
+        leg: Leg<'_>,
         other: &Direction,
     ) -> Poll<Result<(), Way>> {
+        let Leg { from, to, total, pipes } = leg;
         let pipe = match self.pipe.take() {
             Some(pipe) => self.pipe.insert(pipe),
-            None => match take_pipe() {
+            None => match pipes.take(PIPE_SIZE) {
                 Ok(pipe) => self.pipe.insert(pipe),
-                // No descriptors left for a pipe: copying works without.
+                // No descriptors for a pipe: copying works without.
                 Err(_) => {
                     self.bulk = Bulk::Copy;
                     return Poll::Ready(Ok(()));
@@ -415,14 +432,14 @@ impl Direction {
         let filled = match from.poll_splice_from(cx, |fd| pipe.splice_in(fd, PIPE_SIZE)) {
             Poll::Pending => {
                 // Nothing to read and nothing held: the pipe goes back, so that an idle flow costs two descriptors, not four.
-                self.release_pipe();
+                self.pipe = None;
                 return Poll::Pending;
             }
             Poll::Ready(filled) => filled,
         };
         match filled {
             Ok(0) => {
-                self.release_pipe();
+                self.pipe = None;
                 self.phase = Phase::Ending;
             }
             Ok(count) => total.set(total.get() + count as u64),
@@ -433,31 +450,6 @@ impl Direction {
         }
         Poll::Ready(Ok(()))
     }
-
-    fn release_pipe(&mut self) {
-        if let Some(pipe) = self.pipe.take() {
-            give_pipe(pipe);
-        }
-    }
-}
-
-/// Empty pipes that a worker keeps for its next bulk flow.
-const SPARE_PIPES: usize = 8;
-
-thread_local! {
-    static PIPES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
-}
-
-fn take_pipe() -> io::Result<Pipe> {
-    PIPES.with_borrow_mut(Vec::pop).map_or_else(|| Pipe::new(PIPE_SIZE), Ok)
-}
-
-fn give_pipe(pipe: Pipe) {
-    PIPES.with_borrow_mut(|pipes| {
-        if pipe.is_empty() && pipes.len() < SPARE_PIPES {
-            pipes.push(pipe);
-        }
-    });
 }
 
 #[cfg(test)]
@@ -468,6 +460,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream, UnixStream};
 
     use super::*;
+    use crate::account::{Account, PlaceCache};
     use crate::stream::Plain;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -490,6 +483,10 @@ mod tests {
         (0..len).map(|at| (at % 251) as u8).collect()
     }
 
+    fn pipes() -> Rc<Pipes> {
+        Pipes::new(Rc::new(PlaceCache::new(Account::new(1), 0)))
+    }
+
     async fn until_parked(stream: &Stream) {
         while !stream.is_parked() {
             tokio::task::yield_now().await;
@@ -501,8 +498,8 @@ mod tests {
         let (mut client_peer, client) = tcp_pair().await;
         let (mut backend_peer, backend) = tcp_pair().await;
         let sent = pattern(MUCH);
-        let totals = Totals::default();
-        let relay = run(&client, &backend, Vec::new(), Vec::new(), LONG, &totals);
+        let (totals, pipes) = (Totals::default(), pipes());
+        let relay = run(&client, &backend, Early::default(), LONG, &totals, &pipes);
         let sending = async {
             backend_peer.write_all(&sent).await.unwrap();
             backend_peer.shutdown().await.unwrap();
@@ -524,8 +521,8 @@ mod tests {
         let (mut client_peer, client) = tcp_pair().await;
         let (mut backend_peer, backend) = unix_pair();
         let (sent, said) = (pattern(MUCH), pattern(4 * 1024 * 1024));
-        let totals = Totals::default();
-        let relay = run(&client, &backend, Vec::new(), Vec::new(), LONG, &totals);
+        let (totals, pipes) = (Totals::default(), pipes());
+        let relay = run(&client, &backend, Early::default(), LONG, &totals, &pipes);
         let (mut backend_reads, mut backend_writes) = backend_peer.split();
         let sending = async {
             backend_writes.write_all(&sent).await.unwrap();
@@ -556,8 +553,8 @@ mod tests {
         let (mut client_peer, client) = tcp_pair().await;
         let (mut backend_peer, backend) = tcp_pair().await;
         let sent = pattern(MUCH);
-        let totals = Totals::default();
-        let relay = run(&client, &backend, Vec::new(), Vec::new(), LONG, &totals);
+        let (totals, pipes) = (Totals::default(), pipes());
+        let relay = run(&client, &backend, Early::default(), LONG, &totals, &pipes);
         let breaking = async {
             tokio::select! {
                 _ = backend_peer.write_all(&sent) => panic!("a full destination took everything"),
@@ -578,8 +575,8 @@ mod tests {
         let (_client_peer, client) = tcp_pair().await;
         let (mut backend_peer, backend) = tcp_pair().await;
         let sent = pattern(MUCH);
-        let totals = Totals::default();
-        let relay = run(&client, &backend, Vec::new(), Vec::new(), Duration::from_millis(200), &totals);
+        let (totals, pipes) = (Totals::default(), pipes());
+        let relay = run(&client, &backend, Early::default(), Duration::from_millis(200), &totals, &pipes);
         tokio::select! {
             end = relay => assert_eq!(end, End::Idle),
             _ = backend_peer.write_all(&sent) => panic!("a full destination took everything"),

@@ -7,8 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use config::Config;
 use config::types::MaxConnections;
+use logic::account::{Division, TooFew};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::account::{Needs, backend_places};
 use crate::events::Level;
 use crate::front::Front;
 use crate::listen::{self, BindError, Bound, BoundKey, Changed, Holder, OpenAddress, Passed, Socket};
@@ -29,23 +31,29 @@ pub struct Supervisor {
     pub tls: Arc<tls::Shared>,
     /// Sockets that systemd passed.
     pub passed: Passed,
-    /// Limit of descriptors of this process.
-    pub descriptors: u64,
+    /// Descriptors of this process.
+    pub descriptors: Needs,
     /// What the process was started with: some of it holds until its end.
     pub started_with: Arc<Config>,
 }
 
-/// Descriptors that are not for sessions: listeners, logs, control clients, health checks, the runtime.
-const RESERVED_DESCRIPTORS: u64 = 256;
-
-/// Client connections that a process with so many descriptors may have: a session takes two.
-pub fn connection_limit(config: &Config, descriptors: u64) -> usize {
-    let possible =
-        usize::try_from(descriptors.saturating_sub(RESERVED_DESCRIPTORS) / 2).unwrap_or(usize::MAX).max(16);
-    match config.process.max_connections {
+/// Makes the limits of a configuration hold.
+pub fn set_limits(state: &State, config: &Config, descriptors: &Needs, division: Division) {
+    let (process, account) = (&config.process, &state.account);
+    account.set(descriptors.limit, division, process.shares, backend_places(config));
+    account.sources.set_ipv6_prefix(process.source_ipv6_prefix);
+    let possible = division.clients(account.client_places());
+    let most = match process.max_connections {
         MaxConnections::Auto => possible,
         MaxConnections::Count(count) => count,
+    };
+    if most > possible {
+        let message = format!(
+            "max-connections = {most}, but there are descriptors for {possible}: raise LimitNOFILE, or lower max-connections"
+        );
+        state.events.record(Level::Warning, "process.max-connections", message);
     }
+    state.max_connections.store(most, Relaxed);
 }
 
 /// Sockets made for a configuration that is not yet served.
@@ -92,18 +100,32 @@ pub fn open_new(
     if errors.is_empty() { Ok(opened) } else { Err(errors) }
 }
 
+/// Why a configuration that is valid is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// There are too few descriptors for it.
+    #[error(transparent)]
+    Descriptors(#[from] TooFew),
+}
+
 impl Supervisor {
     /// Serves a new configuration. On an error the old one serves on, untouched.
-    pub async fn apply(&mut self, config: Config) -> Result<String, Vec<BindError>> {
+    pub async fn apply(&mut self, config: Config) -> Result<String, Vec<ApplyError>> {
         let config = Arc::new(config);
         let workers = self.workers.len();
-        let mut opened = open_new(&config, &self.open, workers, &mut self.passed)?;
+        let division = self.descriptors.divide(&config).map_err(|few| vec![ApplyError::from(few)])?;
+        let opened = open_new(&config, &self.open, workers, &mut self.passed);
+        let mut opened =
+            opened.map_err(|errors| errors.into_iter().map(ApplyError::from).collect::<Vec<_>>())?;
         let wanted: HashSet<BoundKey> = keys(&config).collect();
         let close: Vec<BoundKey> = self.open.keys().filter(|key| !wanted.contains(key)).cloned().collect();
         let snapshot = self.build(&config).await;
         let state = &self.front.state;
         state.generation.store(snapshot.generation, Relaxed);
-        state.max_connections.store(connection_limit(&config, self.descriptors), Relaxed);
+        set_limits(state, &config, &self.descriptors, division);
         self.front.snapshot.store(snapshot.clone());
         let opened_count = opened.0.len();
         let mut waiting = Vec::new();

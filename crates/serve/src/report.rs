@@ -18,9 +18,12 @@ use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use crate::state::{Admission, lock};
 
 pub mod certificates;
+pub mod descriptors;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod text;
+
+use descriptors::Descriptors;
 
 /// How the whole front door is.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +42,8 @@ pub struct Status {
     pub workers: usize,
     /// Client connections.
     pub connections: Connections,
+    /// Descriptors, and what holds them.
+    pub descriptors: Descriptors,
     /// What does not work as configured.
     pub degraded: Vec<Degraded>,
     /// Listeners in configuration order.
@@ -284,6 +289,7 @@ impl Status {
                 now: state.connections.load(Relaxed),
                 max: (max != usize::MAX).then_some(max),
             },
+            descriptors: Descriptors::read(state),
             degraded: state
                 .degraded()
                 .into_iter()

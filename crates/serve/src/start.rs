@@ -13,12 +13,14 @@ use arc_swap::ArcSwap;
 use config::types::{BindAddress, Workers};
 use config::{Config, Loaded, Quick, Source};
 use fleet::tunnel::{Asking, Native};
+use logic::account::TooFew;
 use sd_notify::NotifyState;
 use sys::privilege::Capability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::AccessLog;
+use crate::account::Needs;
 use crate::acme::Orderer;
 use crate::causes::causes;
 use crate::events::Level;
@@ -36,6 +38,10 @@ use crate::{admin, control, file, tls};
 
 /// Sessions that are cut off have so long to write their records.
 const CUT_LIMIT: Duration = Duration::from_secs(2);
+
+/// Descriptors of the process beside workers and listeners: the runtime of the slow side, signals, admin and control
+/// sockets, what watches certificates, the access log.
+const OF_PROCESS: usize = 14;
 
 /// Where the configuration comes from, and comes from again at a reload.
 #[derive(Clone, Debug)]
@@ -101,6 +107,9 @@ pub enum StartError {
     /// `--strict`, and something is degraded.
     #[error("--strict: {}", .0.iter().map(|(subject, reason)| format!("{subject}: {reason}")).collect::<Vec<_>>().join("; "))]
     Degraded(Vec<(String, String)>),
+    /// There are too few descriptors.
+    #[error(transparent)]
+    Descriptors(#[from] TooFew),
     /// The system refused a thread, a runtime or a signal handler.
     #[error("cannot {doing}: {source}")]
     System {
@@ -144,11 +153,15 @@ fn system(doing: &'static str) -> impl FnOnce(io::Error) -> StartError {
 pub fn run(options: Options) -> Result<(), StartError> {
     let config = Arc::new(options.config.config.clone());
     let mut passed = Passed::take()?;
-    let descriptors = sys::descriptors::raise_limit().map_err(system("raise the limit of descriptors"))?;
+    let limit = sys::descriptors::raise_limit().map_err(system("raise the limit of descriptors"))?;
+    let base = sys::descriptors::open_count().map_err(system("count open descriptors"))?;
     let workers = match config.process.workers {
         Workers::Auto => sys::cpu::count(),
         Workers::Count(count) => count.get(),
     };
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let descriptors = Needs { limit, base: base + OF_PROCESS, workers };
+    let division = descriptors.divide(&config)?;
     let mut opened =
         reload::open_new(&config, &HashMap::new(), workers, &mut passed).map_err(StartError::Bind)?;
     let admin = config.admin.as_ref().map(|admin| admin::bind(&admin.bind)).transpose()?;
@@ -168,7 +181,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let mut state = State::new(workers);
         open_state_directory(&config, &mut state);
         let state = Arc::new(state);
-        state.max_connections.store(reload::connection_limit(&config, descriptors), Relaxed);
+        reload::set_limits(&state, &config, &descriptors, division);
         let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
         let snapshot = Arc::new(Snapshot::build(config.clone(), &state, &tls, None));
         let log = AccessLog::open(&config.access_log.target, state.clone())?;

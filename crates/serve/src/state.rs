@@ -13,6 +13,7 @@ use logic::balance::StickyTable;
 use logic::health::{Health, State as HealthState};
 use tokio::sync::Notify;
 
+use crate::account::Account;
 use crate::acme::Board;
 use crate::events::{Events, Seldom};
 use crate::metrics::{BackendCounters, ListenerCounters, PerWorker};
@@ -27,6 +28,8 @@ pub struct State {
     pub started_at: SystemTime,
     /// Worker threads.
     pub workers: usize,
+    /// Descriptors that traffic holds and may hold.
+    pub account: Arc<Account>,
     /// Client connections open now, over all listeners and workers.
     pub connections: AtomicUsize,
     /// Limit of [`Self::connections`].
@@ -185,6 +188,11 @@ impl BackendState {
         }
     }
 
+    /// Places that a connection to it takes in the account: one behind SSH has a socket at either end of its tunnel here.
+    pub fn places(&self) -> usize {
+        if matches!(self.address, BackendAddress::Ssh { .. }) { 2 } else { 1 }
+    }
+
     /// What events and degraded things name it by: `pool.NAME.ADDRESS`.
     pub fn subject(&self) -> String {
         format!("pool.{}.{}", self.pool, self.name)
@@ -261,6 +269,7 @@ impl State {
             started: Instant::now(),
             started_at: SystemTime::now(),
             workers,
+            account: Account::new(workers),
             connections: AtomicUsize::new(0),
             max_connections: AtomicUsize::new(usize::MAX),
             generation: AtomicU64::new(0),

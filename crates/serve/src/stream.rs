@@ -182,6 +182,48 @@ impl Stream {
         })
     }
 
+    /// The same, but no more than there is room for at the client that gets it.
+    pub fn poll_fill_for(
+        &self,
+        cx: &mut Context<'_>,
+        onto: &mut Vec<u8>,
+        client: &Stream,
+    ) -> Poll<io::Result<usize>> {
+        if client.carriage() != Carriage::Multiplexed {
+            return self.poll_fill(cx, onto);
+        }
+        SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            let most = client.room();
+            let count = ready!(self.poll_read(cx, &mut scratch[..most]))?;
+            onto.extend_from_slice(&scratch[..count]);
+            client.hold(count);
+            Poll::Ready(Ok(count))
+        })
+    }
+
+    /// How much may be read for this client although it may take nothing. Only a stream of HTTP/2 is one of many.
+    fn room(&self) -> usize {
+        match &mut *self.0.borrow_mut() {
+            Transport::Http2(side) => side.room(),
+            _ => SCRATCH,
+        }
+    }
+
+    /// Waits while nothing may be read for this client. What was read for it before has been handed over.
+    pub fn poll_flows(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut *self.0.borrow_mut() {
+            Transport::Http2(side) => side.poll_flows(cx),
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// So much was read for this client.
+    fn hold(&self, bytes: usize) {
+        if let Transport::Http2(side) = &mut *self.0.borrow_mut() {
+            side.hold(bytes);
+        }
+    }
+
     /// Reads whatever is there and writes as much of it as `to` takes; the rest goes to `rest`. Gives the bytes read.
     pub fn poll_move(
         &self,
@@ -189,8 +231,34 @@ impl Stream {
         to: &Stream,
         rest: &mut Vec<u8>,
     ) -> Poll<io::Result<Moved>> {
+        self.poll_move_up_to(cx, to, rest, SCRATCH)
+    }
+
+    /// The same, but no more than there is room for at `to`, one of the streams of a connection.
+    pub fn poll_move_for(
+        &self,
+        cx: &mut Context<'_>,
+        to: &Stream,
+        rest: &mut Vec<u8>,
+    ) -> Poll<io::Result<Moved>> {
+        ready!(to.poll_flows(cx));
+        let moved = ready!(self.poll_move_up_to(cx, to, rest, to.room()));
+        if let Ok(Moved::Bytes(count)) = moved {
+            to.hold(count);
+        }
+        Poll::Ready(moved)
+    }
+
+    #[inline]
+    fn poll_move_up_to(
+        &self,
+        cx: &mut Context<'_>,
+        to: &Stream,
+        rest: &mut Vec<u8>,
+        most: usize,
+    ) -> Poll<io::Result<Moved>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
-            let count = match ready!(self.poll_read(cx, scratch)) {
+            let count = match ready!(self.poll_read(cx, &mut scratch[..most])) {
                 Ok(count) => count,
                 Err(error) => return Poll::Ready(Ok(Moved::ReadFailed(error))),
             };
@@ -235,6 +303,14 @@ impl Stream {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             read => read,
         }
+    }
+
+    /// Reads and forgets what has arrived, a little at most.
+    pub fn discard_arrived(&self) {
+        SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            // What cannot be read now is not waited for.
+            let _ = self.read_arrived(scratch);
+        });
     }
 
     /// Writes what the kernel takes at once, and gives the count: zero with TLS, and for a connection that is not ready or
@@ -309,6 +385,13 @@ impl Stream {
     /// Writes all of `bytes` and flushes.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_write_all(cx, &mut bytes, &mut &[][..])).await
+    }
+
+    /// Refuses a stream of HTTP/2 before anything was done with it.
+    pub fn refuse(&self) {
+        if let Transport::Http2(side) = &mut *self.0.borrow_mut() {
+            side.refuse();
+        }
     }
 
     /// Ends our direction: FIN, or close_notify and FIN.

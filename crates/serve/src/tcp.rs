@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use config::types::TcpSettings;
 use logic::access_log::Kind;
+use logic::account::Refusal;
 use logic::balance::{HashKey, Tried, client_key};
 use logic::peers::Peer;
 use logic::proxy_header::Additions;
@@ -17,7 +18,7 @@ use crate::accept::Admitted;
 use crate::connect::ConnectFault;
 use crate::connection::{Arrival, Entry, Guest};
 use crate::outcome::{Ending, Outcome};
-use crate::relay::{self, Halt, Watch};
+use crate::relay::{self, Early, Halt, Watch};
 use crate::snapshot::{PoolPlan, Snapshot};
 use crate::stream::{Parked, Stream};
 use crate::upstream::{self, Chosen, NoBackend, Slot, Wanted};
@@ -109,8 +110,17 @@ fn relay(
     async move {
         loop {
             let Session { watch, outcome, .. } = &mut *session;
-            let (up, down) = (std::mem::take(&mut early), Vec::new());
-            match relay::run_until_quiet(&client, &backend, up, down, watch, &outcome.relayed).await {
+            let first = Early { up: std::mem::take(&mut early), down: Vec::new() };
+            match relay::run_until_quiet(
+                &client,
+                &backend,
+                first,
+                watch,
+                &outcome.relayed,
+                &outcome.worker().pipes,
+            )
+            .await
+            {
                 Halt::Quiet => {}
                 Halt::Ended(end) => {
                     outcome.end(end.settle(&client, &backend));
@@ -207,17 +217,34 @@ async fn obtain(
         outcome.attempts += 1;
         outcome.backend = Some(chosen.index);
         outcome.queued = chosen.queued.or(outcome.queued);
-        if let Ok(backend) = connect(worker, pool, &chosen, arrival, opening, outcome).await {
-            return Some((backend, chosen));
-        }
+        let lacks = match connect(worker, pool, &chosen, arrival, opening, outcome).await {
+            Ok(backend) => return Some((backend, chosen)),
+            Err(lacks) => lacks,
+        };
         tried.insert(chosen.index);
         let (attempts, retries) = (outcome.attempts, pool.settings.retries);
         let decision = retry::decide(Idempotence::NotIdempotent, Progress::NothingSent, attempts, retries);
         if decision == retry::Decision::GiveUp {
-            outcome.end(Ending::ConnectFailed);
+            outcome.end(lacks.ending());
             return None;
         }
         chosen.backend.counters.of(worker.index).retries.add(1);
+    }
+}
+
+/// What a session lacks that got no connection.
+#[derive(Clone, Copy)]
+enum Lack {
+    Backend,
+    Descriptors,
+}
+
+impl Lack {
+    fn ending(self) -> Ending {
+        match self {
+            Self::Backend => Ending::ConnectFailed,
+            Self::Descriptors => Ending::NoDescriptors(Refusal::Full),
+        }
     }
 }
 
@@ -228,7 +255,7 @@ async fn connect(
     arrival: &Arrival,
     opening: Opening,
     outcome: &mut Outcome,
-) -> Result<Stream, ()> {
+) -> Result<Stream, Lack> {
     let started = Instant::now();
     let counters = chosen.backend.counters.of(worker.index);
     let header = pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();
@@ -244,11 +271,15 @@ async fn connect(
         }
         Err(ConnectFault::Backend(cause)) => {
             upstream::note_failure(worker, pool, chosen.index, cause);
-            Err(())
+            Err(Lack::Backend)
+        }
+        Err(ConnectFault::NoDescriptors) => {
+            worker.place_cache.account().count(Refusal::Full);
+            Err(Lack::Descriptors)
         }
         Err(ConnectFault::Ours(error)) => {
             tracing::debug!(backend = %chosen.backend.name, "cannot connect: {error}");
-            Err(())
+            Err(Lack::Backend)
         }
     }
 }

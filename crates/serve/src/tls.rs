@@ -38,7 +38,7 @@ mod handshakes;
 mod key;
 mod layout;
 mod lookup;
-mod ocsp;
+pub(crate) mod ocsp;
 mod pair;
 mod policy;
 mod replay;

@@ -16,6 +16,7 @@ use logic::peers::Peer;
 use logic::retry::Idempotence;
 use sys::socket::Opening;
 
+use crate::account::{Kind, PlaceCache, Taken};
 use crate::connect::{self, ConnectFault, Link};
 use crate::events::Level;
 use crate::queue::Queue;
@@ -304,8 +305,9 @@ pub async fn connect(
     let backend = &*plan.state;
     let stream = match open(worker, plan, opening, preface, limit).await {
         // Descriptors are short: idle connections to backends are the ones that nobody needs now.
-        Err(ConnectFault::Ours(_)) => {
+        Err(ConnectFault::Ours(_) | ConnectFault::NoDescriptors) => {
             worker.idle.clear();
+            worker.place_cache.account().want();
             open(worker, plan, opening, preface, limit).await?
         }
         Err(ConnectFault::Backend(Cause::Tls(why))) => {
@@ -388,9 +390,12 @@ fn is_up(backend: &BackendState) -> bool {
     matches!(backend.health_state(), HealthState::Up | HealthState::Unchecked)
 }
 
-/// Idle connections to backends, of one worker.
-#[derive(Default)]
-pub struct IdlePool(RefCell<HashMap<usize, Kept, BuildHasherDefault<AddressHasher>>>);
+/// Idle connections to backends, of one worker. Each has places of its own in the account, and is closed when others need
+/// them.
+pub struct IdlePool {
+    kept: RefCell<HashMap<usize, Kept, BuildHasherDefault<AddressHasher>>>,
+    place_cache: Rc<PlaceCache>,
+}
 
 /// Hashes the address of a backend's state: nobody outside can choose that, and each request looks twice.
 #[derive(Default)]
@@ -414,26 +419,69 @@ impl Hasher for AddressHasher {
 
 struct Kept {
     backend: Arc<BackendState>,
+    place_cache: Rc<PlaceCache>,
+    /// Of one connection.
+    places: usize,
     /// Oldest first; the newest is used first, so that the rest can age.
     streams: Vec<(Stream, Instant)>,
 }
 
+impl Kept {
+    fn pop(&mut self) -> Option<(Stream, Instant)> {
+        let popped = self.streams.pop()?;
+        self.place_cache.give_of(Kind::Idle, self.places);
+        Some(popped)
+    }
+
+    /// Closes the one that was used longest ago. Gives its places.
+    fn close_oldest(&mut self) -> Option<usize> {
+        let oldest = (!self.streams.is_empty()).then(|| self.streams.remove(0))?;
+        drop(oldest);
+        self.place_cache.give_of(Kind::Idle, self.places);
+        Some(self.places)
+    }
+
+    /// Closes those that `keep` does not want.
+    fn retain(&mut self, mut keep: impl FnMut(&Stream, Instant) -> bool) {
+        let before = self.streams.len();
+        self.streams.retain(|(stream, until)| keep(stream, *until));
+        self.place_cache.give_of(Kind::Idle, (before - self.streams.len()) * self.places);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.retain(|_, _| false);
+    }
+}
+
 impl IdlePool {
-    /// Keeps a connection until `until`, unless `limit` are kept already.
+    /// An empty one.
+    pub fn new(place_cache: Rc<PlaceCache>) -> Self {
+        Self { kept: RefCell::default(), place_cache }
+    }
+
+    /// Keeps a connection until `until`, unless `limit` are kept already, or a client waits for its place.
     pub fn give(&self, backend: &Arc<BackendState>, stream: Stream, until: Instant, limit: usize) {
-        let mut kept = self.0.borrow_mut();
-        let entry = kept
-            .entry(Arc::as_ptr(backend) as usize)
-            .or_insert_with(|| Kept { backend: backend.clone(), streams: Vec::new() });
-        if entry.streams.len() < limit {
+        if self.place_cache.account().is_waited_for() {
+            return;
+        }
+        let mut kept = self.kept.borrow_mut();
+        let entry = kept.entry(Arc::as_ptr(backend) as usize).or_insert_with(|| Kept {
+            backend: backend.clone(),
+            place_cache: self.place_cache.clone(),
+            places: backend.places(),
+            streams: Vec::new(),
+        });
+        if entry.streams.len() < limit && self.place_cache.take_of(Kind::Idle, entry.places) == Taken::Yes {
             entry.streams.push((stream, until));
         }
     }
 
     fn take(&self, backend: &Arc<BackendState>, now: Instant) -> Option<Stream> {
-        let mut kept = self.0.borrow_mut();
+        let mut kept = self.kept.borrow_mut();
         let entry = kept.get_mut(&(Arc::as_ptr(backend) as usize))?;
-        while let Some((stream, until)) = entry.streams.pop() {
+        while let Some((stream, until)) = entry.pop() {
             if now < until {
                 return Some(stream);
             }
@@ -443,7 +491,7 @@ impl IdlePool {
 
     /// Closes connections that are too old, were closed by the backend, or whose backend is down or gone.
     pub fn sweep(&self, now: Instant, snapshot: &Snapshot) {
-        self.0.borrow_mut().retain(|_, kept| {
+        self.kept.borrow_mut().retain(|_, kept| {
             let served = is_up(&kept.backend)
                 && snapshot.pools.iter().any(|pool| {
                     *pool.settings.name == *kept.backend.pool
@@ -452,13 +500,27 @@ impl IdlePool {
             if !served {
                 return false;
             }
-            kept.streams.retain(|(stream, until)| now < *until && stream.is_quiet() == Quiet::Yes);
+            kept.retain(|stream, until| now < until && stream.is_quiet() == Quiet::Yes);
             !kept.streams.is_empty()
         });
     }
 
+    /// Closes so many, as others need their places more. Gives how many places that were.
+    pub fn give_up(&self, places: usize) -> usize {
+        let mut given = 0;
+        for kept in self.kept.borrow_mut().values_mut() {
+            while given < places
+                && let Some(closed) = kept.close_oldest()
+            {
+                given += closed;
+            }
+        }
+        self.place_cache.account().given_up.fetch_add(given as u64, Relaxed);
+        given
+    }
+
     /// Closes all of them: descriptors are short, or the process ends.
     pub fn clear(&self) {
-        self.0.borrow_mut().clear();
+        self.kept.borrow_mut().clear();
     }
 }

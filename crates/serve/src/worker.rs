@@ -18,10 +18,13 @@ use tokio::task::JoinHandle;
 
 use crate::accept;
 use crate::access_log::{AccessLog, Batch};
+use crate::account::{Account, PlaceCache, RefusalLog, Share};
 use crate::dormitory::Dormitory;
+use crate::events::Level;
 use crate::front::Front;
 use crate::http2::backend::Lines;
 use crate::listen::{BoundKey, Socket};
+use crate::pipes::Pipes;
 use crate::snapshot::Snapshot;
 use crate::upstream::IdlePool;
 
@@ -33,6 +36,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// Idle client connections remembered by one look at all of them, so that a flood of new clients does not cost a look each.
 const REMEMBERED_IDLE: usize = 64;
+
+/// Idle backend connections that a worker closes at once when others need places.
+const GIVEN_UP: usize = 8;
 
 /// Numbers of client connections that a worker without any keeps room for.
 const REMEMBERED_NUMBERS: usize = 1024;
@@ -65,6 +71,10 @@ pub struct Worker {
     pub index: usize,
     /// The rest of the process.
     pub front: Arc<Front>,
+    /// Its places in the account of descriptors.
+    pub place_cache: Rc<PlaceCache>,
+    /// Pipes for bulk flows.
+    pub pipes: Rc<Pipes>,
     /// Idle connections to backends.
     pub idle: IdlePool,
     /// Its TCP sessions in which nobody speaks.
@@ -87,6 +97,8 @@ pub struct Worker {
     log: AccessLog,
     batch: RefCell<Batch>,
     swept: Cell<Instant>,
+    /// Reports refused descriptors.
+    refusal_log: RefusalLog,
     /// Accept loops by address; systemd may pass several sockets for one.
     sockets: RefCell<HashMap<BoundKey, Vec<Accepting>>>,
 }
@@ -106,13 +118,13 @@ struct Connections {
 }
 
 impl Connections {
-    fn insert(&mut self) -> Rc<Control> {
+    fn insert(&mut self, share: Share) -> Rc<Control> {
         let number = self.free.pop().unwrap_or_else(|| {
             self.controls.push(None);
             // Nobody has as many descriptors.
             u32::try_from(self.controls.len() - 1).unwrap_or(u32::MAX)
         });
-        let control = Rc::new(Control { number, ..Control::default() });
+        let control = Rc::new(Control { number, share, ..Control::default() });
         self.controls[number as usize] = Some(control.clone());
         control
     }
@@ -144,6 +156,8 @@ pub struct Control {
     /// When the phase became [`Phase::Idle`].
     idle_since: Cell<Option<Instant>>,
     waker: RefCell<Option<Waker>>,
+    /// What it may use of backends.
+    pub(crate) share: Share,
 }
 
 /// What a client connection is doing.
@@ -245,19 +259,27 @@ pub struct Registration {
 
 impl Registration {
     /// What the worker can ask of the connection.
-    pub fn control(&self) -> &Control {
+    pub fn control(&self) -> &Rc<Control> {
         &self.control
+    }
+
+    /// What its places are counted in.
+    pub fn account(&self) -> &Account {
+        self.worker.place_cache.account()
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         self.control.phase.set(Phase::Gone);
+        let places = self.control.share.leave();
         let mut connections = self.worker.connections.borrow_mut();
         connections.remove(self.control.number);
         if connections.is_empty() {
             self.worker.emptied.notify_waiters();
         }
+        drop(connections);
+        self.worker.give_place_back(places);
     }
 }
 
@@ -273,9 +295,16 @@ impl Worker {
     }
 
     /// Enters a client connection.
-    pub fn register(self: &Rc<Self>) -> Registration {
-        let control = self.connections.borrow_mut().insert();
+    pub fn register(self: &Rc<Self>, share: Share) -> Registration {
+        let control = self.connections.borrow_mut().insert(share);
         Registration { worker: self.clone(), control }
+    }
+
+    /// A client connection has ended that had so many places.
+    pub(crate) fn give_place_back(&self, places: usize) {
+        self.front.state.connections.fetch_sub(1, Relaxed);
+        self.place_cache.give(places);
+        self.place_freed.notify_one();
     }
 
     /// Whether open sessions are being ended.
@@ -377,6 +406,14 @@ impl Worker {
         }
         self.idle.clear();
         self.lines.clear();
+        self.pipes.give_up();
+    }
+
+    /// Other workers need places: what is unused is closed.
+    fn give_up_unused(&self) {
+        self.idle.give_up(GIVEN_UP);
+        self.pipes.give_up();
+        self.place_cache.empty();
     }
 
     fn tick(&self, now: Instant) {
@@ -387,6 +424,13 @@ impl Worker {
             self.idle.sweep(now, &self.current.borrow());
             self.dormitory.sweep(now);
             self.lines.sweep(now, &self.current.borrow());
+            if self.index == 0 {
+                let account = self.place_cache.account();
+                account.sources.sweep();
+                if let Some(message) = self.refusal_log.take(account, now) {
+                    self.front.state.events.record(Level::Warning, "process", message);
+                }
+            }
         }
     }
 }
@@ -411,12 +455,15 @@ pub fn run(
 ) -> std::io::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+    let place_cache = Rc::new(PlaceCache::new(front.state.account.clone(), index));
     let worker = Rc::new(Worker {
         index,
         front,
-        idle: IdlePool::default(),
+        pipes: Pipes::new(place_cache.clone()),
+        idle: IdlePool::new(place_cache.clone()),
         dormitory: Dormitory::new()?,
-        lines: Lines::default(),
+        lines: Lines::new(place_cache.clone()),
+        place_cache,
         current: RefCell::new(Rc::new(snapshot)),
         balancers: RefCell::default(),
         connections: RefCell::default(),
@@ -429,6 +476,7 @@ pub fn run(
         batch: RefCell::new(Batch::new(log.clone())),
         log,
         swept: Cell::new(Instant::now()),
+        refusal_log: RefusalLog::default(),
         sockets: RefCell::default(),
     });
     let result = runtime.block_on(async {
@@ -439,6 +487,7 @@ pub fn run(
         loop {
             tokio::select! {
                 _ = tick.tick() => worker.tick(Instant::now()),
+                () = worker.place_cache.account().wanted(index) => worker.give_up_unused(),
                 error = &mut keeping => return Err(error),
                 command = commands.recv() => match command {
                     Some(Command::Apply { snapshot, open, close, done }) => {

@@ -2,6 +2,7 @@
 
 use std::{fs, io};
 
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Raises the soft limit of open descriptors to the hard one and returns it.
@@ -21,6 +22,11 @@ pub fn raise_limit() -> io::Result<u64> {
 pub fn open_count() -> io::Result<usize> {
     // One of the entries is the directory that is being read.
     Ok(fs::read_dir("/proc/self/fd")?.count().saturating_sub(1))
+}
+
+/// Whether something failed because no descriptor is left, in this process or in the whole system.
+pub fn are_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EMFILE | Errno::ENFILE))
 }
 
 #[cfg(test)]

@@ -10,11 +10,18 @@ use crate::de::At;
 use crate::error::quote;
 use crate::raw::{
     BindText, Key, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawRoute, Scalar,
+    TextOr,
 };
 use crate::types::{
     BindAddress, Http2, HttpSettings, HttpTimeouts, Listener, PassthroughSettings, Protocol, RedirectToHttps,
     TcpSettings,
 };
+
+const KIB: u64 = 1024;
+
+/// What the schema has for tables without these keys.
+const SEND_BUFFER: u64 = 1024 * KIB;
+const RECEIVE_WINDOW: u64 = 1024 * KIB;
 
 impl Parser<'_> {
     pub(super) fn listeners(&mut self, raw: &RawConfig) -> Option<Vec<Listener>> {
@@ -236,7 +243,7 @@ impl Parser<'_> {
         let edits = self.edits(&raw.request_headers, &raw.response_headers);
         let limits = raw.limits.as_ref().and_then(|limits| self.limits(&limits.value));
         let hops = raw.limits.as_ref().and_then(|limits| Some(small(limits.value.hops.as_ref()?.value)));
-        let http2 = http2(raw);
+        let http2 = self.http2(raw);
         let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.http_timeouts(&timeouts.value));
         Some(HttpSettings {
             routes: routes?,
@@ -251,6 +258,23 @@ impl Parser<'_> {
             hops: hops?,
             max_requests: raw.max_requests.as_ref().and_then(|most| u64::try_from(most.value).ok()),
             timeouts: timeouts?,
+        })
+    }
+
+    fn http2(&mut self, raw: &RawListener) -> Option<Http2> {
+        let streams = raw.limits.as_ref()?.value.streams.as_ref()?;
+        let (send_buffer, receive_window) = match &raw.http2.as_ref()?.value {
+            TextOr::Text(word) if word == "off" => return Some(Http2::Off),
+            TextOr::Text(_) => (Some(SEND_BUFFER), Some(RECEIVE_WINDOW)),
+            TextOr::Table(table) => (
+                self.size(&table.send_buffer, 16 * KIB, 1024 * 1024 * KIB),
+                self.size(&table.receive_window, 64 * KIB, 1024 * 1024 * KIB),
+            ),
+        };
+        Some(Http2::On {
+            streams: small(streams.value),
+            send_buffer: usize::try_from(send_buffer?).ok()?,
+            receive_window: u32::try_from(receive_window?).ok()?,
         })
     }
 
@@ -323,14 +347,5 @@ impl Parser<'_> {
             Some((name, _)) => format!("add pool = {}", quote(name)),
             None => "add pool = \"app\", and a section [pool.app]".to_owned(),
         }
-    }
-}
-
-/// `None` only where a message on one of the two keys was given already.
-fn http2(raw: &RawListener) -> Option<Http2> {
-    let streams = raw.limits.as_ref()?.value.streams.as_ref()?;
-    match raw.http2.as_ref()?.value.as_str() {
-        "off" => Some(Http2::Off),
-        _ => Some(Http2::On { streams: u32::try_from(streams.value).ok()? }),
     }
 }

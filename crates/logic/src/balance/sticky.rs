@@ -34,6 +34,14 @@ impl StickyKey {
     }
 }
 
+impl StickyKey {
+    /// A number that is the same for the same client, for spreading clients over a few tables. Clients can choose it.
+    pub fn spread(self) -> u64 {
+        let [upper, lower] = [(self.network >> 64) as u64, self.network as u64];
+        (upper ^ lower).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+    }
+}
+
 impl From<IpAddr> for StickyKey {
     fn from(ip: IpAddr) -> Self {
         StickyKey::new(ip, StickyKey::DEFAULT_V6_PREFIX)

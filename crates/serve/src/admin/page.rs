@@ -73,17 +73,15 @@ fn broken_off(error: JoinError) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
     use crate::pace::Pace;
     use crate::report::fixture;
 
     /// Held as long as the page is not to be written to its end.
-    static HELD: Mutex<()> = Mutex::new(());
+    static HELD: Mutex<()> = Mutex::const_new(());
 
     fn write(_: &Arc<Front>) -> Written {
-        drop(HELD.lock());
+        drop(HELD.blocking_lock());
         Ok(Bytes::from_static(b"a page"))
     }
 
@@ -91,7 +89,7 @@ mod tests {
     async fn page_is_written_to_its_end_and_by_one_also_where_the_client_that_asked_leaves() {
         let front = fixture::front("backends = ['127.0.0.1:1']");
         let page = Arc::new(Page::new(Pace::one_part_in(2).client(), write));
-        let held = HELD.lock().unwrap();
+        let held = HELD.lock().await;
         let asking = tokio::spawn({
             let (page, front) = (page.clone(), front.clone());
             async move { page.read(&front).await }

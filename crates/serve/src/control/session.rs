@@ -12,9 +12,9 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at};
 
+use super::Shared;
 use super::command::{self, Following, Format, Step};
 use super::framing;
-use super::{MAX_FOLLOWERS, Shared};
 use crate::events::{Event, Level};
 use crate::front::Request;
 use crate::places::Place;
@@ -136,8 +136,8 @@ impl Session {
                 Standing::Keeps => return self.follow(following).await,
                 Standing::GivesWay => return Err(Over),
                 Standing::TooManyFollow => {
-                    let message =
-                        format!("{MAX_FOLLOWERS} clients follow the events already, which is the most");
+                    let most = self.place.most_following();
+                    let message = format!("{most} clients follow the events already, which is the most");
                     framing::refusal(&message, "without `follow` the events so far are shown")
                 }
             },

@@ -180,7 +180,7 @@ fn a_line_of_10_megabytes_is_refused_at_its_limit() {
 #[test]
 fn a_new_client_gets_the_place_of_the_one_that_was_silent_for_longest() {
     let server = server();
-    let mut clients: Vec<_> = (0..MAX_CLIENTS).map(|_| Client::connect(&server)).collect();
+    let mut clients: Vec<_> = (0..SIZE.places).map(|_| Client::connect(&server)).collect();
     for client in &mut clients {
         assert_eq!(client.ask("help").0, "ok");
     }
@@ -200,13 +200,13 @@ fn a_new_client_gets_the_place_of_the_one_that_was_silent_for_longest() {
 #[test]
 fn followers_keep_their_places_and_leave_some_for_others() {
     let server = server();
-    let mut followers: Vec<_> = (0..MAX_FOLLOWERS).map(|_| Client::connect(&server)).collect();
+    let mut followers: Vec<_> = (0..SIZE.following).map(|_| Client::connect(&server)).collect();
     for client in &mut followers {
         client.send(b"events 0 follow\n").unwrap();
         assert_eq!(client.line(), "ok\n");
     }
-    let mut idle: Vec<_> = (0..2 * MAX_CLIENTS).map(|_| Client::connect(&server)).collect();
-    let refusal = format!("error {MAX_FOLLOWERS} clients follow the events already, which is the most");
+    let mut idle: Vec<_> = (0..2 * SIZE.places).map(|_| Client::connect(&server)).collect();
+    let refusal = format!("error {} clients follow the events already, which is the most", SIZE.following);
     assert_eq!(idle.last_mut().unwrap().ask("events 0 follow").0, refusal);
     assert_eq!(idle.last_mut().unwrap().ask("help").0, "ok");
     server.front.state.events.record(Level::Info, "test", "one");

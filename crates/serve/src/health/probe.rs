@@ -12,6 +12,7 @@ use logic::http1::response::{self, Progress};
 use logic::peers::Peer;
 use logic::proxy_header::{self, Additions};
 use logic::tunnel::plan;
+use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout_at;
 
@@ -65,6 +66,7 @@ pub(super) async fn run(backend: &BackendState, active: &ActiveCheck, way: &Way)
         Ok(link) => exchange(link, &backend.address, active, way.http, limits).await,
         Err(ConnectFault::Backend(cause)) => Err(cause),
         Err(ConnectFault::Ours(error)) => return Finding::OurOwnFault(error),
+        Err(ConnectFault::NoDescriptors) => return Finding::OurOwnFault(Errno::EMFILE.into()),
     };
     let (outcome, cause, took) = match result {
         Ok(took) => (VerdictOutcome::Pass, Cause::Passed, took),

@@ -8,7 +8,7 @@ use logic::http1::chunked::{ChunkFault, ChunkLimits, Decoder, Step, write_chunk_
 use logic::http1::request::BodyLength;
 
 use super::heads::HeadBuffer;
-use crate::stream::Stream;
+use crate::stream::{Carriage, Stream};
 use crate::timer::Timer;
 use crate::tls::backend::Ended;
 
@@ -130,8 +130,12 @@ impl Transfer<'_> {
             }
             // Nothing is held while we wait.
             self.buffer = Vec::new();
-            let filled = self.timer.within(self.read_timeout, self.from.fill(&mut self.buffer)).await;
-            match filled {
+            if self.to.carriage() == Carriage::Multiplexed {
+                self.flows().await?;
+            }
+            let Self { timer, from, to, buffer, read_timeout, .. } = &mut *self;
+            let filling = std::future::poll_fn(|cx| from.poll_fill_for(cx, buffer, to));
+            match timer.within(*read_timeout, filling).await {
                 Err(_) => return Err(Broken::SourceTimeout),
                 Ok(Err(_)) => return Err(Broken::SourceClosed),
                 Ok(Ok(0)) if matches!(self.reader, Reader::UntilClose) && self.from.ended() != Ended::Cut => {
@@ -141,6 +145,12 @@ impl Transfer<'_> {
                 Ok(Ok(count)) => self.read.set(self.read.get() + count as u64),
             }
         }
+    }
+
+    /// Waits until more may be read for the receiver, which may take nothing for a while.
+    async fn flows(&self) -> Result<(), Broken> {
+        let flows = std::future::poll_fn(|cx| self.to.poll_flows(cx));
+        self.timer.within(self.write_timeout, flows).await.map_err(|_| Broken::DestinationTimeout)
     }
 
     /// Bytes go out as they came in, without a copy.
@@ -194,7 +204,11 @@ impl Transfer<'_> {
                 }
             }
         };
-        self.buffer.drain(..at);
+        match at == self.buffer.len() {
+            // Nothing is held twice while the receiver takes nothing.
+            true => self.buffer = Vec::new(),
+            false => drop(self.buffer.drain(..at)),
+        }
         write(self.timer, self.to, &out, &[], self.write_timeout, self.written).await?;
         Ok(ended)
     }

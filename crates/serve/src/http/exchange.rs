@@ -5,7 +5,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
 
-use config::types::RedirectToHttps;
+use config::types::{BackendHttp, RedirectToHttps};
+use logic::account::Refusal;
 use logic::balance::{HashKey, Tried, client_key, hash_bytes};
 use logic::health::Cause;
 use logic::http1::forward::{self, Scheme, Trust, Via};
@@ -16,10 +17,11 @@ use logic::route::{Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity
 use super::heads::HeadBuffer;
 use super::reply::{Attempt, Failure, Finished};
 use super::{After, Client, RequestId, Session, answer, body, reply};
+use crate::account::Hold;
 use crate::connect::ConnectFault;
 use crate::connection::Arrival;
 use crate::events::Level;
-use crate::outcome::{Ending, Outcome};
+use crate::outcome::{Ending, Outcome, Spoken};
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
 use crate::tcp::{no_backend, proxy_header};
@@ -238,6 +240,17 @@ enum Reuse {
 
 impl Forwarding<'_> {
     async fn run(&self, client: &mut Client, outcome: &mut Outcome) -> After {
+        // A connection that requests share is counted where it is opened.
+        let _hold = match self.pool.settings.http {
+            BackendHttp::Http2 => None,
+            BackendHttp::Http1 => match Hold::take(self.session.worker, self.session.control) {
+                Ok(hold) => Some(hold),
+                Err(_) => match Box::pin(self.wait_for_hold(client, outcome)).await {
+                    Ok(hold) => Some(hold),
+                    Err(after) => return after,
+                },
+            },
+        };
         let worker = self.session.worker;
         let mut tried = Tried::default();
         let mut reuse = match self.pool.settings.send_proxy {
@@ -301,6 +314,40 @@ impl Forwarding<'_> {
             last = Some(failure);
             now = Instant::now();
         }
+    }
+
+    /// Waits until the client's other requests leave it a connection to a backend.
+    async fn wait_for_hold(&self, client: &mut Client, outcome: &mut Outcome) -> Result<Hold<'_>, After> {
+        let Client { stream, buffer, .. } = &mut *client;
+        let (worker, control) = (self.session.worker, self.session.control);
+        let (limit, most) = (self.pool.settings.timeouts.queue, self.pool.settings.queue_length);
+        let began = Instant::now();
+        let held = tokio::select! {
+            biased;
+            held = Hold::wait(worker, control, limit, most) => held,
+            () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
+                outcome.end(Ending::ClientClosed);
+                return Err(After::Drop);
+            }
+        };
+        outcome.queued = Some(began.elapsed());
+        match held {
+            Ok(hold) => Ok(hold),
+            Err(why) => Err(self.answer_no_descriptors(client, outcome, why).await),
+        }
+    }
+
+    /// A stream of HTTP/2 is refused, which says that nothing was done with it (RFC 9113 section 8.7); other clients get
+    /// a page.
+    async fn answer_no_descriptors(&self, client: &Client, outcome: &mut Outcome, why: Refusal) -> After {
+        self.session.worker.place_cache.account().count(why);
+        outcome.end(Ending::NoDescriptors(why));
+        if outcome.spoken == Spoken::Http2 {
+            client.stream.refuse();
+            return After::Drop;
+        }
+        let detail = "Too much is going on at once. Please try again shortly.";
+        answer::refuse(self.session, client, outcome, 503, detail, &[("Retry-After", "5")]).await
     }
 
     /// `None`: the client has gone meanwhile.
@@ -463,6 +510,9 @@ impl Forwarding<'_> {
     }
 
     async fn answer_failure(&self, client: &Client, outcome: &mut Outcome, failure: &Failure) -> After {
+        if let Failure::Connect(ConnectFault::NoDescriptors) = failure {
+            return self.answer_no_descriptors(client, outcome, Refusal::Full).await;
+        }
         let (status, detail, ending) = failure.answer();
         outcome.end(ending);
         if failure.progress() == Progress::ResponseStarted {

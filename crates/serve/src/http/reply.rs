@@ -20,7 +20,7 @@ use super::{After, Client, Session, answer, persistence};
 use crate::connect::ConnectFault;
 use crate::http2::backend::Fate;
 use crate::outcome::{Ending, Outcome};
-use crate::relay;
+use crate::relay::{self, Early};
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
 use crate::timer::Timer;
@@ -71,7 +71,9 @@ impl Failure {
     pub(super) fn blame(&self) -> Option<Cause> {
         match self {
             Self::Connect(ConnectFault::Backend(cause)) => Some(cause.clone()),
-            Self::Connect(ConnectFault::Ours(_)) | Self::Client(_) | Self::Unsayable => None,
+            Self::Connect(ConnectFault::Ours(_) | ConnectFault::NoDescriptors)
+            | Self::Client(_)
+            | Self::Unsayable => None,
             Self::Closed { .. } => Some(Cause::ClosedEarly),
             Self::TimedOut { after, .. } => Some(Cause::NoAnswer { after: *after }),
             Self::Fault { fault, .. } => Some(Cause::BadResponse(fault.to_string())),
@@ -268,7 +270,7 @@ impl Attempt<'_> {
         let mut bytes = Vec::new();
         let mut interim = 0;
         loop {
-            let response = self.read_head(&mut bytes, backend, shared).await?;
+            let response = self.read_head(&mut bytes, client, backend, shared).await?;
             if response.is_interim() {
                 interim += 1;
                 if interim > MOST_INTERIM {
@@ -292,6 +294,7 @@ impl Attempt<'_> {
     async fn read_head(
         &self,
         buffer: &mut Vec<u8>,
+        client: &Stream,
         backend: &Stream,
         shared: &Shared,
     ) -> Result<ResponseHead, Failure> {
@@ -314,7 +317,8 @@ impl Attempt<'_> {
             }
             let was_sent = shared.request_sent.get() || shared.request_cut.get();
             let deadline = whole_by.unwrap_or_else(|| wait_from + limit);
-            match self.timer.until(deadline, backend.fill(buffer)).await {
+            let filling = std::future::poll_fn(|cx| backend.poll_fill_for(cx, buffer, client));
+            match self.timer.until(deadline, filling).await {
                 Ok(Ok(count)) if count > 0 => {
                     if shared.first_byte.get().is_none() {
                         shared.first_byte.set(Some(self.started.elapsed()));
@@ -524,10 +528,11 @@ pub(super) async fn tunnel(
     outcome: &mut Outcome,
 ) -> After {
     let totals = &outcome.relayed;
-    let early = std::mem::take(&mut client.buffer);
-    totals.up.set(early.len() as u64);
-    totals.down.set(rest.len() as u64);
-    let end = relay::run(&client.stream, backend, early, rest, pool.settings.timeouts.tunnel, totals).await;
+    let early = Early { up: std::mem::take(&mut client.buffer), down: rest };
+    totals.up.set(early.up.len() as u64);
+    totals.down.set(early.down.len() as u64);
+    let (limit, pipes) = (pool.settings.timeouts.tunnel, &outcome.worker().pipes);
+    let end = relay::run(&client.stream, backend, early, limit, totals, pipes).await;
     outcome.end(end.settle(&client.stream, backend));
     After::Drop
 }

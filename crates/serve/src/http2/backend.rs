@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use logic::health::Cause;
 use sys::socket::Opening;
 use tokio::sync::watch;
 
+use crate::account::{Kind, PlaceCache, Taken};
 use crate::connect::{self, ConnectFault};
 use crate::snapshot::{BackendPlan, Snapshot};
 use crate::state::BackendState;
@@ -42,25 +43,51 @@ impl Rules {
 /// The limits of listeners hold as well, and are smaller unless they were made large.
 const HEADER_LIST: u32 = 256 * 1024;
 
-/// The connections, by backend.
-#[derive(Default)]
-pub struct Lines(RefCell<HashMap<usize, Kept>>);
+/// The connections, by backend. The first of each backend is counted in what the process keeps for itself, so that no client
+/// can keep another from it; each further one takes places in the account.
+pub struct Lines {
+    kept: RefCell<HashMap<usize, Kept>>,
+    place_cache: Rc<PlaceCache>,
+}
 
 struct Kept {
     backend: Arc<BackendState>,
     rules: Rules,
     lines: Vec<Rc<Line>>,
+    /// Lives as long as the connection that takes no place does.
+    first: Weak<()>,
     /// What came of the connection that is being opened now: those who come meanwhile wait for it.
     opening: Option<watch::Receiver<Option<Opened>>>,
+}
+
+/// What a connection is counted in, given back with it.
+enum LinePlace {
+    /// What the process keeps for itself.
+    First(#[expect(dead_code, reason = "it lives as long as the connection")] Rc<()>),
+    /// The account.
+    Further { place_cache: Rc<PlaceCache>, places: usize },
+}
+
+impl Drop for LinePlace {
+    fn drop(&mut self) {
+        if let Self::Further { place_cache, places } = self {
+            place_cache.give_of(Kind::Lines, *places);
+        }
+    }
 }
 
 /// Whether a connection could be opened.
 type Opened = Result<(), Cause>;
 
 impl Lines {
+    /// None so far.
+    pub fn new(place_cache: Rc<PlaceCache>) -> Self {
+        Self { kept: RefCell::default(), place_cache }
+    }
+
     /// A request on a connection that is there and has room.
     pub fn take(&self, plan: &BackendPlan) -> Option<Stream> {
-        let kept = self.0.borrow();
+        let kept = self.kept.borrow();
         let kept = kept.get(&key(plan))?;
         let line = kept.lines.iter().find(|line| line.has_room(plan.tls.as_ref()))?;
         Some(Stream::call(Call::new(line.place())))
@@ -100,7 +127,7 @@ impl Lines {
             Ok(_) => Some(Ok(())),
             Err(ConnectFault::Backend(cause)) => Some(Err(cause.clone())),
             // It says nothing about the backend: the next one tries for itself.
-            Err(ConnectFault::Ours(_)) => None,
+            Err(ConnectFault::Ours(_) | ConnectFault::NoDescriptors) => None,
         });
         opened
     }
@@ -112,20 +139,43 @@ impl Lines {
         deadline: Instant,
         limit: Duration,
     ) -> Result<Stream, ConnectFault> {
+        let place = self.place_of_line(plan, rules)?;
         let tls = plan.tls.as_ref();
         let link = connect::establish(&plan.state, tls, Opening::WeSpeak, &[], limit).await?;
-        let line = Line::begin(link, tls, &rules, deadline).await.map_err(ConnectFault::Backend)?;
+        let line = Line::begin(link, tls, &rules, deadline, place).await.map_err(ConnectFault::Backend)?;
         let place = line.place();
         self.entry(plan, rules, |kept| kept.lines.push(line));
         Ok(Stream::call(Call::new(place)))
     }
 
+    /// The place of one more connection.
+    fn place_of_line(&self, plan: &BackendPlan, rules: Rules) -> Result<LinePlace, ConnectFault> {
+        let first = self.entry(plan, rules, |kept| match kept.first.strong_count() {
+            0 => {
+                let first = Rc::new(());
+                kept.first = Rc::downgrade(&first);
+                Some(LinePlace::First(first))
+            }
+            _ => None,
+        });
+        if let Some(first) = first {
+            return Ok(first);
+        }
+        let places = plan.state.places();
+        let free = self.place_cache.account().usage().beside_clients(places);
+        match free.is_ok() && self.place_cache.take_of(Kind::Lines, places) == Taken::Yes {
+            true => Ok(LinePlace::Further { place_cache: self.place_cache.clone(), places }),
+            false => Err(ConnectFault::NoDescriptors),
+        }
+    }
+
     fn entry<T>(&self, plan: &BackendPlan, rules: Rules, with: impl FnOnce(&mut Kept) -> T) -> T {
-        let mut all = self.0.borrow_mut();
+        let mut all = self.kept.borrow_mut();
         let kept = all.entry(key(plan)).or_insert_with(|| Kept {
             backend: plan.state.clone(),
             rules,
             lines: Vec::new(),
+            first: Weak::new(),
             opening: None,
         });
         kept.rules = rules;
@@ -134,19 +184,19 @@ impl Lines {
 
     /// Lets go of connections that have ended, or were idle for too long, or whose backend is gone.
     pub fn sweep(&self, now: Instant, snapshot: &Snapshot) {
-        self.0.borrow_mut().retain(|_, kept| {
+        self.kept.borrow_mut().retain(|_, kept| {
             kept.lines.retain(|line| !line.is_over(now, kept.rules.keep_alive));
             let served = snapshot.pools.iter().any(|pool| {
                 *pool.settings.name == *kept.backend.pool
                     && pool.backends.iter().any(|backend| Arc::ptr_eq(&backend.state, &kept.backend))
             });
-            (served && !kept.lines.is_empty()) || kept.opening.is_some()
+            (served && !kept.lines.is_empty()) || kept.opening.is_some() || kept.first.strong_count() > 0
         });
     }
 
     /// Lets go of all of them; requests that are on their way go on.
     pub fn clear(&self) {
-        self.0.borrow_mut().clear();
+        self.kept.borrow_mut().clear();
     }
 }
 
@@ -158,7 +208,7 @@ struct Done<'a> {
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
-        if let Some(kept) = self.lines.0.borrow_mut().get_mut(&self.key) {
+        if let Some(kept) = self.lines.kept.borrow_mut().get_mut(&self.key) {
             kept.opening = None;
         }
     }

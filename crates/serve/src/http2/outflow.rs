@@ -32,6 +32,15 @@ pub(super) enum Ended {
     No,
 }
 
+/// Whether something can go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Window {
+    /// It can.
+    Open,
+    /// It cannot.
+    Closed,
+}
+
 /// How the body comes in.
 enum Framing {
     Length(u64),
@@ -65,6 +74,10 @@ impl Outflow {
         ready!(self.poll_piece(cx))?;
         if self.ended == Ended::Yes {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if !matches!(self.framing, Framing::Chunked(_)) {
+            // No copy of what cannot go. In chunks it may be the end, which needs no window.
+            ready!(self.poll_window(cx))?;
         }
         let count = self.take(part)?;
         // What does not go now goes with the next call, or with the flush.
@@ -135,6 +148,35 @@ impl Outflow {
                 }
             }
         }
+    }
+
+    /// Whether the other side's windows let anything through. No more than that is asked of them: what one stream asks for
+    /// the others do not get.
+    pub(super) fn window(&mut self) -> Window {
+        if self.send.capacity() > 0 {
+            return Window::Open;
+        }
+        if self.piece.is_empty() && self.ended == Ended::No {
+            self.send.reserve_capacity(1);
+        }
+        match self.send.capacity() {
+            0 => Window::Closed,
+            _ => Window::Open,
+        }
+    }
+
+    /// Waits for an open window.
+    fn poll_window(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.window() == Window::Open {
+            return Poll::Ready(Ok(()));
+        }
+        while self.send.capacity() == 0 {
+            match ready!(self.send.poll_capacity(cx)) {
+                Some(capacity) => drop(capacity.map_err(broken)?),
+                None => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Hands the piece to the frame layer as far as the other side's windows allow.

@@ -4,6 +4,7 @@
 //! in the client's flow-control windows.
 
 use std::io::{self, IoSlice};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -17,7 +18,8 @@ use logic::http2::downgrade::{self, Upload};
 use logic::http2::respond;
 use tokio::io::ReadBuf;
 
-use super::outflow::{Ended, Outflow};
+use super::backlog::{self, Backlog};
+use super::outflow::{Ended, Outflow, Window};
 
 /// One stream.
 pub struct Side {
@@ -25,11 +27,37 @@ pub struct Side {
     body: RecvStream,
     /// Read and not yet handed on.
     piece: Bytes,
-    /// Its part that counts in the flow-control windows, given back once the piece was handed on.
+    /// Its part that counts in the flow-control windows, given back when its reader asks for more: it has room again.
     unreleased: usize,
     respond: SendResponse<Bytes>,
     download: Writing,
     kind: RequestKind,
+    own: Own,
+}
+
+/// What a stream has in the backlog of its connection.
+pub(super) struct Own {
+    backlog: Rc<Backlog>,
+    head: usize,
+    held: usize,
+}
+
+impl Own {
+    /// Of a request that was begun with such a head.
+    pub(super) fn new(backlog: &Rc<Backlog>, head: usize) -> Self {
+        Self { backlog: backlog.clone(), head, held: 0 }
+    }
+
+    fn let_go(&mut self) {
+        self.backlog.let_go(std::mem::take(&mut self.held));
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.let_go();
+        self.backlog.end(self.head);
+    }
 }
 
 /// How far the request's body has been read.
@@ -58,6 +86,7 @@ impl Side {
         upload: Upload,
         body: RecvStream,
         respond: SendResponse<Bytes>,
+        own: Own,
     ) -> Self {
         let reading = match upload {
             Upload::None => Reading::Ended(upload),
@@ -74,12 +103,17 @@ impl Side {
             respond,
             download: Writing::head(),
             kind: RequestKind { method, upgrade },
+            own,
         }
     }
 
     /// Reads the request's body in its framing. A request's end is not the end of the client, who waits for the answer:
     /// from then on only a reset is told. A tunnel does end.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.piece.is_empty() && self.unreleased > 0 {
+            // A stream that is gone has given its part back already.
+            let _ = self.body.flow_control().release_capacity(std::mem::take(&mut self.unreleased));
+        }
         while self.piece.is_empty() {
             if let Reading::Ended(upload) = &self.upload {
                 return match upload {
@@ -100,8 +134,6 @@ impl Side {
         self.piece.advance(count);
         if self.piece.is_empty() {
             self.piece = Bytes::new();
-            // A stream that is gone has given its part back already.
-            let _ = self.body.flow_control().release_capacity(std::mem::take(&mut self.unreleased));
         }
         Poll::Ready(Ok(()))
     }
@@ -161,9 +193,14 @@ impl Side {
         let Some(part) = parts.iter().find(|part| !part.is_empty()) else { return Poll::Ready(Ok(0)) };
         match &mut self.download {
             Writing::Ended => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            Writing::Head { .. } => Poll::Ready(self.write_head(part)),
+            Writing::Head { .. } => {
+                ready!(self.own.backlog.poll_flows(cx));
+                self.own.backlog.queue(part.len());
+                Poll::Ready(self.write_head(part))
+            }
             Writing::Body(body) => {
                 let written = ready!(body.poll_write(cx, part));
+                self.own.backlog.queue(written.as_ref().copied().unwrap_or(0));
                 self.end_download();
                 Poll::Ready(written)
             }
@@ -187,6 +224,41 @@ impl Side {
             shut?;
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// How much may be read for the client now: hardly anything while its window is closed. Not nothing, as it may be the end,
+    /// which needs no window.
+    pub(crate) fn room(&mut self) -> usize {
+        match &mut self.download {
+            Writing::Body(body) => match body.window() {
+                Window::Closed => backlog::LEAST_WITHOUT_WINDOW,
+                Window::Open => self.own.backlog.room(),
+            },
+            Writing::Head { .. } | Writing::Ended => self.own.backlog.room_of_head(),
+        }
+    }
+
+    /// Waits while the client's socket is full and enough waits for it. What was read before has been handed over.
+    pub(crate) fn poll_flows(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.own.let_go();
+        if let Writing::Body(body) = &mut self.download
+            && body.window() == Window::Closed
+        {
+            ready!(self.own.backlog.poll_sent(cx));
+        }
+        self.own.backlog.poll_flows(cx)
+    }
+
+    /// So much was read for the client.
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        self.own.held += bytes;
+        self.own.backlog.hold(bytes);
+    }
+
+    /// Refuses the stream: nothing was done with it, and the client may ask again (RFC 9113 section 8.7).
+    pub(crate) fn refuse(&mut self) {
+        self.respond.send_reset(Reason::REFUSED_STREAM);
+        self.download = Writing::Ended;
     }
 
     fn end_download(&mut self) {

@@ -11,6 +11,7 @@ use std::time::Instant;
 use logic::http2::flood::{Budget, Flood};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::backlog::Backlog;
 use crate::stream::Stream;
 
 /// What a connection and its [`Wire`] tell each other.
@@ -53,14 +54,15 @@ pub(super) struct Wire {
     /// The last read held many frames, or there was none yet.
     small_frames: bool,
     gate: Rc<Gate>,
+    backlog: Rc<Backlog>,
 }
 
 impl Wire {
     /// `early` is what the client said already.
-    pub(super) fn new(stream: Rc<Stream>, early: Vec<u8>, gate: Rc<Gate>) -> Self {
+    pub(super) fn new(stream: Rc<Stream>, early: Vec<u8>, gate: Rc<Gate>, backlog: Rc<Backlog>) -> Self {
         gate.begin_turn();
         let budget = Budget::new(Instant::now());
-        Self { stream, early, early_read: 0, budget, small_frames: true, gate }
+        Self { stream, early, early_read: 0, budget, small_frames: true, gate, backlog }
     }
 
     fn poll_bytes(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -132,7 +134,12 @@ impl AsyncWrite for Wire {
         from: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let count = ready!(this.stream.poll_write(cx, from))?;
+        let Poll::Ready(written) = this.stream.poll_write(cx, from) else {
+            this.backlog.block();
+            return Poll::Pending;
+        };
+        let count = written?;
+        this.backlog.written(count);
         let mut left = count;
         for part in from {
             let written = left.min(part.len());

@@ -17,6 +17,7 @@ use crate::acme;
 use crate::front::Front;
 use crate::metrics::{LATENCY_BOUNDS, LatencySum};
 use crate::report::certificates::stores as certificate_stores;
+use crate::report::descriptors::Descriptors;
 use crate::report::{Statuses, health_word};
 use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan, Snapshot};
 use crate::state::{Admission, State};
@@ -47,6 +48,7 @@ impl Collector for FrontCollector {
         let (state, snapshot) = (&self.0.state, self.0.snapshot.load());
         let mut out = Families(encoder);
         process(&mut out, state, &snapshot)?;
+        encode_descriptors(&mut out, state)?;
         // In configuration order, so that two scrapes can be compared line by line.
         let listeners: Vec<_> = snapshot
             .config
@@ -121,6 +123,28 @@ fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::R
         out.counter(name, help, value.load(Relaxed))?;
     }
     Ok(())
+}
+
+fn encode_descriptors(out: &mut Families<'_>, state: &State) -> fmt::Result {
+    let descriptors = Descriptors::read(state);
+    for (name, help, value) in [
+        ("descriptors_open", "Descriptors open now, of all kinds", descriptors.open.unwrap_or(0)),
+        ("descriptors_max", "Descriptors that the process may open", descriptors.limit.unwrap_or(0)),
+        ("descriptors_reserve", "Descriptors that traffic never gets", descriptors.reserve),
+        ("descriptors_traffic_max", "Descriptors for traffic", descriptors.traffic),
+        ("descriptor_sources", "Addresses from which clients are connected", descriptors.sources),
+    ] {
+        out.gauge(name, help, value as u64)?;
+    }
+    let kinds = descriptors.places.kinds().map(|(kind, count)| ([("kind", kind)], count as u64));
+    out.gauges("descriptors_traffic", "Descriptors that traffic has taken, by what for", kinds)?;
+    let refused = descriptors.refused.into_iter().map(|(reason, count)| ([("reason", reason)], count));
+    out.counters("descriptors_refused", "Clients and requests for which there were no descriptors", refused)?;
+    out.counter(
+        "idle_backends_given_up",
+        "Idle backend connections closed because others needed their descriptors",
+        descriptors.given_up,
+    )
 }
 
 fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) -> fmt::Result {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::descriptors::Descriptors;
 use super::{AdmissionReport, BackendReport, Counters, ListenerReport, Phase, PoolReport, Status};
 use crate::events::{Event, Level};
 
@@ -26,6 +27,7 @@ pub fn status(status: &Status) -> String {
             status.connections.now,
         ),
     );
+    descriptors(&mut out, &status.descriptors);
     if !status.degraded.is_empty() {
         push_line(&mut out, &format!("\nDEGRADED ({})", status.degraded.len()));
         let mut table = Table::default();
@@ -99,6 +101,35 @@ pub fn bytes(count: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+fn descriptors(out: &mut String, descriptors: &Descriptors) {
+    let Some(limit) = descriptors.limit else { return };
+    let open = descriptors.open.map_or(String::new(), |open| format!("{open} open of "));
+    let kinds: Vec<_> = descriptors
+        .places
+        .kinds()
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(kind, count)| format!("{kind} {count}"))
+        .collect();
+    let kinds = if kinds.is_empty() { String::new() } else { format!(": {}", kinds.join(", ")) };
+    push_line(
+        out,
+        &format!(
+            "descriptors: {open}{limit}; {} kept back; traffic has {} of {}{kinds}",
+            descriptors.reserve, descriptors.taken, descriptors.traffic
+        ),
+    );
+    let refused: Vec<_> = descriptors
+        .refused
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    if !refused.is_empty() {
+        push_line(out, &format!("descriptors refused: {}", refused.join(", ")));
+    }
 }
 
 fn listeners(out: &mut String, listeners: &[ListenerReport]) {

@@ -23,6 +23,8 @@ pub struct CertificateFault {
 pub enum CertificateFaultKind {
     /// It cannot be read: why, in words.
     Unreadable(String),
+    /// It cannot be read as no descriptor is left: it will be read again.
+    NoDescriptors(String),
     /// It is far too large.
     TooLarge,
     /// Others than owner and group can read the key.
@@ -72,7 +74,16 @@ impl CertificateFault {
             Some(nix::libc::ELOOP) => "its link leads in a circle".to_owned(),
             _ => error.to_string(),
         });
-        Self::new(path, CertificateFaultKind::Unreadable(text))
+        let kind = match sys::descriptors::are_exhausted(error) {
+            true => CertificateFaultKind::NoDescriptors(text),
+            false => CertificateFaultKind::Unreadable(text),
+        };
+        Self::new(path, kind)
+    }
+
+    /// Whether its cause is not in the file: another attempt may succeed although the file has not changed.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self.kind, CertificateFaultKind::NoDescriptors(_))
     }
 
     /// The fault of a certificate that is not valid now.
@@ -91,7 +102,7 @@ impl fmt::Display for CertificateFault {
         use CertificateFaultKind as Kind;
         let path = self.path.display();
         match &self.kind {
-            Kind::Unreadable(why) => write!(f, "{path}: cannot be read: {why}"),
+            Kind::Unreadable(why) | Kind::NoDescriptors(why) => write!(f, "{path}: cannot be read: {why}"),
             Kind::TooLarge => {
                 write!(
                     f,

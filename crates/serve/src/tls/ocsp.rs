@@ -41,7 +41,7 @@ pub struct Staples {
 type Key = ([u8; 32], Vec<String>);
 
 /// Questions at once: to all responders, and to one, so that one that hangs does not hold up the others.
-const MOST: usize = 32;
+pub(crate) const MOST: usize = 32;
 const MOST_OF_ONE: usize = 4;
 
 /// Longest time between two looks at what is due, for clocks that jump.

@@ -100,6 +100,16 @@ pub(super) struct Scan {
     pub(super) changes: Vec<String>,
 }
 
+impl Scan {
+    /// Look again so soon, if not sooner.
+    pub(super) fn look_again(&mut self, soon: Duration) {
+        self.again = Some(self.again.map_or(soon, |other| other.min(soon)));
+    }
+}
+
+/// What could not be read as no descriptor was left is read again so soon.
+pub(super) const AGAIN: Duration = Duration::from_secs(1);
+
 /// Files that are gone for so long are gone.
 const SETTLED: Duration = Duration::from_millis(300);
 
@@ -150,13 +160,15 @@ impl Store {
             Err((path, error)) => {
                 // An unmounted or moved directory takes nothing out of service.
                 let serves = memory.entries.values().any(|entry| entry.served.is_some());
+                let fault = CertificateFault::unreadable(&path, &error);
+                let again = fault.is_passing().then_some(AGAIN);
                 let is_to_come = !serves && self.source.filler == Filler::Authority;
                 memory.fault = match error.kind() {
                     io::ErrorKind::NotFound if is_to_come => None,
-                    _ => Some(CertificateFault::unreadable(&path, &error)),
+                    _ => Some(fault),
                 };
                 memory.scanned = true;
-                return Scan { directories: vec![self.source.directory.clone()], ..Scan::default() };
+                return Scan { directories: vec![self.source.directory.clone()], again, ..Scan::default() };
             }
         };
         let mut scan = Scan { directories: layout.directories.into_iter().collect(), ..Scan::default() };
@@ -392,6 +404,12 @@ fn merge(
                 let result = result.map_err(|fault| *fault);
                 let served = old.and_then(|old| old.served);
                 let (served, fault) = choose(&candidate, served, result, now, &mut scan.changes);
+                let is_passing = fault.as_ref().is_some_and(CertificateFault::is_passing);
+                if is_passing {
+                    scan.look_again(AGAIN);
+                }
+                // What could not be read is read again although it has not changed.
+                let stamp = stamp.filter(|_| !is_passing);
                 Entry { candidate, stamp, served, fault, missing: None }
             }
         };
@@ -401,7 +419,7 @@ fn merge(
         let since = *gone.missing.get_or_insert_with(Instant::now);
         let left = SETTLED.saturating_sub(since.elapsed());
         if removal == Removal::Settled && !left.is_zero() {
-            scan.again = Some(scan.again.map_or(left, |other| other.min(left)));
+            scan.look_again(left);
             gone.stamp = None;
             entries.insert(id, gone);
         } else if gone.served.is_some() {

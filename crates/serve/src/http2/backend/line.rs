@@ -17,7 +17,7 @@ use http::uri::Scheme;
 use logic::health::Cause;
 use tokio::time::timeout_at;
 
-use super::Rules;
+use super::{LinePlace, Rules};
 use crate::connect::Link;
 use crate::tls::backend::Endpoint;
 
@@ -57,6 +57,7 @@ impl Line {
         endpoint: Option<&Arc<Endpoint>>,
         rules: &Rules,
         deadline: Instant,
+        place: LinePlace,
     ) -> Result<Rc<Self>, Cause> {
         let scheme = if endpoint.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let beginning = async {
@@ -84,7 +85,7 @@ impl Line {
             since: Cell::new(Instant::now()),
             ended: Cell::new(false),
         });
-        tokio::task::spawn_local(drive(Rc::downgrade(&line), connection));
+        tokio::task::spawn_local(drive(Rc::downgrade(&line), connection, place));
         Ok(line)
     }
 
@@ -168,7 +169,7 @@ fn builder(rules: &Rules) -> Builder {
 }
 
 /// Moves the frames until the connection ends. What has ended is told by the streams.
-async fn drive(line: Weak<Line>, mut connection: Connection<Link, Bytes>) {
+async fn drive(line: Weak<Line>, mut connection: Connection<Link, Bytes>, place: LinePlace) {
     let mut pings = connection.ping_pong();
     let keeping_watch = async {
         loop {
@@ -188,6 +189,7 @@ async fn drive(line: Weak<Line>, mut connection: Connection<Link, Bytes>) {
         }
         () = keeping_watch => tracing::debug!("an HTTP/2 backend answers no ping"),
     }
+    drop((connection, place));
     if let Some(line) = line.upgrade() {
         line.ended.set(true);
     }

@@ -21,7 +21,7 @@ use x509_cert::der::Decode;
 use super::super::fault::CertificateFault;
 use super::super::pair::{FileStamp, file_stamp};
 use super::super::sha256::{Digest, digest};
-use super::super::store::{Scan, listed};
+use super::super::store::{AGAIN, Scan, listed};
 use super::super::watch::Watched;
 use crate::events::{Level, timestamp};
 use crate::file;
@@ -167,7 +167,10 @@ impl Trust {
             let mut found = match find(root, kind, &mut scan.directories) {
                 Ok(found) => found,
                 Err(fault) => {
-                    faults.push(fault);
+                    if fault.is_passing() {
+                        scan.look_again(AGAIN);
+                    }
+                    faults.push(fault.to_string());
                     Vec::new()
                 }
             };
@@ -181,7 +184,7 @@ impl Trust {
                 let old = before.remove(&path);
                 let entry = match old {
                     Some(old) if old.stamp.is_some() && old.stamp == file_stamp(&path, now) => old,
-                    old => read_file(&path, root, kind, old, now),
+                    old => read_file(&path, root, kind, old, now, &mut scan),
                 };
                 files.insert(path, entry);
             }
@@ -258,8 +261,8 @@ impl Watched for Trust {
 }
 
 /// The files that a path of the configuration means, and the directories where a change could change something.
-fn find(root: &Path, kind: Kind, directories: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, String> {
-    let fault = |error| CertificateFault::unreadable(root, &error).to_string();
+fn find(root: &Path, kind: Kind, directories: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, CertificateFault> {
+    let fault = |error| CertificateFault::unreadable(root, &error);
     if let Ok(real) = fs::canonicalize(root) {
         directories.extend(real.parent().map(Path::to_owned));
     }
@@ -285,11 +288,28 @@ fn find(root: &Path, kind: Kind, directories: &mut Vec<PathBuf>) -> Result<Vec<P
     Ok(found.into_iter().collect())
 }
 
-fn read_file(path: &Path, root: &Path, kind: Kind, old: Option<Entry>, now: SystemTime) -> Entry {
-    let stamp = file_stamp(path, now);
+fn read_file(
+    path: &Path,
+    root: &Path,
+    kind: Kind,
+    old: Option<Entry>,
+    now: SystemTime,
+    scan: &mut Scan,
+) -> Entry {
+    let mut stamp = file_stamp(path, now);
     let read = read_bytes(path).map(|bytes| match kind {
         Kind::Authorities => authorities(path, &bytes),
         Kind::Lists => lists(path, &bytes),
+    });
+    let read = read.map_err(|unread| match unread {
+        Unread::Fault(fault) => {
+            if fault.is_passing() {
+                stamp = None;
+                scan.look_again(AGAIN);
+            }
+            fault.to_string()
+        }
+        Unread::TooLarge(why) => why,
     });
     let (held, fault) = match (read, old) {
         (Ok((held, None)), _) => (held, None),
@@ -304,11 +324,18 @@ fn read_file(path: &Path, root: &Path, kind: Kind, old: Option<Entry>, now: Syst
     Entry { kind, root: root.to_owned(), stamp, held, fault }
 }
 
-fn read_bytes(path: &Path) -> Result<Vec<u8>, String> {
+/// Why a file was not read.
+enum Unread {
+    Fault(CertificateFault),
+    TooLarge(String),
+}
+
+fn read_bytes(path: &Path) -> Result<Vec<u8>, Unread> {
     let bytes = file::read(path, FILE_LIMIT)
-        .map_err(|error| CertificateFault::unreadable(path, &error).to_string())?;
+        .map_err(|error| Unread::Fault(CertificateFault::unreadable(path, &error)))?;
     if bytes.len() as u64 > FILE_LIMIT {
-        return Err(format!("{}: more than {FILE_LIMIT} bytes are too many", path.display()));
+        let path = path.display();
+        return Err(Unread::TooLarge(format!("{path}: more than {FILE_LIMIT} bytes are too many")));
     }
     Ok(bytes)
 }

@@ -1,0 +1,298 @@
+//! The account of descriptors: how many of them are for traffic, and whether a holder may take more.
+//! `serve/account.rs` keeps the numbers and asks here; this file counts nothing, so that every state can be tested.
+//!
+//! A holder may have a share of what the others leave: the less there is, the less each may have, and something is left
+//! for the next client, without a number that an operator would have to tune.
+
+/// Places for traffic below which it makes no sense to serve: four clients, each with a backend.
+pub const LEAST_TRAFFIC: usize = 8;
+
+/// What a source may have in any case, so that a small limit does not shut out all clients behind one address.
+pub const LEAST_OF_SOURCE: usize = 16;
+
+/// What is kept back for admin, control and checks when descriptors are few.
+const LEAST_WATCH: usize = 12;
+
+/// Places that only clients get, each with one backend, if that is no more than three quarters of all: so many that 300
+/// clients from 300 addresses, which all take what they can, leave places for others even with 1024 descriptors.
+const CLIENTS_FIRST: usize = 640;
+
+/// What bulk flows may have of what the others leave, in percent: they go on without.
+const PIPES: u8 = 25;
+
+/// A share in percent, from 1 to 100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Percent(u8);
+
+impl Percent {
+    /// `None` if it is out of range.
+    pub const fn new(percent: u8) -> Option<Self> {
+        if percent >= 1 && percent <= 100 { Some(Self(percent)) } else { None }
+    }
+
+    /// As a number.
+    pub fn get(self) -> u8 {
+        self.0
+    }
+
+    fn of(self, count: usize) -> usize {
+        // Divided first where the product would not fit.
+        match count.checked_mul(usize::from(self.0)) {
+            Some(product) => product / 100,
+            None => count / 100 * usize::from(self.0),
+        }
+    }
+}
+
+/// The shares of holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Of one client connection: what it takes beyond its own descriptor and that of one backend.
+    pub connection: Percent,
+    /// Of all client connections from one address, with what they take.
+    pub source: Percent,
+}
+
+/// Descriptors that the process needs for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// Always: sockets it listens on, runtimes, logs.
+    pub fixed: usize,
+    /// At most, for admin and control clients, checks, look-ups, files, sockets that a reload opens.
+    pub watch: usize,
+}
+
+/// How the descriptors of a process are divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Division {
+    /// What traffic never gets.
+    pub reserve: usize,
+    /// The part of it that is for admin, control, checks, look-ups and files.
+    pub watch: Part,
+    /// What is for traffic.
+    pub traffic: usize,
+}
+
+/// What was wanted, and what there is of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    wanted: usize,
+    given: usize,
+}
+
+impl Part {
+    /// As many of `count` as fit where less was given than wanted, and at least one.
+    pub fn of(self, count: usize) -> usize {
+        if self.given >= self.wanted {
+            return count;
+        }
+        (count * self.given / self.wanted).max(1)
+    }
+}
+
+/// So few descriptors that nothing could be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this process may open {limit} descriptors, and this configuration needs at least {needed}: raise the limit \
+     (LimitNOFILE= of systemd, ulimit -n of a shell), or listen on fewer addresses with fewer workers"
+)]
+pub struct TooFew {
+    /// The limit.
+    pub limit: usize,
+    /// The least that works.
+    pub needed: usize,
+}
+
+impl Division {
+    /// Divides `limit`. Where it is small, the part for admin, control and checks is at most half of what is not fixed.
+    pub fn new(limit: usize, own: Own) -> Result<Self, TooFew> {
+        let needed = own.fixed + LEAST_WATCH + LEAST_TRAFFIC;
+        if limit < needed {
+            return Err(TooFew { limit, needed });
+        }
+        let free = limit - own.fixed;
+        let watch = own.watch.min(free / 2).max(LEAST_WATCH);
+        let reserve = own.fixed + watch;
+        Ok(Self { reserve, watch: Part { wanted: own.watch, given: watch }, traffic: limit - reserve })
+    }
+
+    /// Client connections that may be open at once if each takes so many places.
+    pub fn clients(self, places: usize) -> usize {
+        self.traffic / places.max(1)
+    }
+}
+
+/// The account as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Places for traffic.
+    pub limit: usize,
+    /// Taken of these. What is given up as soon as it is wanted (idle backend connections) does not count.
+    pub taken: usize,
+    /// Of these, for other things than clients with one backend each.
+    pub beside: usize,
+}
+
+/// Why a holder gets nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// There are not enough free places for any client.
+    Full,
+    /// The client connection has its share.
+    Connection,
+    /// The address has its share.
+    Source,
+}
+
+impl Refusal {
+    /// Word for logs and metric labels.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Connection => "connection-share",
+            Self::Source => "source-share",
+        }
+    }
+}
+
+impl Usage {
+    fn free(self) -> usize {
+        self.limit.saturating_sub(self.taken)
+    }
+
+    /// Whether a holder of `held` may take `more`, by a share of what the others leave.
+    fn within(self, share: Percent, held: usize, more: usize) -> bool {
+        held.saturating_add(more) <= share.of(self.free().saturating_add(held))
+    }
+
+    /// Whether a client may come in that takes `places`. `source` is what its address holds, if its address counts.
+    pub fn client(self, shares: Shares, source: Option<usize>, places: usize) -> Result<(), Refusal> {
+        let few = |held: usize| held + places <= LEAST_OF_SOURCE;
+        if let Some(held) = source
+            && !few(held)
+            && !self.within(shares.source, held, places)
+        {
+            return Err(Refusal::Source);
+        }
+        if self.free() < places { Err(Refusal::Full) } else { Ok(()) }
+    }
+
+    /// Whether a client connection that holds `held` for further backends may take `places` for one more. The last quarter
+    /// of all is for new clients.
+    pub fn further(
+        self,
+        shares: Shares,
+        held: usize,
+        source: Option<usize>,
+        places: usize,
+    ) -> Result<(), Refusal> {
+        if !self.within(shares.connection, held, places) {
+            return Err(Refusal::Connection);
+        }
+        // The last quarter of a source's share is for its new connections: neighbours behind one address come in.
+        if source.is_some_and(|held| !self.within(shares.source, held, places.saturating_add(held / 3))) {
+            return Err(Refusal::Source);
+        }
+        self.beside_clients(places)
+    }
+
+    /// Whether bulk flows that hold `held` in all may take a pipe of `places`.
+    pub fn pipe(self, held: usize, places: usize) -> Result<(), Refusal> {
+        if !self.within(Percent(PIPES), held, places) {
+            return Err(Refusal::Connection);
+        }
+        self.beside_clients(places)
+    }
+
+    /// Whether `places` may go to a connection that no single client owns.
+    pub fn beside_clients(self, places: usize) -> Result<(), Refusal> {
+        let kept = self.limit.div_ceil(4);
+        let most = self.limit.saturating_sub(CLIENTS_FIRST).max(self.limit / 4);
+        let fits = self.free() >= places.saturating_add(kept) && self.beside.saturating_add(places) <= most;
+        if fits { Ok(()) } else { Err(Refusal::Full) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(limit: usize, taken: usize) -> Usage {
+        Usage { limit, taken, beside: 0 }
+    }
+
+    const SHARES: Shares = Shares { connection: Percent(10), source: Percent(50) };
+
+    #[test]
+    fn traffic_gets_what_the_process_does_not_need_and_few_descriptors_are_shared_with_admin_and_checks() {
+        let own = Own { fixed: 40, watch: 160 };
+        let sizes = |limit| Division::new(limit, own).map(|division| (division.reserve, division.traffic));
+        assert_eq!(sizes(1000), Ok((200, 800)));
+        assert_eq!(sizes(140), Ok((90, 50)));
+        assert_eq!(sizes(60), Ok((52, 8)));
+        assert_eq!(sizes(59), Err(TooFew { limit: 59, needed: 60 }));
+        assert_eq!(Division::new(140, own).map(|division| division.clients(2)), Ok(25));
+    }
+
+    #[test]
+    fn places_of_admin_and_control_become_fewer_with_what_is_kept_back_for_them() {
+        let own = Own { fixed: 40, watch: 160 };
+        let places = |limit| Division::new(limit, own).map(|division| division.watch.of(64));
+        assert_eq!(places(1000), Ok(64));
+        assert_eq!(places(140), Ok(20));
+        assert_eq!(places(60), Ok(4));
+        let few = Own { fixed: 40, watch: 4 };
+        assert_eq!(Division::new(60, few).map(|division| division.watch.of(64)), Ok(64));
+        assert_eq!(Part { wanted: 1000, given: 12 }.of(64), 1);
+    }
+
+    #[test]
+    fn the_share_of_a_holder_shrinks_with_what_is_left() {
+        let empty = plain(1000, 0);
+        assert_eq!(empty.further(SHARES, 99, Some(0), 1), Ok(()));
+        let alone = plain(1000, 100);
+        assert_eq!(alone.further(SHARES, 100, Some(100), 1), Err(Refusal::Connection));
+        let crowded = plain(1000, 600);
+        assert_eq!(crowded.further(SHARES, 40, Some(40), 1), Ok(()));
+        assert_eq!(crowded.further(SHARES, 0, Some(230), 1), Ok(()));
+        assert_eq!(crowded.further(SHARES, 0, Some(250), 1), Err(Refusal::Source));
+        assert_eq!(crowded.further(SHARES, 44, Some(44), 1), Err(Refusal::Connection));
+        assert_eq!(crowded.further(SHARES, 0, Some(400), 1), Err(Refusal::Source));
+        assert_eq!(crowded.further(SHARES, 0, None, 1), Ok(()));
+    }
+
+    #[test]
+    fn three_hundred_clients_find_places_where_descriptors_are_few() {
+        let further = |limit, beside| Usage { limit, taken: beside, beside }.further(SHARES, 0, None, 1);
+        assert_eq!(further(1000, 359), Ok(()));
+        assert_eq!(further(1000, 360), Err(Refusal::Full));
+        assert_eq!(further(400, 99), Ok(()));
+        assert_eq!(further(400, 100), Err(Refusal::Full));
+        assert_eq!(further(10_000, 7499), Ok(()));
+        assert_eq!(Usage { limit: 1000, taken: 359, beside: 359 }.pipe(0, 2), Err(Refusal::Full));
+    }
+
+    #[test]
+    fn the_last_quarter_is_for_clients() {
+        let usage = plain(1000, 750);
+        assert_eq!(usage.further(SHARES, 0, None, 1), Err(Refusal::Full));
+        assert_eq!(usage.pipe(0, 2), Err(Refusal::Full));
+        assert_eq!(usage.client(SHARES, Some(0), 2), Ok(()));
+        assert_eq!(plain(1000, 999).client(SHARES, None, 2), Err(Refusal::Full));
+    }
+
+    #[test]
+    fn a_source_has_a_few_places_in_any_case() {
+        let usage = plain(20, 14);
+        assert_eq!(usage.client(SHARES, Some(14), 2), Ok(()));
+        assert_eq!(plain(40, 32).client(SHARES, Some(30), 2), Err(Refusal::Source));
+    }
+
+    #[test]
+    fn no_number_is_too_large() {
+        let usage = plain(usize::MAX, 0);
+        assert_eq!(usage.client(SHARES, Some(1000), 2), Ok(()));
+        assert_eq!(usage.further(SHARES, 1000, Some(5000), 1), Ok(()));
+        assert_eq!(plain(1, usize::MAX).further(SHARES, 0, None, 1), Err(Refusal::Connection));
+    }
+}

@@ -1,0 +1,170 @@
+//! What one client connection may use of backends: one connection is its own from the beginning, each further one takes a
+//! place and counts in the shares of the connection and of its source.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use logic::account::Refusal;
+use tokio::sync::Notify;
+
+use super::{AtSource, Kind, PlaceCache, Taken};
+use crate::worker::{Control, Worker};
+
+/// Of one client connection.
+#[derive(Debug, Default)]
+pub struct Share {
+    /// At its source; empty for a client without an address, or with an address that is not limited.
+    seat: RefCell<Option<AtSource>>,
+    /// Its own place, and those of the backend connection that belongs to it.
+    places: Cell<usize>,
+    /// The backend connection that belongs to it is in use.
+    first_is_used: Cell<bool>,
+    /// Places of the further ones.
+    further: Cell<usize>,
+    /// Streams that wait.
+    waiting: Cell<usize>,
+    freed: Notify,
+}
+
+impl Share {
+    /// Of a connection that has so many places, and counts at its source.
+    pub fn new(seat: Option<AtSource>, places: usize) -> Self {
+        Self { seat: RefCell::new(seat), places: Cell::new(places), ..Self::default() }
+    }
+
+    /// Its own place, and those of one backend.
+    pub fn places(&self) -> usize {
+        self.places.get()
+    }
+
+    /// Makes it count, once it is known from where it comes.
+    pub fn sit(&self, seat: Option<AtSource>) {
+        *self.seat.borrow_mut() = seat;
+    }
+
+    /// The connection has ended: it counts at its source no more, also while a task still refers to it. Returns the places to
+    /// be given back.
+    pub fn leave(&self) -> usize {
+        self.sit(None);
+        self.places.take()
+    }
+
+    fn may_have_further(&self, place_cache: &PlaceCache, places: usize) -> Result<(), Refusal> {
+        let account = place_cache.account();
+        let (usage, shares) = (account.usage(), account.shares());
+        let source = self.seat.borrow().as_ref().map(AtSource::of_source);
+        usage.further(shares, self.further.get(), source, places)
+    }
+}
+
+/// The right to use one connection to a backend, given back when dropped.
+pub struct Hold<'a> {
+    worker: &'a Worker,
+    control: &'a Control,
+    which: Which,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    First,
+    Further(usize),
+}
+
+impl<'a> Hold<'a> {
+    /// Takes it if it can be had now.
+    #[inline]
+    pub fn take(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
+        let share = &control.share;
+        if !share.first_is_used.replace(true) {
+            return Ok(Self { worker, control, which: Which::First });
+        }
+        Self::take_further(worker, control)
+    }
+
+    #[cold]
+    fn take_further(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
+        let share = &control.share;
+        let places = worker.place_cache.account().backend_places();
+        share.may_have_further(&worker.place_cache, places)?;
+        if worker.place_cache.take(places) == Taken::No {
+            // Idle connections are closed: those of this worker at once, those of others for the next request.
+            if worker.idle.give_up(places) < places {
+                worker.place_cache.account().want();
+            }
+            if worker.place_cache.take(places) == Taken::No {
+                return Err(Refusal::Full);
+            }
+        }
+        worker.place_cache.note(Kind::Further, places.cast_signed());
+        share.further.set(share.further.get() + places);
+        if let Some(seat) = &*share.seat.borrow() {
+            seat.add(places);
+        }
+        Ok(Self { worker, control, which: Which::Further(places) })
+    }
+
+    /// Takes it as soon as the client's other requests leave one free, within `limit`. The first request that waits gets it first. No
+    /// more than `most` wait in a worker: each holds a request in memory.
+    pub async fn wait(
+        worker: &'a Worker,
+        control: &'a Control,
+        limit: Duration,
+        most: usize,
+    ) -> Result<Self, Refusal> {
+        struct Waits<'c>(&'c Cell<usize>);
+        impl<'c> Waits<'c> {
+            fn begin(count: &'c Cell<usize>) -> Self {
+                count.set(count.get() + 1);
+                Self(count)
+            }
+        }
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() - 1);
+            }
+        }
+        let share = &control.share;
+        let mut last = Refusal::Connection;
+        if worker.place_cache.waiting_streams.get() >= most {
+            return Err(last);
+        }
+        let _waits = (Waits::begin(&share.waiting), Waits::begin(&worker.place_cache.waiting_streams));
+        let waiting = async {
+            loop {
+                // At least one is in use while others wait: its end is told here.
+                share.freed.notified().await;
+                match Self::take(worker, control) {
+                    Ok(hold) => break hold,
+                    Err(why) => last = why,
+                }
+            }
+        };
+        match tokio::time::timeout(limit, waiting).await {
+            Ok(hold) => {
+                // There may be enough for the next one, too.
+                share.freed.notify_one();
+                Ok(hold)
+            }
+            Err(_) => Err(last),
+        }
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let share = &self.control.share;
+        match self.which {
+            Which::First => share.first_is_used.set(false),
+            Which::Further(places) => {
+                share.further.set(share.further.get() - places);
+                if let Some(seat) = &*share.seat.borrow() {
+                    seat.subtract(places);
+                }
+                self.worker.place_cache.give_of(Kind::Further, places);
+            }
+        }
+        if share.waiting.get() > 0 {
+            share.freed.notify_one();
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What the process needs of its descriptors for itself, by its configuration.
+
+use config::Config;
+use config::types::{BackendAddress, BackendHttp, Listener, Ocsp};
+use logic::account::{Division, Own, TooFew};
+
+use crate::tls::ocsp;
+use crate::{acme, admin, control};
+
+/// Of a worker: two instances of epoll, one of them twice, and what wakes it.
+const OF_WORKER: usize = 5;
+
+/// Of a look-up of a name: the socket of a name server, and of the next one where that one says nothing.
+const OF_LOOK_UP: usize = 2;
+
+/// Of a request to an authority or an OCSP responder: its connection, or the look-up before it.
+const OF_REQUEST: usize = OF_LOOK_UP;
+
+/// Of a directory of certificates, or of CAs: inotify(7), and what ends the thread that watches it.
+const OF_DIRECTORY: usize = 3;
+
+/// Files that are read at once: certificates, the configuration, a log that is opened again.
+const FILES: usize = 16;
+
+/// The listener of a tunnel and its SSH connection: a socket, or the pipes and the process of a `ProxyCommand`; the agent; a
+/// command for host keys.
+const OF_TUNNEL: usize = 10;
+
+/// What the descriptors are divided by.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// The limit of the process.
+    pub limit: usize,
+    /// Open before the first listener and the first worker.
+    pub base: usize,
+    /// Worker threads.
+    pub workers: usize,
+}
+
+impl Needs {
+    /// What is for traffic, and what is not.
+    pub fn divide(&self, config: &Config) -> Result<Division, TooFew> {
+        Division::new(self.limit, self.own(config))
+    }
+
+    fn own(&self, config: &Config) -> Own {
+        let sockets: usize = config.listeners.iter().map(|listener| self.sockets(listener)).sum();
+        let backends =
+            || config.pools.iter().flat_map(|pool| pool.backends.iter().map(move |one| (pool, one)));
+        let count = |wanted: &dyn Fn(&BackendAddress) -> bool| {
+            backends().filter(|(_, backend)| wanted(&backend.address)).count()
+        };
+        let multiplexed = backends().filter(|(pool, _)| pool.http == BackendHttp::Http2).count();
+        // Of each socket: itself, and a client that was accepted and has no place yet.
+        let tls = || config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+        let directories: usize = tls()
+            .map(|tls| 1 + usize::from(tls.acme.is_some()) + usize::from(tls.client_certificates.is_some()))
+            .sum();
+        let fixed = self.base
+            + self.workers * (OF_WORKER + multiplexed * backend_places(config))
+            + 2 * sockets
+            + directories * OF_DIRECTORY;
+        let checked = backends().filter(|(pool, _)| pool.health.is_some()).count();
+        let tunnels = count(&|address| matches!(address, BackendAddress::Ssh { .. }));
+        let names = count(&|address| matches!(address, BackendAddress::Name { .. }));
+        let mut watch = FILES + checked * backend_places(config) + tunnels * OF_TUNNEL + names * OF_LOOK_UP;
+        // A reload may open each of them anew before the old ones are closed.
+        watch += sockets;
+        watch += config.admin.as_ref().map_or(0, |_| admin::SIZE.descriptors());
+        watch += config.control.as_ref().map_or(0, |_| control::SIZE.descriptors());
+        watch += config.acme.len() * acme::ORDERS_AT_ONCE * OF_REQUEST;
+        watch += if tls().any(|tls| tls.ocsp == Ocsp::On) { ocsp::MOST * OF_REQUEST } else { 0 };
+        Own { fixed, watch }
+    }
+
+    fn sockets(&self, listener: &Listener) -> usize {
+        listener.binds.len() * self.workers
+    }
+}
+
+/// Places of a connection to the most expensive backend.
+pub fn backend_places(config: &Config) -> usize {
+    let is_ssh = |address: &BackendAddress| matches!(address, BackendAddress::Ssh { .. });
+    let any = config.pools.iter().flat_map(|pool| &pool.backends).any(|backend| is_ssh(&backend.address));
+    if any { 2 } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use config::Source;
+
+    use super::*;
+
+    const LISTENER: &str = "[listener.web]\nbind = \"127.0.0.1:80\"\npool = \"app\"\n";
+    const POOL: &str = "[pool.app]\nbackends = [\"192.0.2.1:80\"]\nhealth = \"off\"\n";
+
+    fn own(text: &str) -> Own {
+        let source = Source { name: "test".to_owned(), text: text.to_owned() };
+        let loaded = config::load(&source, &BTreeMap::new()).unwrap_or_else(|faults| panic!("{faults:?}"));
+        Needs { limit: 1024, base: 10, workers: 2 }.own(&loaded.config)
+    }
+
+    #[test]
+    fn what_a_configuration_opens_for_itself_is_kept_back() {
+        let plain = own(&format!("{LISTENER}{POOL}"));
+        assert_eq!(plain, Own { fixed: 10 + 2 * OF_WORKER + 4, watch: FILES + 2 });
+        let admin = own(&format!("[admin]\nbind = \"127.0.0.1:90\"\n{LISTENER}{POOL}"));
+        assert_eq!(admin.watch, plain.watch + 64 + 8 + 1);
+        let control = own(&format!("[control]\nsocket = \"/run/c\"\n{LISTENER}{POOL}"));
+        assert_eq!(control.watch, plain.watch + 64 + 8 + 1);
+        let more = format!("{LISTENER}{}{POOL}", LISTENER.replace("web", "more").replace("80", "81"));
+        assert_eq!(own(&more), Own { fixed: plain.fixed + 4, watch: plain.watch + 2 });
+    }
+
+    #[test]
+    fn backends_count_with_what_is_opened_beside_traffic() {
+        let plain = own(&format!("{LISTENER}{POOL}"));
+        let with = |pool: &str| own(&format!("{LISTENER}{pool}"));
+        assert_eq!(with(&POOL.replace("\"off\"", "\"tcp\"")).watch, plain.watch + 1);
+        assert_eq!(with(&POOL.replace("192.0.2.1", "app.example")).watch, plain.watch + OF_LOOK_UP);
+        assert_eq!(with(&format!("{POOL}http2 = \"on\"\n")).fixed, plain.fixed + 2);
+        let tunnel = with(&POOL.replace("192.0.2.1:80", "ssh:db1/127.0.0.1:80"));
+        assert_eq!(tunnel.watch, plain.watch + OF_TUNNEL);
+    }
+
+    #[test]
+    fn certificates_count_with_their_directories_and_responders() {
+        let plain = own(&format!("{LISTENER}{POOL}"));
+        let tls = own(&format!("{LISTENER}tls = {{ certificates = \"/c\" }}\n{POOL}"));
+        assert_eq!(tls.fixed, plain.fixed + OF_DIRECTORY);
+        assert_eq!(tls.watch, plain.watch + ocsp::MOST * OF_REQUEST);
+        let silent = own(&format!("{LISTENER}tls = {{ certificates = \"/c\", ocsp = \"off\" }}\n{POOL}"));
+        assert_eq!(silent.watch, plain.watch);
+    }
+}

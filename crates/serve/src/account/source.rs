@@ -1,0 +1,211 @@
+//! What each address holds: all client connections from it, over all workers, with the backend connections that they use.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use logic::account::Refusal;
+use logic::balance::StickyKey;
+
+use super::Account;
+use crate::state::lock;
+
+/// Parts of the table, so that workers seldom wait for each other.
+const PARTS: usize = 16;
+
+/// Sources that hold something, and those that did a moment ago.
+pub struct Sources {
+    parts: [Mutex<HashMap<StickyKey, Arc<Source>, Keyed>>; PARTS],
+    ipv6_prefix: AtomicU8,
+}
+
+/// Hashes an address by a product with random numbers that no client knows: each client is looked up once, and the general
+/// hash costs ten times as much.
+#[derive(Clone, Debug)]
+struct Keyed {
+    first: u64,
+    second: u64,
+    state: u64,
+}
+
+impl Default for Keyed {
+    fn default() -> Self {
+        let random = || RandomState::new().hash_one(0);
+        Self { first: random(), second: random() | 1, state: 0 }
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl Keyed {
+    fn mix(&mut self, word: u64) {
+        let product = u128::from(word ^ self.first ^ self.state) * u128::from(self.second);
+        self.state = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
+impl Hasher for Keyed {
+    fn finish(&self) -> u64 {
+        self.state
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.mix(u64::from(*byte)));
+    }
+
+    fn write_isize(&mut self, number: isize) {
+        self.mix(number.cast_unsigned() as u64);
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        self.mix((number >> 64) as u64);
+        self.mix(number as u64);
+    }
+}
+
+/// One address, or one network of IPv6.
+#[derive(Debug, Default)]
+pub struct Source {
+    held: AtomicUsize,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self { parts: Default::default(), ipv6_prefix: AtomicU8::new(StickyKey::DEFAULT_V6_PREFIX) }
+    }
+}
+
+impl Sources {
+    /// How much of an IPv6 address counts, for clients that connect from now on.
+    pub fn set_ipv6_prefix(&self, prefix: u8) {
+        self.ipv6_prefix.store(prefix, Relaxed);
+    }
+
+    /// The source of an address.
+    pub fn of(&self, address: IpAddr) -> Arc<Source> {
+        let key = StickyKey::new(address, self.ipv6_prefix.load(Relaxed));
+        lock(&self.parts[key.spread() as usize % PARTS]).entry(key).or_default().clone()
+    }
+
+    /// Forgets those that hold nothing. To be called about once per second.
+    pub fn sweep(&self) {
+        for part in &self.parts {
+            let mut part = lock(part);
+            // An accept loop that refers to it is about to take something.
+            part.retain(|_, source| source.held.load(Relaxed) > 0 || Arc::strong_count(source) > 1);
+            if part.is_empty() {
+                part.shrink_to(SPARE);
+            }
+        }
+    }
+
+    /// How many are known.
+    pub fn count(&self) -> usize {
+        self.parts.iter().map(|part| lock(part).len()).sum()
+    }
+}
+
+/// Sources that an empty part keeps room for.
+const SPARE: usize = 64;
+
+/// What one client connection holds of its source's share; given back when dropped.
+#[derive(Debug)]
+pub struct AtSource {
+    source: Arc<Source>,
+    held: Cell<usize>,
+}
+
+impl AtSource {
+    /// Lets a client in that takes so many places.
+    pub fn take(account: &Account, address: IpAddr, places: usize) -> Result<Self, Refusal> {
+        let source = account.sources.of(address);
+        let (usage, shares) = (account.usage(), account.shares());
+        let mut refusal = Refusal::Source;
+        let more = |held: usize| match usage.client(shares, Some(held), places) {
+            // Whether there is anything at all is seen where it is taken, and waited for there.
+            Ok(()) | Err(Refusal::Full) => Some(held + places),
+            Err(why) => {
+                refusal = why;
+                None
+            }
+        };
+        let taken = source.held.fetch_update(Relaxed, Relaxed, more).is_ok();
+        if taken { Ok(Self { source, held: Cell::new(places) }) } else { Err(refusal) }
+    }
+
+    /// What the whole source holds.
+    pub fn of_source(&self) -> usize {
+        self.source.held.load(Relaxed)
+    }
+
+    /// The connection takes more.
+    pub(super) fn add(&self, places: usize) {
+        self.source.held.fetch_add(places, Relaxed);
+        self.held.set(self.held.get() + places);
+    }
+
+    /// The connection gives something back.
+    pub(super) fn subtract(&self, places: usize) {
+        self.source.held.fetch_sub(places, Relaxed);
+        self.held.set(self.held.get() - places);
+    }
+}
+
+impl Drop for AtSource {
+    fn drop(&mut self) {
+        self.source.held.fetch_sub(self.held.get(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use logic::account::{Division, Percent, Shares};
+
+    use super::*;
+
+    fn account() -> Arc<Account> {
+        let account = Account::new(1);
+        let half = Percent::new(50).unwrap();
+        let division = Division { traffic: 100, ..Division::default() };
+        account.set(100, division, Shares { connection: half, source: half }, 1);
+        account
+    }
+
+    #[test]
+    fn a_source_that_has_its_share_is_refused_and_another_is_not() {
+        let account = account();
+        let seats: Vec<_> =
+            (0..50).map_while(|_| AtSource::take(&account, [192, 0, 2, 1].into(), 2).ok()).collect();
+        // Nothing is taken of the account here, so that the share grows with what is held.
+        assert!(seats.len() >= 25, "{}", seats.len());
+        let other = AtSource::take(&account, [192, 0, 2, 2].into(), 2).unwrap();
+        assert_eq!(other.of_source(), 2);
+        other.add(3);
+        assert_eq!(other.of_source(), 5);
+        other.subtract(3);
+        drop(seats);
+        account.sources.sweep();
+        assert_eq!(account.sources.count(), 1);
+        drop(other);
+        account.sources.sweep();
+        assert_eq!(account.sources.count(), 0);
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_source() {
+        let account = account();
+        let first = AtSource::take(&account, "2001:db8:0:1::1".parse().unwrap(), 2).unwrap();
+        let second = AtSource::take(&account, "2001:db8:0:1:ffff::1".parse().unwrap(), 2).unwrap();
+        let other = AtSource::take(&account, "2001:db8:0:2::1".parse().unwrap(), 2).unwrap();
+        assert_eq!((first.of_source(), second.of_source(), other.of_source()), (4, 4, 2));
+    }
+}

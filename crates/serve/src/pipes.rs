@@ -1,0 +1,121 @@
+//! Pipes for bulk flows of one worker. Each takes two places of the account; where there are none, a flow is copied instead.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use sys::splice::Pipe;
+
+use crate::account::{Kind, PlaceCache, Taken};
+
+/// Empty pipes that a worker keeps for its next bulk flow.
+const SPARE: usize = 8;
+
+/// Descriptors of a pipe.
+const PLACES: usize = 2;
+
+/// The pipes.
+pub struct Pipes {
+    place_cache: Rc<PlaceCache>,
+    spare: RefCell<Vec<Pipe>>,
+    held: Cell<usize>,
+}
+
+/// A pipe in use. It goes back when it is dropped empty, and is closed otherwise.
+pub struct Borrowed {
+    pipe: Option<Pipe>,
+    from: Rc<Pipes>,
+}
+
+impl Pipes {
+    /// None so far.
+    pub fn new(place_cache: Rc<PlaceCache>) -> Rc<Self> {
+        Rc::new(Self { place_cache, spare: RefCell::default(), held: Cell::new(0) })
+    }
+
+    /// A pipe of this size, if the account and the kernel have one.
+    pub fn take(self: &Rc<Self>, size: usize) -> io::Result<Borrowed> {
+        let spare = self.spare.borrow_mut().pop();
+        let pipe = match spare {
+            Some(pipe) => pipe,
+            None => self.open(size)?,
+        };
+        Ok(Borrowed { pipe: Some(pipe), from: self.clone() })
+    }
+
+    fn open(&self, size: usize) -> io::Result<Pipe> {
+        let account = self.place_cache.account();
+        let held = account.standing().pipes;
+        if account.usage().pipe(held, PLACES).is_err()
+            || self.place_cache.take_of(Kind::Pipes, PLACES) == Taken::No
+        {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        self.held.set(self.held.get() + 1);
+        Pipe::new(size).inspect_err(|_| self.closed())
+    }
+
+    fn closed(&self) {
+        self.held.set(self.held.get() - 1);
+        self.place_cache.give_of(Kind::Pipes, PLACES);
+    }
+
+    /// Closes the unused ones.
+    pub fn give_up(&self) {
+        let spare = std::mem::take(&mut *self.spare.borrow_mut());
+        let count = spare.len();
+        drop(spare);
+        (0..count).for_each(|_| self.closed());
+    }
+}
+
+impl Drop for Pipes {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+impl Deref for Borrowed {
+    type Target = Pipe;
+
+    fn deref(&self) -> &Pipe {
+        self.pipe.as_ref().expect("it is taken out only when this is dropped")
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        let Some(pipe) = self.pipe.take() else { return };
+        let mut spare = self.from.spare.borrow_mut();
+        if pipe.is_empty() && spare.len() < SPARE {
+            spare.push(pipe);
+            return;
+        }
+        drop(spare);
+        drop(pipe);
+        self.from.closed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use logic::account::Division;
+
+    use super::*;
+    use crate::account::Account;
+
+    #[test]
+    fn pipes_take_places_and_none_is_opened_without() {
+        let account = Account::new(1);
+        account.set(100, Division { traffic: 100, ..Division::default() }, account.shares(), 1);
+        let pipes = Pipes::new(Rc::new(PlaceCache::new(account.clone(), 0)));
+        let held: Vec<_> = std::iter::from_fn(|| pipes.take(4096).ok()).collect();
+        assert!((8..=16).contains(&held.len()), "{}", held.len());
+        assert_eq!(account.standing().pipes, 2 * held.len());
+        drop(held);
+        assert_eq!(account.standing().pipes, 2 * SPARE);
+        pipes.give_up();
+        assert_eq!(account.standing().pipes, 0);
+    }
+}
