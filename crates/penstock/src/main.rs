@@ -42,6 +42,9 @@ fn main() -> ExitCode {
     if let Err(error) = sys::file_size::survive_file_size_limit() {
         return Failure::from(error).report();
     }
+    if let Err(error) = sys::process::heed_children() {
+        return Failure::from(error).report();
+    }
     ssh::identity::tell_waits(|text| output::complain(&format!("note: {text}\n")));
     if let Some(words) = cmd::run::mpssh::called(std::env::args_os()) {
         return cmd::run::mpssh::run(words).map_or_else(Failure::report, |()| ExitCode::SUCCESS);

@@ -216,10 +216,18 @@ fn engine_openssh_of_run_obeys_the_same_identities() {
     nothing_was_sent(&fleet.db1);
     let right = run("db1");
     assert!(String::from_utf8_lossy(&right.stdout).contains("came through"), "{right:?}");
-    // Who has enrolled nobody knows hosts by the files of ssh, as ever.
+    // Where no host is enrolled, ssh knows hosts by its own files.
     fs::remove_dir_all(fleet.user.store().places().hosts()).unwrap();
     let output = run("web2");
     assert!(String::from_utf8_lossy(&output.stdout).contains("came through"), "{output:?}");
+    // Not a host whose key is on the list of revoked ones.
+    let list = fleet.user.store().places().hosts().with_file_name("revoked");
+    fs::write(&list, format!("{}\n", fleet.db1.host_key())).unwrap();
+    let output = run("db1");
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("came through"), "{output:?}");
+    let all = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(all.contains("showed the revoked key"), "{all}");
 }
 
 #[test]

@@ -13,6 +13,27 @@ use support::lab::Lab;
 use support::server::{BINARY, Lines, clear_environment, run_to_end};
 use support::{eventually, secs};
 
+/// Programs that start others may leave them SIGCHLD ignored. The kernel then tells of no child how it ended, and gives its
+/// number to another process at once.
+#[test]
+fn exit_codes_of_children_are_told_where_sigchld_was_ignored() {
+    let playground = Playground::new();
+    let lab = playground.command(&["1", "--", "sh", "-c", "penstock run -w @lab 'exit 3'; exit 5"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' CHLD; exec \"$@\"", "sh"]).arg(lab.get_program()).args(lab.get_args());
+    clear_environment(&mut command);
+    for (name, value) in lab.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.stdin(Stdio::null());
+    let (status, stdout, stderr) = text(&run_to_end(&mut command, secs(60)));
+    assert_eq!(status, Some(5), "{stdout}{stderr}");
+    assert!(stderr.contains("1 failed") || stdout.contains("1 failed"), "{stdout}{stderr}");
+}
+
 /// `penstock lab`, and where it may leave things: a home and a directory for temporary files.
 struct Playground {
     home: tempfile::TempDir,

@@ -47,7 +47,7 @@ impl Process {
                 break;
             }
             self.watch(limit, &mut thrown_away).await;
-            // What a command that has ended leaves behind may clean up: it is not ours to insist on.
+            // What a command that has ended leaves behind may clean up, until it is killed over there.
             if self.ended() {
                 break;
             }

@@ -125,7 +125,7 @@ async fn what_a_command_leaves_behind_may_clean_up_after_it() {
     let session = session(&sshd).await;
     let clean = sshd.directory.path().join("clean");
     let script = format!(
-        "(trap 'sleep 2; echo clean >{}; exit' TERM; echo ready; while :; do sleep 0.1; done) & wait",
+        "(trap 'sleep 1; echo clean >{}; exit' TERM; echo ready; while :; do sleep 0.1; done) & wait",
         clean.display()
     );
     let mut process =
@@ -133,6 +133,21 @@ async fn what_a_command_leaves_behind_may_clean_up_after_it() {
     let known = identity(&mut process).await;
     assert_eq!(process.end(Duration::from_secs(2), known).await.0, Remote::Ended);
     support::eventually("it has cleaned up", || clean.exists()).await;
+}
+
+#[tokio::test]
+async fn what_a_command_leaves_behind_is_killed_where_it_ignores_the_signal() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    let number = sshd.directory.path().join("number");
+    let script =
+        format!("sh -c 'trap \"\" TERM; echo $$ >{}; echo ready; exec sleep 600' & wait", number.display());
+    let mut process =
+        session.exec(&leash::wrap(&script, leash::Input::Sent, "a1"), &Exec::default()).await.unwrap();
+    let known = identity(&mut process).await;
+    let left: i32 = std::fs::read_to_string(&number).unwrap().trim().parse().unwrap();
+    assert_eq!(process.end(Duration::from_secs(2), known).await.0, Remote::Ended);
+    support::eventually("it is killed", || !sys::process::is_taken(left)).await;
 }
 
 /// What the mark of the leash with the nonce `a1` says; returns when the command has said something itself.

@@ -21,7 +21,7 @@ use std::process::{Child, Command};
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{SigHandler, Signal, kill, killpg, signal};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid, getsid};
 
@@ -96,12 +96,19 @@ pub struct OwnSession {
 pub struct Nonce(String);
 
 impl Process {
-    /// A child of ours. It must not have been waited for.
+    /// A child of ours. It must not have been waited for: the kernel is asked whether it is one, because where SIGCHLD is
+    /// ignored ([`heed_children`]) the number of a child that has ended may be another process's already. Such a one is never
+    /// signalled.
     #[must_use]
     pub fn of_child(process: u32) -> Self {
         let process = process.cast_signed();
+        let pidfd = open(process);
         let start = stat(process).map(|stat| stat.start);
-        Self { process, start, pidfd: open(process) }
+        // Looked at last: as long as a child is not waited for, its number is its own.
+        match is_unreaped_child(process) {
+            true => Self { process, start, pidfd },
+            false => Self { process: 0, start: None, pidfd: None },
+        }
     }
 
     /// The process that was seen before, if it still runs.
@@ -232,6 +239,18 @@ pub fn spawn(command: &mut Command) -> io::Result<(Child, OwnSession)> {
     let child = command.spawn()?;
     let session = OwnSession::of_child(child.id(), nonce);
     Ok((child, session))
+}
+
+/// Lets children that end wait until we ask how they ended, also where the program that started us ignores SIGCHLD: the kernel
+/// would reap them, give their numbers to other processes at once, and tell us nothing (wait(2), "NOTES"). To be called before
+/// the first child is started.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn heed_children() -> io::Result<()> {
+    // SAFETY: the default action runs no code of ours.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    Ok(())
 }
 
 /// Whether a child has ended, and was not waited for: its number stays its own until that.

@@ -30,6 +30,8 @@ fn configuration(front: &Front) -> Result<String, Error> {
 [process]
 workers = 1
 drain-timeout = \"100ms\"
+# All load comes from one address, and no other contestant limits what one may hold.
+shares = {{ source = 100 }}
 
 [access-log]
 target = \"off\"

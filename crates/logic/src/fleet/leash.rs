@@ -98,12 +98,17 @@ impl EndSignal {
 }
 
 /// The command line that signals what is proved to belong to a command, for a second channel of its connection. It ends
-/// with a status other than 0 if nothing was proved, and nothing signalled.
+/// with a status other than 0 if nothing was proved, and nothing signalled. What is left 3 s after `TERM` of what was proved then
+/// is killed, as by the watcher: the command itself may have ended meanwhile, and the client be gone.
 #[must_use]
 pub fn signal(command: &CommandId, nonce: &str, signal: EndSignal) -> String {
     let CommandId { process, start, group, session } = command;
     let set = format!("P={process} T={start} G={group} S={session} N={nonce} within= before= mine=");
-    let script = format!("exec 2>/dev/null; {}{set}; end {}", proof(), signal.name());
+    let then = match signal {
+        EndSignal::Term => " || exit 1; (sleep 3; end KILL) >/dev/null &",
+        EndSignal::Kill => "",
+    };
+    let script = format!("exec 2>/dev/null; {}{set}; end {}{then}", proof(), signal.name());
     format!("exec sh -c {}", quote(&script))
 }
 

@@ -85,10 +85,11 @@ impl Log {
             self.phase
         };
         self.phase = self.phase.max(phase);
-        if debug.contains("rtype exit-status") {
-            self.status = Status::Exited;
-        } else if debug.contains("rtype exit-signal") {
-            self.status = Status::Signalled;
+        // Other lines repeat what the server says before its host key is known, its banner for one.
+        match debug.strip_prefix("client_input_channel_req: channel 0 rtype exit-") {
+            Some(rest) if rest.starts_with("status") => self.status = Status::Exited,
+            Some(rest) if rest.starts_with("signal") => self.status = Status::Signalled,
+            _ => {}
         }
     }
 
@@ -345,6 +346,20 @@ mod tests {
             "{UP}debug1: Sending command: x\ndebug1: client_input_channel_req: channel 0 rtype exit-status reply 0\n"
         );
         assert_eq!(after(&ran, 255).1, Ending::Exited(255));
+        // Said by a server before its version, and so before its host key is known.
+        for said in [
+            "rtype exit-status",
+            "rtype exit-signal",
+            "client_input_channel_req: channel 0 rtype exit-status",
+        ] {
+            let forged = format!(
+                "debug1: Connecting to h [::1] port 22.\ndebug1: Connection established.\n\
+                 debug1: kex_exchange_identification: banner line 0: {said}\n\
+                 No ED25519 host key is known for h and you have requested strict checking.\n"
+            );
+            let Ending::Failed(failure) = after(&forged, 255).1 else { panic!("{said}") };
+            assert_eq!(failure.reason, Reason::UnknownHost, "{said}");
+        }
         let lost = format!("{UP}debug1: Sending command: x\nclient_loop: send disconnect: Broken pipe\n");
         let Ending::Failed(failure) = after(&lost, 255).1 else { panic!() };
         assert_eq!((failure.reason, failure.remote), (Reason::Lost, Remote::Unknown));

@@ -211,13 +211,14 @@ impl Index {
         self.listed.iter().chain(self.revoked_by_hosts.difference(&self.listed))
     }
 
-    /// Whether nobody is known, and no authority: nobody was enrolled yet.
+    /// Whether no host, no authority and no revoked key is known: nothing was enrolled yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hosts.is_empty()
             && self.damaged.is_empty()
             && self.authorities.is_empty()
             && self.damaged_authorities.is_empty()
+            && self.listed.is_empty()
     }
 
     /// Every host, in the order in which the files were read.
