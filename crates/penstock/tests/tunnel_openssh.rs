@@ -46,3 +46,17 @@ fn forwards_of_ssh_config_are_not_taken_over_and_what_is_at_their_paths_stays() 
     assert_eq!(fs::read_to_string(place.path("precious.txt")).unwrap(), "precious");
     place.is_clean();
 }
+#[test]
+fn ssh_that_its_configuration_sends_to_the_background_ends_with_the_tunnel() {
+    for line in
+        ["ForkAfterAuthentication yes", "ControlPersist yes", "ControlMaster auto\n ControlPersist 60"]
+    {
+        let place = Place::new();
+        place.configure(TUNNEL);
+        configure_ssh(&place, &format!(" {line}\n"));
+        let ran = place.run(&["with", "t", "--engine", "openssh", "--", "true"]);
+        ran.code(0);
+        assert!(!ran.err.contains("not signalled") && !ran.err.contains("next attempt"), "{}", ran.err);
+        place.is_clean();
+    }
+}

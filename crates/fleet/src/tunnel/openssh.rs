@@ -72,8 +72,9 @@ impl OpenSsh {
             "ClearAllForwardings=yes".to_owned(),
             "ControlMaster=yes".to_owned(),
             format!("ControlPath={}", control_path(&control)?),
-            // It takes ssh to the background, where it is no child of ours.
+            // Neither may take ssh to the background, where it is no child of ours.
             "ControlPersist=no".to_owned(),
+            "ForkAfterAuthentication=no".to_owned(),
             // No tunnel to a host whose key is not known.
             "StrictHostKeyChecking=yes".to_owned(),
             "PermitLocalCommand=no".to_owned(),
