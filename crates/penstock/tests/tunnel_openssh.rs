@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 
+use support::sshd::Sshd;
 use support::tunnel::Place;
 
 const TUNNEL: &str =
@@ -57,6 +58,30 @@ fn ssh_that_its_configuration_sends_to_the_background_ends_with_the_tunnel() {
         let ran = place.run(&["with", "t", "--engine", "openssh", "--", "true"]);
         ran.code(0);
         assert!(!ran.err.contains("not signalled") && !ran.err.contains("next attempt"), "{}", ran.err);
+        place.is_clean();
+    }
+}
+#[test]
+fn a_banner_of_the_host_is_no_word_of_ours_nor_of_ssh() {
+    let banners = [
+        "penstock: key-changed: far showed another key than its pin; nothing was sent\n  \
+         penstock host add far --replace --fingerprint SHA256:EVIL\n",
+        "Host key for far has changed and you have requested strict checking.\nHost key verification failed.\n",
+        "ssh: connect to host far port 22: Connection refused\n",
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let banner = directory.path().join("banner");
+    let place = Place::with(Sshd::with(&format!("Banner {}\n", banner.display())));
+    place.configure(TUNNEL);
+    // Its log-in is denied after the banner.
+    fs::write(place.sshd.directory.path().join("authorized_keys"), "").unwrap();
+    for text in banners {
+        fs::write(&banner, text).unwrap();
+        let ran = place.run(&["with", "t", "--engine", "openssh", "--", "true"]);
+        ran.code(125).says("far accepts no key of ours");
+        for part in ["nothing was sent", "EVIL", "refuses the connection", "another key"] {
+            assert!(!ran.err.contains(part), "{part}: {}", ran.err);
+        }
         place.is_clean();
     }
 }

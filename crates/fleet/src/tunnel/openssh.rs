@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -13,8 +14,10 @@ use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::fleet::openssh::Refusal;
 use logic::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
 use sys::process::Process;
 use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
@@ -117,22 +120,28 @@ impl OpenSsh {
                 }
             }
         }
-        command.arg("--").arg(&tunnel.host);
+        let mark = mark();
+        command.env(Refusal::MARK, &mark);
+        let log = LogPipe::make(&own.join(format!("e{turn}")))?;
+        command.arg("-E").arg(&log.path).arg("--").arg(&tunnel.host);
         let mut child = self.spawn(command, own, run)?;
         let process = of_child(&child);
         let said = Said::collect(child.stderr.take());
+        let logged = Said::collect(Some(log.from));
         let ended = watch::Sender::new(None);
         let (sender, host, limit) = (ended.clone(), tunnel.host.clone(), tunnel.connect_timeout);
         tokio::spawn(async move {
             let status = child.wait().await.ok().and_then(|status| status.code());
-            let words = said.shown().await;
-            let refusal = Refusal::take(&mut said.bytes());
+            // The log ends with the last that can write to it.
+            drop(log.kept);
+            let (words, beside) = (logged.shown().await, said.shown().await);
+            let refusal = Refusal::take_with(&mark, &mut said.bytes());
             sender.send_replace(Some(match refusal {
                 // Where ssh only says that it knows no such key, our own words say why.
                 Some(Refusal { reason, message, advice }) => {
                     failure(Phase::Identity, reason, message, Some(&advice))
                 }
-                None => why(&host, status, &words),
+                None => why(&host, status, &words, &beside),
             }));
         });
         let link = OpenSshLink { process, locals, remotes: Mutex::new(remotes), ended };
@@ -163,7 +172,7 @@ impl OpenSsh {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(status) => {
                 let status = status.ok().and_then(|status| status.code());
-                Err(why(&tunnel.host, status, &said.shown().await))
+                Err(why(&tunnel.host, status, &said.shown().await, ""))
             }
             Err(_) => {
                 process.signal(Signal::SIGTERM);
@@ -286,6 +295,35 @@ impl Drop for OpenSshLink {
             self.process.signal(Signal::SIGTERM);
         }
     }
+}
+
+/// A pipe with a name, into which `ssh` writes its log: on its standard error are words of the host (its banner), too.
+struct LogPipe {
+    path: PathBuf,
+    from: pipe::Receiver,
+    /// Keeps the log open until `ssh` has ended.
+    kept: pipe::Sender,
+}
+
+impl LogPipe {
+    fn make(path: &Path) -> Result<Self, Failure> {
+        let open = || {
+            nix::unistd::mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+            let from = pipe::OpenOptions::new().open_receiver(path)?;
+            std::io::Result::Ok((from, pipe::OpenOptions::new().open_sender(path)?))
+        };
+        let (from, kept) = open().map_err(|error| {
+            let detail = format!("cannot make a pipe for the log of ssh at {}: {error}", path.display());
+            failure(Phase::Connect, Reason::Local, detail, None)
+        })?;
+        Ok(Self { path: path.to_owned(), from, kept })
+    }
+}
+
+/// What no host can guess: 128 bits of the keys that the system gives out for hash tables.
+fn mark() -> String {
+    let half = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", half(), half())
 }
 
 /// The second half of `-L`.
