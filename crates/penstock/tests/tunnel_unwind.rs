@@ -162,6 +162,63 @@ fn what_a_run_has_mounted_is_not_forgotten_because_something_else_covers_it() {
     place.is_clean();
 }
 
+/// A script without job control that starts a tunnel `t`, does `then` once the job works, and kills the tunnel. `lead` stands
+/// before the tunnel.
+fn script_with_a_killed_tunnel(place: &Place, lead: &str, job: &str, then: &str) {
+    // A tunnel that mounts nothing.
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    place.script("job.sh", job);
+    let script = place.script(
+        "script.sh",
+        &format!("{lead} {} tunnel with t -- $D/job.sh &\nt=$!\nwhile [ ! -e $D/works ]; do sleep 0.02; done\n{then}\nkill -9 $t", support::server::BINARY),
+    );
+    let command = place.command(&[]);
+    let environment = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let mut shell = Command::new("setsid");
+    let status = shell.args(["--wait", "sh", &script]).env_clear().envs(environment).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_command_of_the_script_that_started_a_tunnel_is_not_taken_for_its_job() {
+    let place = place();
+    // What stands for it copies the environment of the job, and is born into the same group.
+    script_with_a_killed_tunnel(
+        &place,
+        "",
+        "export -p > $D/env; touch $D/works; exec sleep 600",
+        "( . $D/env; exec sleep 601 ) & echo $! > $D/bystander\n\
+         while ! tr '\\0' '\\n' < /proc/$!/environ | grep -q TUNNEL_STEP=job; do sleep 0.02; done",
+    );
+    let bystander = fs::read_to_string(place.path("bystander")).unwrap().trim().to_owned();
+    let ran = place.run(&["unwind"]);
+    ran.code(1).says(&format!("Not signalled: process {bystander} (sleep)"));
+    // The job itself has ended.
+    assert_eq!(place.processes(), [bystander.parse::<i32>().unwrap()]);
+    let bystander = nix::unistd::Pid::from_raw(bystander.parse().unwrap());
+    nix::sys::signal::kill(bystander, nix::sys::signal::Signal::SIGKILL).unwrap();
+    eventually("its end", secs(20), || place.processes().is_empty().then_some(()));
+    place.run(&["unwind"]).code(0);
+    place.is_clean();
+}
+
+#[test]
+fn what_a_job_has_left_in_the_group_of_its_tunnel_is_ended() {
+    let place = place();
+    // As a shell with job control starts it: the tunnel leads its group. The job itself has ended when it is unwound.
+    script_with_a_killed_tunnel(
+        &place,
+        "setsid",
+        "sleep 600 & echo $$ > $D/job; touch $D/works; wait",
+        "kill -STOP $t; kill -9 $(cat $D/job)",
+    );
+    eventually("only what the job has left runs", secs(20), || (place.processes().len() == 1).then_some(()));
+    place.run(&["unwind"]).code(0).says("its command was at work, and has ended");
+    place.is_clean();
+}
+
 #[test]
 fn a_disk_that_is_full_keeps_nothing_from_being_undone() {
     let place = place();
