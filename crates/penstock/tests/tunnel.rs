@@ -313,12 +313,12 @@ fn with_mount(place: &Place) {
     fs::create_dir(place.path("point")).unwrap();
     place.script(
         "mount.sh",
-        "while [ -e $D/hang-before-mount ]; do sleep 0.02; done\nmount -t tmpfs -o size=64k nas:/storage $1 || exit 1\n\
+        "while [ -e $D/hang-before-mount ]; do sleep 0.02; done\nmount -t tmpfs -o size=64k $2 $1 || exit 1\n\
          touch $D/mounted\nwhile [ -e $D/hang-after-mount ]; do sleep 0.02; done",
     );
     place.script("umount.sh", "while [ -e $D/hang-unmount ]; do sleep 0.02; done\numount $1");
     place.configure(&format!(
-        "[tunnel.nas]\nhost = \"far\"\nmount-point = \"$D/point\"\nmount = [\"$D/mount.sh\", \"{{mount-point}}\"]\n\
+        "[tunnel.nas]\nhost = \"far\"\nmount-point = \"$D/point\"\nmount = [\"$D/mount.sh\", \"{{mount-point}}\", \"nas:/storage\"]\n\
          unmount = [\"$D/umount.sh\", \"{{mount-point}}\"]\n\
          [tunnel.nas.forward.db]\nlisten = \"unix:$D/db.sock\"\nconnect = \"127.0.0.1:{port}\"\n"
     ));
@@ -360,7 +360,7 @@ fn a_mount_command_that_mounts_nothing_or_fails_keeps_the_job_from_running() {
     place.script("mount.sh", "echo 'mount.nfs4: access denied' >&2; exit 32");
     let ran = place.run(&["with", "nas", "--", "touch", &place.shown("ran")]);
     ran.code(125).says("failed with status 32: mount.nfs4: access denied");
-    place.script("mount.sh", "mount -t tmpfs none $1; exit 1");
+    place.script("mount.sh", "mount -t tmpfs $2 $1; exit 1");
     place.run(&["with", "nas", "--", "touch", &place.shown("ran")]).code(125).says("failed with status 1");
     assert!(!place.path("ran").exists());
     place.is_clean();

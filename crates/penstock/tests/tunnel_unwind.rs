@@ -19,7 +19,7 @@ fn place() -> Place {
     let place = Place::new();
     fs::create_dir(place.path("point")).unwrap();
     place.configure(
-        "[tunnel.t]\nhost = \"far\"\nmount-point = \"$D/point\"\nmount = [\"false\"]\nunmount = [\"umount\", \"$D/point\"]\n\
+        "[tunnel.t]\nhost = \"far\"\nmount-point = \"$D/point\"\nmount = [\"false\", \"ours\"]\nunmount = [\"umount\", \"$D/point\"]\n\
          [tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
     );
     place.run(&["check", "t"]).code(0);
@@ -36,9 +36,14 @@ fn list(place: &Place, unmount: &[&str]) -> String {
     let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let point = place.path("point");
     [
-        first_line("t", "t0000abcd", boot.trim(), &place.path("run/penstock")),
+        first_line("t", "t0000abcd", Some(boot.trim()), &place.path("run/penstock")),
         begun(&Entry::Forwards { sockets: vec![place.path("near.sock")] }),
-        begun(&Entry::Mount { point: point.clone(), unmount: owned(unmount), lazy: owned(&["false"]) }),
+        begun(&Entry::Mount {
+            point: point.clone(),
+            unmount: owned(unmount),
+            lazy: owned(&["false"]),
+            command: owned(&["mount", "-t", "tmpfs", "ours", &place.shown("point")]),
+        }),
         mounted(&MountEntry { id: 1, point, kind: "tmpfs".into(), source: "ours".into() }),
     ]
     .concat()
@@ -162,6 +167,157 @@ fn what_a_run_has_mounted_is_not_forgotten_because_something_else_covers_it() {
     place.is_clean();
 }
 
+/// A tunnel whose mount command fails, once there is a file `goes-on`.
+fn with_slow_mount(place: &Place) {
+    place.script("mount.sh", "touch $D/mounts; while [ ! -e $D/goes-on ]; do sleep 0.02; done; exit 1");
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\nmount-point = \"$D/point\"\nmount = [\"$D/mount.sh\", \"ours\"]\n\
+         unmount = [\"umount\", \"$D/point\"]\nunmount-lazy = [\"umount\", \"-l\", \"$D/point\"]\n\
+         [tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+}
+
+#[test]
+fn what_a_run_never_saw_mounted_is_taken_away_only_if_its_mount_command_names_it() {
+    let place = place();
+    let point = place.path("point");
+    with_slow_mount(&place);
+    let stays = |ran: &support::tunnel::Ran| {
+        ran.says(
+            "point has something mounted (tmpfs of admins-own), and nothing proves that this run mounted it",
+        );
+        assert!(!ran.err.contains("umount"), "{}", ran.err);
+        assert_eq!(fs::read_to_string(point.join("file")).unwrap(), "a day of work");
+    };
+    let running = place.start(&["with", "t", "--", "true"]);
+    eventually("the mount command", secs(20), || place.path("mounts").exists().then_some(()));
+    running.kill();
+    mount("admins-own", &point);
+    fs::write(point.join("file"), "a day of work").unwrap();
+    for _ in 0..2 {
+        stays(place.run(&["unwind"]).code(1));
+    }
+    stays(place.run(&["with", "t", "--", "true"]).code(125));
+    umount(&point);
+    // What it had mounted is taken away.
+    mount("ours", &point);
+    place.run(&["unwind"]).code(0).says("its mount on").says("is taken away");
+    assert!(!place.is_mounted(&point));
+    // The run itself does the same, when its mount command fails.
+    fs::remove_file(place.path("mounts")).unwrap();
+    let running = place.start(&["with", "t", "--", "true"]);
+    eventually("the mount command", secs(20), || place.path("mounts").exists().then_some(()));
+    mount("admins-own", &point);
+    fs::write(point.join("file"), "a day of work").unwrap();
+    place.write("goes-on", "");
+    stays(running.finish().code(125));
+    stays(place.run(&["unwind"]).code(1));
+    umount(&point);
+    place.run(&["unwind"]).code(0);
+    place.is_clean();
+}
+
+#[test]
+fn what_was_mounted_below_the_mount_of_a_run_stays() {
+    let place = place();
+    let point = place.path("point");
+    mount("theirs", &point);
+    mount("ours", &point);
+    fs::write(list_of(&place, "t"), list(&place, &["umount", &place.shown("point")])).unwrap();
+    place.run(&["unwind"]).code(0).says("(tmpfs of theirs): it is not ours, so it stays");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(mounts.contains(" theirs ") && !mounts.contains(" ours "), "{mounts}");
+    umount(&point);
+    place.is_clean();
+}
+
+/// A script without job control that starts a tunnel `t`, does `then` once the job works, and kills the tunnel. `lead` stands
+/// before the tunnel.
+fn script_with_a_killed_tunnel(place: &Place, lead: &str, job: &str, then: &str) {
+    // A tunnel that mounts nothing.
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    place.script("job.sh", job);
+    let script = place.script(
+        "script.sh",
+        &format!("{lead} {} tunnel with t -- $D/job.sh &\nt=$!\nwhile [ ! -e $D/works ] || ! grep -qs '^job ' $D/run/penstock/*/processes; do sleep 0.02; done\n{then}\nkill -9 $t", support::server::BINARY),
+    );
+    let command = place.command(&[]);
+    let environment = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let mut shell = Command::new("setsid");
+    let status = shell.args(["--wait", "sh", &script]).env_clear().envs(environment).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_command_of_the_script_that_started_a_tunnel_is_not_taken_for_its_job() {
+    let place = place();
+    // What stands for it copies the environment of the job, and is born into the same group.
+    script_with_a_killed_tunnel(
+        &place,
+        "",
+        "export -p > $D/env; touch $D/works; exec sleep 600",
+        "( . $D/env; exec sleep 601 ) & echo $! > $D/bystander\n\
+         while ! tr '\\0' '\\n' < /proc/$!/environ | grep -q TUNNEL_STEP=job; do sleep 0.02; done",
+    );
+    let bystander = fs::read_to_string(place.path("bystander")).unwrap().trim().to_owned();
+    let ran = place.run(&["unwind"]);
+    ran.code(1).says(&format!("Not signalled: process {bystander} (sleep)"));
+    // The job itself has ended.
+    assert_eq!(place.processes(), [bystander.parse::<i32>().unwrap()]);
+    let bystander = nix::unistd::Pid::from_raw(bystander.parse().unwrap());
+    nix::sys::signal::kill(bystander, nix::sys::signal::Signal::SIGKILL).unwrap();
+    eventually("its end", secs(20), || place.processes().is_empty().then_some(()));
+    place.run(&["unwind"]).code(0);
+    place.is_clean();
+}
+
+#[test]
+fn what_a_job_has_left_in_the_group_of_its_tunnel_is_ended() {
+    let place = place();
+    // As a shell with job control starts it: the tunnel leads its group. The job itself has ended when it is unwound.
+    script_with_a_killed_tunnel(
+        &place,
+        "setsid",
+        "sleep 600 & echo $$ > $D/job; touch $D/works; wait",
+        "kill -STOP $t; kill -9 $(cat $D/job)",
+    );
+    eventually("only what the job has left runs", secs(20), || (place.processes().len() == 1).then_some(()));
+    place.run(&["unwind"]).code(0).says("its command was at work, and has ended");
+    place.is_clean();
+}
+
+#[test]
+fn without_proc_nothing_is_undone_and_the_list_stays() {
+    let place = place();
+    place.configure(
+        "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"127.0.0.1:1\"\ncheck = \"none\"\n",
+    );
+    let running = place.start(&["with", "t", "--", "sleep", "600"]);
+    eventually("the job", secs(20), || place.list("t").contains("+ job").then_some(()));
+    // A job that is not noted yet cannot be proved to be one.
+    eventually("its note", secs(20), || {
+        let entries = fs::read_dir(place.path("run/penstock")).unwrap().flatten();
+        let mut notes = entries.filter_map(|entry| fs::read_to_string(entry.path().join("processes")).ok());
+        notes.any(|notes| notes.contains("job ")).then_some(())
+    });
+    running.kill();
+    let text = place.list("t");
+    let command = place.command(&[]);
+    let environment = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let mut hidden = Command::new("unshare");
+    let script = format!("mount -t tmpfs none /proc && exec {} tunnel unwind t", support::server::BINARY);
+    hidden.args(["--mount", "sh", "-c", &script]).env_clear().envs(environment);
+    let output = support::tunnel::output(&mut hidden);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing was done: mount /proc, and unwind again"), "{said}");
+    assert_eq!((place.list("t"), place.processes().len()), (text, 1));
+    place.run(&["unwind"]).code(0).says("its command was at work, and has ended");
+    place.is_clean();
+}
+
 #[test]
 fn a_disk_that_is_full_keeps_nothing_from_being_undone() {
     let place = place();
@@ -240,8 +396,11 @@ fn a_tunnel_that_nobody_knows_is_not_said_to_be_undone() {
     place.run(&["unwind", "nope"]).code(0).says("nothing is left to undo");
     // What is left is undone, whoever knows it.
     place.configure(other);
-    fs::write(list_of(&place, "nope"), first_line("nope", "t0000abcd", "boot", &place.path("run/penstock")))
-        .unwrap();
+    fs::write(
+        list_of(&place, "nope"),
+        first_line("nope", "t0000abcd", Some("boot"), &place.path("run/penstock")),
+    )
+    .unwrap();
     place.run(&["unwind", "nope"]).code(0).says("what an earlier run left is undone");
     place.is_clean();
 }

@@ -21,5 +21,6 @@ pub(super) fn mount(mount: &Mount, values: &Values) -> Entry {
         point: mount.point.clone(),
         unmount: fill(&mount.unmount),
         lazy: fill(&mount.unmount_lazy),
+        command: fill(&mount.mount),
     }
 }

@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use logic::tunnel::mounts::{MountEntry, mounted_at};
+use logic::tunnel::mounts::{Claim, Found, MountEntry, mounted_at};
+use logic::tunnel::sequence::Manner;
 use sys::immutable::Immutability;
 
 use super::awake::within;
@@ -16,21 +17,64 @@ pub(crate) fn mounted(point: &Path) -> Result<Option<MountEntry>, String> {
     Ok(all_mounted(point)?.pop())
 }
 
+/// What is there of a run that mounted.
+pub(crate) enum Remains {
+    /// Nothing.
+    Nothing,
+    /// Something else, which stays. For people.
+    Other(String),
+    /// What the run has mounted. For people.
+    Ours(String),
+    /// Something that is not unmounted, as it may be of others. Why.
+    Left(String),
+}
+
+/// Looks at what is mounted there, on behalf of a run.
+pub(crate) fn remains(point: &Path, claim: Claim<'_>) -> Result<Remains, String> {
+    let shown = point.display();
+    let named = |it: &MountEntry| format!("{} of {}", it.kind, it.source);
+    Ok(match (claim.look(&all_mounted(point)?), claim) {
+        (Found::Nothing, _) => Remains::Nothing,
+        (Found::Ours(now), _) => Remains::Ours(format!("{shown} is still mounted ({})", named(now))),
+        (Found::Covered(now), _) => Remains::Left(format!(
+            "{shown} has something else mounted over what this run mounted ({}): unmount that, and unwind again",
+            named(now)
+        )),
+        (Found::Other(now), Claim::Seen(_)) => Remains::Other(format!(
+            "{shown} has something else mounted now ({}): it is not ours, so it stays",
+            named(now)
+        )),
+        (Found::Other(now), Claim::Command(_)) => Remains::Left(format!(
+            "{shown} has something mounted ({}), and nothing proves that this run mounted it: the run ended before it saw its mount, \
+             and its mount command does not name {}. It stays; unmount it yourself if it is not wanted, and unwind again",
+            named(now),
+            now.source
+        )),
+    })
+}
+
+/// An error unless what a run has mounted is on top: only that is unmounted.
+pub(crate) fn is_ours(point: &Path, claim: Claim<'_>) -> Result<(), String> {
+    match remains(point, claim)? {
+        Remains::Ours(_) => Ok(()),
+        Remains::Nothing => Err(format!("nothing is mounted on {}", point.display())),
+        Remains::Other(why) | Remains::Left(why) => Err(why),
+    }
+}
+
+/// How to unmount: lazily only what was seen to be ours, as that takes it from programs that use it.
+pub(crate) fn manner(claim: Claim<'_>, wanted: Manner) -> Manner {
+    match claim {
+        Claim::Seen(_) => wanted,
+        Claim::Command(_) => Manner::Proper,
+    }
+}
+
 /// Everything that is mounted there now; the last one is on top.
-pub(crate) fn all_mounted(point: &Path) -> Result<Vec<MountEntry>, String> {
+fn all_mounted(point: &Path) -> Result<Vec<MountEntry>, String> {
     let list = fs::read("/proc/self/mountinfo")
         .map_err(|error| format!("cannot read the list of mounts: {error}"))?;
     Ok(mounted_at(&list, &real(point)))
-}
-
-/// An error while something is mounted there.
-pub(crate) fn still(point: &Path) -> Result<(), String> {
-    match mounted(point)? {
-        None => Ok(()),
-        Some(found) => {
-            Err(format!("{} is still mounted ({} of {})", point.display(), found.kind, found.source))
-        }
-    }
 }
 
 /// An empty directory, on which nothing is mounted. Says what could be better.

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -13,9 +14,11 @@ use logic::fleet::ending::{Failure, Phase, Reason};
 use logic::fleet::openssh::Refusal;
 use logic::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
 use sys::process::Process;
 use tokio::net::UnixStream;
-use tokio::process::Command;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
 use super::awake::within;
@@ -23,6 +26,9 @@ use super::command::{Said, of_child};
 use super::engine::{Boxed, Duplex, Engine, Incoming, Link, failure};
 use super::processes::{RUN, RunProcesses, STEP, Step};
 use super::relay::Listener;
+use words::why;
+
+mod words;
 
 /// The `ssh` in `PATH`.
 #[derive(Debug, Clone)]
@@ -60,16 +66,23 @@ impl OpenSsh {
         let mut command = std::process::Command::new(&self.program);
         command.args(["-N", "-T"]);
         let seconds = tunnel.keep_alive.as_secs().max(1);
+        let turn = self.count.fetch_add(1, Relaxed);
+        let control = own.join(format!("c{turn}"));
         for option in [
             "BatchMode=yes".to_owned(),
-            "ExitOnForwardFailure=yes".to_owned(),
-            "ClearAllForwardings=no".to_owned(),
+            // Forwards of ssh_config are for the sessions of the user: they may listen already. Ours are asked for
+            // once ssh is logged in, through a socket that it makes then.
+            "ClearAllForwardings=yes".to_owned(),
+            "ControlMaster=yes".to_owned(),
+            format!("ControlPath={}", control_path(&control)?),
+            // Neither may take ssh to the background, where it is no child of ours.
+            "ControlPersist=no".to_owned(),
+            "ForkAfterAuthentication=no".to_owned(),
             // No tunnel to a host whose key is not known.
             "StrictHostKeyChecking=yes".to_owned(),
-            "ControlPath=none".to_owned(),
-            "ControlMaster=no".to_owned(),
             "PermitLocalCommand=no".to_owned(),
-            "StreamLocalBindUnlink=yes".to_owned(),
+            // A path of ours is free: nothing that is there is removed.
+            "StreamLocalBindUnlink=no".to_owned(),
             "StreamLocalBindMask=0177".to_owned(),
             format!("ServerAliveInterval={seconds}"),
             format!("ServerAliveCountMax={}", tunnel.keep_alive_count),
@@ -82,21 +95,22 @@ impl OpenSsh {
         }
         let mut locals = HashMap::new();
         let mut remotes = HashMap::new();
-        // Appears once ssh is logged in, also where it has nothing else to listen for.
-        let turn = self.count.fetch_add(1, Relaxed);
-        let ready = own.join(format!("u{turn}"));
-        command.arg("-L").arg(format!("{}:127.0.0.1:9", ready.display()));
+        let mut forwards = Vec::new();
         for (at, forward) in tunnel.forwards.iter().enumerate() {
             match &forward.way {
                 Way::Local { connect, .. } => {
                     let path = own.join(format!("l{turn}.{at}"));
-                    command.arg("-L").arg(format!("{}:{}", path.display(), far_end(connect)?));
+                    forwards
+                        .extend(["-L".to_owned(), format!("{}:{}", socket_path(&path)?, far_end(connect)?)]);
                     locals.insert(connect.clone(), path);
                 }
                 Way::Remote { listen, .. } => {
                     let path = own.join(format!("r{turn}.{at}"));
                     let listener = Listener::bind(&Listen::Unix(path.clone()))?;
-                    command.arg("-R").arg(format!("{}:{}", far_listen(listen)?, path.display()));
+                    forwards.extend([
+                        "-R".to_owned(),
+                        format!("{}:{}", far_listen(listen)?, socket_path(&path)?),
+                    ]);
                     remotes.insert(forward.name.to_string(), (listen.clone(), listener));
                 }
                 Way::Dynamic { .. } => {
@@ -106,34 +120,83 @@ impl OpenSsh {
                 }
             }
         }
-        command.arg("--").arg(&tunnel.host).env(RUN, run).env(STEP, Step::Engine.word());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let local = |what: String| failure(Phase::Connect, Reason::Local, what, None);
-        sys::child::leash(&mut command, &[])
-            .map_err(|error| local(format!("cannot prepare ssh: {error}")))?;
-        let mut child = Command::from(command)
-            .spawn()
-            .map_err(|error| local(format!("cannot run {}: {error}", self.program.display())))?;
+        let mark = mark();
+        command.env(Refusal::MARK, &mark);
+        let log = LogPipe::make(&own.join(format!("e{turn}")))?;
+        command.arg("-E").arg(&log.path).arg("--").arg(&tunnel.host);
+        let mut child = self.spawn(command, own, run)?;
         let process = of_child(&child);
-        RunProcesses::new(own, run).note(Step::Engine, &process);
         let said = Said::collect(child.stderr.take());
+        let logged = Said::collect(Some(log.from));
         let ended = watch::Sender::new(None);
         let (sender, host, limit) = (ended.clone(), tunnel.host.clone(), tunnel.connect_timeout);
         tokio::spawn(async move {
             let status = child.wait().await.ok().and_then(|status| status.code());
-            let words = said.shown().await;
-            let refusal = Refusal::take(&mut said.bytes());
+            // The log ends with the last that can write to it.
+            drop(log.kept);
+            let (words, beside) = (logged.shown().await, said.shown().await);
+            let refusal = Refusal::take_with(&mark, &mut said.bytes());
             sender.send_replace(Some(match refusal {
                 // Where ssh only says that it knows no such key, our own words say why.
                 Some(Refusal { reason, message, advice }) => {
                     failure(Phase::Identity, reason, message, Some(&advice))
                 }
-                None => why(&host, status, &words),
+                None => why(&host, status, &words, &beside),
             }));
         });
         let link = OpenSshLink { process, locals, remotes: Mutex::new(remotes), ended };
-        link.wait_for(&ready, limit, &tunnel.host).await?;
+        link.wait_for(&control, limit, &tunnel.host).await?;
+        if !forwards.is_empty() {
+            self.forward(&control, &forwards, tunnel, own, run).await?;
+        }
         Ok(link)
+    }
+
+    /// Asks the `ssh` that is logged in to forward these: another `ssh` asks, which reads no configuration.
+    async fn forward(
+        &self,
+        control: &Path,
+        forwards: &[String],
+        tunnel: &Tunnel,
+        own: &Path,
+        run: &str,
+    ) -> Result<(), Failure> {
+        let mut command = std::process::Command::new(&self.program);
+        command.args(["-F", "none", "-O", "forward", "-o"]);
+        command.arg(format!("ControlPath={}", control_path(control)?));
+        command.args(forwards).arg("--").arg(&tunnel.host);
+        let mut child = self.spawn(command, own, run)?;
+        let process = of_child(&child);
+        let said = Said::collect(child.stderr.take());
+        match within(tunnel.connect_timeout, child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(status) => {
+                let status = status.ok().and_then(|status| status.code());
+                Err(why(&tunnel.host, status, &said.shown().await, ""))
+            }
+            Err(_) => {
+                process.signal(Signal::SIGTERM);
+                let detail = format!(
+                    "{} did not answer within {} s whether it forwards",
+                    tunnel.host,
+                    tunnel.connect_timeout.as_secs()
+                );
+                Err(failure(Phase::Connect, Reason::TimedOut, detail, None))
+            }
+        }
+    }
+
+    fn spawn(&self, mut command: std::process::Command, own: &Path, run: &str) -> Result<Child, Failure> {
+        command.env(RUN, run).env(STEP, Step::Engine.word());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let local = |what: String| failure(Phase::Connect, Reason::Local, what, None);
+        sys::child::leash(&mut command, &[])
+            .map_err(|error| local(format!("cannot prepare ssh: {error}")))?;
+        let child = Command::from(command)
+            .spawn()
+            .map_err(|error| local(format!("cannot run {}: {error}", self.program.display())))?;
+        RunProcesses::new(own, run).note(Step::Engine, &of_child(&child));
+        Ok(child)
     }
 }
 
@@ -147,14 +210,14 @@ struct OpenSshLink {
 }
 
 impl OpenSshLink {
-    /// The sockets are there once ssh is logged in; all of them were made when the last one is.
-    async fn wait_for(&self, ready: &Path, limit: Duration, host: &str) -> Result<(), Failure> {
+    /// The socket at which ssh takes orders is there once it is logged in.
+    async fn wait_for(&self, control: &Path, limit: Duration, host: &str) -> Result<(), Failure> {
         let there = async {
             loop {
                 if let Some(failure) = self.ended.borrow().clone() {
                     return Err(failure);
                 }
-                if self.locals.values().map(PathBuf::as_path).chain([ready]).all(Path::exists) {
+                if control.exists() {
                     return Ok(());
                 }
                 tokio::time::sleep(Duration::from_millis(15)).await;
@@ -234,6 +297,35 @@ impl Drop for OpenSshLink {
     }
 }
 
+/// A pipe with a name, into which `ssh` writes its log: on its standard error are words of the host (its banner), too.
+struct LogPipe {
+    path: PathBuf,
+    from: pipe::Receiver,
+    /// Keeps the log open until `ssh` has ended.
+    kept: pipe::Sender,
+}
+
+impl LogPipe {
+    fn make(path: &Path) -> Result<Self, Failure> {
+        let open = || {
+            nix::unistd::mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+            let from = pipe::OpenOptions::new().open_receiver(path)?;
+            std::io::Result::Ok((from, pipe::OpenOptions::new().open_sender(path)?))
+        };
+        let (from, kept) = open().map_err(|error| {
+            let detail = format!("cannot make a pipe for the log of ssh at {}: {error}", path.display());
+            failure(Phase::Connect, Reason::Local, detail, None)
+        })?;
+        Ok(Self { path: path.to_owned(), from, kept })
+    }
+}
+
+/// What no host can guess: 128 bits of the keys that the system gives out for hash tables.
+fn mark() -> String {
+    let half = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", half(), half())
+}
+
 /// The second half of `-L`.
 fn far_end(to: &Endpoint) -> Result<String, Failure> {
     match to {
@@ -254,6 +346,15 @@ fn far_listen(at: &Listen) -> Result<String, Failure> {
     }
 }
 
+/// A path as an option has it: `%` begins a token, and a blank ends a word.
+fn control_path(path: &Path) -> Result<String, Failure> {
+    let text = path.to_str().filter(|text| !text.contains(['"', '\\']));
+    text.map(|text| format!("\"{}\"", text.replace('%', "%%"))).ok_or_else(|| {
+        let detail = format!("{}: the engine openssh cannot work in such a directory", path.display());
+        failure(Phase::Queued, Reason::Configuration, detail, None)
+    })
+}
+
 /// ssh takes a colon for the end of a path.
 fn socket_path(path: &Path) -> Result<String, Failure> {
     match path.to_str() {
@@ -263,73 +364,5 @@ fn socket_path(path: &Path) -> Result<String, Failure> {
                 format!("{}: the engine openssh cannot forward a path with a colon or %", path.display());
             Err(failure(Phase::Queued, Reason::Configuration, detail, None))
         }
-    }
-}
-
-/// ssh tells its failures apart in words only.
-fn why(host: &str, status: Option<i32>, words: &str) -> Failure {
-    let last = words.rsplit("; ").next().unwrap_or_default().trim_start_matches(": ");
-    let known = KNOWN.iter().find(|(text, ..)| words.contains(text));
-    let (reason, detail, advice) = match known {
-        Some((_, reason, what, advice)) => (*reason, format!("{host} {what} (ssh: {last})"), *advice),
-        None => {
-            let how = match status {
-                Some(code) => format!("ended with status {code}"),
-                None => "was ended by a signal".to_owned(),
-            };
-            (Reason::Lost, format!("ssh to {host} {how}{words}"), None)
-        }
-    };
-    failure(Phase::Connect, reason, detail, advice)
-}
-
-type Known = (&'static str, Reason, &'static str, Option<&'static str>);
-
-const KNOWN: [Known; 10] = [
-    (
-        "has changed and you have requested",
-        Reason::KeyChanged,
-        "showed another key than the known one; nothing was sent",
-        None,
-    ),
-    (
-        "Host key verification failed",
-        Reason::UnknownHost,
-        "showed a key by which ssh does not know it; nothing was sent",
-        None,
-    ),
-    (
-        "Permission denied",
-        Reason::Denied,
-        "accepts no key of ours",
-        Some("`ssh -v` to it shows what was offered"),
-    ),
-    ("Could not resolve", Reason::NoAddress, "has no address", None),
-    ("Connection refused", Reason::Refused, "refuses the connection", None),
-    ("No route to host", Reason::Unreachable, "cannot be reached", None),
-    ("Network is unreachable", Reason::Unreachable, "cannot be reached", None),
-    ("timed out", Reason::TimedOut, "does not answer", None),
-    ("forwarding failed", Reason::ChannelRefused, "does not listen for us", None),
-    ("Bad configuration", Reason::Configuration, "cannot be tried: the configuration of ssh is wrong", None),
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_ssh_says_becomes_a_reason_with_the_point_first() {
-        let words = ": remove with:; Host key for [127.0.0.1]:2 has changed and you have requested strict \
-                     checking.; Host key verification failed.";
-        let changed = why("nas", Some(255), words);
-        assert_eq!(changed.reason, Reason::KeyChanged);
-        assert!(
-            changed.detail.starts_with("nas showed another key than the known one"),
-            "{}",
-            changed.detail
-        );
-        let denied = why("nas", Some(255), ": root@nas: Permission denied (publickey).");
-        assert_eq!((denied.reason, denied.advice.is_some()), (Reason::Denied, true));
-        assert_eq!(why("nas", None, "").detail, "ssh to nas was ended by a signal");
     }
 }

@@ -235,14 +235,14 @@ pub(crate) fn look(path: &Path) -> Result<Found, PlaceError> {
     Err(PlaceError::Unsafe { path: path.to_owned(), how })
 }
 
-/// What names this boot of the machine.
-pub(crate) fn boot() -> String {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    match id.trim() {
-        "" => "unknown".to_owned(),
-        id => id.to_owned(),
-    }
+/// What names this boot of the machine; `None` without `/proc`.
+pub(crate) fn boot() -> Option<String> {
+    let id = fs::read_to_string(BOOT_ID).ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
+
+/// Where the kernel says it.
+pub(crate) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A name for a run: short, as paths of sockets are.
 pub(crate) fn new_run() -> String {

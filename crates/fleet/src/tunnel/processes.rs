@@ -203,7 +203,7 @@ impl RunProcesses {
         let noted = Noted {
             step: step.word().to_owned(),
             identity: ProcessId { process, start },
-            group: stat.group,
+            group: group_of_its_own(process, stat),
             session: stat.session,
         };
         let line = noted.line();
@@ -251,8 +251,16 @@ impl RunProcesses {
 struct Noted {
     step: String,
     identity: ProcessId,
-    group: i32,
+    /// Its group, where nothing but the run and what descends from it is in that.
+    group: Option<i32>,
     session: i32,
+}
+
+/// The group of a process that this run has started, if this run or the process itself leads it: in the group of
+/// a script, for one, are other commands of that script, too.
+fn group_of_its_own(process: i32, stat: &process::Stat) -> Option<i32> {
+    let run = std::process::id().cast_signed();
+    [run, process].contains(&stat.group).then_some(stat.group)
 }
 
 impl Noted {
@@ -260,19 +268,20 @@ impl Noted {
         let mut words = line.split(' ');
         let step = words.next()?.to_owned();
         let (process, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let (group, session) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let (group, session): (i32, i32) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let group = (group > 0).then_some(group);
         let identity = ProcessId { process, start };
         (words.next().is_none() && process > 1).then_some(Self { step, identity, group, session })
     }
 
     fn line(&self) -> String {
         let ProcessId { process, start } = self.identity;
-        format!("{} {process} {start} {} {}\n", self.step, self.group, self.session)
+        format!("{} {process} {start} {} {}\n", self.step, self.group.unwrap_or(0), self.session)
     }
 
     /// Whether a process that has the run in its environment is where only its descendants, or those of the run, can be. A
     /// command that began with a session of its own shares that with its descendants alone (setsid(2)). A job stays in the
-    /// group of the run, which its shell made for both, and into which others are not born later.
+    /// group of the run: where a shell made that group for the run, others are not born into it later.
     fn can_only_be_descendant(&self, stat: &process::Stat) -> bool {
         let ProcessId { process, start } = self.identity;
         // Another process that has the number by now may lead another session of that number.
@@ -280,7 +289,7 @@ impl Noted {
         let leads = self.session == process && !given_again;
         stat.session == self.session
             && stat.start >= start
-            && (leads || stat.group == self.group && !given_again)
+            && (leads || Some(stat.group) == self.group && !given_again)
     }
 }
 
@@ -453,6 +462,27 @@ mod tests {
         other.wait().unwrap();
     }
 
+    #[tokio::test]
+    async fn group_that_a_script_leads_proves_nothing_of_a_copied_environment() {
+        let own = tempfile::tempdir().unwrap();
+        let started = RunProcesses::new(&own.path().join("own"), "script1");
+        let mut script = Command::new("/bin/sleep").arg("600").process_group(0).spawn().unwrap();
+        let in_script = |step| {
+            let mut command = command("script1", step);
+            command.args(["-c", "exec sleep 600"]).process_group(number(&script)).spawn().unwrap()
+        };
+        let mut job = in_script(Step::Job);
+        started.note(Step::Job, &Process::of_child(job.id()));
+        let mut bystander = in_script(Step::Job);
+        let left = started.left(Step::Job);
+        let proved: Vec<_> = left.proved.iter().map(|one| one.process).collect();
+        assert_eq!((proved, left.unproved), (vec![number(&job)], vec![number(&bystander)]));
+        for child in [&mut script, &mut job, &mut bystander] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
     #[test]
     fn notes_that_are_no_file_of_this_user_prove_nothing() {
         let own = tempfile::tempdir().unwrap();
@@ -468,6 +498,9 @@ mod tests {
         let odd = "mount 1 5 1 1\nmount 0 0 0 0\nmount -1 1 1 1\nx\njob 78 2 3\njob 78 2 3 4 5\n\n";
         fs::write(started.path(), format!("mount 77 1234 77 77\n{odd}")).unwrap();
         let identity = ProcessId { process: 77, start: 1234 };
-        assert_eq!(started.read(), [Noted { step: "mount".to_owned(), identity, group: 77, session: 77 }]);
+        assert_eq!(
+            started.read(),
+            [Noted { step: "mount".to_owned(), identity, group: Some(77), session: 77 }]
+        );
     }
 }

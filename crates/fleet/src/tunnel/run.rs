@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use logic::tunnel::backoff::{Backoff, LONGEST};
 use logic::tunnel::ending::Ending;
+use logic::tunnel::mounts::{Claim, MountEntry};
 use logic::tunnel::plan::{Mount, MountPoint, Tunnel, Values};
 use logic::tunnel::sequence::{Act, JobEnd, Manner, Mounting, Sequence, Verdict};
 use logic::tunnel::template::fill_known;
@@ -18,6 +19,7 @@ use super::engine::{Engine, said};
 use super::job::{Job, given_up};
 use super::journal::Journal;
 use super::lock::Lock;
+use super::mount::Remains;
 use super::place::{PlaceError, Places, boot, new_run};
 use super::processes::{RunProcesses, Step};
 use super::status::Board;
@@ -112,8 +114,9 @@ impl Run {
         let stop = Stop::install().map_err(begin("signals"))?;
         let run = new_run();
         let list = self.places.list(&name);
-        let journal = Journal::begin(&list, &undo::first_line(&name, &run, &boot(), &self.places.runtime))
-            .map_err(begin("the list of what to undo"))?;
+        let journal =
+            Journal::begin(&list, &undo::first_line(&name, &run, boot().as_deref(), &self.places.runtime))
+                .map_err(begin("the list of what to undo"))?;
         let board = Arc::new(Board::new(self.tunnel.clone()));
         let control = Control::listen(&self.places, &name, Arc::clone(&board), stop.trigger())
             .map_err(|why| begin("the control socket")(io::Error::other(why)))?;
@@ -122,8 +125,17 @@ impl Run {
             Some(_) if self.work != Work::Check => Mounting::Wanted,
             Some(_) | None => Mounting::None,
         };
-        let mut running =
-            Running { run, own, board, stop, journal: Some(journal), supervised: None, set: self };
+        let mut running = Running {
+            run,
+            own,
+            board,
+            stop,
+            journal: Some(journal),
+            supervised: None,
+            mounted: None,
+            command: Vec::new(),
+            set: self,
+        };
         let verdict = running.carry_out(mounting).await;
         if kept {
             ending::keep(&running.set.places, &name, &Ending::of(&verdict, ending::now()));
@@ -148,6 +160,10 @@ struct Running {
     stop: Stop,
     journal: Option<Journal>,
     supervised: Option<Supervised>,
+    /// What the mount command has mounted, as it was seen when that had succeeded.
+    mounted: Option<MountEntry>,
+    /// The words of the mount command, once it was begun.
+    command: Vec<String>,
 }
 
 impl Running {
@@ -169,6 +185,12 @@ impl Running {
                 let end = self.work(&mut sequence).await;
                 self.noted(&undo::undone(Kind::Job));
                 sequence.handle_job(end);
+                continue;
+            }
+            if act == Act::VerifyUnmounted
+                && let Ok(Remains::Left(why)) = self.remains()
+            {
+                sequence.handle_left(why);
                 continue;
             }
             let outcome = self.perform(act, &mut sequence).await;
@@ -193,7 +215,7 @@ impl Running {
             sequence.handle_done(outcome);
         }
         let verdict = sequence.verdict();
-        let still_mounted = verdict.problems.iter().any(|it| it.at == Act::Unmount(Manner::Lazy));
+        let still_mounted = verdict.problems.iter().any(|it| matches!(it.at, Act::Unmount(_)));
         if let (false, Some(journal)) = (still_mounted, self.journal.take())
             && let Err(error) = journal.finish()
         {
@@ -241,17 +263,20 @@ impl Running {
                 let (mount, values) = (self.mount()?.clone(), self.values());
                 let words: Vec<_> = mount.mount.iter().map(|word| word.fill(&values)).collect();
                 (self.set.say)(&format!("mount: {}", words.join(" ")));
+                self.command.clone_from(&words);
                 let started = self.started();
                 let variables = self.variables();
                 let mounting = command::run(&words, Some(&started), &variables, mount.timeout);
                 let outcome = started.noting_daemons(Step::Mount, mounting).await;
+                if outcome.is_ok() {
+                    self.mounted = mount::mounted(&mount.point)?;
+                }
                 self.stopped(sequence);
                 outcome
             }
             Act::VerifyMount => {
                 let mount = self.mount()?.clone();
-                let found = mount::mounted(&mount.point)?;
-                let found = found.ok_or_else(|| {
+                let found = self.mounted.clone().ok_or_else(|| {
                     format!(
                         "the mount command succeeded, but nothing is mounted on {}",
                         mount.point.display()
@@ -282,15 +307,24 @@ impl Running {
             }
             Act::Unmount(manner) => {
                 let (mount, values) = (self.mount()?.clone(), self.values());
+                let manner = mount::manner(self.claim(), manner);
+                mount::is_ours(&mount.point, self.claim())?;
                 let words = match manner {
                     Manner::Proper => &mount.unmount,
                     Manner::Lazy => &mount.unmount_lazy,
                 };
                 let words: Vec<_> = words.iter().map(|word| word.fill(&values)).collect();
-                (self.set.say)(&format!("{act}: {}", words.join(" ")));
+                (self.set.say)(&format!("{}: {}", Act::Unmount(manner), words.join(" ")));
                 command::run(&words, Some(&self.started()), &self.variables(), mount.timeout).await
             }
-            Act::VerifyUnmounted => mount::still(&self.mount()?.point),
+            Act::VerifyUnmounted => match self.remains()? {
+                Remains::Nothing => Ok(()),
+                Remains::Other(what) => {
+                    (self.set.say)(&what);
+                    Ok(())
+                }
+                Remains::Ours(why) | Remains::Left(why) => Err(why),
+            },
             Act::Wait(wait) => {
                 tokio::time::sleep(wait).await;
                 Ok(())
@@ -307,6 +341,15 @@ impl Running {
                 Ok(())
             }
         }
+    }
+
+    /// By what this run knows its own mount.
+    fn claim(&self) -> Claim<'_> {
+        self.mounted.as_ref().map_or(Claim::Command(&self.command), Claim::Seen)
+    }
+
+    fn remains(&self) -> Result<Remains, String> {
+        mount::remains(&self.mount()?.point, self.claim())
     }
 
     fn started(&self) -> RunProcesses {

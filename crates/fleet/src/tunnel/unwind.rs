@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use logic::tunnel::ending::{Ending, How};
-use logic::tunnel::mounts::MountEntry;
+use logic::tunnel::mounts::Claim;
 use logic::tunnel::plan::{MountPoint, Tunnel, Values, is_name};
 use logic::tunnel::sequence::{Act, Manner, Mounting, Sequence};
 use logic::tunnel::undo::{self, Entry, Kind, Record};
 
 use super::ending;
 use super::journal::{self, FoundError, Journal, Odd};
-use super::place::{PlaceError, Places, boot};
+use super::mount::Remains;
+use super::place::{BOOT_ID, PlaceError, Places, boot};
 use super::processes::{RunProcesses, Step, named};
 use super::run::Say;
 use super::{command, left, mount};
@@ -57,6 +58,12 @@ pub enum UnwindError {
         /// Whose it is.
         tunnel: String,
     },
+    /// Without `/proc` nothing can be told of what is left.
+    #[error(
+        "cannot tell what is left of an earlier run, nor whether the machine was started anew since: {BOOT_ID} cannot be read; nothing \
+         was done: mount /proc, and unwind again"
+    )]
+    NoProc,
     /// Steps that could not be undone; they stay on the list.
     #[error("{}", .0.join("; "))]
     Left(Vec<String>),
@@ -91,7 +98,7 @@ pub fn left_over(places: &Places, name: &str) -> Vec<Entry> {
         return Vec::new();
     }
     match journal::open(&places.list(name), &mut OpenOptions::new()) {
-        Ok(Some((_, bytes))) => Record::parse(&bytes).left_on(&boot()),
+        Ok(Some((_, bytes))) => Record::parse(&bytes).left_on(boot().as_deref()),
         Ok(None) | Err(_) => Vec::new(),
     }
 }
@@ -117,7 +124,9 @@ pub(crate) async fn unwind_locked(
     let there =
         Places { runtime: record.runtime.clone().unwrap_or(places.runtime.clone()), ..places.clone() };
     let started = record.run.as_ref().map(|run| RunProcesses::new(&there.own(run), run));
-    let mut left = record.left_on(&boot());
+    // Without it neither the processes of the run nor what is mounted can be seen.
+    let boot = boot().ok_or(UnwindError::NoProc)?;
+    let mut left = record.left_on(Some(&boot));
     let mut done = Vec::new();
     let mut problems = Vec::new();
     match (record.damaged.as_slice(), tunnel) {
@@ -223,11 +232,6 @@ async fn end_job(started: Option<&RunProcesses>, say: &Say) -> Result<String, St
     }
 }
 
-/// Whether both are the same thing mounted, as far as can be told: the kernel's numbers are used again.
-fn is_same(one: &MountEntry, other: &MountEntry) -> bool {
-    (&one.kind, &one.source) == (&other.kind, &other.source)
-}
-
 /// What became of the mount.
 async fn unmount(
     record: &Record,
@@ -235,8 +239,13 @@ async fn unmount(
     entry: &Entry,
     say: &Say,
 ) -> Result<String, String> {
-    let Entry::Mount { point, unmount, lazy } = entry else { return Err(format!("{entry} is no mount")) };
-    if let (None, Some(started)) = (mount::mounted(point)?, started) {
+    let Entry::Mount { point, unmount, lazy, command } = entry else {
+        return Err(format!("{entry} is no mount"));
+    };
+    let claim = record.mounted.as_ref().map_or(Claim::Command(command), Claim::Seen);
+    if let (Remains::Nothing | Remains::Other(_) | Remains::Left(_), Some(started)) =
+        (mount::remains(point, claim)?, started)
+    {
         // A mount command that was still at work could mount in a moment.
         let left = started.end(Step::Mount, Duration::from_secs(10)).await;
         left.tell(Step::Mount, say);
@@ -247,36 +256,41 @@ async fn unmount(
             ));
         }
     }
-    let all = mount::all_mounted(point)?;
-    if let (Some(now), Some(then)) = (all.last(), &record.mounted)
-        && !is_same(now, then)
-    {
-        if all.iter().any(|it| is_same(it, then)) {
-            return Err(format!(
-                "{} has something else mounted over what this run mounted ({} of {}): unmount that, and unwind again",
-                point.display(),
-                now.kind,
-                now.source
-            ));
+    let mut how = match mount::remains(point, claim)? {
+        Remains::Nothing => "was gone",
+        Remains::Ours(_) => "is taken away",
+        Remains::Other(what) => {
+            say(&what);
+            return Ok("was gone, and something else is there".to_owned());
         }
-        say(&format!(
-            "{} has something else mounted now ({} of {}): it is not ours, so it stays",
-            point.display(),
-            now.kind,
-            now.source
-        ));
-        return Ok("was gone, and something else is there".to_owned());
-    }
+        Remains::Left(why) => return Err(why),
+    };
     let mut sequence = Sequence::unwind(Mounting::Wanted);
     let limit = Duration::from_secs(60);
     while let Some(act) = sequence.act() {
         let outcome = match act {
-            Act::VerifyUnmounted => mount::still(point),
-            Act::Unmount(manner) => {
-                let words = if manner == Manner::Lazy { lazy } else { unmount };
-                say(&format!("{act}: {}", words.join(" ")));
-                command::run(words, started, &[], limit).await
-            }
+            Act::VerifyUnmounted => match mount::remains(point, claim) {
+                Ok(Remains::Nothing) => Ok(()),
+                Ok(Remains::Other(what)) => {
+                    say(&what);
+                    how = "is taken away, and something else is there";
+                    Ok(())
+                }
+                Ok(Remains::Left(why)) => {
+                    sequence.handle_left(why);
+                    continue;
+                }
+                Ok(Remains::Ours(why)) | Err(why) => Err(why),
+            },
+            Act::Unmount(manner) => match mount::is_ours(point, claim) {
+                Ok(()) => {
+                    let manner = mount::manner(claim, manner);
+                    let words = if manner == Manner::Lazy { lazy } else { unmount };
+                    say(&format!("{}: {}", Act::Unmount(manner), words.join(" ")));
+                    command::run(words, started, &[], limit).await
+                }
+                Err(why) => Err(why),
+            },
             Act::Wait(wait) => {
                 tokio::time::sleep(wait).await;
                 Ok(())
@@ -289,8 +303,7 @@ async fn unmount(
         started.kill_left(Step::Mount).await.tell(Step::Mount, say);
     }
     match sequence.verdict().problems.first() {
-        None if all.is_empty() => Ok("was gone".to_owned()),
-        None => Ok("is taken away".to_owned()),
+        None => Ok(how.to_owned()),
         Some(problem) => Err(problem.text.clone()),
     }
 }

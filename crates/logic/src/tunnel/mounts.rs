@@ -24,6 +24,68 @@ pub fn mounted_at(mountinfo: &[u8], point: &Path) -> Vec<MountEntry> {
     all.filter(|entry| entry.point == point).collect()
 }
 
+/// By what a run knows its own mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim<'a> {
+    /// It saw this mounted when its mount command had succeeded.
+    Seen(&'a MountEntry),
+    /// It saw nothing; these are the words of its mount command.
+    Command(&'a [String]),
+}
+
+/// What is mounted at a path, as far as a run is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// Nothing at all.
+    Nothing,
+    /// What this run has mounted, on top.
+    Ours(&'a MountEntry),
+    /// This is over what the run has mounted.
+    Covered(&'a MountEntry),
+    /// This, and nothing that is proved to be of the run.
+    Other(&'a MountEntry),
+}
+
+impl Claim<'_> {
+    /// Looks through what is mounted at the path of the run; the last one is on top.
+    #[must_use]
+    pub fn look<'a>(&self, all: &'a [MountEntry]) -> Found<'a> {
+        match all.last() {
+            None => Found::Nothing,
+            Some(top) if self.covers(top) => Found::Ours(top),
+            Some(top) if all.iter().any(|entry| self.covers(entry)) => Found::Covered(top),
+            Some(top) => Found::Other(top),
+        }
+    }
+
+    fn covers(&self, entry: &MountEntry) -> bool {
+        match self {
+            // The kernel's numbers are used again.
+            Self::Seen(seen) => (&seen.kind, &seen.source) == (&entry.kind, &entry.source),
+            Self::Command(words) => {
+                let parts = words.iter().flat_map(|word| word.split([' ', '\t', '\n', '\'', '"', ';']));
+                // Every mount of the kind can have such a name.
+                let has_name = entry.source != "none" && entry.source != entry.kind;
+                let whole = words.iter().map(String::as_str);
+                has_name && (has_source(whole, &entry.source) || has_source(parts, &entry.source))
+            }
+        }
+    }
+}
+
+/// Whether a mount command mounts this. A slash at its end is lost to the kernel.
+fn has_source<'a>(words: impl Iterator<Item = &'a str>, source: &str) -> bool {
+    let source = source.trim_end_matches('/');
+    let mut is_value = false;
+    !source.is_empty()
+        && words.into_iter().any(|word| {
+            // `-t tmpfs` and `-o name` say nothing of the source.
+            let is_source = !is_value && word.trim_end_matches('/') == source;
+            is_value = matches!(word, "-t" | "-o" | "-O" | "--types" | "--options");
+            is_source
+        })
+}
+
 fn entry(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -87,6 +149,45 @@ mod tests {
         assert_eq!(mounted_at(INFO, Path::new("/mnt")), []);
         assert_eq!(mounted_at(INFO, Path::new("/broken")), []);
         assert_eq!(mounted_at(b"\\", Path::new("/")), []);
+    }
+
+    #[test]
+    fn a_mount_that_was_never_seen_is_known_by_the_source_in_its_command_alone() {
+        let entry = |kind: &str, source: &str| MountEntry {
+            id: 1,
+            point: "/mnt".into(),
+            kind: kind.to_owned(),
+            source: source.to_owned(),
+        };
+        let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let ours = entry("nfs4", "127.0.0.1:/a b");
+        for (words, source, proved) in [
+            (command(&["mount", "127.0.0.1:/a b", "/mnt"]), "127.0.0.1:/a b", true),
+            (command(&["mount", "nas:/a/", "/mnt"]), "nas:/a", true),
+            (command(&["sh", "-c", "mount -t nfs4 'nas:/a' /mnt; true"]), "nas:/a", true),
+            (command(&["mount", "nas:/a", "/mnt"]), "admins-own", false),
+            (command(&["mount", "nas:/a", "/mnt"]), "nas:/ab", false),
+            (command(&["mount", "-t", "tmpfs", "nas", "/mnt"]), "tmpfs", false),
+            (command(&["mount", "-t", "data", "nas", "/mnt"]), "data", false),
+            (command(&["mount", "-t", "tmpfs", "none", "/mnt"]), "none", false),
+            (command(&["mount", "tmpfs"]), "tmpfs", true),
+            (command(&["mount", ""]), "", false),
+            (Vec::new(), "nas:/a", false),
+        ] {
+            let found = entry("nfs4", source);
+            let all = [found.clone()];
+            let wanted = if proved { Found::Ours(&found) } else { Found::Other(&found) };
+            assert_eq!(Claim::Command(&words).look(&all), wanted, "{words:?} {source}");
+        }
+        // One of the kind, as everybody mounts it.
+        let common = [entry("tmpfs", "tmpfs")];
+        assert_eq!(Claim::Command(&command(&["mount", "tmpfs"])).look(&common), Found::Other(&common[0]));
+        let other = entry("tmpfs", "theirs");
+        let claim = Claim::Seen(&ours);
+        assert_eq!(claim.look(&[]), Found::Nothing);
+        assert_eq!(claim.look(&[other.clone(), ours.clone()]), Found::Ours(&ours));
+        assert_eq!(claim.look(&[ours.clone(), other.clone()]), Found::Covered(&other));
+        assert_eq!(claim.look(std::slice::from_ref(&other)), Found::Other(&other));
     }
 
     #[test]

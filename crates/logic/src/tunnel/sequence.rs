@@ -218,6 +218,14 @@ impl Sequence {
         };
     }
 
+    /// Something is mounted that is not unmounted, and why: as the outcome of [`Act::VerifyUnmounted`].
+    pub fn handle_left(&mut self, text: String) {
+        if self.at == Some(Act::VerifyUnmounted) {
+            self.problems.push(Problem { at: Act::Unmount(Manner::Proper), text });
+            self.at = Some(Act::Disconnect);
+        }
+    }
+
     /// The tunnel broke under the job, for good; the job still has to end.
     pub fn handle_broken(&mut self, text: String) {
         self.problems.push(Problem { at: Act::Connect, text });

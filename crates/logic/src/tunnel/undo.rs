@@ -25,6 +25,8 @@ pub enum Entry {
         unmount: Vec<String>,
         /// Unmounts lazily.
         lazy: Vec<String>,
+        /// What mounts; empty in a list of an earlier version.
+        command: Vec<String>,
     },
     /// The job: its processes may still run.
     Job,
@@ -77,11 +79,11 @@ impl Kind {
 }
 
 /// The first line: whose list this is. `run` is in the environment of every process that the run starts; `boot` names
-/// the boot of the machine (`/proc/sys/kernel/random/boot_id`): mounts and processes do not outlive it. `runtime` is the
+/// the boot of the machine (`/proc/sys/kernel/random/boot_id`), if that can be read: mounts and processes do not outlive it. `runtime` is the
 /// directory of the run's sockets.
 #[must_use]
-pub fn first_line(tunnel: &str, run: &str, boot: &str, runtime: &Path) -> String {
-    sealed([MAGIC, "1", tunnel, run, boot, &escape(runtime)].join(" "))
+pub fn first_line(tunnel: &str, run: &str, boot: Option<&str>, runtime: &Path) -> String {
+    sealed([MAGIC, "1", tunnel, run, boot.unwrap_or(UNKNOWN_BOOT), &escape(runtime)].join(" "))
 }
 
 /// Before a step.
@@ -90,10 +92,11 @@ pub fn begun(entry: &Entry) -> String {
     let mut words = vec!["+".to_owned(), entry.word().to_owned()];
     match entry {
         Entry::Forwards { sockets } => words.extend(sockets.iter().map(|path| escape(path))),
-        Entry::Mount { point, unmount, lazy } => {
+        Entry::Mount { point, unmount, lazy, command } => {
             words.push(escape(point));
-            words.push(unmount.len().to_string());
-            words.extend(unmount.iter().chain(lazy).map(|word| escape(Path::new(word))));
+            words.push(format!("{},{}", unmount.len(), lazy.len()));
+            let all = unmount.iter().chain(lazy).chain(command);
+            words.extend(all.map(|word| escape(Path::new(word))));
         }
         Entry::Job => {}
     }
@@ -152,10 +155,12 @@ impl Record {
         record
     }
 
-    /// What is left to undo on this boot of the machine: sockets stay after a reboot, mounts and processes do not.
+    /// What is left to undo on this boot of the machine: sockets stay after a reboot, mounts and processes do not. Where one of
+    /// the two boots is not known, everything may be left.
     #[must_use]
-    pub fn left_on(&self, boot: &str) -> Vec<Entry> {
-        let rebooted = self.boot.as_deref().is_some_and(|then| then != boot);
+    pub fn left_on(&self, boot: Option<&str>) -> Vec<Entry> {
+        let then = self.boot.as_deref().filter(|then| *then != UNKNOWN_BOOT);
+        let rebooted = then.zip(boot).is_some_and(|(then, now)| then != now);
         let stays = |entry: &&Entry| !rebooted || matches!(entry, Entry::Forwards { .. });
         self.left.iter().filter(stays).cloned().collect()
     }
@@ -176,17 +181,14 @@ impl Record {
                 let sockets = sockets.iter().map(PathBuf::from).collect();
                 self.left.push(Entry::Forwards { sockets });
             }
-            ["+", "mount", point, count, commands @ ..] => {
-                let Some((unmount, lazy)) =
-                    count.parse().ok().and_then(|count| commands.split_at_checked(count))
-                else {
-                    return false;
-                };
+            ["+", "mount", point, counts, commands @ ..] => {
+                let Some([unmount, lazy, command]) = commands_of(counts, commands) else { return false };
                 let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
                 self.left.push(Entry::Mount {
                     point: PathBuf::from(point),
                     unmount: owned(unmount),
                     lazy: owned(lazy),
+                    command: owned(command),
                 });
             }
             ["+", "job"] => self.left.push(Entry::Job),
@@ -214,9 +216,23 @@ impl Record {
 }
 
 const MAGIC: &str = "penstock-undo";
+const UNKNOWN_BOOT: &str = "unknown";
 
 /// A list is a few hundred bytes: what is longer is damaged.
 pub const LONGEST: usize = 1 << 20;
+
+/// The commands of a mount, by the numbers of words of the first two. Earlier versions wrote two commands, and the number
+/// of the first.
+fn commands_of<'a>(counts: &str, words: &'a [&'a str]) -> Option<[&'a [&'a str]; 3]> {
+    let (first, second) =
+        counts.split_once(',').map_or((counts, None), |(first, second)| (first, Some(second)));
+    let (unmount, rest) = words.split_at_checked(first.parse().ok()?)?;
+    let (lazy, command) = match second {
+        Some(second) => rest.split_at_checked(second.parse().ok()?)?,
+        None => (rest, &rest[..0]),
+    };
+    Some([unmount, lazy, command])
+}
 
 /// Where the last line ends that was written whole.
 #[must_use]
@@ -281,6 +297,7 @@ mod tests {
             point: "/mnt/my nas".into(),
             unmount: vec!["umount".into(), "/mnt/my nas".into()],
             lazy: vec!["umount".into(), "-l".into(), String::new()],
+            command: vec!["mount".into(), "127.0.0.1:/a b".into(), "/mnt/my nas".into()],
         }
     }
 
@@ -296,7 +313,7 @@ mod tests {
             source: "127.0.0.1:/a b".into(),
         };
         [
-            first_line("nas", "r1", "b1", Path::new("/run/a b")),
+            first_line("nas", "r1", Some("b1"), Path::new("/run/a b")),
             begun(&forwards()),
             begun(&mount()),
             mounted(&seen),
@@ -353,14 +370,14 @@ mod tests {
         assert_eq!(Record::parse(rest.as_bytes()).damaged, [1]);
         // Its name becomes that of a directory, which is removed.
         for run in ["", "..", "../a", "/etc", "a/b"] {
-            let record = Record::parse(first_line("nas", run, "b1", Path::new("/run")).as_bytes());
+            let record = Record::parse(first_line("nas", run, Some("b1"), Path::new("/run")).as_bytes());
             assert_eq!((record.run, record.damaged), (None, vec![1]), "{run:?}");
         }
         assert_eq!(Record::parse(&[0; 40]).damaged, [1]);
         assert_eq!(Record::parse(&first.as_bytes()[..5]).damaged, [0; 0]);
         // The last of very many lines counts, and what is beyond the limit is missed.
         let mut long = first.to_owned();
-        while long.len() + 100 < LONGEST {
+        while long.len() + 200 < LONGEST {
             long += &(begun(&Entry::Job) + &undone(Kind::Job));
         }
         long += &begun(&mount());
@@ -372,12 +389,23 @@ mod tests {
         let earlier = line(&[MAGIC, "1", "nas", "r1", "b1"]);
         let record = Record::parse(earlier.as_bytes());
         assert_eq!((record.run.as_deref(), record.runtime, record.damaged.len()), (Some("r1"), None, 0));
+        let mount = line(&["+", "mount", "/mnt", "2", "umount", "/mnt", "umount", "-l", "/mnt"]);
+        let record = Record::parse((earlier + &mount).as_bytes());
+        let [Entry::Mount { unmount, lazy, command, .. }] = record.left.as_slice() else {
+            panic!("{record:?}")
+        };
+        assert_eq!((unmount.len(), lazy.len(), command.len()), (2, 3, 0));
     }
 
     #[test]
     fn a_reboot_leaves_sockets_and_nothing_else() {
         let record = Record::parse(full().as_bytes());
-        assert_eq!(record.left_on("b2"), [forwards()]);
-        assert_eq!(record.left_on("b1").len(), 3);
+        assert_eq!(record.left_on(Some("b2")), [forwards()]);
+        assert_eq!(record.left_on(Some("b1")).len(), 3);
+        // Without /proc it cannot be told, then or now.
+        assert_eq!(record.left_on(None).len(), 3);
+        let first = first_line("nas", "r1", None, Path::new("/run"));
+        let record = Record::parse((first + &begun(&Entry::Job)).as_bytes());
+        assert_eq!((record.left_on(Some("b1")).len(), record.damaged.len()), (1, 0));
     }
 }

@@ -152,7 +152,15 @@ fn refuse(
         // The refusal stands, and the advice names no list that the host is not in.
         Err(error) => format!("{} (not in penstock host pending: {error})", unqueued(&advice)),
     };
-    complain(&Refusal { reason, message: plain(&message), advice: plain(&advice) }.said(hearer));
+    let refusal = Refusal { reason, message: plain(&message), advice: plain(&advice) };
+    // An engine that cannot tell our words from those of the host hands over a mark.
+    let mark = std::env::var(Refusal::MARK)
+        .ok()
+        .filter(|mark| mark.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    complain(&match (hearer, mark) {
+        (Hearer::Engine, Some(mark)) => refusal.said_with(&mark),
+        _ => refusal.said(hearer),
+    });
     Err(Failure::Status(1))
 }
 

@@ -58,6 +58,10 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// The variable in which an engine hands over a mark: banners of hosts come on standard error of `ssh`, too, and a banner
+    /// cannot have it.
+    pub const MARK: &str = "PENSTOCK_REFUSAL_MARK";
+
     /// What `known-hosts` says on standard error.
     #[must_use]
     pub fn said(&self, hearer: Hearer) -> String {
@@ -68,13 +72,31 @@ impl Refusal {
         }
     }
 
-    /// Takes what was said to an engine out of all that came on standard error.
+    /// The same to an engine that handed over `mark` (in [`Refusal::MARK`]).
+    #[must_use]
+    pub fn said_with(&self, mark: &str) -> String {
+        let Self { reason, message, advice } = self;
+        format!("{}{reason}: {message}\n  {advice}\n", ours(mark))
+    }
+
+    /// Takes what was said to an engine out of all that came on standard error. Only for what came before a host could say
+    /// anything there: any line can look like this.
     #[must_use]
     pub fn take(said: &mut Vec<u8>) -> Option<Self> {
+        Self::take_behind(OURS, said)
+    }
+
+    /// Takes what was said with this mark, which no host knows.
+    #[must_use]
+    pub fn take_with(mark: &str, said: &mut Vec<u8>) -> Option<Self> {
+        Self::take_behind(&ours(mark), said)
+    }
+
+    fn take_behind(start: &str, said: &mut Vec<u8>) -> Option<Self> {
         let mut at = 0;
         while let Some(end) = memchr::memchr(b'\n', &said[at..]) {
             let (line, rest) = (&said[at..at + end], &said[at + end + 1..]);
-            if let Some((reason, message)) = of_engine(line) {
+            if let Some((reason, message)) = of_engine(start, line) {
                 let advice = rest.strip_prefix(b"  ").map(|rest| rest.split(|byte| *byte == b'\n').next());
                 let advice = advice.flatten().unwrap_or_default();
                 let taken = Self { reason, message, advice: shown(&String::from_utf8_lossy(advice)) };
@@ -91,8 +113,8 @@ impl Refusal {
     }
 }
 
-fn of_engine(line: &[u8]) -> Option<(Reason, String)> {
-    let (word, message) = std::str::from_utf8(line).ok()?.strip_prefix(OURS)?.split_once(": ")?;
+fn of_engine(start: &str, line: &[u8]) -> Option<(Reason, String)> {
+    let (word, message) = std::str::from_utf8(line).ok()?.strip_prefix(start)?.split_once(": ")?;
     let reasons = [
         Reason::UnknownHost,
         Reason::KeyChanged,
@@ -105,4 +127,29 @@ fn of_engine(line: &[u8]) -> Option<(Reason, String)> {
     Some((reason, shown(message)))
 }
 
+fn ours(mark: &str) -> String {
+    format!("penstock {mark}: ")
+}
+
 const OURS: &str = "penstock: ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_without_the_mark_of_the_engine_is_not_taken() {
+        let refusal = Refusal {
+            reason: Reason::KeyChanged,
+            message: "h1 showed another key; nothing was sent".to_owned(),
+            advice: "look".to_owned(),
+        };
+        for forged in [refusal.said(Hearer::Engine), refusal.said_with("b2"), refusal.said_with("")] {
+            let mut said = forged.clone().into_bytes();
+            assert_eq!(Refusal::take_with("a1", &mut said), None, "{forged}");
+            said.extend_from_slice(refusal.said_with("a1").as_bytes());
+            assert_eq!(Refusal::take_with("a1", &mut said), Some(refusal.clone()));
+            assert_eq!(said, forged.as_bytes());
+        }
+    }
+}

@@ -184,3 +184,15 @@ fn unwinding_unmounts_only_what_is_mounted() {
     world.run(&mut Sequence::unwind(Mounting::Wanted), JobEnd::Stopped);
     assert_eq!(world.acts, [Act::VerifyUnmounted, Act::Disconnect]);
 }
+
+#[test]
+fn what_is_left_mounted_is_a_problem_and_never_unmounted() {
+    let mut sequence = Sequence::unwind(Mounting::Wanted);
+    assert_eq!(sequence.act(), Some(Act::VerifyUnmounted));
+    sequence.handle_left("of others".to_owned());
+    assert_eq!(sequence.act(), Some(Act::Disconnect));
+    sequence.handle_done(Ok(()));
+    assert_eq!(sequence.act(), None);
+    let problem = Problem { at: Act::Unmount(Manner::Proper), text: "of others".to_owned() };
+    assert_eq!((sequence.verdict().problems, sequence.verdict().exit_code()), (vec![problem], OURS));
+}

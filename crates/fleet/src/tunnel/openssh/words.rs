@@ -1,0 +1,86 @@
+//! What `ssh` says when it ends, as a reason.
+
+use logic::fleet::ending::{Failure, Phase, Reason};
+
+use super::super::engine::failure;
+
+/// ssh tells its failures apart in words only: those of its log. What came `beside` them, on its standard error, may be of the
+/// host, of a jump host, or of a `ProxyCommand`: it is told only where ssh does not say why, and as what it is.
+pub(super) fn why(host: &str, status: Option<i32>, words: &str, beside: &str) -> Failure {
+    let last = words.rsplit("; ").next().unwrap_or_default().trim_start_matches(": ");
+    let known = KNOWN.iter().find(|(text, ..)| words.contains(text));
+    let (reason, detail, advice) = match known {
+        Some((_, reason, what, advice)) => (*reason, format!("{host} {what} (ssh: {last})"), *advice),
+        None => {
+            let how = match status {
+                Some(code) => format!("ended with status {code}"),
+                None => "was ended by a signal".to_owned(),
+            };
+            let beside = match beside {
+                "" => String::new(),
+                beside => format!("; on its standard error came{beside}"),
+            };
+            (Reason::Lost, format!("ssh to {host} {how}{words}{beside}"), None)
+        }
+    };
+    failure(Phase::Connect, reason, detail, advice)
+}
+
+type Known = (&'static str, Reason, &'static str, Option<&'static str>);
+
+const KNOWN: [Known; 10] = [
+    (
+        "has changed and you have requested",
+        Reason::KeyChanged,
+        "showed another key than the known one; nothing was sent",
+        None,
+    ),
+    (
+        "Host key verification failed",
+        Reason::UnknownHost,
+        "showed a key by which ssh does not know it; nothing was sent",
+        None,
+    ),
+    (
+        "Permission denied",
+        Reason::Denied,
+        "accepts no key of ours",
+        Some("`ssh -v` to it shows what was offered"),
+    ),
+    ("Could not resolve", Reason::NoAddress, "has no address", None),
+    ("Connection refused", Reason::Refused, "refuses the connection", None),
+    ("No route to host", Reason::Unreachable, "cannot be reached", None),
+    ("Network is unreachable", Reason::Unreachable, "cannot be reached", None),
+    ("timed out", Reason::TimedOut, "does not answer", None),
+    ("remote port forwarding failed", Reason::ChannelRefused, "does not listen for us", None),
+    ("Bad configuration", Reason::Configuration, "cannot be tried: the configuration of ssh is wrong", None),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ssh_says_becomes_a_reason_with_the_point_first() {
+        let words = ": remove with:; Host key for [127.0.0.1]:2 has changed and you have requested strict \
+                     checking.; Host key verification failed.";
+        let changed = why("nas", Some(255), words, "");
+        assert_eq!(changed.reason, Reason::KeyChanged);
+        assert!(
+            changed.detail.starts_with("nas showed another key than the known one"),
+            "{}",
+            changed.detail
+        );
+        let denied =
+            why("nas", Some(255), ": root@nas: Permission denied (publickey).", ": Connection refused");
+        assert_eq!((denied.reason, denied.advice.is_some()), (Reason::Denied, true));
+        assert_eq!(why("nas", None, "", "").detail, "ssh to nas was ended by a signal");
+        // A banner can say the same words.
+        let forged = why("nas", Some(255), ": Connection closed", ": Host key verification failed.");
+        assert_eq!(forged.reason, Reason::Lost);
+        assert_eq!(
+            forged.detail,
+            "ssh to nas ended with status 255: Connection closed; on its standard error came: Host key verification failed."
+        );
+    }
+}
