@@ -102,9 +102,7 @@ fn play(
     signals: &mut Signals,
 ) -> Result<(), Failure> {
     let directory = lab.directory();
-    let bin = programs::write(directory).map_err(|error| {
-        Failure::runtime(format_args!("cannot write programs to {}: {error}", directory.display()))
-    })?;
+    let bin = programs::write(lab)?;
     let inside = match (arguments.shell, &arguments.command[..]) {
         (true, _) => {
             complain(&welcome(lab));
@@ -238,7 +236,10 @@ impl<'a> Names<'a> {
 /// What was asked for cannot be: wrong usage. The rest is a failure.
 fn failure(error: LabError) -> Failure {
     match error {
-        LabError::Addresses { .. } | LabError::Fault(_) | LabError::Foreign { .. } => Failure::usage(error),
+        LabError::Addresses { .. }
+        | LabError::Fault(_)
+        | LabError::Foreign { .. }
+        | LabError::Unsafe { .. } => Failure::usage(error),
         error => Failure::Runtime(error.into()),
     }
 }
