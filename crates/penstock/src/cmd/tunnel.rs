@@ -16,7 +16,7 @@ use logic::tunnel::plan::{Tunnel, is_name};
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
 
 use crate::cmd::known_hosts;
-use crate::output::{Failure, complain, plain, plain_json, plain_lines, print};
+use crate::output::{Failure, complain, plain, plain_lines, print, print_json};
 
 mod background;
 mod configured;
@@ -363,7 +363,7 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
     }
     if json {
         let list = serde_json::to_string_pretty(&found).map_err(Failure::runtime)?;
-        print(&plain_json(&format!("{list}\n")))?;
+        print_json(&format!("{list}\n"))?;
     } else {
         complain(&plain_lines(&left));
         match (found.as_slice(), name) {

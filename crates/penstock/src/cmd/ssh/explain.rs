@@ -17,7 +17,7 @@ use ssh::{
 
 use super::Whom;
 use super::config::{refuse, summary};
-use crate::output::{Failure, plain_json, plain_lines, print};
+use crate::output::{Failure, plain_lines, print, print_json};
 
 /// Try to log in to a host, and tell every step and what to do
 ///
@@ -54,9 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let story = runtime.block_on(explain(judge, Arc::new(Keys::new()), &target));
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     match arguments.whom.json {
-        true => {
-            print(&plain_json(&format!("{:#}\n", as_json(&resolved, &target, &story, identities.index()))))?
-        }
+        true => print_json(&format!("{:#}\n", as_json(&resolved, &target, &story, identities.index())))?,
         false => print(&plain_lines(&text(&resolved, &target, &story, identities.index())))?,
     }
     match story.outcome {
