@@ -13,6 +13,7 @@ use crate::directory::Directory;
 use crate::output::{Failure, complain, print};
 use crate::paste::{program, quote};
 use crate::signals::Signals;
+use crate::threads;
 use inside::Inside;
 
 mod inside;
@@ -71,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.list {
         return print(&fault::list());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = threads::runtime(std::thread::available_parallelism().map_or(2, usize::from))?;
     // From here on Ctrl-C waits for its turn, and no way out leaves anything behind.
     let mut signals = {
         let _context = runtime.enter();

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use super::show::{self, Talk};
 use super::{again, engines, keys, pace};
 use crate::output::{Failure, complain, plain, plain_lines, print_json};
+use crate::threads;
 
 /// A run, ready but for its job.
 pub struct Course<'a> {
@@ -52,7 +53,7 @@ impl Course<'_> {
         let sessions = self.sessions()?;
         // At most four threads: a handshake is mostly computing, and a thread more costs memory and little else.
         let workers = std::thread::available_parallelism().map_or(2, usize::from).min(4);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+        let runtime = threads::runtime(workers)?;
         let status = runtime.block_on(self.whole(sessions, job));
         // Threads that wait for a terminal or a slow reader must not hold up the end.
         runtime.shutdown_background();

@@ -23,6 +23,7 @@ use super::course::RESERVE;
 use super::engines::{self, Ready};
 use super::{EngineName, again, show};
 use crate::output::{Failure, complain, plain, plain_lines, print};
+use crate::threads;
 
 /// Executes an SSH command on many hosts, with the options and the output of mpssh-py
 #[derive(Debug, Parser)]
@@ -138,7 +139,7 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<(), Failure> {
         print(&header.text())?;
     }
     let workers = std::thread::available_parallelism().map_or(2, usize::from).min(4);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    let runtime = threads::runtime(workers)?;
     let told = runtime.block_on(arguments.whole(names, user, sessions));
     runtime.shutdown_background();
     let tally = told?;
