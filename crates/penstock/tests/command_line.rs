@@ -282,12 +282,11 @@ fn every_field_of_json_is_in_the_help() {
 /// The kernel exempts root from the limit of processes: as root the program runs as another user.
 #[test]
 fn where_the_kernel_gives_no_thread_a_command_says_so_and_does_not_panic() {
-    use std::os::unix::fs::PermissionsExt as _;
     let place = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     // The other user may not be allowed to go where the program is.
     let program = place.path().join("penstock");
-    std::fs::copy(BINARY, &program).unwrap();
+    fs::copy(BINARY, &program).unwrap();
     for words in [&["tunnel", "status"][..], &["lab", "1"], &["run", "-F", "none", "-w", "192.0.2.1", "true"]]
     {
         let mut command = match nix::unistd::geteuid().is_root() {
