@@ -133,11 +133,22 @@ fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(owner) else { continue };
         let path = entry.path();
-        let Some(held) = dead(&path, pid) else { continue };
-        // The standard library follows no link in here, nor this path if it has become one.
-        let _ = fs::remove_dir_all(&path);
-        drop(held);
+        let Some(Dead { _directory, lock }) = dead(&path, pid) else { continue };
+        let _ = match &lock {
+            // The standard library follows no link in here, nor this path if it has become one.
+            Some(_) => fs::remove_dir_all(&path),
+            // A name proves nothing: results of November 2026 may be in `penstock-bench-2026-11`. Nothing is lost
+            // with a directory that is empty (rmdir(2)).
+            None => fs::remove_dir(&path),
+        };
     }
+}
+
+/// A directory whose run is dead, held while it is removed.
+struct Dead {
+    _directory: File,
+    /// The lock of a run, which proves that the directory is one of ours.
+    lock: Option<File>,
 }
 
 /// The process whose directory has this name.
@@ -148,7 +159,7 @@ fn owner(name: &str) -> Option<Pid> {
 }
 
 /// Whether a directory is this user's and its run is dead; if so, what has to be held while it is removed.
-fn dead(path: &Path, pid: Pid) -> Option<[Option<File>; 2]> {
+fn dead(path: &Path, pid: Pid) -> Option<Dead> {
     // Neither a link nor anything that would have to be waited for is opened.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let open = |path: &Path, more: OFlag| {
@@ -160,12 +171,17 @@ fn dead(path: &Path, pid: Pid) -> Option<[Option<File>; 2]> {
         return None;
     }
     match open(&path.join(LOCK), OFlag::empty()) {
-        Ok(lock) => lock.try_lock().is_ok().then_some([Some(directory), Some(lock)]),
+        Ok(lock) => {
+            let about = lock.metadata().ok()?;
+            // Ours has nothing in it: another program's file may have that name, too.
+            let ours = about.is_file() && about.len() == 0 && about.uid() == geteuid().as_raw();
+            (ours && lock.try_lock().is_ok()).then_some(Dead { _directory: directory, lock: Some(lock) })
+        }
         // Killed before it had its lock, or about to make it.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let gone = !sys::process::is_taken(pid.as_raw());
             let age = about.modified().ok()?.elapsed().ok()?;
-            (gone && age > OLD).then_some([Some(directory), None])
+            (gone && age > OLD).then_some(Dead { _directory: directory, lock: None })
         }
         Err(_) => None,
     }
@@ -202,6 +218,11 @@ mod tests {
         path
     }
 
+    /// Makes a directory older than one that is just being made.
+    fn age(path: &Path) {
+        File::open(path).unwrap().set_modified(SystemTime::now() - OLD * 2).unwrap();
+    }
+
     #[test]
     fn only_directories_of_dead_runs_are_swept() {
         let parent = tempfile::tempdir().unwrap();
@@ -221,15 +242,39 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_a_lock_is_swept_when_its_process_is_gone_and_it_is_old() {
+    fn a_directory_without_a_lock_is_swept_when_it_is_empty_and_old_and_its_process_is_gone() {
         let parent = tempfile::tempdir().unwrap();
-        let (young, old) = (directory(parent.path(), gone()), directory(parent.path(), 999_999_999));
-        let alive = directory(parent.path(), process::id() as i32);
+        let empty = |pid: i32| {
+            let path = directory(parent.path(), pid);
+            fs::remove_dir(path.join("inner")).unwrap();
+            path
+        };
+        let (young, old) = (empty(gone()), empty(999_999_999));
+        let alive = empty(process::id() as i32);
         for path in [&old, &alive] {
-            File::open(path).unwrap().set_modified(SystemTime::now() - OLD * 2).unwrap();
+            age(path);
         }
         sweep(parent.path());
         assert!(young.exists() && alive.exists() && !old.exists());
+    }
+
+    #[test]
+    fn a_directory_of_the_user_that_is_named_like_that_of_a_run_stays() {
+        let parent = tempfile::tempdir().unwrap();
+        // Results of a month; and with a file called lock that is not ours.
+        let results = parent.path().join(format!("{PREFIX}999999999-11"));
+        let locked = parent.path().join(format!("{PREFIX}999999998-12"));
+        for path in [&results, &locked] {
+            fs::create_dir(path).unwrap();
+            fs::write(path.join("results.json"), "{}").unwrap();
+        }
+        fs::write(locked.join(LOCK), "of the door\n").unwrap();
+        for path in [&results, &locked] {
+            age(path);
+        }
+        sweep(parent.path());
+        assert!(results.join("results.json").exists(), "without a lock");
+        assert!(locked.join("results.json").exists(), "with the lock of another program");
     }
 
     #[test]

@@ -184,7 +184,11 @@ fn call_within(upcall: &Upcall, limit: Duration) -> Result<String, String> {
     // All that it starts can be ended with it, and is if we end before.
     let (mut child, guard) = guardian::spawn(&mut command).map_err(|error| error.to_string())?;
     let until = Instant::now() + limit;
-    let (out, err) = (follow(child.stdout.take()), follow(child.stderr.take()));
+    let followed = follow(child.stdout.take()).and_then(|out| Ok((out, follow(child.stderr.take())?)));
+    let (out, err) = followed.map_err(|error| {
+        end(&mut child, &guard);
+        format!("no thread to read what it prints: {error}")
+    })?;
     let printed =
         |from: &mpsc::Receiver<Vec<u8>>| from.recv_timeout(until.saturating_duration_since(Instant::now()));
     let (Ok(out), Ok(err)) = (printed(&out), printed(&err)) else {
@@ -214,16 +218,16 @@ fn call_within(upcall: &Upcall, limit: Duration) -> Result<String, String> {
 }
 
 /// Reads a stream to its end, or a little further than [`MOST`].
-fn follow(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
+fn follow(stream: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Receiver<Vec<u8>>> {
     let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || {
+    std::thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         if let Some(stream) = stream {
             let _ = stream.take(MOST as u64 + 1).read_to_end(&mut bytes);
         }
         let _ = tell.send(bytes);
-    });
-    told
+    })?;
+    Ok(told)
 }
 
 fn end(child: &mut Child, guard: &Guard) {

@@ -42,10 +42,16 @@ pub(crate) enum Nothing {
 pub(crate) fn probe(asker: &Asker) -> Result<Probed, Nothing> {
     let first = first_contact(asker)?;
     let scans: Vec<Scan> = thread::scope(|scope| {
-        let started = Version::RECORDS.map(|version| scope.spawn(move || scan(asker, version)));
-        // A panic of a scan is a mistake of ours; its version then counts as not learnt.
-        let lost = || Scan { failure: Some("an error of this program".to_owned()), ..Scan::default() };
-        started.into_iter().map(|scan| scan.join().unwrap_or_else(|_| lost())).collect()
+        let start = |version| thread::Builder::new().spawn_scoped(scope, move || scan(asker, version));
+        let started = Version::RECORDS.map(start);
+        let lost = |why: String| Scan { failure: Some(why), ..Scan::default() };
+        let ended = started.into_iter().map(|scan| match scan.map(thread::ScopedJoinHandle::join) {
+            Ok(Ok(scan)) => scan,
+            // A panic of a scan is a mistake of ours; its version then counts as not learnt.
+            Ok(Err(_)) => lost("an error of this program".to_owned()),
+            Err(error) => lost(format!("no thread for it: {error}")),
+        });
+        ended.collect()
     });
     let mut probed = Probed {
         versions: Vec::new(),

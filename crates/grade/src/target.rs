@@ -95,7 +95,8 @@ impl Target {
         let (send, receive) = mpsc::channel();
         let (host, port) = (self.host.clone(), self.port);
         // The system's look-up cannot be given a limit; it is left alone when that has passed.
-        thread::spawn(move || send.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter)));
+        let look_up = move || send.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
+        thread::Builder::new().spawn(look_up).map_err(|error| format!("no thread to look it up: {error}"))?;
         match receive.recv_timeout(limit) {
             Ok(Ok(found)) if found.is_empty() => Err("it has no address".to_owned()),
             Ok(Ok(found)) => Ok(found),

@@ -3,6 +3,9 @@
 //!
 //! What hosts print is shown by [`crate::fleet::line::harmless`], which knows colours and bytes that are no text.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
 /// Whether a terminal shows this and does not obey it.
 #[must_use]
 pub fn is_harmless(c: char) -> bool {
@@ -42,6 +45,27 @@ pub fn escaped(text: &str, longest: usize) -> String {
         }
     }
     out
+}
+
+/// JSON whose strings are escaped (RFC 8259 section 7) wherever they have what is not harmless, so that its readers get what
+/// was said. Line ends between values stay.
+#[must_use]
+pub fn json(json: &str) -> Cow<'_, str> {
+    if json.chars().all(|c| c == '\n' || is_harmless(c)) {
+        return Cow::Borrowed(json);
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        if c == '\n' || is_harmless(c) {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    Cow::Owned(out)
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ mod log;
 mod output;
 mod paste;
 mod signals;
+mod threads;
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]

@@ -5,7 +5,6 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use logic::harmless::is_harmless;
 pub use logic::harmless::plain;
 
 /// Why a command ends without having done all of its work.
@@ -78,21 +77,9 @@ pub fn plain_lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
-/// The same for JSON, whose readers get what was said: as escapes (RFC 8259 section 7).
-pub fn plain_json(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c {
-            '\n' => out.push(c),
-            c if !is_harmless(c) => {
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    let _ = write!(out, "\\u{unit:04x}");
-                }
-            }
-            c => out.push(c),
-        }
-    }
-    out
+/// Writes JSON to standard output, in which nothing is left that a terminal obeys.
+pub fn print_json(json: &str) -> Result<(), Failure> {
+    print(&logic::harmless::json(json))
 }
 
 /// An error and its causes on one line each time they add something.
@@ -129,8 +116,8 @@ mod tests {
     #[test]
     fn json_says_the_same_and_cannot_move_the_cursor() {
         let said = serde_json::json!({ "said": "\u{9b}31m \u{202e}\u{1b}[2J\u{7f}\u{e0041}" });
-        let shown = plain_json(&format!("{said:#}\n"));
-        assert!(!shown.chars().any(|c| !is_harmless(c) && c != '\n'), "{shown:?}");
+        let shown = logic::harmless::json(&format!("{said:#}\n"));
+        assert!(!shown.chars().any(|c| !logic::harmless::is_harmless(c) && c != '\n'), "{shown:?}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).expect("JSON"), said);
     }
 }

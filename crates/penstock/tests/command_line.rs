@@ -10,7 +10,7 @@ use serde_json::Value;
 use support::fleet::{Fleet, Told, sorted, told};
 use support::lab::Lab;
 use support::secs;
-use support::server::{BINARY, penstock, run_to_end};
+use support::server::{BINARY, clear_environment, penstock, run_to_end};
 
 /// Hosts of a lab that are the groups web (1 and 2), db (3) and small (1).
 fn grouped(lab: &Lab) -> Fleet {
@@ -276,5 +276,33 @@ fn every_field_of_json_is_in_the_help() {
         for (field, _) in object.as_object().into_iter().flatten() {
             assert!(words.contains(field.as_str()), "{field} of {object} is not in the table");
         }
+    }
+}
+
+/// The kernel exempts root from the limit of processes: as root the program runs as another user.
+#[test]
+fn where_the_kernel_gives_no_thread_a_command_says_so_and_does_not_panic() {
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    // The other user may not be allowed to go where the program is.
+    let program = place.path().join("penstock");
+    fs::copy(BINARY, &program).unwrap();
+    for words in [&["tunnel", "status"][..], &["lab", "1"], &["run", "-F", "none", "-w", "192.0.2.1", "true"]]
+    {
+        let mut command = match nix::unistd::geteuid().is_root() {
+            true => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "bash"]);
+                command
+            }
+            false => Command::new("bash"),
+        };
+        clear_environment(&mut command);
+        command.args(["-c", "ulimit -u 1; exec \"$@\"", "bash"]).arg(&program).args(words);
+        command.env("HOME", place.path()).current_dir(place.path()).stdin(Stdio::null());
+        let output = run_to_end(&mut command, secs(60));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("error: cannot start ") && stderr.contains("hint: "), "{words:?}: {stderr}");
+        assert!(!stderr.contains("panicked") && output.status.code() == Some(1), "{words:?}: {output:?}");
     }
 }

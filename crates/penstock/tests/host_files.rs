@@ -169,3 +169,38 @@ fn damaged_file_of_one_host_is_named_and_stops_no_other() {
         assert!(line.contains("configuration: ") && line.contains(why), "{said}");
     }
 }
+
+/// Such a file was ignored without a word: the host was one that nobody knows, and with `--engine openssh` one of `known_hosts`.
+#[test]
+fn file_of_a_host_with_a_wrong_name_is_told_and_its_host_refused() {
+    let (user, key) = (User::new(), tempfile::tempdir().unwrap());
+    keygen(&key.path().join("k"), &["-t", "ed25519"]);
+    let line = public_line(&key.path().join("k.pub"));
+    user.pin("web1", &line, None);
+    let hosts = user.store().places().hosts();
+    let places = hosts.parent().unwrap();
+    let text = fs::read_to_string(hosts.join("web1.host")).unwrap();
+    fs::create_dir(places.join("authorities")).unwrap();
+    let misnamed = ["Web1.host", "H2.host", "web9.HOST", "h3 .host", "a b.host", "notes.ca"]
+        .map(|name| hosts.join(name));
+    let authority = places.join("authorities/Fleet.ca");
+    for file in misnamed.iter().chain([&authority]) {
+        fs::write(file, &text).unwrap();
+    }
+    fs::write(hosts.join("web1.host~"), &text).unwrap();
+    let index = user.store().load().unwrap();
+    for name in ["h2", "web9", "h3"] {
+        assert!(matches!(index.find(name, 22), logic::identity::Found::Damaged(_)), "{name}");
+    }
+    assert!(matches!(index.find("web1", 22), logic::identity::Found::Host(_)), "its own file is in order");
+    let mut audit = user.command(env!("CARGO_BIN_EXE_penstock"));
+    let output = run_to_end(audit.args(["host", "audit"]).stdin(Stdio::null()), secs(60));
+    let said = String::from_utf8_lossy(&output.stdout);
+    for file in misnamed.iter().chain([&authority]) {
+        assert!(
+            said.contains(&format!("{}: it is not read because of its name", file.display())),
+            "{file:?}: {said}"
+        );
+    }
+    assert!(!said.contains("web1.host~") && !output.status.success(), "{said}");
+}

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use support::server::run_to_end;
-use support::sshd::Sshd;
+use support::sshd::{Sshd, keygen, public_line};
 use support::user::{User, connect, place, write_known_hosts};
 use support::{secs, tools};
 
@@ -141,4 +141,30 @@ fn import_after_one_host_was_enrolled_takes_the_others_at_the_same_address() {
     assert!(known.contains(&db1.host_key()) && !known.contains(&web1.host_key()), "{known}");
     assert!(!user.said(&["host", "show", "web1"]).contains(&db1.host_key()));
     assert!(user.said(&["host", "export"]).contains(&format!("[10.9.9.9]:{} {}", db1.port, db1.host_key())));
+}
+
+/// Cloned machines, hosts behind one address: each name was compared with all before it. With a hundred thousand that took
+/// minutes; now it takes two seconds where nothing is optimised. The bound is for a machine that does ten other things.
+#[test]
+fn many_names_for_one_key_do_not_take_the_square_of_the_time() {
+    use std::fmt::Write as _;
+    let (user, key) = (User::new(), tempfile::tempdir().unwrap());
+    keygen(&key.path().join("k"), &["-t", "ed25519"]);
+    let key = public_line(&key.path().join("k.pub"));
+    let mut text = String::new();
+    for number in 0..100_000 {
+        writeln!(text, "host{number} {key}").unwrap();
+    }
+    for number in 0..20_000 {
+        writeln!(text, "10.1.{}.{} {key}", number / 256, number % 256).unwrap();
+    }
+    let file = user.home.path().join("many");
+    std::fs::write(&file, text).unwrap();
+    let mut command = user.command(env!("CARGO_BIN_EXE_penstock"));
+    command.args(["host", "import", "--dry-run"]).arg(&file).stdin(std::process::Stdio::null());
+    let output = run_to_end(&mut command, secs(40));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let first = said.lines().next().unwrap_or_default();
+    assert!(first.contains("would take 100000 hosts") && first.contains("19001 lines not taken"), "{first}");
+    assert!(said.contains("has 1000 names and addresses already"), "{:.2000}", said);
 }

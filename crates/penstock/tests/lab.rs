@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::{Command, Output, Stdio};
 
 use support::lab::Lab;
@@ -131,4 +132,92 @@ fn a_lab_without_a_directory_leaves_nothing_behind() {
         .unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+/// Another user could put a link where the lab is about to write.
+#[test]
+fn a_lab_writes_only_where_no_other_user_can_and_through_no_link() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("lab");
+    drop(Lab::start_in(&directory, 2, &[]));
+    let victim = place.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    let refused = |why: &str| {
+        let mut command = Command::new(support::server::BINARY);
+        clear_environment(&mut command);
+        command.args(["lab", "2", "--dir", directory.to_str().unwrap(), "--", "true"]).stdin(Stdio::null());
+        let (status, _, stderr) = text(&run_to_end(&mut command, secs(60)));
+        assert_eq!(status, Some(2), "{stderr}");
+        assert!(stderr.contains(why) && stderr.contains("hint: "), "{stderr}");
+    };
+    let mode = |name: &str, mode| {
+        fs::set_permissions(directory.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for name in ["", "bin", "home/.ssh", "files"] {
+        mode(name, 0o777);
+        refused("others can write to");
+        mode(name, 0o700);
+    }
+    if nix::unistd::geteuid().is_root() {
+        chown(directory.join("bin"), Some(65_534), None).unwrap();
+        refused("belongs to");
+        chown(directory.join("bin"), Some(0), None).unwrap();
+    }
+    // A directory that is a link leads out of the lab.
+    fs::rename(directory.join("bin"), directory.join("moved")).unwrap();
+    symlink(directory.join("moved"), directory.join("bin")).unwrap();
+    refused("is not a directory");
+    fs::remove_file(directory.join("bin")).unwrap();
+    fs::rename(directory.join("moved"), directory.join("bin")).unwrap();
+    // Links that were put there while it stood open.
+    for name in ["bin/penstock.new", "bin/ssh.new", "hosts.new", "client_key.new", "home/.ssh/config.new"] {
+        symlink(&victim, directory.join(name)).unwrap();
+    }
+    drop(Lab::start_in(&directory, 2, &[]));
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    assert!(!directory.join("bin/penstock").is_symlink() && !directory.join("bin/penstock.new").exists());
+}
+
+#[test]
+fn files_of_a_lab_host_are_not_behind_links() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("lab");
+    let outside = place.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("keep"), "precious").unwrap();
+    drop(Lab::start_in(&directory, 2, &[]));
+    fs::create_dir_all(directory.join("files/lab002")).unwrap();
+    symlink(&outside, directory.join("files/lab001")).unwrap();
+    symlink(&outside, directory.join("files/lab002/out")).unwrap();
+    symlink(outside.join("keep"), directory.join("files/lab002/keep")).unwrap();
+    let lab = Lab::start_in(&directory, 2, &[]);
+    let batch = place.path().join("batch");
+    for (host, step) in [
+        ("lab001", "rm keep"),
+        ("lab001", "mkdir new"),
+        ("lab001", "put batch new"),
+        ("lab001", "ls"),
+        ("lab002", "rm out/keep"),
+        ("lab002", "get out/keep got"),
+        ("lab002", "get keep got"),
+        ("lab002", "put batch keep"),
+        ("lab002", "chmod 777 keep"),
+        ("lab002", "rename out/keep here"),
+        ("lab002", "ls out"),
+    ] {
+        fs::write(&batch, format!("{step}\n")).unwrap();
+        let mut sftp = Command::new(tools::program("sftp"));
+        clear_environment(&mut sftp);
+        sftp.arg("-F").arg(lab.file("ssh_config")).arg("-b").arg(&batch).arg(host);
+        let output = run_to_end(sftp.current_dir(place.path()).stdin(Stdio::null()), secs(60));
+        // A listing that fails is told, and is no failure of sftp.
+        let (status, _, stderr) = text(&output);
+        assert!(
+            status == Some(1) || stderr.contains("Permission denied"),
+            "{host} {step}: {status:?} {stderr}"
+        );
+    }
+    assert_eq!(fs::read_to_string(outside.join("keep")).unwrap(), "precious");
+    assert_eq!(fs::metadata(outside.join("keep")).unwrap().permissions().mode() & 0o777, 0o644);
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
 }

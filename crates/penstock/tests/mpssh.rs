@@ -117,6 +117,24 @@ fn lines_and_endings_are_those_of_mpssh() {
     }
 }
 
+/// With colours or without: `script` (util-linux) gives it a terminal.
+#[test]
+fn terminal_gets_no_text_that_it_obeys() {
+    let place = Place::new();
+    let odd = r"printf 'a\302\233b\342\200\256c\n'";
+    for (variable, value) in [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "xterm")] {
+        let inner = format!("{BINARY} run --mpssh -d 0 -u me -H -f one -S ./shell \"$ODD\"");
+        let mut command = Command::new("script");
+        clear_environment(&mut command);
+        command.args(["-qec", &inner, "/dev/null"]).env("HOME", place.0.path()).env("ODD", odd);
+        command.current_dir(place.0.path()).env("SHELL", "/bin/sh").env(variable, value).stdin(Stdio::null());
+        let told = told(run_to_end(&mut command, secs(60)));
+        assert!(told.stdout.contains("a<U+009B>b<U+202E>c"), "{variable}: {told:?}");
+    }
+    // A program that reads it gets what the host said.
+    assert_eq!(place.shell(&[], odd), "one -> a\u{9b}b\u{202e}c\n");
+}
+
 #[test]
 fn program_that_cannot_be_started_is_named_with_its_error() {
     let place = Place::new();

@@ -213,9 +213,11 @@ impl Machine for Here {
         let (mut child, guard) =
             guardian::spawn(&mut run).map_err(|error| format!("{}: {error}", Path::new(&shell).display()))?;
         let (done, ended) = mpsc::channel();
-        std::thread::spawn(move || {
-            let _ = done.send(child.wait());
-        });
+        let reap = move || _ = done.send(child.wait());
+        if let Err(error) = std::thread::Builder::new().spawn(reap) {
+            guard.signal(Signal::SIGKILL);
+            return Err(format!("no thread to wait for it: {error}"));
+        }
         match ended.recv_timeout(PATIENCE) {
             Ok(Ok(status)) => match status.code() {
                 Some(code) => Ok(code == 0),

@@ -11,6 +11,7 @@ mod files;
 pub mod flood;
 mod host;
 mod journal;
+mod place;
 mod program;
 mod raw;
 mod script;
@@ -161,6 +162,17 @@ impl Lab {
         &self.directory
     }
 
+    /// Puts a script for `sh` into `bin` of the directory, and gives where that is. It becomes whole at once: a shell that
+    /// runs the one of the last time reads that to its end.
+    ///
+    /// # Errors
+    /// It cannot be written, or others can write to `bin`.
+    pub fn add_program(&self, name: &str, script: &str) -> Result<PathBuf, LabError> {
+        let path = place::make(&self.directory, "bin")?.join(name);
+        place::replace(&path, script.as_bytes(), 0o700)?;
+        Ok(path)
+    }
+
     /// What a host received so far: its lines of the journal, without its name.
     ///
     /// # Errors
@@ -214,6 +226,16 @@ pub enum LabError {
         path: String,
         /// Something that is in it.
         file: String,
+    },
+    /// Others can put links and files there.
+    #[error("the lab would write to {path}, which {how}\n  hint: {hint}")]
+    Unsafe {
+        /// The directory, or one in it or above it.
+        path: String,
+        /// Whose it is, or who can write to it.
+        how: String,
+        /// What helps.
+        hint: String,
     },
     /// The directory has a lab.
     #[error("a lab runs in {path} already\n  hint: end it, or start this one in another directory")]

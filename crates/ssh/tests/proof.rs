@@ -335,3 +335,35 @@ fn eventually<T>(mut condition: impl FnMut() -> Option<T>) -> T {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// The user's login shell reads the command line that is sent: fish takes a backslash inside quotes for another thing than
+/// sh does. Where fish, tcsh and zsh are installed they are asked, too.
+#[test]
+fn login_shells_read_a_quoted_command_as_it_was() {
+    let here = |program: &&str| {
+        let path = std::env::var_os("PATH").unwrap();
+        std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+    };
+    for shell in SHELLS.into_iter().chain(["fish", "tcsh", "zsh"].into_iter().filter(here)) {
+        for text in [
+            r"\",
+            r"\'",
+            r"'\",
+            r"echo \'; exit 9; echo \'",
+            r#"'a\\b' "c\\\\d" \$HOME"#,
+            "it's `x` $y *",
+            "a\nb",
+        ] {
+            // csh ends a word with the line, in quotes or not.
+            if shell == "tcsh" && text.contains('\n') {
+                continue;
+            }
+            let line = format!("/usr/bin/printf %s {}", leash::quote(text));
+            let mut command = Command::new(find(shell));
+            command.args((shell == "busybox").then_some("sh")).args(["-c", &line]).stdin(Stdio::null());
+            let output = command.output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), text, "{shell}: {line}");
+            assert!(output.status.success(), "{shell}: {line}");
+        }
+    }
+}

@@ -2,9 +2,11 @@
 //!
 //! A socket that is bound in place is reachable with the umask's mode until it is chmodded, and refuses clients
 //! until it listens. So it is made in a private directory beside its path and linked into place when it is ready.
-//! What lies at the path is taken away only after a connection to it was refused, and is looked at once more
-//! after it was taken. Programs that start at the same moment take turns by a lock on the directory, so that they
+//! What lies at the path is taken away only after a connection to it was refused, and no process has it bound and
+//! does not listen yet; it is looked at once more after it was taken. Programs that start at the same moment take turns by a lock on the directory, so that they
 //! do not remove each other's socket.
+
+mod bound;
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -88,7 +90,7 @@ pub enum Removal {
 /// Removes the socket at `path` if no process listens on it. It is moved aside and looked at again, under the lock of
 /// the directory: a successor that takes the path over meanwhile keeps it.
 pub fn remove_stale_unix(path: &Path) -> Result<Removal, ListenUnixError> {
-    let looked_at = inspect(path).map_err(|source| ListenUnixError::Io {
+    let looked_at = inspect(path, path).map_err(|source| ListenUnixError::Io {
         step: "looking at",
         path: path.to_owned(),
         source,
@@ -153,7 +155,7 @@ fn socket_at(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// The private directory in which the socket grows up. Removed, with all that is left in it, on every way out.
+/// The private directory in which the socket grows up. Removed on every way out, unless what was moved there could not be put back.
 struct Cradle {
     directory: PathBuf,
 }
@@ -190,7 +192,7 @@ impl Cradle {
 
     fn take_away_stale(&self, path: &Path) -> Result<(), ListenUnixError> {
         let io = |step| move |source| ListenUnixError::Io { step, path: path.to_owned(), source };
-        match inspect(path).map_err(io("inspecting"))? {
+        match inspect(path, path).map_err(io("inspecting"))? {
             Occupant::Nothing => return Ok(()),
             Occupant::Live => return Err(ListenUnixError::InUse { path: path.to_owned() }),
             Occupant::NotASocket => return Err(ListenUnixError::NotASocket { path: path.to_owned() }),
@@ -202,7 +204,7 @@ impl Cradle {
             Err(source) => return Err(io("replacing")(source)),
         }
         // Between the look and the rename another program may have put a live socket (or a file) there.
-        if matches!(inspect(&self.replaced()), Ok(Occupant::Stale)) {
+        if matches!(inspect(&self.replaced(), path), Ok(Occupant::Stale)) {
             return fs::remove_file(self.replaced()).map_err(io("replacing"));
         }
         fs::hard_link(self.replaced(), path).map_err(|source| ListenUnixError::Io {
@@ -218,11 +220,8 @@ impl Cradle {
 
 impl Drop for Cradle {
     fn drop(&mut self) {
-        // Not remove_dir_all: these are the only names we put there. What could not be put back stays, and the error names it.
+        // Not remove_dir_all: this is the only name we put there. What could not be put back stays, and the error names it.
         let _ = fs::remove_file(self.socket());
-        if matches!(inspect(&self.replaced()), Ok(Occupant::Stale)) {
-            let _ = fs::remove_file(self.replaced());
-        }
         let _ = fs::remove_dir(&self.directory);
     }
 }
@@ -250,7 +249,8 @@ enum Occupant {
     NotASocket,
 }
 
-fn inspect(path: &Path) -> io::Result<Occupant> {
+/// Looks at what is at `path`. `bound` is the name that its program knows it by: another one, if it was moved.
+fn inspect(path: &Path, bound: &Path) -> io::Result<Occupant> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => {}
         Ok(_) => return Ok(Occupant::NotASocket),
@@ -263,6 +263,8 @@ fn inspect(path: &Path) -> io::Result<Occupant> {
     match socket.connect(&SockAddr::unix(path)?) {
         Ok(()) => Ok(Occupant::Live),
         Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+            // A program between bind(2) and listen(2) refuses as well.
+            Some(Errno::ECONNREFUSED) if bound::is_bound(bound) => Ok(Occupant::Live),
             Some(Errno::ECONNREFUSED) => Ok(Occupant::Stale),
             // Its queue is full, or it is of another type: somebody has it open.
             Some(Errno::EAGAIN | Errno::EPROTOTYPE) => Ok(Occupant::Live),
@@ -381,6 +383,33 @@ mod tests {
         let _datagrams = UnixDatagram::bind(&path).unwrap();
         let error = listen_unix(&path, 0o600).unwrap_err();
         assert!(matches!(error, ListenUnixError::InUse { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_socket_that_is_bound_and_does_not_listen_yet_is_left_alone() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("s.sock");
+        for kind in [Type::STREAM, Type::SEQPACKET] {
+            let socket = Socket::new(Domain::UNIX, kind, None).unwrap();
+            socket.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+            let error = listen_unix(&path, 0o600).unwrap_err();
+            assert!(matches!(error, ListenUnixError::InUse { .. }), "{error}");
+            assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Kept);
+            assert_eq!(names_in(&directory), ["s.sock"]);
+            drop(socket);
+            assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Removed);
+        }
+    }
+
+    #[test]
+    fn a_socket_whose_listener_is_gone_is_replaced_while_its_connections_live() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("s.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let _client = UnixStream::connect(&path).unwrap();
+        let _connection = listener.accept().unwrap();
+        drop(listener);
+        listen_unix(&path, 0o600).unwrap();
     }
 
     #[test]

@@ -2,10 +2,13 @@
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use sha2::{Digest, Sha256};
 
 use super::engine::Stream;
@@ -42,7 +45,8 @@ impl Keep {
     }
 
     /// Also files `HOST.out` and `HOST.err` in `directory`, which is made. They have these names when the host is done, and
-    /// `.HOST.out.part` until then; who said nothing has none, and loses that of an earlier run.
+    /// `.HOST.out.part` until then (`.HOST.out.2.part` while another run has that); who said nothing has none, and loses that of an
+    /// earlier run. Of two runs at once the one in which a host ends last has its files: whole, either way.
     ///
     /// # Errors
     /// The directory cannot be made or written to.
@@ -123,13 +127,7 @@ impl Kept {
             Stream::Stderr => (&mut self.err, "err"),
         };
         if slot.is_none() {
-            let path = files.directory.join(format!(".{}.{ending}.part", files.names[host]));
-            // One of an earlier run, or a link that somebody put there: never written to.
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            *slot = Some((path.clone(), File::create_new(&path)?));
+            *slot = Some(part(&files.directory, &format!(".{}.{ending}", files.names[host]))?);
         }
         match slot {
             Some((_, file)) => file.write_all(bytes),
@@ -137,6 +135,64 @@ impl Kept {
         }
     }
 }
+
+/// A new file for what is not all yet. It is locked (flock(2)) as long as it is written, so that of two runs with one
+/// directory each has a file of its own, and what a killed run left is told from it.
+fn part(directory: &Path, name: &str) -> io::Result<(PathBuf, File)> {
+    for number in 1..=MOST_RUNS {
+        let number = if number == 1 { String::new() } else { format!(".{number}") };
+        let path = directory.join(format!("{name}{number}.part"));
+        if !is_free(&path)? {
+            continue;
+        }
+        match File::create_new(&path) {
+            // Where there are no locks, a run that begins at the same time has another number: no name is taken twice.
+            Ok(file) => match file.try_lock() {
+                Err(TryLockError::WouldBlock) => {}
+                Ok(()) | Err(TryLockError::Error(_)) if is_at(&file, &path) => return Ok((path, file)),
+                // Another run took it for a left one before it was locked.
+                Ok(()) | Err(TryLockError::Error(_)) => {}
+            },
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other(format!(
+        "{MOST_RUNS} other runs write to it, or it cannot be locked and they left files there"
+    )))
+}
+
+/// Whether no run writes to a file of this name; one of an earlier run, or a link, is removed: neither is written to.
+fn is_free(path: &Path) -> io::Result<bool> {
+    let removed = || match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(true),
+    };
+    // Nothing is opened that would have to be waited for.
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    match File::options().read(true).custom_flags(flags).open(path) {
+        Ok(file) => match file.try_lock() {
+            Ok(()) if is_at(&file, path) => removed(),
+            Ok(()) | Err(_) => Ok(false),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        // A link is removed itself. What may not be read is another user's, who may be writing.
+        Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => removed(),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Whether a file still has this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let of = |found: fs::Metadata| (found.dev(), found.ino());
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(ours), Ok(there)) => of(ours) == of(there),
+        _ => false,
+    }
+}
+
+/// Runs that write to one directory at once.
+const MOST_RUNS: usize = 100;
 
 /// A host's name as a file name, another one for every host: what a path must not hold is written as `%2F`.
 pub(super) fn file_name(host: &str) -> String {
@@ -212,6 +268,26 @@ mod tests {
         assert_eq!(fs::read(path("a.out")).unwrap(), b"new");
         assert_eq!(fs::read(path("victim")).unwrap(), b"old");
         assert!(!path("b.out").exists() && !path("b.err").exists());
+    }
+
+    #[test]
+    fn two_runs_with_one_directory_each_write_whole_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let begin = || Keep::files(directory.path(), &["a".to_owned()]).unwrap();
+        // What a run left that was killed.
+        fs::write(path(".a.out.part"), "dead").unwrap();
+        let (mut first, mut second) = (begin(), begin());
+        first.output(0, Stream::Stdout, b"first one, ");
+        second.output(0, Stream::Stdout, b"second one, ");
+        first.output(0, Stream::Stdout, b"first two");
+        first.ended(0);
+        assert_eq!(fs::read_to_string(path("a.out")).unwrap(), "first one, first two");
+        second.output(0, Stream::Stdout, b"second two");
+        second.ended(0);
+        assert_eq!(fs::read_to_string(path("a.out")).unwrap(), "second one, second two");
+        assert_eq!((first.finish().lost, second.finish().lost), (vec![], vec![]));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 
     #[test]

@@ -156,13 +156,11 @@ fn unquote(text: &str) -> Option<(String, &str)> {
     loop {
         let (part, after) = rest.split_once('\'')?;
         word.push_str(part);
-        match after.strip_prefix("\\''") {
-            Some(more) => {
-                word.push('\'');
-                rest = more;
-            }
-            None => return Some((word, after)),
-        }
+        // Between two pairs of quotes.
+        let Some(more) = after.strip_prefix('\\') else { return Some((word, after)) };
+        let c = more.chars().next().filter(|c| matches!(c, '\'' | '\\'))?;
+        word.push(c);
+        rest = more[1..].strip_prefix('\'')?;
     }
 }
 
@@ -205,10 +203,19 @@ const WAIT_FOR_END: &str = "read -r x; exec <&-; is_alive || exit; \
 /// The input is the watcher's.
 const WITHOUT_INPUT: &str = "exec 3<&0 </dev/null";
 
-/// One word for any POSIX shell.
+/// One word for any POSIX shell, and for fish: there a backslash inside quotes would take the meaning from what follows it.
 #[must_use]
 pub fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
+    let mut word = String::with_capacity(text.len() + 2);
+    word.push('\'');
+    for c in text.chars() {
+        match c {
+            '\'' | '\\' => word.extend(['\'', '\\', c, '\'']),
+            c => word.push(c),
+        }
+    }
+    word.push('\'');
+    word
 }
 
 fn mark(nonce: &str) -> String {

@@ -1,6 +1,7 @@
 //! Turning `known_hosts` into identities: lines that name the same host become one file, and what cannot be taken is told.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::authority::{Authority, AuthorityFile};
 use super::date::Date;
@@ -70,7 +71,7 @@ pub fn import(
 ) -> Import {
     let mut import = Import::default();
     import.left.extend(file.faults.iter().map(|fault| Left { line: fault.line, why: fault.message.clone() }));
-    let mut work = Work { hosts: BTreeMap::new(), names: BTreeMap::new(), called, index, today, import };
+    let mut work = Work::new(called, index, today, import);
     // Names first: a line that has only an address then finds the host that has its key.
     let (named, bare): (Vec<&KnownLine>, Vec<&KnownLine>) =
         file.lines.iter().partition(|line| !names_of(line, candidates).iter().all(|name| is_address(name)));
@@ -87,21 +88,20 @@ pub fn import(
 /// Keys that are new here and those of another host, each pair of hosts once.
 fn shared(hosts: &[HostFile], index: &Index) -> Vec<Shared> {
     let mut shared: Vec<Shared> = Vec::new();
+    let mut told: HashSet<(&Name, &Name)> = HashSet::new();
     let mut owners: HashMap<&PublicKey, &Name> = HashMap::new();
     for host in hosts {
         let name = host.name();
         for pin in host.pins() {
-            let known: Vec<&Name> = index.owners(&pin.key).map(HostFile::name).collect();
-            if known.contains(&name) {
+            let is_known = |known: &HostFile| known.name() == name && known.pin(&pin.key).is_some();
+            if matches!(index.find(name.as_str(), 22), Found::Host(known) if is_known(known)) {
                 continue;
             }
+            let known = index.owners(&pin.key).map(HostFile::name).next();
             let here = *owners.entry(&pin.key).or_insert(name);
-            let other = known.first().copied().or(Some(here).filter(|here| *here != name));
-            if let Some(other) = other {
-                let one = Shared { host: name.clone(), other: other.clone() };
-                if !shared.contains(&one) {
-                    shared.push(one);
-                }
+            let other = known.or(Some(here).filter(|here| *here != name));
+            if let Some(other) = other.filter(|other| told.insert((name, other))) {
+                shared.push(Shared { host: name.clone(), other: other.clone() });
             }
         }
     }
@@ -112,13 +112,46 @@ struct Work<'i> {
     hosts: BTreeMap<Name, HostFile>,
     /// Which host a name of an earlier line belongs to.
     names: BTreeMap<Name, Name>,
+    /// Of the hosts that have a key here, the first by name.
+    owners: HashMap<PublicKey, Name>,
     called: &'i [Called],
+    /// Which of `called` have a place.
+    places: HashMap<&'i Name, Vec<usize>>,
+    /// Which hosts a key may speak for as an authority.
+    authorities: HashMap<PublicKey, Vec<Patterns>>,
+    revoked: HashSet<PublicKey>,
     index: &'i Index,
     today: Date,
     import: Import,
 }
 
-impl Work<'_> {
+impl<'i> Work<'i> {
+    fn new(called: &'i [Called], index: &'i Index, today: Date, import: Import) -> Self {
+        let mut places: HashMap<&Name, Vec<usize>> = HashMap::new();
+        for (at, one) in called.iter().enumerate() {
+            places.entry(&one.place).or_default().push(at);
+        }
+        let mut authorities: HashMap<PublicKey, Vec<Patterns>> = HashMap::new();
+        for authority in index.authorities() {
+            for key in &authority.keys {
+                authorities.entry(key.clone()).or_default().extend(authority.names.clone());
+            }
+        }
+        let (hosts, names, owners) = (BTreeMap::new(), BTreeMap::new(), HashMap::new());
+        Self {
+            hosts,
+            names,
+            owners,
+            called,
+            places,
+            authorities,
+            revoked: HashSet::new(),
+            index,
+            today,
+            import,
+        }
+    }
+
     fn take(&mut self, line: &KnownLine, candidates: &[String]) {
         let result = match line.marker {
             Marker::None => self.take_key(line, candidates),
@@ -150,7 +183,12 @@ impl Work<'_> {
             .map(|name| name.parse())
             .collect::<Result<_, _>>()
             .map_err(|error| format!("{error}"))?;
-        let called: Vec<&Called> = self.called.iter().filter(|one| names.contains(&one.place)).collect();
+        if names.len() > MOST_NAMES {
+            return Err(format!("it has more than {MOST_NAMES} names: they are not of one host"));
+        }
+        let places: BTreeSet<usize> =
+            names.iter().filter_map(|name| self.places.get(name)).flatten().copied().collect();
+        let called: Vec<&Called> = places.into_iter().map(|at| &self.called[at]).collect();
         let id = self.identity(&names, &called, &line.key);
         let known = match self.index.find(id.as_str(), 22) {
             Found::Host(host) if !is_another(host, &id, &line.key) => Some(host.clone()),
@@ -158,10 +196,19 @@ impl Work<'_> {
             _ => None,
         };
         let id = known.as_ref().map_or(id, |host| host.name().clone());
-        let host = self
-            .hosts
-            .entry(id.clone())
-            .or_insert_with(|| known.clone().unwrap_or_else(|| HostFile::new(id.clone())));
+        let host = match self.hosts.entry(id.clone()) {
+            Entry::Occupied(host) => host.into_mut(),
+            Entry::Vacant(place) => {
+                let host = known.clone().unwrap_or_else(|| HostFile::new(id.clone()));
+                host.pins().for_each(|pin| note_owner(&mut self.owners, &pin.key, &id));
+                place.insert(host)
+            }
+        };
+        if host.names().count() + host.address().addresses.len() >= MOST_NAMES {
+            return Err(format!(
+                "{id} has {MOST_NAMES} names and addresses already: penstock host show {id}; hosts with one key need new keys"
+            ));
+        }
         let before = host.clone();
         let was_pinned = known.as_ref().is_some_and(|known| known.pin(&line.key).is_some());
         if host.pin(&line.key).is_none() {
@@ -195,6 +242,7 @@ impl Work<'_> {
                 Root::FirstUse => Proof::FirstUse,
             };
             host.pin_key(Pin { key: line.key.clone(), proof, date: self.today, by: None, absent: None });
+            note_owner(&mut self.owners, &line.key, &id);
         }
         for one in &called {
             let (place, port) = one.place.split_port();
@@ -242,10 +290,7 @@ impl Work<'_> {
         }
         match names.iter().find(|name| name.address().is_none()) {
             Some(name) if !is_address(name.as_str()) => name.clone(),
-            _ => {
-                let here = self.hosts.values().find(|host| host.pin(key).is_some());
-                here.map_or_else(|| names[0].clone(), |host| host.name().clone())
-            }
+            _ => self.owners.get(key).unwrap_or(&names[0]).clone(),
         }
     }
 
@@ -253,28 +298,34 @@ impl Work<'_> {
         let Names::Plain(names) = &line.names else {
             return Err("the name of an authority's hosts is hashed: write the pattern instead".into());
         };
-        let speaks = |authority: &Authority| {
-            authority.keys.contains(&line.key) && authority.names.as_ref() == Some(names)
-        };
-        let new = self.import.authorities.iter().map(|file| &file.authority);
-        if self.index.authorities().iter().chain(new).any(speaks) {
+        if self.authorities.get(&line.key).is_some_and(|known| known.contains(names)) {
             self.import.known += 1;
             return Ok(());
         }
         let name = authority_name(names, &line.key);
         let name = name.parse().map_err(|error| format!("{error}"))?;
         let authority = Authority { name, names: Some(names.clone()), keys: vec![line.key.clone()] };
+        self.authorities.entry(line.key.clone()).or_default().push(names.clone());
         self.import.authorities.push(AuthorityFile { authority, proof: Proof::KnownHosts, date: self.today });
         Ok(())
     }
 
     fn take_revoked(&mut self, line: &KnownLine) -> Result<(), String> {
-        if self.index.is_revoked(&line.key) || self.import.revoked.contains(&line.key) {
+        if self.index.is_revoked(&line.key) || !self.revoked.insert(line.key.clone()) {
             self.import.known += 1;
         } else {
             self.import.revoked.push(line.key.clone());
         }
         Ok(())
+    }
+}
+
+/// Of several hosts with one key the first by name counts.
+fn note_owner(owners: &mut HashMap<PublicKey, Name>, key: &PublicKey, host: &Name) {
+    match owners.get_mut(key) {
+        Some(known) if host < known => *known = host.clone(),
+        Some(_) => {}
+        None => drop(owners.insert(key.clone(), host.clone())),
     }
 }
 
@@ -331,6 +382,9 @@ fn is_changed(host: &HostFile, index: &Index) -> bool {
         _ => host.pins().next().is_some(),
     }
 }
+
+/// Names and addresses of one host. Each new one is compared with all that are there, and more than these are no host's.
+const MOST_NAMES: usize = 1000;
 
 #[cfg(test)]
 mod tests;

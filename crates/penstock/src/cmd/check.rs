@@ -8,7 +8,7 @@ use nix::unistd::{Group, User};
 use serde_json::json;
 
 use crate::load;
-use crate::output::{Failure, complain, plain, print};
+use crate::output::{Failure, complain, plain, print, print_json};
 
 /// Find every mistake in a configuration without touching anything
 ///
@@ -68,12 +68,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             let warned = !loaded.warnings.is_empty() || !faults.is_empty();
             match arguments.format {
                 Format::Text => say(arguments, &source.name, &loaded, &faults)?,
-                Format::Json => print(&format!("{:#}\n", json(arguments, &loaded, &faults)))?,
+                Format::Json => print_json(&format!("{:#}\n", json(arguments, &loaded, &faults)))?,
             }
             if arguments.strict && warned { Err(Failure::Refused) } else { Ok(()) }
         }
         Err(faults) if arguments.format == Format::Json => {
-            print(&format!("{:#}\n", faults.to_json()))?;
+            print_json(&format!("{:#}\n", faults.to_json()))?;
             Err(Failure::Refused)
         }
         Err(faults) => Err(Failure::Usage(faults.render())),

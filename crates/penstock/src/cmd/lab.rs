@@ -13,6 +13,7 @@ use crate::directory::Directory;
 use crate::output::{Failure, complain, print};
 use crate::paste::{program, quote};
 use crate::signals::Signals;
+use crate::threads;
 use inside::Inside;
 
 mod inside;
@@ -71,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.list {
         return print(&fault::list());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = threads::runtime(std::thread::available_parallelism().map_or(2, usize::from))?;
     // From here on Ctrl-C waits for its turn, and no way out leaves anything behind.
     let mut signals = {
         let _context = runtime.enter();
@@ -102,9 +103,7 @@ fn play(
     signals: &mut Signals,
 ) -> Result<(), Failure> {
     let directory = lab.directory();
-    let bin = programs::write(directory).map_err(|error| {
-        Failure::runtime(format_args!("cannot write programs to {}: {error}", directory.display()))
-    })?;
+    let bin = programs::write(lab)?;
     let inside = match (arguments.shell, &arguments.command[..]) {
         (true, _) => {
             complain(&welcome(lab));
@@ -238,7 +237,10 @@ impl<'a> Names<'a> {
 /// What was asked for cannot be: wrong usage. The rest is a failure.
 fn failure(error: LabError) -> Failure {
     match error {
-        LabError::Addresses { .. } | LabError::Fault(_) | LabError::Foreign { .. } => Failure::usage(error),
+        LabError::Addresses { .. }
+        | LabError::Fault(_)
+        | LabError::Foreign { .. }
+        | LabError::Unsafe { .. } => Failure::usage(error),
         error => Failure::Runtime(error.into()),
     }
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::duration;
 use crate::load;
-use crate::output::{Failure, complain, plain, plain_json, plain_lines, print};
+use crate::output::{Failure, complain, plain, plain_lines, print, print_json};
 
 /// Rate the TLS of a listener, ours or any other, by real handshakes
 ///
@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if arguments.json {
         let all = json!({ "graded": done.reports, "not_asked": done.skipped });
-        print(&plain_json(&format!("{all:#}\n")))?;
+        print_json(&format!("{all:#}\n"))?;
     }
     if !arguments.json && done.reports.len() > 1 {
         let grades = done.reports.iter().map(|report| (report.verdict.grade, plain(&report.name)));

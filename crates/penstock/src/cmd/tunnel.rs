@@ -16,7 +16,8 @@ use logic::tunnel::plan::{Tunnel, is_name};
 use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
 
 use crate::cmd::known_hosts;
-use crate::output::{Failure, complain, plain, plain_json, plain_lines, print};
+use crate::output::{Failure, complain, plain, plain_lines, print, print_json};
+use crate::threads;
 
 mod background;
 mod configured;
@@ -167,7 +168,7 @@ Examples:
 /// Does what was asked.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let places = Places::from_environment(|name| std::env::var(name).ok());
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = threads::runtime(2)?;
     let ended = carry_out_command(arguments, &places, &runtime);
     // Threads may wait for a file server that is gone, or at a prompt: the process does not.
     ssh::keys::restore_terminal();
@@ -363,7 +364,7 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
     }
     if json {
         let list = serde_json::to_string_pretty(&found).map_err(Failure::runtime)?;
-        print(&plain_json(&format!("{list}\n")))?;
+        print_json(&format!("{list}\n"))?;
     } else {
         complain(&plain_lines(&left));
         match (found.as_slice(), name) {

@@ -242,12 +242,15 @@ impl Store {
                     done.push((at, read(candidate)));
                 }
             };
-            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            let results = threads.into_iter().map(|thread| match thread.join() {
-                Ok(done) => done,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            results.flatten().collect()
+            // Without threads this one does it all.
+            let helpers =
+                (1..threads).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok());
+            let helpers: Vec<_> = helpers.collect();
+            let mut all = work();
+            for helper in helpers {
+                all.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            all
         });
         all.sort_unstable_by_key(|(at, _)| *at);
         all.into_iter().map(|(_, read)| read).collect()

@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::thread::{self, ScopedJoinHandle};
 
 use logic::identity::{Authority, Damage, Fault, HostFile, Index, Name};
 use logic::ssh::key::PublicKey;
@@ -12,6 +13,8 @@ use nix::fcntl::OFlag;
 use super::IdentityError;
 use super::files::{Places, directory_is_ours, is_ours};
 
+/// How files of hosts and of authorities are called.
+const ENDINGS: [&str; 2] = [".host", ".ca"];
 /// A longer file is no file of a host.
 const LONGEST: u64 = 1024 * 1024;
 /// Below this many files one thread is quicker.
@@ -107,37 +110,82 @@ fn directory<T: Send>(
         Err(fault) => return Err(IdentityError::io("cannot read", path)(fault)),
     };
     directory_is_ours(path)?;
-    let mut names = Vec::new();
+    let (mut names, mut misnamed) = (Vec::new(), Vec::new());
     for entry in entries {
-        let name = entry.map_err(IdentityError::io("cannot read", path))?.file_name();
-        // Hidden files are editors' and ours.
-        let name =
-            name.to_str().filter(|name| !name.starts_with('.')).and_then(|name| name.strip_suffix(ending));
-        if let Some(name) =
-            name.and_then(|name| name.parse::<Name>().ok().filter(|parsed| parsed.as_str() == name))
-        {
-            names.push(name);
+        let file = entry.map_err(IdentityError::io("cannot read", path))?.file_name();
+        match called(&file.to_string_lossy(), ending) {
+            Called::Well(name) => names.push(name),
+            Called::Wrong(wanted) => misnamed.push((path.join(file), wanted)),
+            Called::Other => {}
         }
     }
     names.sort_unstable();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     let share = names.len().div_ceil(threads).max(WORTH_A_THREAD);
     let read_share = |names: &[Name]| -> Vec<Read<T>> {
         names.iter().filter_map(|name| one(path, name, ending, parse)).collect()
     };
     let mut shares = names.chunks(share);
-    let Some(first) = shares.next() else { return Ok(Vec::new()) };
-    Ok(std::thread::scope(|scope| {
-        let others: Vec<_> = shares.map(|names| scope.spawn(move || read_share(names))).collect();
+    let first = shares.next().unwrap_or_default();
+    let mut all = thread::scope(|scope| {
+        // Where there is no thread to be had, this one reads its share.
+        let start = |names| (names, thread::Builder::new().spawn_scoped(scope, move || read_share(names)));
+        let others: Vec<_> = shares.map(start).collect();
         let mut all = read_share(first);
-        for other in others {
-            match other.join() {
-                Ok(read) => all.extend(read),
-                Err(panic) => std::panic::resume_unwind(panic),
+        for (names, other) in others {
+            match other.map(ScopedJoinHandle::join) {
+                Ok(Ok(read)) => all.extend(read),
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                Err(_) => all.extend(read_share(names)),
             }
         }
         all
-    }))
+    });
+    all.extend(misnamed.into_iter().map(|(file, wanted)| misnamed_file(&file, wanted, ending, &names)));
+    Ok(all)
+}
+
+/// What the name of a file says.
+#[derive(Debug, PartialEq)]
+enum Called {
+    /// It is the file of this host or authority.
+    Well(Name),
+    /// It is meant for one, perhaps of this name, and is not called like one.
+    Wrong(Option<Name>),
+    /// It is an editor's, a copy, or a text for people.
+    Other,
+}
+
+/// Hidden files are editors' and ours.
+fn called(file: &str, ending: &str) -> Called {
+    if file.starts_with('.') {
+        return Called::Other;
+    }
+    let well = |name: &str| name.parse::<Name>().ok().filter(|parsed| parsed.as_str() == name);
+    if let Some(name) = file.strip_suffix(ending).and_then(well) {
+        return Called::Well(name);
+    }
+    let plain = file.trim().to_lowercase();
+    let meant = ENDINGS.into_iter().find_map(|known| plain.strip_suffix(known));
+    meant.map_or(Called::Other, |name| Called::Wrong(name.trim().parse().ok()))
+}
+
+/// A file that is not read, because of its name, must not be one that was never there: the host that it is meant for is
+/// refused, and the audit says why. Where that host has a file with the right name, or none is meant, it stands under its own name.
+fn misnamed_file<T>(path: &Path, wanted: Option<Name>, ending: &str, there: &[Name]) -> Read<T> {
+    let known = |name: &Name| there.binary_search(name).is_ok();
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '_' };
+    let own = || {
+        let name = format!("_{}", file.chars().take(100).map(allowed).collect::<String>());
+        name.parse().expect("letters, digits, dots and underscores are allowed in a name")
+    };
+    let name = wanted.filter(|name| !known(name)).unwrap_or_else(own);
+    let message = format!(
+        "it is not read because of its name: here files are called NAME{ending}, NAME in lower case and without blanks; \
+         rename it, move it or remove it"
+    );
+    Read::Damaged(name, Damage { path: path.display().to_string(), faults: vec![Fault { line: 0, message }] })
 }
 
 fn take<T>(
@@ -169,4 +217,32 @@ fn read(path: &Path) -> io::Result<String> {
     file.take(LONGEST).read_to_end(&mut bytes)?;
     String::from_utf8(bytes)
         .map_err(|_| io::Error::other("it is not UTF-8 text: the file is damaged; restore it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_called_almost_like_those_of_hosts_are_told_from_others() {
+        let wrong = |name: &str| Called::Wrong(Some(name.parse().unwrap()));
+        for (file, expected) in [
+            ("h1.host", Called::Well("h1".parse().unwrap())),
+            ("[h1]:22.host", Called::Well("[h1]:22".parse().unwrap())),
+            ("H1.host", wrong("h1")),
+            ("web9.HOST", wrong("web9")),
+            ("h1 .host", wrong("h1")),
+            (" h1.host\n", wrong("h1")),
+            ("Fleet.ca", wrong("fleet")),
+            ("fleet.ca", wrong("fleet")),
+            ("a b.host", Called::Wrong(None)),
+            ("h\u{fffd}.host", Called::Wrong(None)),
+            (".h1.host", Called::Other),
+            ("h1.host~", Called::Other),
+            ("h1.host.bak", Called::Other),
+            ("README", Called::Other),
+        ] {
+            assert_eq!(called(file, ".host"), expected, "{file:?}");
+        }
+    }
 }

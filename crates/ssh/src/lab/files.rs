@@ -5,21 +5,23 @@
 //! hosts. `lock` is held while a lab runs there. What is secret has mode 0600.
 
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use aws_lc_rs::{hmac, rand};
 use logic::identity::{HostFile, Moment, Name, Pin, Proof};
+use nix::fcntl::OFlag;
 use russh::keys::PrivateKey;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::ssh_key::private::Ed25519Keypair;
 
 use super::fault::{self, Fault, Kind, Parameter};
 use super::host::{Host, Keys};
+use super::place::{self, failed, replace};
 use super::{LabError, PREFIX, host_name};
 
 /// The directory of a lab.
@@ -37,11 +39,13 @@ impl Files {
         made.map_err(failed("make", directory))?;
         // Everything written below names this path, and other programs do not know where we started.
         let directory = directory.canonicalize().map_err(failed("find", directory))?;
+        place::look(&directory)?;
         only_of_a_lab(&directory)?;
         let lock = lock(&directory)?;
         let seed = seed(&directory)?;
         let files = Self { directory, seed, lock };
         files.write_client_key(&files.derive("client"))?;
+        place::make(&files.directory, "files")?;
         Ok(files)
     }
 
@@ -174,10 +178,7 @@ impl Files {
     }
 
     fn make(&self, name: &str) -> Result<PathBuf, LabError> {
-        let directory = self.path(name);
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        made.map_err(failed("make", &directory))?;
-        Ok(directory)
+        place::make(&self.directory, name)
     }
 
     fn replace(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> Result<(), LabError> {
@@ -234,7 +235,11 @@ fn only_of_a_lab(directory: &Path) -> Result<(), LabError> {
 /// Two labs in one directory would each replace what the clients of the other read.
 fn lock(directory: &Path) -> Result<File, LabError> {
     let path = directory.join("lock");
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    // Neither a link nor a pipe, which would have to be waited for.
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+    let file = options.open(&path);
     let file = file.map_err(failed("open", &path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -265,27 +270,8 @@ fn seed(directory: &Path) -> Result<hmac::Key, LabError> {
     Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
 }
 
-/// Whole or not at all: a client that reads while a lab starts again sees the old file or the new one.
-fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), LabError> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
-        // One that was left behind keeps its mode.
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.write_all(content)?;
-        fs::rename(&new, path)
-    };
-    write().map_err(failed("write", path))
-}
-
 fn no_keys(directory: &Path, why: String) -> LabError {
     LabError::Keys { path: directory.display().to_string(), why }
-}
-
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LabError {
-    let path = path.display().to_string();
-    move |source| LabError::File { doing, path, source }
 }
 
 /// A path as `ssh_config` takes it: in quotes, with the percent sign doubled.

@@ -18,7 +18,7 @@ impl Journal {
         let path = path(directory);
         // Appending, so that lines of several threads do not meet.
         let _ = fs::remove_file(&path);
-        let file = File::options().append(true).create(true).open(&path);
+        let file = File::options().append(true).create_new(true).open(&path);
         file.map(Self).map_err(|source| LabError::File {
             doing: "write",
             path: path.display().to_string(),

@@ -51,10 +51,26 @@ impl Sftp {
         Self { root, open: HashMap::new(), opened: 0 }
     }
 
-    /// A path of the client as one of this machine: `..` at the top stays at the top, as with `chroot`.
-    fn real(&self, path: &str) -> PathBuf {
-        let virtual_path = normal(path);
-        self.root.join(virtual_path.trim_start_matches('/'))
+    /// A path of the client as one of this machine: `..` at the top stays at the top, as with `chroot`. What is a link, or
+    /// behind one, is refused: clients cannot make links, so it leads where the host's files are not.
+    async fn real(&self, path: &str) -> Result<PathBuf, StatusReply> {
+        let mut real = self.root.clone();
+        for part in std::iter::once("").chain(normal(path).split('/').filter(|part| !part.is_empty())) {
+            // Nothing is pushed for the root: that would end it with a slash, which follows a link.
+            if !part.is_empty() {
+                real.push(part);
+            }
+            match fs::symlink_metadata(&real).await {
+                Ok(found) if found.is_symlink() => {
+                    return Err(
+                        StatusCode::PermissionDenied.with_message("a link, which this host does not follow")
+                    );
+                }
+                // What else is wrong with it is told by who uses it.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(real)
     }
 
     fn keep(&mut self, id: u32, open: Open) -> Result<Handle, StatusReply> {
@@ -74,9 +90,8 @@ impl Sftp {
         }
     }
 
-    /// Nothing here follows links: there are none, as none can be made.
     async fn attributes(&self, id: u32, path: &str) -> Result<Attrs, StatusReply> {
-        let real = self.real(path);
+        let real = self.real(path).await?;
         if real == self.root {
             fs::create_dir_all(&real).await.map_err(reply)?;
         }
@@ -103,7 +118,7 @@ impl Handler for Sftp {
             fs::create_dir_all(&self.root).await.map_err(reply)?;
         }
         let options: std::fs::OpenOptions = flags.into();
-        let file = fs::OpenOptions::from(options).open(self.real(&path)).await.map_err(reply)?;
+        let file = fs::OpenOptions::from(options).open(self.real(&path).await?).await.map_err(reply)?;
         if file.metadata().await.map_err(reply)?.is_dir() {
             return Err(StatusCode::Failure.with_message("is a directory"));
         }
@@ -162,7 +177,7 @@ impl Handler for Sftp {
         path: String,
         attributes: FileAttributes,
     ) -> Result<Status, StatusReply> {
-        let real = self.real(&path);
+        let real = self.real(&path).await?;
         if let Some(mode) = mode(&attributes) {
             fs::set_permissions(&real, mode).await.map_err(reply)?;
         }
@@ -191,7 +206,7 @@ impl Handler for Sftp {
     }
 
     async fn opendir(&mut self, id: u32, path: String) -> Result<Handle, StatusReply> {
-        let real = self.real(&path);
+        let real = self.real(&path).await?;
         if real == self.root {
             fs::create_dir_all(&real).await.map_err(reply)?;
         }
@@ -216,18 +231,18 @@ impl Handler for Sftp {
     }
 
     async fn remove(&mut self, id: u32, path: String) -> Result<Status, StatusReply> {
-        fs::remove_file(self.real(&path)).await.map_err(reply)?;
+        fs::remove_file(self.real(&path).await?).await.map_err(reply)?;
         Ok(done(id))
     }
 
     async fn mkdir(&mut self, id: u32, path: String, _: FileAttributes) -> Result<Status, StatusReply> {
         fs::create_dir_all(&self.root).await.map_err(reply)?;
-        fs::create_dir(self.real(&path)).await.map_err(reply)?;
+        fs::create_dir(self.real(&path).await?).await.map_err(reply)?;
         Ok(done(id))
     }
 
     async fn rmdir(&mut self, id: u32, path: String) -> Result<Status, StatusReply> {
-        fs::remove_dir(self.real(&path)).await.map_err(reply)?;
+        fs::remove_dir(self.real(&path).await?).await.map_err(reply)?;
         Ok(done(id))
     }
 
@@ -236,12 +251,12 @@ impl Handler for Sftp {
     }
 
     async fn rename(&mut self, id: u32, from: String, to: String) -> Result<Status, StatusReply> {
-        let to = self.real(&to);
+        let to = self.real(&to).await?;
         // Version 3 does not replace (draft section 6.5).
         if Path::new(&to).exists() {
             return Err(StatusCode::Failure.with_message("there is such a file already"));
         }
-        fs::rename(self.real(&from), to).await.map_err(reply)?;
+        fs::rename(self.real(&from).await?, to).await.map_err(reply)?;
         Ok(done(id))
     }
 }
@@ -288,13 +303,13 @@ const LONGEST_READ: u32 = 256 * 1024;
 mod tests {
     use super::*;
 
-    #[test]
-    fn no_path_leads_out_of_the_directory() {
+    #[tokio::test]
+    async fn no_path_leads_out_of_the_directory() {
         for (path, expected) in
             [("", "/"), ("a/../../../etc/passwd", "/etc/passwd"), ("/./b//c/", "/b/c"), ("..", "/")]
         {
             assert_eq!(normal(path), expected);
         }
-        assert_eq!(Sftp::new("/x".into()).real("/../../y"), Path::new("/x/y"));
+        assert_eq!(Sftp::new("/x".into()).real("/../../y").await.unwrap(), Path::new("/x/y"));
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use logic::fleet::ending::{Ending, Remote};
 use logic::fleet::text::{Said, Text};
 use logic::fleet::verdict::{Status, title};
+use logic::harmless;
 use serde_json::{Value, json};
 use ssh::Moved;
 
@@ -42,7 +43,7 @@ impl Json {
         if let Some(base64) = &said.base64 {
             value["base64"] = json!(base64);
         }
-        writeln!(out, "{value}")
+        line(&value, out)
     }
 }
 
@@ -64,6 +65,10 @@ pub fn ending(ending: &Ending) -> Value {
         value.extend(extra);
     }
     value
+}
+
+fn line(value: &Value, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", harmless::json(&value.to_string()))
 }
 
 /// The word for what is known of a remote process.
@@ -88,8 +93,8 @@ impl View for Json {
 
     fn copied(&mut self, host: usize, moved: Moved, out: &mut dyn Write) -> io::Result<()> {
         let Moved { files, bytes } = moved;
-        let line = json!({ "event": "copied", "host": self.name(host), "files": files, "bytes": bytes });
-        writeln!(out, "{line}")
+        let copied = json!({ "event": "copied", "host": self.name(host), "files": files, "bytes": bytes });
+        line(&copied, out)
     }
 
     fn ended(&mut self, host: usize, end: &Ending, took: Duration, out: &mut dyn Write) -> io::Result<()> {
@@ -102,7 +107,7 @@ impl View for Json {
         if let (Some(value), Value::Object(extra)) = (value.as_object_mut(), ending(end)) {
             value.extend(extra);
         }
-        writeln!(out, "{value}")
+        line(&value, out)
     }
 
     fn finish(&mut self, _: &mut dyn Write) -> io::Result<()> {
@@ -138,5 +143,18 @@ mod tests {
             [output("a", "stdout", "x"), output("b", "stdout", "y"), output("a", "stdout", "ä"), broken]
         );
         assert_eq!(said[4]["event"], "end");
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_escaped_and_readers_get_it_as_it_was() {
+        let mut view = Json::new(&["a".to_owned()]);
+        let mut out = Vec::new();
+        let odd = "a\u{9b}b\u{9d}c\u{202e}d\u{7f}\u{e0041}\n\u{e4}";
+        view.output(0, Stream::Stdout, odd.as_bytes(), &mut out).unwrap();
+        view.ended(0, &Ending::Exited(0), Duration::ZERO, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(!text.contains(['\u{9b}', '\u{9d}', '\u{202e}', '\u{7f}', '\u{e0041}']), "{text:?}");
+        let said: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!(said["text"], odd);
     }
 }

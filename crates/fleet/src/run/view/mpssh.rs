@@ -23,6 +23,16 @@ pub struct Mpssh {
 struct Printer {
     settings: Settings,
     colour: Colour,
+    reader: Reader,
+}
+
+/// Who reads what is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    /// A terminal, with or without colours: it would obey what is no harmless text.
+    Terminal,
+    /// A program or a file: gets the bytes that mpssh would print.
+    Program,
 }
 
 #[derive(Default)]
@@ -34,26 +44,24 @@ struct Talk {
 impl Mpssh {
     /// With names padded to the width of the longest.
     #[must_use]
-    pub fn new(names: &[String], settings: Settings, colour: Colour) -> Self {
+    pub fn new(names: &[String], settings: Settings, colour: Colour, reader: Reader) -> Self {
         let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         let names = names.iter().map(|name| format!("{name:width$}")).collect();
-        Self { names, printer: Printer { settings, colour }, talks: HashMap::new() }
+        Self { names, printer: Printer { settings, colour, reader }, talks: HashMap::new() }
     }
 }
 
 impl Printer {
     fn line(&self, name: &str, sign: Sign, line: &[u8], out: &mut dyn Write) -> io::Result<()> {
-        match self.colour {
-            Colour::Off => {
-                write!(out, "{name} {} ", sign.plain())?;
-                out.write_all(line)?;
-            }
-            Colour::On => {
-                write!(out, "{name} {} ", sign.coloured())?;
-                match self.settings.unprintable {
-                    Unprintable::Printed => out.write_all(line)?,
-                    Unprintable::Counted | Unprintable::LeftOut => write!(out, "{}", harmless(line))?,
-                }
+        let sign = match self.colour {
+            Colour::Off => sign.plain(),
+            Colour::On => sign.coloured(),
+        };
+        write!(out, "{name} {sign} ")?;
+        match (self.reader, self.settings.unprintable) {
+            (Reader::Program, _) | (_, Unprintable::Printed) => out.write_all(line)?,
+            (Reader::Terminal, Unprintable::Counted | Unprintable::LeftOut) => {
+                write!(out, "{}", harmless(line))?;
             }
         }
         out.write_all(b"\n")

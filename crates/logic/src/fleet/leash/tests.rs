@@ -105,4 +105,56 @@ fn proof_is_one_line_that_one_pair_of_quotes_quotes_for_any_login_shell() {
 #[test]
 fn quoted_text_is_one_word_with_quotes_and_blanks_in_it() {
     assert_eq!(quote("it's $HOME"), r"'it'\''s $HOME'");
+    for text in AWKWARD {
+        assert_eq!(unquote(&format!("{} rest", quote(text))), Some(((*text).to_owned(), " rest")));
+    }
+    // As others quote, and we did before: inside quotes a backslash is itself to a POSIX shell.
+    assert_eq!(unquote(r"'a\'\''b'"), Some((r"a\'b".to_owned(), "")));
+}
+
+/// For sh a backslash inside single quotes is itself; for fish it takes the meaning from a quote or a backslash behind it
+/// (fish-language, "Quotes"). Outside of quotes both read `\'` and `\\` alike.
+#[test]
+fn quoted_text_is_the_same_word_for_sh_and_for_fish() {
+    for text in AWKWARD {
+        for inside in [Inside::Sh, Inside::Fish] {
+            assert_eq!(read_word(&quote(text), inside).as_deref(), Some(*text), "{inside:?} {}", quote(text));
+        }
+    }
+}
+
+const AWKWARD: &[&str] = &[
+    "",
+    r"\",
+    "'",
+    r"\'",
+    r"'\",
+    r"\\'\",
+    r"echo \'; touch /root/PWN; echo \'",
+    r#"printf '%s\n' "a\\b""#,
+    "it's $HOME `x` !y\n*",
+];
+
+/// What a backslash means inside single quotes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Inside {
+    Sh,
+    Fish,
+}
+
+/// What a shell makes of one word of quotes and backslashes; `None` if a quote is open at the end.
+fn read_word(text: &str, inside: Inside) -> Option<String> {
+    let (mut word, mut quoted, mut characters) = (String::new(), false, text.chars().peekable());
+    while let Some(c) = characters.next() {
+        let escapes = !quoted || inside == Inside::Fish;
+        match (c, characters.peek()) {
+            ('\\', Some('\'' | '\\')) if escapes => word.extend(characters.next()),
+            ('\'', _) => quoted = !quoted,
+            _ => {
+                assert!(quoted, "outside of quotes: {c:?}");
+                word.push(c);
+            }
+        }
+    }
+    (!quoted).then_some(word)
 }

@@ -168,10 +168,11 @@ fn said_elsewhere(name: &Name, to: &Location) -> Vec<String> {
 fn said_by_dns(host: &str, to: &Location) -> Option<String> {
     let (tell, told) = std::sync::mpsc::channel();
     let asked = host.to_owned();
-    std::thread::spawn(move || {
+    let look_up = move || {
         let found = (asked.as_str(), 22).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
         let _ = tell.send(found.unwrap_or_default());
-    });
+    };
+    std::thread::Builder::new().spawn(look_up).ok()?;
     let found = told.recv_timeout(LOOKUP).ok()?;
     let first = found.first()?.ip();
     let agrees = match &to.place {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::EngineName;
 use super::show::Talk;
-use crate::output::{Failure, complain, plain_lines, print};
+use crate::output::{Failure, complain, plain_lines, print, print_json};
 
 /// Runs on record.
 #[derive(Debug, Clone, Default, Args)]
@@ -113,7 +113,7 @@ pub fn check_id(id: Option<&str>, again: Option<&str>) -> Result<(), Failure> {
 pub fn show(id: Option<&str>, shown: &super::show::Arguments) -> Result<(), Failure> {
     let record = find(id)?;
     if shown.json {
-        return print(&format!("{}\n", as_json(&record)));
+        return print_json(&format!("{}\n", as_json(&record)));
     }
     let mut text = format!("{}  {}\n", record.id, told(&record.order));
     match (record.status, record.pulse) {

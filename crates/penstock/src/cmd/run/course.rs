@@ -19,7 +19,8 @@ use tokio::sync::Notify;
 
 use super::show::{self, Talk};
 use super::{again, engines, keys, pace};
-use crate::output::{Failure, complain, plain, plain_lines, print};
+use crate::output::{Failure, complain, plain, plain_lines, print_json};
+use crate::threads;
 
 /// A run, ready but for its job.
 pub struct Course<'a> {
@@ -51,9 +52,8 @@ impl Course<'_> {
     pub fn run(self, job: impl FnOnce(&Brake, usize) -> Result<Job, Failure>) -> Result<(), Failure> {
         let sessions = self.sessions()?;
         // At most four threads: a handshake is mostly computing, and a thread more costs memory and little else.
-        let threads = std::thread::available_parallelism().map_or(2, usize::from).min(4);
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+        let workers = std::thread::available_parallelism().map_or(2, usize::from).min(4);
+        let runtime = threads::runtime(workers)?;
         let status = runtime.block_on(self.whole(sessions, job));
         // Threads that wait for a terminal or a slow reader must not hold up the end.
         runtime.shutdown_background();
@@ -182,7 +182,7 @@ impl Course<'_> {
 
 /// A line of JSON. Standard output that was lost before has been told.
 fn print_line(line: &Value, status: Status) -> Result<(), Failure> {
-    match print(&format!("{line}\n")) {
+    match print_json(&format!("{line}\n")) {
         Err(Failure::OutputClosed) | Ok(()) => Ok(()),
         Err(_) if status >= Status::OutputLost => Err(Failure::Status(status.code())),
         Err(error) => {

@@ -1,5 +1,6 @@
 //! `penstock run --mpssh`, and this program under the name `mpssh`: its options, its output, our engines.
 
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use fleet::run::openssh::{Kind, OpenSsh};
 use fleet::run::output::{Outbox, Sinks};
 use fleet::run::stop::{Brake, Stop, Why};
 use fleet::run::terminal::Terminal;
-use fleet::run::view::mpssh::Mpssh;
+use fleet::run::view::mpssh::{Mpssh, Reader};
 use fleet::run::{Job, Limits, Order, Parallel, Plan};
 use logic::fleet::mpssh::{Header, Settings, Tally, Told, Unprintable, advice};
 use ssh::SshConfig;
@@ -22,6 +23,7 @@ use super::course::RESERVE;
 use super::engines::{self, Ready};
 use super::{EngineName, again, show};
 use crate::output::{Failure, complain, plain, plain_lines, print};
+use crate::threads;
 
 /// Executes an SSH command on many hosts, with the options and the output of mpssh-py
 #[derive(Debug, Parser)]
@@ -136,8 +138,8 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<(), Failure> {
     if !arguments.noheader {
         print(&header.text())?;
     }
-    let threads = std::thread::available_parallelism().map_or(2, usize::from).min(4);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let workers = std::thread::available_parallelism().map_or(2, usize::from).min(4);
+    let runtime = threads::runtime(workers)?;
     let told = runtime.block_on(arguments.whole(names, user, sessions));
     runtime.shutdown_background();
     let tally = told?;
@@ -227,8 +229,9 @@ impl Arguments {
         let login = user.clone();
         let Ready { engine, hosts, identities } = self.ready(&names, user)?;
         let brake = Brake::default();
+        let reader = if io::stdout().is_terminal() { Reader::Terminal } else { Reader::Program };
         let sinks = Sinks {
-            view: Box::new(Mpssh::new(&names, self.settings(), show::colour())),
+            view: Box::new(Mpssh::new(&names, self.settings(), show::colour(), reader)),
             keep: Keep::hashes(names.len()),
             progress: None,
         };

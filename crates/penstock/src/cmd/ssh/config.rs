@@ -7,7 +7,7 @@ use logic::ssh::config::{Effect, Faults, Proxy, Resolved, Setting};
 use serde_json::{Value, json};
 
 use super::Whom;
-use crate::output::{Failure, complain, plain_json, plain_lines, print};
+use crate::output::{Failure, complain, plain_lines, print, print_json};
 
 /// Show what ssh_config says of a host, and in which line
 ///
@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return print(&plain_lines(&lines));
     }
     if arguments.whom.json {
-        return print(&plain_json(&format!("{:#}\n", as_json(&resolved))));
+        return print_json(&format!("{:#}\n", as_json(&resolved)));
     }
     print(&plain_lines(&text(&resolved)))
 }

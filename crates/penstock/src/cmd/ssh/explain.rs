@@ -17,7 +17,8 @@ use ssh::{
 
 use super::Whom;
 use super::config::{refuse, summary};
-use crate::output::{Failure, plain_json, plain_lines, print};
+use crate::output::{Failure, plain_lines, print, print_json};
+use crate::threads;
 
 /// Try to log in to a host, and tell every step and what to do
 ///
@@ -49,14 +50,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Arc::new(Identities::load(Store::new(places)).map_err(|error| Failure::Runtime(error.into()))?);
     let hinted = configured.target.hinted(&config, identities.index());
     let target = hinted.map_err(wrong)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = threads::runtime(2)?;
     let judge = Arc::clone(&identities) as Arc<dyn Judge>;
     let story = runtime.block_on(explain(judge, Arc::new(Keys::new()), &target));
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     match arguments.whom.json {
-        true => {
-            print(&plain_json(&format!("{:#}\n", as_json(&resolved, &target, &story, identities.index()))))?
-        }
+        true => print_json(&format!("{:#}\n", as_json(&resolved, &target, &story, identities.index())))?,
         false => print(&plain_lines(&text(&resolved, &target, &story, identities.index())))?,
     }
     match story.outcome {
