@@ -1,23 +1,23 @@
 //! The account of descriptors: how many of them are for traffic, and whether a holder may take more.
 //! `serve/account.rs` keeps the numbers and asks here; this file counts nothing, so that every state can be tested.
 //!
-//! A holder may have a share of what the others leave: the less there is, the less each may have, and something is left
-//! for the next client, without a number that an operator would have to tune.
+//! A holder (a client connection, or an address) may have a share, in percent, of what the other holders leave: the fewer places
+//! are free, the fewer each holder may have. So some are left for the next client, without a number for the operator to tune.
 
-/// Places for traffic below which it makes no sense to serve: four clients, each with a backend.
+/// Fewest places for traffic with which the process starts: four clients, each with a backend.
 pub const LEAST_TRAFFIC: usize = 8;
 
-/// What a source may have in any case, so that a small limit does not shut out all clients behind one address.
+/// Places that a source may have in any case, so that a small limit does not shut out all clients behind one address.
 pub const LEAST_OF_SOURCE: usize = 16;
 
 /// What is kept back for admin, control and checks when descriptors are few.
 const LEAST_WATCH: usize = 12;
 
-/// Places that only clients get, each with one backend, if that is no more than three quarters of all: so many that 300
-/// clients from 300 addresses, which all take what they can, leave places for others even with 1024 descriptors.
+/// Places that are only for clients with one backend each; three quarters of all places where that is less. With 1024 descriptors,
+/// 300 clients from 300 addresses that each take what they can still leave places for other clients.
 const CLIENTS_FIRST: usize = 640;
 
-/// What bulk flows may have of what the others leave, in percent: they go on without.
+/// Share of bulk flows, in percent of what others leave: a flow without a pipe is copied.
 const PIPES: u8 = 25;
 
 /// A share in percent, from 1 to 100.
@@ -90,7 +90,7 @@ impl Part {
     }
 }
 
-/// So few descriptors that nothing could be served.
+/// There are too few descriptors to serve anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this process may open {limit} descriptors, and this configuration needs at least {needed}: raise the limit \
@@ -129,7 +129,7 @@ pub struct Usage {
     pub limit: usize,
     /// Taken of these. What is given up as soon as it is wanted (idle backend connections) does not count.
     pub taken: usize,
-    /// Of these, for other things than clients with one backend each.
+    /// Of these, for other things than a client connection and its first backend connection.
     pub beside: usize,
 }
 
@@ -178,7 +178,7 @@ impl Usage {
     }
 
     /// Whether a client connection that holds `held` for further backends may take `places` for one more. The last quarter
-    /// of all is for new clients.
+    /// of all places is kept for new clients.
     pub fn further(
         self,
         shares: Shares,

@@ -30,7 +30,7 @@ use crate::worker::{Control, Current, Registration, Worker};
 /// Pause when descriptors or connections have run out: long enough not to spin, short enough that nobody notices.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A socket that is given up waits so long for descriptors, if it needs any to accept what is in its queue.
+/// How long clients in the queue of a socket that is given up are waited for, while descriptors are short.
 const REST_LIMIT: Duration = Duration::from_secs(5);
 
 /// A loop says at most so often that it cannot accept.
@@ -63,7 +63,7 @@ impl Admitted {
         self.registration.control()
     }
 
-    /// Makes the client count at the address that a PROXY header told.
+    /// Makes the client count at the address that its PROXY header names.
     pub fn comes_from(&self, peer: Peer) -> Result<(), Refusal> {
         let account = self.registration.account();
         let Some(address) = peer.ip() else { return Ok(()) };
@@ -75,7 +75,7 @@ impl Admitted {
 }
 
 /// One of the connections that the process may have, with its places in the account: its own and those of one backend.
-/// Given back when dropped, until a registration has it.
+/// Given back when dropped, unless it was handed over to a registration.
 struct Place {
     worker: Rc<Worker>,
     count: Cell<usize>,
@@ -103,7 +103,7 @@ impl Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Limit {
     Holds,
-    /// For a client whose socket is given up: no other worker can have it later. Descriptors count all the same.
+    /// It does not, for a client whose socket is given up: no other worker can accept it later. Descriptors count all the same.
     Passed,
 }
 
@@ -313,7 +313,7 @@ impl Loop<'_> {
     }
 
     /// Waits while the process is at its limit of client connections: one idle client is closed to make room for the one
-    /// that came. `None`: the socket is given up, and there are no descriptors for those in its queue.
+    /// that came. `None`: the socket is given up, and there is no descriptor for this client.
     async fn wait_for_place(&self) -> Option<Place> {
         let worker = self.worker;
         let (state, account) = (&worker.front.state, worker.place_cache.account());
@@ -380,8 +380,8 @@ impl Loop<'_> {
     }
 }
 
-/// What a client holds at its address. A proxy that the listener knows is no client: those behind it are not to share what
-/// one may have.
+/// Counts a client at its address. A proxy that the listener trusts is not counted: the clients behind it are not to share what
+/// one client may have.
 fn seat_at_source(worker: &Worker, plan: &ListenerPlan, peer: Peer) -> Result<Option<AtSource>, Refusal> {
     let account = &worker.front.state.account;
     let Some(address) = peer.ip() else { return Ok(None) };
@@ -401,7 +401,7 @@ fn turn_away(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer,
     let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, peer, None);
     if matches!(plan.settings.protocol, Protocol::Http(_)) && plan.tls.is_none() {
         let stream = Stream::plain(plain);
-        // What it has said is taken off: closed with it unread, the connection would be reset, and the answer lost.
+        // Closed with unread bytes, the connection would be reset, and the answer lost.
         stream.discard_arrived();
         if stream.write_now(BUSY) == BUSY.len() {
             outcome.status = 503;
@@ -410,7 +410,7 @@ fn turn_away(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer,
     outcome.end(Ending::NoDescriptors(why));
 }
 
-/// For clients that are turned away.
+/// The answer to a client that is turned away.
 const BUSY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 

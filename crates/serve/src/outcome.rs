@@ -82,7 +82,7 @@ pub enum Ending {
     ProxyHeader,
     /// The listener is at its limit.
     ListenerFull,
-    /// There are no descriptors for it: its connection or its address has its share, or there are none at all.
+    /// It got no descriptor: its connection or its address has its share, or all descriptors are taken.
     NoDescriptors(Refusal),
     /// The process ended and the session was not over at the drain limit.
     Cut,

@@ -29,7 +29,7 @@ pub struct Borrowed {
 }
 
 impl Pipes {
-    /// None so far.
+    /// Without a pipe so far.
     pub fn new(place_cache: Rc<PlaceCache>) -> Rc<Self> {
         Rc::new(Self { place_cache, spare: RefCell::default(), held: Cell::new(0) })
     }

@@ -232,7 +232,7 @@ async fn obtain(
     }
 }
 
-/// What a session lacks that got no connection.
+/// Why a session got no connection to a backend.
 #[derive(Clone, Copy)]
 enum Lack {
     Backend,

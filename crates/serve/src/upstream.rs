@@ -433,7 +433,7 @@ impl Kept {
         Some(popped)
     }
 
-    /// Closes the one that was used longest ago. Gives its places.
+    /// Closes the connection that was used longest ago. Returns how many places it had.
     fn close_oldest(&mut self) -> Option<usize> {
         let oldest = (!self.streams.is_empty()).then(|| self.streams.remove(0))?;
         drop(oldest);
@@ -441,7 +441,7 @@ impl Kept {
         Some(self.places)
     }
 
-    /// Closes those that `keep` does not want.
+    /// Closes the connections for which `keep` is false.
     fn retain(&mut self, mut keep: impl FnMut(&Stream, Instant) -> bool) {
         let before = self.streams.len();
         self.streams.retain(|(stream, until)| keep(stream, *until));
@@ -505,7 +505,7 @@ impl IdlePool {
         });
     }
 
-    /// Closes so many, as others need their places more. Gives how many places that were.
+    /// Closes idle connections until `places` are given back, or none is left. Returns how many were.
     pub fn give_up(&self, places: usize) -> usize {
         let mut given = 0;
         for kept in self.kept.borrow_mut().values_mut() {

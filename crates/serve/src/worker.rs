@@ -37,7 +37,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// Idle client connections remembered by one look at all of them, so that a flood of new clients does not cost a look each.
 const REMEMBERED_IDLE: usize = 64;
 
-/// Idle backend connections that a worker closes at once when others need places.
+/// Places of idle backend connections that a worker gives back at once when others need places.
 const GIVEN_UP: usize = 8;
 
 /// Numbers of client connections that a worker without any keeps room for.
@@ -156,7 +156,7 @@ pub struct Control {
     /// When the phase became [`Phase::Idle`].
     idle_since: Cell<Option<Instant>>,
     waker: RefCell<Option<Waker>>,
-    /// What it may use of backends.
+    /// What it holds, and may hold, of the account of descriptors.
     pub(crate) share: Share,
 }
 
@@ -300,7 +300,7 @@ impl Worker {
         Registration { worker: self.clone(), control }
     }
 
-    /// A client connection has ended that had so many places.
+    /// A client connection that had `places` has ended.
     pub(crate) fn give_place_back(&self, places: usize) {
         self.front.state.connections.fetch_sub(1, Relaxed);
         self.place_cache.give(places);
@@ -409,7 +409,7 @@ impl Worker {
         self.pipes.give_up();
     }
 
-    /// Other workers need places: what is unused is closed.
+    /// Closes unused connections and pipes, as other workers need places.
     fn give_up_unused(&self) {
         self.idle.give_up(GIVEN_UP);
         self.pipes.give_up();

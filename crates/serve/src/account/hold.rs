@@ -1,5 +1,5 @@
-//! What one client connection may use of backends: one connection is its own from the beginning, each further one takes a
-//! place and counts in the shares of the connection and of its source.
+//! How many backend connections one client connection may use: the place of the first was taken with the client's own, each further
+//! one takes a place and counts in the shares of the connection and of its source.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 use super::{AtSource, Kind, PlaceCache, Taken};
 use crate::worker::{Control, Worker};
 
-/// Of one client connection.
+/// What one client connection holds.
 #[derive(Debug, Default)]
 pub struct Share {
-    /// At its source; empty for a client without an address, or with an address that is not limited.
+    /// What it holds at its source; empty for a client without an address, or with an address that is not limited.
     seat: RefCell<Option<AtSource>>,
     /// Its own place, and those of the backend connection that belongs to it.
     places: Cell<usize>,
@@ -27,7 +27,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Of a connection that has so many places, and counts at its source.
+    /// For a connection that has taken `places`.
     pub fn new(seat: Option<AtSource>, places: usize) -> Self {
         Self { seat: RefCell::new(seat), places: Cell::new(places), ..Self::default() }
     }
@@ -37,13 +37,13 @@ impl Share {
         self.places.get()
     }
 
-    /// Makes it count, once it is known from where it comes.
+    /// Makes the connection count at a source, once its address is known.
     pub fn sit(&self, seat: Option<AtSource>) {
         *self.seat.borrow_mut() = seat;
     }
 
-    /// The connection has ended: it counts at its source no more, also while a task still refers to it. Returns the places to
-    /// be given back.
+    /// The connection has ended: it no longer counts at its source, even while a task still refers to it. Returns the places
+    /// to be given back.
     pub fn leave(&self) -> usize {
         self.sit(None);
         self.places.take()
@@ -103,8 +103,8 @@ impl<'a> Hold<'a> {
         Ok(Self { worker, control, which: Which::Further(places) })
     }
 
-    /// Takes it as soon as the client's other requests leave one free, within `limit`. The first request that waits gets it first. No
-    /// more than `most` wait in a worker: each holds a request in memory.
+    /// Takes it as soon as another request of the client gives one back, within `limit`; the request that has waited longest is
+    /// woken first. No more than `most` wait in a worker: each holds a request in memory.
     pub async fn wait(
         worker: &'a Worker,
         control: &'a Control,
@@ -131,7 +131,7 @@ impl<'a> Hold<'a> {
         let _waits = (Waits::begin(&share.waiting), Waits::begin(&worker.place_cache.waiting_streams));
         let waiting = async {
             loop {
-                // At least one is in use while others wait: its end is told here.
+                // At least one is in use while a request waits: its drop notifies.
                 share.freed.notified().await;
                 match Self::take(worker, control) {
                     Ok(hold) => break hold,
@@ -141,7 +141,7 @@ impl<'a> Hold<'a> {
         };
         match tokio::time::timeout(limit, waiting).await {
             Ok(hold) => {
-                // There may be enough for the next one, too.
+                // There may be a place for the next request, too.
                 share.freed.notify_one();
                 Ok(hold)
             }

@@ -1,4 +1,4 @@
-//! What the process needs of its descriptors for itself, by its configuration.
+//! How many descriptors the process needs for itself, by its configuration.
 
 use config::Config;
 use config::types::{BackendAddress, BackendHttp, Listener, Ocsp};
@@ -10,7 +10,7 @@ use crate::{acme, admin, control};
 /// Of a worker: two instances of epoll, one of them twice, and what wakes it.
 const OF_WORKER: usize = 5;
 
-/// Of a look-up of a name: the socket of a name server, and of the next one where that one says nothing.
+/// Of a look-up of a name: a socket to a name server, and one to the next where the first does not answer.
 const OF_LOOK_UP: usize = 2;
 
 /// Of a request to an authority or an OCSP responder: its connection, or the look-up before it.
@@ -26,7 +26,7 @@ const FILES: usize = 16;
 /// command for host keys.
 const OF_TUNNEL: usize = 10;
 
-/// What the descriptors are divided by.
+/// What the division of the descriptors follows from, beside the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
     /// The limit of the process.
@@ -38,7 +38,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// What is for traffic, and what is not.
+    /// Divides the descriptors between traffic and the process itself.
     pub fn divide(&self, config: &Config) -> Result<Division, TooFew> {
         Division::new(self.limit, self.own(config))
     }

@@ -22,8 +22,8 @@ pub struct Sources {
     ipv6_prefix: AtomicU8,
 }
 
-/// Hashes an address by a product with random numbers that no client knows: each client is looked up once, and the general
-/// hash costs ten times as much.
+/// Hashes an address by a product with random numbers that no client knows. Every accepted client is looked up, and SipHash costs
+/// ten times as much.
 #[derive(Clone, Debug)]
 struct Keyed {
     first: u64,
@@ -96,7 +96,7 @@ impl Sources {
         lock(&self.parts[key.spread() as usize % PARTS]).entry(key).or_default().clone()
     }
 
-    /// Forgets those that hold nothing. To be called about once per second.
+    /// Removes the sources that hold nothing. To be called about once per second.
     pub fn sweep(&self) {
         for part in &self.parts {
             let mut part = lock(part);
@@ -125,13 +125,13 @@ pub struct AtSource {
 }
 
 impl AtSource {
-    /// Lets a client in that takes so many places.
+    /// Counts a new client that takes `places`, unless its source has its share.
     pub fn take(account: &Account, address: IpAddr, places: usize) -> Result<Self, Refusal> {
         let source = account.sources.of(address);
         let (usage, shares) = (account.usage(), account.shares());
         let mut refusal = Refusal::Source;
         let more = |held: usize| match usage.client(shares, Some(held), places) {
-            // Whether there is anything at all is seen where it is taken, and waited for there.
+            // Where no place is free at all, the caller that takes the places waits for them.
             Ok(()) | Err(Refusal::Full) => Some(held + places),
             Err(why) => {
                 refusal = why;

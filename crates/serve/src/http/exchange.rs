@@ -240,7 +240,7 @@ enum Reuse {
 
 impl Forwarding<'_> {
     async fn run(&self, client: &mut Client, outcome: &mut Outcome) -> After {
-        // A connection that requests share is counted where it is opened.
+        // A connection that many requests share takes its places where it is opened.
         let _hold = match self.pool.settings.http {
             BackendHttp::Http2 => None,
             BackendHttp::Http1 => match Hold::take(self.session.worker, self.session.control) {
@@ -316,7 +316,7 @@ impl Forwarding<'_> {
         }
     }
 
-    /// Waits until the client's other requests leave it a connection to a backend.
+    /// Waits until another request of the client gives back its connection to a backend.
     async fn wait_for_hold(&self, client: &mut Client, outcome: &mut Outcome) -> Result<Hold<'_>, After> {
         let Client { stream, buffer, .. } = &mut *client;
         let (worker, control) = (self.session.worker, self.session.control);
@@ -337,8 +337,8 @@ impl Forwarding<'_> {
         }
     }
 
-    /// A stream of HTTP/2 is refused, which says that nothing was done with it (RFC 9113 section 8.7); other clients get
-    /// a page.
+    /// A stream of HTTP/2 is reset with REFUSED_STREAM, which says that nothing was done with it (RFC 9113 section 8.7);
+    /// a client of HTTP/1.1 gets an error page.
     async fn answer_no_descriptors(&self, client: &Client, outcome: &mut Outcome, why: Refusal) -> After {
         self.session.worker.place_cache.account().count(why);
         outcome.end(Ending::NoDescriptors(why));

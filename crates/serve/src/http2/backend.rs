@@ -43,8 +43,8 @@ impl Rules {
 /// The limits of listeners hold as well, and are smaller unless they were made large.
 const HEADER_LIST: u32 = 256 * 1024;
 
-/// The connections, by backend. The first of each backend is counted in what the process keeps for itself, so that no client
-/// can keep another from it; each further one takes places in the account.
+/// The connections, by backend. The first to each backend is counted in what the process keeps for itself, so that clients cannot
+/// use up its place; each further one takes places in the account.
 pub struct Lines {
     kept: RefCell<HashMap<usize, Kept>>,
     place_cache: Rc<PlaceCache>,
