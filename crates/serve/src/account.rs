@@ -22,7 +22,7 @@ mod refusal_log;
 mod source;
 
 pub use hold::{Hold, Share};
-pub use own::{Needs, backend_places};
+pub use own::{Needs, backend_places, services};
 pub use refusal_log::RefusalLog;
 pub use source::{AtSource, Source, Sources};
 
