@@ -124,9 +124,9 @@ impl Ending {
             Self::ProxyHeader => "proxy-header",
             Self::ListenerFull => "listener-full",
             Self::NoDescriptors(why) => match why {
+                // Among the endings of all kinds, "full" alone would not say what is.
                 Refusal::Full => "no-descriptors",
-                Refusal::Connection => "connection-share",
-                Refusal::Source => "source-share",
+                Refusal::Connection | Refusal::Source => why.reason(),
             },
             Self::Cut => "cut",
             Self::Panicked => "panicked",

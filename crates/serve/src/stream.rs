@@ -193,7 +193,7 @@ impl Stream {
             return self.poll_fill(cx, onto);
         }
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
-            let most = client.room();
+            let most = client.room().min(scratch.len());
             let count = ready!(self.poll_read(cx, &mut scratch[..most]))?;
             onto.extend_from_slice(&scratch[..count]);
             client.hold(count);
@@ -259,6 +259,7 @@ impl Stream {
         most: usize,
     ) -> Poll<io::Result<Moved>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            let most = most.min(scratch.len());
             let count = match ready!(self.poll_read(cx, &mut scratch[..most])) {
                 Ok(count) => count,
                 Err(error) => return Poll::Ready(Ok(Moved::ReadFailed(error))),
