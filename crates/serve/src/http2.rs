@@ -52,6 +52,9 @@ const SEND_BUFFER: usize = 32 * 1024;
 /// The heads of the open requests of a connection may together be so many times the largest head.
 const LARGE_HEADS: usize = 8;
 
+/// The same in bytes, where the largest head is small: a page with a hundred requests whose cookies have 8 KiB fits.
+const LEAST_OF_HEADS: usize = 1024 * 1024;
+
 /// Streams that we have reset and still know.
 const RESET_STREAMS: usize = 20;
 
@@ -167,7 +170,7 @@ fn backlog(settings: &HttpSettings) -> Backlog {
         Http2::On { send_buffer, .. } => send_buffer,
         Http2::Off => 0,
     };
-    Backlog::new(limit, settings.limits.head.saturating_mul(LARGE_HEADS))
+    Backlog::new(limit, settings.limits.head.saturating_mul(LARGE_HEADS).max(LEAST_OF_HEADS))
 }
 
 fn builder(settings: &HttpSettings) -> Builder {
