@@ -135,7 +135,7 @@ pub(crate) struct RawProcess {
     /// Client connections at once, over all listeners. `"auto"`: as many as there are descriptors for. The process keeps
     /// back what it needs for itself (listeners, admin, control, checks, logs); of the rest, each client connection takes
     /// one descriptor for itself and one for a backend (two if any backend is behind SSH). `penstock ctl status` shows
-    /// the account.
+    /// the account. Of a limit (LimitNOFILE) above 1048576, `"auto"` uses 1048576; a number here uses as many as it needs.
     #[schemars(schema_with = "forms::word_or_integer")]
     #[schemars(extend("default" = "auto", "x-words" = ["auto"], "minimum" = 1, "maximum" = 100_000_000))]
     pub(crate) max_connections: Key<Scalar>,
@@ -161,17 +161,18 @@ pub(crate) struct RawShares {
     /// How many backend connections the requests of one HTTP/2 client connection may use at once beyond the first one, in
     /// percent of the descriptors for traffic that other clients do not hold. A request beyond that waits until another
     /// request of its connection ends, at most for `timeouts.queue` of its pool; then its stream is refused
-    /// (REFUSED_STREAM: the client may ask again). In each worker, no more requests wait than `queue` of the pool allows;
-    /// one more is refused at once.
+    /// (REFUSED_STREAM: the client may ask again). In each worker, no more requests wait than `queue` of the pool allows,
+    /// and of one connection a quarter of what the others leave of these; one more is refused at once.
     #[schemars(extend("default" = 10, "minimum" = 1, "maximum" = 100))]
     pub(crate) connection: Key<i64>,
     /// How many descriptors all client connections from one address may hold together, with the backend connections that
     /// they use, in percent of the descriptors for traffic that other addresses do not hold. A new connection beyond that
-    /// is closed; an HTTP client without TLS gets 503 with `Retry-After` first. Each address may hold 16 descriptors
+    /// is closed; an HTTP client without TLS gets 503 with `Retry-After` first. Where no descriptor is free, an idle
+    /// connection of the same address is closed for it instead. Each address may hold 16 descriptors
     /// (eight connections with a backend each) in any case. Clients behind one NAT or load balancer count as one address:
-    /// raise this number for them (100 lets one address hold everything), or name the load balancer in `trusted-proxies` of
+    /// raise this number for them (100: addresses have no limit), or name the load balancer in `trusted-proxies` of
     /// the listener, or let it send a PROXY header (`proxy-protocol-from`). Those load balancers and Unix sockets have no
-    /// such limit; behind a PROXY header the address in the header counts.
+    /// such limit; behind a PROXY header the address in the header counts, unless it is in `trusted-proxies`.
     #[schemars(extend("default" = 50, "minimum" = 1, "maximum" = 100))]
     pub(crate) source: Key<i64>,
     /// Prefix length of IPv6 networks: all IPv6 addresses of one network count as one address.
@@ -418,7 +419,7 @@ pub(crate) struct RawLimits {
     #[schemars(extend("default" = "8KiB"))]
     pub(crate) target: Key<SizeText>,
     /// Requests at once on one HTTP/2 connection. Together, their heads may be eight times as large as `head` allows for
-    /// one; a request beyond that is refused (REFUSED_STREAM). `http2` limits what their bodies hold.
+    /// one, and 1 MiB in any case; a request beyond that is refused (REFUSED_STREAM). `http2` limits what their bodies hold.
     #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
     pub(crate) streams: Key<i64>,
     /// Times that a request may pass through Penstock, this one counted. One more is a circle, and gets 508.

@@ -53,6 +53,22 @@ pub struct Shares {
     pub source: Percent,
 }
 
+impl Shares {
+    /// What a source holds, if sources are limited: those that may have everything are not.
+    fn limited(self, source: Option<usize>) -> Option<usize> {
+        source.filter(|_| self.source.get() < 100)
+    }
+}
+
+/// How many requests of one client connection may wait for its share, where `others` wait already and `most` may in all: a
+/// quarter of what the others leave, so that one connection does not fill the queue for all.
+pub fn may_wait(most: usize, others: usize) -> usize {
+    match most.saturating_sub(others) {
+        0 => 0,
+        left => (left / 4).max(1),
+    }
+}
+
 /// Descriptors that the process needs for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Own {
@@ -168,7 +184,7 @@ impl Usage {
     /// Whether a client may come in that takes `places`. `source` is what its address holds, if its address counts.
     pub fn client(self, shares: Shares, source: Option<usize>, places: usize) -> Result<(), Refusal> {
         let few = |held: usize| held + places <= LEAST_OF_SOURCE;
-        if let Some(held) = source
+        if let Some(held) = shares.limited(source)
             && !few(held)
             && !self.within(shares.source, held, places)
         {
@@ -190,7 +206,8 @@ impl Usage {
             return Err(Refusal::Connection);
         }
         // The last quarter of a source's share is for its new connections: neighbours behind one address come in.
-        if source.is_some_and(|held| !self.within(shares.source, held, places.saturating_add(held / 3))) {
+        let crowds = |held: usize| !self.within(shares.source, held, places.saturating_add(held / 3));
+        if shares.limited(source).is_some_and(crowds) {
             return Err(Refusal::Source);
         }
         self.beside_clients(places)
@@ -286,6 +303,22 @@ mod tests {
         let usage = plain(20, 14);
         assert_eq!(usage.client(SHARES, Some(14), 2), Ok(()));
         assert_eq!(plain(40, 32).client(SHARES, Some(30), 2), Err(Refusal::Source));
+    }
+
+    #[test]
+    fn a_source_that_may_have_everything_is_not_limited() {
+        let all = Shares { source: Percent(100), ..SHARES };
+        assert_eq!(plain(40, 40).client(all, Some(40), 2), Err(Refusal::Full));
+        assert_eq!(plain(40, 36).client(all, Some(36), 2), Ok(()));
+        assert_eq!(plain(1000, 600).further(all, 0, Some(600), 1), Ok(()));
+    }
+
+    #[test]
+    fn no_connection_fills_the_queue_for_the_others() {
+        assert_eq!(may_wait(100, 0), 25);
+        assert_eq!(may_wait(100, 25), 18);
+        assert_eq!(may_wait(100, 99), 1);
+        assert_eq!((may_wait(100, 100), may_wait(100, 200), may_wait(0, 0)), (0, 0, 0));
     }
 
     #[test]

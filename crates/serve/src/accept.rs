@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,6 +32,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long clients in the queue of a socket that is given up are waited for, while descriptors are short.
 const REST_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long idle backend connections of other workers are waited for before a client is closed instead.
+const IDLE_FIRST: Duration = Duration::from_millis(100);
 
 /// A loop says at most so often that it cannot accept.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -63,12 +66,12 @@ impl Admitted {
         self.registration.control()
     }
 
-    /// Makes the client count at the address that its PROXY header names.
-    pub fn comes_from(&self, peer: Peer) -> Result<(), Refusal> {
-        let account = self.registration.account();
-        let Some(address) = peer.ip() else { return Ok(()) };
-        let seat = AtSource::take(account, address, self.control().share.places())
-            .inspect_err(|why| account.count(*why))?;
+    /// Makes the client count at the address that its PROXY header names, by the rules of the one that it connects from.
+    pub fn comes_from(&self, worker: &Worker, plan: &ListenerPlan, peer: Peer) -> Result<(), Refusal> {
+        let counted = peer.ip().filter(|_| !is_trusted(plan, peer));
+        let Some(address) = counted else { return Ok(()) };
+        let (seat, _) = seat_at(worker, address, self.control().share.places())
+            .inspect_err(|why| self.registration.account().count(*why))?;
         self.control().share.sit(Some(seat));
         Ok(())
     }
@@ -204,9 +207,8 @@ pub async fn run(worker: Rc<Worker>, key: BoundKey, socket: Socket, gate: Rc<Gat
         Ok(acceptor) => {
             let known = worker.current();
             let plan = known.listeners.get(&key.listener).cloned();
-            Loop { worker: &worker, key: &key, gate: &gate, known, plan, complained: None }
-                .run(acceptor)
-                .await;
+            let (worker, key, gate) = (&worker, &key, &*gate);
+            Loop { worker, key, gate, known, plan, complained: None, rest_until: None }.run(acceptor).await;
         }
         Err(error) => worker.front.state.events.record(
             Level::Error,
@@ -226,6 +228,8 @@ struct Loop<'a> {
     /// The listener there.
     plan: Option<Arc<ListenerPlan>>,
     complained: Option<Instant>,
+    /// Set once the socket is given up: until then clients in its queue wait for descriptors, all together.
+    rest_until: Option<Instant>,
 }
 
 impl Loop<'_> {
@@ -252,7 +256,7 @@ impl Loop<'_> {
 
     /// What waits in the queue was promised an answer: it is served, then the socket goes.
     async fn receive_rest(&mut self, socket: &Socket) {
-        let deadline = Instant::now() + REST_LIMIT;
+        let deadline = self.rest_until();
         // A socket that others share, or that clients keep filling, is not waited for.
         let mut left = 2 * BACKLOG;
         while left > 0 {
@@ -280,14 +284,14 @@ impl Loop<'_> {
             Outcome::new(worker, &plan.state, Kind::Tcp, peer, None).end(Ending::ListenerFull);
             return;
         };
-        let source = match seat_at_source(worker, &plan, peer) {
-            Ok(source) => source,
+        let (source, leaving) = match seat_at_source(worker, &plan, peer) {
+            Ok(seated) => seated,
             Err(why) => return turn_away(worker, &plan, plain, peer, why),
         };
         let (current, plan, place) = match Place::take(worker, Limit::Holds) {
             Some(place) => (self.known.clone(), plan, place),
             None => {
-                let Some(place) = self.wait_for_place().await else {
+                let Some(place) = self.wait_for_place(leaving).await else {
                     return turn_away(worker, &plan, plain, peer, Refusal::Full);
                 };
                 // A reload may have come meanwhile.
@@ -313,40 +317,51 @@ impl Loop<'_> {
     }
 
     /// Waits while the process is at its limit of client connections: one idle client is closed to make room for the one
-    /// that came. `None`: the socket is given up, and there is no descriptor for this client.
-    async fn wait_for_place(&self) -> Option<Place> {
+    /// that came, unless one is `leaving` already. `None`: the socket is given up, and there is no descriptor for this client.
+    async fn wait_for_place(&mut self, mut leaving: Option<Rc<Control>>) -> Option<Place> {
         let worker = self.worker;
         let (state, account) = (&worker.front.state, worker.place_cache.account());
         state.accept_pauses.fetch_add(1, Relaxed);
-        let mut leaving: Option<Rc<Control>> = None;
-        let mut until = None;
+        let began = Instant::now();
         loop {
             let limit = if self.gate.closing.get() { Limit::Passed } else { Limit::Holds };
             if let Some(place) = Place::take(worker, limit) {
                 return Some(place);
             }
-            if limit == Limit::Passed
-                && *until.get_or_insert_with(|| Instant::now() + REST_LIMIT) <= Instant::now()
-            {
+            if limit == Limit::Passed && self.rest_until() <= Instant::now() {
                 return None;
             }
-            // Idle backend connections are closed before clients are.
-            let is_for_descriptors = state.connections.load(Relaxed) < state.max_connections.load(Relaxed);
-            if is_for_descriptors {
+            let lacks_descriptors = limit == Limit::Passed
+                || state.connections.load(Relaxed) < state.max_connections.load(Relaxed);
+            let mut are_backends_closed = true;
+            if lacks_descriptors {
+                // Idle backend connections are closed before clients are, also those of other workers.
                 account.want();
-                if worker.idle.give_up(account.client_places()) > 0 {
+                let places = account.client_places();
+                if worker.idle.give_up(places) > 0 {
                     continue;
                 }
+                are_backends_closed = account.standing().idle < places || began.elapsed() >= IDLE_FIRST;
             }
-            // Another one only when the place of the first was taken by somebody else.
-            if leaving.as_ref().is_none_or(|control| control.is_gone()) {
+            // Another one only when another client took the place of the first.
+            if are_backends_closed && leaving.as_ref().is_none_or(|control| control.is_gone()) {
                 leaving = worker.evict_idle();
             }
-            tokio::select! {
-                () = worker.place_freed.notified() => {}
-                () = account.freed() => {}
+            if lacks_descriptors {
+                tokio::select! {
+                    () = worker.place_freed.notified() => {}
+                    () = account.freed() => {}
+                }
+            } else {
+                // Not at the account: while a task waits there, all workers close their idle backend connections. Clients
+                // of other workers do not notify this one.
+                let _ = tokio::time::timeout(PAUSE, worker.place_freed.notified()).await;
             }
         }
+    }
+
+    fn rest_until(&mut self) -> Instant {
+        *self.rest_until.get_or_insert_with(|| Instant::now() + REST_LIMIT)
     }
 
     async fn pause(&mut self, error: &io::Error, fault: Fault) {
@@ -354,7 +369,7 @@ impl Loop<'_> {
         self.complain(error, fault);
         if fault == Fault::Exhaustion {
             self.worker.evict_idle();
-            self.worker.idle.clear();
+            self.worker.idle.give_up(usize::MAX);
             self.worker.place_cache.account().want();
         }
         tokio::time::sleep(PAUSE).await;
@@ -380,19 +395,43 @@ impl Loop<'_> {
     }
 }
 
-/// Counts a client at its address. A proxy that the listener trusts is not counted: the clients behind it are not to share what
-/// one client may have.
-fn seat_at_source(worker: &Worker, plan: &ListenerPlan, peer: Peer) -> Result<Option<AtSource>, Refusal> {
+/// Counts a client at its address, unless that is one of a proxy. With the client that is closed for it.
+fn seat_at_source(
+    worker: &Worker,
+    plan: &ListenerPlan,
+    peer: Peer,
+) -> Result<(Option<AtSource>, Option<Rc<Control>>), Refusal> {
+    let is_proxy = is_trusted(plan, peer) || plan.settings.proxy_protocol_from.contains(&peer);
+    let Some(address) = peer.ip().filter(|_| !is_proxy) else { return Ok((None, None)) };
+    let (seat, leaving) = seat_at(worker, address, worker.front.state.account.client_places())?;
+    Ok((Some(seat), leaving))
+}
+
+/// Counts a client that takes `places`. Where none is free, and its address has its share, an idle client of that address is
+/// closed for it: so addresses of many clients get new ones in, and none of another address is closed for them.
+fn seat_at(
+    worker: &Worker,
+    address: IpAddr,
+    places: usize,
+) -> Result<(AtSource, Option<Rc<Control>>), Refusal> {
     let account = &worker.front.state.account;
-    let Some(address) = peer.ip() else { return Ok(None) };
-    let trusted = match &plan.settings.protocol {
+    let refusal = match AtSource::take(account, address, places) {
+        Ok(seat) => return Ok((seat, None)),
+        Err(why) => why,
+    };
+    if account.usage().client(account.shares(), None, places).is_ok() {
+        return Err(refusal);
+    }
+    let (evicted, seat) = worker.evict_idle_of(&account.sources.of(address)).ok_or(refusal)?;
+    Ok((seat, Some(evicted)))
+}
+
+/// Whether the listener trusts a proxy at this address: the clients behind it are not to share what one client may have.
+fn is_trusted(plan: &ListenerPlan, peer: Peer) -> bool {
+    match &plan.settings.protocol {
         Protocol::Http(settings) => settings.trusted_proxies.contains(&peer),
         Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
-    };
-    if trusted || plan.settings.proxy_protocol_from.contains(&peer) {
-        return Ok(None);
     }
-    AtSource::take(account, address, account.client_places()).map(Some)
 }
 
 /// Closes a client that may not come in, with an answer where that costs nothing.

@@ -28,14 +28,15 @@ use crate::pipes::Pipes;
 use crate::snapshot::Snapshot;
 use crate::upstream::IdlePool;
 
+mod eviction;
+
+use eviction::IdleClients;
+
 /// How often a worker hands on its log lines, and memory that it no longer needs.
 const TICK: Duration = Duration::from_millis(100);
 
 /// How often a worker looks at its idle backend connections.
 const SWEEP: Duration = Duration::from_secs(1);
-
-/// Idle client connections remembered by one look at all of them, so that a flood of new clients does not cost a look each.
-const REMEMBERED_IDLE: usize = 64;
 
 /// Places of idle backend connections that a worker gives back at once when others need places.
 const GIVEN_UP: usize = 8;
@@ -85,8 +86,7 @@ pub struct Worker {
     /// By [`PoolId`], with the generation that each was made for.
     balancers: RefCell<Vec<Option<(u64, Balancer)>>>,
     connections: RefCell<Connections>,
-    /// What was idle when somebody last looked, the longest idle last.
-    idle_clients: RefCell<Vec<(Instant, Rc<Control>)>>,
+    idle_clients: IdleClients,
     /// A client connection of this worker has ended.
     pub(crate) place_freed: Notify,
     draining: Cell<bool>,
@@ -312,32 +312,6 @@ impl Worker {
         self.cutting.get()
     }
 
-    /// Closes the client connection that has been idle for longest, to make room. `None` if no client is idle.
-    pub fn evict_idle(&self) -> Option<Rc<Control>> {
-        let mut idle = self.idle_clients.borrow_mut();
-        let evicted = take_longest_idle(&mut idle).or_else(|| {
-            self.look_for_idle(&mut idle);
-            take_longest_idle(&mut idle)
-        })?;
-        self.front.state.evicted.fetch_add(1, Relaxed);
-        evicted.close_when_idle();
-        Some(evicted)
-    }
-
-    fn look_for_idle(&self, idle: &mut Vec<(Instant, Rc<Control>)>) {
-        let connections = self.connections.borrow();
-        let mut all: Vec<_> = connections
-            .iter()
-            .filter_map(|control| control.idle_since().map(|since| (since, control)))
-            .collect();
-        if all.len() > REMEMBERED_IDLE {
-            all.select_nth_unstable_by_key(REMEMBERED_IDLE, |(since, _)| *since);
-            all.truncate(REMEMBERED_IDLE);
-        }
-        all.sort_unstable_by_key(|(since, _)| std::cmp::Reverse(*since));
-        idle.extend(all.into_iter().map(|(since, control)| (since, control.clone())));
-    }
-
     /// Runs `choose` with the balancer of a pool, which starts afresh with every snapshot.
     pub fn with_balancer<T>(
         &self,
@@ -435,16 +409,6 @@ impl Worker {
     }
 }
 
-/// The longest idle of those remembered that still is what it was then.
-fn take_longest_idle(idle: &mut Vec<(Instant, Rc<Control>)>) -> Option<Rc<Control>> {
-    while let Some((since, control)) = idle.pop() {
-        if control.idle_since() == Some(since) {
-            return Some(control);
-        }
-    }
-    None
-}
-
 /// The worker's thread: serves commands until it is drained. Runs on the calling thread.
 pub fn run(
     index: usize,
@@ -467,7 +431,7 @@ pub fn run(
         current: RefCell::new(Rc::new(snapshot)),
         balancers: RefCell::default(),
         connections: RefCell::default(),
-        idle_clients: RefCell::default(),
+        idle_clients: IdleClients::default(),
         place_freed: Notify::new(),
         draining: Cell::new(false),
         cutting: Cell::new(false),

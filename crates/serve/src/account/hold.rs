@@ -2,12 +2,14 @@
 //! one takes a place and counts in the shares of the connection and of its source.
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use logic::account::Refusal;
+use logic::account::{Refusal, may_wait};
 use tokio::sync::Notify;
 
-use super::{AtSource, Kind, PlaceCache, Taken};
+use super::{AtSource, Kind, PAUSE, PlaceCache, Source, Taken};
 use crate::worker::{Control, Worker};
 
 /// What one client connection holds.
@@ -40,6 +42,16 @@ impl Share {
     /// Makes the connection count at a source, once its address is known.
     pub fn sit(&self, seat: Option<AtSource>) {
         *self.seat.borrow_mut() = seat;
+    }
+
+    /// The connection is to be closed for a new one from the same source, which gets what it holds there.
+    pub fn pass_on(&self) -> Option<AtSource> {
+        self.seat.borrow().as_ref()?.pass_on()
+    }
+
+    /// Whether it counts at this source.
+    pub fn is_of(&self, source: &Arc<Source>) -> bool {
+        self.seat.borrow().as_ref().is_some_and(|seat| seat.is_of(source))
     }
 
     /// The connection has ended: it no longer counts at its source, even while a task still refers to it. Returns the places
@@ -104,10 +116,12 @@ impl<'a> Hold<'a> {
     }
 
     /// Takes it as soon as another request of the client gives one back, within `limit`; the request that has waited longest is
-    /// woken first. No more than `most` wait in a worker: each holds a request in memory.
+    /// woken first. No more than `most` wait in a worker, and of one connection only a part: each holds a request in memory.
+    /// `refusal` is why it could not be taken at once.
     pub async fn wait(
         worker: &'a Worker,
         control: &'a Control,
+        refusal: Refusal,
         limit: Duration,
         most: usize,
     ) -> Result<Self, Refusal> {
@@ -124,15 +138,30 @@ impl<'a> Hold<'a> {
             }
         }
         let share = &control.share;
-        let mut last = Refusal::Connection;
-        if worker.place_cache.waiting_streams.get() >= most {
-            return Err(last);
+        let (own, all) = (&share.waiting, &worker.place_cache.waiting_streams);
+        if own.get() >= may_wait(most, all.get() - own.get()) {
+            return Err(refusal);
         }
-        let _waits = (Waits::begin(&share.waiting), Waits::begin(&worker.place_cache.waiting_streams));
+        let _waits = (Waits::begin(own), Waits::begin(all));
+        let mut last = refusal;
         let waiting = async {
+            let mut freed = pin!(share.freed.notified());
             loop {
-                // At least one is in use while a request waits: its drop notifies.
-                share.freed.notified().await;
+                match last {
+                    // At least one is in use while a request waits: its drop notifies.
+                    Refusal::Connection => {
+                        freed.as_mut().await;
+                        freed.set(share.freed.notified());
+                    }
+                    // Others hold the places, and do not notify. This does not wait at the account: while a task does, all
+                    // workers close their idle backend connections, and those count as free already.
+                    Refusal::Full | Refusal::Source => {
+                        // Without a notification it keeps its turn.
+                        if tokio::time::timeout(PAUSE, freed.as_mut()).await.is_ok() {
+                            freed.set(share.freed.notified());
+                        }
+                    }
+                }
                 match Self::take(worker, control) {
                     Ok(hold) => break hold,
                     Err(why) => last = why,

@@ -245,7 +245,7 @@ impl Forwarding<'_> {
             BackendHttp::Http2 => None,
             BackendHttp::Http1 => match Hold::take(self.session.worker, self.session.control) {
                 Ok(hold) => Some(hold),
-                Err(_) => match Box::pin(self.wait_for_hold(client, outcome)).await {
+                Err(why) => match Box::pin(self.wait_for_hold(client, outcome, why)).await {
                     Ok(hold) => Some(hold),
                     Err(after) => return after,
                 },
@@ -317,14 +317,19 @@ impl Forwarding<'_> {
     }
 
     /// Waits until another request of the client gives back its connection to a backend.
-    async fn wait_for_hold(&self, client: &mut Client, outcome: &mut Outcome) -> Result<Hold<'_>, After> {
+    async fn wait_for_hold(
+        &self,
+        client: &mut Client,
+        outcome: &mut Outcome,
+        refusal: Refusal,
+    ) -> Result<Hold<'_>, After> {
         let Client { stream, buffer, .. } = &mut *client;
         let (worker, control) = (self.session.worker, self.session.control);
         let (limit, most) = (self.pool.settings.timeouts.queue, self.pool.settings.queue_length);
         let began = Instant::now();
         let held = tokio::select! {
             biased;
-            held = Hold::wait(worker, control, limit, most) => held,
+            held = Hold::wait(worker, control, refusal, limit, most) => held,
             () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
                 outcome.end(Ending::ClientClosed);
                 return Err(After::Drop);
@@ -510,7 +515,7 @@ impl Forwarding<'_> {
     }
 
     async fn answer_failure(&self, client: &Client, outcome: &mut Outcome, failure: &Failure) -> After {
-        if let Failure::Connect(ConnectFault::NoDescriptors) = failure {
+        if let Failure::Connect(ConnectFault::NoDescriptors(_)) = failure {
             return self.answer_no_descriptors(client, outcome, Refusal::Full).await;
         }
         let (status, detail, ending) = failure.answer();
