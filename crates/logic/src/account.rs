@@ -60,12 +60,12 @@ impl Shares {
     }
 }
 
-/// How many requests of one client connection may wait for its share, where `others` wait already and `most` may in all: a
-/// quarter of what the others leave, so that one connection does not fill the queue for all.
+/// How many requests of one client connection may wait for its share, where `others` wait already and `most` may in all:
+/// half of what the others leave, so that one connection does not fill the queue for all.
 pub fn may_wait(most: usize, others: usize) -> usize {
     match most.saturating_sub(others) {
         0 => 0,
-        left => (left / 4).max(1),
+        left => left.div_ceil(2),
     }
 }
 
@@ -315,8 +315,8 @@ mod tests {
 
     #[test]
     fn no_connection_fills_the_queue_for_the_others() {
-        assert_eq!(may_wait(100, 0), 25);
-        assert_eq!(may_wait(100, 25), 18);
+        assert_eq!(may_wait(100, 0), 50);
+        assert_eq!(may_wait(100, 50), 25);
         assert_eq!(may_wait(100, 99), 1);
         assert_eq!((may_wait(100, 100), may_wait(100, 200), may_wait(0, 0)), (0, 0, 0));
     }
