@@ -132,9 +132,10 @@ pub(crate) struct RawProcess {
     /// How long sessions may go on after SIGTERM.
     #[schemars(extend("default" = "30s"))]
     pub(crate) drain_timeout: Key<DurationText>,
-    /// Client connections at once, over all listeners. `"auto"` is as many as there are descriptors for: each connection
-    /// takes one for itself and one for a backend (two for one behind SSH), of what is left of the limit of the process
-    /// when its own needs are taken off (listeners, admin, control, checks, logs). `penstock ctl status` shows the account.
+    /// Client connections at once, over all listeners. `"auto"`: as many as there are descriptors for. The process keeps
+    /// back what it needs for itself (listeners, admin, control, checks, logs); of the rest, each client connection takes
+    /// one descriptor for itself and one for a backend (two if any backend is behind SSH). `penstock ctl status` shows
+    /// the account. Of a limit (LimitNOFILE) above 1048576, `"auto"` uses 1048576; a number here uses as many as it needs.
     #[schemars(schema_with = "forms::word_or_integer")]
     #[schemars(extend("default" = "auto", "x-words" = ["auto"], "minimum" = 1, "maximum" = 100_000_000))]
     pub(crate) max_connections: Key<Scalar>,
@@ -157,20 +158,24 @@ shares = { source = 20 }
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawShares {
-    /// How many backend connections one HTTP/2 client connection may use at once beyond its first: so many percent of the
-    /// descriptors for traffic that others do not use. A request beyond that waits until another one of its connection ends,
-    /// at most for the `queue` time of its pool; then its stream is refused (REFUSED_STREAM: the client may ask again). As many
-    /// wait in each worker as the pool's `queue` says; further ones are refused at once.
+    /// How many backend connections the requests of one HTTP/2 client connection may use at once beyond the first one, in
+    /// percent of the descriptors for traffic that other clients do not hold. A request beyond that waits until another
+    /// request of its connection ends, at most for `timeouts.queue` of its pool; then its stream is refused
+    /// (REFUSED_STREAM: the client may ask again). In each worker, no more requests wait than `queue` of the pool allows,
+    /// and of one connection half of what the others leave of these; one more is refused at once.
     #[schemars(extend("default" = 10, "minimum" = 1, "maximum" = 100))]
     pub(crate) connection: Key<i64>,
-    /// How many descriptors all client connections from one address may hold together, with the backend connections that they
-    /// use: so many percent of the descriptors for traffic that others do not use. A connection beyond that is closed; where
-    /// HTTP is spoken without TLS it gets 503 with `Retry-After`. Eight connections from each address are let in in any
-    /// case. `trusted-proxies`, senders of PROXY headers and Unix sockets have no such limit; behind a PROXY header the
-    /// address in it counts.
+    /// How many descriptors all client connections from one address may hold together, with the backend connections that
+    /// they use, in percent of the descriptors for traffic that other addresses do not hold. A new connection beyond that
+    /// is closed; an HTTP client without TLS gets 503 with `Retry-After` first. Where no descriptor is free, an idle
+    /// connection of the same address is closed for it instead. Each address may hold 16 descriptors
+    /// (eight connections with a backend each) in any case. Clients behind one NAT or load balancer count as one address:
+    /// raise this number for them (100: addresses have no limit), or name the load balancer in `trusted-proxies` of
+    /// the listener, or let it send a PROXY header (`proxy-protocol-from`). Those load balancers and Unix sockets have no
+    /// such limit; behind a PROXY header the address in the header counts, unless it is in `trusted-proxies`.
     #[schemars(extend("default" = 50, "minimum" = 1, "maximum" = 100))]
     pub(crate) source: Key<i64>,
-    /// An IPv6 address counts by its network of this prefix length.
+    /// Prefix length of IPv6 networks: all IPv6 addresses of one network count as one address.
     #[schemars(extend("default" = 64, "minimum" = 1, "maximum" = 128))]
     pub(crate) ipv6_prefix: Key<i64>,
 }
@@ -268,8 +273,8 @@ pool = "app"
     #[schemars(extend("default" = "X-Request-Id", "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) request_id_header: Key<String>,
     /// Whether clients may speak HTTP/2: with `tls` those that negotiate it (ALPN), without it those that begin with it
-    /// (prior knowledge). What backends are spoken to in is a matter of their pool. `"on"`, `"off"`, or a table, which
-    /// means on and limits what one connection may hold in memory.
+    /// (prior knowledge). For connections to backends, `http2` of the pool decides. A table means `"on"`, and limits what
+    /// one client connection may hold in memory.
     #[schemars(extend(
         "default" = "on", "x-words" = ["on", "off"], "x-only" = json!({ "protocol": ["http"] }),
         "x-example" = r#"[listener.web]
@@ -413,8 +418,8 @@ pub(crate) struct RawLimits {
     /// Request target (path and query).
     #[schemars(extend("default" = "8KiB"))]
     pub(crate) target: Key<SizeText>,
-    /// Requests at once on one HTTP/2 connection. Their heads together may be as large as eight of the largest; a request
-    /// beyond that is refused (REFUSED_STREAM). What their bodies may hold is said by `http2`.
+    /// Requests at once on one HTTP/2 connection. Together, their heads may be eight times as large as `head` allows for
+    /// one, and 1 MiB in any case; a request beyond that is refused (REFUSED_STREAM). `http2` limits what their bodies hold.
     #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
     pub(crate) streams: Key<i64>,
     /// Times that a request may pass through Penstock, this one counted. One more is a circle, and gets 508.
@@ -448,13 +453,15 @@ pub(crate) struct RawHttpTimeouts {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawHttp2 {
-    /// Bytes of responses that may wait in memory for a client that does not read them, over all requests of its connection.
-    /// When so many wait, nothing more is read from its backends, except 4 KiB for each request, so that one request cannot
-    /// stop the others. Requests whose flow-control windows are closed may hold a sixteenth of it together.
+    /// Bytes of responses that may wait in memory for a client that does not read them, over all requests of its
+    /// connection. When so many wait, Penstock reads no more from the backends of these requests, except 4 KiB for each,
+    /// so that one request cannot stop the others. Requests whose flow-control windows are closed may together hold a
+    /// sixteenth of it.
     #[schemars(extend("default" = "1MiB"))]
     pub(crate) send_buffer: Key<SizeText>,
-    /// Bytes of request bodies that may wait in memory for backends, over all requests of a connection: the flow-control window
-    /// of the connection. One request has 64 KiB of it.
+    /// Bytes of request bodies that may wait in memory for backends, over all requests of a connection: the flow-control
+    /// window of the connection. One request may hold 64 KiB of it. Uploads to slow backends that hold all of it stop the
+    /// other uploads of that connection.
     #[schemars(extend("default" = "1MiB"))]
     pub(crate) receive_window: Key<SizeText>,
 }

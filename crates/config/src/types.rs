@@ -60,7 +60,7 @@ pub struct Process {
     pub drain_timeout: Duration,
     /// Client connections at once, over all listeners.
     pub max_connections: MaxConnections,
-    /// What one client may hold of the descriptors.
+    /// How many descriptors one client connection, and one address, may hold.
     pub shares: Shares,
     /// An IPv6 source counts by its network of this prefix length.
     pub source_ipv6_prefix: u8,

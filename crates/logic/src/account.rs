@@ -1,23 +1,23 @@
 //! The account of descriptors: how many of them are for traffic, and whether a holder may take more.
 //! `serve/account.rs` keeps the numbers and asks here; this file counts nothing, so that every state can be tested.
 //!
-//! A holder may have a share of what the others leave: the less there is, the less each may have, and something is left
-//! for the next client, without a number that an operator would have to tune.
+//! A holder (a client connection, or an address) may have a share, in percent, of what the other holders leave: the fewer places
+//! are free, the fewer each holder may have. So some are left for the next client, without a number for the operator to tune.
 
-/// Places for traffic below which it makes no sense to serve: four clients, each with a backend.
+/// Fewest places for traffic with which the process starts: four clients, each with a backend.
 pub const LEAST_TRAFFIC: usize = 8;
 
-/// What a source may have in any case, so that a small limit does not shut out all clients behind one address.
+/// Places that a source may have in any case, so that a small limit does not shut out all clients behind one address.
 pub const LEAST_OF_SOURCE: usize = 16;
 
 /// What is kept back for admin, control and checks when descriptors are few.
 const LEAST_WATCH: usize = 12;
 
-/// Places that only clients get, each with one backend, if that is no more than three quarters of all: so many that 300
-/// clients from 300 addresses, which all take what they can, leave places for others even with 1024 descriptors.
+/// Places that are only for clients with one backend each; three quarters of all places where that is less. With 1024 descriptors,
+/// 300 clients from 300 addresses that each take what they can still leave places for other clients.
 const CLIENTS_FIRST: usize = 640;
 
-/// What bulk flows may have of what the others leave, in percent: they go on without.
+/// Share of bulk flows, in percent of what others leave: a flow without a pipe is copied.
 const PIPES: u8 = 25;
 
 /// A share in percent, from 1 to 100.
@@ -51,6 +51,22 @@ pub struct Shares {
     pub connection: Percent,
     /// Of all client connections from one address, with what they take.
     pub source: Percent,
+}
+
+impl Shares {
+    /// What a source holds, if sources are limited: those that may have everything are not.
+    fn limited(self, source: Option<usize>) -> Option<usize> {
+        source.filter(|_| self.source.get() < 100)
+    }
+}
+
+/// How many requests of one client connection may wait for its share, where `others` wait already and `most` may in all:
+/// half of what the others leave, so that one connection does not fill the queue for all.
+pub fn may_wait(most: usize, others: usize) -> usize {
+    match most.saturating_sub(others) {
+        0 => 0,
+        left => left.div_ceil(2),
+    }
 }
 
 /// Descriptors that the process needs for itself.
@@ -90,7 +106,7 @@ impl Part {
     }
 }
 
-/// So few descriptors that nothing could be served.
+/// There are too few descriptors to serve anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this process may open {limit} descriptors, and this configuration needs at least {needed}: raise the limit \
@@ -129,7 +145,7 @@ pub struct Usage {
     pub limit: usize,
     /// Taken of these. What is given up as soon as it is wanted (idle backend connections) does not count.
     pub taken: usize,
-    /// Of these, for other things than clients with one backend each.
+    /// Of these, for other things than a client connection and its first backend connection.
     pub beside: usize,
 }
 
@@ -168,7 +184,7 @@ impl Usage {
     /// Whether a client may come in that takes `places`. `source` is what its address holds, if its address counts.
     pub fn client(self, shares: Shares, source: Option<usize>, places: usize) -> Result<(), Refusal> {
         let few = |held: usize| held + places <= LEAST_OF_SOURCE;
-        if let Some(held) = source
+        if let Some(held) = shares.limited(source)
             && !few(held)
             && !self.within(shares.source, held, places)
         {
@@ -178,7 +194,7 @@ impl Usage {
     }
 
     /// Whether a client connection that holds `held` for further backends may take `places` for one more. The last quarter
-    /// of all is for new clients.
+    /// of all places is kept for new clients.
     pub fn further(
         self,
         shares: Shares,
@@ -190,7 +206,8 @@ impl Usage {
             return Err(Refusal::Connection);
         }
         // The last quarter of a source's share is for its new connections: neighbours behind one address come in.
-        if source.is_some_and(|held| !self.within(shares.source, held, places.saturating_add(held / 3))) {
+        let crowds = |held: usize| !self.within(shares.source, held, places.saturating_add(held / 3));
+        if shares.limited(source).is_some_and(crowds) {
             return Err(Refusal::Source);
         }
         self.beside_clients(places)
@@ -286,6 +303,22 @@ mod tests {
         let usage = plain(20, 14);
         assert_eq!(usage.client(SHARES, Some(14), 2), Ok(()));
         assert_eq!(plain(40, 32).client(SHARES, Some(30), 2), Err(Refusal::Source));
+    }
+
+    #[test]
+    fn a_source_that_may_have_everything_is_not_limited() {
+        let all = Shares { source: Percent(100), ..SHARES };
+        assert_eq!(plain(40, 40).client(all, Some(40), 2), Err(Refusal::Full));
+        assert_eq!(plain(40, 36).client(all, Some(36), 2), Ok(()));
+        assert_eq!(plain(1000, 600).further(all, 0, Some(600), 1), Ok(()));
+    }
+
+    #[test]
+    fn no_connection_fills_the_queue_for_the_others() {
+        assert_eq!(may_wait(100, 0), 50);
+        assert_eq!(may_wait(100, 50), 25);
+        assert_eq!(may_wait(100, 99), 1);
+        assert_eq!((may_wait(100, 100), may_wait(100, 200), may_wait(0, 0)), (0, 0, 0));
     }
 
     #[test]

@@ -441,18 +441,19 @@ fn the_heads_of_open_requests_are_bounded_together_and_what_is_beyond_may_be_ask
     let bad = attack::backend();
     let server = start(1024, &config(&bad.address, &bad.address, ""));
     let mut client = support::http2::Http2::connect(&server.address("web"));
-    let value = "x".repeat(120);
+    let value = "x".repeat(170);
     let mut fields = support::http2::get("/held/slow");
-    fields.extend(std::iter::repeat_n(("x-long", value.as_str()), 90));
+    fields.extend(std::iter::repeat_n(("x-long", value.as_str()), 88));
     let bytes = support::http2::block(&fields);
-    assert!((11_000..16_384).contains(&bytes.len()), "one frame: {}", bytes.len());
-    let most = 8 * 32 * 1024 / bytes.len();
-    for number in 0..40 {
+    assert!((15_000..16_384).contains(&bytes.len()), "one frame: {}", bytes.len());
+    let most = 1024 * 1024 / bytes.len();
+    assert!(most < 80, "a connection has a hundred streams");
+    for number in 0..100 {
         let flags = support::http2::END_STREAM | support::http2::END_HEADERS;
         client.send(support::http2::HEADERS, flags, 2 * number + 1, &bytes);
     }
     let mut refused = 0;
-    while refused < 40 - most - 2 {
+    while refused < 100 - most - 2 {
         let end = client.wait_for("a refusal", |frame| frame.kind == support::http2::RST_STREAM);
         assert_eq!(end.code(), 7, "REFUSED_STREAM");
         refused += 1;

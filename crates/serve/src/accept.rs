@@ -17,21 +17,27 @@ use nix::errno::Errno;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
-use crate::account::{AtSource, Share, Taken};
 use crate::connection::{self, Entry};
 use crate::events::Level;
 use crate::listen::{BACKLOG, BoundKey, Socket};
 use crate::outcome::{Ending, Outcome};
 use crate::snapshot::ListenerPlan;
-use crate::state::ListenerState;
 use crate::stream::{Plain, Stream};
-use crate::worker::{Control, Current, Registration, Worker};
+use crate::worker::{Control, Current, Worker};
+
+mod admitted;
+
+pub use admitted::Admitted;
+use admitted::{Limit, Place, Seat, seat_at_source};
 
 /// Pause when descriptors or connections have run out: long enough not to spin, short enough that nobody notices.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A socket that is given up waits so long for descriptors, if it needs any to accept what is in its queue.
+/// How long clients in the queue of a socket that is given up are waited for, while descriptors are short.
 const REST_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long idle backend connections of other workers are waited for before a client is closed instead.
+const IDLE_FIRST: Duration = Duration::from_millis(100);
 
 /// A loop says at most so often that it cannot accept.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -48,97 +54,6 @@ impl Gate {
     pub fn close(&self) {
         self.closing.set(true);
         self.notify.notify_one();
-    }
-}
-
-/// A client that counts against the limits, and that its worker waits for when it ends, until this is dropped.
-pub struct Admitted {
-    registration: Registration,
-    _seat: Seat,
-}
-
-impl Admitted {
-    /// What the worker can ask of the connection.
-    pub fn control(&self) -> &Rc<Control> {
-        self.registration.control()
-    }
-
-    /// Makes the client count at the address that a PROXY header told.
-    pub fn comes_from(&self, peer: Peer) -> Result<(), Refusal> {
-        let account = self.registration.account();
-        let Some(address) = peer.ip() else { return Ok(()) };
-        let seat = AtSource::take(account, address, self.control().share.places())
-            .inspect_err(|why| account.count(*why))?;
-        self.control().share.sit(Some(seat));
-        Ok(())
-    }
-}
-
-/// One of the connections that the process may have, with its places in the account: its own and those of one backend.
-/// Given back when dropped, until a registration has it.
-struct Place {
-    worker: Rc<Worker>,
-    count: Cell<usize>,
-}
-
-impl Place {
-    /// Takes one if there is one: in one step, so that the limit holds over all workers.
-    fn take(worker: &Rc<Worker>, limit: Limit) -> Option<Self> {
-        let state = &worker.front.state;
-        let most = match limit {
-            Limit::Holds => state.max_connections.load(Relaxed),
-            Limit::Passed => usize::MAX,
-        };
-        let count = state.account.client_places();
-        state.connections.fetch_update(Relaxed, Relaxed, |open| (open < most).then_some(open + 1)).ok()?;
-        if worker.place_cache.take(count) == Taken::No {
-            state.connections.fetch_sub(1, Relaxed);
-            return None;
-        }
-        Some(Self { worker: worker.clone(), count: Cell::new(count) })
-    }
-}
-
-/// Whether the configured number of connections counts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Limit {
-    Holds,
-    /// For a client whose socket is given up: no other worker can have it later. Descriptors count all the same.
-    Passed,
-}
-
-impl Place {
-    /// The count, for the registration that gives it back from now on.
-    fn hand_over(self) -> usize {
-        self.count.take()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        match self.count.take() {
-            0 => {}
-            count => self.worker.give_place_back(count),
-        }
-    }
-}
-
-/// One of the connections that a listener may have.
-struct Seat(Arc<ListenerState>);
-
-impl Seat {
-    fn take(listener: &Arc<ListenerState>, most: Option<usize>) -> Option<Self> {
-        listener
-            .connections
-            .fetch_update(Relaxed, Relaxed, |open| most.is_none_or(|most| open < most).then_some(open + 1))
-            .ok()
-            .map(|_| Self(listener.clone()))
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Relaxed);
     }
 }
 
@@ -204,9 +119,8 @@ pub async fn run(worker: Rc<Worker>, key: BoundKey, socket: Socket, gate: Rc<Gat
         Ok(acceptor) => {
             let known = worker.current();
             let plan = known.listeners.get(&key.listener).cloned();
-            Loop { worker: &worker, key: &key, gate: &gate, known, plan, complained: None }
-                .run(acceptor)
-                .await;
+            let (worker, key, gate) = (&worker, &key, &*gate);
+            Loop { worker, key, gate, known, plan, complained: None, rest_until: None }.run(acceptor).await;
         }
         Err(error) => worker.front.state.events.record(
             Level::Error,
@@ -226,6 +140,8 @@ struct Loop<'a> {
     /// The listener there.
     plan: Option<Arc<ListenerPlan>>,
     complained: Option<Instant>,
+    /// Set once the socket is given up: until then clients in its queue wait for descriptors, all together.
+    rest_until: Option<Instant>,
 }
 
 impl Loop<'_> {
@@ -252,7 +168,7 @@ impl Loop<'_> {
 
     /// What waits in the queue was promised an answer: it is served, then the socket goes.
     async fn receive_rest(&mut self, socket: &Socket) {
-        let deadline = Instant::now() + REST_LIMIT;
+        let deadline = self.rest_until();
         // A socket that others share, or that clients keep filling, is not waited for.
         let mut left = 2 * BACKLOG;
         while left > 0 {
@@ -280,14 +196,14 @@ impl Loop<'_> {
             Outcome::new(worker, &plan.state, Kind::Tcp, peer, None).end(Ending::ListenerFull);
             return;
         };
-        let source = match seat_at_source(worker, &plan, peer) {
-            Ok(source) => source,
+        let (source, leaving) = match seat_at_source(worker, &plan, peer) {
+            Ok(seated) => seated,
             Err(why) => return turn_away(worker, &plan, plain, peer, why),
         };
         let (current, plan, place) = match Place::take(worker, Limit::Holds) {
             Some(place) => (self.known.clone(), plan, place),
             None => {
-                let Some(place) = self.wait_for_place().await else {
+                let Some(place) = self.wait_for_place(leaving).await else {
                     return turn_away(worker, &plan, plain, peer, Refusal::Full);
                 };
                 // A reload may have come meanwhile.
@@ -295,8 +211,7 @@ impl Loop<'_> {
                 (self.known.clone(), newest, place)
             }
         };
-        let registration = worker.register(Share::new(source, place.hand_over()));
-        let admitted = Admitted { registration, _seat: seat };
+        let admitted = Admitted::new(place, source, seat);
         let entry = Entry { worker: worker.clone(), current, plan, admitted };
         tokio::task::spawn_local(connection::serve(entry, plain, peer));
     }
@@ -313,40 +228,51 @@ impl Loop<'_> {
     }
 
     /// Waits while the process is at its limit of client connections: one idle client is closed to make room for the one
-    /// that came. `None`: the socket is given up, and there are no descriptors for those in its queue.
-    async fn wait_for_place(&self) -> Option<Place> {
+    /// that came, unless one is `leaving` already. `None`: the socket is given up, and there is no descriptor for this client.
+    async fn wait_for_place(&mut self, mut leaving: Option<Rc<Control>>) -> Option<Place> {
         let worker = self.worker;
         let (state, account) = (&worker.front.state, worker.place_cache.account());
         state.accept_pauses.fetch_add(1, Relaxed);
-        let mut leaving: Option<Rc<Control>> = None;
-        let mut until = None;
+        let began = Instant::now();
         loop {
             let limit = if self.gate.closing.get() { Limit::Passed } else { Limit::Holds };
             if let Some(place) = Place::take(worker, limit) {
                 return Some(place);
             }
-            if limit == Limit::Passed
-                && *until.get_or_insert_with(|| Instant::now() + REST_LIMIT) <= Instant::now()
-            {
+            if limit == Limit::Passed && self.rest_until() <= Instant::now() {
                 return None;
             }
-            // Idle backend connections are closed before clients are.
-            let is_for_descriptors = state.connections.load(Relaxed) < state.max_connections.load(Relaxed);
-            if is_for_descriptors {
+            let lacks_descriptors = limit == Limit::Passed
+                || state.connections.load(Relaxed) < state.max_connections.load(Relaxed);
+            let mut are_backends_closed = true;
+            if lacks_descriptors {
+                // Idle backend connections are closed before clients are, also those of other workers.
                 account.want();
-                if worker.idle.give_up(account.client_places()) > 0 {
+                let places = account.client_places();
+                if worker.idle.give_up(places) > 0 {
                     continue;
                 }
+                are_backends_closed = account.standing().idle < places || began.elapsed() >= IDLE_FIRST;
             }
-            // Another one only when the place of the first was taken by somebody else.
-            if leaving.as_ref().is_none_or(|control| control.is_gone()) {
+            // Another one only when another client took the place of the first.
+            if are_backends_closed && leaving.as_ref().is_none_or(|control| control.is_gone()) {
                 leaving = worker.evict_idle();
             }
-            tokio::select! {
-                () = worker.place_freed.notified() => {}
-                () = account.freed() => {}
+            if lacks_descriptors {
+                tokio::select! {
+                    () = worker.place_freed.notified() => {}
+                    () = account.freed() => {}
+                }
+            } else {
+                // Not at the account: while a task waits there, all workers close their idle backend connections. Clients
+                // of other workers do not notify this one.
+                let _ = tokio::time::timeout(PAUSE, worker.place_freed.notified()).await;
             }
         }
+    }
+
+    fn rest_until(&mut self) -> Instant {
+        *self.rest_until.get_or_insert_with(|| Instant::now() + REST_LIMIT)
     }
 
     async fn pause(&mut self, error: &io::Error, fault: Fault) {
@@ -354,7 +280,7 @@ impl Loop<'_> {
         self.complain(error, fault);
         if fault == Fault::Exhaustion {
             self.worker.evict_idle();
-            self.worker.idle.clear();
+            self.worker.idle.give_up(usize::MAX);
             self.worker.place_cache.account().want();
         }
         tokio::time::sleep(PAUSE).await;
@@ -380,28 +306,13 @@ impl Loop<'_> {
     }
 }
 
-/// What a client holds at its address. A proxy that the listener knows is no client: those behind it are not to share what
-/// one may have.
-fn seat_at_source(worker: &Worker, plan: &ListenerPlan, peer: Peer) -> Result<Option<AtSource>, Refusal> {
-    let account = &worker.front.state.account;
-    let Some(address) = peer.ip() else { return Ok(None) };
-    let trusted = match &plan.settings.protocol {
-        Protocol::Http(settings) => settings.trusted_proxies.contains(&peer),
-        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
-    };
-    if trusted || plan.settings.proxy_protocol_from.contains(&peer) {
-        return Ok(None);
-    }
-    AtSource::take(account, address, account.client_places()).map(Some)
-}
-
 /// Closes a client that may not come in, with an answer where that costs nothing.
 fn turn_away(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer, why: Refusal) {
     worker.front.state.account.count(why);
     let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, peer, None);
     if matches!(plan.settings.protocol, Protocol::Http(_)) && plan.tls.is_none() {
         let stream = Stream::plain(plain);
-        // What it has said is taken off: closed with it unread, the connection would be reset, and the answer lost.
+        // Closed with unread bytes, the connection would be reset, and the answer lost.
         stream.discard_arrived();
         if stream.write_now(BUSY) == BUSY.len() {
             outcome.status = 503;
@@ -410,7 +321,7 @@ fn turn_away(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer,
     outcome.end(Ending::NoDescriptors(why));
 }
 
-/// For clients that are turned away.
+/// The answer to a client that is turned away.
 const BUSY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 

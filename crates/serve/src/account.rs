@@ -22,15 +22,15 @@ mod refusal_log;
 mod source;
 
 pub use hold::{Hold, Share};
-pub use own::{Needs, backend_places};
+pub use own::{Needs, backend_places, services};
 pub use refusal_log::RefusalLog;
 pub use source::{AtSource, Source, Sources};
 
-/// A worker keeps at most one place of so many, and at most [`MOST_SPARE`].
+/// A worker keeps at most one in 64 of its part of the places, and at most [`MOST_SPARE`].
 const SPARE_OF: usize = 64;
 const MOST_SPARE: usize = 32;
 
-/// A task that waits for a place tries again after so long, also without a notification.
+/// A task that waits for a place tries again after this time, also without a notification.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The account, shared by all workers.
@@ -75,7 +75,7 @@ struct OfWorker {
     wanted: Notify,
 }
 
-/// What places are for, beside clients with one backend each.
+/// What places are taken for, beside a client connection and its first backend connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Idle backend connections.
@@ -99,7 +99,7 @@ pub struct Standing {
     pub limit: usize,
     /// Places taken.
     pub taken: usize,
-    /// Of these, by kind: idle, further, lines, pipes, spare.
+    /// Of these, for idle backend connections.
     pub idle: usize,
     /// Backend connections of clients that use several at once.
     pub further: usize,
@@ -107,7 +107,7 @@ pub struct Standing {
     pub lines: usize,
     /// Pipes of bulk flows.
     pub pipes: usize,
-    /// Kept by workers for their next connections.
+    /// Taken by workers ahead of their next connections.
     pub spare: usize,
 }
 
@@ -148,7 +148,7 @@ impl Account {
         self.backend.load(Relaxed)
     }
 
-    /// How many admin or control clients there may be, by the part that what is kept back has for it.
+    /// How many admin or control clients there may be: `wanted`, or fewer where the reserve is smaller than the process needs.
     pub(crate) fn size_of(&self, wanted: Size) -> Size {
         let watch = *lock(&self.watch);
         wanted.within(watch.of(wanted.descriptors()))
@@ -208,7 +208,7 @@ impl Account {
         std::array::from_fn(|at| (REFUSALS[at].reason(), self.refused[at].load(Relaxed)))
     }
 
-    /// Takes places if there are so many.
+    /// Takes `count` places, if as many are free.
     fn take(&self, count: usize) -> bool {
         let limit = self.limit.load(Relaxed);
         let more = |taken: usize| taken.checked_add(count).filter(|taken| *taken <= limit);
@@ -232,12 +232,13 @@ impl Account {
         }
     }
 
-    /// Ready when a worker is to close what is unused.
+    /// Waits until another task calls [`Self::want`].
     pub async fn wanted(&self, worker: usize) {
         self.workers.of(worker).wanted.notified().await;
     }
 
-    /// Waits until places were given back somewhere, or for a moment.
+    /// Waits until any worker gives places back, at most [`PAUSE`]. While a task waits here, workers keep no spare places and
+    /// no idle backend connections.
     pub async fn freed(&self) {
         struct Waits<'a>(&'a AtomicUsize);
         impl Drop for Waits<'_> {
@@ -300,7 +301,7 @@ impl PlaceCache {
         self.own().spare.store(spare, Relaxed);
     }
 
-    /// Takes places if there are so many. They must be given back.
+    /// Takes `count` places, if as many are free. They must be given back.
     #[must_use]
     pub fn take(&self, count: usize) -> Taken {
         let spare = self.spare.get();
@@ -382,7 +383,7 @@ impl Drop for PlaceCache {
 pub enum Taken {
     /// They were.
     Yes,
-    /// There are not so many.
+    /// Fewer are free.
     No,
 }
 

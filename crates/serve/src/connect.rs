@@ -33,8 +33,19 @@ pub enum ConnectFault {
     Backend(Cause),
     /// Ours: memory or ports have run out. It says nothing about the backend.
     Ours(io::Error),
-    /// Ours: descriptors have run out, here or in the whole system.
-    NoDescriptors,
+    /// Ours: descriptors have run out.
+    NoDescriptors(Shortage),
+}
+
+/// What of descriptors has run out, and so whether there are more when idle connections are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// Those of the process, or of the whole system: the kernel refused one.
+    OfKernel,
+    /// Places in the account, as idle connections have theirs there.
+    OfPlaces,
+    /// The part of the places that such connections may have. Idle connections count as free there already.
+    OfShare,
 }
 
 impl ConnectFault {
@@ -43,7 +54,7 @@ impl ConnectFault {
         match self {
             Self::Backend(cause) => cause,
             Self::Ours(error) => Cause::ConnectFailed(error.to_string()),
-            Self::NoDescriptors => Cause::ConnectFailed(Errno::EMFILE.desc().to_owned()),
+            Self::NoDescriptors(_) => Cause::ConnectFailed(Errno::EMFILE.desc().to_owned()),
         }
     }
 }
@@ -215,7 +226,7 @@ fn is_out_of_ports(error: &io::Error, address: SocketAddr) -> bool {
 
 fn fault(error: io::Error, limit: Duration) -> ConnectFault {
     ConnectFault::Backend(match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EMFILE | Errno::ENFILE) => return ConnectFault::NoDescriptors,
+        Some(Errno::EMFILE | Errno::ENFILE) => return ConnectFault::NoDescriptors(Shortage::OfKernel),
         Some(Errno::ENOMEM | Errno::ENOBUFS) => {
             return ConnectFault::Ours(error);
         }
@@ -237,7 +248,7 @@ mod tests {
         let limit = Duration::from_secs(1);
         for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
             let fault = fault(io::Error::from_raw_os_error(errno as i32), limit);
-            assert!(matches!(fault, ConnectFault::Ours(_) | ConnectFault::NoDescriptors), "{errno}");
+            assert!(matches!(fault, ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_)), "{errno}");
         }
         let denied = fault(io::Error::from_raw_os_error(Errno::EACCES as i32), limit);
         assert!(matches!(denied, ConnectFault::Backend(Cause::PermissionDenied)));

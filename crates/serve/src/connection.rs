@@ -100,7 +100,7 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
             Ok(rest) => {
                 early = rest;
                 if arrival.peer != proxy
-                    && let Err(why) = entry.admitted.comes_from(arrival.peer)
+                    && let Err(why) = entry.admitted.comes_from(worker, plan, arrival.peer)
                 {
                     record(worker, plan, &arrival, Ending::NoDescriptors(why));
                     return None;

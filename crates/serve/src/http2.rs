@@ -42,15 +42,18 @@ use side::Own;
 pub use side::Side;
 use wire::{Gate, Wire};
 
-/// Bytes of a request's body that may be on their way or waiting for a slow backend, for each stream. The connection's window
-/// is larger, so that a backend that takes nothing stops only its own streams, and is the limit of what all of them hold.
+/// Bytes of a request's body that may be on their way or waiting for a slow backend, for each stream. The connection's window is
+/// larger, so that one backend that takes nothing does not stop the streams of others, and limits what all streams hold.
 const WINDOW: u32 = 64 * 1024;
 
 /// Bytes of a response that the frame layer takes ahead of a client that reads nothing, for each stream.
 const SEND_BUFFER: usize = 32 * 1024;
 
-/// Heads of the largest size that the open requests of a connection may have together.
+/// The heads of the open requests of a connection may together be so many times the largest head.
 const LARGE_HEADS: usize = 8;
+
+/// The same in bytes, where the largest head is small: a page with a hundred requests whose cookies have 8 KiB fits.
+const LEAST_OF_HEADS: usize = 1024 * 1024;
 
 /// Streams that we have reset and still know.
 const RESET_STREAMS: usize = 20;
@@ -167,7 +170,7 @@ fn backlog(settings: &HttpSettings) -> Backlog {
         Http2::On { send_buffer, .. } => send_buffer,
         Http2::Off => 0,
     };
-    Backlog::new(limit, settings.limits.head.saturating_mul(LARGE_HEADS))
+    Backlog::new(limit, settings.limits.head.saturating_mul(LARGE_HEADS).max(LEAST_OF_HEADS))
 }
 
 fn builder(settings: &HttpSettings) -> Builder {

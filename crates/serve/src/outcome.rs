@@ -82,7 +82,7 @@ pub enum Ending {
     ProxyHeader,
     /// The listener is at its limit.
     ListenerFull,
-    /// There are no descriptors for it: its connection or its address has its share, or there are none at all.
+    /// It got no descriptor: its connection or its address has its share, or all descriptors are taken.
     NoDescriptors(Refusal),
     /// The process ended and the session was not over at the drain limit.
     Cut,
@@ -124,9 +124,9 @@ impl Ending {
             Self::ProxyHeader => "proxy-header",
             Self::ListenerFull => "listener-full",
             Self::NoDescriptors(why) => match why {
+                // Among the endings of all kinds, "full" alone would not say what is.
                 Refusal::Full => "no-descriptors",
-                Refusal::Connection => "connection-share",
-                Refusal::Source => "source-share",
+                Refusal::Connection | Refusal::Source => why.reason(),
             },
             Self::Cut => "cut",
             Self::Panicked => "panicked",

@@ -1,6 +1,6 @@
 //! Pipes for bulk flows of one worker. Each takes two places of the account; where there are none, a flow is copied instead.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -19,7 +19,6 @@ const PLACES: usize = 2;
 pub struct Pipes {
     place_cache: Rc<PlaceCache>,
     spare: RefCell<Vec<Pipe>>,
-    held: Cell<usize>,
 }
 
 /// A pipe in use. It goes back when it is dropped empty, and is closed otherwise.
@@ -29,9 +28,9 @@ pub struct Borrowed {
 }
 
 impl Pipes {
-    /// None so far.
+    /// Without a pipe so far.
     pub fn new(place_cache: Rc<PlaceCache>) -> Rc<Self> {
-        Rc::new(Self { place_cache, spare: RefCell::default(), held: Cell::new(0) })
+        Rc::new(Self { place_cache, spare: RefCell::default() })
     }
 
     /// A pipe of this size, if the account and the kernel have one.
@@ -52,12 +51,10 @@ impl Pipes {
         {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        self.held.set(self.held.get() + 1);
         Pipe::new(size).inspect_err(|_| self.closed())
     }
 
     fn closed(&self) {
-        self.held.set(self.held.get() - 1);
         self.place_cache.give_of(Kind::Pipes, PLACES);
     }
 

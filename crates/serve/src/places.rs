@@ -18,7 +18,7 @@ use crate::state::lock;
 pub(crate) struct Size {
     /// Clients.
     pub places: usize,
-    /// Of these, such as follow events.
+    /// Of these, clients that follow events, at most.
     pub following: usize,
 }
 
@@ -28,7 +28,7 @@ impl Size {
         self.places.div_ceil(ENDING_OF)
     }
 
-    /// What is open at most: these clients, those who have lost their places, and one that waits for a place.
+    /// What is open at most: these clients, clients that have lost their places, and one that waits for a place.
     pub(crate) const fn descriptors(self) -> usize {
         self.places + self.ending() + 1
     }
@@ -41,7 +41,7 @@ impl Size {
     }
 }
 
-/// One connection in so many may be one that ends.
+/// For each 8 places there may be one connection of a client that has lost its place and is not closed yet.
 const ENDING_OF: usize = 8;
 
 /// A fixed number of places, and the tasks of the clients that have them.
@@ -58,7 +58,7 @@ pub(crate) struct PlaceSet {
 #[derive(Debug)]
 struct Inner {
     places: Places,
-    /// Clients whose connections are open, also such as have lost their places.
+    /// Clients whose connections are open, those that have lost their places included.
     open: usize,
     /// Ends the task of a client.
     ends: HashMap<PlaceId, AbortHandle>,

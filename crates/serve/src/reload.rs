@@ -56,6 +56,18 @@ pub fn set_limits(state: &State, config: &Config, descriptors: &Needs, division:
     state.max_connections.store(most, Relaxed);
 }
 
+/// Says how many descriptors are divided where that is fewer than there are.
+pub fn tell_division(state: &State, descriptors: &Needs, division: Division) {
+    let divided = division.reserve + division.traffic;
+    if divided < descriptors.limit {
+        let message = format!(
+            "of {} descriptors that this process may open, {divided} are used; max-connections makes it more",
+            descriptors.limit
+        );
+        state.events.record(Level::Info, "process", message);
+    }
+}
+
 /// Sockets made for a configuration that is not yet served.
 #[derive(Debug, Default)]
 pub struct Opened(Vec<Bound>);

@@ -20,7 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::AccessLog;
-use crate::account::Needs;
+use crate::account::{Needs, services};
 use crate::acme::Orderer;
 use crate::causes::causes;
 use crate::events::Level;
@@ -160,7 +160,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         Workers::Count(count) => count.get(),
     };
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let descriptors = Needs { limit, base: base + OF_PROCESS, workers };
+    let descriptors = Needs { limit, base: base + OF_PROCESS, workers, services: services(&config) };
     let division = descriptors.divide(&config)?;
     let mut opened =
         reload::open_new(&config, &HashMap::new(), workers, &mut passed).map_err(StartError::Bind)?;
@@ -182,6 +182,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         open_state_directory(&config, &mut state);
         let state = Arc::new(state);
         reload::set_limits(&state, &config, &descriptors, division);
+        reload::tell_division(&state, &descriptors, division);
         let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
         let snapshot = Arc::new(Snapshot::build(config.clone(), &state, &tls, None));
         let log = AccessLog::open(&config.access_log.target, state.clone())?;

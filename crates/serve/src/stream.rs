@@ -182,7 +182,7 @@ impl Stream {
         })
     }
 
-    /// The same, but no more than there is room for at the client that gets it.
+    /// The same, but no more than may be read for `client`, which gets it.
     pub fn poll_fill_for(
         &self,
         cx: &mut Context<'_>,
@@ -193,7 +193,7 @@ impl Stream {
             return self.poll_fill(cx, onto);
         }
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
-            let most = client.room();
+            let most = client.room().min(scratch.len());
             let count = ready!(self.poll_read(cx, &mut scratch[..most]))?;
             onto.extend_from_slice(&scratch[..count]);
             client.hold(count);
@@ -201,7 +201,8 @@ impl Stream {
         })
     }
 
-    /// How much may be read for this client although it may take nothing. Only a stream of HTTP/2 is one of many.
+    /// How much may be read now for this client, even if it takes nothing. Only a stream of HTTP/2 limits it: many share one
+    /// connection's memory.
     fn room(&self) -> usize {
         match &mut *self.0.borrow_mut() {
             Transport::Http2(side) => side.room(),
@@ -217,7 +218,7 @@ impl Stream {
         }
     }
 
-    /// So much was read for this client.
+    /// Counts bytes that were read for this client.
     fn hold(&self, bytes: usize) {
         if let Transport::Http2(side) = &mut *self.0.borrow_mut() {
             side.hold(bytes);
@@ -234,7 +235,7 @@ impl Stream {
         self.poll_move_up_to(cx, to, rest, SCRATCH)
     }
 
-    /// The same, but no more than there is room for at `to`, one of the streams of a connection.
+    /// The same, but no more than may be read for `to`, where that is a stream of HTTP/2.
     pub fn poll_move_for(
         &self,
         cx: &mut Context<'_>,
@@ -258,6 +259,7 @@ impl Stream {
         most: usize,
     ) -> Poll<io::Result<Moved>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            let most = most.min(scratch.len());
             let count = match ready!(self.poll_read(cx, &mut scratch[..most])) {
                 Ok(count) => count,
                 Err(error) => return Poll::Ready(Ok(Moved::ReadFailed(error))),
@@ -305,7 +307,7 @@ impl Stream {
         }
     }
 
-    /// Reads and forgets what has arrived, a little at most.
+    /// Reads what has arrived, one buffer at most, and throws it away.
     pub fn discard_arrived(&self) {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
             // What cannot be read now is not waited for.

@@ -225,6 +225,9 @@ async fn obtain(
         let (attempts, retries) = (outcome.attempts, pool.settings.retries);
         let decision = retry::decide(Idempotence::NotIdempotent, Progress::NothingSent, attempts, retries);
         if decision == retry::Decision::GiveUp {
+            if let Lack::Descriptors = lacks {
+                worker.place_cache.account().count(Refusal::Full);
+            }
             outcome.end(lacks.ending());
             return None;
         }
@@ -232,7 +235,7 @@ async fn obtain(
     }
 }
 
-/// What a session lacks that got no connection.
+/// Why a session got no connection to a backend.
 #[derive(Clone, Copy)]
 enum Lack {
     Backend,
@@ -273,10 +276,7 @@ async fn connect(
             upstream::note_failure(worker, pool, chosen.index, cause);
             Err(Lack::Backend)
         }
-        Err(ConnectFault::NoDescriptors) => {
-            worker.place_cache.account().count(Refusal::Full);
-            Err(Lack::Descriptors)
-        }
+        Err(ConnectFault::NoDescriptors(_)) => Err(Lack::Descriptors),
         Err(ConnectFault::Ours(error)) => {
             tracing::debug!(backend = %chosen.backend.name, "cannot connect: {error}");
             Err(Lack::Backend)

@@ -17,7 +17,7 @@ use logic::retry::Idempotence;
 use sys::socket::Opening;
 
 use crate::account::{Kind, PlaceCache, Taken};
-use crate::connect::{self, ConnectFault, Link};
+use crate::connect::{self, ConnectFault, Link, Shortage};
 use crate::events::Level;
 use crate::queue::Queue;
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
@@ -304,10 +304,16 @@ pub async fn connect(
 ) -> Result<Stream, ConnectFault> {
     let backend = &*plan.state;
     let stream = match open(worker, plan, opening, preface, limit).await {
-        // Descriptors are short: idle connections to backends are the ones that nobody needs now.
-        Err(ConnectFault::Ours(_) | ConnectFault::NoDescriptors) => {
-            worker.idle.clear();
-            worker.place_cache.account().want();
+        Err(fault @ (ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))) => {
+            // Descriptors are short: idle connections to backends are the ones that no client needs now.
+            let wanted = match fault {
+                ConnectFault::NoDescriptors(Shortage::OfShare) => return Err(fault),
+                ConnectFault::NoDescriptors(Shortage::OfPlaces) => backend.places(),
+                _ => usize::MAX,
+            };
+            if worker.idle.give_up(wanted) < wanted {
+                worker.place_cache.account().want();
+            }
             open(worker, plan, opening, preface, limit).await?
         }
         Err(ConnectFault::Backend(Cause::Tls(why))) => {
@@ -433,7 +439,7 @@ impl Kept {
         Some(popped)
     }
 
-    /// Closes the one that was used longest ago. Gives its places.
+    /// Closes the connection that was used longest ago. Returns how many places it had.
     fn close_oldest(&mut self) -> Option<usize> {
         let oldest = (!self.streams.is_empty()).then(|| self.streams.remove(0))?;
         drop(oldest);
@@ -441,7 +447,7 @@ impl Kept {
         Some(self.places)
     }
 
-    /// Closes those that `keep` does not want.
+    /// Closes the connections for which `keep` is false.
     fn retain(&mut self, mut keep: impl FnMut(&Stream, Instant) -> bool) {
         let before = self.streams.len();
         self.streams.retain(|(stream, until)| keep(stream, *until));
@@ -505,21 +511,22 @@ impl IdlePool {
         });
     }
 
-    /// Closes so many, as others need their places more. Gives how many places that were.
+    /// Closes idle connections until `places` are given back, or none is left. Returns how many were.
     pub fn give_up(&self, places: usize) -> usize {
-        let mut given = 0;
+        let (mut given, mut connections) = (0, 0);
         for kept in self.kept.borrow_mut().values_mut() {
             while given < places
                 && let Some(closed) = kept.close_oldest()
             {
                 given += closed;
+                connections += 1;
             }
         }
-        self.place_cache.account().given_up.fetch_add(given as u64, Relaxed);
+        self.place_cache.account().given_up.fetch_add(connections, Relaxed);
         given
     }
 
-    /// Closes all of them: descriptors are short, or the process ends.
+    /// Closes all of them: the process ends.
     pub fn clear(&self) {
         self.kept.borrow_mut().clear();
     }

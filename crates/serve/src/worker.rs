@@ -28,16 +28,17 @@ use crate::pipes::Pipes;
 use crate::snapshot::Snapshot;
 use crate::upstream::IdlePool;
 
+mod eviction;
+
+use eviction::IdleClients;
+
 /// How often a worker hands on its log lines, and memory that it no longer needs.
 const TICK: Duration = Duration::from_millis(100);
 
 /// How often a worker looks at its idle backend connections.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// Idle client connections remembered by one look at all of them, so that a flood of new clients does not cost a look each.
-const REMEMBERED_IDLE: usize = 64;
-
-/// Idle backend connections that a worker closes at once when others need places.
+/// Places of idle backend connections that a worker gives back at once when others need places.
 const GIVEN_UP: usize = 8;
 
 /// Numbers of client connections that a worker without any keeps room for.
@@ -85,8 +86,7 @@ pub struct Worker {
     /// By [`PoolId`], with the generation that each was made for.
     balancers: RefCell<Vec<Option<(u64, Balancer)>>>,
     connections: RefCell<Connections>,
-    /// What was idle when somebody last looked, the longest idle last.
-    idle_clients: RefCell<Vec<(Instant, Rc<Control>)>>,
+    idle_clients: IdleClients,
     /// A client connection of this worker has ended.
     pub(crate) place_freed: Notify,
     draining: Cell<bool>,
@@ -156,7 +156,7 @@ pub struct Control {
     /// When the phase became [`Phase::Idle`].
     idle_since: Cell<Option<Instant>>,
     waker: RefCell<Option<Waker>>,
-    /// What it may use of backends.
+    /// What it holds, and may hold, of the account of descriptors.
     pub(crate) share: Share,
 }
 
@@ -300,7 +300,7 @@ impl Worker {
         Registration { worker: self.clone(), control }
     }
 
-    /// A client connection has ended that had so many places.
+    /// A client connection that had `places` has ended.
     pub(crate) fn give_place_back(&self, places: usize) {
         self.front.state.connections.fetch_sub(1, Relaxed);
         self.place_cache.give(places);
@@ -310,32 +310,6 @@ impl Worker {
     /// Whether open sessions are being ended.
     pub fn is_cutting(&self) -> bool {
         self.cutting.get()
-    }
-
-    /// Closes the client connection that has been idle for longest, to make room. `None` if no client is idle.
-    pub fn evict_idle(&self) -> Option<Rc<Control>> {
-        let mut idle = self.idle_clients.borrow_mut();
-        let evicted = take_longest_idle(&mut idle).or_else(|| {
-            self.look_for_idle(&mut idle);
-            take_longest_idle(&mut idle)
-        })?;
-        self.front.state.evicted.fetch_add(1, Relaxed);
-        evicted.close_when_idle();
-        Some(evicted)
-    }
-
-    fn look_for_idle(&self, idle: &mut Vec<(Instant, Rc<Control>)>) {
-        let connections = self.connections.borrow();
-        let mut all: Vec<_> = connections
-            .iter()
-            .filter_map(|control| control.idle_since().map(|since| (since, control)))
-            .collect();
-        if all.len() > REMEMBERED_IDLE {
-            all.select_nth_unstable_by_key(REMEMBERED_IDLE, |(since, _)| *since);
-            all.truncate(REMEMBERED_IDLE);
-        }
-        all.sort_unstable_by_key(|(since, _)| std::cmp::Reverse(*since));
-        idle.extend(all.into_iter().map(|(since, control)| (since, control.clone())));
     }
 
     /// Runs `choose` with the balancer of a pool, which starts afresh with every snapshot.
@@ -409,7 +383,7 @@ impl Worker {
         self.pipes.give_up();
     }
 
-    /// Other workers need places: what is unused is closed.
+    /// Closes unused connections and pipes, as other workers need places.
     fn give_up_unused(&self) {
         self.idle.give_up(GIVEN_UP);
         self.pipes.give_up();
@@ -435,16 +409,6 @@ impl Worker {
     }
 }
 
-/// The longest idle of those remembered that still is what it was then.
-fn take_longest_idle(idle: &mut Vec<(Instant, Rc<Control>)>) -> Option<Rc<Control>> {
-    while let Some((since, control)) = idle.pop() {
-        if control.idle_since() == Some(since) {
-            return Some(control);
-        }
-    }
-    None
-}
-
 /// The worker's thread: serves commands until it is drained. Runs on the calling thread.
 pub fn run(
     index: usize,
@@ -467,7 +431,7 @@ pub fn run(
         current: RefCell::new(Rc::new(snapshot)),
         balancers: RefCell::default(),
         connections: RefCell::default(),
-        idle_clients: RefCell::default(),
+        idle_clients: IdleClients::default(),
         place_freed: Notify::new(),
         draining: Cell::new(false),
         cutting: Cell::new(false),

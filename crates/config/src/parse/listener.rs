@@ -19,7 +19,7 @@ use crate::types::{
 
 const KIB: u64 = 1024;
 
-/// What the schema has for tables without these keys.
+/// The same defaults as in `RawHttp2`, for `http2 = "on"`, which has no table to take them from.
 const SEND_BUFFER: u64 = 1024 * KIB;
 const RECEIVE_WINDOW: u64 = 1024 * KIB;
 

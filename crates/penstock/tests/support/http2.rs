@@ -176,14 +176,23 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Fields as literals without indexing (RFC 7541 section 6.2.2). Of up to 126 bytes each.
+/// Fields as literals without indexing (RFC 7541 section 6.2.2), with lengths as integers of a 7-bit prefix (section 5.1).
 pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
         out.push(0);
         for text in [name, value] {
-            assert!(text.len() < 127);
-            out.push(u8::try_from(text.len()).unwrap());
+            match text.len().checked_sub(127) {
+                None => out.push(u8::try_from(text.len()).unwrap()),
+                Some(mut rest) => {
+                    out.push(127);
+                    while rest >= 128 {
+                        out.push(u8::try_from(rest % 128).unwrap() | 128);
+                        rest /= 128;
+                    }
+                    out.push(u8::try_from(rest).unwrap());
+                }
+            }
             out.extend_from_slice(text.as_bytes());
         }
     }

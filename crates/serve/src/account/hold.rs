@@ -1,19 +1,21 @@
-//! What one client connection may use of backends: one connection is its own from the beginning, each further one takes a
-//! place and counts in the shares of the connection and of its source.
+//! How many backend connections one client connection may use: the place of the first was taken with the client's own, each further
+//! one takes a place and counts in the shares of the connection and of its source.
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use logic::account::Refusal;
+use logic::account::{Refusal, may_wait};
 use tokio::sync::Notify;
 
-use super::{AtSource, Kind, PlaceCache, Taken};
+use super::{AtSource, Kind, PAUSE, PlaceCache, Source, Taken};
 use crate::worker::{Control, Worker};
 
-/// Of one client connection.
+/// What one client connection holds.
 #[derive(Debug, Default)]
 pub struct Share {
-    /// At its source; empty for a client without an address, or with an address that is not limited.
+    /// What it holds at its source; empty for a client without an address, or with an address that is not limited.
     seat: RefCell<Option<AtSource>>,
     /// Its own place, and those of the backend connection that belongs to it.
     places: Cell<usize>,
@@ -27,7 +29,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Of a connection that has so many places, and counts at its source.
+    /// For a connection that has taken `places`.
     pub fn new(seat: Option<AtSource>, places: usize) -> Self {
         Self { seat: RefCell::new(seat), places: Cell::new(places), ..Self::default() }
     }
@@ -37,13 +39,23 @@ impl Share {
         self.places.get()
     }
 
-    /// Makes it count, once it is known from where it comes.
+    /// Makes the connection count at a source, once its address is known.
     pub fn sit(&self, seat: Option<AtSource>) {
         *self.seat.borrow_mut() = seat;
     }
 
-    /// The connection has ended: it counts at its source no more, also while a task still refers to it. Returns the places to
-    /// be given back.
+    /// The connection is to be closed for a new one from the same source, which gets what it holds there.
+    pub fn pass_on(&self) -> Option<AtSource> {
+        self.seat.borrow().as_ref()?.pass_on()
+    }
+
+    /// Whether it counts at this source.
+    pub fn is_of(&self, source: &Arc<Source>) -> bool {
+        self.seat.borrow().as_ref().is_some_and(|seat| seat.is_of(source))
+    }
+
+    /// The connection has ended: it no longer counts at its source, even while a task still refers to it. Returns the places
+    /// to be given back.
     pub fn leave(&self) -> usize {
         self.sit(None);
         self.places.take()
@@ -103,11 +115,13 @@ impl<'a> Hold<'a> {
         Ok(Self { worker, control, which: Which::Further(places) })
     }
 
-    /// Takes it as soon as the client's other requests leave one free, within `limit`. The first request that waits gets it first. No
-    /// more than `most` wait in a worker: each holds a request in memory.
+    /// Takes it as soon as another request of the client gives one back, within `limit`; the request that has waited longest is
+    /// woken first. No more than `most` wait in a worker, and of one connection only a part: each holds a request in memory.
+    /// `refusal` is why it could not be taken at once.
     pub async fn wait(
         worker: &'a Worker,
         control: &'a Control,
+        refusal: Refusal,
         limit: Duration,
         most: usize,
     ) -> Result<Self, Refusal> {
@@ -124,15 +138,30 @@ impl<'a> Hold<'a> {
             }
         }
         let share = &control.share;
-        let mut last = Refusal::Connection;
-        if worker.place_cache.waiting_streams.get() >= most {
-            return Err(last);
+        let (own, all) = (&share.waiting, &worker.place_cache.waiting_streams);
+        if own.get() >= may_wait(most, all.get() - own.get()) {
+            return Err(refusal);
         }
-        let _waits = (Waits::begin(&share.waiting), Waits::begin(&worker.place_cache.waiting_streams));
+        let _waits = (Waits::begin(own), Waits::begin(all));
+        let mut last = refusal;
         let waiting = async {
+            let mut freed = pin!(share.freed.notified());
             loop {
-                // At least one is in use while others wait: its end is told here.
-                share.freed.notified().await;
+                match last {
+                    // At least one is in use while a request waits: its drop notifies.
+                    Refusal::Connection => {
+                        freed.as_mut().await;
+                        freed.set(share.freed.notified());
+                    }
+                    // Others hold the places, and do not notify. This does not wait at the account: while a task does, all
+                    // workers close their idle backend connections, and those count as free already.
+                    Refusal::Full | Refusal::Source => {
+                        // Without a notification it keeps its turn.
+                        if tokio::time::timeout(PAUSE, freed.as_mut()).await.is_ok() {
+                            freed.set(share.freed.notified());
+                        }
+                    }
+                }
                 match Self::take(worker, control) {
                     Ok(hold) => break hold,
                     Err(why) => last = why,
@@ -141,7 +170,7 @@ impl<'a> Hold<'a> {
         };
         match tokio::time::timeout(limit, waiting).await {
             Ok(hold) => {
-                // There may be enough for the next one, too.
+                // There may be a place for the next request, too.
                 share.freed.notify_one();
                 Ok(hold)
             }

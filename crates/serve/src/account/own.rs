@@ -1,7 +1,7 @@
-//! What the process needs of its descriptors for itself, by its configuration.
+//! How many descriptors the process needs for itself, by its configuration.
 
 use config::Config;
-use config::types::{BackendAddress, BackendHttp, Listener, Ocsp};
+use config::types::{BackendAddress, BackendHttp, Listener, MaxConnections, Ocsp};
 use logic::account::{Division, Own, TooFew};
 
 use crate::tls::ocsp;
@@ -10,7 +10,7 @@ use crate::{acme, admin, control};
 /// Of a worker: two instances of epoll, one of them twice, and what wakes it.
 const OF_WORKER: usize = 5;
 
-/// Of a look-up of a name: the socket of a name server, and of the next one where that one says nothing.
+/// Of a look-up of a name: a socket to a name server, and one to the next where the first does not answer.
 const OF_LOOK_UP: usize = 2;
 
 /// Of a request to an authority or an OCSP responder: its connection, or the look-up before it.
@@ -26,7 +26,11 @@ const FILES: usize = 16;
 /// command for host keys.
 const OF_TUNNEL: usize = 10;
 
-/// What the descriptors are divided by.
+/// No more descriptors than that are divided, unless `max-connections` asks for more: some container runtimes set a limit of a
+/// thousand million, and half of that, for one address, is no limit.
+const MOST_DIVIDED: usize = 1 << 20;
+
+/// What the division of the descriptors follows from, beside the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
     /// The limit of the process.
@@ -35,12 +39,22 @@ pub struct Needs {
     pub base: usize,
     /// Worker threads.
     pub workers: usize,
+    /// For clients of admin and control, which stay what they were when the process started.
+    pub services: usize,
+}
+
+/// Descriptors for clients of admin and control.
+pub fn services(started_with: &Config) -> usize {
+    let admin = started_with.admin.as_ref().map_or(0, |_| admin::SIZE.descriptors());
+    let control = started_with.control.as_ref().map_or(0, |_| control::SIZE.descriptors());
+    admin + control
 }
 
 impl Needs {
-    /// What is for traffic, and what is not.
+    /// Divides the descriptors between traffic and the process itself.
     pub fn divide(&self, config: &Config) -> Result<Division, TooFew> {
-        Division::new(self.limit, self.own(config))
+        let own = self.own(config);
+        Division::new(self.limit.min(most_divided(config, own)), own)
     }
 
     fn own(&self, config: &Config) -> Own {
@@ -66,8 +80,7 @@ impl Needs {
         let mut watch = FILES + checked * backend_places(config) + tunnels * OF_TUNNEL + names * OF_LOOK_UP;
         // A reload may open each of them anew before the old ones are closed.
         watch += sockets;
-        watch += config.admin.as_ref().map_or(0, |_| admin::SIZE.descriptors());
-        watch += config.control.as_ref().map_or(0, |_| control::SIZE.descriptors());
+        watch += self.services;
         watch += config.acme.len() * acme::ORDERS_AT_ONCE * OF_REQUEST;
         watch += if tls().any(|tls| tls.ocsp == Ocsp::On) { ocsp::MOST * OF_REQUEST } else { 0 };
         Own { fixed, watch }
@@ -78,7 +91,17 @@ impl Needs {
     }
 }
 
-/// Places of a connection to the most expensive backend.
+fn most_divided(config: &Config, own: Own) -> usize {
+    let clients = match config.process.max_connections {
+        MaxConnections::Auto => 0,
+        MaxConnections::Count(count) => count.saturating_mul(1 + backend_places(config)),
+    };
+    clients.saturating_add(own.fixed + own.watch).max(MOST_DIVIDED)
+}
+
+/// Places of a connection to the most expensive backend. Clients from before a reload that adds the first backend behind SSH have
+/// taken one place for their backend, and may use one such backend until they end: the process then has a descriptor more open
+/// for each of them than the account says, and what it keeps for itself is smaller by that.
 pub fn backend_places(config: &Config) -> usize {
     let is_ssh = |address: &BackendAddress| matches!(address, BackendAddress::Ssh { .. });
     let any = config.pools.iter().flat_map(|pool| &pool.backends).any(|backend| is_ssh(&backend.address));
@@ -96,10 +119,40 @@ mod tests {
     const LISTENER: &str = "[listener.web]\nbind = \"127.0.0.1:80\"\npool = \"app\"\n";
     const POOL: &str = "[pool.app]\nbackends = [\"192.0.2.1:80\"]\nhealth = \"off\"\n";
 
-    fn own(text: &str) -> Own {
+    fn config(text: &str) -> Config {
         let source = Source { name: "test".to_owned(), text: text.to_owned() };
-        let loaded = config::load(&source, &BTreeMap::new()).unwrap_or_else(|faults| panic!("{faults:?}"));
-        Needs { limit: 1024, base: 10, workers: 2 }.own(&loaded.config)
+        config::load(&source, &BTreeMap::new()).unwrap_or_else(|faults| panic!("{faults:?}")).config
+    }
+
+    fn own(text: &str) -> Own {
+        let config = config(text);
+        Needs { limit: 1024, base: 10, workers: 2, services: services(&config) }.own(&config)
+    }
+
+    #[test]
+    fn admin_and_control_count_as_the_process_was_started_with_them() {
+        let plain = format!("{LISTENER}{POOL}");
+        let admin = config(&format!("[admin]\nbind = \"127.0.0.1:90\"\n{plain}"));
+        let plain = config(&plain);
+        let with = |services| Needs { limit: 1024, base: 10, workers: 2, services };
+        let (without, with) = (with(services(&plain)), with(services(&admin)));
+        assert_eq!(without.own(&admin), without.own(&plain), "a reload opens no admin listener");
+        assert_eq!(with.own(&plain).watch, without.own(&plain).watch + 64 + 8 + 1, "and closes none");
+    }
+
+    #[test]
+    fn of_a_limit_without_sense_a_mebi_is_divided_or_what_max_connections_asks_for() {
+        let plain = config(&format!("{LISTENER}{POOL}"));
+        let traffic = |limit, config: &Config| {
+            let needs = Needs { limit, base: 10, workers: 2, services: 0 };
+            needs.divide(config).map(|division| division.reserve + division.traffic)
+        };
+        assert_eq!(traffic(1_000_000_000, &plain), Ok(1024 * 1024));
+        assert_eq!(traffic(1_000_000, &plain), Ok(1_000_000));
+        let many = config(&format!("[process]\nmax-connections = 3000000\n{LISTENER}{POOL}"));
+        let needs = Needs { limit: 1_000_000_000, base: 10, workers: 2, services: 0 };
+        assert_eq!(needs.divide(&many).map(|division| division.clients(2)), Ok(3_000_000));
+        assert_eq!(traffic(4096, &many), Ok(4096));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The event about refused descriptors, with their number: at the first refusal, then at most once a minute.
+//! The event that says how many clients and requests were refused descriptors: at the first refusal, then at most once a minute.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -7,6 +7,9 @@ use super::{Account, REFUSALS};
 
 /// Time between two events.
 const EVERY: Duration = Duration::from_secs(60);
+
+const HINT: &str =
+    "`penstock ctl status` shows what holds them; the limits are LimitNOFILE and process.shares";
 
 /// What was reported so far.
 #[derive(Debug, Default)]
@@ -33,7 +36,7 @@ impl RefusalLog {
         }
         self.at.set(Some(now));
         self.counts.set(refusals.map(|(_, count)| count));
-        Some(format!("clients or requests were refused descriptors: {}", new.join(", ")))
+        Some(format!("clients or requests were refused descriptors: {} ({HINT})", new.join(", ")))
     }
 }
 
@@ -44,20 +47,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_at_once_and_those_after_it_once_a_minute() {
+    fn a_refusal_is_reported_at_once_and_those_after_it_once_a_minute() {
         let (account, refusal_log, now) = (Account::new(1), RefusalLog::default(), Instant::now());
         assert_eq!(refusal_log.take(&account, now), None);
         account.count(Refusal::Source);
-        let told = refusal_log.take(&account, now);
-        assert_eq!(told.as_deref(), Some("clients or requests were refused descriptors: source-share 1"));
+        let expected =
+            |counts: &str| Some(format!("clients or requests were refused descriptors: {counts} ({HINT})"));
+        assert_eq!(refusal_log.take(&account, now), expected("source-share 1"));
         account.count(Refusal::Source);
         account.count(Refusal::Full);
         assert_eq!(refusal_log.take(&account, now + EVERY / 2), None);
-        let told = refusal_log.take(&account, now + EVERY);
-        assert_eq!(
-            told.as_deref(),
-            Some("clients or requests were refused descriptors: full 1, source-share 1")
-        );
+        assert_eq!(refusal_log.take(&account, now + EVERY), expected("full 1, source-share 1"));
         assert_eq!(refusal_log.take(&account, now + EVERY * 2), None);
     }
 }

@@ -22,8 +22,8 @@ pub struct Sources {
     ipv6_prefix: AtomicU8,
 }
 
-/// Hashes an address by a product with random numbers that no client knows: each client is looked up once, and the general
-/// hash costs ten times as much.
+/// Hashes an address by a product with random numbers that no client knows. Every accepted client is looked up, and SipHash costs
+/// ten times as much.
 #[derive(Clone, Debug)]
 struct Keyed {
     first: u64,
@@ -72,10 +72,14 @@ impl Hasher for Keyed {
     }
 }
 
+/// Connections of one source that were closed for others and have not ended: no more are closed for others meanwhile.
+const MOST_LEAVING: usize = 8;
+
 /// One address, or one network of IPv6.
 #[derive(Debug, Default)]
 pub struct Source {
     held: AtomicUsize,
+    leaving: AtomicUsize,
 }
 
 impl Default for Sources {
@@ -96,7 +100,7 @@ impl Sources {
         lock(&self.parts[key.spread() as usize % PARTS]).entry(key).or_default().clone()
     }
 
-    /// Forgets those that hold nothing. To be called about once per second.
+    /// Removes the sources that hold nothing. To be called about once per second.
     pub fn sweep(&self) {
         for part in &self.parts {
             let mut part = lock(part);
@@ -122,16 +126,25 @@ const SPARE: usize = 64;
 pub struct AtSource {
     source: Arc<Source>,
     held: Cell<usize>,
+    stay: Cell<Stay>,
+}
+
+/// Whether a connection stays at its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stay {
+    Stays,
+    /// It is being closed, and what it held was passed on.
+    Leaves,
 }
 
 impl AtSource {
-    /// Lets a client in that takes so many places.
+    /// Counts a new client that takes `places`, unless its source has its share.
     pub fn take(account: &Account, address: IpAddr, places: usize) -> Result<Self, Refusal> {
         let source = account.sources.of(address);
         let (usage, shares) = (account.usage(), account.shares());
         let mut refusal = Refusal::Source;
         let more = |held: usize| match usage.client(shares, Some(held), places) {
-            // Whether there is anything at all is seen where it is taken, and waited for there.
+            // Where no place is free at all, the caller that takes the places waits for them.
             Ok(()) | Err(Refusal::Full) => Some(held + places),
             Err(why) => {
                 refusal = why;
@@ -139,7 +152,29 @@ impl AtSource {
             }
         };
         let taken = source.held.fetch_update(Relaxed, Relaxed, more).is_ok();
-        if taken { Ok(Self { source, held: Cell::new(places) }) } else { Err(refusal) }
+        if taken { Ok(Self::new(source, places)) } else { Err(refusal) }
+    }
+
+    fn new(source: Arc<Source>, held: usize) -> Self {
+        Self { source, held: Cell::new(held), stay: Cell::new(Stay::Stays) }
+    }
+
+    /// The connection is to be closed for a new one from the same source, which gets what it holds. `None` if too many that were
+    /// closed so are still open.
+    pub(super) fn pass_on(&self) -> Option<Self> {
+        // A connection that had a request on its way when it was to be closed goes on, and is idle again later.
+        if self.stay.get() == Stay::Leaves {
+            return None;
+        }
+        let more = |leaving: usize| (leaving < MOST_LEAVING).then_some(leaving + 1);
+        self.source.leaving.fetch_update(Relaxed, Relaxed, more).ok()?;
+        self.stay.set(Stay::Leaves);
+        Some(Self::new(self.source.clone(), self.held.take()))
+    }
+
+    /// Whether it is of this source.
+    pub(super) fn is_of(&self, source: &Arc<Source>) -> bool {
+        Arc::ptr_eq(&self.source, source)
     }
 
     /// What the whole source holds.
@@ -163,6 +198,9 @@ impl AtSource {
 impl Drop for AtSource {
     fn drop(&mut self) {
         self.source.held.fetch_sub(self.held.get(), Relaxed);
+        if self.stay.get() == Stay::Leaves {
+            self.source.leaving.fetch_sub(1, Relaxed);
+        }
     }
 }
 
@@ -198,6 +236,23 @@ mod tests {
         drop(other);
         account.sources.sweep();
         assert_eq!(account.sources.count(), 0);
+    }
+
+    #[test]
+    fn a_source_holds_no_more_when_connections_pass_on_what_they_hold_and_few_do_at_once() {
+        let account = account();
+        let take = || AtSource::take(&account, [192, 0, 2, 1].into(), 2).unwrap();
+        let seats: Vec<_> = (0..20).map(|_| take()).collect();
+        let newer: Vec<_> = seats.iter().map_while(AtSource::pass_on).collect();
+        assert_eq!(newer.len(), MOST_LEAVING);
+        assert_eq!(newer[0].of_source(), 40);
+        assert!(seats[0].pass_on().is_none());
+        drop(seats);
+        assert_eq!(newer[0].of_source(), 2 * MOST_LEAVING);
+        assert!(newer[0].pass_on().is_some());
+        let source = newer[0].source.clone();
+        drop(newer);
+        assert_eq!((source.held.load(Relaxed), source.leaving.load(Relaxed)), (0, 0));
     }
 
     #[test]

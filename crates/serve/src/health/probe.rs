@@ -66,7 +66,7 @@ pub(super) async fn run(backend: &BackendState, active: &ActiveCheck, way: &Way)
         Ok(link) => exchange(link, &backend.address, active, way.http, limits).await,
         Err(ConnectFault::Backend(cause)) => Err(cause),
         Err(ConnectFault::Ours(error)) => return Finding::OurOwnFault(error),
-        Err(ConnectFault::NoDescriptors) => return Finding::OurOwnFault(Errno::EMFILE.into()),
+        Err(ConnectFault::NoDescriptors(_)) => return Finding::OurOwnFault(Errno::EMFILE.into()),
     };
     let (outcome, cause, took) = match result {
         Ok(took) => (VerdictOutcome::Pass, Cause::Passed, took),

@@ -147,7 +147,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Waits until more may be read for the receiver, which may take nothing for a while.
+    /// Waits until more may be read for the receiver.
     async fn flows(&self) -> Result<(), Broken> {
         let flows = std::future::poll_fn(|cx| self.to.poll_flows(cx));
         self.timer.within(self.write_timeout, flows).await.map_err(|_| Broken::DestinationTimeout)

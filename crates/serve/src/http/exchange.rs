@@ -240,12 +240,12 @@ enum Reuse {
 
 impl Forwarding<'_> {
     async fn run(&self, client: &mut Client, outcome: &mut Outcome) -> After {
-        // A connection that requests share is counted where it is opened.
+        // A connection that many requests share takes its places where it is opened.
         let _hold = match self.pool.settings.http {
             BackendHttp::Http2 => None,
             BackendHttp::Http1 => match Hold::take(self.session.worker, self.session.control) {
                 Ok(hold) => Some(hold),
-                Err(_) => match Box::pin(self.wait_for_hold(client, outcome)).await {
+                Err(why) => match Box::pin(self.wait_for_hold(client, outcome, why)).await {
                     Ok(hold) => Some(hold),
                     Err(after) => return after,
                 },
@@ -316,15 +316,20 @@ impl Forwarding<'_> {
         }
     }
 
-    /// Waits until the client's other requests leave it a connection to a backend.
-    async fn wait_for_hold(&self, client: &mut Client, outcome: &mut Outcome) -> Result<Hold<'_>, After> {
+    /// Waits until another request of the client gives back its connection to a backend.
+    async fn wait_for_hold(
+        &self,
+        client: &mut Client,
+        outcome: &mut Outcome,
+        refusal: Refusal,
+    ) -> Result<Hold<'_>, After> {
         let Client { stream, buffer, .. } = &mut *client;
         let (worker, control) = (self.session.worker, self.session.control);
         let (limit, most) = (self.pool.settings.timeouts.queue, self.pool.settings.queue_length);
         let began = Instant::now();
         let held = tokio::select! {
             biased;
-            held = Hold::wait(worker, control, limit, most) => held,
+            held = Hold::wait(worker, control, refusal, limit, most) => held,
             () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
                 outcome.end(Ending::ClientClosed);
                 return Err(After::Drop);
@@ -337,8 +342,8 @@ impl Forwarding<'_> {
         }
     }
 
-    /// A stream of HTTP/2 is refused, which says that nothing was done with it (RFC 9113 section 8.7); other clients get
-    /// a page.
+    /// A stream of HTTP/2 is reset with REFUSED_STREAM, which says that nothing was done with it (RFC 9113 section 8.7);
+    /// a client of HTTP/1.1 gets an error page.
     async fn answer_no_descriptors(&self, client: &Client, outcome: &mut Outcome, why: Refusal) -> After {
         self.session.worker.place_cache.account().count(why);
         outcome.end(Ending::NoDescriptors(why));
@@ -510,7 +515,7 @@ impl Forwarding<'_> {
     }
 
     async fn answer_failure(&self, client: &Client, outcome: &mut Outcome, failure: &Failure) -> After {
-        if let Failure::Connect(ConnectFault::NoDescriptors) = failure {
+        if let Failure::Connect(ConnectFault::NoDescriptors(_)) = failure {
             return self.answer_no_descriptors(client, outcome, Refusal::Full).await;
         }
         let (status, detail, ending) = failure.answer();

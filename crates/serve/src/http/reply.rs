@@ -71,7 +71,7 @@ impl Failure {
     pub(super) fn blame(&self) -> Option<Cause> {
         match self {
             Self::Connect(ConnectFault::Backend(cause)) => Some(cause.clone()),
-            Self::Connect(ConnectFault::Ours(_) | ConnectFault::NoDescriptors)
+            Self::Connect(ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))
             | Self::Client(_)
             | Self::Unsayable => None,
             Self::Closed { .. } => Some(Cause::ClosedEarly),

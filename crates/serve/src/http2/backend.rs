@@ -13,7 +13,7 @@ use sys::socket::Opening;
 use tokio::sync::watch;
 
 use crate::account::{Kind, PlaceCache, Taken};
-use crate::connect::{self, ConnectFault};
+use crate::connect::{self, ConnectFault, Shortage};
 use crate::snapshot::{BackendPlan, Snapshot};
 use crate::state::BackendState;
 use crate::stream::Stream;
@@ -43,8 +43,8 @@ impl Rules {
 /// The limits of listeners hold as well, and are smaller unless they were made large.
 const HEADER_LIST: u32 = 256 * 1024;
 
-/// The connections, by backend. The first of each backend is counted in what the process keeps for itself, so that no client
-/// can keep another from it; each further one takes places in the account.
+/// The connections, by backend. The first to each backend is counted in what the process keeps for itself, so that clients cannot
+/// use up its place; each further one takes places in the account.
 pub struct Lines {
     kept: RefCell<HashMap<usize, Kept>>,
     place_cache: Rc<PlaceCache>,
@@ -127,7 +127,7 @@ impl Lines {
             Ok(_) => Some(Ok(())),
             Err(ConnectFault::Backend(cause)) => Some(Err(cause.clone())),
             // It says nothing about the backend: the next one tries for itself.
-            Err(ConnectFault::Ours(_) | ConnectFault::NoDescriptors) => None,
+            Err(ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_)) => None,
         });
         opened
     }
@@ -162,10 +162,12 @@ impl Lines {
             return Ok(first);
         }
         let places = plan.state.places();
-        let free = self.place_cache.account().usage().beside_clients(places);
-        match free.is_ok() && self.place_cache.take_of(Kind::Lines, places) == Taken::Yes {
-            true => Ok(LinePlace::Further { place_cache: self.place_cache.clone(), places }),
-            false => Err(ConnectFault::NoDescriptors),
+        if self.place_cache.account().usage().beside_clients(places).is_err() {
+            return Err(ConnectFault::NoDescriptors(Shortage::OfShare));
+        }
+        match self.place_cache.take_of(Kind::Lines, places) {
+            Taken::Yes => Ok(LinePlace::Further { place_cache: self.place_cache.clone(), places }),
+            Taken::No => Err(ConnectFault::NoDescriptors(Shortage::OfPlaces)),
         }
     }
 

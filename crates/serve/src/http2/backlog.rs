@@ -1,32 +1,32 @@
-//! What one HTTP/2 connection holds of messages: heads of requests, and what was read from backends and its client has not
-//! taken. A task that reads from a backend asks here how much: the more waits, the less; nothing while the client's socket is full.
-//! So a client that reads nothing stops its backends, and costs no more than the configuration says.
+//! What one HTTP/2 connection holds in memory: heads of requests, and bytes of responses that its client has not taken. A task that
+//! reads from a backend asks here how many bytes it may read: the more wait, the fewer, and none while the client's socket is full.
+//! So backends of a client that reads nothing are not read either, and it costs no more than the configuration says.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Poll, Waker};
 
-/// Read at once in any case, as streams whose windows are closed must not stop those whose windows are open: of a response
-/// that has begun, and before it is known whether there is a window.
+/// Bytes that a stream may read at once in any case, as streams whose windows are closed must not stop those whose windows are open:
+/// once its response has begun, and before that, when it is not known whether its window is open.
 const LEAST: usize = 4096;
 const LEAST_OF_HEAD: usize = 256;
 
-/// The same where the window is closed: it may be the end, which needs none.
+/// The same where the window is closed: what is read may be the end of the body, which needs no window.
 pub(super) const LEAST_WITHOUT_WINDOW: usize = 256;
 
-/// Read at once at most, and the part of what is free.
+/// Bytes that a stream may read at once at most, and the part of what is free that it may read.
 const MOST: usize = 64 * 1024;
 const PART: usize = 4;
 
 /// Part of the limit that may be held for streams whose window is not known to be open.
 const HELD_PART: usize = 16;
 
-/// Of one connection.
+/// What one connection holds.
 #[derive(Debug)]
 pub(super) struct Backlog {
     limit: usize,
     /// Read from backends, and not yet with the frame layer.
     held: Cell<usize>,
-    /// With the frame layer: an upper bound, made exact whenever everything has gone.
+    /// With the frame layer: an upper bound, set to 0 whenever the frame layer has sent everything.
     queued: Cell<usize>,
     /// The client's socket takes nothing.
     is_blocked: Cell<bool>,
@@ -36,7 +36,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// For so many bytes of responses, and of heads of requests.
+    /// With limits in bytes: of responses, and of heads of requests.
     pub(super) fn new(limit: usize, most_heads: usize) -> Self {
         Self {
             limit,
@@ -53,7 +53,7 @@ impl Backlog {
         self.held.get() + self.queued.get()
     }
 
-    /// How much a stream whose window is open may read from its backend now: it goes on to the client's socket.
+    /// How much a stream whose window is open may read from its backend now: what it reads goes on to the client's socket.
     pub(super) fn room(&self) -> usize {
         (self.limit.saturating_sub(self.all()) / PART).clamp(LEAST, MOST)
     }
@@ -64,7 +64,7 @@ impl Backlog {
         (limit.saturating_sub(self.held.get()) / PART).clamp(LEAST_OF_HEAD, MOST)
     }
 
-    /// Waits while enough is on its way to the socket: it goes before more is read.
+    /// Waits while half of the limit, or all of it, is on its way to the client's socket.
     pub(super) fn poll_flows(&self, cx: &mut Context<'_>) -> Poll<()> {
         // Half of it is for streams that have read and not yet written.
         let waits = self.queued.get() >= self.limit / 2 || self.is_blocked.get() && self.all() >= self.limit;
@@ -88,22 +88,22 @@ impl Backlog {
         Poll::Pending
     }
 
-    /// A stream has read so much more, or handed on so much of it.
+    /// A stream has read `more` bytes from its backend.
     pub(super) fn hold(&self, more: usize) {
         self.held.set(self.held.get() + more);
     }
 
-    /// See [`Self::hold`].
+    /// A stream has handed `less` bytes to the frame layer.
     pub(super) fn let_go(&self, less: usize) {
         self.held.set(self.held.get() - less);
     }
 
-    /// The frame layer got so much.
+    /// The frame layer got `bytes` more.
     pub(super) fn queue(&self, bytes: usize) {
         self.queued.set(self.queued.get() + bytes);
     }
 
-    /// The client's socket took so much.
+    /// The client's socket took `bytes`.
     pub(super) fn written(&self, bytes: usize) {
         self.queued.set(self.queued.get().saturating_sub(bytes));
         if self.is_blocked.replace(false) {
@@ -133,7 +133,7 @@ impl Backlog {
         }
     }
 
-    /// Takes a head in, if there is room for it.
+    /// Counts the head of a new request, if the heads of the others leave room for it.
     pub(super) fn begin(&self, head: usize) -> Admission {
         let heads = self.heads.get().saturating_add(head);
         if heads > self.most_heads {
@@ -143,7 +143,7 @@ impl Backlog {
         Admission::Begun
     }
 
-    /// A request has ended that began with such a head.
+    /// A request with a head of this size has ended.
     pub(super) fn end(&self, head: usize) {
         self.heads.set(self.heads.get() - head);
     }
@@ -154,7 +154,7 @@ impl Backlog {
 pub(super) enum Admission {
     /// It may, and must be ended.
     Begun,
-    /// The heads of the others are large.
+    /// The heads of the open requests would be too large together.
     TooMuch,
 }
 

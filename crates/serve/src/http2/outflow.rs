@@ -32,12 +32,12 @@ pub(super) enum Ended {
     No,
 }
 
-/// Whether something can go out.
+/// Whether the flow-control windows of a stream and its connection allow DATA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
-    /// It can.
+    /// They do.
     Open,
-    /// It cannot.
+    /// They do not.
     Closed,
 }
 
@@ -150,8 +150,8 @@ impl Outflow {
         }
     }
 
-    /// Whether the other side's windows let anything through. No more than that is asked of them: what one stream asks for
-    /// the others do not get.
+    /// Whether the other side's windows are open. It asks for one byte of capacity only: what one stream reserves, the other streams
+    /// do not get.
     pub(super) fn window(&mut self) -> Window {
         if self.send.capacity() > 0 {
             return Window::Open;

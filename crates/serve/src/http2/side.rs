@@ -43,7 +43,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// Of a request that was begun with such a head.
+    /// For a request whose head has this size, after [`Backlog::begin`].
     pub(super) fn new(backlog: &Rc<Backlog>, head: usize) -> Self {
         Self { backlog: backlog.clone(), head, held: 0 }
     }
@@ -226,8 +226,8 @@ impl Side {
         Poll::Ready(Ok(()))
     }
 
-    /// How much may be read for the client now: hardly anything while its window is closed. Not nothing, as it may be the end,
-    /// which needs no window.
+    /// How many bytes may be read for the client now. While its window is closed, a few: they may be the end of the body, which needs
+    /// no window.
     pub(crate) fn room(&mut self) -> usize {
         match &mut self.download {
             Writing::Body(body) => match body.window() {
@@ -249,7 +249,7 @@ impl Side {
         self.own.backlog.poll_flows(cx)
     }
 
-    /// So much was read for the client.
+    /// Counts bytes that were read for the client.
     pub(crate) fn hold(&mut self, bytes: usize) {
         self.own.held += bytes;
         self.own.backlog.hold(bytes);

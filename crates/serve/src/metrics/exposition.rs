@@ -137,9 +137,13 @@ fn encode_descriptors(out: &mut Families<'_>, state: &State) -> fmt::Result {
         out.gauge(name, help, value as u64)?;
     }
     let kinds = descriptors.places.kinds().map(|(kind, count)| ([("kind", kind)], count as u64));
-    out.gauges("descriptors_traffic", "Descriptors that traffic has taken, by what for", kinds)?;
+    out.gauges("descriptors_traffic", "Descriptors that traffic has taken, by use", kinds)?;
     let refused = descriptors.refused.into_iter().map(|(reason, count)| ([("reason", reason)], count));
-    out.counters("descriptors_refused", "Clients and requests for which there were no descriptors", refused)?;
+    out.counters(
+        "descriptors_refused",
+        "Clients and requests that were refused descriptors, by reason",
+        refused,
+    )?;
     out.counter(
         "idle_backends_given_up",
         "Idle backend connections closed because others needed their descriptors",

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::state::State;
 
-/// What holds descriptors, and how often one was refused.
+/// What holds descriptors, and how often they were refused.
 #[derive(Clone, Debug, Serialize)]
 pub struct Descriptors {
-    /// That the process may open; `None` if it is not known.
+    /// How many the process may open; `None` if it is not known.
     pub limit: Option<usize>,
     /// Open now, of all kinds.
     pub open: Option<usize>,
@@ -20,7 +20,7 @@ pub struct Descriptors {
     pub traffic: usize,
     /// Taken of these.
     pub taken: usize,
-    /// What for.
+    /// Taken, by use.
     pub places: Places,
     /// Addresses from which clients are connected, or were a moment ago.
     pub sources: usize,
@@ -43,7 +43,7 @@ pub struct Places {
     pub multiplexed: usize,
     /// Pipes of bulk flows.
     pub pipes: usize,
-    /// Kept by workers for their next connections.
+    /// Taken by workers ahead of their next connections.
     pub spare: usize,
 }
 
@@ -75,7 +75,7 @@ impl Descriptors {
             traffic: standing.limit,
             taken: standing.taken,
             places: Places {
-                // Workers come and go while this is read.
+                // The workers change the numbers while they are read.
                 clients: standing.taken.saturating_sub(others),
                 further: standing.further,
                 idle: standing.idle,

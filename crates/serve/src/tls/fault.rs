@@ -23,7 +23,7 @@ pub struct CertificateFault {
 pub enum CertificateFaultKind {
     /// It cannot be read: why, in words.
     Unreadable(String),
-    /// It cannot be read as no descriptor is left: it will be read again.
+    /// It cannot be read now, as no descriptor is left: it will be read again.
     NoDescriptors(String),
     /// It is far too large.
     TooLarge,

@@ -101,13 +101,13 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Look again so soon, if not sooner.
+    /// Asks for another scan after `soon`, or earlier if that was asked for already.
     pub(super) fn look_again(&mut self, soon: Duration) {
         self.again = Some(self.again.map_or(soon, |other| other.min(soon)));
     }
 }
 
-/// What could not be read as no descriptor was left is read again so soon.
+/// A file that could not be read as no descriptor was left is read again after this time.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 /// Files that are gone for so long are gone.

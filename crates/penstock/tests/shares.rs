@@ -1,0 +1,397 @@
+//! What clients get while descriptors or connections are short: who waits, who is closed for whom, and what stays as it was.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Instant;
+
+use serde_json::Value;
+use support::attack;
+use support::client::{Stream, request};
+use support::http2::{self, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, PING, RST_STREAM, SETTINGS};
+use support::peers::Process;
+use support::server::Setup;
+use support::{Client, Scripted, Server, eventually, millis, secs};
+
+/// The pool `held` is for `/held/`: its backend keeps such requests open. `process` and `listener` are lines of theirs.
+fn config(good: &str, held: &str, process: &str, listener: &str) -> String {
+    format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+         [process]\n{process}\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n{listener}\n\
+         [[listener.web.route]]\npath = \"/held/\"\npool = \"held\"\n\
+         [pool.app]\nbackends = [\"{good}\"]\n[pool.held]\nbackends = [\"{held}\"]\n"
+    )
+}
+
+fn start(limit: u32, config: &str) -> Server {
+    let limit = format!("--nofile={limit}:{limit}");
+    Setup::new(config).through(["prlimit", &limit, "--"]).start()
+}
+
+fn descriptors(server: &Server) -> Value {
+    server.ctl_json(&["status"])["descriptors"].clone()
+}
+
+fn count(of: &Value) -> u64 {
+    of.as_u64().unwrap_or_else(|| panic!("no number: {of}"))
+}
+
+fn metric(server: &Server, name: &str) -> u64 {
+    count(&server.ctl_json(&["status"])["counters"][name])
+}
+
+/// When it is dropped, it resets its connection: one that is only closed may still wait for its answer.
+fn client_from(source: &str, address: &str) -> Client {
+    let stream = attack::connect_from(source, address).unwrap();
+    socket2::SockRef::from(&stream).set_linger(Some(secs(0))).unwrap();
+    Client::over(Stream::Tcp(stream))
+}
+
+fn numbered(number: u64) -> String {
+    format!("127.1.{}.{}", number / 250, number % 250 + 1)
+}
+
+/// Clients with addresses of their own, each with a request that does not end, until clients have `places`.
+fn fill(server: &Server, places: u64) -> Vec<Client> {
+    let address = server.address("web");
+    let taken = count(&descriptors(server)["places"]["clients"]);
+    let clients: Vec<_> = (taken / 2..places / 2)
+        .map(|number| {
+            let mut client = client_from(&numbered(number), &address);
+            client.send(request("GET", "/held/slow", &[], b""));
+            client
+        })
+        .collect();
+    eventually("the places are taken", secs(20), || {
+        (count(&descriptors(server)["places"]["clients"]) / 2 == places / 2).then_some(())
+    });
+    clients
+}
+
+fn traffic(server: &Server) -> u64 {
+    count(&descriptors(server)["traffic"])
+}
+
+/// The frames before this have been read.
+fn read_so_far(client: &mut Http2) {
+    client.send(PING, 0, 0, b"penstock");
+    client.wait_for("the answer to PING", |frame| frame.kind == PING);
+}
+
+/// A backend that answers once it is told to.
+fn gated() -> (Scripted, Arc<AtomicBool>) {
+    let open = Arc::new(AtomicBool::new(false));
+    let seen = open.clone();
+    let backend = Scripted::start(move |talk| {
+        while talk.request().is_some() {
+            while !seen.load(SeqCst) {
+                std::thread::sleep(millis(5));
+            }
+            if talk.answer(200, &[], b"ok").is_err() {
+                break;
+            }
+        }
+    });
+    (backend, open)
+}
+
+fn silent_backend() -> Process {
+    attack::backend()
+}
+
+#[test]
+fn a_client_that_waits_for_max_connections_costs_others_no_backend_connection() {
+    let (good, bad) = (Scripted::answering("ok"), silent_backend());
+    let text = config(&good.address, &bad.address, "workers = 1\nmax-connections = 1", "");
+    let server = Server::start(&text);
+    let mut client = Http2::connect(&server.address("web"));
+    // It is not idle, and is not closed for the next one.
+    client.get(1, "/held/slow");
+    read_so_far(&mut client);
+    let _next = server.client("web");
+    eventually("the next one waits", secs(10), || (metric(&server, "accept_pauses") > 0).then_some(()));
+    for number in 1..=20 {
+        client.get(2 * number + 1, "/");
+        assert_eq!(client.response(2 * number + 1).0, Some(200));
+    }
+    let accepted = good.accepted.load(SeqCst);
+    assert!(accepted <= 2, "{accepted} backend connections for 20 requests, one after the other");
+}
+
+#[test]
+fn a_listener_that_goes_while_descriptors_are_short_holds_a_reload_up_for_seconds_once() {
+    let (good, bad) = (Scripted::answering("ok"), silent_backend());
+    let text = config(&good.address, &bad.address, "workers = 1", "");
+    let more = "[listener.more]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n";
+    let server = start(128, &format!("{text}{more}"));
+    let full = fill(&server, traffic(&server));
+    let address = server.address("more");
+    let get = request("GET", "/", &[], b"");
+    let mut queue: Vec<_> = (0..8)
+        .map(|number| {
+            let mut client = client_from(&numbered(1000 + number), &address);
+            client.send(&get);
+            client
+        })
+        .collect();
+    server.write_config(&text);
+    let began = Instant::now();
+    let reloaded = server.ctl(&["reload"]);
+    for client in &mut queue {
+        assert_eq!(client.try_response(secs(50)).map(|answer| answer.status), Ok(503));
+    }
+    let took = began.elapsed();
+    assert!(reloaded.status.success(), "{reloaded:?}");
+    // Clients of the socket are waited for five seconds in all; the rest is for a machine on which others work.
+    assert!(took < secs(15), "{took:?}");
+    drop(full);
+}
+
+#[test]
+fn new_clients_of_an_address_with_idle_connections_come_in_where_no_place_is_free() {
+    let (good, bad) = (Scripted::answering("ok"), silent_backend());
+    let server = start(128, &config(&good.address, &bad.address, "workers = 1", ""));
+    let address = server.address("web");
+    // A load balancer, or a NAT, whose connections lie idle.
+    let mut idle: Vec<_> = (0..12).map(|_| client_from("127.0.0.2", &address)).collect();
+    for client in &mut idle {
+        assert_eq!(client.get("/", &[]).status, 200);
+    }
+    let _full = fill(&server, traffic(&server));
+    for _ in 0..4 {
+        let mut next = client_from("127.0.0.2", &address);
+        assert_eq!(next.get("/", &[]).status, 200, "{:#}", descriptors(&server));
+        idle.push(next);
+    }
+    assert_eq!(count(&descriptors(&server)["refused"]["source-share"]), 0);
+    // One was closed for each that came, the longest idle first, and no other.
+    let get = request("GET", "/", &[], b"");
+    for (number, client) in idle.iter_mut().enumerate() {
+        let served = client.try_send(&get).is_ok()
+            && client.try_response(secs(10)).is_ok_and(|answer| answer.status == 200);
+        assert_eq!(served, number >= 4, "client {number}");
+    }
+}
+
+#[test]
+fn a_share_of_a_hundred_lets_one_address_hold_everything() {
+    let (good, bad) = (Scripted::answering("ok"), silent_backend());
+    let process = "workers = 1\nshares = { source = 100 }";
+    let server = start(128, &config(&good.address, &bad.address, process, ""));
+    let address = server.address("web");
+    let get = request("GET", "/held/slow", &[], b"");
+    let held: Vec<_> = (0..traffic(&server) / 2)
+        .map(|_| {
+            let mut client = client_from("127.0.0.2", &address);
+            client.send(&get);
+            client
+        })
+        .collect();
+    eventually("it holds everything", secs(20), || {
+        let account = descriptors(&server);
+        (count(&account["places"]["clients"]) + 1 >= count(&account["traffic"])).then_some(())
+    });
+    // One more waits, as if it came from anywhere else, and comes in when a place is free.
+    let mut next = client_from("127.0.0.2", &address);
+    next.send(request("GET", "/", &[], b""));
+    eventually("it waits", secs(10), || (metric(&server, "accept_pauses") > 0).then_some(()));
+    assert_eq!(count(&descriptors(&server)["refused"]["source-share"]), 0);
+    drop(held);
+    assert_eq!(next.response().status, 200);
+}
+
+#[test]
+fn a_trusted_proxy_that_a_proxy_header_names_has_no_share() {
+    let (good, bad) = (Scripted::answering("ok"), silent_backend());
+    let listener = "proxy-protocol-from = [\"127.0.0.1\"]\ntrusted-proxies = [\"192.0.2.0/28\"]";
+    let server = start(256, &config(&good.address, &bad.address, "workers = 1", listener));
+    let address = server.address("web");
+    let come = |source: &str| {
+        let mut client = Client::connect(&address);
+        client.send(format!("PROXY TCP4 {source} 198.51.100.9 4000 80\r\n"));
+        client.send(request("GET", "/", &[], b""));
+        let served = client.try_response(secs(10)).is_ok_and(|answer| answer.status == 200);
+        (client, served)
+    };
+    let most = traffic(&server) / 2 - 6;
+    let edge: Vec<_> = (0..most).map(|_| come("192.0.2.1")).collect();
+    assert_eq!(edge.iter().filter(|(_, served)| !served).count(), 0, "{:#}", descriptors(&server));
+    drop(edge);
+    let stranger: Vec<_> = (0..most).map(|_| come("192.0.2.77")).collect();
+    assert!(stranger.iter().any(|(_, served)| !served), "{:#}", descriptors(&server));
+}
+
+/// A connection whose first request does not end and whose second one gets no backend connection, as other clients have three
+/// quarters of all places.
+fn second_stream(server: &Server) -> (Vec<Client>, Http2) {
+    let others = fill(server, traffic(server) * 4 / 5);
+    let mut client = Http2::connect(&server.address("web"));
+    client.get(1, "/held/slow");
+    client.get(3, "/");
+    read_so_far(&mut client);
+    (others, client)
+}
+
+#[test]
+fn a_stream_goes_on_as_soon_as_other_clients_leave_it_a_place() {
+    let (good, bad) = (Scripted::answering("ok"), silent_backend());
+    let server = start(256, &config(&good.address, &bad.address, "workers = 1", ""));
+    let (others, mut client) = second_stream(&server);
+    drop(others);
+    // No request of its own ends meanwhile; after five seconds it would be refused.
+    assert_eq!(client.response(3).0, Some(200));
+}
+
+#[test]
+fn a_stream_that_is_refused_as_places_are_few_is_counted_with_that_reason() {
+    let (good, bad) = (Scripted::answering("ok"), silent_backend());
+    let timeouts = "[pool.app.timeouts]\nqueue = \"300ms\"\n";
+    let text = config(&good.address, &bad.address, "workers = 1", "");
+    let server = start(256, &format!("{text}{timeouts}"));
+    let (_others, mut client) = second_stream(&server);
+    let end = client.wait_for("a refusal", |frame| frame.kind == RST_STREAM);
+    assert_eq!((end.stream, end.code()), (3, 7), "REFUSED_STREAM");
+    let refused = descriptors(&server)["refused"].clone();
+    assert_eq!((count(&refused["full"]), count(&refused["connection-share"])), (1, 0), "{refused:#}");
+}
+
+#[test]
+fn streams_of_one_connection_that_wait_leave_room_for_those_of_another() {
+    let (backend, open) = gated();
+    let bad = silent_backend();
+    let process = "workers = 1\nshares = { connection = 1 }";
+    let text = config(&backend.address, &bad.address, process, "")
+        .replace("[pool.app]\n", "[pool.app]\nqueue = 40\n")
+        .replace("[pool.held]\n", "[pool.held]\nqueue = 40\n");
+    let timeouts = "[pool.app.timeouts]\nqueue = \"60s\"\n[pool.held.timeouts]\nqueue = \"60s\"\n";
+    let server = start(256, &format!("{text}{timeouts}"));
+    let mut many = Http2::connect(&server.address("web"));
+    for number in 0..100 {
+        many.get(2 * number + 1, "/held/slow");
+    }
+    // What may not wait is refused at once: 100, less those that wait or have a backend.
+    many.wait_for("a refusal", |frame| frame.kind == RST_STREAM);
+    read_so_far(&mut many);
+    let mut few = Http2::connect(&server.address("web"));
+    for number in 0..6 {
+        few.get(2 * number + 1, "/");
+    }
+    read_so_far(&mut few);
+    open.store(true, SeqCst);
+    let mut ended = 0;
+    while ended < 6 {
+        let end = few.wait_for("the end of a response", |frame| {
+            assert_ne!(frame.kind, RST_STREAM, "{frame:?}");
+            frame.kind == DATA && frame.flags & END_STREAM != 0
+        });
+        assert_eq!(end.payload, b"ok");
+        ended += 1;
+    }
+}
+
+#[test]
+fn sixty_four_requests_with_large_cookies_are_served_at_once() {
+    let (backend, open) = gated();
+    let bad = silent_backend();
+    let server = start(4096, &config(&backend.address, &bad.address, "workers = 1", ""));
+    let mut client = Http2::connect(&server.address("web"));
+    let cookie = "x".repeat(4096);
+    let mut fields = http2::get("/");
+    fields.push(("cookie", &cookie));
+    let block = http2::block(&fields);
+    for number in 0..64 {
+        client.send(HEADERS, END_STREAM | END_HEADERS, 2 * number + 1, &block);
+    }
+    read_so_far(&mut client);
+    open.store(true, SeqCst);
+    for _ in 0..64 {
+        let end = client.wait_for("the end of a response", |frame| {
+            assert_ne!(frame.kind, RST_STREAM, "{frame:?}");
+            frame.kind == DATA && frame.flags & END_STREAM != 0
+        });
+        assert_eq!(end.payload, b"ok");
+    }
+}
+
+#[test]
+fn idle_backend_connections_of_another_worker_are_closed_before_an_idle_client() {
+    const STREAMS: u32 = 40;
+    let (backend, open) = gated();
+    let bad = silent_backend();
+    let process = "workers = 2\nshares = { connection = 100, source = 100 }";
+    let server = start(512, &config(&backend.address, &bad.address, process, ""));
+    // All of them are of one worker.
+    let mut client = Http2::connect(&server.address("web"));
+    for number in 0..STREAMS {
+        client.get(2 * number + 1, "/");
+    }
+    eventually("each has a backend connection", secs(20), || {
+        (backend.open.load(SeqCst) == STREAMS as usize).then_some(())
+    });
+    open.store(true, SeqCst);
+    for _ in 0..STREAMS {
+        client.wait_for("the end of a response", |frame| frame.kind == DATA && frame.flags & END_STREAM != 0);
+    }
+    let account = eventually("the backend connections are idle", secs(20), || {
+        Some(descriptors(&server)).filter(|account| count(&account["places"]["further"]) == 0)
+    });
+    assert!(count(&account["places"]["idle"]) >= 30, "{account:#}");
+    let address = server.address("web");
+    let before = metric(&server, "evicted");
+    // As many as there are places for if nothing is idle; a few less, for what workers cache.
+    let most = count(&account["traffic"]) / 2 - 6;
+    let _clients: Vec<_> = (0..most)
+        .map(|number| {
+            let mut client = client_from(&numbered(number), &address);
+            assert_eq!(client.get("/", &[]).status, 200);
+            client
+        })
+        .collect();
+    assert_eq!(metric(&server, "evicted"), before, "{:#}", descriptors(&server));
+}
+
+/// A backend of HTTP/2 that allows one request at a time and answers none.
+fn one_at_a_time() -> Scripted {
+    Scripted::start(|talk| {
+        talk.client.read_exactly(24);
+        // SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113 section 6.5.2).
+        talk.send(http2::frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 1]));
+        loop {
+            let head = talk.client.read_exactly(9);
+            talk.client.read_exactly(usize::from(head[1]) << 8 | usize::from(head[2]));
+            if head[3] == SETTINGS && head[4] == 0 {
+                talk.send(http2::frame(SETTINGS, 1, 0, &[]));
+            }
+        }
+    })
+}
+
+#[test]
+fn a_request_that_a_full_pool_of_http2_refuses_closes_no_idle_backend_connection() {
+    let (good, full) = (Scripted::answering("ok"), one_at_a_time());
+    let text = config(&good.address, &full.address, "workers = 1", "")
+        .replace("[pool.held]\n", "[pool.held]\nhttp2 = \"on\"\nretries = 0\n");
+    let server = start(256, &text);
+    let mut client = server.client("web");
+    assert_eq!(client.get("/", &[]).status, 200);
+    let mut first = server.client("web");
+    first.send(request("GET", "/held/first", &[], b""));
+    eventually("the backend has a connection", secs(10), || (full.accepted.load(SeqCst) == 1).then_some(()));
+    // They say nothing: each takes its places, and uses no backend.
+    let address = server.address("web");
+    let silent: Vec<_> =
+        (0..traffic(&server) * 2 / 5).map(|number| client_from(&numbered(number), &address)).collect();
+    eventually("most places are taken", secs(20), || {
+        (count(&descriptors(&server)["places"]["clients"]) as usize / 2 == silent.len() + 2).then_some(())
+    });
+    for _ in 0..3 {
+        assert_eq!(server.client("web").get("/held/second", &[]).status, 503, "{:#}", descriptors(&server));
+    }
+    let account = descriptors(&server);
+    assert_eq!((count(&account["places"]["idle"]), count(&account["given_up"])), (1, 0), "{account:#}");
+    assert_eq!(client.get("/", &[]).status, 200);
+    assert_eq!(good.accepted.load(SeqCst), 1);
+}
