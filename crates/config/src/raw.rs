@@ -169,7 +169,9 @@ pub(crate) struct RawShares {
     /// they use, in percent of the descriptors for traffic that other addresses do not hold. A new connection beyond that
     /// is closed; an HTTP client without TLS gets 503 with `Retry-After` first. Where no descriptor is free, an idle
     /// connection of the same address is closed for it instead. Each address may hold 16 descriptors
-    /// (eight connections with a backend each) in any case. Clients behind one NAT or load balancer count as one address:
+    /// (eight connections with a backend each) in any case, and the last quarter of all is kept for addresses that hold no
+    /// more than that. Of the descriptors for further backend connections of HTTP/2 clients an address has the same share.
+    /// Clients behind one NAT or load balancer count as one address:
     /// raise this number for them (100: addresses have no limit), or name the load balancer in `trusted-proxies` of
     /// the listener, or let it send a PROXY header (`proxy-protocol-from`). Those load balancers and Unix sockets have no
     /// such limit; behind a PROXY header the address in the header counts, unless it is in `trusted-proxies`.

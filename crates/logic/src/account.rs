@@ -55,9 +55,18 @@ pub struct Shares {
 
 impl Shares {
     /// What a source holds, if sources are limited: those that may have everything are not.
-    fn limited(self, source: Option<usize>) -> Option<usize> {
+    fn limited(self, source: Option<SourceUsage>) -> Option<SourceUsage> {
         source.filter(|_| self.source.get() < 100)
     }
+}
+
+/// What all client connections from one address hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceUsage {
+    /// Places.
+    pub held: usize,
+    /// Of these, for further backend connections.
+    pub further: usize,
 }
 
 /// How many requests of one client connection may wait for its share, where `others` wait already and `most` may in all:
@@ -181,12 +190,15 @@ impl Usage {
         held.saturating_add(more) <= share.of(self.free().saturating_add(held))
     }
 
-    /// Whether a client may come in that takes `places`. `source` is what its address holds, if its address counts.
-    pub fn client(self, shares: Shares, source: Option<usize>, places: usize) -> Result<(), Refusal> {
+    /// Whether a client may come in that takes `places`. `source` is what its address holds, if its address counts. The last
+    /// quarter of all places is for addresses that hold few: a share of what the others leave alone would be halved to nothing
+    /// by a dozen addresses.
+    pub fn client(self, shares: Shares, source: Option<SourceUsage>, places: usize) -> Result<(), Refusal> {
         let few = |held: usize| held + places <= LEAST_OF_SOURCE;
-        if let Some(held) = shares.limited(source)
+        if let Some(SourceUsage { held, .. }) = shares.limited(source)
             && !few(held)
-            && !self.within(shares.source, held, places)
+            && (!self.within(shares.source, held, places)
+                || self.free() < places.saturating_add(self.limit / 4))
         {
             return Err(Refusal::Source);
         }
@@ -199,14 +211,19 @@ impl Usage {
         self,
         shares: Shares,
         held: usize,
-        source: Option<usize>,
+        source: Option<SourceUsage>,
         places: usize,
     ) -> Result<(), Refusal> {
         if !self.within(shares.connection, held, places) {
             return Err(Refusal::Connection);
         }
         // The last quarter of a source's share is for its new connections: neighbours behind one address come in.
-        let crowds = |held: usize| !self.within(shares.source, held, places.saturating_add(held / 3));
+        let crowds = |source: SourceUsage| {
+            let left = self.most_beside().saturating_sub(self.beside);
+            let most = shares.source.of(left.saturating_add(source.further));
+            !self.within(shares.source, source.held, places.saturating_add(source.held / 3))
+                || source.further.saturating_add(places) > most
+        };
         if shares.limited(source).is_some_and(crowds) {
             return Err(Refusal::Source);
         }
@@ -224,9 +241,14 @@ impl Usage {
     /// Whether `places` may go to a connection that no single client owns.
     pub fn beside_clients(self, places: usize) -> Result<(), Refusal> {
         let kept = self.limit.div_ceil(4);
-        let most = self.limit.saturating_sub(CLIENTS_FIRST).max(self.limit / 4);
-        let fits = self.free() >= places.saturating_add(kept) && self.beside.saturating_add(places) <= most;
+        let fits = self.free() >= places.saturating_add(kept)
+            && self.beside.saturating_add(places) <= self.most_beside();
         if fits { Ok(()) } else { Err(Refusal::Full) }
+    }
+
+    /// Places that may be used for other things than clients with one backend each.
+    fn most_beside(self) -> usize {
+        self.limit.saturating_sub(CLIENTS_FIRST).max(self.limit / 4)
     }
 }
 
@@ -236,6 +258,10 @@ mod tests {
 
     fn plain(limit: usize, taken: usize) -> Usage {
         Usage { limit, taken, beside: 0 }
+    }
+
+    fn holds(held: usize) -> SourceUsage {
+        SourceUsage { held, further: 0 }
     }
 
     const SHARES: Shares = Shares { connection: Percent(10), source: Percent(50) };
@@ -266,15 +292,15 @@ mod tests {
     #[test]
     fn the_share_of_a_holder_shrinks_with_what_is_left() {
         let empty = plain(1000, 0);
-        assert_eq!(empty.further(SHARES, 99, Some(0), 1), Ok(()));
+        assert_eq!(empty.further(SHARES, 99, Some(holds(0)), 1), Ok(()));
         let alone = plain(1000, 100);
-        assert_eq!(alone.further(SHARES, 100, Some(100), 1), Err(Refusal::Connection));
+        assert_eq!(alone.further(SHARES, 100, Some(holds(100)), 1), Err(Refusal::Connection));
         let crowded = plain(1000, 600);
-        assert_eq!(crowded.further(SHARES, 40, Some(40), 1), Ok(()));
-        assert_eq!(crowded.further(SHARES, 0, Some(230), 1), Ok(()));
-        assert_eq!(crowded.further(SHARES, 0, Some(250), 1), Err(Refusal::Source));
-        assert_eq!(crowded.further(SHARES, 44, Some(44), 1), Err(Refusal::Connection));
-        assert_eq!(crowded.further(SHARES, 0, Some(400), 1), Err(Refusal::Source));
+        assert_eq!(crowded.further(SHARES, 40, Some(holds(40)), 1), Ok(()));
+        assert_eq!(crowded.further(SHARES, 0, Some(holds(230)), 1), Ok(()));
+        assert_eq!(crowded.further(SHARES, 0, Some(holds(250)), 1), Err(Refusal::Source));
+        assert_eq!(crowded.further(SHARES, 44, Some(holds(44)), 1), Err(Refusal::Connection));
+        assert_eq!(crowded.further(SHARES, 0, Some(holds(400)), 1), Err(Refusal::Source));
         assert_eq!(crowded.further(SHARES, 0, None, 1), Ok(()));
     }
 
@@ -294,23 +320,23 @@ mod tests {
         let usage = plain(1000, 750);
         assert_eq!(usage.further(SHARES, 0, None, 1), Err(Refusal::Full));
         assert_eq!(usage.pipe(0, 2), Err(Refusal::Full));
-        assert_eq!(usage.client(SHARES, Some(0), 2), Ok(()));
+        assert_eq!(usage.client(SHARES, Some(holds(0)), 2), Ok(()));
         assert_eq!(plain(1000, 999).client(SHARES, None, 2), Err(Refusal::Full));
     }
 
     #[test]
     fn a_source_has_a_few_places_in_any_case() {
         let usage = plain(20, 14);
-        assert_eq!(usage.client(SHARES, Some(14), 2), Ok(()));
-        assert_eq!(plain(40, 32).client(SHARES, Some(30), 2), Err(Refusal::Source));
+        assert_eq!(usage.client(SHARES, Some(holds(14)), 2), Ok(()));
+        assert_eq!(plain(40, 32).client(SHARES, Some(holds(30)), 2), Err(Refusal::Source));
     }
 
     #[test]
     fn a_source_that_may_have_everything_is_not_limited() {
         let all = Shares { source: Percent(100), ..SHARES };
-        assert_eq!(plain(40, 40).client(all, Some(40), 2), Err(Refusal::Full));
-        assert_eq!(plain(40, 36).client(all, Some(36), 2), Ok(()));
-        assert_eq!(plain(1000, 600).further(all, 0, Some(600), 1), Ok(()));
+        assert_eq!(plain(40, 40).client(all, Some(holds(40)), 2), Err(Refusal::Full));
+        assert_eq!(plain(40, 36).client(all, Some(holds(36)), 2), Ok(()));
+        assert_eq!(plain(1000, 600).further(all, 0, Some(holds(600)), 1), Ok(()));
     }
 
     #[test]
@@ -324,8 +350,8 @@ mod tests {
     #[test]
     fn no_number_is_too_large() {
         let usage = plain(usize::MAX, 0);
-        assert_eq!(usage.client(SHARES, Some(1000), 2), Ok(()));
-        assert_eq!(usage.further(SHARES, 1000, Some(5000), 1), Ok(()));
+        assert_eq!(usage.client(SHARES, Some(holds(1000)), 2), Ok(()));
+        assert_eq!(usage.further(SHARES, 1000, Some(holds(5000)), 1), Ok(()));
         assert_eq!(plain(1, usize::MAX).further(SHARES, 0, None, 1), Err(Refusal::Connection));
     }
 }

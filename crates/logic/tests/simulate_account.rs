@@ -2,7 +2,7 @@
 //! is, no client gets more than its share, and clients from other addresses are let in.
 #![allow(clippy::unwrap_used)]
 
-use logic::account::{LEAST_OF_SOURCE, Percent, Refusal, Shares, Usage};
+use logic::account::{LEAST_OF_SOURCE, Percent, Refusal, Shares, SourceUsage, Usage};
 use proptest::prelude::*;
 
 const CLIENT: usize = 2;
@@ -33,9 +33,10 @@ impl World {
         Usage { limit: self.limit, taken, beside: self.clients.iter().map(|client| client.further).sum() }
     }
 
-    fn of_source(&self, source: usize) -> usize {
-        let own = self.clients.iter().filter(|client| client.source == source);
-        own.map(|client| CLIENT + client.further).sum()
+    fn of_source(&self, source: usize) -> SourceUsage {
+        let own: Vec<_> = self.clients.iter().filter(|client| client.source == source).collect();
+        let further = own.iter().map(|client| client.further).sum();
+        SourceUsage { held: own.len() * CLIENT + further, further }
     }
 
     fn come(&mut self, source: usize) -> Result<(), Refusal> {
@@ -109,7 +110,7 @@ proptest! {
                 other => other,
             });
             // What the first holds is at most half, so that as many again are left for others.
-            let held = world.of_source(0);
+            let held = world.of_source(0).held;
             prop_assert!(held <= (limit / 2).max(LEAST_OF_SOURCE), "{held} of {limit}");
         }
         let mut others = 0;
@@ -169,5 +170,32 @@ fn three_hundred_greedy_clients_from_as_many_addresses_leave_room_with_few_descr
             while world.further(source).is_ok() {}
         }
         assert_eq!(world.come(300), Ok(()), "{limit}");
+    }
+}
+
+#[test]
+fn a_dozen_greedy_addresses_leave_places_for_an_address_that_comes_later() {
+    for limit in [829, 19_805] {
+        let mut world = World { limit, shares: shares(10, 50), clients: Vec::new() };
+        for source in 0..12 {
+            while world.come(source).is_ok() {}
+        }
+        let few = LEAST_OF_SOURCE / CLIENT;
+        let came = (0..few).filter(|_| world.come(12).is_ok()).count();
+        assert_eq!(came, few, "{:?}", world.usage());
+    }
+}
+
+#[test]
+fn one_address_leaves_further_backend_connections_for_another() {
+    for limit in [829, 19_805] {
+        let mut world = World { limit, shares: shares(10, 50), clients: Vec::new() };
+        for client in 0..12 {
+            world.come(0).unwrap();
+            while world.further(client).is_ok() {}
+        }
+        world.come(1).unwrap();
+        let page = (0..20).filter(|_| world.further(12).is_ok()).count();
+        assert_eq!(page, 20, "{:?}", world.usage());
     }
 }

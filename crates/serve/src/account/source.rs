@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use logic::account::Refusal;
+use logic::account::{Refusal, SourceUsage};
 use logic::balance::StickyKey;
 
 use super::Account;
@@ -79,7 +79,15 @@ const MOST_LEAVING: usize = 8;
 #[derive(Debug, Default)]
 pub struct Source {
     held: AtomicUsize,
+    /// Of these, for further backend connections.
+    further: AtomicUsize,
     leaving: AtomicUsize,
+}
+
+impl Source {
+    fn usage(&self, held: usize) -> SourceUsage {
+        SourceUsage { held, further: self.further.load(Relaxed) }
+    }
 }
 
 impl Default for Sources {
@@ -126,6 +134,7 @@ const SPARE: usize = 64;
 pub struct AtSource {
     source: Arc<Source>,
     held: Cell<usize>,
+    further: Cell<usize>,
     stay: Cell<Stay>,
 }
 
@@ -143,7 +152,7 @@ impl AtSource {
         let source = account.sources.of(address);
         let (usage, shares) = (account.usage(), account.shares());
         let mut refusal = Refusal::Source;
-        let more = |held: usize| match usage.client(shares, Some(held), places) {
+        let more = |held: usize| match usage.client(shares, Some(source.usage(held)), places) {
             // Where no place is free at all, the caller that takes the places waits for them.
             Ok(()) | Err(Refusal::Full) => Some(held + places),
             Err(why) => {
@@ -156,7 +165,7 @@ impl AtSource {
     }
 
     fn new(source: Arc<Source>, held: usize) -> Self {
-        Self { source, held: Cell::new(held), stay: Cell::new(Stay::Stays) }
+        Self { source, held: Cell::new(held), further: Cell::new(0), stay: Cell::new(Stay::Stays) }
     }
 
     /// The connection is to be closed for a new one from the same source, which gets what it holds. `None` if too many that were
@@ -169,6 +178,7 @@ impl AtSource {
         let more = |leaving: usize| (leaving < MOST_LEAVING).then_some(leaving + 1);
         self.source.leaving.fetch_update(Relaxed, Relaxed, more).ok()?;
         self.stay.set(Stay::Leaves);
+        self.source.further.fetch_sub(self.further.take(), Relaxed);
         Some(Self::new(self.source.clone(), self.held.take()))
     }
 
@@ -178,26 +188,31 @@ impl AtSource {
     }
 
     /// What the whole source holds.
-    pub fn of_source(&self) -> usize {
-        self.source.held.load(Relaxed)
+    pub fn of_source(&self) -> SourceUsage {
+        self.source.usage(self.source.held.load(Relaxed))
     }
 
-    /// The connection takes more.
+    /// The connection takes places for a further backend.
     pub(super) fn add(&self, places: usize) {
         self.source.held.fetch_add(places, Relaxed);
+        self.source.further.fetch_add(places, Relaxed);
         self.held.set(self.held.get() + places);
+        self.further.set(self.further.get() + places);
     }
 
-    /// The connection gives something back.
+    /// The connection gives those of a further backend back.
     pub(super) fn subtract(&self, places: usize) {
         self.source.held.fetch_sub(places, Relaxed);
+        self.source.further.fetch_sub(places, Relaxed);
         self.held.set(self.held.get() - places);
+        self.further.set(self.further.get() - places);
     }
 }
 
 impl Drop for AtSource {
     fn drop(&mut self) {
         self.source.held.fetch_sub(self.held.get(), Relaxed);
+        self.source.further.fetch_sub(self.further.get(), Relaxed);
         if self.stay.get() == Stay::Leaves {
             self.source.leaving.fetch_sub(1, Relaxed);
         }
@@ -226,9 +241,10 @@ mod tests {
         // Nothing is taken of the account here, so that the share grows with what is held.
         assert!(seats.len() >= 25, "{}", seats.len());
         let other = AtSource::take(&account, [192, 0, 2, 2].into(), 2).unwrap();
-        assert_eq!(other.of_source(), 2);
+        assert_eq!(other.of_source().held, 2);
         other.add(3);
-        assert_eq!(other.of_source(), 5);
+        assert_eq!(other.of_source(), SourceUsage { held: 5, further: 3 });
+        assert_eq!(other.of_source().held, 5);
         other.subtract(3);
         drop(seats);
         account.sources.sweep();
@@ -245,10 +261,10 @@ mod tests {
         let seats: Vec<_> = (0..20).map(|_| take()).collect();
         let newer: Vec<_> = seats.iter().map_while(AtSource::pass_on).collect();
         assert_eq!(newer.len(), MOST_LEAVING);
-        assert_eq!(newer[0].of_source(), 40);
+        assert_eq!(newer[0].of_source().held, 40);
         assert!(seats[0].pass_on().is_none());
         drop(seats);
-        assert_eq!(newer[0].of_source(), 2 * MOST_LEAVING);
+        assert_eq!(newer[0].of_source().held, 2 * MOST_LEAVING);
         assert!(newer[0].pass_on().is_some());
         let source = newer[0].source.clone();
         drop(newer);
@@ -261,6 +277,6 @@ mod tests {
         let first = AtSource::take(&account, "2001:db8:0:1::1".parse().unwrap(), 2).unwrap();
         let second = AtSource::take(&account, "2001:db8:0:1:ffff::1".parse().unwrap(), 2).unwrap();
         let other = AtSource::take(&account, "2001:db8:0:2::1".parse().unwrap(), 2).unwrap();
-        assert_eq!((first.of_source(), second.of_source(), other.of_source()), (4, 4, 2));
+        assert_eq!((first.of_source().held, second.of_source().held, other.of_source().held), (4, 4, 2));
     }
 }
