@@ -254,8 +254,9 @@ impl Loop<'_> {
                 }
                 are_backends_closed = account.standing().idle < places || began.elapsed() >= IDLE_FIRST;
             }
-            // Another one only when another client took the place of the first.
-            if are_backends_closed && leaving.as_ref().is_none_or(|control| control.is_gone()) {
+            // Another one only when another client took the place of the first, or the first goes on with a request that came
+            // just then: it may take a minute.
+            if are_backends_closed && !leaving.as_ref().is_some_and(|control| control.is_closing()) {
                 leaving = worker.evict_idle();
             }
             if lacks_descriptors {
@@ -307,7 +308,7 @@ impl Loop<'_> {
 }
 
 /// Closes a client that may not come in, with an answer where that costs nothing.
-fn turn_away(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer, why: Refusal) {
+pub(crate) fn turn_away(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer, why: Refusal) {
     worker.front.state.account.count(why);
     let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, peer, None);
     if matches!(plan.settings.protocol, Protocol::Http(_)) && plan.tls.is_none() {

@@ -12,7 +12,7 @@ use logic::access_log::Kind;
 use logic::peers::Peer;
 use logic::proxy_header::{self, Header, Parsed, Version};
 
-use crate::accept::{Admitted, canonical};
+use crate::accept::{self, Admitted, canonical};
 use crate::outcome::{Ending, Outcome, Spoken};
 use crate::snapshot::{ListenerPlan, PoolPlan};
 use crate::stream::{Plain, Stream};
@@ -102,7 +102,7 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
                 if arrival.peer != proxy
                     && let Err(why) = entry.admitted.comes_from(worker, plan, arrival.peer)
                 {
-                    record(worker, plan, &arrival, Ending::NoDescriptors(why));
+                    accept::turn_away(worker, plan, plain, arrival.peer, why);
                     return None;
                 }
             }

@@ -229,12 +229,14 @@ impl Control {
 
     /// The wait for a request ended without one: from here on the connection closes by itself.
     pub fn stop_waiting(&self) {
-        self.phase.set(Phase::Busy);
+        if self.phase.get() != Phase::Closing {
+            self.phase.set(Phase::Busy);
+        }
     }
 
-    /// Whether the connection has ended.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.phase.get() == Phase::Gone
+    /// Whether it was asked to close, and has neither ended nor gone on with a request that had come meanwhile.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.phase.get() == Phase::Closing
     }
 
     /// Since when it has been idle, if it is.

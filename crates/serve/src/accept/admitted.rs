@@ -38,8 +38,7 @@ impl Admitted {
     pub fn comes_from(&self, worker: &Worker, plan: &ListenerPlan, peer: Peer) -> Result<(), Refusal> {
         let counted = peer.ip().filter(|_| !is_trusted(plan, peer));
         let Some(address) = counted else { return Ok(()) };
-        let (seat, _) = seat_at(worker, address, self.control().share.places())
-            .inspect_err(|why| self.registration.account().count(*why))?;
+        let (seat, _) = seat_at(worker, address, self.control().share.places())?;
         self.control().share.sit(Some(seat));
         Ok(())
     }
