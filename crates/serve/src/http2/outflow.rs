@@ -18,8 +18,7 @@ const PIECE: usize = 16 * 1024;
 /// Bytes in chunks that are looked through while the windows are closed: they may be the end, which needs none.
 const WITHOUT_WINDOW: usize = 256;
 
-/// Bytes that are worth reading for the other side before it is known how much it takes, and at most.
-const FIRST_PACE: usize = 256;
+/// Bytes that are worth reading for the other side at once, at most.
 const MOST_PACE: usize = 64 * 1024;
 
 /// One body.
@@ -28,7 +27,8 @@ pub(super) struct Outflow {
     framing: Framing,
     /// Out of its framing, and waits for the other side's windows.
     piece: Bytes,
-    pace: usize,
+    /// Once it was asked for.
+    pace: Option<usize>,
     ended: Ended,
 }
 
@@ -75,7 +75,7 @@ impl Outflow {
     }
 
     fn framed(send: SendStream<Bytes>, framing: Framing) -> Self {
-        Self { send, framing, piece: Bytes::new(), pace: FIRST_PACE, ended: Ended::No }
+        Self { send, framing, piece: Bytes::new(), pace: None, ended: Ended::No }
     }
 
     /// Takes some of `part`. Waits while the piece before it waits for the other side.
@@ -123,25 +123,32 @@ impl Outflow {
         self.send.send_reset(reason);
     }
 
-    /// How much is worth reading for the other side at once. It is learnt, as a window is only told to those who ask for
-    /// it, and what one stream has asked for the others do not get.
-    pub(super) fn pace(&self) -> usize {
-        self.pace
+    /// How much is worth reading for the other side at once. It is asked once and then learnt: a window is only told to those
+    /// who ask for a part of it, what one stream has asked for the others do not get, and each answer wakes the task.
+    pub(super) fn pace(&mut self) -> usize {
+        if let Some(pace) = self.pace {
+            return pace;
+        }
+        self.send.reserve_capacity(PIECE);
+        let pace = self.send.capacity().clamp(WITHOUT_WINDOW, PIECE);
+        self.send.reserve_capacity(1);
+        *self.pace.insert(pace)
     }
 
     /// How much of `wanted` bytes may be taken.
     fn room(&mut self, wanted: usize) -> usize {
         self.send.reserve_capacity(wanted);
         let capacity = self.send.capacity();
+        let Some(pace) = self.pace else { return capacity.max(WITHOUT_WINDOW).min(wanted) };
         if capacity >= wanted {
             // Much less tells nothing: there was no more to write. A little less may be for want of framing.
-            if wanted + wanted / 8 >= self.pace.min(PIECE) {
-                self.pace = (2 * self.pace.max(wanted)).min(MOST_PACE);
+            if wanted + wanted / 8 >= pace.min(PIECE) {
+                self.pace = Some((2 * pace.max(wanted)).min(MOST_PACE));
             }
             return wanted;
         }
         if capacity > 0 {
-            self.pace = (self.pace / 2).max(WITHOUT_WINDOW);
+            self.pace = Some((pace / 2).max(WITHOUT_WINDOW));
         }
         capacity.max(WITHOUT_WINDOW).min(wanted)
     }
