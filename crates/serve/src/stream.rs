@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use crate::http2::backend::Fate;
+use crate::http2::backend::{Fate, Width};
 use crate::http2::{Call, Side};
 use crate::tls::backend::{Ended, Endpoint, Outbound};
 
@@ -199,6 +199,14 @@ impl Stream {
             client.hold(count);
             Poll::Ready(Ok(count))
         })
+    }
+
+    /// How much an HTTP/2 backend may send ahead for this client.
+    pub fn width(&self) -> Width {
+        match &mut *self.0.borrow_mut() {
+            Transport::Http2(side) => side.width(),
+            _ => Width::Wide,
+        }
     }
 
     /// How much may be read now for this client, even if it takes nothing. Only a stream of HTTP/2 limits it: many share one

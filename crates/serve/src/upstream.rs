@@ -19,6 +19,7 @@ use sys::socket::Opening;
 use crate::account::{Kind, PlaceCache, Taken};
 use crate::connect::{self, ConnectFault, Link, Shortage};
 use crate::events::Level;
+use crate::http2::backend::{Rules, Width};
 use crate::queue::Queue;
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
 use crate::state::{Admission, BackendState, lock};
@@ -261,10 +262,16 @@ pub enum Freshness {
 }
 
 /// An idle connection of the right backend, if there is one that still lives.
-pub fn reuse(worker: &Worker, plan: &BackendPlan, idempotence: Idempotence, now: Instant) -> Option<Stream> {
+pub fn reuse(
+    worker: &Worker,
+    plan: &BackendPlan,
+    width: Width,
+    idempotence: Idempotence,
+    now: Instant,
+) -> Option<Stream> {
     let backend = &plan.state;
     if plan.http2.is_some() {
-        let call = worker.lines.take(plan)?;
+        let call = worker.lines.take(plan, width)?;
         backend.counters.of(worker.index).reused.add(1);
         return Some(call);
     }
@@ -298,12 +305,13 @@ fn is_same(one: Option<&Arc<Endpoint>>, other: Option<&Arc<Endpoint>>) -> bool {
 pub async fn connect(
     worker: &Worker,
     plan: &BackendPlan,
+    width: Width,
     opening: Opening,
     preface: &[u8],
     limit: Duration,
 ) -> Result<Stream, ConnectFault> {
     let backend = &*plan.state;
-    let stream = match open(worker, plan, opening, preface, limit).await {
+    let stream = match open(worker, plan, width, opening, preface, limit).await {
         Err(fault @ (ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))) => {
             // Descriptors are short: idle connections to backends are the ones that no client needs now.
             let wanted = match fault {
@@ -314,7 +322,7 @@ pub async fn connect(
             if worker.idle.give_up(wanted) < wanted {
                 worker.place_cache.account().want();
             }
-            open(worker, plan, opening, preface, limit).await?
+            open(worker, plan, width, opening, preface, limit).await?
         }
         Err(ConnectFault::Backend(Cause::Tls(why))) => {
             backend.counters.of(worker.index).tls_failures.add(1);
@@ -329,11 +337,13 @@ pub async fn connect(
 async fn open(
     worker: &Worker,
     plan: &BackendPlan,
+    width: Width,
     opening: Opening,
     preface: &[u8],
     limit: Duration,
 ) -> Result<Stream, ConnectFault> {
     if let Some(rules) = plan.http2 {
+        let rules = Rules { width, ..rules };
         return Box::pin(worker.lines.open(plan, rules, limit)).await;
     }
     match connect::establish(&plan.state, plan.tls.as_ref(), opening, preface, limit).await? {

@@ -16,6 +16,8 @@ use super::{Client, eventually, millis, secs, tools};
 pub enum Kind {
     /// The client's window is zero.
     ZeroWindow,
+    /// The client's windows take little, and then nothing.
+    TinyWindow,
     /// The body never ends, and the backend does not read it.
     OpenPosts,
     /// The backend never answers.
@@ -30,7 +32,7 @@ impl Kind {
 
     fn path(self) -> &'static str {
         match self {
-            Self::ZeroWindow => "/held/big",
+            Self::ZeroWindow | Self::TinyWindow => "/held/big",
             Self::OpenPosts => "/held/post",
             Self::SlowBackend => "/held/slow",
             Self::WebSockets => "/held/socket",
@@ -154,13 +156,15 @@ pub fn connect_from(source: &str, address: &str) -> std::io::Result<TcpStream> {
 
 fn preface(kind: Kind) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    // A window of zero; it does not matter to the other kinds.
-    bytes.extend(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    // It does not matter to most kinds.
+    let window = if kind == Kind::TinyWindow { 300_u16 } else { 0 };
+    let [high, low] = window.to_be_bytes();
+    bytes.extend(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, high, low]));
     for number in 0..STREAMS {
         let stream = 2 * number + 1;
         let path = kind.path();
         let (method, ends) = match kind {
-            Kind::ZeroWindow | Kind::SlowBackend => ("GET", END_STREAM),
+            Kind::ZeroWindow | Kind::TinyWindow | Kind::SlowBackend => ("GET", END_STREAM),
             Kind::OpenPosts => ("POST", 0),
             Kind::WebSockets => ("CONNECT", 0),
         };

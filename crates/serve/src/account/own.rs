@@ -10,6 +10,9 @@ use crate::{acme, admin, control};
 /// Of a worker: two instances of epoll, one of them twice, and what wakes it.
 const OF_WORKER: usize = 5;
 
+/// Of a worker to a backend that speaks HTTP/2: the first connection of each width (`http2/backend.rs`).
+const OF_MULTIPLEXED: usize = 2;
+
 /// Of a look-up of a name: a socket to a name server, and one to the next where the first does not answer.
 const OF_LOOK_UP: usize = 2;
 
@@ -71,7 +74,7 @@ impl Needs {
             .map(|tls| 1 + usize::from(tls.acme.is_some()) + usize::from(tls.client_certificates.is_some()))
             .sum();
         let fixed = self.base
-            + self.workers * (OF_WORKER + multiplexed * backend_places(config))
+            + self.workers * (OF_WORKER + OF_MULTIPLEXED * multiplexed * backend_places(config))
             + 2 * sockets
             + directories * OF_DIRECTORY;
         let checked = backends().filter(|(pool, _)| pool.health.is_some()).count();
@@ -173,7 +176,7 @@ mod tests {
         let with = |pool: &str| own(&format!("{LISTENER}{pool}"));
         assert_eq!(with(&POOL.replace("\"off\"", "\"tcp\"")).watch, plain.watch + 1);
         assert_eq!(with(&POOL.replace("192.0.2.1", "app.example")).watch, plain.watch + OF_LOOK_UP);
-        assert_eq!(with(&format!("{POOL}http2 = \"on\"\n")).fixed, plain.fixed + 2);
+        assert_eq!(with(&format!("{POOL}http2 = \"on\"\n")).fixed, plain.fixed + 2 * OF_MULTIPLEXED);
         let tunnel = with(&POOL.replace("192.0.2.1:80", "ssh:db1/127.0.0.1:80"));
         assert_eq!(tunnel.watch, plain.watch + OF_TUNNEL);
     }

@@ -164,13 +164,18 @@ impl Transfer<'_> {
                 Err(_) => return Err(Broken::SourceFault),
             }
         };
-        let mut rest = &self.buffer[..taken];
         let mut prefix = self.prefix.take();
         if let Some(prefix) = prefix.as_mut().filter(|_| taken <= SMALL) {
-            prefix.extend_from_slice(rest);
-            rest = &[];
+            prefix.extend_from_slice(&self.buffer[..taken]);
+            match taken == self.buffer.len() {
+                // Nothing is held twice while the receiver takes nothing.
+                true => self.buffer = Vec::new(),
+                false => drop(self.buffer.drain(..taken)),
+            }
+            taken = 0;
         }
         let prefix = prefix.as_ref().map_or(&[][..], |prefix| prefix);
+        let rest = &self.buffer[..taken];
         write(self.timer, self.to, prefix, rest, self.write_timeout, self.written).await?;
         self.buffer.drain(..taken);
         Ok(ended)

@@ -21,8 +21,9 @@ use crate::account::Hold;
 use crate::connect::ConnectFault;
 use crate::connection::Arrival;
 use crate::events::Level;
+use crate::http2::backend::Width;
 use crate::outcome::{Ending, Outcome, Spoken};
-use crate::snapshot::PoolPlan;
+use crate::snapshot::{BackendPlan, PoolPlan};
 use crate::stream::Stream;
 use crate::tcp::{no_backend, proxy_header};
 use crate::upstream::{self, Chosen, Freshness, NoBackend, Wanted};
@@ -396,7 +397,10 @@ impl Forwarding<'_> {
             false => self.idempotence,
         };
         let kept = match reuse {
-            Reuse::Allowed => upstream::reuse(worker, &self.pool.backends[chosen.index], idempotence, now),
+            Reuse::Allowed => {
+                let plan = &self.pool.backends[chosen.index];
+                upstream::reuse(worker, plan, width(client, plan), idempotence, now)
+            }
             Reuse::Forbidden => None,
         };
         let mut began = now;
@@ -456,7 +460,8 @@ impl Forwarding<'_> {
             None => Vec::new(),
         };
         let plan = &self.pool.backends[chosen.index];
-        upstream::connect(worker, plan, sys::socket::Opening::WeSpeak, &header, limit).await
+        upstream::connect(worker, plan, width(client, plan), sys::socket::Opening::WeSpeak, &header, limit)
+            .await
     }
 
     /// The answer went out, whole or not.
@@ -559,6 +564,14 @@ enum AttemptEnd {
 }
 
 /// Hosts and paths are visible ASCII once parsed.
+/// Of the backend's connection, where it is one of HTTP/2.
+fn width(client: &Client, plan: &BackendPlan) -> Width {
+    match plan.http2 {
+        Some(_) => client.stream.width(),
+        None => Width::Wide,
+    }
+}
+
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }

@@ -24,9 +24,21 @@ mod line;
 pub use call::{Call, Fate};
 use line::Line;
 
+/// How much of each response a backend may send ahead of what its client takes. A connection has one width for all its
+/// requests, as HTTP/2 has one initial window for all streams of a connection (RFC 9113 section 6.9.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Width {
+    /// As much as a fast download needs.
+    Wide,
+    /// Little: for those of many requests of one client.
+    Narrow,
+}
+
 /// How a pool speaks HTTP/2 to its backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
+    /// Of the connection.
+    pub width: Width,
     /// For how long a connection without requests is kept.
     pub keep_alive: Duration,
     /// Largest response head, as HTTP/2 counts (RFC 9113 section 6.5.2).
@@ -36,19 +48,21 @@ pub struct Rules {
 impl Rules {
     /// Those of a pool.
     pub fn of(pool: &Pool) -> Self {
-        Self { keep_alive: pool.timeouts.keep_alive, header_list: HEADER_LIST }
+        Self { width: Width::Wide, keep_alive: pool.timeouts.keep_alive, header_list: HEADER_LIST }
     }
 }
 
 /// The limits of listeners hold as well, and are smaller unless they were made large.
 const HEADER_LIST: u32 = 256 * 1024;
 
-/// The connections, by backend. The first to each backend is counted in what the process keeps for itself, so that clients cannot
-/// use up its place; each further one takes places in the account.
+/// The connections, by backend and width. The first of each is counted in what the process keeps for itself, so that clients
+/// cannot use up its place; each further one takes places in the account.
 pub struct Lines {
-    kept: RefCell<HashMap<usize, Kept>>,
+    kept: RefCell<HashMap<Key, Kept>>,
     place_cache: Rc<PlaceCache>,
 }
+
+type Key = (usize, Width);
 
 struct Kept {
     backend: Arc<BackendState>,
@@ -86,9 +100,9 @@ impl Lines {
     }
 
     /// A request on a connection that is there and has room.
-    pub fn take(&self, plan: &BackendPlan) -> Option<Stream> {
+    pub fn take(&self, plan: &BackendPlan, width: Width) -> Option<Stream> {
         let kept = self.kept.borrow();
-        let kept = kept.get(&key(plan))?;
+        let kept = kept.get(&key(plan, width))?;
         let line = kept.lines.iter().find(|line| line.has_room(plan.tls.as_ref()))?;
         Some(Stream::call(Call::new(line.place())))
     }
@@ -115,13 +129,13 @@ impl Lines {
                 Ok(Err(_)) => {}
                 Err(_) => return Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
             }
-            if let Some(stream) = self.take(plan) {
+            if let Some(stream) = self.take(plan, rules.width) {
                 return Ok(stream);
             }
         }
         let (tell, told) = watch::channel(None);
         self.entry(plan, rules, |kept| kept.opening = Some(told));
-        let _done = Done { lines: self, key: key(plan) };
+        let _done = Done { lines: self, key: key(plan, rules.width) };
         let opened = self.connect(plan, rules, deadline, limit).await;
         tell.send_replace(match &opened {
             Ok(_) => Some(Ok(())),
@@ -173,7 +187,7 @@ impl Lines {
 
     fn entry<T>(&self, plan: &BackendPlan, rules: Rules, with: impl FnOnce(&mut Kept) -> T) -> T {
         let mut all = self.kept.borrow_mut();
-        let kept = all.entry(key(plan)).or_insert_with(|| Kept {
+        let kept = all.entry(key(plan, rules.width)).or_insert_with(|| Kept {
             backend: plan.state.clone(),
             rules,
             lines: Vec::new(),
@@ -205,7 +219,7 @@ impl Lines {
 /// The connection that was being opened is there, or not, also when whoever opened it was given up.
 struct Done<'a> {
     lines: &'a Lines,
-    key: usize,
+    key: Key,
 }
 
 impl Drop for Done<'_> {
@@ -216,6 +230,6 @@ impl Drop for Done<'_> {
     }
 }
 
-fn key(plan: &BackendPlan) -> usize {
-    Arc::as_ptr(&plan.state) as usize
+fn key(plan: &BackendPlan, width: Width) -> Key {
+    (Arc::as_ptr(&plan.state) as usize, width)
 }

@@ -5,6 +5,8 @@
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Poll, Waker};
 
+use super::backend::Width;
+
 /// Bytes that a stream may read at once in any case, as streams whose windows are closed must not stop those whose windows are open:
 /// once its response has begun, and before that, when it is not known whether its window is open.
 const LEAST: usize = 4096;
@@ -20,6 +22,9 @@ const PART: usize = 4;
 /// Part of the limit that may be held for streams whose window is not known to be open.
 const HELD_PART: usize = 16;
 
+/// Requests at once whose HTTP/2 backends may send as much ahead as those of clients with one request at a time.
+const MOST_WIDE: usize = 2;
+
 /// What one connection holds.
 #[derive(Debug)]
 pub(super) struct Backlog {
@@ -33,6 +38,8 @@ pub(super) struct Backlog {
     waiting: RefCell<Vec<Waker>>,
     heads: Cell<usize>,
     most_heads: usize,
+    /// Requests whose HTTP/2 backends may send much ahead.
+    wide: Cell<usize>,
 }
 
 impl Backlog {
@@ -46,6 +53,7 @@ impl Backlog {
             waiting: RefCell::default(),
             heads: Cell::new(0),
             most_heads,
+            wide: Cell::new(0),
         }
     }
 
@@ -133,6 +141,23 @@ impl Backlog {
         }
     }
 
+    /// How much an HTTP/2 backend may send ahead for one more request. That waits in the frame layer of the backend's connection,
+    /// where it can be limited only before it comes.
+    pub(super) fn take_width(&self) -> Width {
+        if self.wide.get() >= MOST_WIDE {
+            return Width::Narrow;
+        }
+        self.wide.set(self.wide.get() + 1);
+        Width::Wide
+    }
+
+    /// A request has ended that had this width.
+    pub(super) fn give_width(&self, width: Width) {
+        if width == Width::Wide {
+            self.wide.set(self.wide.get() - 1);
+        }
+    }
+
     /// Counts the head of a new request, if the heads of the others leave room for it.
     pub(super) fn begin(&self, head: usize) -> Admission {
         let heads = self.heads.get().saturating_add(head);
@@ -198,6 +223,20 @@ mod tests {
         backlog.turned();
         assert!(backlog.waiting.borrow().is_empty() && backlog.poll_flows(&mut cx).is_ready());
         assert_eq!(backlog.all(), 0);
+    }
+
+    #[test]
+    fn the_first_requests_of_a_connection_get_wide_backend_connections_and_so_does_the_next_when_one_ends() {
+        let backlog = Backlog::new(0, 0);
+        for _ in 0..MOST_WIDE {
+            assert_eq!(backlog.take_width(), Width::Wide);
+        }
+        assert_eq!(backlog.take_width(), Width::Narrow);
+        backlog.give_width(Width::Narrow);
+        assert_eq!(backlog.take_width(), Width::Narrow);
+        backlog.give_width(Width::Wide);
+        assert_eq!(backlog.take_width(), Width::Wide);
+        assert_eq!(backlog.take_width(), Width::Narrow);
     }
 
     #[test]

@@ -15,11 +15,20 @@ use super::side::{append, broken};
 /// Bytes that are handed to the frame layer at once: a frame of the size that every peer takes.
 const PIECE: usize = 16 * 1024;
 
+/// Bytes in chunks that are looked through while the windows are closed: they may be the end, which needs none.
+const WITHOUT_WINDOW: usize = 256;
+
+/// Bytes that are worth reading for the other side at once, at most.
+const MOST_PACE: usize = 64 * 1024;
+
 /// One body.
 pub(super) struct Outflow {
     send: SendStream<Bytes>,
     framing: Framing,
+    /// Out of its framing, and waits for the other side's windows.
     piece: Bytes,
+    /// Once it was asked for.
+    pace: Option<usize>,
     ended: Ended,
 }
 
@@ -66,7 +75,7 @@ impl Outflow {
     }
 
     fn framed(send: SendStream<Bytes>, framing: Framing) -> Self {
-        Self { send, framing, piece: Bytes::new(), ended: Ended::No }
+        Self { send, framing, piece: Bytes::new(), pace: None, ended: Ended::No }
     }
 
     /// Takes some of `part`. Waits while the piece before it waits for the other side.
@@ -76,10 +85,12 @@ impl Outflow {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         if !matches!(self.framing, Framing::Chunked(_)) {
-            // No copy of what cannot go. In chunks it may be the end, which needs no window.
+            // In chunks it may be the end, which needs no window.
             ready!(self.poll_window(cx))?;
         }
-        let count = self.take(part)?;
+        // No copy of what cannot go: it would be held beside what its writer knows of.
+        let room = self.room(part.len().min(PIECE));
+        let count = self.take(&part[..room])?;
         // What does not go now goes with the next call, or with the flush.
         match self.poll_piece(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -112,9 +123,38 @@ impl Outflow {
         self.send.send_reset(reason);
     }
 
+    /// How much is worth reading for the other side at once. It is asked once and then learnt: a window is only told to those
+    /// who ask for a part of it, what one stream has asked for the others do not get, and each answer wakes the task.
+    pub(super) fn pace(&mut self) -> usize {
+        if let Some(pace) = self.pace {
+            return pace;
+        }
+        self.send.reserve_capacity(PIECE);
+        let pace = self.send.capacity().clamp(WITHOUT_WINDOW, PIECE);
+        self.send.reserve_capacity(1);
+        *self.pace.insert(pace)
+    }
+
+    /// How much of `wanted` bytes may be taken.
+    fn room(&mut self, wanted: usize) -> usize {
+        self.send.reserve_capacity(wanted);
+        let capacity = self.send.capacity();
+        let Some(pace) = self.pace else { return capacity.max(WITHOUT_WINDOW).min(wanted) };
+        if capacity >= wanted {
+            // Much less tells nothing: there was no more to write. A little less may be for want of framing.
+            if wanted + wanted / 8 >= pace.min(PIECE) {
+                self.pace = Some((2 * pace.max(wanted)).min(MOST_PACE));
+            }
+            return wanted;
+        }
+        if capacity > 0 {
+            self.pace = Some((pace / 2).max(WITHOUT_WINDOW));
+        }
+        capacity.max(WITHOUT_WINDOW).min(wanted)
+    }
+
     /// Takes the framing off the front of `part`, or a piece of data. Gives how much that was.
     fn take(&mut self, part: &[u8]) -> io::Result<usize> {
-        let part = &part[..part.len().min(PIECE)];
         match &mut self.framing {
             Framing::Raw => {
                 self.piece = Bytes::copy_from_slice(part);

@@ -18,6 +18,7 @@ use logic::http2::downgrade::{self, Upload};
 use logic::http2::respond;
 use tokio::io::ReadBuf;
 
+use super::backend::Width;
 use super::backlog::{self, Backlog};
 use super::outflow::{Ended, Outflow, Window};
 
@@ -40,12 +41,14 @@ pub(super) struct Own {
     backlog: Rc<Backlog>,
     head: usize,
     held: usize,
+    /// Once it is known that a backend needs it.
+    width: Option<Width>,
 }
 
 impl Own {
     /// For a request whose head has this size, after [`Backlog::begin`].
     pub(super) fn new(backlog: &Rc<Backlog>, head: usize) -> Self {
-        Self { backlog: backlog.clone(), head, held: 0 }
+        Self { backlog: backlog.clone(), head, held: 0, width: None }
     }
 
     fn let_go(&mut self) {
@@ -57,6 +60,9 @@ impl Drop for Own {
     fn drop(&mut self) {
         self.let_go();
         self.backlog.end(self.head);
+        if let Some(width) = self.width {
+            self.backlog.give_width(width);
+        }
     }
 }
 
@@ -232,7 +238,7 @@ impl Side {
         match &mut self.download {
             Writing::Body(body) => match body.window() {
                 Window::Closed => backlog::LEAST_WITHOUT_WINDOW,
-                Window::Open => self.own.backlog.room(),
+                Window::Open => self.own.backlog.room().min(body.pace()),
             },
             Writing::Head { .. } | Writing::Ended => self.own.backlog.room_of_head(),
         }
@@ -253,6 +259,12 @@ impl Side {
     pub(crate) fn hold(&mut self, bytes: usize) {
         self.own.held += bytes;
         self.own.backlog.hold(bytes);
+    }
+
+    /// How much of the response an HTTP/2 backend may send ahead. The same for as long as the stream lives.
+    pub(crate) fn width(&mut self) -> Width {
+        let Own { backlog, width, .. } = &mut self.own;
+        *width.get_or_insert_with(|| backlog.take_width())
     }
 
     /// Refuses the stream: nothing was done with it, and the client may ask again (RFC 9113 section 8.7).

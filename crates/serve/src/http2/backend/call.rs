@@ -82,6 +82,7 @@ impl Call {
 
     /// Reads the response.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let is_new = self.piece.is_empty();
         while self.piece.is_empty() {
             match &mut self.download {
                 Reading::Unasked(waker) => {
@@ -121,6 +122,9 @@ impl Call {
                 // A stream that is gone has given its part back already.
                 let _ = body.flow_control().release_capacity(std::mem::take(&mut self.unreleased));
             }
+        } else if is_new {
+            // The client takes less for now. The frame layer's buffer is larger than this, and would be held with it.
+            self.piece = Bytes::copy_from_slice(&self.piece);
         }
         Poll::Ready(Ok(()))
     }

@@ -17,13 +17,19 @@ use http::uri::Scheme;
 use logic::health::Cause;
 use tokio::time::timeout_at;
 
-use super::{LinePlace, Rules};
+use super::{LinePlace, Rules, Width};
 use crate::connect::Link;
 use crate::tls::backend::Endpoint;
 
 /// Bytes of a response that may wait for a slow client, for each stream. The connection's window is as large as those of all
-/// streams together: a client that takes nothing stops only its own stream.
-const WINDOW: u32 = 64 * 1024;
+/// streams together: a client that takes nothing stops only its own stream. The frame layer needs up to twice as much memory
+/// as it holds bytes.
+const fn window(width: Width) -> u32 {
+    match width {
+        Width::Wide => 64 * 1024,
+        Width::Narrow => 4 * 1024,
+    }
+}
 
 /// Bytes of a request that may wait for a backend that reads nothing, for each stream.
 const SEND_BUFFER: usize = 32 * 1024;
@@ -154,13 +160,14 @@ impl Drop for Place {
 }
 
 fn builder(rules: &Rules) -> Builder {
+    let window = window(rules.width);
     let mut builder = Builder::new();
     builder
         .enable_push(false)
         // Nothing until the backend says how many it takes.
         .initial_max_send_streams(0)
-        .initial_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW * STREAMS as u32)
+        .initial_window_size(window)
+        .initial_connection_window_size(window * STREAMS as u32)
         .max_header_list_size(rules.header_list)
         .max_send_buffer_size(SEND_BUFFER)
         .max_concurrent_reset_streams(STREAMS)
