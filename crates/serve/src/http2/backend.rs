@@ -115,6 +115,7 @@ impl Lines {
         limit: Duration,
     ) -> Result<Stream, ConnectFault> {
         let deadline = Instant::now() + limit;
+        let mut has_answered = false;
         loop {
             let opening = self.entry(plan, rules, |kept| kept.opening.clone());
             let Some(mut opening) = opening else { break };
@@ -124,9 +125,12 @@ impl Lines {
                     if let Some(Err(cause)) = &*opened {
                         return Err(ConnectFault::Backend(cause.clone()));
                     }
+                    has_answered = opened.is_some();
                 }
-                // Whoever opened it has been given up; the next one tries.
+                // The request that opened it was given up; the next one tries.
                 Ok(Err(_)) => {}
+                // Other requests have filled what was opened meanwhile: the backend did all that it was asked.
+                Err(_) if has_answered => return Err(ConnectFault::NoDescriptors(Shortage::OfShare)),
                 Err(_) => return Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
             }
             if let Some(stream) = self.take(plan, rules.width) {
