@@ -459,7 +459,7 @@ pub(crate) struct RawHttp2 {
     /// connection. When so many wait, Penstock reads no more from the backends of these requests, except 4 KiB for each,
     /// so that one request cannot stop the others. Requests whose flow-control windows are closed may together hold a
     /// sixteenth of it.
-    #[schemars(extend("default" = "1MiB"))]
+    #[schemars(extend("default" = "768KiB"))]
     pub(crate) send_buffer: Key<SizeText>,
     /// Bytes of request bodies that may wait in memory for backends, over all requests of a connection: the flow-control
     /// window of the connection. One request may hold 64 KiB of it. Uploads to slow backends that hold all of it stop the

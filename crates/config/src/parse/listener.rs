@@ -20,7 +20,7 @@ use crate::types::{
 const KIB: u64 = 1024;
 
 /// The same defaults as in `RawHttp2`, for `http2 = "on"`, which has no table to take them from.
-const SEND_BUFFER: u64 = 1024 * KIB;
+const SEND_BUFFER: u64 = 768 * KIB;
 const RECEIVE_WINDOW: u64 = 1024 * KIB;
 
 impl Parser<'_> {
