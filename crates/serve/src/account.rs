@@ -237,7 +237,7 @@ impl Account {
         self.workers.of(worker).wanted.notified().await;
     }
 
-    /// Waits until any worker gives places back, at most [`PAUSE`]. While a task waits here, workers keep no spare places and
+    /// Waits until any worker gives places back, at most 20 ms. While a task waits here, workers keep no spare places and
     /// no idle backend connections.
     pub async fn freed(&self) {
         struct Waits<'a>(&'a AtomicUsize);
