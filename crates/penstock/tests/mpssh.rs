@@ -185,8 +185,6 @@ fn ctrl_c_ends_the_programs_and_is_said() {
 /// The home of a user who has the hosts in `~/.ssh/config`, where mpssh looks, and two of them in the file `list`.
 fn with_list(fleet: &Fleet) -> &Path {
     let home = fleet.home.path();
-    fs::create_dir_all(home.join(".ssh")).unwrap();
-    fs::copy(home.join("ssh_config"), home.join(".ssh/config")).unwrap();
     fs::write(home.join("list"), "h1\nh2\n").unwrap();
     home
 }
