@@ -1,13 +1,24 @@
 //! Drives servers as processes and measures them fairly: the machinery of `penstock bench`.
 //!
-//! It sees targets from outside only, as processes and sockets; it must never depend on `serve`. The path of a
-//! measurement: a [`selection`] of [`scenario`]s plans -> [`machine`] describes -> [`target`] starts processes
-//! ([`process`]) -> [`trial`] interleaves rounds and watches for a [`disturbance`] -> [`load`] works in processes of
-//! its own ([`agent`]) -> [`sample`] -> [`stats`] -> [`compare`] -> [`results`] -> [`report`].
+//! It sees targets from outside only, as processes and sockets; it must never depend on `serve`.
+//!
+//! # The path of a measurement
+//!
+//! 1. `crates/penstock/src/cmd/bench.rs` reads arguments and calls `crates/bench/src/run.rs`, which describes the machine
+//!    (`crates/bench/src/machine.rs`) and asks each scenario (`crates/bench/src/scenario.rs`) for its plan.
+//! 2. `crates/bench/src/trial.rs` starts the contestants of a group and lets them work in turns. Targets are processes with
+//!    generated configurations (`crates/bench/src/target.rs`), ended with all they started by `crates/bench/src/process.rs`.
+//!    Their files are in the run's directory (`crates/bench/src/scratch.rs`), which the next run removes if this one is killed.
+//! 3. The work is done by load processes (`crates/bench/src/agent.rs`, `crates/bench/src/load.rs`): this program again, on other
+//!    cores. They read the CPU time of the targets (`crates/bench/src/meter.rs`) at both ends of the window.
+//! 4. Beside each round `crates/bench/src/disturbance.rs` looks for other load, steal time, and cores that moved or changed
+//!    their speed. Such rounds are repeated.
+//! 5. `crates/bench/src/stats.rs` and `crates/bench/src/compare.rs` judge; `crates/bench/src/results.rs` holds everything, and is
+//!    the JSON file (read again by `crates/bench/src/results/file.rs`); `crates/bench/src/report.rs` tells it.
 //!
 //! # How a scenario is added
 //!
-//! 1. `scenario/NAME.rs` has a unit struct that implements [`scenario::Scenario`], and a line in [`scenario::all`].
+//! 1. A file of its own in `scenario/` has a unit struct that implements [`scenario::Scenario`], and a line in [`scenario::all`].
 //! 2. Its `plan` returns a [`scenario::Plan`] and starts nothing: groups, programs that are missing
 //!    ([`scenario::Plan::note_missing`] takes the error of [`target::Program::find`]), notes for the reader. It plans
 //!    all of its groups, and those that matter most say that they belong to [`context::Extent::Quick`]; which of them

@@ -1,9 +1,18 @@
 //! The configuration: text and an environment map in, a [`Config`] that cannot be wrong out, or every fault at once.
 //! No sockets, no runtime, no side effects: `penstock check` only reads.
 //!
-//! The path of a configuration: `syntax.rs` reads the text into a `tree.rs`, `env.rs` lays the environment over it,
-//! `shape.rs` compares it with the schema and fills in defaults, `raw.rs` mirrors the file, `parse.rs` turns that into
-//! `types.rs`, where only valid values exist. `schema.rs` generates the JSON schema and the reference page from `raw.rs`.
+//! # The path of a configuration
+//!
+//! 1. `crates/serve/src/file.rs` reads the file, `crates/config/src/syntax.rs` reads the text with its places; `crates/config/src/env.rs` lays the environment over it.
+//! 2. `crates/config/src/raw.rs` mirrors the file: its doc comments are the reference page `docs/config.md` and the JSON schema
+//!    `docs/config.schema.json` (`crates/config/src/schema.rs`). `crates/config/src/shape.rs` compares the file with that schema.
+//! 3. `crates/config/src/parse.rs` turns it into `crates/config/src/types.rs`, where only valid values exist, or gives every fault
+//!    at once (`crates/config/src/error.rs`).
+//! 4. `crates/serve/src/snapshot.rs` compiles that into an immutable `Snapshot`. What must survive a reload (health, counters,
+//!    stickiness, operators' decisions) is in `crates/serve/src/state.rs`, by name; what must survive a restart is in files under
+//!    `crates/serve/src/state_directory.rs`.
+//! 5. `crates/serve/src/reload.rs` opens the sockets that are new, hands the snapshot to every worker, closes the sockets that
+//!    are gone after their queues were served. An error before that point leaves everything as it was.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -3,6 +3,12 @@
 //! It has a thread and a runtime of its own, and the work it may do is paced, for all clients together and fairly among them:
 //! neither an idle nor a flooding client changes anything for traffic, nor for another client. Who may talk is decided by the
 //! kernel's peer credentials (SO_PEERCRED, unix(7)).
+//!
+//! # The path of a control command
+//!
+//! `crates/penstock/src/cmd/ctl.rs` -> the Unix socket -> `crates/serve/src/control/session.rs` (framing, limits, peer
+//! credentials) -> `crates/serve/src/control/command.rs` (one table: name, arguments, help, handler) -> `State`, or a request to the
+//! supervisor in `crates/serve/src/start.rs`.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -2,6 +2,19 @@
 //! state that workers read. Every decision is in `logic/src/health.rs`; the check itself is in `health/probe.rs`.
 //!
 //! Runs on the slow runtime. A check never waits for another one, and none of them is waited for by traffic.
+//!
+//! # The path of a health check
+//!
+//! 1. `crates/serve/src/health.rs` has one task per backend. It waits until `crates/logic/src/health.rs` says that a probe is due.
+//! 2. The probe connects (`crates/serve/src/health/probe.rs`) and its verdict, with cause and time, goes back into
+//!    `crates/logic/src/health.rs`, which keeps the last 16 and decides by rise and fall.
+//! 3. A change is published as one atomic in `crates/serve/src/state.rs`, where workers read it, and as an event
+//!    (`crates/serve/src/events.rs`) that `penstock ctl events` shows.
+//! 4. A backend with a name has its addresses looked up again and again by `crates/serve/src/resolve.rs`; a name without an address
+//!    takes its backend down. Checks and traffic connect through the same `crates/serve/src/connect.rs`.
+//! 5. Real traffic counts too: `crates/serve/src/upstream.rs` notes failures in a row and ejects a backend at once; the task
+//!    decides when it comes back.
+//! 6. `crates/serve/src/report.rs` (the account of descriptors: `crates/serve/src/report/descriptors.rs`) is the one model behind `penstock ctl status`, `ctl backends` and the admin `/status`.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -4,6 +4,28 @@
 //! `lookup.rs` finds a certificate by the name that a client asks for, `watch.rs` notices changes. `policy.rs` says what
 //! is negotiated, `client.rs` asks clients who they are. A broken file never stops the others. `staple.rs` holds a
 //! certificate's OCSP response, `ocsp.rs` fetches it.
+//!
+//! # The path of a certificate
+//!
+//! 1. `crates/serve/src/tls/watch.rs`, a thread per directory, notices a change and waits until it is quiet.
+//! 2. `crates/serve/src/tls/layout.rs` says which files belong together, `crates/serve/src/tls/pair.rs` reads those that changed, with
+//!    `crates/serve/src/tls/key.rs`. What is wrong is a `crates/serve/src/tls/fault.rs`.
+//! 3. `crates/serve/src/tls/store.rs` decides: a pair that is broken leaves the one from before. It outlives snapshots.
+//! 4. One swap publishes a new `crates/serve/src/tls/lookup.rs`; the next handshake in `crates/serve/src/tls.rs` finds it.
+//! 5. A certificate's OCSP response is in `crates/serve/src/tls/staple.rs`, shared by all that is read of the same certificate. It
+//!    got there through `crates/logic/src/ocsp/verify.rs`, from a file or from `crates/serve/src/tls/ocsp.rs`, a task of the slow
+//!    side that asks responders (`crates/serve/src/tls/ocsp/fetch.rs`) when `crates/logic/src/ocsp/schedule.rs` says so.
+//! 6. A certificate of ACME is put into such a directory by `crates/serve/src/acme.rs`, a task for each on the slow side, when
+//!    `crates/logic/src/acme.rs` says that it is due: an account (`crates/serve/src/acme/account.rs`), an order
+//!    (`crates/serve/src/acme/order.rs`), one file renamed into place (`crates/serve/src/acme/kept.rs`). Workers answer the
+//!    challenges that are pending from `crates/serve/src/acme/challenges.rs`.
+//! 7. `crates/serve/src/report/certificates.rs` is what `penstock ctl certs` shows.
+//! 8. Clients' certificates: `crates/serve/src/tls/client/trust.rs` holds CAs and revocation lists in service, watched the same way;
+//!    `crates/serve/src/tls/client.rs` decides with them (names: `crates/logic/src/client_name.rs`), and
+//!    `crates/serve/src/tls/client/identity.rs` is what backends are told. Ticket keys hang on what is asked of clients
+//!    (`crates/serve/src/tls/tickets.rs`), so no session goes around it.
+//!
+//! Sessions that clients keep are encrypted in `crates/serve/src/tls/tickets.rs`, with keys of our own or those of `ticket-keys`.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,5 +1,17 @@
 //! Proving who we are (RFC 4252): which keys are offered in which order, what the server said to each, and what that
 //! means. A key is asked about first, and signs only when the server wants it: no touch, no passphrase for nothing.
+//!
+//! # The path of a log-in
+//!
+//! 1. `crates/ssh/src/client.rs` has a connection to a host whose identity is proved, and calls
+//!    `crates/ssh/src/authenticate.rs` with the host's `KeyPlan` (`crates/ssh/src/keys/plan.rs`).
+//! 2. `crates/ssh/src/authenticate/candidate.rs` puts keys in order. Files are read once for all connections by
+//!    `crates/ssh/src/keys.rs` (one file: `crates/ssh/src/keys/file.rs`; what is wrong with it: `crates/ssh/src/keys/fault.rs`);
+//!    agents are asked by `crates/ssh/src/agent.rs`.
+//! 3. The server is asked about each key. For the one it wants, `crates/ssh/src/authenticate/sign.rs` makes the signature: only
+//!    then is a passphrase asked (`crates/ssh/src/keys/ask.rs`), on a thread of its own, once for all who wait.
+//! 4. Every step is an `crates/ssh/src/authenticate/attempt.rs`; `crates/ssh/src/authenticate/verdict.rs` sums up those of a
+//!    log-in that failed, with what to do.
 
 mod attempt;
 mod candidate;

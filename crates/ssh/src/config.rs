@@ -1,5 +1,17 @@
 //! The user's and the system's `ssh_config`: reads the files and asks this machine what `logic::ssh::config` wants to
-//! know. What comes out is a [`Target`] (`target/configured.rs`).
+//! know. What comes out is a [`Target`] (`ssh/src/target/configured.rs`).
+//!
+//! # The path of a host's SSH configuration
+//!
+//! 1. `crates/ssh/src/config.rs` reads the files that `crates/logic/src/ssh/config/load.rs` asks for, and runs what `Match exec` says.
+//! 2. `crates/logic/src/ssh/config/source.rs` reads a file once: `crates/logic/src/ssh/config/words.rs` splits lines,
+//!    `crates/logic/src/ssh/config/keyword.rs` knows the keywords, `crates/logic/src/ssh/config/setting.rs` their arguments.
+//! 3. For each host, `crates/logic/src/ssh/config/evaluate.rs` goes through the lines (conditions:
+//!    `crates/logic/src/ssh/config/criteria.rs`), and `crates/logic/src/ssh/config/resolved.rs` is what holds in the end.
+//!    `crates/logic/src/ssh/config/notice.rs` says what we do not follow.
+//! 4. `crates/ssh/src/target/configured.rs` makes a target of it, and of every host on the way, each by its own configuration.
+//! 5. `crates/ssh/tests/ssh_config.rs` compares all of it with `ssh -G`.
+//! 6. `crates/ssh/src/explain.rs` watches one connection from there to the end of the log-in; `penstock ssh explain` tells it.
 
 use std::fs;
 use std::io::Read;

@@ -1,5 +1,25 @@
 //! The identities of hosts on disk, and the judge that asks them.
 //! `crates/logic/src/identity.rs` decides; here files are read and written, signatures checked and the DNS asked.
+//!
+//! # The path of a host's identity
+//!
+//! 1. `crates/ssh/src/identity/load.rs` reads one small file per host (`crates/logic/src/identity/host.rs` is what is in it,
+//!    `crates/logic/src/identity/host/read.rs` how strictly it is read) into one `crates/logic/src/identity/index.rs`.
+//! 2. A server shows its key, at each key exchange (`crates/ssh/src/handler.rs`; the SSH library is changed for that, as
+//!    `vendor/russh/README.md` says): `crates/ssh/src/identity/judge.rs` is asked by the connection, checks the signature of a
+//!    certificate, asks `crates/ssh/src/identity/dns.rs` where the host allows that, and calls `crates/logic/src/identity/decide.rs`:
+//!    the whole table with every message (`crates/logic/src/identity/decide/table.golden`). Certificates are in
+//!    `crates/logic/src/identity/certificate.rs`, keys that a host announces in `crates/logic/src/identity/rotation.rs`.
+//! 3. What follows is written when the connections are made, once: `crates/ssh/src/identity/noticed.rs` gathers it for each host
+//!    and has moves, new pins and rotations written by `crates/ssh/src/identity/store.rs`, hosts that are not enrolled by
+//!    `crates/ssh/src/identity/pending.rs`, what was last good by `crates/ssh/src/identity/facts.rs`.
+//!    `crates/ssh/src/identity/files.rs` replaces files whole, under a lock.
+//! 4. `crates/penstock/src/cmd/host.rs` shows and changes all of that. A key becomes a pin only by a claim that speaks for it:
+//!    `crates/ssh/src/identity/enrol.rs`. `known_hosts` comes in by `crates/logic/src/identity/import.rs` and goes out by
+//!    `crates/logic/src/identity/export.rs`; `crates/penstock/src/cmd/known_hosts.rs` is what OpenSSH asks, by the name that was typed;
+//!    `crates/ssh/src/identity/known_hosts.rs` answers by the same judge, and reads few files where these say as much as all.
+//!    `crates/ssh/tests/doors.rs` shows that all doors come to one verdict, `crates/penstock/tests/host_promises.rs` each promise.
+//!    Where a host is that only its hints tell, and whose advice to change what, is in `crates/ssh/src/target/hints.rs`.
 
 mod dns;
 pub mod enrol;

@@ -3,7 +3,8 @@
 //! [`Lab::start`] makes the files (`lab/files.rs`), binds a socket for each host and serves it (`lab/host.rs`): a
 //! connection goes through `lab/wire.rs`, which counts its bytes and can cut it, to `lab/session.rs`, which speaks
 //! SSH. Commands are interpreted here (`lab/script.rs`, `lab/program.rs`), so that a thousand hosts cost no process.
-//! `lab/fault.rs` is the table of what can be wrong; what is wrong before SSH is in `lab/raw.rs`. What each host received is in `lab/journal.rs`. Never binds anything but loopback.
+//! `lab/fault.rs` is the table of what can be wrong; what is wrong before SSH is in `lab/raw.rs`. What each host received is in `lab/journal.rs`.
+//! Never binds anything but loopback. `crates/penstock/src/cmd/lab.rs` starts it, and writes the programs that see it alone.
 
 mod channel;
 pub mod fault;

@@ -1,5 +1,5 @@
 //! Everything needed to reach one host. Filled from the command line, and from `ssh_config` in
-//! `target/configured.rs`.
+//! `ssh/src/target/configured.rs`.
 
 use std::net::IpAddr;
 use std::time::Duration;
