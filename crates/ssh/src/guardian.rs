@@ -1,9 +1,10 @@
-//! Commands of the user's that do not outlive this program, however it ends.
+//! Ends the local commands that penstock has started when penstock ends, even if SIGKILL ends penstock.
 //!
-//! Handlers of signals would not do: SIGKILL has none, and the program has its own for some of the time. So a
-//! small shell beside us reads from a pipe which commands there are, each in a session of its own. The pipe
-//! closes when this program ends. Then the processes in the groups of these commands that are proved to
-//! belong to them (`leash/proof.sh` of `logic`) get SIGTERM, and SIGKILL two seconds later.
+//! A signal handler is not enough: a process cannot handle SIGKILL, and penstock sets other signal handlers for some of the
+//! time. So penstock starts a small shell, the guardian, and writes the list of its running commands to a pipe that the
+//! guardian reads. Each command leads its own session. The kernel closes the pipe when penstock ends. Then the guardian proves
+//! which processes in the process groups of these commands belong to the commands (`leash/proof.sh` of `logic`), and sends
+//! SIGTERM to these processes, and SIGKILL two seconds later.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -15,23 +16,23 @@ use logic::fleet::leash;
 use nix::sys::signal::Signal;
 use sys::process::{self, OwnSession, Sent};
 
-/// A command in a session of its own, which is ended if this program ends before this is dropped.
+/// A command in its own session. If penstock ends before the guard is dropped, the guardian ends the command.
 #[derive(Debug)]
 pub struct Guard {
     session: OwnSession,
-    /// The command as the guardian knows it; none where /proc does not tell when it was started.
+    /// The line that tells the guardian of the command; `None` where the command's start time could not be read from /proc.
     entry: Option<String>,
 }
 
-/// Starts `command` as leader of a session of its own, which does not outlive this program while the guard is kept. It has no
-/// controlling terminal.
+/// Starts `command` as the leader of its own session, without a controlling terminal. While the caller keeps the guard, the
+/// processes of the session do not outlive penstock.
 ///
-/// Where the guardian cannot be started, as on a machine without a process left, the command is started all the same.
+/// If the guardian cannot be started (the limit of processes is reached, for example), the command is started without it.
 ///
 /// # Errors
 /// The command cannot be started.
 pub fn spawn(command: &mut Command) -> io::Result<(Child, Guard)> {
-    // Before the command: so the time in which the guardian does not know of it is short.
+    // The guardian is started before the command, so that the time in which the guardian does not know of the command is short.
     WARD.lock().unwrap_or_else(PoisonError::into_inner).start();
     let (child, session) = process::spawn(command)?;
     let entry = session.leader().id().map(|it| entry(it, session.nonce()));
@@ -42,12 +43,12 @@ pub fn spawn(command: &mut Command) -> io::Result<(Child, Guard)> {
 }
 
 impl Guard {
-    /// Sends a signal to the process group of the command, if that is still the one that we have started.
+    /// Sends a signal to the process group of the command, if the group is proved to be still that of this command.
     pub fn signal(&self, signal: Signal) -> Sent {
         self.session.signal(signal)
     }
 
-    /// Whether something may be left in that group, the command included until it is waited for.
+    /// Whether the command's process group may still have members. A command that has not been waited for is a member.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.session.is_left()
@@ -66,10 +67,10 @@ fn entry(command: process::ProcessId, nonce: &process::Nonce) -> String {
     format!("{}:{}:{nonce}", command.process, command.start)
 }
 
-/// One for the whole program.
+/// The only `Ward` of the program.
 static WARD: Mutex<Ward> = Mutex::new(Ward { entries: BTreeSet::new(), guardian: None });
 
-/// The commands that must not outlive us, and the guardian that has been told of them.
+/// The commands that must not outlive penstock, and the guardian that has the list of these commands.
 #[derive(Debug)]
 struct Ward {
     entries: BTreeSet<String>,
@@ -77,7 +78,7 @@ struct Ward {
 }
 
 impl Ward {
-    /// Sees that there is a guardian. One that takes the place of another, which was killed, is told of all commands.
+    /// Starts a guardian if none runs. A guardian that replaces a killed one gets the list of all commands.
     fn start(&mut self) {
         if self.guardian.as_mut().is_some_and(Guardian::has_ended) {
             self.guardian = None;
@@ -102,7 +103,7 @@ impl Ward {
 
     fn tell(&mut self, what: char, entry: &str) {
         if self.guardian.as_mut().is_some_and(|guardian| guardian.tell(what, entry).is_err()) {
-            // The guardian was killed: the next command starts another one.
+            // The guardian was killed: the start of the next command starts another guardian.
             self.guardian = None;
         }
     }
@@ -121,7 +122,7 @@ impl Guardian {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // It keeps no file system busy, and no terminal reaches it.
+            // In `/` the guardian keeps no file system busy; in its own process group it gets no signal from the terminal.
             .current_dir("/")
             .process_group(0)
             .spawn()?;
@@ -129,18 +130,18 @@ impl Guardian {
         Ok(Self { child, pipe })
     }
 
-    /// Whether it was killed: it ends after us otherwise.
+    /// Whether the guardian was killed. Otherwise it ends only after penstock.
     fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
     fn tell(&mut self, what: char, entry: &str) -> io::Result<()> {
-        // In one piece.
+        // One write, so that the guardian never reads half a line.
         self.pipe.write_all(format!("{what} {entry}\n").as_bytes())
     }
 }
 
-/// An entry is PID:START:NONCE. The command leads its group and its session.
+/// The script of the guardian. An entry is PID:START:NONCE; the command leads its process group and its session.
 const SCRIPT: &str = r#"
 trap '' HUP INT QUIT TERM
 entries=' '
@@ -174,12 +175,12 @@ mod tests {
 
     use super::*;
 
-    /// A group that ignores all but SIGKILL, and holds its output open; the script goes on after that.
+    /// Starts a shell that ignores HUP, INT and TERM, and then runs `script`, which must first write one byte.
     fn stubborn(script: &str) -> (Child, OwnSession, String) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &format!("trap '' HUP INT TERM; {script}")]).stdout(Stdio::piped());
         let (mut child, session) = process::spawn(&mut command).unwrap();
-        // From now on it ignores them.
+        // The shell ignores these signals from now on.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let entry = entry(session.leader().id().unwrap(), session.nonce());
         (child, session, entry)
@@ -189,7 +190,7 @@ mod tests {
     fn groups_end_with_the_pipe_and_those_that_were_taken_back_do_not() {
         let both = "echo; sleep 600 | sleep 600";
         let (mut first, mut kept, mut last) = (stubborn(both), stubborn(both), stubborn(both));
-        // The leader has ended and was waited for; what it started has not.
+        // The leader has ended and was waited for; the process that it started still runs.
         let mut orphan = stubborn("sleep 600 & echo");
         orphan.0.wait().unwrap();
         let mut guardian = Guardian::start().unwrap();
@@ -200,7 +201,7 @@ mod tests {
         drop(guardian);
         let begun = Instant::now();
         for (child, ..) in [&mut first, &mut last, &mut orphan] {
-            // All of the group held its output open.
+            // Every process of the group held the output open.
             child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
             child.wait().unwrap();
         }

@@ -13,7 +13,7 @@ use crate::process;
 /// Makes `command` start its process as leader of its own session ([`process::own_session`]), on `cores` only (none: on all), and
 /// get SIGTERM when the *thread* that started it ends (PR_SET_PDEATHSIG): start it from a thread that lives long enough.
 ///
-/// Processes that the child starts do not inherit that signal; a [`process::OwnSession`] reaches them.
+/// Processes that the child starts do not inherit the parent-death signal; [`process::OwnSession::signal`] reaches them.
 pub fn leash(command: &mut Command, cores: &[usize]) -> nix::Result<()> {
     leash_with(command, cores, Signal::SIGTERM)
 }
@@ -29,7 +29,7 @@ pub fn leash_with(command: &mut Command, cores: &[usize], signal: Signal) -> nix
     process::own_session(command);
     let prepare = move || {
         prctl::set_pdeathsig(signal)?;
-        // The parent may have ended before the line above: then the kernel sends no signal.
+        // The parent may have ended before `set_pdeathsig`: then the kernel sends no signal.
         if getppid() != parent {
             return Err(nix::Error::ESRCH.into());
         }

@@ -26,9 +26,10 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
 }
 
-/// Time that the calling thread has worked, on a clock that stands still while others have the core (clock_gettime(2)).
+/// The CPU time that the calling thread has used. Time in which the core runs other threads does not count (clock_gettime(2)).
 pub fn thread_time() -> Duration {
-    // The clock of the calling thread exists; a kernel that refuses it makes all work look free, and each step has a least cost.
+    // The kernel has this clock for every thread. If a kernel refused it, all work would seem to cost no time; callers count a
+    // least cost for each step.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 

@@ -18,9 +18,9 @@ pub fn raise_limit() -> io::Result<u64> {
 
 /// The number of descriptors open now.
 ///
-/// Before Linux 6.2 it costs time in proportion to it: for a status page or a scrape, not for a session.
+/// Before Linux 6.2 the call takes time in proportion to this number: call it for a status page or a scrape, not for each session.
 pub fn open_count() -> io::Result<usize> {
-    // proc(5) has it as the size of the directory since then; before, that was 0.
+    // Since Linux 6.2 the size of the directory is the number of open descriptors (proc(5)); before, the size was 0.
     match fs::metadata("/proc/self/fd")?.len() {
         0 => count_entries(),
         count => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
@@ -32,7 +32,7 @@ fn count_entries() -> io::Result<usize> {
     Ok(fs::read_dir("/proc/self/fd")?.count().saturating_sub(1))
 }
 
-/// Whether something failed because no descriptor is left, in this process or in the whole system.
+/// Whether a system call failed because no descriptor is left, in this process or in the whole system.
 pub fn are_exhausted(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EMFILE | Errno::ENFILE))
 }

@@ -1,14 +1,14 @@
-//! Processes that this program may signal, and the proof that they are those that it means.
+//! Sends signals to processes, after a proof that each process number still belongs to the intended process.
 //!
-//! A number alone identifies no process: the kernel gives it to another one as soon as the first is waited for. So what is
-//! signalled is a child that was not waited for, a process whose start time is the one that was seen before, or the
-//! processes of a session that a child of ours made: only its descendants can be in that (setsid(2)). Where none of this
-//! can be shown, nothing is signalled. [`Process::signal`] and [`OwnSession::signal`] are the only way by which this program
-//! signals another process (a test looks for others); what runs on other hosts is signalled by `leash/proof.sh` of `logic`,
-//! which proves the same.
+//! A process number alone identifies no process: the kernel may give the number to another process as soon as the first one has
+//! been waited for. So penstock signals only a child that has not been waited for, a process whose start time is the one seen
+//! before, or the processes of a session that a child of penstock made: only descendants of the child can be in that session
+//! (setsid(2)). Where penstock can prove none of these, it sends no signal. [`Process::signal`] and [`OwnSession::signal`] are the
+//! only functions by which this program signals another process (a test looks for others). On other hosts, the shell functions
+//! of `leash/proof.sh` in `logic` send the signals, after the same proof.
 //!
-//! A descriptor of a process (pidfd_open(2), Linux 5.3) stands for it for ever, and since Linux 6.9 for the group that it leads. Where
-//! there is none, a look comes right before the signal.
+//! A process file descriptor (pidfd_open(2), Linux 5.3) refers to the same process for ever, and since Linux 6.9 also to the
+//! process group that this process leads. Where there is no such descriptor, penstock reads /proc right before the signal.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -25,51 +25,52 @@ use nix::sys::signal::{SigHandler, Signal, kill, killpg, signal};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid, getsid};
 
-/// The variable in the environment of a command and of all that it starts by which they are known when the command itself
-/// has ended.
+/// The environment variable that a command and all its descendants inherit. It identifies the descendants when the command
+/// itself has ended.
 pub const VARIABLE: &str = "PENSTOCK_LEASH";
 
-/// What identifies a process of this machine until the next boot, as it is seen from one PID namespace.
+/// Identifies a process of this machine until the next boot, within one PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId {
-    /// Its number.
+    /// The process number.
     pub process: i32,
-    /// When it was started, in ticks after the boot (field 22 of `/proc/PID/stat`, proc_pid_stat(5)).
+    /// The start time of the process, in ticks after the boot (field 22 of `/proc/PID/stat`, proc_pid_stat(5)).
     pub start: u64,
 }
 
-/// What `/proc/PID/stat` says of a process.
+/// The fields of `/proc/PID/stat` that penstock reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Whether it has ended and was not waited for.
+    /// Whether the process runs or is a zombie.
     pub life: Life,
-    /// Its parent; 0 if that cannot be seen from here.
+    /// The parent process; 0 if the parent is outside this PID namespace.
     pub parent: i32,
-    /// Its process group.
+    /// The process group.
     pub group: i32,
-    /// Its session.
+    /// The session.
     pub session: i32,
-    /// When it was started.
+    /// The start time, in ticks after the boot.
     pub start: u64,
 }
 
 /// Whether a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It may do something, if only on SIGCONT.
+    /// The process runs, sleeps or is stopped.
     Runs,
-    /// It has ended; its parent has not waited for it.
+    /// The process has ended, and its parent has not waited for it.
     Zombie,
 }
 
-/// What became of a signal.
+/// The result of an attempt to send a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The kernel took it for what was meant.
+    /// The kernel has accepted the signal for the intended process or process group.
     Signalled,
-    /// What was meant has ended.
+    /// The intended process or process group has ended.
     Gone,
-    /// What was meant cannot be proved to be what it was, or the kernel does not let us signal it: nothing was signalled.
+    /// No signal was sent: penstock cannot prove that the process number still belongs to the intended process, or the kernel
+    /// does not permit the signal.
     Unproved,
 }
 
@@ -77,46 +78,46 @@ pub enum Sent {
 #[derive(Debug)]
 pub struct Process {
     process: i32,
-    /// Unknown where /proc is not mounted.
+    /// The start time; `None` where /proc is not mounted.
     start: Option<u64>,
-    /// Stands for the process also when its number has been given to another one. Missing on kernels before 5.3, and where
-    /// no descriptor is left.
+    /// A process file descriptor, which refers to the process even when the kernel has given its number to another process. `None`
+    /// on kernels before 5.3, and where this program may open no further descriptor.
     pidfd: Option<OwnedFd>,
 }
 
-/// A child that leads a session of its own, with all its descendants that have stayed in that session.
+/// A child that leads its own session, together with its descendants that have stayed in this session.
 #[derive(Debug)]
 pub struct OwnSession {
     leader: Process,
     nonce: Nonce,
 }
 
-/// A name that no other command has, in the environment of one that is about to be started.
+/// A random value in the environment of one command, which no other command has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nonce(String);
 
 impl Process {
-    /// A child of ours. It must not have been waited for: the kernel is asked whether it is one, because where SIGCHLD is
-    /// ignored ([`heed_children`]) the number of a child that has ended may be another process's already. Such a one is never
-    /// signalled.
+    /// A child of this program that has not been waited for. The function asks the kernel whether `process` is such a child: where
+    /// SIGCHLD is ignored ([`heed_children`]), the kernel may already have given the number of an ended child to another process.
+    /// The `Process` of a number that is no such child never sends a signal.
     #[must_use]
     pub fn of_child(process: u32) -> Self {
         let process = process.cast_signed();
         let pidfd = open(process);
         let start = stat(process).map(|stat| stat.start);
-        // Looked at last: as long as a child is not waited for, its number is its own.
+        // This check comes last: until this program waits for a child, the kernel gives its number to no other process.
         match is_unreaped_child(process) {
             true => Self { process, start, pidfd },
             false => Self { process: 0, start: None, pidfd: None },
         }
     }
 
-    /// The process that was seen before, if it still runs.
+    /// The process with this number and start time, if it still runs.
     #[must_use]
     pub fn find(id: ProcessId) -> Option<Self> {
         let ProcessId { process, start } = id;
         let pidfd = open(process);
-        // Looked at after it was opened: so the descriptor stands for the process that has this start time.
+        // The start time is read after the descriptor was opened: so the descriptor refers to the process with this start time.
         let stat = stat(process)?;
         (stat.start == start && stat.life == Life::Runs).then_some(Self {
             process,
@@ -125,19 +126,19 @@ impl Process {
         })
     }
 
-    /// What identifies it, where /proc told its start time.
+    /// The number and start time of the process; `None` where the start time could not be read from /proc.
     #[must_use]
     pub fn id(&self) -> Option<ProcessId> {
         self.start.map(|start| ProcessId { process: self.process, start })
     }
 
-    /// Sends it a signal if it is still the process that was meant.
+    /// Sends a signal to the process, if its number still belongs to the intended process.
     pub fn signal(&self, signal: Signal) -> Sent {
         send(Target::Process(self), signal)
     }
 
-    /// Whether its number still stands for it, be it as a zombie. Where /proc does not tell, a child that was not waited for has
-    /// its number still.
+    /// Whether the number still belongs to this process, which may be a zombie. Where /proc does not show the process, the number
+    /// of a child that has not been waited for still belongs to the child.
     fn still_has_its_number(&self) -> bool {
         match (stat(self.process), self.start) {
             (Some(stat), Some(start)) => stat.start == start,
@@ -148,30 +149,30 @@ impl Process {
 }
 
 impl OwnSession {
-    /// The session that a child leads, which was started from a command after [`own_session`] and [`mark`], and not waited for
-    /// since.
+    /// The session of a child. The caller must have prepared the child's command with [`own_session`] and [`mark`], and must not
+    /// have waited for the child.
     #[must_use]
     pub fn of_child(process: u32, nonce: Nonce) -> Self {
         Self { leader: Process::of_child(process), nonce }
     }
 
-    /// The child.
+    /// The child that leads the session.
     #[must_use]
     pub fn leader(&self) -> &Process {
         &self.leader
     }
 
-    /// The nonce in the environment of all in it.
+    /// The nonce in the environment of the child, which its descendants inherit.
     #[must_use]
     pub fn nonce(&self) -> &Nonce {
         &self.nonce
     }
 
-    /// Sends a signal to the process group of the child. Those that have left the group or the session are not reached.
+    /// Sends a signal to the process group of the child. Descendants that have left the group or the session do not get the signal.
     pub fn signal(&self, signal: Signal) -> Sent {
         match send(Target::Group(&self.leader), signal) {
-            // The child was waited for, and there is no descriptor that stands for its group: the number of that may be
-            // another's by now.
+            // The child has been waited for, and no descriptor refers to its process group: another group may have its number
+            // by now. So each member is proved and signalled by itself.
             Sent::Unproved => {
                 let reached =
                     self.members().filter(|member| member.signal(signal) == Sent::Signalled).count();
@@ -181,21 +182,22 @@ impl OwnSession {
         }
     }
 
-    /// Whether something may be left in its process group, the child included until it is waited for.
+    /// Whether the child's process group may still have members. A child that has not been waited for is a member.
     #[must_use]
     pub fn is_left(&self) -> bool {
         match send_to_group_by(&self.leader, None) {
             Ok(()) => true,
             Err(Errno::ESRCH) => false,
-            // Signal 0 is sent to no process. The number may be another group's: then this is said too often.
+            // kill(2) delivers signal 0 to no process. If another group has the number by now, the function returns true
+            // although the child's group has ended.
             Err(_) => killpg(Pid::from_raw(self.leader.process), None) != Err(Errno::ESRCH),
         }
     }
 
-    /// The processes in the group and session of the child that have its nonce, or that this process has adopted.
+    /// The processes in the group and session of the child that have the child's nonce, or whose parent is this process.
     fn members(&self) -> impl Iterator<Item = Process> {
         let (leader, own) = (self.leader.process, std::process::id().cast_signed());
-        // Another process that has the number by now may lead another session of that number.
+        // Another process may have the child's number by now, and may lead a session of the same number.
         let given_again = stat(leader).is_some_and(|stat| Some(stat.start) != self.leader.start);
         let candidates = (!given_again).then(all).into_iter().flatten();
         candidates.filter_map(move |process| {
@@ -213,15 +215,16 @@ impl fmt::Display for Nonce {
     }
 }
 
-/// Has a command lead a session of its own when it is started: no process but its descendants can be in that. It has no
-/// controlling terminal then, so it cannot stop when it reads from one, and Ctrl-C does not reach it.
+/// Makes a command start as the leader of its own session: only the command and its descendants can be in this session. The
+/// session has no controlling terminal, so the kernel does not stop the command when it reads from a terminal, and Ctrl-C does not
+/// reach the command.
 pub fn own_session(command: &mut Command) {
     // SAFETY: the closure runs between fork and exec, and makes one system call, which takes no argument and allocates
     // nothing; an `io::Error` from an errno does not allocate either.
     unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
 }
 
-/// Puts a nonce in the environment of a command.
+/// Adds a new nonce to the environment of a command.
 pub fn mark(command: &mut Command) -> Nonce {
     let number = || RandomState::new().hash_one(std::process::id());
     let nonce = format!("{:016x}{:016x}", number(), number());
@@ -229,10 +232,10 @@ pub fn mark(command: &mut Command) -> Nonce {
     Nonce(nonce)
 }
 
-/// Starts a command in a session of its own.
+/// Starts a command in its own session.
 ///
 /// # Errors
-/// It cannot be started.
+/// The command cannot be started.
 pub fn spawn(command: &mut Command) -> io::Result<(Child, OwnSession)> {
     own_session(command);
     let nonce = mark(command);
@@ -241,19 +244,19 @@ pub fn spawn(command: &mut Command) -> io::Result<(Child, OwnSession)> {
     Ok((child, session))
 }
 
-/// Lets children that end wait until we ask how they ended, also where the program that started us ignores SIGCHLD: the kernel
-/// would reap them, give their numbers to other processes at once, and tell us nothing (wait(2), "NOTES"). To be called before
-/// the first child is started.
+/// Restores the default action of SIGCHLD, so that a child that has ended stays a zombie until this program waits for the child.
+/// A parent process may have started penstock with SIGCHLD ignored: the kernel would then reap children at once, give their
+/// numbers to other processes, and report no exit status (wait(2), "NOTES"). Call this function before the first child is started.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel refuses to change the action.
 pub fn heed_children() -> io::Result<()> {
     // SAFETY: the default action runs no code of ours.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     Ok(())
 }
 
-/// Whether a child has ended, and was not waited for: its number stays its own until that.
+/// Whether a child has ended. The function does not wait for the child, so the child keeps its number.
 #[must_use]
 pub fn has_ended(child: u32) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
@@ -261,20 +264,20 @@ pub fn has_ended(child: u32) -> bool {
     !matches!(seen, Ok(WaitStatus::StillAlive))
 }
 
-/// What the kernel says of a process; `None` if there is none, or if /proc does not show it.
+/// Reads `/proc/PID/stat` of a process; `None` if no process has this number, or if /proc does not show the process.
 #[must_use]
 pub fn stat(process: i32) -> Option<Stat> {
     parse(&fs::read(format!("/proc/{process}/stat")).ok()?)
 }
 
-/// The numbers of all processes that can be seen from here.
+/// The numbers of all processes that /proc shows.
 pub fn all() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Whether the environment with which a process was started has this variable with this value. What the process itself has
-/// changed since is not seen.
+/// Whether the environment with which a process was started has this variable with this value. The function does not see
+/// changes that the process has made to its environment later.
 #[must_use]
 pub fn has_variable(process: i32, name: &str, value: &str) -> bool {
     let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
@@ -285,25 +288,25 @@ pub fn has_variable(process: i32, name: &str, value: &str) -> bool {
     environment.split(|byte| *byte == 0).any(is_it)
 }
 
-/// Whether a process has this number now, whichever it is.
+/// Whether any process has this number now.
 #[must_use]
 pub fn is_taken(process: i32) -> bool {
-    // Signal 0 is sent to no process.
+    // kill(2) delivers signal 0 to no process.
     process > 0 && kill(Pid::from_raw(process), None) != Err(Errno::ESRCH)
 }
 
-/// What is signalled.
+/// The receiver of a signal.
 #[derive(Clone, Copy)]
 enum Target<'a> {
     Process(&'a Process),
-    /// The group that this process leads, or led.
+    /// The process group that this process leads or has led.
     Group(&'a Process),
 }
 
-/// The one place of the program from which a signal goes to another process.
+/// The only function of this program that sends a signal to another process.
 fn send(target: Target<'_>, signal: Signal) -> Sent {
     let (Target::Process(process) | Target::Group(process)) = target;
-    // kill(2): 0 is our own group, and -1 is every process that we may signal. 1 is init.
+    // For kill(2), 0 means the process group of the caller, and -1 every process that the caller may signal. 1 is init.
     if process.process <= 1 {
         return Sent::Unproved;
     }
@@ -314,7 +317,7 @@ fn send(target: Target<'_>, signal: Signal) -> Sent {
     };
     let sent = match by_descriptor {
         Err(Errno::ENOSYS | Errno::EINVAL | Errno::EBADF | Errno::EPERM) => {
-            // A number that still stands for the process, be it a zombie, is neither another's nor another group's.
+            // While the number belongs to the process, even as a zombie, no other process and no other group has the number.
             match target {
                 _ if !process.still_has_its_number() => return Sent::Unproved,
                 Target::Process(_) => kill(number, signal),
@@ -344,18 +347,19 @@ fn is_proc_mounted() -> bool {
     stat(std::process::id().cast_signed()).is_some()
 }
 
-/// To the group that the process leads, or led: the descriptor stands for the number as it was then (Linux 6.9).
+/// Signals the process group that the process leads or has led. The descriptor refers to this group even when the kernel has
+/// given the number to another process (Linux 6.9).
 fn send_to_group_by(process: &Process, signal: Option<Signal>) -> nix::Result<()> {
     send_by(process, signal, PIDFD_SIGNAL_PROCESS_GROUP)
 }
 
-/// By its descriptor. EBADF: it has none; ENOSYS, EPERM: the kernel, or a filter of system calls, has no such call; EINVAL: it
-/// does not know the flag.
+/// Signals a process by its descriptor. EBADF: the process has no descriptor. ENOSYS, EPERM: the kernel does not have the system
+/// call, or a system call filter refuses the call. EINVAL: the kernel does not know the flag.
 fn send_by(process: &Process, signal: Option<Signal>, flags: libc::c_uint) -> nix::Result<()> {
     let pidfd = process.pidfd.as_ref().ok_or(Errno::EBADF)?;
     let signal = signal.map_or(0, |signal| signal as libc::c_int);
-    // SAFETY: the descriptor is open while it is borrowed, and the kernel takes a null pointer for the information that
-    // kill(2) would give.
+    // SAFETY: the descriptor is open while it is borrowed, and for a null pointer the kernel fills in the signal information
+    // that kill(2) would give.
     let sent = unsafe {
         let none = std::ptr::null::<libc::siginfo_t>();
         libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, flags)
@@ -364,14 +368,15 @@ fn send_by(process: &Process, signal: Option<Signal>, flags: libc::c_uint) -> ni
 }
 
 fn open(process: i32) -> Option<OwnedFd> {
-    // SAFETY: the call takes two numbers, and gives a new descriptor, which is ours, or -1.
+    // SAFETY: the call takes two numbers, and returns a new descriptor, which this program owns, or -1.
     let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
     let opened = i32::try_from(Errno::result(opened).ok()?).ok()?;
-    // SAFETY: the kernel has just made it, close-on-exec, and no other part of the program has it.
+    // SAFETY: the kernel has just opened this descriptor, with close-on-exec, and no other part of the program has it.
     Some(unsafe { OwnedFd::from_raw_fd(opened) })
 }
 
-/// The name in parentheses may hold any byte; only numbers follow the last parenthesis.
+/// Parses a line of `/proc/PID/stat`. The process name in parentheses may contain any byte; a state letter and numbers follow the
+/// last parenthesis.
 fn parse(line: &[u8]) -> Option<Stat> {
     let after = line.iter().rposition(|byte| *byte == b')')? + 1;
     let mut words = std::str::from_utf8(&line[after..]).ok()?.split_ascii_whitespace();

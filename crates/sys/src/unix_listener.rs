@@ -1,10 +1,10 @@
-//! Unix-socket listeners that appear at their path complete: with their mode, listening, and never over a live one.
+//! Unix-socket listeners that appear at their path complete: with their mode, listening, and never in place of a live socket.
 //!
 //! A socket that is bound in place is reachable with the umask's mode until it is chmodded, and refuses clients
 //! until it listens. So it is made in a private directory beside its path and linked into place when it is ready.
-//! What lies at the path is taken away only after a connection to it was refused, and no process has it bound and
-//! does not listen yet; it is looked at once more after it was taken. Programs that start at the same moment take turns by a lock on the directory, so that they
-//! do not remove each other's socket.
+//! A socket that is already at the path is removed only if the kernel refuses a connection to this socket, and if no process
+//! has bound the socket without listening on it yet. Both are checked again after the socket was moved aside. Programs that
+//! start at the same moment take turns by a lock on the directory, so that they do not remove each other's socket.
 
 mod bound;
 
@@ -54,8 +54,8 @@ pub enum ListenUnixError {
 
 /// Listens at `path` with exactly the permission bits `mode` (0o600, for example), nonblocking and closed on exec.
 ///
-/// A socket on which no process listens is replaced. The listener's own `local_addr` names the private path it was
-/// made at: the [`SocketFile`] has `path`, and removes it.
+/// A socket on which no process listens is replaced. The listener's `local_addr` returns the private path at which the
+/// socket was made; [`SocketFile::path`] returns `path`, and [`SocketFile::remove`] removes the socket at `path`.
 pub fn listen_unix(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ListenUnixError> {
     let directory = directory_of(path);
     if path.as_os_str().len() > LONGEST_PATH || directory.as_os_str().len() > LONGEST_DIRECTORY {
@@ -87,8 +87,8 @@ pub enum Removal {
     Kept,
 }
 
-/// Removes the socket at `path` if no process listens on it. It is moved aside and looked at again, under the lock of
-/// the directory: a successor that takes the path over meanwhile keeps it.
+/// Removes the socket at `path` if no process listens on the socket. The function moves the socket aside and checks the socket
+/// again, under the lock of the directory: so the socket of another program that binds the path meanwhile stays.
 pub fn remove_stale_unix(path: &Path) -> Result<Removal, ListenUnixError> {
     let looked_at = inspect(path, path).map_err(|source| ListenUnixError::Io {
         step: "looking at",
@@ -111,23 +111,23 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The name of a socket that [`listen_unix`] made, told from another file that has the name later by device and inode.
+/// The path of a socket that [`listen_unix`] made. Device and inode tell the socket from a later file at the same path.
 #[derive(Debug, Clone)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Its device and inode; none if they could not be read.
+    /// Device and inode of the socket; `None` if they could not be read.
     file: Option<(u64, u64)>,
 }
 
 impl SocketFile {
-    /// Where it is.
+    /// The path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes it, unless its name has another file by now. The listener is still open: so long the file system gives its
-    /// inode to no other file.
+    /// Removes the socket, unless another file is at its path by now. The listener must still be open: while the listener is open,
+    /// the file system gives the inode of the socket to no other file.
     pub fn remove(&self) -> Removal {
         match self.has_its_name() && fs::remove_file(&self.path).is_ok() {
             true => Removal::Removed,
@@ -135,11 +135,11 @@ impl SocketFile {
         }
     }
 
-    /// Removes it after the listener was closed, unless its name has another file by now, or a process listens there: the
-    /// inode may have been given to the socket of a successor.
+    /// Removes the socket after the listener was closed, unless another file is at its path by now, or a process listens there: the
+    /// file system may have given the inode to the socket of another program.
     pub fn remove_closed(&self) -> Removal {
         match self.has_its_name() {
-            // The directory may not be ours to write any more; the next start replaces a dead socket.
+            // This process may have lost the right to write to the directory; the next start replaces the stale socket.
             true => remove_stale_unix(&self.path).unwrap_or(Removal::Kept),
             false => Removal::Kept,
         }
@@ -155,7 +155,8 @@ fn socket_at(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// The private directory in which the socket grows up. Removed on every way out, unless what was moved there could not be put back.
+/// The private directory in which the socket is made. The directory is removed on drop, unless it holds a file that could not be
+/// put back.
 struct Cradle {
     directory: PathBuf,
 }
@@ -203,7 +204,7 @@ impl Cradle {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(source) => return Err(io("replacing")(source)),
         }
-        // Between the look and the rename another program may have put a live socket (or a file) there.
+        // Another program may have put a live socket (or a file) at the path between the check and the rename.
         if matches!(inspect(&self.replaced(), path), Ok(Occupant::Stale)) {
             return fs::remove_file(self.replaced()).map_err(io("replacing"));
         }
@@ -212,7 +213,7 @@ impl Cradle {
             path: self.replaced(),
             source,
         })?;
-        // It has its own name again.
+        // The live socket is at its own path again, so this second link is removed.
         let _ = fs::remove_file(self.replaced());
         Err(ListenUnixError::InUse { path: path.to_owned() })
     }
@@ -220,7 +221,8 @@ impl Cradle {
 
 impl Drop for Cradle {
     fn drop(&mut self) {
-        // Not remove_dir_all: this is the only name we put there. What could not be put back stays, and the error names it.
+        // Not remove_dir_all: the socket is the only file made here. A file that could not be put back stays, and the error
+        // names this file.
         let _ = fs::remove_file(self.socket());
         let _ = fs::remove_dir(&self.directory);
     }
@@ -249,7 +251,8 @@ enum Occupant {
     NotASocket,
 }
 
-/// Looks at what is at `path`. `bound` is the name that its program knows it by: another one, if it was moved.
+/// Finds out what is at `path`. `bound` is the path at which a program has bound the socket: it differs from `path` if the socket
+/// was moved aside.
 fn inspect(path: &Path, bound: &Path) -> io::Result<Occupant> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => {}
@@ -263,7 +266,7 @@ fn inspect(path: &Path, bound: &Path) -> io::Result<Occupant> {
     match socket.connect(&SockAddr::unix(path)?) {
         Ok(()) => Ok(Occupant::Live),
         Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-            // A program between bind(2) and listen(2) refuses as well.
+            // The kernel also refuses a connection to a socket that is bound and does not listen yet.
             Some(Errno::ECONNREFUSED) if bound::is_bound(bound) => Ok(Occupant::Live),
             Some(Errno::ECONNREFUSED) => Ok(Occupant::Stale),
             // Its queue is full, or it is of another type: somebody has it open.
@@ -317,7 +320,7 @@ mod tests {
         assert_eq!(its_file.remove_closed(), Removal::Kept, "a process listens there");
         assert_eq!(its_file.remove(), Removal::Removed);
         assert!(!path.exists());
-        // A dead socket of another program stays.
+        // A stale socket of another program stays.
         drop(UnixListener::bind(&path).unwrap());
         assert_eq!(its_file.remove_closed(), Removal::Kept);
         assert!(path.exists());

@@ -44,9 +44,10 @@ impl Keep {
         Self { hosts: (0..hosts).map(|_| Kept::default()).collect(), files: None, lost: Vec::new() }
     }
 
-    /// Also files `HOST.out` and `HOST.err` in `directory`, which is made. They have these names when the host is done, and
-    /// `.HOST.out.part` until then (`.HOST.out.2.part` while another run has that); who said nothing has none, and loses that of an
-    /// earlier run. Of two runs at once the one in which a host ends last has its files: whole, either way.
+    /// Keeps hashes, and also writes files `HOST.out` and `HOST.err` in `directory`, which is created. A file has the name
+    /// `.HOST.out.part` until the host is done (`.HOST.out.2.part` while another run writes to that file). A host that wrote no
+    /// output gets no file, and the file of an earlier run is removed. If two runs at once write to the directory, each file
+    /// is the whole output of the run in which the host ended last.
     ///
     /// # Errors
     /// The directory cannot be made or written to.
@@ -86,9 +87,9 @@ impl Keep {
         for (part, ending) in [(kept.out.take(), "out"), (kept.err.take(), "err")] {
             let last = files.directory.join(format!("{}.{ending}", files.names[host]));
             let done = match part {
-                // What is there is not all there was: it keeps the name that says so.
+                // A file that could not be written to the end keeps its name ending in `.part`.
                 Some((path, _)) if !kept.broken => fs::rename(&path, &last),
-                // The file of an earlier run is not what it said in this one.
+                // In this run the host wrote no output, or not all of it could be written: the file of an earlier run is removed.
                 _ if kept.closed => Ok(()),
                 _ => match fs::remove_file(&last) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -136,8 +137,8 @@ impl Kept {
     }
 }
 
-/// A new file for what is not all yet. It is locked (flock(2)) as long as it is written, so that of two runs with one
-/// directory each has a file of its own, and what a killed run left is told from it.
+/// Creates a file for unfinished output. The run locks the file (flock(2)) as long as it writes to the file: so two runs with one
+/// directory write to two files, and a file without a lock is known to be left from a killed run.
 fn part(directory: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     for number in 1..=MOST_RUNS {
         let number = if number == 1 { String::new() } else { format!(".{number}") };
@@ -146,11 +147,11 @@ fn part(directory: &Path, name: &str) -> io::Result<(PathBuf, File)> {
             continue;
         }
         match File::create_new(&path) {
-            // Where there are no locks, a run that begins at the same time has another number: no name is taken twice.
+            // On a file system without locks, `create_new` still gives each of two runs a file of its own.
             Ok(file) => match file.try_lock() {
                 Err(TryLockError::WouldBlock) => {}
                 Ok(()) | Err(TryLockError::Error(_)) if is_at(&file, &path) => return Ok((path, file)),
-                // Another run took it for a left one before it was locked.
+                // Another run removed the file as left from a killed run, before this run had locked the file.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
             },
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -162,13 +163,14 @@ fn part(directory: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     )))
 }
 
-/// Whether no run writes to a file of this name; one of an earlier run, or a link, is removed: neither is written to.
+/// Whether no run writes to a file of this name. A file left by an earlier run, or a symbolic link, is removed: this run must
+/// write to neither.
 fn is_free(path: &Path) -> io::Result<bool> {
     let removed = || match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(true),
     };
-    // Nothing is opened that would have to be waited for.
+    // O_NONBLOCK: opening a FIFO must not wait for a writer.
     let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
     match File::options().read(true).custom_flags(flags).open(path) {
         Ok(file) => match file.try_lock() {
@@ -176,7 +178,8 @@ fn is_free(path: &Path) -> io::Result<bool> {
             Ok(()) | Err(_) => Ok(false),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        // A link is removed itself. What may not be read is another user's, who may be writing.
+        // A symbolic link is removed, not its target. A file that this user may not read belongs to another user, whose run may
+        // still write to it.
         Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => removed(),
         Err(_) => Ok(false),
     }
@@ -191,7 +194,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Runs that write to one directory at once.
+/// The most runs that may write to one directory at once.
 const MOST_RUNS: usize = 100;
 
 /// A host's name as a file name, another one for every host: what a path must not hold is written as `%2F`.
@@ -275,7 +278,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         let begin = || Keep::files(directory.path(), &["a".to_owned()]).unwrap();
-        // What a run left that was killed.
+        // The file that a killed run left.
         fs::write(path(".a.out.part"), "dead").unwrap();
         let (mut first, mut second) = (begin(), begin());
         first.output(0, Stream::Stdout, b"first one, ");

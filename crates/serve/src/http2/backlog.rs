@@ -1,49 +1,52 @@
-//! What one HTTP/2 connection holds in memory: heads of requests, and bytes of responses that its client has not taken. A task that
-//! reads from a backend asks here how many bytes it may read: the more wait, the fewer, and none while the client's socket is full.
-//! So backends of a client that reads nothing are not read either, and it costs no more than the configuration says.
+//! Limits the memory of one HTTP/2 connection: heads of requests, and bytes of responses that the client has not read yet. A task
+//! that reads from a backend asks here how many bytes it may read: the more bytes wait for the client, the fewer bytes the task may
+//! read; while the client's socket is full and the limit is reached, the task may read none. So if a client does not read, penstock
+//! does not read from its backends either, and the connection holds no more memory than the configuration allows.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Poll, Waker};
 
 use super::backend::Width;
 
-/// Bytes that a stream may read at once in any case, as streams whose windows are closed must not stop those whose windows are open:
-/// once its response has begun, and before that, when it is not known whether its window is open.
+/// Bytes that a stream may always read at once: streams whose flow-control windows are closed must not stop streams whose windows
+/// are open. `LEAST` applies once the response has begun; `LEAST_OF_HEAD` before that, when penstock does not know whether the
+/// window is open.
 const LEAST: usize = 4096;
 const LEAST_OF_HEAD: usize = 256;
 
-/// The same where the window is closed: what is read may be the end of the body, which needs no window.
+/// Bytes that a stream may read while its window is closed: the read may return the end of the body, which needs no window.
 pub(super) const LEAST_WITHOUT_WINDOW: usize = 256;
 
-/// Bytes that a stream may read at once at most, and the part of what is free that it may read.
+/// A stream may read one `PART`th of the free bytes at once, and `MOST` bytes at most.
 const MOST: usize = 64 * 1024;
 const PART: usize = 4;
 
-/// Part of the limit that may be held for streams whose window is not known to be open.
+/// Streams whose window may be closed may together hold one sixteenth of the limit.
 const HELD_PART: usize = 16;
 
-/// Requests at once whose HTTP/2 backends may send as much ahead as those of clients with one request at a time.
+/// The number of concurrent requests whose HTTP/2 backends get the full flow-control window; further requests get a narrow one.
 const MOST_WIDE: usize = 2;
 
-/// What one connection holds.
+/// Counts what one connection holds in memory.
 #[derive(Debug)]
 pub(super) struct Backlog {
     limit: usize,
-    /// Read from backends, and not yet with the frame layer.
+    /// Bytes read from backends and not yet handed to the frame layer (h2).
     held: Cell<usize>,
-    /// With the frame layer: an upper bound, set to 0 whenever the frame layer has sent everything.
+    /// Bytes in the frame layer that the client's socket has not taken. This is an upper bound; it becomes 0 when the frame layer has
+    /// sent everything.
     queued: Cell<usize>,
-    /// The client's socket takes nothing.
+    /// The client's socket is full.
     is_blocked: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
     heads: Cell<usize>,
     most_heads: usize,
-    /// Requests whose HTTP/2 backends may send much ahead.
+    /// Open requests whose HTTP/2 backends have the full flow-control window.
     wide: Cell<usize>,
 }
 
 impl Backlog {
-    /// With limits in bytes: of responses, and of heads of requests.
+    /// `limit` is the limit of response bytes, `most_heads` the limit of bytes of request heads.
     pub(super) fn new(limit: usize, most_heads: usize) -> Self {
         Self {
             limit,
@@ -61,26 +64,26 @@ impl Backlog {
         self.held.get() + self.queued.get()
     }
 
-    /// How much a stream whose window is open may read from its backend now: what it reads goes on to the client's socket.
+    /// How many bytes a stream whose window is open may read from its backend now: these bytes go on to the client's socket.
     pub(super) fn room(&self) -> usize {
         (self.limit.saturating_sub(self.all()) / PART).clamp(LEAST, MOST)
     }
 
-    /// How much a stream may read before it is known whether its window is open: it may have to be held.
+    /// How many bytes a stream may read before penstock knows whether its window is open: penstock may have to hold these bytes.
     pub(super) fn room_of_head(&self) -> usize {
         let limit = self.limit / HELD_PART;
         (limit.saturating_sub(self.held.get()) / PART).clamp(LEAST_OF_HEAD, MOST)
     }
 
-    /// Waits while half of the limit, or all of it, is on its way to the client's socket.
+    /// Waits while the frame layer has at least half of the limit, or while the client's socket is full and the limit is reached.
     pub(super) fn poll_flows(&self, cx: &mut Context<'_>) -> Poll<()> {
-        // Half of it is for streams that have read and not yet written.
+        // The other half of the limit is for bytes that streams have read and not yet handed to the frame layer.
         let waits = self.queued.get() >= self.limit / 2 || self.is_blocked.get() && self.all() >= self.limit;
         if waits { self.wait(cx) } else { Poll::Ready(()) }
     }
 
-    /// Waits until the frame layer has sent what it could: before that, a stream without room may only have filled its part of
-    /// it.
+    /// Waits until the frame layer has sent everything. Until then, a stream that cannot send may have filled its share of the frame
+    /// layer's buffer, although its window is open.
     pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self.queued.get() {
             0 => Poll::Ready(()),
@@ -106,12 +109,12 @@ impl Backlog {
         self.held.set(self.held.get() - less);
     }
 
-    /// The frame layer got `bytes` more.
+    /// The frame layer has taken `bytes` more.
     pub(super) fn queue(&self, bytes: usize) {
         self.queued.set(self.queued.get() + bytes);
     }
 
-    /// The client's socket took `bytes`.
+    /// The client's socket has taken `bytes`.
     pub(super) fn written(&self, bytes: usize) {
         self.queued.set(self.queued.get().saturating_sub(bytes));
         if self.is_blocked.replace(false) {
@@ -119,12 +122,12 @@ impl Backlog {
         }
     }
 
-    /// The client's socket took nothing.
+    /// The client's socket is full: it has taken nothing.
     pub(super) fn block(&self) {
         self.is_blocked.set(true);
     }
 
-    /// The frame layer has sent what it could: what it still has waits for a full socket.
+    /// The frame layer has sent all that it can. If the client's socket is not full, the frame layer holds no more bytes.
     pub(super) fn turned(&self) {
         if !self.is_blocked.get() {
             self.queued.set(0);
@@ -141,8 +144,8 @@ impl Backlog {
         }
     }
 
-    /// How much an HTTP/2 backend may send ahead for one more request. That waits in the frame layer of the backend's connection,
-    /// where it can be limited only before it comes.
+    /// The flow-control window that an HTTP/2 backend gets for one more request. What the backend sends waits in the frame layer of
+    /// the backend's connection, and only the window limits it there.
     pub(super) fn take_width(&self) -> Width {
         if self.wide.get() >= MOST_WIDE {
             return Width::Narrow;
@@ -151,7 +154,7 @@ impl Backlog {
         Width::Wide
     }
 
-    /// A request has ended that had this width.
+    /// A request with this width has ended.
     pub(super) fn give_width(&self, width: Width) {
         if width == Width::Wide {
             self.wide.set(self.wide.get() - 1);
@@ -177,9 +180,9 @@ impl Backlog {
 /// Whether a request may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It may, and must be ended.
+    /// The request may begin; [`Backlog::end`] must be called when it ends.
     Begun,
-    /// The heads of the open requests would be too large together.
+    /// The request may not begin: the heads of all open requests together would be too large.
     TooMuch,
 }
 

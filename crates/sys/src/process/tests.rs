@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// A shell that has come so far that it obeys its traps.
+/// Starts a shell, and returns when the shell has set its traps.
 fn shell(script: &str) -> (Child, OwnSession) {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script]).stdout(Stdio::piped());
@@ -13,12 +13,12 @@ fn shell(script: &str) -> (Child, OwnSession) {
     (child, session)
 }
 
-/// Returns when all that held the output of a child has ended.
+/// Returns when every process that held the output of a child open has ended.
 fn until_silent(child: &mut Child) {
     child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// As on a kernel without descriptors of processes.
+/// Drops the process file descriptor, as on a kernel without pidfd_open(2).
 fn without_descriptor(mut session: OwnSession) -> OwnSession {
     session.leader.pidfd = None;
     session
@@ -33,7 +33,7 @@ fn group_of_a_session_ends_also_when_its_leader_was_waited_for() {
         assert!(session.is_left());
         assert_eq!(session.signal(Signal::SIGTERM), Sent::Signalled);
         until_silent(&mut child);
-        // It has closed its output, and is in the group until init has waited for it.
+        // The orphan has closed its output, and stays in the group until init has waited for the orphan.
         let begun = Instant::now();
         while session.is_left() {
             assert!(begun.elapsed() < Duration::from_secs(60), "init waits for no orphans here");
@@ -47,7 +47,7 @@ fn group_of_a_session_ends_also_when_its_leader_was_waited_for() {
 fn number_that_was_given_to_another_process_is_not_signalled() {
     let (mut child, session) = shell("echo; exec sleep 600");
     let bystander = session.leader.process;
-    // What we hold says that a process of that number began at another time.
+    // The start time that this `Process` holds is not the start time of the process with that number.
     let recycled = |pidfd| Process { process: bystander, start: Some(1), pidfd };
     assert_eq!(recycled(None).signal(Signal::SIGKILL), Sent::Unproved);
     assert_eq!(send(Target::Group(&recycled(None)), Signal::SIGKILL), Sent::Unproved);
@@ -66,7 +66,7 @@ fn neither_init_nor_our_own_group_nor_all_processes_are_ever_signalled() {
         let start = stat(process).map(|stat| stat.start);
         let process = Process { process, start, pidfd: None };
         for target in [Target::Process(&process), Target::Group(&process)] {
-            // A signal that would end nothing if it were sent.
+            // SIGCONT would end no process if penstock did send the signal.
             assert_eq!(send(target, Signal::SIGCONT), Sent::Unproved);
         }
     }
@@ -97,7 +97,7 @@ fn group_without_a_session_of_its_own_is_not_signalled_by_its_number() {
 
 #[test]
 fn member_without_the_nonce_is_not_signalled_once_the_leader_is_gone() {
-    // The one has cleaned its environment; the other keeps the group and the output.
+    // One process has an empty environment; the other keeps the nonce. Both stay in the group and hold the output open.
     let (mut child, session) = shell("env -i sleep 600 & sleep 600 & echo");
     let session = without_descriptor(session);
     child.wait().unwrap();

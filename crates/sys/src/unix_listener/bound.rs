@@ -1,12 +1,12 @@
-//! Which names of Unix sockets are bound by a process that does not listen there (yet).
+//! Finds Unix sockets that a process has bound without listening on them (yet).
 
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Whether a process has a socket bound at `path` that neither listens nor is connected, as `/proc/net/unix` lists them
-/// (proc_pid_net(5)). A process of another network namespace is not in the list; without `/proc` none is.
+/// Whether a process has a socket bound at `path` that neither listens nor is connected, according to `/proc/net/unix`
+/// (proc_pid_net(5)). That list lacks the sockets of other network namespaces. Without `/proc` the function returns false.
 pub(super) fn is_bound(path: &Path) -> bool {
     let Ok(list) = fs::read("/proc/net/unix") else { return false };
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -14,12 +14,12 @@ pub(super) fn is_bound(path: &Path) -> bool {
         let directory = |path: &Path| path.parent().and_then(|parent| parent.canonicalize().ok());
         bound == whole || directory(bound).is_some_and(|there| directory(&whole) == Some(there))
     };
-    // A relative name is in a directory that only its process knows: it is taken for ours.
+    // Only the process that bound a relative path knows its directory: such a path counts as `path` if the file name is the same.
     listed(&list)
         .any(|bound| bound.file_name() == whole.file_name() && (bound.is_relative() || same_directory(bound)))
 }
 
-/// The names of sockets that are bound, in no connection, and do not listen.
+/// The paths of sockets that are bound, not connected, and do not listen.
 fn listed(list: &[u8]) -> impl Iterator<Item = &Path> {
     list.split(|byte| *byte == b'\n').filter_map(|line| {
         // Number, references, protocol, flags, type, state, inode (padded), name. A name may have blanks.
@@ -27,7 +27,7 @@ fn listed(list: &[u8]) -> impl Iterator<Item = &Path> {
         let [_, _, _, flags, _, UNCONNECTED, rest] = words.as_slice() else { return None };
         let rest = rest.trim_ascii_start();
         let name = &rest[rest.iter().position(|byte| *byte == b' ')? + 1..];
-        // Names in the abstract namespace (unix(7)) begin with a zero, shown as `@`: they are no files.
+        // Names in the abstract namespace (unix(7)) begin with a zero byte, shown as `@`: they are no files.
         let is_file = !name.is_empty() && !name.starts_with(b"@");
         (hexadecimal(flags)? & LISTENS == 0 && is_file).then(|| Path::new(OsStr::from_bytes(name)))
     })
@@ -37,9 +37,9 @@ fn hexadecimal(word: &[u8]) -> Option<u32> {
     u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()
 }
 
-/// `__SO_ACCEPTCON`: a connection tells more about such a socket than its name.
+/// `__SO_ACCEPTCON`: the socket listens. The caller tests a listening socket by a connection, not by this list.
 const LISTENS: u32 = 1 << 16;
-/// `SS_UNCONNECTED`. A connection that a listener took has the listener's name, and state 03.
+/// `SS_UNCONNECTED`. A connection that a listener accepted has the path of the listener, and state 03 (`SS_CONNECTED`).
 const UNCONNECTED: &[u8] = b"01";
 
 #[cfg(test)]
