@@ -6,6 +6,7 @@ mod support;
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read;
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -214,9 +215,9 @@ impl Way {
             (started || running.has_ended()).then_some(started)
         });
         let told = match self {
-            Self::Interrupt => running.interrupted(1),
-            Self::InterruptTwice => running.interrupted(2),
-            Self::KilledClient | Self::KilledClientWithInput => running.killed(),
+            Self::Interrupt => running.interrupted(),
+            Self::InterruptTwice => running.interrupted_twice(),
+            Self::KilledClient | Self::KilledClientWithInput => running.killed(&door.namespace),
             _ => running.finish(),
         };
         let said = format!("{:?} {}{}", told.code, told.stdout, told.stderr);
@@ -267,20 +268,41 @@ impl Running {
         Pid::from_raw(self.0.as_ref().unwrap().id().cast_signed())
     }
 
-    fn interrupted(self, times: usize) -> Told {
-        for _ in 0..times {
-            let _ = kill(self.pid(), Signal::SIGINT);
-            // Two at once would be one.
-            if times > 1 {
-                std::thread::sleep(std::time::Duration::from_millis(100));
-            }
-        }
+    fn interrupted(self) -> Told {
+        let _ = kill(self.pid(), Signal::SIGINT);
         self.finish()
     }
 
-    fn killed(mut self) -> Told {
-        // Only of an input that was open for two seconds does the end mean that the client is gone.
-        std::thread::sleep(std::time::Duration::from_millis(2300));
+    /// The second signal is sent when the run has told what the first one does: two at once would be one.
+    fn interrupted_twice(mut self) -> Told {
+        let _ = kill(self.pid(), Signal::SIGINT);
+        let mut first = Vec::new();
+        let stderr = self.0.as_mut().unwrap().stderr.as_mut().unwrap();
+        // Byte by byte: what follows is read at the end.
+        let mut byte = [0];
+        while stderr.read(&mut byte).unwrap() == 1 {
+            first.push(byte[0]);
+            if first.ends_with(b"\n") && String::from_utf8_lossy(&first).contains("stopping") {
+                break;
+            }
+        }
+        let _ = kill(self.pid(), Signal::SIGINT);
+        let told = self.finish();
+        Told { stderr: String::from_utf8_lossy(&first).into_owned() + &told.stderr, ..told }
+    }
+
+    /// Killed when each watcher on the host has had an input for two seconds: only of such an input the end means that the
+    /// client is gone.
+    fn killed(mut self, namespace: &Namespace) -> Told {
+        eventually("every watcher has had an input for two seconds", secs(60), || {
+            let uptime = fs::read_to_string("/proc/uptime").unwrap();
+            let now: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+            // In ticks, of which Linux has 100 a second wherever it shows them.
+            let is_old = |process: &i32| {
+                sys::process::stat(*process).is_none_or(|stat| now * 100.0 > stat.start as f64 + 220.0)
+            };
+            namespace.processes("penstock-leash").iter().all(is_old).then_some(())
+        });
         self.0.as_mut().unwrap().kill().unwrap();
         self.finish()
     }

@@ -5,11 +5,11 @@
 mod support;
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use serde_json::Value;
+use support::account::{count, descriptors, start};
 use support::attack::{self, Attack, Kind, STREAMS};
 use support::client::request;
 use support::server::Setup;
@@ -29,11 +29,6 @@ fn config(good: &str, held: &str, more: &str) -> String {
     )
 }
 
-fn start(limit: u32, config: &str) -> Server {
-    let limit = format!("--nofile={limit}:{limit}");
-    Setup::new(config).through(["prlimit", &limit, "--"]).start()
-}
-
 fn open(server: &Server) -> usize {
     fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count()
 }
@@ -43,14 +38,6 @@ fn resident(server: &Server) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
-fn descriptors(server: &Server) -> Value {
-    server.ctl_json(&["status"])["descriptors"].clone()
-}
-
-fn count(of: &Value) -> usize {
-    usize::try_from(of.as_u64().unwrap_or_else(|| panic!("no number: {of}"))).unwrap()
 }
 
 /// What traffic holds and would not give up for others.
@@ -212,21 +199,8 @@ fn silent_admin_and_control_clients_of_a_small_process_take_no_descriptor_of_tra
 #[test]
 fn idle_backend_connections_are_closed_before_a_client_is_refused_or_closed() {
     const IDLE: usize = 24;
-    let released = Arc::new(AtomicBool::new(false));
-    let backend = Scripted::start({
-        let released = released.clone();
-        move |talk| {
-            while talk.request().is_some() {
-                // Until as many requests have come as there are to be connections.
-                while !released.load(SeqCst) {
-                    std::thread::sleep(millis(5));
-                }
-                if talk.answer(200, &[], b"ok").is_err() {
-                    break;
-                }
-            }
-        }
-    });
+    // Until as many requests have come as there are to be connections.
+    let (backend, gate) = Scripted::gated();
     let server = start(256, &config(&backend.address, &backend.address, ""));
     let address = server.address("web");
     let get = request("GET", "/", &[], b"");
@@ -239,7 +213,7 @@ fn idle_backend_connections_are_closed_before_a_client_is_refused_or_closed() {
     eventually("each has a backend connection", secs(20), || {
         (backend.open.load(SeqCst) == IDLE).then_some(())
     });
-    released.store(true, SeqCst);
+    gate.open();
     first.iter_mut().for_each(|client| assert_eq!(client.response().status, 200));
     drop(first);
     let account = eventually("the backend connections are idle", secs(20), || {
@@ -477,7 +451,13 @@ fn windows_hold_at_most(each: u64, kind: Kind, connections: usize, backend: &str
     eventually("every stream has its backend", secs(60), || {
         (count(&server.backend(backend)["in_flight"]) == streams).then_some(())
     });
-    std::thread::sleep(secs(2)); // what would be read beyond the bound would be read now
+    // What would be read beyond the bound would be read now: until the process has stopped growing.
+    let mut last = 0;
+    eventually("the process has stopped growing", secs(60), || {
+        std::thread::sleep(secs(1));
+        let now = resident(&server);
+        (now <= std::mem::replace(&mut last, now) + 64).then_some(())
+    });
     let grown = resident(&server).saturating_sub(before);
     println!("{grown} KiB for {connections} connections");
     assert!(grown <= connections as u64 * each, "{grown} KiB for {connections} connections");

@@ -2,6 +2,7 @@
 //! Every process started here is ended and reaped on drop; every wait has a deadline.
 #![allow(dead_code, unused_imports, reason = "each test file is its own crate and uses its own part")]
 
+pub mod account;
 pub mod attack;
 pub mod audit;
 pub mod backend_pki;

@@ -64,6 +64,11 @@ impl Namespace {
 
     /// How many processes in it have this in their command line.
     pub fn count(&self, part: &str) -> usize {
+        self.processes(part).len()
+    }
+
+    /// The numbers, as they are seen from outside, of the processes in it that have this in their command line.
+    pub fn processes(&self, part: &str) -> Vec<i32> {
         let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
         let own = namespace(&self.init.to_string());
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -72,7 +77,8 @@ impl Namespace {
             let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
             namespace(process) == own && String::from_utf8_lossy(&line).contains(part)
         };
-        processes.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(has).count()
+        let found = processes.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(has);
+        found.filter_map(|name| name.parse().ok()).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -29,6 +29,23 @@ pub struct Scripted {
     pub accepted: Arc<AtomicUsize>,
     /// Connections whose script has not ended.
     pub open: Arc<AtomicUsize>,
+}
+
+/// Holds back what waits for it until it is opened, once and for all.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    /// Lets everything through from now on.
+    pub fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let is_open = self.0.0.lock().unwrap();
+        drop(self.0.1.wait_while(is_open, |is_open| !*is_open).unwrap());
+    }
 }
 
 /// A scripted backend's view of one connection.
@@ -69,6 +86,21 @@ impl Scripted {
                 }
             }
         })
+    }
+
+    /// Answers every request with 200 once the gate is opened.
+    pub fn gated() -> (Self, Gate) {
+        let gate = Gate::default();
+        let seen = gate.clone();
+        let backend = Self::start(move |talk| {
+            while talk.request().is_some() {
+                seen.wait();
+                if talk.answer(200, &[], b"ok").is_err() {
+                    break;
+                }
+            }
+        });
+        (backend, gate)
     }
 
     /// Answers every connection's first request with these bytes, then closes.
