@@ -32,9 +32,13 @@ pub use server::Server;
 
 use std::time::{Duration, Instant};
 
-/// Polls `condition` until it gives a value; panics with `what` when `limit` has passed.
+/// Limits of waits are what a free machine needs, with room. A machine that also builds something is so much slower.
+const BUSY: u32 = 3;
+
+/// Polls `condition` until it gives a value; panics with `what` when `limit` has passed [`BUSY`] times.
 #[track_caller]
 pub fn eventually<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+    let limit = limit * BUSY;
     let deadline = Instant::now() + limit;
     loop {
         if let Some(value) = condition() {
