@@ -210,10 +210,10 @@ fn terminal_shows_whole_lines_around_the_progress_and_enter_tells_who_runs() {
     let sshd = Sshd::start();
     let fleet = Fleet::of(&sshd);
     let gate = fleet.home.path().join("gate");
-    assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
-    // Half a line, then a wait at the gate: progress is drawn many times meanwhile.
+    // Half a line, then a wait for the gate: progress is drawn many times meanwhile.
     let command = format!(
-        "i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo line $i is whole; done; printf half; cat {}; echo and whole",
+        "i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo line $i is whole; done; printf half; \
+         until [ -e {} ]; do sleep 0.1; done; echo and whole",
         gate.display()
     );
     let mut screen = Screen::start(&fleet.command(&["-w", "h[1-3]", &command]));
@@ -225,8 +225,7 @@ fn terminal_shows_whole_lines_around_the_progress_and_enter_tells_who_runs() {
     for host in ["h1", "h2", "h3"] {
         screen.wait_for(&format!("  {host}: run for "));
     }
-    // All three read the gate, and go on when the last who may write there closes it.
-    drop(fs::File::options().write(true).open(&gate).unwrap());
+    fs::write(&gate, "").unwrap();
     let (status, lines) = screen.end();
     assert_eq!(status, Some(0), "{lines:?}");
     for host in ["h1", "h2", "h3"] {

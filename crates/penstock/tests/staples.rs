@@ -119,8 +119,14 @@ fn a_kept_response_is_sent_from_the_first_handshake_after_a_restart_while_the_re
     authority.issue(&place.certs(), "a", "a.example", &[&responder.extension()]);
     let first = place.start();
     wait_for_staple(&first, "a");
-    drop((first, responder));
+    // It is sent before it is on the disk, where it has another name until it is whole.
     let kept = place.root.path().join("state/ocsp");
+    let is_kept = |entry: fs::DirEntry| entry.path().extension().is_some_and(|end| end == "ocsp");
+    eventually("it is kept", secs(10), || {
+        let mut entries = fs::read_dir(&kept).ok()?.flatten();
+        entries.any(is_kept).then_some(())
+    });
+    drop((first, responder));
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&kept), mode(kept.parent().unwrap())), (0o700, 0o700));
     let files: Vec<_> = fs::read_dir(&kept).unwrap().map(|entry| entry.unwrap().path()).collect();
