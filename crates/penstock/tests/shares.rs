@@ -4,13 +4,14 @@
 mod support;
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use support::account::{count, descriptors, start};
 use support::attack;
 use support::client::{Stream, request};
 use support::http2::{self, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, PING, RST_STREAM, SETTINGS};
-use support::peers::Process;
+use support::peers::{Gate, Process};
 use support::{Client, Scripted, Server, eventually, secs};
 
 /// The pool `held` is for `/held/`: its backend keeps such requests open. `process` and `listener` are lines of theirs.
@@ -259,6 +260,65 @@ fn streams_of_one_connection_that_wait_leave_room_for_those_of_another() {
         assert_eq!(end.payload, b"ok");
         ended += 1;
     }
+}
+
+/// So few places that one connection gets none beyond its first, and its requests go to a backend one after the other. The
+/// backend notes their paths, and answers once the gate is open.
+fn one_after_the_other() -> (Server, Arc<Mutex<Vec<String>>>, Gate, (Scripted, Process)) {
+    let (paths, gate) = (Arc::<Mutex<Vec<String>>>::default(), Gate::default());
+    let (noted, seen) = (paths.clone(), gate.clone());
+    let backend = Scripted::start(move |talk| {
+        while let Some(head) = talk.head() {
+            noted.lock().unwrap().push(head.split(' ').nth(1).unwrap().to_owned());
+            seen.wait();
+            if talk.answer(200, &[], b"ok").is_err() {
+                break;
+            }
+        }
+    });
+    let bad = silent_backend();
+    let process = "workers = 1\nshares = { connection = 1 }";
+    let server = start(128, &config(&backend.address, &bad.address, process, ""));
+    assert!(traffic(&server) < 100, "{:#}", descriptors(&server));
+    (server, paths, gate, (backend, bad))
+}
+
+#[test]
+fn streams_of_one_connection_get_a_backend_in_the_order_in_which_they_came() {
+    let (server, paths, gate, _backends) = one_after_the_other();
+    gate.open();
+    let mut client = Http2::connect(&server.address("web"));
+    let path = |number: u32| format!("/{number}");
+    for number in 0..10 {
+        client.get(2 * number + 1, &path(number));
+    }
+    for number in 10..300 {
+        // The next one comes just as a backend connection becomes free.
+        client.wait_for("the end of a response", |frame| {
+            assert_ne!(frame.kind, RST_STREAM, "{frame:?}");
+            frame.kind == DATA && frame.flags & END_STREAM != 0
+        });
+        client.get(2 * number + 1, &path(number));
+    }
+    eventually("the last one is served", secs(20), || (paths.lock().unwrap().len() == 300).then_some(()));
+    assert_eq!(*paths.lock().unwrap(), (0..300).map(path).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_stream_that_is_given_up_while_it_waits_leaves_its_turn_to_the_next() {
+    let (server, paths, gate, _backends) = one_after_the_other();
+    let mut client = Http2::connect(&server.address("web"));
+    for number in 0..5 {
+        client.get(2 * number + 1, &format!("/{number}"));
+    }
+    // The second one waits longest; the fourth one stands between two others.
+    for stream in [3, 7] {
+        client.send(RST_STREAM, 0, stream, &8_u32.to_be_bytes());
+    }
+    read_so_far(&mut client);
+    gate.open();
+    assert_eq!(client.response(9).0, Some(200));
+    assert_eq!(*paths.lock().unwrap(), ["/0", "/2", "/4"]);
 }
 
 #[test]

@@ -2,12 +2,11 @@
 //! one takes a place and counts in the shares of the connection and of its source.
 
 use std::cell::{Cell, RefCell};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use logic::account::{Refusal, may_wait};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 use super::{AtSource, Kind, PAUSE, PlaceCache, Source, Taken};
 use crate::worker::{Control, Worker};
@@ -25,6 +24,11 @@ pub struct Share {
     further: Cell<usize>,
     /// Streams that wait.
     waiting: Cell<usize>,
+    /// Those wait for it in the order in which they came. Only the stream that has it looks whether it can take a hold.
+    turn: Mutex<()>,
+    /// Why a stream got nothing when it last looked: the reason of those behind it as well.
+    last: Cell<Option<Refusal>>,
+    /// Notified when the stream that has the turn is to look.
     freed: Notify,
 }
 
@@ -61,6 +65,11 @@ impl Share {
         self.places.take()
     }
 
+    #[cold]
+    fn last_refusal(&self) -> Refusal {
+        self.last.get().unwrap_or(Refusal::Connection)
+    }
+
     fn may_have_further(&self, place_cache: &PlaceCache, places: usize) -> Result<(), Refusal> {
         let account = place_cache.account();
         let (usage, shares) = (account.usage(), account.shares());
@@ -83,11 +92,19 @@ enum Which {
 }
 
 impl<'a> Hold<'a> {
-    /// Takes it if it can be had now.
+    /// Takes it if it can be had now, and no stream of the connection waits that came earlier.
     #[inline]
     pub fn take(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
         let share = &control.share;
-        if !share.first_is_used.replace(true) {
+        if share.waiting.get() > 0 {
+            return Err(share.last_refusal());
+        }
+        Self::take_now(worker, control)
+    }
+
+    #[inline]
+    fn take_now(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
+        if !control.share.first_is_used.replace(true) {
             return Ok(Self { worker, control, which: Which::First });
         }
         Self::take_further(worker, control)
@@ -115,8 +132,8 @@ impl<'a> Hold<'a> {
         Ok(Self { worker, control, which: Which::Further(places) })
     }
 
-    /// Takes it as soon as another request of the client gives one back, within `limit`; the request that has waited longest is
-    /// woken first. No more than `most` wait in a worker, and of one connection only a part: each holds a request in memory.
+    /// Takes it as soon as another request of the client gives one back, within `limit`, and after the requests of the client that
+    /// wait already. No more than `most` wait in a worker, and of one connection only a part: each holds a request in memory.
     /// `refusal` is why it could not be taken at once.
     pub async fn wait(
         worker: &'a Worker,
@@ -142,39 +159,39 @@ impl<'a> Hold<'a> {
         if own.get() >= may_wait(most, all.get() - own.get()) {
             return Err(refusal);
         }
+        let waited_for = own.get();
         let _waits = (Waits::begin(own), Waits::begin(all));
-        let mut last = refusal;
+        if waited_for == 0 {
+            share.last.set(Some(refusal));
+        }
         let waiting = async {
-            let mut freed = pin!(share.freed.notified());
+            // The next stream gets it when this one has its hold, or is dropped.
+            let _turn = share.turn.lock().await;
+            let mut taken = match waited_for {
+                0 => Err(refusal),
+                _ => Self::take_now(worker, control),
+            };
             loop {
-                match last {
+                let why = match taken {
+                    Ok(hold) => break hold,
+                    Err(why) => why,
+                };
+                share.last.set(Some(why));
+                match why {
                     // At least one is in use while a request waits: its drop notifies.
-                    Refusal::Connection => {
-                        freed.as_mut().await;
-                        freed.set(share.freed.notified());
-                    }
+                    Refusal::Connection => share.freed.notified().await,
                     // Others hold the places, and do not notify. This does not wait at the account: while a task does, all
                     // workers close their idle backend connections, and those count as free already.
                     Refusal::Full | Refusal::Source => {
-                        // Without a notification it keeps its turn.
-                        if tokio::time::timeout(PAUSE, freed.as_mut()).await.is_ok() {
-                            freed.set(share.freed.notified());
-                        }
+                        let _ = tokio::time::timeout(PAUSE, share.freed.notified()).await;
                     }
                 }
-                match Self::take(worker, control) {
-                    Ok(hold) => break hold,
-                    Err(why) => last = why,
-                }
+                taken = Self::take_now(worker, control);
             }
         };
         match tokio::time::timeout(limit, waiting).await {
-            Ok(hold) => {
-                // There may be a place for the next request, too.
-                share.freed.notify_one();
-                Ok(hold)
-            }
-            Err(_) => Err(last),
+            Ok(hold) => Ok(hold),
+            Err(_) => Err(share.last_refusal()),
         }
     }
 }
