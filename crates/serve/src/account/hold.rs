@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use logic::account::{Refusal, may_wait};
+use logic::account::{ConnectionUsage, Refusal, SourceUsage, may_wait};
 use tokio::sync::{Mutex, Notify};
 
 use super::{AtSource, Kind, PAUSE, PlaceCache, Source, Taken};
@@ -22,8 +22,12 @@ pub struct Share {
     first_is_used: Cell<bool>,
     /// Places of the further ones.
     further: Cell<usize>,
-    /// Streams that wait.
+    /// Places of connections to HTTP/2 backends that count for it.
+    lines: Cell<usize>,
+    /// Streams that wait for a hold.
     waiting: Cell<usize>,
+    /// Streams that wait for room on connections to HTTP/2 backends.
+    waiting_for_room: Cell<usize>,
     /// Those wait for it in the order in which they came. Only the stream that has it looks whether it can take a hold.
     turn: Mutex<()>,
     /// Why a stream got nothing when it last looked: the reason of those behind it as well.
@@ -72,9 +76,85 @@ impl Share {
 
     fn may_have_further(&self, place_cache: &PlaceCache, places: usize) -> Result<(), Refusal> {
         let account = place_cache.account();
-        let (usage, shares) = (account.usage(), account.shares());
-        let source = self.seat.borrow().as_ref().map(AtSource::of_source);
-        usage.further(shares, self.further.get(), source, places)
+        account.usage().further(account.shares(), self.usage(), self.source(), places)
+    }
+
+    /// Whether one more connection to an HTTP/2 backend may count for it.
+    pub fn may_have_line(&self, place_cache: &PlaceCache, places: usize) -> Result<(), Refusal> {
+        let account = place_cache.account();
+        account.usage().line(account.shares(), self.usage(), self.source(), places)
+    }
+
+    fn usage(&self) -> ConnectionUsage {
+        ConnectionUsage { further: self.further.get(), lines: self.lines.get() }
+    }
+
+    fn source(&self) -> Option<SourceUsage> {
+        self.seat.borrow().as_ref().map(AtSource::of_source)
+    }
+
+    /// A connection to an HTTP/2 backend counts for it from now on.
+    pub fn add_line(&self, places: usize) {
+        self.add(&self.lines, places);
+    }
+
+    /// A connection to an HTTP/2 backend no longer counts for it.
+    pub fn subtract_line(&self, places: usize) {
+        self.subtract(&self.lines, places);
+        self.wake();
+    }
+
+    fn add(&self, count: &Cell<usize>, places: usize) {
+        count.set(count.get() + places);
+        if let Some(seat) = &*self.seat.borrow() {
+            seat.add(places);
+        }
+    }
+
+    fn subtract(&self, count: &Cell<usize>, places: usize) {
+        count.set(count.get() - places);
+        if let Some(seat) = &*self.seat.borrow() {
+            seat.subtract(places);
+        }
+    }
+
+    /// The stream that has the turn is to look.
+    fn wake(&self) {
+        if self.waiting.get() > 0 {
+            self.freed.notify_one();
+        }
+    }
+
+    /// Counts a stream that is to wait for room on connections to HTTP/2 backends.
+    pub fn wait_for_room<'a>(&'a self, place_cache: &'a PlaceCache, most: usize) -> Option<Waits<'a>> {
+        self.wait_in(&self.waiting_for_room, place_cache, most)
+    }
+
+    /// No more than `most` wait in a worker, and of one connection only a part: each holds a request in memory.
+    fn wait_in<'a>(
+        &'a self,
+        count: &'a Cell<usize>,
+        place_cache: &'a PlaceCache,
+        most: usize,
+    ) -> Option<Waits<'a>> {
+        let (own, all) = (self.waiting.get() + self.waiting_for_room.get(), &place_cache.waiting_streams);
+        (own < may_wait(most, all.get() - own)).then(|| Waits::begin([count, all]))
+    }
+}
+
+/// A stream that waits, counted until this is dropped.
+pub struct Waits<'a>([&'a Cell<usize>; 2]);
+
+impl<'a> Waits<'a> {
+    fn begin(counts: [&'a Cell<usize>; 2]) -> Self {
+        counts.iter().for_each(|count| count.set(count.get() + 1));
+        Self(counts)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|count| count.set(count.get() - 1));
     }
 }
 
@@ -117,24 +197,18 @@ impl<'a> Hold<'a> {
         share.may_have_further(&worker.place_cache, places)?;
         if worker.place_cache.take(places) == Taken::No {
             // Idle connections are closed: those of this worker at once, those of others for the next request.
-            if worker.idle.give_up(places) < places {
-                worker.place_cache.account().want();
-            }
+            worker.close_idle(places);
             if worker.place_cache.take(places) == Taken::No {
                 return Err(Refusal::Full);
             }
         }
         worker.place_cache.note(Kind::Further, places.cast_signed());
-        share.further.set(share.further.get() + places);
-        if let Some(seat) = &*share.seat.borrow() {
-            seat.add(places);
-        }
+        share.add(&share.further, places);
         Ok(Self { worker, control, which: Which::Further(places) })
     }
 
     /// Takes it as soon as another request of the client gives one back, within `limit`, and after the requests of the client that
-    /// wait already. No more than `most` wait in a worker, and of one connection only a part: each holds a request in memory.
-    /// `refusal` is why it could not be taken at once.
+    /// wait already. `refusal` is why it could not be taken at once.
     pub async fn wait(
         worker: &'a Worker,
         control: &'a Control,
@@ -142,25 +216,10 @@ impl<'a> Hold<'a> {
         limit: Duration,
         most: usize,
     ) -> Result<Self, Refusal> {
-        struct Waits<'c>(&'c Cell<usize>);
-        impl<'c> Waits<'c> {
-            fn begin(count: &'c Cell<usize>) -> Self {
-                count.set(count.get() + 1);
-                Self(count)
-            }
-        }
-        impl Drop for Waits<'_> {
-            fn drop(&mut self) {
-                self.0.set(self.0.get() - 1);
-            }
-        }
         let share = &control.share;
-        let (own, all) = (&share.waiting, &worker.place_cache.waiting_streams);
-        if own.get() >= may_wait(most, all.get() - own.get()) {
-            return Err(refusal);
-        }
-        let waited_for = own.get();
-        let _waits = (Waits::begin(own), Waits::begin(all));
+        let waited_for = share.waiting.get();
+        let waits = share.wait_in(&share.waiting, &worker.place_cache, most);
+        let _waits = waits.ok_or(refusal)?;
         if waited_for == 0 {
             share.last.set(Some(refusal));
         }
@@ -202,15 +261,10 @@ impl Drop for Hold<'_> {
         match self.which {
             Which::First => share.first_is_used.set(false),
             Which::Further(places) => {
-                share.further.set(share.further.get() - places);
-                if let Some(seat) = &*share.seat.borrow() {
-                    seat.subtract(places);
-                }
+                share.subtract(&share.further, places);
                 self.worker.place_cache.give_of(Kind::Further, places);
             }
         }
-        if share.waiting.get() > 0 {
-            share.freed.notify_one();
-        }
+        share.wake();
     }
 }
