@@ -501,10 +501,12 @@ impl Forwarding<'_> {
         let asker = self.asker(client, plan);
         let Client { stream, buffer, .. } = client;
         let (began, last) = (Instant::now(), Cell::new(why));
+        // Also if it has waited at another backend.
+        let left = settings.timeouts.queue.saturating_sub(outcome.queued.unwrap_or_default());
         let waiting = upstream::wait_for_room(worker, plan, rules, asker, settings.timeouts.connect, &last);
         let opened = tokio::select! {
             biased;
-            opened = tokio::time::timeout(settings.timeouts.queue, waiting) => opened,
+            opened = tokio::time::timeout(left, waiting) => opened,
             () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
                 outcome.end(Ending::ClientClosed);
                 return Err(AttemptEnd::Done(After::Drop));
