@@ -360,7 +360,7 @@ pub async fn wait_for_room(
     rules: Rules,
     asker: Asker<'_>,
     limit: Duration,
-    last: &Cell<Refusal>,
+    last: &Rc<Cell<Refusal>>,
 ) -> Result<Stream, ConnectFault> {
     let rules = Rules { width: asker.width, ..rules };
     let stream = worker.lines.open_in_turn(plan, rules, asker, limit, last).await?;

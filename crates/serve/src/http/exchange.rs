@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -500,7 +501,7 @@ impl Forwarding<'_> {
         let Some(_waits) = waits else { return refused(why) };
         let asker = self.asker(client, plan);
         let Client { stream, buffer, .. } = client;
-        let (began, last) = (Instant::now(), Cell::new(why));
+        let (began, last) = (Instant::now(), Rc::new(Cell::new(why)));
         // Also if it has waited at another backend.
         let left = settings.timeouts.queue.saturating_sub(outcome.queued.unwrap_or_default());
         let waiting = upstream::wait_for_room(worker, plan, rules, asker, settings.timeouts.connect, &last);

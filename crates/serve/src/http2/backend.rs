@@ -118,10 +118,14 @@ impl Lines {
     fn take_in(&self, plan: &BackendPlan, asker: Asker<'_>, turn: Turn) -> Option<Stream> {
         let kept = self.kept.borrow();
         let kept = kept.get(&key(plan, asker.width))?;
-        if turn == Turn::New && !kept.room.is_empty() {
+        if turn == Turn::New && kept.room.refusal_of(asker.client).is_some() {
             return None;
         }
-        let mut with_room = kept.lines.iter().filter(|line| line.has_room(plan.tls.as_ref()));
+        // Beside requests that one carries already there is room for those that wait. One that carries none is as good as one
+        // that is opened.
+        let may_have = |line: &&Rc<Line>| turn == Turn::First || kept.room.is_empty() || line.spare() > 0;
+        let mut with_room =
+            kept.lines.iter().filter(may_have).filter(|line| line.has_room(plan.tls.as_ref()));
         let place = with_room.find_map(|line| line.place(asker.client).ok())?;
         Some(Stream::call(Call::new(place)))
     }
@@ -145,9 +149,9 @@ impl Lines {
         rules: Rules,
         asker: Asker<'_>,
         limit: Duration,
-        last: &Cell<Refusal>,
+        last: &Rc<Cell<Refusal>>,
     ) -> Result<Stream, ConnectFault> {
-        let standing = self.entry(plan, rules, |kept| kept.room.clone()).stand(asker.client);
+        let standing = self.entry(plan, rules, |kept| kept.room.clone()).stand(asker.client, last);
         loop {
             if standing.is_first_of_client() {
                 // Others hold the places, and do not notify.
@@ -213,6 +217,11 @@ impl Lines {
             if let Some(stream) = self.take_in(plan, asker, turn) {
                 return Ok(stream);
             }
+        }
+        if turn == Turn::New
+            && let Some(why) = self.entry(plan, rules, |kept| kept.room.refusal_of(asker.client))
+        {
+            return Err(ConnectFault::NoDescriptors(Shortage::OfShare(why)));
         }
         let place = self.place_of_line(plan, rules, asker)?;
         let (tell, told) = watch::channel(None);

@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use logic::account::Refusal;
 use tokio::sync::Notify;
 
 use crate::worker::Control;
@@ -20,6 +21,8 @@ pub(super) struct Room {
 struct Waiter {
     number: u64,
     client: Rc<Control>,
+    /// Why it got nothing when it last looked.
+    last: Rc<Cell<Refusal>>,
     wake: Rc<Notify>,
 }
 
@@ -27,6 +30,12 @@ impl Room {
     /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiters.borrow().is_empty()
+    }
+
+    /// Why the first request of `client` that waits got nothing; `None` if none waits.
+    pub(super) fn refusal_of(&self, client: &Rc<Control>) -> Option<Refusal> {
+        let waiters = self.waiters.borrow();
+        waiters.iter().find(|one| Rc::ptr_eq(&one.client, client)).map(|one| one.last.get())
     }
 
     /// There may be room, or `client` may open a connection.
@@ -41,11 +50,16 @@ impl Room {
         }
     }
 
-    /// Stands at the end.
-    pub(super) fn stand(self: &Rc<Self>, client: &Rc<Control>) -> Standing {
+    /// Stands at the end. `last` is why the request got nothing when it last looked.
+    pub(super) fn stand(self: &Rc<Self>, client: &Rc<Control>, last: &Rc<Cell<Refusal>>) -> Standing {
         let (number, wake) = (self.next.get(), Rc::new(Notify::new()));
         self.next.set(number + 1);
-        self.waiters.borrow_mut().push(Waiter { number, client: client.clone(), wake: wake.clone() });
+        self.waiters.borrow_mut().push(Waiter {
+            number,
+            client: client.clone(),
+            last: last.clone(),
+            wake: wake.clone(),
+        });
         Standing { room: self.clone(), number, client: client.clone(), wake }
     }
 }
@@ -98,7 +112,9 @@ mod tests {
     async fn the_first_of_all_and_the_first_of_the_client_are_called_and_the_next_ones_when_they_go() {
         let (room, one, other) = (Rc::<Room>::default(), Rc::<Control>::default(), Rc::<Control>::default());
         let clients = [&one, &one, &other, &other];
-        let [first, second, third, fourth] = clients.map(|client| room.stand(client));
+        let last = Rc::new(Cell::new(Refusal::Source));
+        let [first, second, third, fourth] = clients.map(|client| room.stand(client, &last));
+        assert_eq!((room.refusal_of(&one), room.refusal_of(&Rc::default())), (Some(Refusal::Source), None));
         assert!(first.is_first_of_client() && third.is_first_of_client());
         assert!(!second.is_first_of_client() && !fourth.is_first_of_client());
         room.freed(Some(&other));
