@@ -355,9 +355,9 @@ mod tests {
         // A tenth of what is free is nothing here.
         let few = Usage { limit: 20, taken: 11, beside: 0 };
         assert_eq!((line(few, 0), line(few, 1)), (Ok(()), Err(Refusal::Connection)));
-        let both = ConnectionUsage { further: 60, lines: 41 };
-        assert_eq!(plain(1000, 0).further(SHARES, both, None, 1), Err(Refusal::Connection));
-        assert_eq!(plain(1000, 0).further(SHARES, ConnectionUsage { lines: 40, ..both }, None, 1), Ok(()));
+        let (alone, both) = (plain(1000, 100), ConnectionUsage { further: 60, lines: 41 });
+        assert_eq!(alone.further(SHARES, both, None, 1), Err(Refusal::Connection));
+        assert_eq!(alone.further(SHARES, ConnectionUsage { lines: 39, ..both }, None, 1), Ok(()));
         // Of what clients may use beside one backend each, an address leaves another one half.
         let usage = |beside| Usage { limit: 1000, taken: 100 + beside, beside };
         let from = |further| Some(SourceUsage { held: 50 + further, further });
