@@ -69,6 +69,23 @@ pub struct SourceUsage {
     pub further: usize,
 }
 
+/// What one client connection holds for backends, beside the place of the first one that was taken with its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionUsage {
+    /// Places of further backend connections.
+    pub further: usize,
+    /// Places of connections to HTTP/2 backends that carry its requests, and that no other client holds.
+    pub lines: usize,
+}
+
+impl ConnectionUsage {
+    /// What counts in the share. The first connection to an HTTP/2 backend does not: it stands for the backend connection that
+    /// each client may have.
+    fn counted(self, places: usize) -> usize {
+        self.further.saturating_add(self.lines.saturating_sub(places))
+    }
+}
+
 /// How many requests of one client connection may wait for its share, where `others` wait already and `most` may in all:
 /// half of what the others leave, so that one connection does not fill the queue for all.
 pub fn may_wait(most: usize, others: usize) -> usize {
@@ -205,18 +222,39 @@ impl Usage {
         if self.free() < places { Err(Refusal::Full) } else { Ok(()) }
     }
 
-    /// Whether a client connection that holds `held` for further backends may take `places` for one more. The last quarter
-    /// of all places is kept for new clients.
+    /// Whether a client connection that holds `held` may take `places` for one more backend connection. The last quarter of all
+    /// places is kept for new clients.
     pub fn further(
         self,
         shares: Shares,
-        held: usize,
+        held: ConnectionUsage,
         source: Option<SourceUsage>,
         places: usize,
     ) -> Result<(), Refusal> {
-        if !self.within(shares.connection, held, places) {
+        if !self.within(shares.connection, held.counted(places), places) {
             return Err(Refusal::Connection);
         }
+        self.of_source(shares, source, places)
+    }
+
+    /// Whether a client connection that holds `held` may take `places` for one more connection to an HTTP/2 backend: one that is
+    /// opened for its request, or that no client holds. Such a connection counts in the share of one client whose requests it
+    /// carries, until these have ended, and then in that of another client that has requests there. Without requests it
+    /// counts in no share and is free for others, as an idle backend connection is.
+    pub fn line(
+        self,
+        shares: Shares,
+        held: ConnectionUsage,
+        source: Option<SourceUsage>,
+        places: usize,
+    ) -> Result<(), Refusal> {
+        match held.lines {
+            0 => self.of_source(shares, source, places),
+            _ => self.further(shares, held, source, places),
+        }
+    }
+
+    fn of_source(self, shares: Shares, source: Option<SourceUsage>, places: usize) -> Result<(), Refusal> {
         // The last quarter of a source's share is for its new connections: neighbours behind one address come in.
         let crowds = |source: SourceUsage| {
             let left = self.most_beside().saturating_sub(self.beside);
@@ -238,8 +276,7 @@ impl Usage {
         self.beside_clients(places)
     }
 
-    /// Whether `places` may go to a connection that no single client owns.
-    pub fn beside_clients(self, places: usize) -> Result<(), Refusal> {
+    fn beside_clients(self, places: usize) -> Result<(), Refusal> {
         let kept = self.limit.div_ceil(4);
         let fits = self.free() >= places.saturating_add(kept)
             && self.beside.saturating_add(places) <= self.most_beside();
@@ -262,6 +299,10 @@ mod tests {
 
     fn holds(held: usize) -> SourceUsage {
         SourceUsage { held, further: 0 }
+    }
+
+    fn beyond(further: usize) -> ConnectionUsage {
+        ConnectionUsage { further, lines: 0 }
     }
 
     const SHARES: Shares = Shares { connection: Percent(10), source: Percent(50) };
@@ -292,21 +333,44 @@ mod tests {
     #[test]
     fn the_share_of_a_holder_shrinks_with_what_is_left() {
         let empty = plain(1000, 0);
-        assert_eq!(empty.further(SHARES, 99, Some(holds(0)), 1), Ok(()));
+        assert_eq!(empty.further(SHARES, beyond(99), Some(holds(0)), 1), Ok(()));
         let alone = plain(1000, 100);
-        assert_eq!(alone.further(SHARES, 100, Some(holds(100)), 1), Err(Refusal::Connection));
+        assert_eq!(alone.further(SHARES, beyond(100), Some(holds(100)), 1), Err(Refusal::Connection));
         let crowded = plain(1000, 600);
-        assert_eq!(crowded.further(SHARES, 40, Some(holds(40)), 1), Ok(()));
-        assert_eq!(crowded.further(SHARES, 0, Some(holds(230)), 1), Ok(()));
-        assert_eq!(crowded.further(SHARES, 0, Some(holds(250)), 1), Err(Refusal::Source));
-        assert_eq!(crowded.further(SHARES, 44, Some(holds(44)), 1), Err(Refusal::Connection));
-        assert_eq!(crowded.further(SHARES, 0, Some(holds(400)), 1), Err(Refusal::Source));
-        assert_eq!(crowded.further(SHARES, 0, None, 1), Ok(()));
+        assert_eq!(crowded.further(SHARES, beyond(40), Some(holds(40)), 1), Ok(()));
+        assert_eq!(crowded.further(SHARES, beyond(0), Some(holds(230)), 1), Ok(()));
+        assert_eq!(crowded.further(SHARES, beyond(0), Some(holds(250)), 1), Err(Refusal::Source));
+        assert_eq!(crowded.further(SHARES, beyond(44), Some(holds(44)), 1), Err(Refusal::Connection));
+        assert_eq!(crowded.further(SHARES, beyond(0), Some(holds(400)), 1), Err(Refusal::Source));
+        assert_eq!(crowded.further(SHARES, beyond(0), None, 1), Ok(()));
+    }
+
+    #[test]
+    fn connections_to_http2_backends_count_in_the_shares_but_for_the_first_of_a_client() {
+        let line = |usage: Usage, lines| {
+            usage.line(SHARES, ConnectionUsage { further: 0, lines }, Some(holds(lines)), 1)
+        };
+        assert_eq!(line(plain(1000, 0), 100), Ok(()));
+        assert_eq!(line(plain(1000, 100), 101), Err(Refusal::Connection));
+        // A tenth of what is free is nothing here.
+        let few = Usage { limit: 20, taken: 11, beside: 0 };
+        assert_eq!((line(few, 0), line(few, 1)), (Ok(()), Err(Refusal::Connection)));
+        let (alone, both) = (plain(1000, 100), ConnectionUsage { further: 60, lines: 41 });
+        assert_eq!(alone.further(SHARES, both, None, 1), Err(Refusal::Connection));
+        assert_eq!(alone.further(SHARES, ConnectionUsage { lines: 39, ..both }, None, 1), Ok(()));
+        // Of what clients may use beside one backend each, an address leaves another one half.
+        let usage = |beside| Usage { limit: 1000, taken: 100 + beside, beside };
+        let from = |further| Some(SourceUsage { held: 50 + further, further });
+        assert_eq!(usage(179).line(SHARES, ConnectionUsage::default(), from(179), 1), Ok(()));
+        assert_eq!(usage(180).line(SHARES, ConnectionUsage::default(), from(180), 1), Err(Refusal::Source));
+        assert_eq!(usage(180).line(SHARES, ConnectionUsage::default(), from(0), 1), Ok(()));
+        assert_eq!(usage(360).line(SHARES, ConnectionUsage::default(), None, 1), Err(Refusal::Full));
     }
 
     #[test]
     fn three_hundred_clients_find_places_where_descriptors_are_few() {
-        let further = |limit, beside| Usage { limit, taken: beside, beside }.further(SHARES, 0, None, 1);
+        let further =
+            |limit, beside| Usage { limit, taken: beside, beside }.further(SHARES, beyond(0), None, 1);
         assert_eq!(further(1000, 359), Ok(()));
         assert_eq!(further(1000, 360), Err(Refusal::Full));
         assert_eq!(further(400, 99), Ok(()));
@@ -318,7 +382,7 @@ mod tests {
     #[test]
     fn the_last_quarter_is_for_clients() {
         let usage = plain(1000, 750);
-        assert_eq!(usage.further(SHARES, 0, None, 1), Err(Refusal::Full));
+        assert_eq!(usage.further(SHARES, beyond(0), None, 1), Err(Refusal::Full));
         assert_eq!(usage.pipe(0, 2), Err(Refusal::Full));
         assert_eq!(usage.client(SHARES, Some(holds(0)), 2), Ok(()));
         assert_eq!(plain(1000, 999).client(SHARES, None, 2), Err(Refusal::Full));
@@ -336,7 +400,7 @@ mod tests {
         let all = Shares { source: Percent(100), ..SHARES };
         assert_eq!(plain(40, 40).client(all, Some(holds(40)), 2), Err(Refusal::Full));
         assert_eq!(plain(40, 36).client(all, Some(holds(36)), 2), Ok(()));
-        assert_eq!(plain(1000, 600).further(all, 0, Some(holds(600)), 1), Ok(()));
+        assert_eq!(plain(1000, 600).further(all, beyond(0), Some(holds(600)), 1), Ok(()));
     }
 
     #[test]
@@ -351,7 +415,7 @@ mod tests {
     fn no_number_is_too_large() {
         let usage = plain(usize::MAX, 0);
         assert_eq!(usage.client(SHARES, Some(holds(1000)), 2), Ok(()));
-        assert_eq!(usage.further(SHARES, 1000, Some(holds(5000)), 1), Ok(()));
-        assert_eq!(plain(1, usize::MAX).further(SHARES, 0, None, 1), Err(Refusal::Connection));
+        assert_eq!(usage.further(SHARES, beyond(1000), Some(holds(5000)), 1), Ok(()));
+        assert_eq!(plain(1, usize::MAX).further(SHARES, beyond(0), None, 1), Err(Refusal::Connection));
     }
 }

@@ -4,13 +4,14 @@
 mod support;
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use support::account::{count, descriptors, start};
 use support::attack;
 use support::client::{Stream, request};
 use support::http2::{self, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, PING, RST_STREAM, SETTINGS};
-use support::peers::Process;
+use support::peers::{Gate, Process};
 use support::{Client, Scripted, Server, eventually, secs};
 
 /// The pool `held` is for `/held/`: its backend keeps such requests open. `process` and `listener` are lines of theirs.
@@ -261,6 +262,65 @@ fn streams_of_one_connection_that_wait_leave_room_for_those_of_another() {
     }
 }
 
+/// So few places that one connection gets none beyond its first, and its requests go to a backend one after the other. The
+/// backend notes their paths, and answers once the gate is open.
+fn one_after_the_other() -> (Server, Arc<Mutex<Vec<String>>>, Gate, (Scripted, Process)) {
+    let (paths, gate) = (Arc::<Mutex<Vec<String>>>::default(), Gate::default());
+    let (noted, seen) = (paths.clone(), gate.clone());
+    let backend = Scripted::start(move |talk| {
+        while let Some(head) = talk.head() {
+            noted.lock().unwrap().push(head.split(' ').nth(1).unwrap().to_owned());
+            seen.wait();
+            if talk.answer(200, &[], b"ok").is_err() {
+                break;
+            }
+        }
+    });
+    let bad = silent_backend();
+    let process = "workers = 1\nshares = { connection = 1 }";
+    let server = start(128, &config(&backend.address, &bad.address, process, ""));
+    assert!(traffic(&server) < 100, "{:#}", descriptors(&server));
+    (server, paths, gate, (backend, bad))
+}
+
+#[test]
+fn streams_of_one_connection_get_a_backend_in_the_order_in_which_they_came() {
+    let (server, paths, gate, _backends) = one_after_the_other();
+    gate.open();
+    let mut client = Http2::connect(&server.address("web"));
+    let path = |number: u32| format!("/{number}");
+    for number in 0..10 {
+        client.get(2 * number + 1, &path(number));
+    }
+    for number in 10..300 {
+        // The next one comes just as a backend connection becomes free.
+        client.wait_for("the end of a response", |frame| {
+            assert_ne!(frame.kind, RST_STREAM, "{frame:?}");
+            frame.kind == DATA && frame.flags & END_STREAM != 0
+        });
+        client.get(2 * number + 1, &path(number));
+    }
+    eventually("the last one is served", secs(20), || (paths.lock().unwrap().len() == 300).then_some(()));
+    assert_eq!(*paths.lock().unwrap(), (0..300).map(path).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_stream_that_is_given_up_while_it_waits_leaves_its_turn_to_the_next() {
+    let (server, paths, gate, _backends) = one_after_the_other();
+    let mut client = Http2::connect(&server.address("web"));
+    for number in 0..5 {
+        client.get(2 * number + 1, &format!("/{number}"));
+    }
+    // The second one waits longest; the fourth one stands between two others.
+    for stream in [3, 7] {
+        client.send(RST_STREAM, 0, stream, &8_u32.to_be_bytes());
+    }
+    read_so_far(&mut client);
+    gate.open();
+    assert_eq!(client.response(9).0, Some(200));
+    assert_eq!(*paths.lock().unwrap(), ["/0", "/2", "/4"]);
+}
+
 #[test]
 fn sixty_four_requests_with_large_cookies_are_served_at_once() {
     let (backend, gate) = Scripted::gated();
@@ -322,27 +382,115 @@ fn idle_backend_connections_of_another_worker_are_closed_before_an_idle_client()
     assert_eq!(metric(&server, "evicted"), before, "{:#}", descriptors(&server));
 }
 
-/// A backend of HTTP/2 that allows one request at a time and answers none.
-fn one_at_a_time() -> Scripted {
-    Scripted::start(|talk| {
+/// A backend of HTTP/2 that allows one request at a time, and answers those whose first bytes `is_answered` likes.
+fn one_at_a_time(is_answered: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Scripted {
+    Scripted::start(move |talk| {
         talk.client.read_exactly(24);
         // SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113 section 6.5.2).
         talk.send(http2::frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 1]));
         loop {
             let head = talk.client.read_exactly(9);
-            talk.client.read_exactly(usize::from(head[1]) << 8 | usize::from(head[2]));
-            if head[3] == SETTINGS && head[4] == 0 {
-                talk.send(http2::frame(SETTINGS, 1, 0, &[]));
+            let payload = talk.client.read_exactly(usize::from(head[1]) << 8 | usize::from(head[2]));
+            let stream = u32::from_be_bytes(head[5..9].try_into().unwrap());
+            match head[3] {
+                SETTINGS if head[4] == 0 => drop(talk.send(http2::frame(SETTINGS, 1, 0, &[]))),
+                // :status 200 of the static table (RFC 7541 appendix A).
+                HEADERS if is_answered(&payload) => {
+                    talk.send(http2::frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88]));
+                }
+                _ => {}
             }
         }
     })
 }
 
+/// Whether a block of fields begins with :method GET, of the static table.
+fn is_get(block: &[u8]) -> bool {
+    block.starts_with(&[0x82])
+}
+
+/// Sends a POST without a body.
+fn post(client: &mut Http2, stream: u32) {
+    let fields = [(":method", "POST"), (":scheme", "http"), (":authority", "test"), (":path", "/")];
+    client.request(stream, END_STREAM, &fields);
+}
+
+/// Its pool `app` speaks HTTP/2.
+fn multiplexed(good: &Scripted, bad: &Process) -> Server {
+    let text = config(&good.address, &bad.address, "workers = 1", "");
+    start(256, &text.replace("[pool.app]\n", "[pool.app]\nhttp2 = \"on\"\n"))
+}
+
+#[test]
+fn an_address_that_fills_connections_to_an_http2_backend_leaves_others_theirs() {
+    let (good, bad) = (one_at_a_time(is_get), silent_backend());
+    let server = multiplexed(&good, &bad);
+    let attack: Vec<_> = (0..4)
+        .map(|_| {
+            let mut client = Http2::connect(&server.address("web"));
+            (0..100).for_each(|number| post(&mut client, 2 * number + 1));
+            // What finds no room, and may not wait, is refused.
+            let refused = client.wait_for("a refusal", |frame| frame.kind == RST_STREAM);
+            assert_eq!(refused.code(), 7, "REFUSED_STREAM");
+            read_so_far(&mut client);
+            client
+        })
+        .collect();
+    let account = descriptors(&server);
+    let lines = count(&account["places"]["multiplexed"]);
+    // A quarter of all places is for such connections, and half of these are for this address.
+    assert!(lines > 0 && lines <= traffic(&server) / 8 + 1, "{account:#}");
+    let mut others: Vec<_> =
+        (0..8).map(|number| client_from(&numbered(number), &server.address("web"))).collect();
+    for client in &mut others {
+        assert_eq!(client.get("/", &[]).status, 200, "{:#}", descriptors(&server));
+    }
+    drop((attack, others));
+    eventually("every place is given back", secs(30), || {
+        let account = descriptors(&server);
+        let places = &account["places"];
+        let free = count(&places["idle"]) + count(&places["spare"]);
+        (count(&account["taken"]) == free && count(&places["multiplexed"]) == 0).then_some(())
+    });
+}
+
+#[test]
+fn requests_beyond_the_connections_that_a_client_may_open_to_an_http2_backend_wait_and_all_are_served() {
+    let gate = Gate::default();
+    let seen = gate.clone();
+    let is_answered = move |block: &[u8]| {
+        seen.wait();
+        is_get(block)
+    };
+    let (good, bad) = (one_at_a_time(is_answered), silent_backend());
+    let server = multiplexed(&good, &bad);
+    let mut client = Http2::connect(&server.address("web"));
+    for number in 0..60 {
+        client.get(2 * number + 1, "/");
+    }
+    read_so_far(&mut client);
+    gate.open();
+    for _ in 0..60 {
+        client.wait_for("the end of a response", |frame| {
+            assert_ne!(frame.kind, RST_STREAM, "{frame:?}");
+            frame.kind == HEADERS && frame.flags & END_STREAM != 0
+        });
+    }
+    let account = descriptors(&server);
+    assert!(good.accepted.load(SeqCst) < 30, "{} connections: {account:#}", good.accepted.load(SeqCst));
+    // Those that carry no request make room for clients.
+    assert_eq!(count(&account["places"]["multiplexed"]), 0, "{account:#}");
+    assert!(count(&account["places"]["idle"]) > 2, "{account:#}");
+    let _full = fill(&server, traffic(&server));
+    let account = descriptors(&server);
+    assert!(count(&account["given_up"]) > 0 && count(&account["places"]["idle"]) == 0, "{account:#}");
+}
+
 #[test]
 fn a_request_that_a_full_pool_of_http2_refuses_closes_no_idle_backend_connection() {
-    let (good, full) = (Scripted::answering("ok"), one_at_a_time());
+    let (good, full) = (Scripted::answering("ok"), one_at_a_time(|_| false));
     let text = config(&good.address, &full.address, "workers = 1", "")
-        .replace("[pool.held]\n", "[pool.held]\nhttp2 = \"on\"\nretries = 0\n");
+        .replace("[pool.held]\n", "[pool.held]\nhttp2 = \"on\"\nretries = 0\nqueue = 0\n");
     let server = start(256, &text);
     let mut client = server.client("web");
     assert_eq!(client.get("/", &[]).status, 200);

@@ -252,7 +252,10 @@ impl Loop<'_> {
                 if worker.idle.give_up(places) > 0 {
                     continue;
                 }
-                are_backends_closed = account.standing().idle < places || began.elapsed() >= IDLE_FIRST;
+                // The places of these come back in a moment.
+                let closing = worker.lines.give_up(places);
+                let is_idle_left = closing > 0 || account.standing().idle >= places;
+                are_backends_closed = !is_idle_left || began.elapsed() >= IDLE_FIRST;
             }
             // Another one only when another client took the place of the first, or the first goes on with a request that came
             // just then: it may take a minute.
@@ -281,7 +284,7 @@ impl Loop<'_> {
         self.complain(error, fault);
         if fault == Fault::Exhaustion {
             self.worker.evict_idle();
-            self.worker.idle.give_up(usize::MAX);
+            self.worker.give_up_idle(usize::MAX);
             self.worker.place_cache.account().want();
         }
         tokio::time::sleep(PAUSE).await;

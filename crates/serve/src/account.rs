@@ -31,7 +31,7 @@ const SPARE_OF: usize = 64;
 const MOST_SPARE: usize = 32;
 
 /// A task that waits for a place tries again after this time, also without a notification.
-const PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
 /// The account, shared by all workers.
 pub struct Account {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use config::types::BackendAddress;
 use fleet::tunnel::supervise::READY;
+use logic::account::Refusal;
 use logic::health::Cause;
 use nix::errno::Errno;
 use sys::socket::Opening;
@@ -44,8 +45,8 @@ pub enum Shortage {
     OfKernel,
     /// Places in the account, as idle connections have theirs there.
     OfPlaces,
-    /// The part of the places that such connections may have. Idle connections count as free there already.
-    OfShare,
+    /// A share, of the client or of such connections together. Idle connections count as free there already.
+    OfShare(Refusal),
 }
 
 impl ConnectFault {

@@ -17,7 +17,6 @@ use sys::socket::Opening;
 use crate::accept::Admitted;
 use crate::connect::ConnectFault;
 use crate::connection::{Arrival, Entry, Guest};
-use crate::http2::backend::Width;
 use crate::outcome::{Ending, Outcome};
 use crate::relay::{self, Early, Halt, Watch};
 use crate::snapshot::{PoolPlan, Snapshot};
@@ -264,7 +263,7 @@ async fn connect(
     let counters = chosen.backend.counters.of(worker.index);
     let header = pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();
     let (plan, limit) = (&pool.backends[chosen.index], pool.settings.timeouts.connect);
-    match upstream::connect(worker, plan, Width::Wide, opening, &header, limit).await {
+    match upstream::connect(worker, plan, None, opening, &header, limit).await {
         Ok(stream) => {
             let took = started.elapsed();
             counters.sessions.add(1);

@@ -1,7 +1,7 @@
 //! Gets a session a connection to a backend: chooses one, waits for a busy one, reuses an idle connection or opens one.
 //! Whether a failed attempt is made again is decided by `logic/retry.rs`; the health of a backend by `logic/health.rs`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use config::types::AllDown;
+use logic::account::Refusal;
 use logic::balance::{Availability, Candidate, Choice, StickyKey, Tried, WEIGHT_UNIT, slow_start_weight};
 use logic::health::{Cause, Source, State as HealthState, Verdict, VerdictOutcome};
 use logic::peers::Peer;
@@ -19,7 +20,7 @@ use sys::socket::Opening;
 use crate::account::{Kind, PlaceCache, Taken};
 use crate::connect::{self, ConnectFault, Link, Shortage};
 use crate::events::Level;
-use crate::http2::backend::{Rules, Width};
+use crate::http2::backend::{Asker, Rules};
 use crate::queue::Queue;
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
 use crate::state::{Admission, BackendState, lock};
@@ -265,13 +266,13 @@ pub enum Freshness {
 pub fn reuse(
     worker: &Worker,
     plan: &BackendPlan,
-    width: Width,
+    asker: Asker<'_>,
     idempotence: Idempotence,
     now: Instant,
 ) -> Option<Stream> {
     let backend = &plan.state;
     if plan.http2.is_some() {
-        let call = worker.lines.take(plan, width)?;
+        let call = worker.lines.take(plan, asker)?;
         backend.counters.of(worker.index).reused.add(1);
         return Some(call);
     }
@@ -301,28 +302,27 @@ fn is_same(one: Option<&Arc<Endpoint>>, other: Option<&Arc<Endpoint>>) -> bool {
     }
 }
 
-/// Opens a connection to a backend within `limit`, its handshake included. `preface` goes first, in the clear.
+/// Opens a connection to a backend within `limit`, its handshake included. `preface` goes first, in the clear. Without
+/// `asker` HTTP/2 is not spoken.
 pub async fn connect(
     worker: &Worker,
     plan: &BackendPlan,
-    width: Width,
+    asker: Option<Asker<'_>>,
     opening: Opening,
     preface: &[u8],
     limit: Duration,
 ) -> Result<Stream, ConnectFault> {
     let backend = &*plan.state;
-    let stream = match open(worker, plan, width, opening, preface, limit).await {
+    let stream = match open(worker, plan, asker, opening, preface, limit).await {
         Err(fault @ (ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))) => {
             // Descriptors are short: idle connections to backends are the ones that no client needs now.
             let wanted = match fault {
-                ConnectFault::NoDescriptors(Shortage::OfShare) => return Err(fault),
+                ConnectFault::NoDescriptors(Shortage::OfShare(_)) => return Err(fault),
                 ConnectFault::NoDescriptors(Shortage::OfPlaces) => backend.places(),
                 _ => usize::MAX,
             };
-            if worker.idle.give_up(wanted) < wanted {
-                worker.place_cache.account().want();
-            }
-            open(worker, plan, width, opening, preface, limit).await?
+            worker.close_idle(wanted);
+            open(worker, plan, asker, opening, preface, limit).await?
         }
         Err(ConnectFault::Backend(Cause::Tls(why))) => {
             backend.counters.of(worker.index).tls_failures.add(1);
@@ -337,19 +337,35 @@ pub async fn connect(
 async fn open(
     worker: &Worker,
     plan: &BackendPlan,
-    width: Width,
+    asker: Option<Asker<'_>>,
     opening: Opening,
     preface: &[u8],
     limit: Duration,
 ) -> Result<Stream, ConnectFault> {
-    if let Some(rules) = plan.http2 {
-        let rules = Rules { width, ..rules };
-        return Box::pin(worker.lines.open(plan, rules, limit)).await;
+    if let Some((rules, asker)) = plan.http2.zip(asker) {
+        let rules = Rules { width: asker.width, ..rules };
+        return Box::pin(worker.lines.open(plan, rules, asker, limit)).await;
     }
     match connect::establish(&plan.state, plan.tls.as_ref(), opening, preface, limit).await? {
         Link::Plain(plain) => Ok(Stream::plain(plain)),
         Link::Tls(outbound) => Ok(Stream::outbound(*outbound)),
     }
+}
+
+/// A request on a connection to a backend of HTTP/2 once there is room on one, or the share of the client allows one more. `last`
+/// is why that is not so.
+pub async fn wait_for_room(
+    worker: &Worker,
+    plan: &BackendPlan,
+    rules: Rules,
+    asker: Asker<'_>,
+    limit: Duration,
+    last: &Rc<Cell<Refusal>>,
+) -> Result<Stream, ConnectFault> {
+    let rules = Rules { width: asker.width, ..rules };
+    let stream = worker.lines.open_in_turn(plan, rules, asker, limit, last).await?;
+    plan.state.counters.of(worker.index).reused.add(1);
+    Ok(stream)
 }
 
 /// Notes that real traffic failed at a backend; ejects it when that has happened too often in a row.

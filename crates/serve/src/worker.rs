@@ -385,9 +385,24 @@ impl Worker {
         self.pipes.give_up();
     }
 
+    /// Closes idle backend connections with `places` in all: those of this worker at once, those of others, where that is not
+    /// enough, for the next request.
+    pub(crate) fn close_idle(&self, places: usize) {
+        if self.give_up_idle(places) < places {
+            self.place_cache.account().want();
+        }
+    }
+
+    /// Closes idle backend connections of this worker with `places` in all. Returns how many places they had. Those of HTTP/2
+    /// come back a moment later.
+    pub(crate) fn give_up_idle(&self, places: usize) -> usize {
+        let given = self.idle.give_up(places);
+        given + self.lines.give_up(places.saturating_sub(given))
+    }
+
     /// Closes unused connections and pipes, as other workers need places.
     fn give_up_unused(&self) {
-        self.idle.give_up(GIVEN_UP);
+        self.give_up_idle(GIVEN_UP);
         self.pipes.give_up();
         self.place_cache.empty();
     }

@@ -42,7 +42,8 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    fn wait(&self) {
+    /// Waits until it is open.
+    pub fn wait(&self) {
         let is_open = self.0.0.lock().unwrap();
         drop(self.0.1.wait_while(is_open, |is_open| !*is_open).unwrap());
     }

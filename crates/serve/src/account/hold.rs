@@ -2,12 +2,11 @@
 //! one takes a place and counts in the shares of the connection and of its source.
 
 use std::cell::{Cell, RefCell};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logic::account::{Refusal, may_wait};
-use tokio::sync::Notify;
+use logic::account::{ConnectionUsage, Refusal, SourceUsage, may_wait};
+use tokio::sync::{Mutex, Notify};
 
 use super::{AtSource, Kind, PAUSE, PlaceCache, Source, Taken};
 use crate::worker::{Control, Worker};
@@ -23,8 +22,17 @@ pub struct Share {
     first_is_used: Cell<bool>,
     /// Places of the further ones.
     further: Cell<usize>,
-    /// Streams that wait.
+    /// Places of connections to HTTP/2 backends that count for it.
+    lines: Cell<usize>,
+    /// Streams that wait for a hold.
     waiting: Cell<usize>,
+    /// Streams that wait for room on connections to HTTP/2 backends.
+    waiting_for_room: Cell<usize>,
+    /// Those wait for it in the order in which they came. Only the stream that has it looks whether it can take a hold.
+    turn: Mutex<()>,
+    /// Why a stream got nothing when it last looked: the reason of those behind it as well.
+    last: Cell<Option<Refusal>>,
+    /// Notified when the stream that has the turn is to look.
     freed: Notify,
 }
 
@@ -61,11 +69,92 @@ impl Share {
         self.places.take()
     }
 
+    #[cold]
+    fn last_refusal(&self) -> Refusal {
+        self.last.get().unwrap_or(Refusal::Connection)
+    }
+
     fn may_have_further(&self, place_cache: &PlaceCache, places: usize) -> Result<(), Refusal> {
         let account = place_cache.account();
-        let (usage, shares) = (account.usage(), account.shares());
-        let source = self.seat.borrow().as_ref().map(AtSource::of_source);
-        usage.further(shares, self.further.get(), source, places)
+        account.usage().further(account.shares(), self.usage(), self.source(), places)
+    }
+
+    /// Whether one more connection to an HTTP/2 backend may count for it.
+    pub fn may_have_line(&self, place_cache: &PlaceCache, places: usize) -> Result<(), Refusal> {
+        let account = place_cache.account();
+        account.usage().line(account.shares(), self.usage(), self.source(), places)
+    }
+
+    fn usage(&self) -> ConnectionUsage {
+        ConnectionUsage { further: self.further.get(), lines: self.lines.get() }
+    }
+
+    fn source(&self) -> Option<SourceUsage> {
+        self.seat.borrow().as_ref().map(AtSource::of_source)
+    }
+
+    /// A connection to an HTTP/2 backend counts for it from now on.
+    pub fn add_line(&self, places: usize) {
+        self.add(&self.lines, places);
+    }
+
+    /// A connection to an HTTP/2 backend no longer counts for it.
+    pub fn subtract_line(&self, places: usize) {
+        self.subtract(&self.lines, places);
+        self.wake();
+    }
+
+    fn add(&self, count: &Cell<usize>, places: usize) {
+        count.set(count.get() + places);
+        if let Some(seat) = &*self.seat.borrow() {
+            seat.add(places);
+        }
+    }
+
+    fn subtract(&self, count: &Cell<usize>, places: usize) {
+        count.set(count.get() - places);
+        if let Some(seat) = &*self.seat.borrow() {
+            seat.subtract(places);
+        }
+    }
+
+    /// The stream that has the turn is to look.
+    fn wake(&self) {
+        if self.waiting.get() > 0 {
+            self.freed.notify_one();
+        }
+    }
+
+    /// Counts a stream that is to wait for room on connections to HTTP/2 backends.
+    pub fn wait_for_room<'a>(&'a self, place_cache: &'a PlaceCache, most: usize) -> Option<Waits<'a>> {
+        self.wait_in(&self.waiting_for_room, place_cache, most)
+    }
+
+    /// No more than `most` wait in a worker, and of one connection only a part: each holds a request in memory.
+    fn wait_in<'a>(
+        &'a self,
+        count: &'a Cell<usize>,
+        place_cache: &'a PlaceCache,
+        most: usize,
+    ) -> Option<Waits<'a>> {
+        let (own, all) = (self.waiting.get() + self.waiting_for_room.get(), &place_cache.waiting_streams);
+        (own < may_wait(most, all.get() - own)).then(|| Waits::begin([count, all]))
+    }
+}
+
+/// A stream that waits, counted until this is dropped.
+pub struct Waits<'a>([&'a Cell<usize>; 2]);
+
+impl<'a> Waits<'a> {
+    fn begin(counts: [&'a Cell<usize>; 2]) -> Self {
+        counts.iter().for_each(|count| count.set(count.get() + 1));
+        Self(counts)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|count| count.set(count.get() - 1));
     }
 }
 
@@ -83,11 +172,19 @@ enum Which {
 }
 
 impl<'a> Hold<'a> {
-    /// Takes it if it can be had now.
+    /// Takes it if it can be had now, and no stream of the connection waits that came earlier.
     #[inline]
     pub fn take(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
         let share = &control.share;
-        if !share.first_is_used.replace(true) {
+        if share.waiting.get() > 0 {
+            return Err(share.last_refusal());
+        }
+        Self::take_now(worker, control)
+    }
+
+    #[inline]
+    fn take_now(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
+        if !control.share.first_is_used.replace(true) {
             return Ok(Self { worker, control, which: Which::First });
         }
         Self::take_further(worker, control)
@@ -100,24 +197,18 @@ impl<'a> Hold<'a> {
         share.may_have_further(&worker.place_cache, places)?;
         if worker.place_cache.take(places) == Taken::No {
             // Idle connections are closed: those of this worker at once, those of others for the next request.
-            if worker.idle.give_up(places) < places {
-                worker.place_cache.account().want();
-            }
+            worker.close_idle(places);
             if worker.place_cache.take(places) == Taken::No {
                 return Err(Refusal::Full);
             }
         }
         worker.place_cache.note(Kind::Further, places.cast_signed());
-        share.further.set(share.further.get() + places);
-        if let Some(seat) = &*share.seat.borrow() {
-            seat.add(places);
-        }
+        share.add(&share.further, places);
         Ok(Self { worker, control, which: Which::Further(places) })
     }
 
-    /// Takes it as soon as another request of the client gives one back, within `limit`; the request that has waited longest is
-    /// woken first. No more than `most` wait in a worker, and of one connection only a part: each holds a request in memory.
-    /// `refusal` is why it could not be taken at once.
+    /// Takes it as soon as another request of the client gives one back, within `limit`, and after the requests of the client that
+    /// wait already. `refusal` is why it could not be taken at once.
     pub async fn wait(
         worker: &'a Worker,
         control: &'a Control,
@@ -125,56 +216,41 @@ impl<'a> Hold<'a> {
         limit: Duration,
         most: usize,
     ) -> Result<Self, Refusal> {
-        struct Waits<'c>(&'c Cell<usize>);
-        impl<'c> Waits<'c> {
-            fn begin(count: &'c Cell<usize>) -> Self {
-                count.set(count.get() + 1);
-                Self(count)
-            }
-        }
-        impl Drop for Waits<'_> {
-            fn drop(&mut self) {
-                self.0.set(self.0.get() - 1);
-            }
-        }
         let share = &control.share;
-        let (own, all) = (&share.waiting, &worker.place_cache.waiting_streams);
-        if own.get() >= may_wait(most, all.get() - own.get()) {
-            return Err(refusal);
+        let waited_for = share.waiting.get();
+        let waits = share.wait_in(&share.waiting, &worker.place_cache, most);
+        let _waits = waits.ok_or(refusal)?;
+        if waited_for == 0 {
+            share.last.set(Some(refusal));
         }
-        let _waits = (Waits::begin(own), Waits::begin(all));
-        let mut last = refusal;
         let waiting = async {
-            let mut freed = pin!(share.freed.notified());
+            // The next stream gets it when this one has its hold, or is dropped.
+            let _turn = share.turn.lock().await;
+            let mut taken = match waited_for {
+                0 => Err(refusal),
+                _ => Self::take_now(worker, control),
+            };
             loop {
-                match last {
+                let why = match taken {
+                    Ok(hold) => break hold,
+                    Err(why) => why,
+                };
+                share.last.set(Some(why));
+                match why {
                     // At least one is in use while a request waits: its drop notifies.
-                    Refusal::Connection => {
-                        freed.as_mut().await;
-                        freed.set(share.freed.notified());
-                    }
+                    Refusal::Connection => share.freed.notified().await,
                     // Others hold the places, and do not notify. This does not wait at the account: while a task does, all
                     // workers close their idle backend connections, and those count as free already.
                     Refusal::Full | Refusal::Source => {
-                        // Without a notification it keeps its turn.
-                        if tokio::time::timeout(PAUSE, freed.as_mut()).await.is_ok() {
-                            freed.set(share.freed.notified());
-                        }
+                        let _ = tokio::time::timeout(PAUSE, share.freed.notified()).await;
                     }
                 }
-                match Self::take(worker, control) {
-                    Ok(hold) => break hold,
-                    Err(why) => last = why,
-                }
+                taken = Self::take_now(worker, control);
             }
         };
         match tokio::time::timeout(limit, waiting).await {
-            Ok(hold) => {
-                // There may be a place for the next request, too.
-                share.freed.notify_one();
-                Ok(hold)
-            }
-            Err(_) => Err(last),
+            Ok(hold) => Ok(hold),
+            Err(_) => Err(share.last_refusal()),
         }
     }
 }
@@ -185,15 +261,10 @@ impl Drop for Hold<'_> {
         match self.which {
             Which::First => share.first_is_used.set(false),
             Which::Further(places) => {
-                share.further.set(share.further.get() - places);
-                if let Some(seat) = &*share.seat.borrow() {
-                    seat.subtract(places);
-                }
+                share.subtract(&share.further, places);
                 self.worker.place_cache.give_of(Kind::Further, places);
             }
         }
-        if share.waiting.get() > 0 {
-            share.freed.notify_one();
-        }
+        share.wake();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,10 +19,10 @@ use super::heads::HeadBuffer;
 use super::reply::{Attempt, Failure, Finished};
 use super::{After, Client, RequestId, Session, answer, body, reply};
 use crate::account::Hold;
-use crate::connect::ConnectFault;
+use crate::connect::{ConnectFault, Shortage};
 use crate::connection::Arrival;
 use crate::events::Level;
-use crate::http2::backend::Width;
+use crate::http2::backend::{Asker, Rules, Width};
 use crate::outcome::{Ending, Outcome, Spoken};
 use crate::snapshot::{BackendPlan, PoolPlan};
 use crate::stream::Stream;
@@ -399,7 +400,7 @@ impl Forwarding<'_> {
         let kept = match reuse {
             Reuse::Allowed => {
                 let plan = &self.pool.backends[chosen.index];
-                upstream::reuse(worker, plan, width(client, plan), idempotence, now)
+                upstream::reuse(worker, plan, self.asker(client, plan), idempotence, now)
             }
             Reuse::Forbidden => None,
         };
@@ -408,13 +409,13 @@ impl Forwarding<'_> {
             Some(stream) => (stream, Freshness::Kept),
             None => {
                 let started = Instant::now();
-                match Box::pin(self.connect(client, chosen)).await {
+                match Box::pin(self.connect(client, outcome, chosen)).await {
                     Ok(stream) => {
                         let took = started.elapsed();
                         began = started + took;
                         (stream, Freshness::Fresh(took))
                     }
-                    Err(cause) => return AttemptEnd::Failed(Failure::Connect(cause), None),
+                    Err(end) => return end,
                 }
             }
         };
@@ -448,7 +449,12 @@ impl Forwarding<'_> {
         }
     }
 
-    async fn connect(&self, client: &Client, chosen: &Chosen) -> Result<Stream, ConnectFault> {
+    async fn connect(
+        &self,
+        client: &mut Client,
+        outcome: &mut Outcome,
+        chosen: &Chosen,
+    ) -> Result<Stream, AttemptEnd> {
         let worker = self.session.worker;
         let limit = self.pool.settings.timeouts.connect;
         let header = match self.pool.settings.send_proxy {
@@ -460,8 +466,63 @@ impl Forwarding<'_> {
             None => Vec::new(),
         };
         let plan = &self.pool.backends[chosen.index];
-        upstream::connect(worker, plan, width(client, plan), sys::socket::Opening::WeSpeak, &header, limit)
-            .await
+        let asker = self.asker(client, plan);
+        let opening = sys::socket::Opening::WeSpeak;
+        let fault = match upstream::connect(worker, plan, Some(asker), opening, &header, limit).await {
+            Ok(stream) => return Ok(stream),
+            Err(fault) => fault,
+        };
+        let why = match fault {
+            ConnectFault::NoDescriptors(Shortage::OfShare(why)) => Some(why),
+            ConnectFault::NoDescriptors(Shortage::OfPlaces) => Some(Refusal::Full),
+            _ => None,
+        };
+        match plan.http2.zip(why) {
+            Some((rules, why)) => self.wait_for_room(client, outcome, plan, rules, why).await,
+            None => Err(AttemptEnd::Failed(Failure::Connect(fault), None)),
+        }
+    }
+
+    /// Waits for room on the connections to a backend of HTTP/2, or until one more may be opened for the client.
+    async fn wait_for_room(
+        &self,
+        client: &mut Client,
+        outcome: &mut Outcome,
+        plan: &BackendPlan,
+        rules: Rules,
+        why: Refusal,
+    ) -> Result<Stream, AttemptEnd> {
+        let (worker, control, settings) = (self.session.worker, self.session.control, &self.pool.settings);
+        let refused = |why| {
+            let fault = ConnectFault::NoDescriptors(Shortage::OfShare(why));
+            Err(AttemptEnd::Failed(Failure::Connect(fault), None))
+        };
+        let waits = control.share.wait_for_room(&worker.place_cache, settings.queue_length);
+        let Some(_waits) = waits else { return refused(why) };
+        let asker = self.asker(client, plan);
+        let Client { stream, buffer, .. } = client;
+        let (began, last) = (Instant::now(), Rc::new(Cell::new(why)));
+        // Also if it has waited at another backend.
+        let left = settings.timeouts.queue.saturating_sub(outcome.queued.unwrap_or_default());
+        let waiting = upstream::wait_for_room(worker, plan, rules, asker, settings.timeouts.connect, &last);
+        let opened = tokio::select! {
+            biased;
+            opened = tokio::time::timeout(left, waiting) => opened,
+            () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
+                outcome.end(Ending::ClientClosed);
+                return Err(AttemptEnd::Done(After::Drop));
+            }
+        };
+        outcome.queued = Some(outcome.queued.unwrap_or_default() + began.elapsed());
+        match opened {
+            Ok(opened) => opened.map_err(|fault| AttemptEnd::Failed(Failure::Connect(fault), None)),
+            Err(_) => refused(last.get()),
+        }
+    }
+
+    /// Who asks for a place on a connection to a backend of HTTP/2.
+    fn asker(&self, client: &Client, plan: &BackendPlan) -> Asker<'_> {
+        Asker { client: self.session.control, width: width(client, plan) }
     }
 
     /// The answer went out, whole or not.
@@ -520,8 +581,12 @@ impl Forwarding<'_> {
     }
 
     async fn answer_failure(&self, client: &Client, outcome: &mut Outcome, failure: &Failure) -> After {
-        if let Failure::Connect(ConnectFault::NoDescriptors(_)) = failure {
-            return self.answer_no_descriptors(client, outcome, Refusal::Full).await;
+        if let Failure::Connect(ConnectFault::NoDescriptors(shortage)) = failure {
+            let why = match shortage {
+                Shortage::OfShare(why) => *why,
+                Shortage::OfPlaces | Shortage::OfKernel => Refusal::Full,
+            };
+            return self.answer_no_descriptors(client, outcome, why).await;
         }
         let (status, detail, ending) = failure.answer();
         outcome.end(ending);

@@ -1,28 +1,36 @@
 //! Connections to backends that speak HTTP/2, of one worker: each carries many requests at once.
-//! `backend/line.rs` is one of them, `backend/call.rs` one request as the exchange sees it.
+//! `backend/line.rs` is one of them, `backend/line_place.rs` what it is counted in, `backend/room.rs` those who wait for room on
+//! them, `backend/call.rs` one request as the exchange sees it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use config::types::Pool;
+use logic::account::Refusal;
 use logic::health::Cause;
 use sys::socket::Opening;
 use tokio::sync::watch;
 
-use crate::account::{Kind, PlaceCache, Taken};
+use crate::account::{PAUSE, PlaceCache};
 use crate::connect::{self, ConnectFault, Shortage};
 use crate::snapshot::{BackendPlan, Snapshot};
 use crate::state::BackendState;
 use crate::stream::Stream;
+use crate::worker::Control;
 
 mod call;
 mod line;
+mod line_place;
+mod room;
 
 pub use call::{Call, Fate};
 use line::Line;
+use line_place::{Further, LinePlace};
+use room::Room;
 
 /// How much of each response a backend may send ahead of what its client takes. A connection has one width for all its
 /// requests, as HTTP/2 has one initial window for all streams of a connection (RFC 9113 section 6.9.2).
@@ -32,6 +40,24 @@ pub enum Width {
     Wide,
     /// Little: for those of many requests of one client.
     Narrow,
+}
+
+/// Who asks for a place on a connection.
+#[derive(Clone, Copy)]
+pub struct Asker<'a> {
+    /// The client whose share counts.
+    pub client: &'a Rc<Control>,
+    /// Of the connection.
+    pub width: Width,
+}
+
+/// Whether a request has waited.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Those that wait come first.
+    New,
+    /// It is the first of its client.
+    First,
 }
 
 /// How a pool speaks HTTP/2 to its backends.
@@ -72,22 +98,7 @@ struct Kept {
     first: Weak<()>,
     /// What came of the connection that is being opened now: those who come meanwhile wait for it.
     opening: Option<watch::Receiver<Option<Opened>>>,
-}
-
-/// What a connection is counted in, given back with it.
-enum LinePlace {
-    /// What the process keeps for itself.
-    First(#[expect(dead_code, reason = "it lives as long as the connection")] Rc<()>),
-    /// The account.
-    Further { place_cache: Rc<PlaceCache>, places: usize },
-}
-
-impl Drop for LinePlace {
-    fn drop(&mut self) {
-        if let Self::Further { place_cache, places } = self {
-            place_cache.give_of(Kind::Lines, *places);
-        }
-    }
+    room: Rc<Room>,
 }
 
 /// Whether a connection could be opened.
@@ -99,12 +110,24 @@ impl Lines {
         Self { kept: RefCell::default(), place_cache }
     }
 
-    /// A request on a connection that is there and has room.
-    pub fn take(&self, plan: &BackendPlan, width: Width) -> Option<Stream> {
+    /// A request on a connection that is there and has room, if none waits for that.
+    pub fn take(&self, plan: &BackendPlan, asker: Asker<'_>) -> Option<Stream> {
+        self.take_in(plan, asker, Turn::New)
+    }
+
+    fn take_in(&self, plan: &BackendPlan, asker: Asker<'_>, turn: Turn) -> Option<Stream> {
         let kept = self.kept.borrow();
-        let kept = kept.get(&key(plan, width))?;
-        let line = kept.lines.iter().find(|line| line.has_room(plan.tls.as_ref()))?;
-        Some(Stream::call(Call::new(line.place())))
+        let kept = kept.get(&key(plan, asker.width))?;
+        if turn == Turn::New && kept.room.refusal_of(asker.client).is_some() {
+            return None;
+        }
+        // Beside requests that one carries already there is room for those that wait. One that carries none is as good as one
+        // that is opened.
+        let may_have = |line: &&Rc<Line>| turn == Turn::First || kept.room.is_empty() || line.spare() > 0;
+        let mut with_room =
+            kept.lines.iter().filter(may_have).filter(|line| line.has_room(plan.tls.as_ref()));
+        let place = with_room.find_map(|line| line.place(asker.client).ok())?;
+        Some(Stream::call(Call::new(place)))
     }
 
     /// A request on a connection that was opened for it, or by others meanwhile.
@@ -112,7 +135,63 @@ impl Lines {
         &self,
         plan: &BackendPlan,
         rules: Rules,
+        asker: Asker<'_>,
         limit: Duration,
+    ) -> Result<Stream, ConnectFault> {
+        self.open_in(plan, rules, asker, limit, Turn::New).await
+    }
+
+    /// The same after requests that wait already, as soon as there is room on a connection or the share of the client allows one
+    /// more. `last` is why that is not so.
+    pub async fn open_in_turn(
+        &self,
+        plan: &BackendPlan,
+        rules: Rules,
+        asker: Asker<'_>,
+        limit: Duration,
+        last: &Rc<Cell<Refusal>>,
+    ) -> Result<Stream, ConnectFault> {
+        let standing = self.entry(plan, rules, |kept| kept.room.clone()).stand(asker.client, last);
+        loop {
+            if standing.is_first_of_client() {
+                // Others hold the places, and do not notify.
+                let _ = tokio::time::timeout(PAUSE, standing.called()).await;
+            } else {
+                standing.called().await;
+                continue;
+            }
+            if let Some(stream) = self.take_in(plan, asker, Turn::First) {
+                return Ok(stream);
+            }
+            if let Err(why) = self.may_open(plan, rules, asker) {
+                last.set(why);
+                continue;
+            }
+            match self.open_in(plan, rules, asker, limit, Turn::First).await {
+                Err(ConnectFault::NoDescriptors(Shortage::OfShare(why))) => last.set(why),
+                Err(ConnectFault::NoDescriptors(Shortage::OfPlaces)) => {
+                    last.set(Refusal::Full);
+                    self.place_cache.account().want();
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    fn may_open(&self, plan: &BackendPlan, rules: Rules, asker: Asker<'_>) -> Result<(), Refusal> {
+        match self.entry(plan, rules, |kept| kept.first.strong_count()) {
+            0 => Ok(()),
+            _ => asker.client.share.may_have_line(&self.place_cache, plan.state.places()),
+        }
+    }
+
+    async fn open_in(
+        &self,
+        plan: &BackendPlan,
+        rules: Rules,
+        asker: Asker<'_>,
+        limit: Duration,
+        turn: Turn,
     ) -> Result<Stream, ConnectFault> {
         let deadline = Instant::now() + limit;
         let mut has_answered = false;
@@ -130,17 +209,25 @@ impl Lines {
                 // The request that opened it was given up; the next one tries.
                 Ok(Err(_)) => {}
                 // Other requests have filled what was opened meanwhile: the backend did all that it was asked.
-                Err(_) if has_answered => return Err(ConnectFault::NoDescriptors(Shortage::OfShare)),
+                Err(_) if has_answered => {
+                    return Err(ConnectFault::NoDescriptors(Shortage::OfShare(Refusal::Full)));
+                }
                 Err(_) => return Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
             }
-            if let Some(stream) = self.take(plan, rules.width) {
+            if let Some(stream) = self.take_in(plan, asker, turn) {
                 return Ok(stream);
             }
         }
+        if turn == Turn::New
+            && let Some(why) = self.entry(plan, rules, |kept| kept.room.refusal_of(asker.client))
+        {
+            return Err(ConnectFault::NoDescriptors(Shortage::OfShare(why)));
+        }
+        let place = self.place_of_line(plan, rules, asker)?;
         let (tell, told) = watch::channel(None);
         self.entry(plan, rules, |kept| kept.opening = Some(told));
         let _done = Done { lines: self, key: key(plan, rules.width) };
-        let opened = self.connect(plan, rules, deadline, limit).await;
+        let opened = self.connect(plan, rules, asker, place, (deadline, limit)).await;
         tell.send_replace(match &opened {
             Ok(_) => Some(Ok(())),
             Err(ConnectFault::Backend(cause)) => Some(Err(cause.clone())),
@@ -154,20 +241,28 @@ impl Lines {
         &self,
         plan: &BackendPlan,
         rules: Rules,
-        deadline: Instant,
-        limit: Duration,
+        asker: Asker<'_>,
+        place: LinePlace,
+        (deadline, limit): (Instant, Duration),
     ) -> Result<Stream, ConnectFault> {
-        let place = self.place_of_line(plan, rules)?;
+        let room = self.entry(plan, rules, |kept| kept.room.clone());
         let tls = plan.tls.as_ref();
         let link = connect::establish(&plan.state, tls, Opening::WeSpeak, &[], limit).await?;
-        let line = Line::begin(link, tls, &rules, deadline, place).await.map_err(ConnectFault::Backend)?;
-        let place = line.place();
+        let begun = Line::begin(link, tls, &rules, deadline, place, room.clone()).await;
+        let line = begun.map_err(ConnectFault::Backend)?;
+        let place = line.place_of_opener(asker.client);
         self.entry(plan, rules, |kept| kept.lines.push(line));
+        room.freed(None);
         Ok(Stream::call(Call::new(place)))
     }
 
     /// The place of one more connection.
-    fn place_of_line(&self, plan: &BackendPlan, rules: Rules) -> Result<LinePlace, ConnectFault> {
+    fn place_of_line(
+        &self,
+        plan: &BackendPlan,
+        rules: Rules,
+        asker: Asker<'_>,
+    ) -> Result<LinePlace, ConnectFault> {
         let first = self.entry(plan, rules, |kept| match kept.first.strong_count() {
             0 => {
                 let first = Rc::new(());
@@ -179,14 +274,9 @@ impl Lines {
         if let Some(first) = first {
             return Ok(first);
         }
-        let places = plan.state.places();
-        if self.place_cache.account().usage().beside_clients(places).is_err() {
-            return Err(ConnectFault::NoDescriptors(Shortage::OfShare));
-        }
-        match self.place_cache.take_of(Kind::Lines, places) {
-            Taken::Yes => Ok(LinePlace::Further { place_cache: self.place_cache.clone(), places }),
-            Taken::No => Err(ConnectFault::NoDescriptors(Shortage::OfPlaces)),
-        }
+        Further::take(&self.place_cache, asker.client, plan.state.places())
+            .map(LinePlace::Further)
+            .map_err(ConnectFault::NoDescriptors)
     }
 
     fn entry<T>(&self, plan: &BackendPlan, rules: Rules, with: impl FnOnce(&mut Kept) -> T) -> T {
@@ -197,6 +287,7 @@ impl Lines {
             lines: Vec::new(),
             first: Weak::new(),
             opening: None,
+            room: Rc::default(),
         });
         kept.rules = rules;
         with(kept)
@@ -210,8 +301,27 @@ impl Lines {
                 *pool.settings.name == *kept.backend.pool
                     && pool.backends.iter().any(|backend| Arc::ptr_eq(&backend.state, &kept.backend))
             });
-            (served && !kept.lines.is_empty()) || kept.opening.is_some() || kept.first.strong_count() > 0
+            (served && !kept.lines.is_empty())
+                || kept.opening.is_some()
+                || kept.first.strong_count() > 0
+                || !kept.room.is_empty()
         });
+    }
+
+    /// Closes connections without requests until `places` are given up, or none is left but the first ones. Returns how many
+    /// were; they come back to the account when the connections have ended, a moment later.
+    pub fn give_up(&self, places: usize) -> usize {
+        let (mut given, mut connections) = (0, 0);
+        for line in self.kept.borrow().values().flat_map(|kept| &kept.lines) {
+            let spare = line.spare();
+            if given < places && spare > 0 {
+                line.close();
+                given += spare;
+                connections += 1;
+            }
+        }
+        self.place_cache.account().given_up.fetch_add(connections, Relaxed);
+        given
     }
 
     /// Lets go of all of them; requests that are on their way go on.

@@ -14,12 +14,17 @@ use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Ping, SendStream};
 use http::Request;
 use http::uri::Scheme;
+use logic::account::Refusal;
 use logic::health::Cause;
+use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use super::{LinePlace, Rules, Width};
+use super::line_place::{Further, LinePlace};
+use super::room::Room;
+use super::{Rules, Width};
 use crate::connect::Link;
 use crate::tls::backend::Endpoint;
+use crate::worker::Control;
 
 /// Bytes of a response that may wait for a slow client, for each stream. The connection's window is as large as those of all
 /// streams together: a client that takes nothing stops only its own stream. The frame layer needs up to twice as much memory
@@ -53,6 +58,12 @@ pub(super) struct Line {
     /// The end of the last one, or the beginning.
     since: Cell<Instant>,
     ended: Cell<bool>,
+    /// What it is counted in, unless it is the first one.
+    further: Option<Rc<Further>>,
+    /// Those who wait for room on it.
+    room: Rc<Room>,
+    /// Notified when it is to be closed.
+    closing: Rc<Notify>,
 }
 
 impl Line {
@@ -64,6 +75,7 @@ impl Line {
         rules: &Rules,
         deadline: Instant,
         place: LinePlace,
+        room: Rc<Room>,
     ) -> Result<Rc<Self>, Cause> {
         let scheme = if endpoint.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let beginning = async {
@@ -90,8 +102,11 @@ impl Line {
             open: Cell::new(0),
             since: Cell::new(Instant::now()),
             ended: Cell::new(false),
+            further: place.further().cloned(),
+            room,
+            closing: Rc::default(),
         });
-        tokio::task::spawn_local(drive(Rc::downgrade(&line), connection, place));
+        tokio::task::spawn_local(drive(Rc::downgrade(&line), line.closing.clone(), connection, place));
         Ok(line)
     }
 
@@ -112,10 +127,32 @@ impl Line {
         same && !self.ended.get() && self.open.get() < most
     }
 
-    /// A place for a request.
-    pub(super) fn place(self: &Rc<Self>) -> Place {
+    /// A place for a request of `client`, if its share allows.
+    pub(super) fn place(self: &Rc<Self>, client: &Rc<Control>) -> Result<Place, Refusal> {
+        if let Some(further) = &self.further {
+            further.enter(client)?;
+        }
+        Ok(self.place_of_opener(client))
+    }
+
+    /// The place for the request that it was opened for: it has been counted with the connection.
+    pub(super) fn place_of_opener(self: &Rc<Self>, client: &Rc<Control>) -> Place {
         self.open.set(self.open.get() + 1);
-        Place { line: self.clone() }
+        Place { line: self.clone(), client: client.clone() }
+    }
+
+    /// How many places in the account are free for others as soon as they are wanted.
+    pub(super) fn spare(&self) -> usize {
+        match &self.further {
+            Some(further) if !self.ended.get() => further.spare(),
+            _ => 0,
+        }
+    }
+
+    /// Closes it. It carries no request.
+    pub(super) fn close(&self) {
+        self.ended.set(true);
+        self.closing.notify_one();
     }
 
     /// Whether it has ended, or was idle for too long.
@@ -128,6 +165,7 @@ impl Line {
 /// A place on a connection, given back when dropped.
 pub(super) struct Place {
     line: Rc<Line>,
+    client: Rc<Control>,
 }
 
 impl Place {
@@ -154,8 +192,16 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.line.open.set(self.line.open.get() - 1);
-        self.line.since.set(Instant::now());
+        let line = &self.line;
+        line.open.set(line.open.get() - 1);
+        line.since.set(Instant::now());
+        if let Some(further) = &line.further {
+            further.leave(&self.client);
+            if further.is_wanted() && line.spare() > 0 {
+                line.close();
+            }
+        }
+        line.room.freed(Some(&self.client));
     }
 }
 
@@ -176,7 +222,12 @@ fn builder(rules: &Rules) -> Builder {
 }
 
 /// Moves the frames until the connection ends. What has ended is told by the streams.
-async fn drive(line: Weak<Line>, mut connection: Connection<Link, Bytes>, place: LinePlace) {
+async fn drive(
+    line: Weak<Line>,
+    closing: Rc<Notify>,
+    mut connection: Connection<Link, Bytes>,
+    place: LinePlace,
+) {
     let mut pings = connection.ping_pong();
     let keeping_watch = async {
         loop {
@@ -194,11 +245,13 @@ async fn drive(line: Weak<Line>, mut connection: Connection<Link, Bytes>, place:
                 tracing::debug!("a connection to an HTTP/2 backend ended: {error}");
             }
         }
+        () = closing.notified() => {}
         () = keeping_watch => tracing::debug!("an HTTP/2 backend answers no ping"),
     }
     drop((connection, place));
     if let Some(line) = line.upgrade() {
         line.ended.set(true);
+        line.room.freed(None);
     }
 }
 
