@@ -4,7 +4,8 @@
 //! The number of places taken is one for all workers. A worker keeps a few places in its [`PlaceCache`], so that a short
 //! connection writes nothing that other workers read; a client that waits for a place gets those as well.
 //!
-//! What the process opens beside traffic takes turns: `account/turns.rs`.
+//! What the process opens beside traffic takes turns: `account/turns.rs`. A worker without an idle client to close for a new one
+//! asks the others: `account/wish.rs`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -23,6 +24,7 @@ mod own;
 mod refusal_log;
 mod source;
 mod turns;
+mod wish;
 
 pub use hold::{Hold, Share};
 pub use own::{Needs, backend_places, services, wanted};
@@ -30,6 +32,7 @@ pub(crate) use own::{OF_LOOK_UP, OF_ORDER, OF_REQUEST};
 pub use refusal_log::RefusalLog;
 pub use source::{AtSource, Source, Sources};
 pub use turns::{Purpose, Turn, Wanted};
+pub use wish::{Granted, Wish};
 
 /// A worker keeps at most one in 64 of its part of the places, and at most [`MOST_SPARE`].
 const SPARE_OF: usize = 64;
@@ -50,6 +53,8 @@ pub struct Account {
     watch: Mutex<Part>,
     /// That of checks, look-ups and requests to authorities.
     turns: turns::Turns,
+    /// Clients of other workers to be closed for a new one.
+    wishes: wish::Wishes,
     /// Descriptors that the process may open; 0 while that is unknown.
     descriptors: AtomicUsize,
     /// Places that a connection to a backend takes.
@@ -80,6 +85,8 @@ struct OfWorker {
     pipes: AtomicUsize,
     /// Notified when another worker needs places: this one closes what is unused.
     wanted: Notify,
+    /// Notified when another worker has a wish.
+    wished: Notify,
 }
 
 /// What places are taken for, beside a client connection and its first backend connection.
@@ -127,6 +134,7 @@ impl Account {
             reserve: AtomicUsize::new(0),
             watch: Mutex::default(),
             turns: turns::Turns::default(),
+            wishes: wish::Wishes::default(),
             descriptors: AtomicUsize::new(0),
             backend: AtomicUsize::new(1),
             connection_share: AtomicUsize::new(100),
