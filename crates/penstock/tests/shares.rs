@@ -4,7 +4,7 @@
 mod support;
 
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use support::account::{count, descriptors, start};
@@ -12,7 +12,7 @@ use support::attack;
 use support::client::{Complete, End, Stream, request};
 use support::http2::{self, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, PING, RST_STREAM, SETTINGS};
 use support::peers::Process;
-use support::{Client, Scripted, Server, eventually, secs};
+use support::{Client, Scripted, Server, eventually, millis, secs};
 
 /// The pool `held` is for `/held/`: its backend keeps such requests open. `process` and `listener` are lines of theirs.
 fn config(good: &str, held: &str, process: &str, listener: &str) -> String {
@@ -465,4 +465,49 @@ fn a_client_behind_a_proxy_header_that_finds_no_place_gets_a_complete_503() {
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("5")));
     assert_eq!(answer.complete, Complete::Yes);
     assert_eq!(last.read_to_end(), (Vec::new(), End::Closed), "and no reset");
+}
+
+/// A backend of HTTP/2 that says its settings late, and then allows one request at a time and answers none.
+fn late_and_one_at_a_time(late: Duration) -> Scripted {
+    Scripted::start(move |talk| {
+        talk.client.read_exactly(24);
+        std::thread::sleep(late);
+        talk.send(http2::frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 1]));
+        loop {
+            let head = talk.client.read_exactly(9);
+            talk.client.read_exactly(usize::from(head[1]) << 8 | usize::from(head[2]));
+            if head[3] == SETTINGS && head[4] == 0 {
+                talk.send(http2::frame(SETTINGS, 1, 0, &[]));
+            }
+        }
+    })
+}
+
+#[test]
+fn a_backend_of_http2_whose_connections_other_requests_fill_has_not_failed() {
+    let good = Scripted::answering("ok");
+    // Connections are opened one after the other: the last requests wait for longer than a connect may take.
+    let slow = late_and_one_at_a_time(millis(300));
+    let text = config(&good.address, &slow.address, "workers = 1", "").replace(
+        "[pool.held]\n",
+        "[pool.held]\nhttp2 = \"on\"\nretries = 0\npassive = { failures = 1 }\ntimeouts = { connect = \"1s\" }\n",
+    );
+    let server = Server::start(&text);
+    let mut clients: Vec<_> = (0..9)
+        .map(|_| {
+            let mut client = server.client("web");
+            client.send(request("GET", "/held/slow", &[], b""));
+            client
+        })
+        .collect();
+    let mut refused = 0;
+    for client in &mut clients {
+        if let Ok(answer) = client.try_response(secs(2)) {
+            assert_eq!((answer.status, answer.header("retry-after")), (503, Some("5")), "{answer:?}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "none waited for too long");
+    let backend = server.backend(&slow.address);
+    assert_eq!((count(&backend["failures"]), count(&backend["failing"])), (0, 0), "{backend:#}");
 }

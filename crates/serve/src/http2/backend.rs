@@ -140,7 +140,8 @@ impl Lines {
         let (tell, told) = watch::channel(None);
         self.entry(plan, rules, |kept| kept.opening = Some(told));
         let _done = Done { lines: self, key: key(plan, rules.width) };
-        let opened = self.connect(plan, rules, deadline, limit).await;
+        // Its own time to connect: the backend is not late because others were waited for.
+        let opened = self.connect(plan, rules, Instant::now() + limit, limit).await;
         tell.send_replace(match &opened {
             Ok(_) => Some(Ok(())),
             Err(ConnectFault::Backend(cause)) => Some(Err(cause.clone())),
