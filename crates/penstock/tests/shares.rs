@@ -395,9 +395,10 @@ fn an_idle_client_of_another_worker_is_closed_for_a_new_one_where_no_place_is_fr
     let (good, bad) = (Scripted::answering("ok"), silent_backend());
     let server = start(128, &config(&good.address, &bad.address, "workers = 2", ""));
     let (address, get) = (server.address("web"), request("GET", "/", &[], b""));
+    // The last place is for it: it is not closed while the others come.
+    let _full = fill(&server, traffic(&server) - 2);
     let mut idle = client_from("127.2.0.1", &address);
     assert_eq!(idle.get("/", &[]).status, 200);
-    let _full = fill(&server, traffic(&server));
     let before = metric(&server, "evicted");
     // There is one idle client at a time, at the same worker as the next one half of the times.
     for number in 1..=20 {
