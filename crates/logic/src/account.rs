@@ -4,6 +4,10 @@
 //! A holder (a client connection, or an address) may have a share, in percent, of what the other holders leave: the fewer places
 //! are free, the fewer each holder may have. So some are left for the next client, without a number for the operator to tune.
 
+mod allowance;
+
+pub use allowance::Allowance;
+
 /// Fewest places for traffic with which the process starts: four clients, each with a backend.
 pub const LEAST_TRAFFIC: usize = 8;
 

@@ -355,7 +355,8 @@ impl Health {
     }
 
     /// When the backend returns if nothing else is found out; nothing if that takes another verdict.
-    fn poll_return(&self) -> Option<Instant> {
+    /// When an ejection ends, or a backend that passed its checks comes back.
+    pub fn poll_return(&self) -> Option<Instant> {
         if self.address == Address::Missing {
             return None;
         }

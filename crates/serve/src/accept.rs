@@ -17,6 +17,7 @@ use nix::errno::Errno;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
+use crate::account::Wish;
 use crate::connection::{self, Entry};
 use crate::events::Level;
 use crate::listen::{BACKLOG, BoundKey, Socket};
@@ -131,6 +132,27 @@ pub async fn run(worker: Rc<Worker>, key: BoundKey, socket: Socket, gate: Rc<Gat
     worker.accepting.set(worker.accepting.get() - 1);
 }
 
+/// The client that is closed for a new one.
+enum Leaving {
+    Here(Rc<Control>),
+    /// At another worker, as soon as one has an idle client.
+    Elsewhere(Wish),
+}
+
+impl Leaving {
+    /// Whether a client was asked to close, and has neither ended nor gone on with a request that had come meanwhile. Where
+    /// no worker has closed one yet, none does later: the next look is at this worker's own clients again.
+    fn is_on_its_way(&self) -> bool {
+        match self {
+            Self::Here(control) => control.is_closing(),
+            Self::Elsewhere(wish) => {
+                wish.withdraw();
+                wish.is_granted()
+            }
+        }
+    }
+}
+
 struct Loop<'a> {
     worker: &'a Rc<Worker>,
     key: &'a BoundKey,
@@ -229,8 +251,9 @@ impl Loop<'_> {
 
     /// Waits while the process is at its limit of client connections: one idle client is closed to make room for the one
     /// that came, unless one is `leaving` already. `None`: the socket is given up, and there is no descriptor for this client.
-    async fn wait_for_place(&mut self, mut leaving: Option<Rc<Control>>) -> Option<Place> {
+    async fn wait_for_place(&mut self, leaving: Option<Rc<Control>>) -> Option<Place> {
         let worker = self.worker;
+        let mut leaving = leaving.map(Leaving::Here);
         let (state, account) = (&worker.front.state, worker.place_cache.account());
         state.accept_pauses.fetch_add(1, Relaxed);
         let began = Instant::now();
@@ -259,8 +282,10 @@ impl Loop<'_> {
             }
             // Another one only when another client took the place of the first, or the first goes on with a request that came
             // just then: it may take a minute.
-            if are_backends_closed && !leaving.as_ref().is_some_and(|control| control.is_closing()) {
-                leaving = worker.evict_idle();
+            if are_backends_closed && !leaving.as_ref().is_some_and(Leaving::is_on_its_way) {
+                leaving = worker.evict_idle().map(Leaving::Here);
+                // Without an idle client here, another worker may have one.
+                leaving = leaving.or_else(|| Some(Leaving::Elsewhere(account.wish(worker.index))));
             }
             if lacks_descriptors {
                 tokio::select! {

@@ -3,6 +3,9 @@
 //!
 //! The number of places taken is one for all workers. A worker keeps a few places in its [`PlaceCache`], so that a short
 //! connection writes nothing that other workers read; a client that waits for a place gets those as well.
+//!
+//! What the process opens beside traffic takes turns: `account/turns.rs`. A worker without an idle client to close for a new one
+//! asks the others: `account/wish.rs`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -20,11 +23,16 @@ mod hold;
 mod own;
 mod refusal_log;
 mod source;
+mod turns;
+mod wish;
 
 pub use hold::{Hold, Share};
-pub use own::{Needs, backend_places, services};
+pub use own::{Needs, backend_places, services, wanted};
+pub(crate) use own::{OF_LOOK_UP, OF_ORDER, OF_REQUEST};
 pub use refusal_log::RefusalLog;
 pub use source::{AtSource, Source, Sources};
+pub use turns::{Purpose, Turn, Wanted};
+pub use wish::{Granted, Wish};
 
 /// A worker keeps at most one in 64 of its part of the places, and at most [`MOST_SPARE`].
 const SPARE_OF: usize = 64;
@@ -43,6 +51,10 @@ pub struct Account {
     reserve: AtomicUsize,
     /// Of that, the part for admin, control, checks, look-ups and files.
     watch: Mutex<Part>,
+    /// That of checks, look-ups and requests to authorities.
+    turns: turns::Turns,
+    /// Clients of other workers to be closed for a new one.
+    wishes: wish::Wishes,
     /// Descriptors that the process may open; 0 while that is unknown.
     descriptors: AtomicUsize,
     /// Places that a connection to a backend takes.
@@ -73,6 +85,8 @@ struct OfWorker {
     pipes: AtomicUsize,
     /// Notified when another worker needs places: this one closes what is unused.
     wanted: Notify,
+    /// Notified when another worker has a wish.
+    wished: Notify,
 }
 
 /// What places are taken for, beside a client connection and its first backend connection.
@@ -119,6 +133,8 @@ impl Account {
             taken: AtomicUsize::new(0),
             reserve: AtomicUsize::new(0),
             watch: Mutex::default(),
+            turns: turns::Turns::default(),
+            wishes: wish::Wishes::default(),
             descriptors: AtomicUsize::new(0),
             backend: AtomicUsize::new(1),
             connection_share: AtomicUsize::new(100),
@@ -133,11 +149,18 @@ impl Account {
     }
 
     /// Applies from now on, also to places that are taken already.
-    pub fn set(&self, descriptors: usize, division: Division, shares: Shares, backend: usize) {
+    pub fn set(
+        &self,
+        descriptors: usize,
+        division: Division,
+        shares: Shares,
+        wanted: Wanted,
+        backend: usize,
+    ) {
         self.descriptors.store(descriptors, Relaxed);
         self.reserve.store(division.reserve, Relaxed);
         *lock(&self.watch) = division.watch;
-        self.limit.store(division.traffic, Relaxed);
+        self.set_turns(wanted, division);
         self.connection_share.store(usize::from(shares.connection.get()), Relaxed);
         self.source_share.store(usize::from(shares.source.get()), Relaxed);
         self.backend.store(backend.max(1), Relaxed);
@@ -393,7 +416,8 @@ mod tests {
 
     fn account(traffic: usize, workers: usize) -> Arc<Account> {
         let account = Account::new(workers);
-        account.set(traffic, Division { traffic, ..Division::default() }, account.shares(), 1);
+        let division = Division { traffic, ..Division::default() };
+        account.set(traffic, division, account.shares(), Wanted::default(), 1);
         account
     }
 

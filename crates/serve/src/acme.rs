@@ -16,6 +16,7 @@ use logic::acme::{self as rules, Held, Next, Progress, Reason, Setback, Validity
 use rustls_pki_types::Der;
 use tokio::task::AbortHandle;
 
+use crate::account::{Account as Descriptors, OF_ORDER, Purpose};
 use crate::events::{Level, timestamp};
 use crate::state::{State, lock};
 use crate::tls::Bundle;
@@ -108,6 +109,7 @@ impl Orderer {
             settings: settings.clone(),
             account: tokio::sync::Mutex::new(None),
             places: tokio::sync::Semaphore::new(ORDERS_AT_ONCE),
+            turns: self.state.account.clone(),
             silent_until: Mutex::default(),
         });
         let task = |certificate: &AcmeCertificate| {
@@ -148,6 +150,8 @@ struct Section {
     settings: Acme,
     account: tokio::sync::Mutex<Option<Opened>>,
     places: tokio::sync::Semaphore,
+    /// The account of descriptors: its requests and lock files take turns there.
+    turns: Arc<Descriptors>,
     /// Until then the authority is not asked for suggestions: it did not answer.
     silent_until: Mutex<Option<Instant>>,
 }
@@ -165,7 +169,9 @@ impl Section {
         let mut kept = self.account.lock().await;
         if kept.is_none() {
             let ca = self.settings.ca.clone();
-            let client = on_disk(move || Client::new(ca.as_deref())).await.map_err(|fault| (fault, None))?;
+            let turns = self.turns.clone();
+            let client =
+                on_disk(move || Client::new(ca.as_deref(), turns)).await.map_err(|fault| (fault, None))?;
             let account = account::open(&self.settings, client.clone()).await;
             let account = account.map_err(|fault| (fault, client.take_retry_after()))?;
             *kept = account.map(|account| Opened { account, client });
@@ -295,6 +301,7 @@ impl Job {
     async fn suggested(&self, bundle: &Bundle) -> Result<(Option<Window>, Duration), String> {
         let Some(id) = identifier(bundle) else { return Err("it names no issuer's key".to_owned()) };
         let _place = self.section.places.acquire().await.map_err(|error| error.to_string())?;
+        let _turn = self.section.turns.turn(Purpose::Order, OF_ORDER).await;
         if lock(&self.section.silent_until).is_some_and(|until| Instant::now() < until) {
             return Err("the authority does not answer".to_owned());
         }
@@ -324,6 +331,7 @@ impl Job {
     ) -> Result<Done, (Fault, Option<Duration>)> {
         // Not before the account is there, and not more at once than is decent.
         let Ok(_place) = self.section.places.acquire().await else { return Ok(Done::Elsewhere) };
+        let _turn = self.section.turns.turn(Purpose::Order, OF_ORDER).await;
         let files = self.files.clone();
         let locked = on_disk(move || {
             files.prepare()?;

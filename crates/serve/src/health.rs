@@ -1,7 +1,8 @@
 //! Finds out which backends work: one task per backend makes its checks, hears of failing traffic and publishes the
 //! state that workers read. Every decision is in `logic/src/health.rs`; the check itself is in `health/probe.rs`.
 //!
-//! Runs on the slow runtime. A check never waits for another one, and none of them is waited for by traffic.
+//! Runs on the slow runtime. Traffic waits for no check. A check waits for others only where descriptors are few: each takes its
+//! turn (`crates/serve/src/account/turns.rs`).
 //!
 //! # The path of a health check
 //!
@@ -28,6 +29,7 @@ use logic::balance::Availability;
 use logic::health::{Event, PassiveRule, Source, Spoken, State as HealthState, Verdict, VerdictOutcome};
 use tokio::sync::watch;
 
+use crate::account::Purpose;
 use crate::events::Level;
 use crate::snapshot::Snapshot;
 use crate::state::{Admission, BackendState, State, lock};
@@ -171,10 +173,14 @@ async fn watch_backend(mut targets: watch::Receiver<Arc<Target>>) {
     let mut probe: Option<Pin<Box<dyn Future<Output = Finding> + Send>>> = None;
     loop {
         let target = targets.borrow_and_update().clone();
-        let due = target.backend.lock_health().poll_timeout().map(|due| match probe {
-            Some(_) => due.max(Instant::now() + BUSY_PAUSE),
-            None => due,
-        });
+        let due = {
+            let health = target.backend.lock_health();
+            match probe {
+                // The next check is due only when this one is over, however long it waits for its turn.
+                Some(_) => health.poll_return().map(|due| due.max(Instant::now() + BUSY_PAUSE)),
+                None => health.poll_timeout(),
+            }
+        };
         tokio::select! {
             // First: a task whose backend is gone must not say anything more.
             biased;
@@ -231,8 +237,13 @@ impl Target {
             }
             health.handle_probe_start(now);
         }
-        let (backend, way) = (self.backend.clone(), self.way.clone());
-        Some(Box::pin(async move { probe::run(&backend, &active, &way).await }))
+        let (backend, way, account) =
+            (self.backend.clone(), self.way.clone(), self.watch.state.account.clone());
+        Some(Box::pin(async move {
+            // A check that waits for its turn is not late: its time begins when it connects.
+            let _turn = account.turn(Purpose::Check, backend.places()).await;
+            probe::run(&backend, &active, &way).await
+        }))
     }
 
     fn handle_finding(&self, finding: Finding) {

@@ -100,12 +100,13 @@ mod tests {
     use logic::account::Division;
 
     use super::*;
-    use crate::account::Account;
+    use crate::account::{Account, Wanted};
 
     #[test]
     fn pipes_take_places_and_none_is_opened_without() {
         let account = Account::new(1);
-        account.set(100, Division { traffic: 100, ..Division::default() }, account.shares(), 1);
+        let division = Division { traffic: 100, ..Division::default() };
+        account.set(100, division, account.shares(), Wanted::default(), 1);
         let pipes = Pipes::new(Rc::new(PlaceCache::new(account.clone(), 0)));
         let held: Vec<_> = std::iter::from_fn(|| pipes.take(4096).ok()).collect();
         assert!((8..=16).contains(&held.len()), "{}", held.len());

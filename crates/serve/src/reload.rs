@@ -10,7 +10,7 @@ use config::types::MaxConnections;
 use logic::account::{Division, TooFew};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::account::{Needs, backend_places};
+use crate::account::{Needs, backend_places, wanted};
 use crate::events::Level;
 use crate::front::Front;
 use crate::listen::{self, BindError, Bound, BoundKey, Changed, Holder, OpenAddress, Passed, Socket};
@@ -40,7 +40,7 @@ pub struct Supervisor {
 /// Makes the limits of a configuration hold.
 pub fn set_limits(state: &State, config: &Config, descriptors: &Needs, division: Division) {
     let (process, account) = (&config.process, &state.account);
-    account.set(descriptors.limit, division, process.shares, backend_places(config));
+    account.set(descriptors.limit, division, process.shares, wanted(config), backend_places(config));
     account.sources.set_ipv6_prefix(process.source_ipv6_prefix);
     let possible = division.clients(account.client_places());
     let most = match process.max_connections {

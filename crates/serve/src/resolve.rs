@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::account::{OF_LOOK_UP, Purpose, Turn};
 use crate::health::note_resolution;
 use crate::per_backend::PerBackend;
 use crate::snapshot::Snapshot;
@@ -53,6 +54,17 @@ impl Lookup for SystemLookup {
         let host = host.to_owned();
         Box::pin(async move { Ok(tokio::net::lookup_host((host, port)).await?.collect()) })
     }
+}
+
+/// The addresses of a host that is no backend. The turn comes back with them. A look-up cannot be interrupted: where the caller gives
+/// up, the turn ends when the look-up does.
+pub(crate) async fn look_up(host: &str, port: u16, turn: Turn) -> io::Result<(Turn, Vec<SocketAddr>)> {
+    let host = host.to_owned();
+    let looking = tokio::spawn(async move {
+        let found = tokio::net::lookup_host((host, port)).await?.collect();
+        Ok((turn, found))
+    });
+    looking.await.map_err(io::Error::other)?
 }
 
 /// Runs the look-ups of all backends. Dropping it ends them.
@@ -145,9 +157,13 @@ impl Name {
     async fn run(mut self, mut intervals: watch::Receiver<Duration>, done: watch::Sender<LookedUp>) {
         let mut pause = FIRST_PAUSE;
         loop {
+            let turn = tokio::select! {
+                turn = self.turn() => turn,
+                () = gone(&mut intervals) => return,
+            };
             let interval = *intervals.borrow_and_update();
             let start = Instant::now();
-            let found = self.look_up().await;
+            let found = self.look_up(turn).await;
             if intervals.has_changed().is_err() {
                 // The backend is gone: nothing more is said about it.
                 return;
@@ -176,9 +192,22 @@ impl Name {
         }
     }
 
-    async fn look_up(&mut self) -> Result<Vec<SocketAddr>, String> {
-        let mut running =
-            self.pending.take().unwrap_or_else(|| tokio::spawn(self.lookup.lookup(&self.host, self.port)));
+    /// Waits for the turn of a new look-up. `None`: one is running, and has its turn.
+    async fn turn(&self) -> Option<Turn> {
+        match self.pending {
+            Some(_) => None,
+            None => Some(self.state.account.turn(Purpose::LookUp, OF_LOOK_UP).await),
+        }
+    }
+
+    async fn look_up(&mut self, turn: Option<Turn>) -> Result<Vec<SocketAddr>, String> {
+        let mut running = self.pending.take().unwrap_or_else(|| {
+            let found = self.lookup.lookup(&self.host, self.port);
+            tokio::spawn(async move {
+                let _turn = turn;
+                found.await
+            })
+        });
         match timeout(LOOKUP_LIMIT, &mut running).await {
             Ok(Ok(Ok(addresses))) if addresses.is_empty() => Err("no address".to_owned()),
             Ok(Ok(Ok(addresses))) => Ok(addresses),
@@ -217,6 +246,11 @@ impl Name {
             self.state.degrade(&self.backend.subject(), &reason);
         }
     }
+}
+
+/// Comes when the backend is gone.
+async fn gone(intervals: &mut watch::Receiver<Duration>) {
+    while intervals.changed().await.is_ok() {}
 }
 
 fn verdict(outcome: VerdictOutcome, cause: Cause, took: Duration) -> Verdict {

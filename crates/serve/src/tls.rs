@@ -144,7 +144,7 @@ impl Shared {
                 stores.iter().for_each(|store| store.announce(&Scan::default(), &state));
             });
         };
-        self.staples.clone().refresh(announce).await;
+        self.staples.clone().refresh(&state.account, announce).await;
     }
 
     /// The certificates of a listener, read now. What is wrong with them is said through `state`.

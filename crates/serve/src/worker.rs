@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::accept;
 use crate::access_log::{AccessLog, Batch};
-use crate::account::{Account, PlaceCache, RefusalLog, Share};
+use crate::account::{Account, Granted, PlaceCache, RefusalLog, Share};
 use crate::dormitory::Dormitory;
 use crate::events::Level;
 use crate::front::Front;
@@ -155,6 +155,8 @@ pub struct Control {
     number: u32,
     /// When the phase became [`Phase::Idle`].
     idle_since: Cell<Option<Instant>>,
+    /// For a client of another worker that takes its place.
+    granted: RefCell<Option<Granted>>,
     waker: RefCell<Option<Waker>>,
     /// What it holds, and may hold, of the account of descriptors.
     pub(crate) share: Share,
@@ -193,7 +195,7 @@ impl Control {
     ) -> Poll<Woken<T>> {
         match poll(cx) {
             Poll::Ready(value) => {
-                self.phase.set(Phase::Busy);
+                self.go_on();
                 Poll::Ready(Woken::By(value))
             }
             Poll::Pending if self.phase.get() == Phase::Closing => Poll::Ready(Woken::Closing),
@@ -209,10 +211,17 @@ impl Control {
         }
     }
 
+    fn go_on(&self) {
+        if self.phase.replace(Phase::Busy) == Phase::Closing {
+            // It may take a minute: the new client asks for another one.
+            drop(self.granted.take());
+        }
+    }
+
     /// Wakes the task of `cx` when the process begins to end, although the connection is busy: for those that carry several
     /// sessions and must say so to their client.
     pub fn wake_for_drain(&self, cx: &mut Context<'_>) {
-        self.phase.set(Phase::Busy);
+        self.go_on();
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|before| before.will_wake(cx.waker())) {
             *waker = Some(cx.waker().clone());
@@ -274,6 +283,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.control.phase.set(Phase::Gone);
+        let granted = self.control.granted.take();
         let places = self.control.share.leave();
         let mut connections = self.worker.connections.borrow_mut();
         connections.remove(self.control.number);
@@ -282,6 +292,8 @@ impl Drop for Registration {
         }
         drop(connections);
         self.worker.give_place_back(places);
+        // The new client is told last: now the place is free.
+        drop(granted);
     }
 }
 
@@ -469,6 +481,7 @@ pub fn run(
             tokio::select! {
                 _ = tick.tick() => worker.tick(Instant::now()),
                 () = worker.place_cache.account().wanted(index) => worker.give_up_unused(),
+                () = worker.place_cache.account().wished(index) => worker.grant_wishes(),
                 error = &mut keeping => return Err(error),
                 command = commands.recv() => match command {
                     Some(Command::Apply { snapshot, open, close, done }) => {

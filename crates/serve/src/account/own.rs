@@ -1,9 +1,10 @@
 //! How many descriptors the process needs for itself, by its configuration.
 
 use config::Config;
-use config::types::{BackendAddress, BackendHttp, Listener, MaxConnections, Ocsp};
+use config::types::{BackendAddress, BackendHttp, Listener, MaxConnections, Ocsp, Pool};
 use logic::account::{Division, Own, TooFew};
 
+use super::{Purpose, Wanted};
 use crate::tls::ocsp;
 use crate::{acme, admin, control};
 
@@ -14,10 +15,13 @@ const OF_WORKER: usize = 5;
 const OF_MULTIPLEXED: usize = 2;
 
 /// Of a look-up of a name: a socket to a name server, and one to the next where the first does not answer.
-const OF_LOOK_UP: usize = 2;
+pub(crate) const OF_LOOK_UP: usize = 2;
 
 /// Of a request to an authority or an OCSP responder: its connection, or the look-up before it.
-const OF_REQUEST: usize = OF_LOOK_UP;
+pub(crate) const OF_REQUEST: usize = OF_LOOK_UP;
+
+/// Of an order of a certificate: its lock file, and that of the account with the authority.
+pub(crate) const OF_ORDER: usize = 2;
 
 /// Of a directory of certificates, or of CAs: inotify(7), and what ends the thread that watches it.
 const OF_DIRECTORY: usize = 3;
@@ -64,9 +68,6 @@ impl Needs {
         let sockets: usize = config.listeners.iter().map(|listener| self.sockets(listener)).sum();
         let backends =
             || config.pools.iter().flat_map(|pool| pool.backends.iter().map(move |one| (pool, one)));
-        let count = |wanted: &dyn Fn(&BackendAddress) -> bool| {
-            backends().filter(|(_, backend)| wanted(&backend.address)).count()
-        };
         let multiplexed = backends().filter(|(pool, _)| pool.http == BackendHttp::Http2).count();
         // Of each socket: itself, and a client that was accepted and has no place yet.
         let tls = || config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
@@ -77,21 +78,39 @@ impl Needs {
             + self.workers * (OF_WORKER + OF_MULTIPLEXED * multiplexed * backend_places(config))
             + 2 * sockets
             + directories * OF_DIRECTORY;
-        let checked = backends().filter(|(pool, _)| pool.health.is_some()).count();
-        let tunnels = count(&|address| matches!(address, BackendAddress::Ssh { .. }));
-        let names = count(&|address| matches!(address, BackendAddress::Name { .. }));
-        let mut watch = FILES + checked * backend_places(config) + tunnels * OF_TUNNEL + names * OF_LOOK_UP;
+        let tunnels = backends().filter(|(_, backend)| is_ssh(&backend.address)).count();
+        let mut watch = FILES + tunnels * OF_TUNNEL + wanted(config).sum();
         // A reload may open each of them anew before the old ones are closed.
         watch += sockets;
         watch += self.services;
-        watch += config.acme.len() * acme::ORDERS_AT_ONCE * OF_REQUEST;
-        watch += if tls().any(|tls| tls.ocsp == Ocsp::On) { ocsp::MOST * OF_REQUEST } else { 0 };
         Own { fixed, watch }
     }
 
     fn sockets(&self, listener: &Listener) -> usize {
         listener.binds.len() * self.workers
     }
+}
+
+/// What is opened in turns, beside traffic.
+pub fn wanted(config: &Config) -> Wanted {
+    let backends = |pool: &Pool| pool.backends.len();
+    let checked = config.pools.iter().filter(|pool| pool.health.is_some()).map(backends).sum();
+    let is_name = |address: &BackendAddress| matches!(address, BackendAddress::Name { .. });
+    let all = config.pools.iter().flat_map(|pool| &pool.backends);
+    let names = all.filter(|backend| is_name(&backend.address)).count();
+    let mut tls = config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+    let staples = if tls.any(|tls| tls.ocsp == Ocsp::On) { ocsp::MOST } else { 0 };
+    let orders = config.acme.len() * acme::ORDERS_AT_ONCE;
+    Wanted::default()
+        .with(Purpose::Check, checked, backend_places(config))
+        .with(Purpose::LookUp, names, OF_LOOK_UP)
+        .with(Purpose::Staple, staples, OF_REQUEST)
+        .with(Purpose::Order, orders, OF_ORDER)
+        .with(Purpose::Authority, orders, OF_REQUEST)
+}
+
+fn is_ssh(address: &BackendAddress) -> bool {
+    matches!(address, BackendAddress::Ssh { .. })
 }
 
 fn most_divided(config: &Config, own: Own) -> usize {
@@ -106,7 +125,6 @@ fn most_divided(config: &Config, own: Own) -> usize {
 /// taken one place for their backend, and may use one such backend until they end: the process then has a descriptor more open
 /// for each of them than the account says, and what it keeps for itself is smaller by that.
 pub fn backend_places(config: &Config) -> usize {
-    let is_ssh = |address: &BackendAddress| matches!(address, BackendAddress::Ssh { .. });
     let any = config.pools.iter().flat_map(|pool| &pool.backends).any(|backend| is_ssh(&backend.address));
     if any { 2 } else { 1 }
 }

@@ -224,12 +224,13 @@ mod tests {
     use logic::account::{Division, Percent, Shares};
 
     use super::*;
+    use crate::account::Wanted;
 
     fn account() -> Arc<Account> {
         let account = Account::new(1);
         let half = Percent::new(50).unwrap();
         let division = Division { traffic: 100, ..Division::default() };
-        account.set(100, division, Shares { connection: half, source: half }, 1);
+        account.set(100, division, Shares { connection: half, source: half }, Wanted::default(), 1);
         account
     }
 

@@ -19,7 +19,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::fault::{Fault, short};
+use crate::account::{Account, OF_REQUEST, Purpose, Turn};
 use crate::causes::causes;
+use crate::resolve::look_up;
 use crate::state::lock;
 use crate::tls::backend::Authorities;
 
@@ -91,13 +93,15 @@ fn excerpt(body: &str) -> String {
 pub(super) struct Client {
     connector: TlsConnector,
     limit: Duration,
+    /// Where each request takes its turn.
+    account: Arc<Account>,
     /// What the last error said of when to come again.
     retry_after: Arc<Mutex<Option<Duration>>>,
 }
 
 impl Client {
     /// A client that believes those in the file, or those that the system believes. Reads files.
-    pub(super) fn new(ca: Option<&Path>) -> Result<Self, Fault> {
+    pub(super) fn new(ca: Option<&Path>, account: Arc<Account>) -> Result<Self, Fault> {
         let roots = roots(ca)?;
         let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
@@ -107,6 +111,7 @@ impl Client {
         Ok(Self {
             connector: TlsConnector::from(Arc::new(config)),
             limit: LIMIT,
+            account,
             retry_after: Arc::default(),
         })
     }
@@ -118,7 +123,8 @@ impl Client {
 
     async fn ask(&self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, ClientError> {
         let host = request.uri().authority().map(ToString::to_string).unwrap_or_default();
-        match tokio::time::timeout(self.limit, self.exchange(request, &host)).await {
+        let turn = self.account.turn(Purpose::Authority, OF_REQUEST).await;
+        match tokio::time::timeout(self.limit, self.exchange(request, &host, turn)).await {
             Ok(answer) => answer,
             Err(_) => Err(ClientError::Late { host, limit: self.limit }),
         }
@@ -128,6 +134,7 @@ impl Client {
         &self,
         mut request: Request<BodyWrapper<Bytes>>,
         host: &str,
+        turn: Turn,
     ) -> Result<BytesResponse, ClientError> {
         let broken =
             |why: &dyn std::error::Error| ClientError::Broken { host: host.to_owned(), why: causes(why) };
@@ -135,9 +142,9 @@ impl Client {
             target(request.uri()).ok_or_else(|| ClientError::Url(request.uri().to_string()))?;
         let server =
             ServerName::try_from(name.clone()).map_err(|_| ClientError::Url(request.uri().to_string()))?;
-        let tcp = TcpStream::connect((name.as_str(), port))
-            .await
-            .map_err(|source| ClientError::Connect { host: host.to_owned(), source })?;
+        let unreachable = |source| ClientError::Connect { host: host.to_owned(), source };
+        let (turn, addresses) = look_up(&name, port, turn).await.map_err(unreachable)?;
+        let tcp = TcpStream::connect(&*addresses).await.map_err(unreachable)?;
         let tls = self
             .connector
             .connect(server, tcp)
@@ -145,8 +152,11 @@ impl Client {
             .map_err(|source| ClientError::Tls { host: host.to_owned(), source })?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| broken(&error))?;
-        // It ends with the sender.
-        let connection = Connection(tokio::spawn(connection));
+        // It ends with the sender, and the turn with it.
+        let connection = Connection(tokio::spawn(async move {
+            let _turn = turn;
+            connection.await
+        }));
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
         let path = path.parse::<Uri>().map_err(|_| ClientError::Url(request.uri().to_string()))?;
         if let Ok(value) = HeaderValue::from_str(host) {
@@ -249,7 +259,8 @@ mod tests {
         std::fs::write(&ca, issued.cert.pem()).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let client = Client { limit: Duration::from_millis(50), ..Client::new(Some(&ca)).unwrap() };
+        let client =
+            Client { limit: Duration::from_millis(50), ..Client::new(Some(&ca), Account::new(1)).unwrap() };
         let request = Request::builder().uri(format!("https://{address}/dir")).body(BodyWrapper::default());
         let error = client.ask(request.unwrap()).await.err().unwrap();
         assert!(error.is_unavailability());
@@ -274,9 +285,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let ca = directory.path().join("ca.pem");
         std::fs::write(&ca, "nothing").unwrap();
-        let fault = Client::new(Some(&ca)).err().unwrap().to_string();
+        let fault = Client::new(Some(&ca), Account::new(1)).err().unwrap().to_string();
         assert!(fault.contains("ca.pem: holds no certificate"), "{fault}");
-        let fault = Client::new(Some(&ca.join("missing"))).err().unwrap().to_string();
+        let fault = Client::new(Some(&ca.join("missing")), Account::new(1)).err().unwrap().to_string();
         assert!(fault.contains("cannot be read"), "{fault}");
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::facts::Facts;
 use super::staple::{Origin, Stapling};
+use crate::account::Account;
 use crate::state::lock;
 use crate::{file, state_directory};
 
@@ -101,9 +102,8 @@ impl Staples {
     }
 
     /// Asks whenever something is due, for ever. `changed` is called when people must be told something else than before.
-    pub(super) async fn refresh(self: Arc<Self>, changed: impl Fn()) {
+    pub(super) async fn refresh(self: Arc<Self>, account: &Arc<Account>, changed: impl Fn()) {
         self.forget_old();
-        let all = Arc::new(Semaphore::new(MOST));
         let mut of_one: HashMap<String, Arc<Semaphore>> = HashMap::new();
         loop {
             let now = SystemTime::now();
@@ -124,7 +124,7 @@ impl Staples {
                         stapling.begin();
                         let host = stapling.responders.first().map(|it| fetch::host(it)).unwrap_or_default();
                         let one = of_one.entry(host).or_insert_with(|| Arc::new(Semaphore::new(MOST_OF_ONE)));
-                        tokio::spawn(self.clone().ask_in_turn(stapling, one.clone(), all.clone()));
+                        tokio::spawn(self.clone().ask_in_turn(stapling, one.clone(), account.clone()));
                     }
                 }
             }
@@ -137,10 +137,15 @@ impl Staples {
         }
     }
 
-    async fn ask_in_turn(self: Arc<Self>, stapling: Arc<Stapling>, one: Arc<Semaphore>, all: Arc<Semaphore>) {
-        // Nobody closes them.
-        let (_one, _all) = (one.acquire().await, all.acquire().await);
-        let result = self.ask_all(&stapling).await;
+    async fn ask_in_turn(
+        self: Arc<Self>,
+        stapling: Arc<Stapling>,
+        one: Arc<Semaphore>,
+        account: Arc<Account>,
+    ) {
+        // It is never closed.
+        let _one = one.acquire().await;
+        let result = self.ask_all(&stapling, &account).await;
         match &result {
             Ok(()) => self.fetched.fetch_add(1, Relaxed),
             Err(_) => self.failed.fetch_add(1, Relaxed),
@@ -150,10 +155,10 @@ impl Staples {
     }
 
     /// Asks one responder after the other. An error says of each what was wrong.
-    async fn ask_all(&self, stapling: &Arc<Stapling>) -> Result<(), String> {
+    async fn ask_all(&self, stapling: &Arc<Stapling>, account: &Arc<Account>) -> Result<(), String> {
         let mut faults: Vec<String> = Vec::new();
         for responder in &stapling.responders {
-            match self.ask(stapling, responder).await {
+            match self.ask(stapling, responder, account).await {
                 Ok(()) => return Ok(()),
                 Err(why) => faults.push(format!("{responder}: {why}")),
             }
@@ -162,10 +167,15 @@ impl Staples {
     }
 
     /// Asks by POST, and by GET what does not know that.
-    async fn ask(&self, stapling: &Arc<Stapling>, responder: &str) -> Result<(), String> {
+    async fn ask(
+        &self,
+        stapling: &Arc<Stapling>,
+        responder: &str,
+        account: &Arc<Account>,
+    ) -> Result<(), String> {
         let mut first = None;
         for method in [Method::Post, Method::Get] {
-            let fault = match fetch::fetch(responder, method, &stapling.query).await {
+            let fault = match fetch::fetch(responder, method, &stapling.query, account).await {
                 Ok(response) => match self.take(stapling, response).await {
                     Ok(()) => return Ok(()),
                     Err(fault) => {

@@ -1,7 +1,7 @@
 //! Chooses the idle client connection that a worker closes to make room for a new one: the one that has been idle for longest,
 //! of all or of one source. `accept.rs` says when.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -21,6 +21,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Default)]
 pub(super) struct IdleClients {
     all: RefCell<Vec<Idle>>,
+    /// When all were looked at for clients of other workers.
+    looked: Cell<Option<Instant>>,
     of_source: RefCell<OfSource>,
 }
 
@@ -65,6 +67,31 @@ impl Worker {
         let seat = evicted.share.pass_on()?;
         self.evict(&evicted);
         Some((evicted, seat))
+    }
+
+    /// Closes the longest idle client connections for clients of other workers, one for each that asks.
+    pub(super) fn grant_wishes(&self) {
+        let account = self.place_cache.account();
+        let mut idle = self.idle_clients.all.borrow_mut();
+        while account.has_wish() {
+            let longest = take_longest_idle(&mut idle).or_else(|| {
+                let (now, looked) = (Instant::now(), &self.idle_clients.looked);
+                // Wishes come again and again until they are granted.
+                if looked.get().is_none_or(|at| now.duration_since(at) >= LOOK_EVERY) {
+                    looked.set(Some(now));
+                    self.look_for_idle(&mut idle, |_| true);
+                }
+                take_longest_idle(&mut idle)
+            });
+            let Some(control) = longest else { return };
+            let Some(granted) = account.grant() else {
+                // Another worker was first.
+                idle.extend(control.idle_since().map(|since| (since, control)));
+                return;
+            };
+            control.granted.replace(Some(granted));
+            self.evict(&control);
+        }
     }
 
     fn evict(&self, control: &Control) {

@@ -2,7 +2,7 @@
 //! redirects. What comes is signed, so nothing else protects the way.
 
 use std::io;
-use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,9 @@ use hyper_util::rt::TokioIo;
 use logic::ocsp::Query;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+
+use crate::account::{Account, OF_REQUEST, Purpose, Turn};
+use crate::resolve::look_up;
 
 /// For everything: look-up, connection, question, answer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -55,12 +58,18 @@ pub(super) fn host(responder: &str) -> String {
     uri.and_then(|uri| uri.authority().map(ToString::to_string)).unwrap_or_default()
 }
 
-/// The response as it came.
-pub(super) async fn fetch(responder: &str, method: Method, query: &Query) -> Result<Vec<u8>, FetchError> {
-    tokio::time::timeout(LIMIT, ask(responder, method, query)).await.unwrap_or(Err(FetchError::Timeout))
+/// The response as it came. Its time begins with its turn.
+pub(super) async fn fetch(
+    responder: &str,
+    method: Method,
+    query: &Query,
+    account: &Arc<Account>,
+) -> Result<Vec<u8>, FetchError> {
+    let turn = account.turn(Purpose::Staple, OF_REQUEST).await;
+    tokio::time::timeout(LIMIT, ask(responder, method, query, turn)).await.unwrap_or(Err(FetchError::Timeout))
 }
 
-async fn ask(responder: &str, method: Method, query: &Query) -> Result<Vec<u8>, FetchError> {
+async fn ask(responder: &str, method: Method, query: &Query, turn: Turn) -> Result<Vec<u8>, FetchError> {
     let uri: Uri = responder.trim().parse().map_err(|_| FetchError::Scheme)?;
     let (Some("http"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
         return Err(FetchError::Scheme);
@@ -81,14 +90,17 @@ async fn ask(responder: &str, method: Method, query: &Query) -> Result<Vec<u8>, 
             .body(Full::default()),
     };
     let request = request.map_err(|_| FetchError::Scheme)?;
-    let stream = connect(authority.host(), authority.port_u16().unwrap_or(80)).await?;
+    let (turn, stream) = connect(authority.host(), authority.port_u16().unwrap_or(80), turn).await?;
     let broken = |error: hyper::Error| FetchError::Broken(error.to_string());
     let mut builder = http1::Builder::new();
     builder.max_buf_size(logic::ocsp::LARGEST);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    // Ends with this function, whatever way that ends.
+    // Ends with this function, whatever way that ends, and the turn ends with the connection.
     let mut driver = JoinSet::new();
-    driver.spawn(connection);
+    driver.spawn(async move {
+        let _turn = turn;
+        connection.await
+    });
     let response = sender.send_request(request).await.map_err(broken)?;
     if response.status() != StatusCode::OK {
         return Err(FetchError::Status(response.status()));
@@ -100,19 +112,16 @@ async fn ask(responder: &str, method: Method, query: &Query) -> Result<Vec<u8>, 
     }
 }
 
-async fn connect(host: &str, port: u16) -> Result<TcpStream, FetchError> {
+async fn connect(host: &str, port: u16, turn: Turn) -> Result<(Turn, TcpStream), FetchError> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port))
-        .await
-        .map_err(FetchError::Lookup)?
-        .take(MOST_ADDRESSES)
-        .collect();
+    let (turn, mut addresses) = look_up(host, port, turn).await.map_err(FetchError::Lookup)?;
+    addresses.truncate(MOST_ADDRESSES);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     let share = LIMIT / 2 / u32::try_from(addresses.len()).unwrap_or(1).max(1);
     for address in addresses {
         // One that swallows packets leaves time for the next.
         match tokio::time::timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Ok(stream)) => return Ok((turn, stream)),
             Ok(Err(error)) => last = error,
             Err(_) => last = io::ErrorKind::TimedOut.into(),
         }

@@ -1,0 +1,121 @@
+//! The wish of a new client for the place of an idle one. A worker that has no idle client asks the others: one of them closes one
+//! client for each wish.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use super::Account;
+use crate::state::lock;
+
+/// Wishes that no worker has granted yet, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    open: Mutex<VecDeque<Arc<Mutex<Phase>>>>,
+    /// How many, so that a look costs no lock.
+    count: AtomicUsize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// A client was asked to close.
+    Granted,
+    /// It has ended, or it goes on with a request that had come meanwhile.
+    Over,
+}
+
+/// Withdrawn when it is dropped.
+pub struct Wish {
+    account: Arc<Account>,
+    phase: Arc<Mutex<Phase>>,
+}
+
+/// What a client that closes for a wish keeps until it has ended, or goes on.
+#[derive(Debug)]
+pub struct Granted(Arc<Mutex<Phase>>);
+
+impl Account {
+    /// Asks the other workers to close one client that is idle.
+    pub fn wish(self: &Arc<Self>, asks: usize) -> Wish {
+        let phase = Arc::new(Mutex::new(Phase::Open));
+        {
+            let mut open = lock(&self.wishes.open);
+            open.push_back(phase.clone());
+            self.wishes.count.store(open.len(), Relaxed);
+        }
+        for (_, other) in self.workers.iter().enumerate().filter(|(at, _)| *at != asks) {
+            other.wished.notify_one();
+        }
+        Wish { account: self.clone(), phase }
+    }
+
+    /// Waits until another worker has a wish.
+    pub async fn wished(&self, worker: usize) {
+        self.workers.of(worker).wished.notified().await;
+    }
+
+    /// Whether a wish is open.
+    pub fn has_wish(&self) -> bool {
+        self.wishes.count.load(Relaxed) > 0
+    }
+
+    /// Grants the oldest wish, if one is open: the caller closes a client, which keeps what it gets.
+    pub fn grant(&self) -> Option<Granted> {
+        let mut open = lock(&self.wishes.open);
+        let phase = open.pop_front()?;
+        self.wishes.count.store(open.len(), Relaxed);
+        *lock(&phase) = Phase::Granted;
+        Some(Granted(phase))
+    }
+}
+
+impl Wish {
+    /// No worker grants it from now on; one may have done so before.
+    pub fn withdraw(&self) {
+        let wishes = &self.account.wishes;
+        let mut open = lock(&wishes.open);
+        open.retain(|one| !Arc::ptr_eq(one, &self.phase));
+        wishes.count.store(open.len(), Relaxed);
+    }
+
+    /// Whether a client is being closed for it.
+    pub fn is_granted(&self) -> bool {
+        *lock(&self.phase) == Phase::Granted
+    }
+}
+
+impl Drop for Wish {
+    fn drop(&mut self) {
+        if *lock(&self.phase) == Phase::Open {
+            self.withdraw();
+        }
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        *lock(&self.0) = Phase::Over;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_wish_is_granted_once_and_none_that_was_withdrawn() {
+        let account = Account::new(3);
+        let (first, second) = (account.wish(0), account.wish(0));
+        drop(account.wish(1));
+        let granted = account.grant().unwrap();
+        assert_eq!((first.is_granted(), second.is_granted()), (true, false));
+        let other = account.grant().unwrap();
+        assert!(account.grant().is_none() && !account.has_wish());
+        drop(granted);
+        assert_eq!((first.is_granted(), second.is_granted()), (false, true));
+        drop((first, second, other));
+        let _next = account.wish(0);
+        assert!(account.has_wish());
+    }
+}
