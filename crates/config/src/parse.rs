@@ -319,12 +319,18 @@ impl Parser<'_> {
 
     fn size(&mut self, key: &Key<SizeText>, least: u64, most: u64) -> Option<u64> {
         let key = key.as_ref()?;
-        let size = self.read(key, size::parse)?;
+        // Which unit zero has makes no difference.
+        let is_zero = key.value.as_ref() == "0" && least > 0;
+        let size = if is_zero { 0 } else { self.read(key, size::parse)? };
         if (least..=most).contains(&size) {
             return Some(size);
         }
-        let reason = format!("is out of range: from {} to {}", size::write(least), size::write(most));
-        drop(self.refuse(key, &reason));
+        let (least, most) = (size::write(least), size::write(most));
+        let draft = self.refuse(key, &format!("is out of range: from {least} to {most}"));
+        drop(match size {
+            0 => draft.hint(format!("write {} or more: zero does not mean \"no limit\" here", quote(&least))),
+            _ => draft,
+        });
         None
     }
 
