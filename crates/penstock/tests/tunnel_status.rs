@@ -234,7 +234,7 @@ fn a_tunnel_is_not_called_up_before_its_services_answer_nor_without_a_connection
     let up = place.start(&["up", "t"]);
     up.wait_for("does not answer");
     up.wait_for("not up until every service answers: asked again in");
-    place.run(&["status"]).code(1).says("t: connected to far for ").says("not answering: db, step proof");
+    place.run(&["status"]).code(1).says("t: connected to far ").says("not answering: db, step proof");
     place.run(&["status", "t", "--json"]).code(1);
     let _service = TcpListener::bind(address).unwrap();
     up.wait_for("tunnel t: up");
