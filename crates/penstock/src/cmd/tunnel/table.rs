@@ -92,7 +92,7 @@ impl State {
 
 /// When something went wrong, and whether it went well since.
 fn when(age: Option<f64>, state: State) -> String {
-    let ago = age.map_or_else(|| "some time ago".to_owned(), |age| ago(age));
+    let ago = age.map_or_else(|| "some time ago".to_owned(), ago);
     match state {
         State::Mended(Some(age)) => format!("{ago}, well {}", lasting(age)),
         State::Mended(None) => format!("{ago}, well since"),
