@@ -15,6 +15,7 @@
 //!    are gone after their queues were served. An error before that point leaves everything as it was.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 mod de;
@@ -106,6 +107,38 @@ pub fn load(source: &Source, env: &BTreeMap<String, String>) -> Result<Loaded, F
         Some(root) => finish(root, nodes, report, env),
         None => Err(report.into_faults()),
     }
+}
+
+/// The control socket that a file names, for programs that look for the server of that file. Only `[control]` is read, and what the
+/// environment says of it: faults elsewhere are no reason not to find the server. `None`: no control socket is named.
+///
+/// # Errors
+/// The faults of `[control]`, or those of the text if they may concern it.
+pub fn control_socket(source: &Source, env: &BTreeMap<String, String>) -> Result<Option<PathBuf>, Faults> {
+    const SECTION: &str = "control";
+    let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
+    if text.len() > MAX_TEXT {
+        return Err(syntax::too_long(&source.name, text.len()));
+    }
+    let mut report = Report::new(&source.name, text);
+    let mut nodes = Nodes::default();
+    let Some(mut root) = syntax::read_section(text, SECTION, &mut nodes, &mut report) else {
+        return Err(report.into_faults());
+    };
+    root.entries.retain(|(name, _)| name == SECTION);
+    // Variables for other sections name keys that are not here.
+    let of_other_sections =
+        |name: &str| name.starts_with("PENSTOCK_") && !name.starts_with("PENSTOCK_CONTROL_");
+    let own = env.iter().filter(|(name, _)| !of_other_sections(name));
+    let own = own.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let schema = schema::root();
+    env::lay_over(&mut root, &mut nodes, schema, &own, &mut report);
+    env::substitute(&mut root, &mut nodes, env, &mut report);
+    shape::check(&mut root, &mut nodes, schema, &mut report);
+    let raw = de::read(&root, &mut report);
+    let control = raw.and_then(|raw| parse::control(&raw, &nodes, &mut report));
+    let faults = report.into_faults();
+    if faults.has_errors() { Err(faults) } else { Ok(control.map(|control| control.socket)) }
 }
 
 /// Makes the configuration of the form without a file: one listener `main`, one pool `main`.

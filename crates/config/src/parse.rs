@@ -48,11 +48,7 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
     parser.acme.keep_in(process.as_ref().and_then(|process| process.state_directory.as_deref()));
     let acme = parser.all_acme(raw);
     let access_log = raw.access_log.as_ref().and_then(|log| parser.access_log(&log.value));
-    let control = raw.control.as_ref().map(|control| {
-        let socket = control.value.socket.as_ref()?;
-        let socket = parser.read(socket, address::unix_path)?;
-        Some(Control { socket })
-    });
+    let control = parser.control(raw);
     let admin = raw.admin.as_ref().map(|admin| {
         let bind = admin.value.bind.as_ref()?;
         parser.admin(bind).map(|bind| Admin { bind })
@@ -82,6 +78,13 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
         acme: acme?,
         tunnels: tunnels?,
     })
+}
+
+/// The control socket alone, unless the report has errors.
+pub(crate) fn control(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Option<Control> {
+    let (pools, acme) = (PoolNames::new(raw), AcmeNames::new(raw));
+    let mut parser = Parser { nodes, report, pools, acme, binds: Vec::new(), routes: 0 };
+    parser.control(raw).flatten()
 }
 
 /// A duration that stands by itself.
@@ -184,6 +187,14 @@ impl Parser<'_> {
             shares: shares?.0,
             source_ipv6_prefix: shares?.1,
             state_directory: state_directory?,
+        })
+    }
+
+    fn control(&mut self, raw: &RawConfig) -> Option<Option<Control>> {
+        raw.control.as_ref().map(|control| {
+            let socket = control.value.socket.as_ref()?;
+            let socket = self.read(socket, address::unix_path)?;
+            Some(Control { socket })
         })
     }
 
@@ -319,12 +330,18 @@ impl Parser<'_> {
 
     fn size(&mut self, key: &Key<SizeText>, least: u64, most: u64) -> Option<u64> {
         let key = key.as_ref()?;
-        let size = self.read(key, size::parse)?;
+        // Which unit zero has makes no difference.
+        let is_zero = key.value.as_ref() == "0" && least > 0;
+        let size = if is_zero { 0 } else { self.read(key, size::parse)? };
         if (least..=most).contains(&size) {
             return Some(size);
         }
-        let reason = format!("is out of range: from {} to {}", size::write(least), size::write(most));
-        drop(self.refuse(key, &reason));
+        let (least, most) = (size::write(least), size::write(most));
+        let draft = self.refuse(key, &format!("is out of range: from {least} to {most}"));
+        drop(match size {
+            0 => draft.hint(format!("write {} or more: zero does not mean \"no limit\" here", quote(&least))),
+            _ => draft,
+        });
         None
     }
 

@@ -142,7 +142,10 @@ pub(crate) struct RawProcess {
     /// How many of the descriptors for traffic one client may hold, so that no client takes them from the others.
     #[schemars(extend("default" = json!({}), "x-example" = r#"[process]
 shares = { source = 20 }
-"#))]
+"#, "x-instead" = json!({
+        "integer": "write shares = { connection = {}, source = {} }: both are percent, from 1 to 100",
+        "string": "write shares = { connection = 10, source = 50 }: both are percent, from 1 to 100",
+    })))]
     pub(crate) shares: Key<RawShares>,
     /// Directory for what must outlive the process: what `[acme]` orders, with its keys, and OCSP responses that were
     /// fetched. It is made with mode 0700 if it is not there. `[acme]` needs one; without one, OCSP responses are kept in

@@ -29,6 +29,47 @@ pub(crate) fn read(text: &str, nodes: &mut Nodes, report: &mut Report) -> Option
     None
 }
 
+/// The text as a tree in which one section is as the file has it, also where the rest is no TOML; `None` if a fault may concern that
+/// section.
+pub(crate) fn read_section(
+    text: &str,
+    section: &str,
+    nodes: &mut Nodes,
+    report: &mut Report,
+) -> Option<Table> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return read(text, nodes, report);
+    }
+    // From the name of the section to the next line that begins another one.
+    let is_header = |at: usize| text[at..].trim_start_matches([' ', '\t']).starts_with('[');
+    let lines = || std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1));
+    let named = |at: &usize| text[*at..].trim_start_matches([' ', '\t', '[']).starts_with(section);
+    let own = lines().filter(named).take(MOST_PARTS + 1).map(|from| {
+        let to = lines().find(|at| *at > from && is_header(*at)).unwrap_or(text.len());
+        from..to
+    });
+    let own: Vec<_> = own.collect();
+    let concerns = |span: Option<Range<usize>>| {
+        let Some(span) = span else { return true };
+        own.iter().any(|own| {
+            let is_before = span.start < own.start && span.end <= own.start;
+            let is_behind = span.start >= own.end && own.end < text.len();
+            !is_before && !is_behind
+        })
+    };
+    let is_faulty = own.len() > MOST_PARTS || errors.iter().any(|error| concerns(error.span()));
+    if is_faulty || !document.get_ref().keys().any(|key| *key.get_ref() == section) {
+        return read(text, nodes, report);
+    }
+    let mut reader = Reader { text, nodes, report };
+    let root = reader.nodes.add(None, Step::Root, Spans::default(), Origin::File);
+    Some(reader.table(document.get_ref(), root))
+}
+
+/// More lines that begin with the name of a section are no section that is as it should be.
+const MOST_PARTS: usize = 16;
+
 /// The fault of a file that is too long to be a configuration.
 pub(crate) fn too_long(name: &str, len: usize) -> Faults {
     let mut report = Report::new(name, "");

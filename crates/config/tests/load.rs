@@ -7,7 +7,7 @@ use std::time::Duration;
 use config::types::{
     AllDown, BackendAddress, BindAddress, LogTarget, MaxConnections, Protocol, RedirectToHttps, Workers,
 };
-use config::{Faults, Loaded, Quick, Severity, Source, load, quick};
+use config::{Faults, Loaded, Quick, Severity, Source, control_socket, load, quick};
 use logic::balance::{HashKey, Policy};
 use logic::health::Check;
 use logic::route::{Action, HostPattern, PoolId};
@@ -277,6 +277,44 @@ fn the_environment_lies_over_the_file_and_takes_the_type_of_the_key() {
     assert_eq!(http.timeouts.head, Duration::from_secs(3));
     assert_eq!(config.pools[0].backends.len(), 2);
     assert_eq!(config.pools[0].health.as_ref().unwrap().rule.interval, Duration::from_secs(7));
+}
+
+#[test]
+fn the_control_socket_is_read_from_a_file_with_faults_elsewhere() {
+    let socket = |text: &str, pairs: &[(&str, &str)]| {
+        let found = control_socket(&source(text), &env(pairs));
+        found.map(|socket| socket.map(|socket| socket.display().to_string()))
+    };
+    let control = "[control]\nsocket = \"/run/c.sock\"\n";
+    let named = Some("/run/c.sock".to_owned());
+    for faulty in [
+        "",
+        "[listener.web]\nbind = 80\n",
+        "[nonsense]\n",
+        "[listener.web]\npool = \"none\n",
+        "[x]\na = = b\n",
+        "[listener.web\nbind = \":80\"\n",
+    ] {
+        for text in [format!("{faulty}{control}"), format!("{control}{faulty}")] {
+            let found = socket(&text, &[("PENSTOCK_NO_KEY", "x")]);
+            assert_eq!(found.unwrap_or_else(|faults| panic!("{text}: {faults}")), named, "{text}");
+        }
+    }
+    assert_eq!(socket("[listener.web]\nbind = 80\n", &[]).unwrap(), None);
+    let ours = [("PENSTOCK_CONTROL_SOCKET", "/run/mine.sock"), ("NAME", "c")];
+    assert_eq!(socket(control, &ours).unwrap().as_deref(), Some("/run/mine.sock"));
+    assert_eq!(socket("[control]\nsocket = \"/run/${NAME}.sock\"\n", &ours[1..]).unwrap(), named);
+    for unsound in [
+        "[control]\nsocket = \"/run/c.sock\n",
+        "[control]\nsocket = 7\n[listener.web]\nbind = 80\n",
+        "[control]\nsocket = \"c.sock\"\n",
+        "[control]\n",
+        "[control]\nsocket = \"/run/a\"\n[control]\nsocket = \"/run/b\"\n",
+        "[control\nsocket = \"/run/c.sock\"\n",
+        "control {\n  socket /run/c.sock\n}\n",
+    ] {
+        assert!(socket(unsound, &[]).is_err(), "{unsound}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub mod acme;
 pub mod balance;
 pub mod client_hello;
 pub mod client_name;
+pub mod elapsed;
 pub mod fleet;
 pub mod harmless;
 pub mod health;

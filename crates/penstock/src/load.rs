@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use config::{Loaded, Source};
 
-use crate::output::Failure;
+use crate::output::{Failure, plain};
 
 /// The environment of this process. A value that is no UTF-8 is made so, and then refused where it is used.
 pub fn environment() -> BTreeMap<String, String> {
@@ -35,6 +35,25 @@ pub fn file(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loade
         serve::file::read(path, config::MAX_TEXT as u64).map_err(|error| unreadable(&name, &error))?;
     let source = Source::from_bytes(name, bytes).map_err(|faults| Failure::Usage(faults.render()))?;
     config::load(&source, environment).map_err(|faults| Failure::Usage(faults.render()))
+}
+
+/// The control socket that a configuration file names, if it names one. Faults in the rest of the file do not matter.
+pub fn control_socket(path: &Path) -> Result<Option<PathBuf>, Failure> {
+    let name = path.display().to_string();
+    let cannot = |why: &str| {
+        let shown = plain(&name);
+        Failure::usage(format_args!(
+            "cannot learn the control socket from {shown}: {why}\n  hint: penstock ctl --socket PATH names it"
+        ))
+    };
+    let bytes =
+        serve::file::read(path, config::MAX_TEXT as u64).map_err(|error| cannot(&error.to_string()))?;
+    let socket = Source::from_bytes(name.clone(), bytes)
+        .and_then(|source| config::control_socket(&source, &environment()));
+    socket.map_err(|faults| match cannot("its [control] section has faults, or the file is no TOML there") {
+        Failure::Usage(text) => Failure::Usage(format!("{text}{}", faults.render())),
+        other => other,
+    })
 }
 
 /// One byte more than is allowed is enough for `config` to refuse it.

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use support::client::{End, Stream};
 use support::load::{Connections, Load};
-use support::server::Setup;
+use support::server::{Setup, penstock};
 use support::{Client, Scripted, Server, eventually, millis, secs, show, tools};
 
 fn config(backend: &str) -> String {
@@ -295,4 +295,27 @@ fn a_client_that_does_not_read_or_sends_half_a_command_keeps_no_other_from_its_p
         let output = server.ctl(&["status"]);
         assert!(output.status.success(), "{output:?}");
     }
+}
+
+#[test]
+fn path_that_is_no_socket_is_told_and_a_configuration_there_is_named_as_one() {
+    let backend = Scripted::answering("x");
+    let server = Server::start(&config(&backend.address));
+    let file = server.dir.path().join("penstock.toml").display().to_string();
+    let other = server.dir.path().join("other").display().to_string();
+    fs::write(&other, "some text\n").unwrap();
+    let pipe = server.dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let pipe = pipe.display().to_string();
+    for (path, hint) in [
+        (&file, format!("it is a configuration: penstock ctl --config {file}")),
+        (&other, "--config FILE takes it from there".to_owned()),
+        (&pipe, "--config FILE takes it from there".to_owned()),
+    ] {
+        let output = penstock(&["ctl", "--socket", path, "status"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.starts_with(&format!("error: {path} is no socket\n")) && said.contains(&hint), "{said}");
+    }
+    assert!(penstock(&["ctl", "--config", &file, "status"]).status.success(), "the hint works");
 }

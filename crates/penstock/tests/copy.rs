@@ -429,6 +429,32 @@ fn host_for_which_there_is_no_room_here_is_told_and_the_others_go_on() {
 }
 
 #[test]
+fn get_that_fails_leaves_no_empty_directory_that_it_has_made() {
+    let hosts = Hosts::start(2);
+    for number in [1, 2] {
+        fs::create_dir_all(hosts.there(number, "logs/deep/empty")).unwrap();
+        fs::write(hosts.there(number, "logs/deep/large"), data(5000)).unwrap();
+    }
+    let get = |remote: &str, directory: &str| {
+        let told = hosts.run("get", &["-w", "h1,h2", "--max-size", "1000", remote, directory]);
+        assert_eq!(told.code, Some(1), "{told:?}");
+    };
+    get("logs", "back");
+    get("none", "back");
+    assert!(!hosts.here("back").exists(), "{:?}", names(&hosts.here("back")));
+    // What was there before stays, and what holds a file.
+    fs::create_dir_all(hosts.here("old/h1/logs")).unwrap();
+    fs::create_dir_all(hosts.here("old/h2")).unwrap();
+    fs::write(hosts.there(2, "logs/a"), "small").unwrap();
+    get("logs", "old");
+    assert_eq!(names(&hosts.here("old")), ["h1", "h2"]);
+    assert_eq!(names(&hosts.here("old/h1")), ["logs"]);
+    assert!(!hosts.here("old/h1/logs/deep").exists());
+    get("none", "old");
+    assert_eq!(names(&hosts.here("old")), ["h1", "h2"]);
+}
+
+#[test]
 fn no_server_leads_out_of_its_place_or_on_for_ever() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/odd_sftp.py");
     for (mode, said) in [

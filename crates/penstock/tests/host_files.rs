@@ -170,7 +170,8 @@ fn damaged_file_of_one_host_is_named_and_stops_no_other() {
     }
 }
 
-/// Such a file was ignored without a word: the host was one that nobody knows, and with `--engine openssh` one of `known_hosts`.
+/// penstock used to skip such a file and to say nothing: it took the host for one without an identity, and with `--engine openssh` for
+/// one of `known_hosts`.
 #[test]
 fn file_of_a_host_with_a_wrong_name_is_told_and_its_host_refused() {
     let (user, key) = (User::new(), tempfile::tempdir().unwrap());

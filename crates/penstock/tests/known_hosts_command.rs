@@ -361,3 +361,45 @@ fn queue_that_cannot_be_written_holds_no_ssh_and_is_not_named_as_if_it_could() {
     nothing_was_sent(&web1);
     assert_eq!(user.said(&["host", "pending"]), "nobody waits for enrolment\n");
 }
+
+/// A block that was written by hand may not hand over why ssh asks (%I): words on standard error are shown by ssh, and change nothing.
+#[test]
+fn person_is_told_why_a_host_has_no_lines_and_a_plain_ssh_goes_on() {
+    let (user, web1) = (User::new(), Sshd::start());
+    user.pin("web2", &web1.host_key(), None);
+    user.said(&["host", "retire", "web2"]);
+    for (name, why) in [
+        (
+            "web1",
+            "web1 is not enrolled: there is no line of it\n  next: penstock host add web1 --fingerprint",
+        ),
+        ("web2", "web2 has no key that is trusted now\n  next: penstock host show web2"),
+        ("no name", "penstock: "),
+    ] {
+        let output = user.penstock(&["known-hosts", name]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b""[..]), "{output:?}");
+        assert!(said.contains(why), "{name}: {said}");
+    }
+    // For the question of ssh which types of keys to ask for, nothing is said: it asks again with the key.
+    let output = user.penstock(&["known-hosts", "web1", "web1", "ORDER"]);
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{output:?}");
+
+    let asks = format!("KnownHostsCommand={} known-hosts %k", env!("CARGO_BIN_EXE_penstock"));
+    let mut ssh = user.command(tools::program("ssh"));
+    ssh.args([
+        "-F",
+        "none",
+        "-o",
+        &asks,
+        "-o",
+        "UserKnownHostsFile=/dev/null",
+        "-o",
+        "GlobalKnownHostsFile=none",
+    ]);
+    ssh.args(["-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes", "-o", "HostKeyAlias=web1", "-i"]);
+    ssh.arg(&web1.client_key).args(["-p", &web1.port.to_string(), "-l", &web1.user]);
+    let output = run_to_end(ssh.args([&web1.address.to_string(), "echo here"]), secs(30));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "here\n", "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("web1 is not enrolled"), "{output:?}");
+}

@@ -61,6 +61,45 @@ fn a_lab_has_the_same_identities_when_it_is_started_again_and_tells_what_each_ho
 }
 
 #[test]
+fn cat_of_a_lab_host_reads_its_own_files_and_no_others() {
+    let lab = Lab::start(2, &[]);
+    let run = |command: &str| text(&lab.ssh(&[], "lab001", command));
+    let own = lab.file("files").join("lab001");
+    fs::create_dir_all(own.join("etc")).unwrap();
+    fs::write(own.join("chrony.conf"), "pool ntp.example.org\n").unwrap();
+    fs::write(own.join("etc/b"), vec![b'b'; 100_000]).unwrap();
+    fs::create_dir_all(lab.file("files").join("lab002")).unwrap();
+    fs::write(lab.file("files").join("lab002/secret"), "secret\n").unwrap();
+    for name in ["chrony.conf", "/chrony.conf", "~/chrony.conf", "./etc/../chrony.conf", "../../chrony.conf"]
+    {
+        assert_eq!(
+            run(&format!("cat {name}")),
+            (Some(0), "pool ntp.example.org\n".into(), String::new()),
+            "{name}"
+        );
+    }
+    assert_eq!(run("cat chrony.conf etc/b").1.len(), 21 + 100_000);
+    symlink("/etc/passwd", own.join("link")).unwrap();
+    symlink("../lab002", own.join("neighbour")).unwrap();
+    symlink("chrony.conf", own.join("near")).unwrap();
+    nix::unistd::mkfifo(&own.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (name, why) in [
+        ("link", "a link, which this host does not follow"),
+        ("near", "a link, which this host does not follow"),
+        ("neighbour/secret", "a link, which this host does not follow"),
+        ("../lab002/secret", "No such file or directory"),
+        ("/etc/passwd", "No such file or directory"),
+        ("etc", "Is a directory"),
+        ("pipe", "not a regular file"),
+    ] {
+        let (status, stdout, stderr) = run(&format!("cat {name}"));
+        assert_eq!((status, stdout.as_str()), (Some(1), ""), "{name}: {stderr}");
+        assert!(stderr.contains(&format!("cat: {name}: {why}\n")), "{name}: {stderr}");
+    }
+    assert_eq!(run("cat"), (Some(0), String::new(), String::new()), "its standard input, which is empty");
+}
+
+#[test]
 fn parallel_ssh_pdsh_and_clush_reach_all_hosts() {
     let lab = Lab::start(20, &[]);
     let options = format!("-F {}", lab.path("ssh_config"));

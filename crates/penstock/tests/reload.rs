@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -11,7 +12,7 @@ use std::time::Instant;
 use nix::sys::signal::Signal;
 use support::load::{Connections, Load};
 use support::peers::{self, Pattern};
-use support::server::run_to_end;
+use support::server::{penstock, run_to_end};
 use support::websocket::WebSocket;
 use support::{Client, Scripted, Server, eventually, millis, secs, tools};
 
@@ -270,4 +271,30 @@ fn health_weights_and_drains_survive_a_reload() {
     for _ in 0..20 {
         assert_eq!(server.client("web").get("/", &[]).text(), "b", "the drain holds");
     }
+}
+
+#[test]
+fn ctl_finds_the_server_of_a_broken_file_and_a_refused_reload_says_that_the_server_goes_on() {
+    let backend = Scripted::answering("x");
+    let server = Server::start(&two_listeners("", &backend.address));
+    let good = fs::read_to_string(server.dir.path().join("penstock.toml")).unwrap();
+    let file = server.dir.path().join("penstock.toml").display().to_string();
+    for fault in ["[nonsense]\n", "[pool.app2]\nbackends = 7\n", "[listener.web2]\nbind = \":80\n"] {
+        fs::write(&file, format!("{good}{fault}")).unwrap();
+        let status = penstock(&["ctl", "--config", &file, "status"]);
+        assert!(status.status.success(), "{fault}: {status:?}");
+        let reload = penstock(&["ctl", "--config", &file, "reload"]);
+        let said = String::from_utf8_lossy(&reload.stderr).into_owned();
+        let first = "refused, nothing changed: the server goes on with the configuration it has\n";
+        assert_eq!(reload.status.code(), Some(1), "{said}");
+        assert!(said.lines().next().is_some_and(|line| format!("{line}\n").ends_with(first)), "{said}");
+        assert!(said.contains("penstock.toml:") && said.matches("error").count() >= 2, "{said}");
+        assert_eq!(server.client("web").get("/", &[]).text(), "x");
+    }
+    fs::write(&file, good.replace("socket = ", "socket = 7 # ")).unwrap();
+    let status = penstock(&["ctl", "--config", &file, "status"]);
+    let said = String::from_utf8_lossy(&status.stderr).into_owned();
+    assert_eq!(status.status.code(), Some(2), "{said}");
+    assert!(said.starts_with(&format!("error: cannot learn the control socket from {file}: ")), "{said}");
+    assert!(said.contains("--socket PATH") && said.contains("control.socket: a path is expected"), "{said}");
 }

@@ -152,6 +152,15 @@ fn connections_beyond_the_limit_wait_or_are_turned_away_and_others_go_on() {
 }
 
 #[test]
+fn limit_beyond_the_descriptors_is_told_with_what_they_are_for() {
+    let backend = Scripted::answering("x");
+    let text = config(&backend.address, "[process]\nworkers = 1\nmax-connections = 100000");
+    let server = Setup::new(&text).through(["prlimit", "--nofile=512:512"]).start();
+    let said = server.stderr.wait_for("max-connections = 100000, but there are descriptors for ", secs(10));
+    assert!(said.contains(" connections: raise LimitNOFILE"), "{said}");
+}
+
+#[test]
 fn privileges_are_dropped_after_the_bind() {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: needs root to drop from");

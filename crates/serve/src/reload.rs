@@ -49,7 +49,7 @@ pub fn set_limits(state: &State, config: &Config, descriptors: &Needs, division:
     };
     if most > possible {
         let message = format!(
-            "max-connections = {most}, but there are descriptors for {possible}: raise LimitNOFILE, or lower max-connections"
+            "max-connections = {most}, but there are descriptors for {possible} connections: raise LimitNOFILE, or lower max-connections"
         );
         state.events.record(Level::Warning, "process.max-connections", message);
     }

@@ -530,8 +530,11 @@ impl FrontDoor {
         front.state.draining.store(true, Relaxed);
         notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
         let open = front.state.connections.load(Relaxed);
-        let message =
-            format!("stopping: no new connections; {open} open ones may go on for {} s", limit.as_secs_f32());
+        let message = if limit.is_zero() {
+            format!("stopping: no new connections; {open} open ones are ended at once")
+        } else {
+            format!("stopping: no new connections; {open} open ones may go on for {} s", limit.as_secs_f32())
+        };
         front.state.events.record(Level::Info, "process", message);
         for worker in &self.supervisor.workers {
             // A worker that is gone has nothing left to drain.

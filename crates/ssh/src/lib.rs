@@ -59,6 +59,8 @@ pub use keys::{KeyPlan, Keys};
 pub use listen::{Incoming, Listener};
 pub use process::{Event, Exec, Process, Stdin, Terminal};
 pub use session::Session;
-pub use sftp::{Allowance, Change, Links, Moved, Put, Sftp, TransferError, Tree, TreeError, make_directory};
+pub use sftp::{
+    Allowance, Change, Directory, Links, Moved, Put, Sftp, TransferError, Tree, TreeError, make_directory,
+};
 pub use stream::Stream;
 pub use target::{Addresses, Algorithms, Configured, KeepAlive, Proxy, Purpose, Rekey, Said, Target};

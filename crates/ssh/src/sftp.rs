@@ -8,7 +8,7 @@ mod tree;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use get::{Allowance, Links, make_directory};
+pub use get::{Allowance, Directory, Links, make_directory};
 pub use put::{Change, Put};
 pub use tree::{Tree, TreeError};
 

@@ -48,9 +48,10 @@ pub(super) fn expected(schema: &Json) -> String {
     let mut kinds: Vec<String> = Vec::new();
     for branch in branches(schema) {
         let form = branch.get("x-form").and_then(Json::as_str);
-        let words = words(schema, "x-words");
+        let mut known = words(schema, "x-words");
+        known.extend(words(branch, "enum"));
         kinds.push(match branch.get("type").and_then(Json::as_str) {
-            Some("string") if !words.is_empty() => listed(&words),
+            Some("string") if !known.is_empty() => listed(&known),
             Some("string") => form.map_or_else(|| "a text".to_owned(), |form| format!("a {form}")),
             Some("integer") => "a whole number".to_owned(),
             Some("boolean") if branch.get("const").is_some() => "true".to_owned(),
@@ -85,6 +86,7 @@ pub(super) fn mismatch_hint(value: &Value, schema: &Json) -> Option<String> {
     Some(match value {
         Value::Integer(number) => match form {
             Some("duration") => format!("durations have a unit and stand in quotes: \"{number}s\""),
+            Some("size") if *number == 0 => "sizes have a unit and stand in quotes: \"32KiB\"".into(),
             Some("size") => {
                 format!("sizes have a unit and stand in quotes: \"{number}B\" or \"{number}KiB\"")
             }
@@ -101,11 +103,25 @@ pub(super) fn mismatch_hint(value: &Value, schema: &Json) -> Option<String> {
         Value::Text(written) if branch(schema, "integer").is_some() && written.parse::<i64>().is_ok() => {
             format!("without quotes: {written}")
         }
+        Value::Text(written)
+            if branch(schema, "integer").is_some()
+                && written.strip_suffix('%').is_some_and(|number| number.trim().parse::<i64>().is_ok()) =>
+        {
+            format!("a number without quotes and percent sign: {}", written.trim_end_matches('%').trim())
+        }
         Value::Text(_) if branch(schema, "boolean").is_some() => "write true or false, without quotes".into(),
         Value::Text(_) if branch(schema, "object").is_some() => {
             "a table stands in { }: { key = value }".into()
         }
-        Value::Switch(_) if text.is_some() => return None,
+        Value::Switch(switch) if text.is_some() => {
+            let word = if *switch { "on" } else { "off" };
+            let mut known = words(schema, "x-words");
+            known.extend(text.into_iter().flat_map(|text| words(text, "enum")));
+            if !known.contains(&word) {
+                return None;
+            }
+            format!("write {}, in quotes", quote(word))
+        }
         Value::List(_) if text.is_some() => "one value is enough here: leave out the [ ]".into(),
         _ => return None,
     })

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
-use ssh::{Allowance, Change, Moved, Put, Session, Sftp, TransferError, Tree};
+use ssh::{Allowance, Change, Directory, Moved, Put, Session, Sftp, TransferError, Tree};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -190,15 +190,18 @@ impl Turn<'_> {
         let sftp = self.sftp;
         let all: Vec<(String, PathBuf)> =
             sources.iter().map(|(remote, name)| (remote.clone(), own.join(name))).collect();
+        let mut is_new = Directory::Old;
         let copying = async {
-            ssh::make_directory(&own, 0o777).await?;
+            is_new = ssh::make_directory(&own, 0o777).await?;
             sftp.get_all(&all, allowance, &on_bytes).await
         };
         let got = self.until_stopped(copying).await;
         got.map_err(|cause| {
             let (reason, detail, advice) = self.told(cause);
-            // Unless something came.
-            let _ = std::fs::remove_dir(&own);
+            // Unless something came: it fails for a directory that is not empty.
+            if is_new == Directory::New {
+                let _ = std::fs::remove_dir(&own);
+            }
             // Whatever happened to the connection: reading changes nothing there.
             Failure { advice, ..failure(Phase::Copy, reason, Remote::Ended, detail) }
         })

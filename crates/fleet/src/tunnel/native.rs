@@ -48,7 +48,7 @@ impl Native {
         let prepared = within(tunnel.connect_timeout, prepared).await;
         let (target, identities) = prepared
             .map_err(|_| {
-                let limit = tunnel.connect_timeout.as_secs();
+                let limit = tunnel.connect_timeout.as_secs_f32();
                 configuration(format!("reading the configuration of ssh took longer than {limit} s"))
             })?
             .map_err(|_| configuration("reading the configuration of ssh was given up".to_owned()))??;

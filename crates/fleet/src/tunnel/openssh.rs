@@ -179,7 +179,7 @@ impl OpenSsh {
                 let detail = format!(
                     "{} did not answer within {} s whether it forwards",
                     tunnel.host,
-                    tunnel.connect_timeout.as_secs()
+                    tunnel.connect_timeout.as_secs_f32()
                 );
                 Err(failure(Phase::Connect, Reason::TimedOut, detail, None))
             }
@@ -225,7 +225,7 @@ impl OpenSshLink {
         };
         within(limit, there).await.unwrap_or_else(|_| {
             self.process.signal(Signal::SIGTERM);
-            let detail = format!("ssh to {host} was not logged in within {} s", limit.as_secs());
+            let detail = format!("ssh to {host} was not logged in within {} s", limit.as_secs_f32());
             Err(failure(Phase::Authenticate, Reason::TimedOut, detail, None))
         })
     }

@@ -66,12 +66,12 @@ impl Ending {
         Some(Self { at, how })
     }
 
-    /// For people; `ago` says how long ago it was.
+    /// For people; `ago` says when: `2 s ago`.
     #[must_use]
     pub fn told(&self, ago: &str) -> String {
         match &self.how {
-            How::Ended(why) => format!("its last run ended {ago} ago: {why}"),
-            How::Undone => format!("its last run was killed; what it left was undone {ago} ago"),
+            How::Ended(why) => format!("its last run ended {ago}: {why}"),
+            How::Undone => format!("its last run was killed; what it left was undone {ago}"),
         }
     }
 }
@@ -87,7 +87,7 @@ mod tests {
         let ending = Ending::of(&verdict, 7);
         let kept = Ending::parse(ending.line().as_bytes()).unwrap();
         assert_eq!(kept.at, 7);
-        kept.told("2 s")
+        kept.told("2 s ago")
     }
 
     #[test]

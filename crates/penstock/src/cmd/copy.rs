@@ -178,6 +178,7 @@ pub fn get(arguments: &GetArguments) -> Result<(), Failure> {
     let (remotes, directory) = split(&arguments.files, "penstock get -w web1 /etc/hosts here/")?;
     let sources = named(remotes)?;
     let directory = PathBuf::from(directory);
+    let was_there = directory.exists();
     std::fs::create_dir_all(&directory).map_err(|error| {
         Failure::usage(format!("cannot make the directory {}: {error}", directory.display()))
     })?;
@@ -193,7 +194,13 @@ pub fn get(arguments: &GetArguments) -> Result<(), Failure> {
         "max_files": allowance.entries,
         "all_links": arguments.all_links,
     } });
-    arguments.fleet.copy(names, What::Get { sources, directory, allowance }, about)
+    let what = What::Get { sources, directory: directory.clone(), allowance };
+    let got = arguments.fleet.copy(names, what, about);
+    if got.is_err() && !was_there {
+        // Unless something came: it fails for a directory that is not empty.
+        let _ = std::fs::remove_dir(&directory);
+    }
+    got
 }
 
 impl Fleet {

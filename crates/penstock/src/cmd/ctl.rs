@@ -10,6 +10,7 @@ use crate::ctl::client::{Client, ClientError};
 use crate::duration;
 use crate::load;
 use crate::output::{Failure, plain, print};
+use crate::paste::quote;
 
 /// See and change a running server: status, drain, weights, reload
 ///
@@ -161,18 +162,32 @@ fn socket_path(arguments: &Arguments, named_by_environment: Option<PathBuf>) -> 
 }
 
 fn socket_of(file: &Path) -> Result<PathBuf, Failure> {
-    match load::file(file, &load::environment())?.config.control {
-        Some(control) => Ok(control.socket),
+    match load::control_socket(file)? {
+        Some(socket) => Ok(socket),
         None => Err(Failure::usage(format_args!(
             "{}: this configuration has no control socket\n  hint: add\n    [control]\n    socket = \"{DEFAULT_SOCKET}\"",
-            file.display()
+            plain(&file.display().to_string())
         ))),
     }
+}
+
+/// What a path that is no socket was meant to be.
+fn no_socket(path: &Path) -> Failure {
+    let shown = plain(&path.display().to_string());
+    let hint = match load::file(path, &load::environment()) {
+        Ok(_) => format!("it is a configuration: penstock ctl --config {}", quote(Path::new(&shown))),
+        Err(_) => format!(
+            "[control] socket of the server's configuration says where it is; --config FILE takes it from there \
+             [default: {DEFAULT_SOCKET}]"
+        ),
+    };
+    Failure::usage(format_args!("{shown} is no socket\n  hint: {hint}"))
 }
 
 fn failed(error: ClientError) -> Failure {
     match error {
         ClientError::BadCommand(_) | ClientError::BadPath(_) => Failure::usage(error),
+        ClientError::NoSocketThere(path) => no_socket(&path),
         // Its lines are the server's words, shown on a terminal.
         ClientError::Refused(message) => {
             let lines: Vec<_> = message.lines().map(plain).collect();

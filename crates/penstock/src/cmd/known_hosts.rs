@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 use logic::fleet::openssh::{Hearer, LAUNCHER, Refusal, identity_options};
-use logic::identity::{Decision, Effect, Index, Name, Verdict, unqueued};
+use logic::identity::{Decision, Effect, Found, Index, Name, Verdict, unqueued};
 use logic::ssh::config::{Asked, overruling};
 use logic::ssh::key::PublicKey;
 use ssh::identity::{Answer, Asked as Question, Identities, IdentityError, Pending, Places, Store};
@@ -15,9 +15,9 @@ use crate::paste::quote;
 
 /// Print known_hosts lines of a host, for the KnownHostsCommand of OpenSSH
 ///
-/// With it ssh, scp, sftp, rsync, git and Ansible obey the same identities as penstock. A host that nobody knows has no
-/// lines. When ssh hands over the key that a host showed and it is refused, why is said on standard error, and the exit code
-/// is 1: ssh then ends the connection, whatever StrictHostKeyChecking says. If nobody knows the host, it waits in `penstock host pending`.
+/// With it ssh, scp, sftp, rsync, git and Ansible obey the same identities as penstock. A host that is not enrolled has no
+/// lines; a person is told why on standard error. When ssh hands over the key that a host showed and it is refused, why is said
+/// on standard error, and the exit code is 1: ssh then ends the connection, whatever StrictHostKeyChecking says. If nobody knows the host, it waits in `penstock host pending`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -75,6 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // What ssh does with a host that has no lines depends on its configuration; a failure ends the connection.
     let refused = |why: &str| {
         if arguments.reason.is_none() {
+            complain(&format!("penstock: {}\n", plain(why)));
             return Ok(());
         }
         complain(&format!("penstock: {}; nothing was sent\n", plain(why)));
@@ -121,14 +122,49 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let identities = Identities::load(store.clone()).map_err(failed)?;
+    let why = arguments.reason.is_none().then(|| why_no_lines(identities.index(), name, port));
     let (answer, flushed) = runtime.block_on(identities.known_hosts(&question));
     for error in flushed.failed {
         complain(&format!("penstock: {}\n", plain(&error.to_string())));
     }
     match answer {
-        Answer::Lines(lines) => write(&lines),
+        Answer::Lines(lines) => {
+            if let Some(why) = why.filter(|_| lines.is_empty()) {
+                complain(&format!("penstock: {why}\n"));
+            }
+            write(&lines)
+        }
         Answer::Refused { decision, index } => {
             refuse(*decision, &index, &question, &store, arguments.hearer())
+        }
+    }
+}
+
+/// Why a host has no lines, and what to do, for a person. An ssh whose command does not hand over why it asks (%I) is told, too:
+/// it shows the words and goes on, since the exit code is 0, while a failure would end its connection.
+fn why_no_lines(index: &Index, name: &str, port: u16) -> String {
+    let shown = plain(name);
+    match index.find(name, port) {
+        Found::Nobody => format!(
+            "{shown} is not enrolled: there is no line of it\n  \
+             next: penstock host add {shown} --fingerprint SHA256:... (read on its console)"
+        ),
+        Found::Damaged(damage) => {
+            format!(
+                "{} is damaged: there is no line of {shown}\n  next: penstock host audit",
+                plain(&damage.path)
+            )
+        }
+        Found::Ambiguous(hosts) => {
+            let hosts: Vec<_> = hosts.iter().map(|host| plain(host.as_str())).collect();
+            format!(
+                "{shown} is no identity, but a hint of several hosts: ask for one of {}",
+                hosts.join(", ")
+            )
+        }
+        Found::Host(host) => {
+            let host = plain(host.name().as_str());
+            format!("{host} has no key that is trusted now\n  next: penstock host show {host}")
         }
     }
 }

@@ -11,7 +11,8 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use serve::start::{ConfigSource, Options, Side, Strictness, nothing_to_serve};
 
-use crate::output::{Failure, complain};
+use crate::output::{Failure, complain, plain};
+use crate::paste::quote;
 use crate::{load, log};
 
 /// Run the front door: take in traffic and give it to backends
@@ -55,7 +56,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR", requires = "listen", help_heading = QUICK)]
     certificates: Option<String>,
     /// Make a control socket here, for `penstock ctl --socket PATH`
-    #[arg(long, value_name = "PATH", requires = "listen", help_heading = QUICK)]
+    #[arg(long, value_name = "PATH", help_heading = QUICK)]
     control: Option<String>,
     /// Serve metrics, health and status here, such as 127.0.0.1:9900
     #[arg(long, value_name = "ADDRESS", requires = "listen", help_heading = QUICK)]
@@ -108,6 +109,15 @@ fn configuration(
         let quick = quick(arguments);
         let loaded = config::quick(&quick, environment).map_err(|faults| Failure::Usage(faults.render()))?;
         return Ok((ConfigSource::Quick(quick), loaded));
+    }
+    if let Some(socket) = &arguments.control {
+        let socket = plain(&absolute(socket));
+        return Err(Failure::usage(format_args!(
+            "--control goes with --listen and --backend: a configuration file says itself where the control socket is\n  \
+             hint: add to the file\n    [control]\n    socket = {socket:?}\n  or for this start: \
+             PENSTOCK_CONTROL_SOCKET={} penstock serve FILE",
+            quote(Path::new(&socket))
+        )));
     }
     let named_by_environment = named_by_environment.filter(|name| !name.is_empty()).map(PathBuf::from);
     match arguments.file.clone().or(arguments.config.clone()).or(named_by_environment) {
@@ -185,6 +195,23 @@ mod tests {
         }
         assert!(parse(&["a.toml", "--config", "b.toml"]).is_err());
         assert!(parse(&["a.toml", "--listen", ":80", "--backend", "127.0.0.1:1"]).is_err());
+    }
+
+    #[test]
+    fn control_socket_beside_a_file_is_said_to_be_set_in_the_file() {
+        for words in [
+            &["/none.toml", "--control", "/c"][..],
+            &["-c", "/none.toml", "--control", "/c"],
+            &["--control", "/c"],
+        ] {
+            let Err(Failure::Usage(text)) = configuration(&parse(words).unwrap(), None, &BTreeMap::new())
+            else {
+                panic!("{words:?} was taken")
+            };
+            for part in ["[control]", "socket = \"/c\"", "PENSTOCK_CONTROL_SOCKET=/c penstock serve"] {
+                assert!(text.contains(part), "{words:?}: {text}");
+            }
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ mod table;
 
 use background::detach;
 use log::Log;
-use table::{busy, spoken, table};
+use table::{ago, busy, table};
 
 /// Tunnels over SSH: bring one up, prove it, run a job through it, take everything down in order
 ///
@@ -395,7 +395,7 @@ fn named(places: &Places, name: &str) -> String {
 /// Nothing is to be done. How its last run ended is told, and who mistyped its name is told that.
 fn not_running(places: &Places, name: &str) -> Failure {
     if let Some((ending, age)) = last_run(places, name) {
-        let how = plain(&ending.told(&spoken(age.as_secs_f64())));
+        let how = plain(&ending.told(&ago(age.as_secs_f64())));
         return Failure::runtime(format!("tunnel {} does not run: {how}", plain(name)));
     }
     let hint = if places.has_run(name) { None } else { configured::unknown(None, name) };

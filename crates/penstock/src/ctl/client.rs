@@ -5,6 +5,7 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ pub enum ClientError {
     NoSocket(PathBuf),
     /// The file is there, but no server behind it.
     NobodyListens(PathBuf),
+    /// The file at the path is something else.
+    NoSocketThere(PathBuf),
     /// We may not open it.
     Forbidden(PathBuf),
     /// The path is longer than a socket address can hold, or holds a zero byte.
@@ -230,11 +233,17 @@ fn connect_error(path: &Path, timeout: Duration, error: Errno) -> ClientError {
     let path = path.to_owned();
     match error {
         Errno::ENOENT | Errno::ENOTDIR => ClientError::NoSocket(path),
+        Errno::ECONNREFUSED if is_something_else(&path) => ClientError::NoSocketThere(path),
         Errno::ECONNREFUSED => ClientError::NobodyListens(path),
         Errno::EACCES | Errno::EPERM => ClientError::Forbidden(path),
         Errno::EAGAIN => ClientError::Timeout(path, timeout),
         other => ClientError::Io(path, other.into()),
     }
+}
+
+/// Whether there is a file that is no socket: the kernel tells it as it tells a socket without a server (unix(7)).
+fn is_something_else(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| !found.file_type().is_socket())
 }
 
 fn is_closed(error: &io::Error) -> bool {
@@ -255,6 +264,7 @@ impl fmt::Display for ClientError {
                 "nobody listens on {}\n  hint: the server has ended and left the socket behind; start it again",
                 path.display()
             ),
+            Self::NoSocketThere(path) => write!(f, "{} is no socket\n  hint: check the path", path.display()),
             Self::Forbidden(path) => write!(
                 f,
                 "no permission to open {}\n  hint: run this as root or as the user that the server runs as",

@@ -4,6 +4,8 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use logic::elapsed;
+
 use crate::demo::status::{Latency, Sample, Status};
 use crate::demo::traffic::Window;
 use crate::output::plain;
@@ -262,7 +264,7 @@ fn millis(value: Option<f64>) -> String {
 
 fn duration(seconds: u64) -> String {
     match seconds {
-        0..60 => format!("{seconds} s"),
+        0..60 => elapsed::or_just_now(Duration::from_secs(seconds), || format!("{seconds} s")),
         60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
         _ => format!("{}h {:02}m", seconds / 3600, seconds % 3600 / 60),
     }

@@ -38,6 +38,9 @@ const WRITE_PIECE: usize = 16 * 1024;
 /// Events that are delivered in one step.
 const EVENTS_AT_ONCE: usize = 64;
 
+/// The first line of the answer to a reload that changed nothing.
+const REFUSED: &str = "reload refused, nothing changed: the server goes on with the configuration it has";
+
 /// How long a reload may take until its answer.
 const RELOAD_TIME: Duration = Duration::from_secs(120);
 
@@ -160,7 +163,7 @@ impl Session {
         self.shared.front.state.events.record(Level::Info, "control", message);
         match timeout(RELOAD_TIME, asked).await {
             Ok(Ok(Ok(text))) => framing::answer(&command::said(format, "reload", &text)),
-            Ok(Ok(Err(faults))) => framing::refusal("reload refused, nothing changed", &faults),
+            Ok(Ok(Err(faults))) => framing::refusal(REFUSED, &faults),
             Ok(Err(reason)) => framing::refusal(reason, ""),
             Err(_) => framing::refusal("no answer to the reload yet; see the events", ""),
         }

@@ -302,7 +302,10 @@ fn a_refused_reload_shows_its_faults_and_a_good_one_its_answer() {
     }
     assert!(matches!(server.requests.blocking_recv(), Some(Request::Stop)));
     let [refused, good, stop] = asker.join().unwrap();
-    assert_eq!(refused.0, "error reload refused, nothing changed");
+    assert_eq!(
+        refused.0,
+        "error reload refused, nothing changed: the server goes on with the configuration it has"
+    );
     assert_eq!(refused.1, "x.toml:1:2: bad\n  hint: good\n");
     assert_eq!(good, ("ok".to_owned(), "generation 2\n".to_owned()));
     assert!(stop.1.starts_with("{\"stop\":"), "{stop:?}");

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use logic::elapsed;
+
 use super::descriptors::Descriptors;
 use super::{AdmissionReport, BackendReport, Counters, ListenerReport, Phase, PoolReport, Status};
 use crate::events::{Event, Level};
@@ -14,14 +16,15 @@ pub fn status(status: &Status) -> String {
         Phase::Serving => "serving",
         Phase::Draining => "DRAINING",
     };
+    let uptime = Duration::from_secs(status.uptime_seconds);
     let limit = status.connections.max.map_or(String::new(), |max| format!(" of {max}"));
     push_line(
         &mut out,
         &format!(
-            "penstock {}, pid {}, {phase} for {}, generation {}, {}, {}{limit} connections",
+            "penstock {}, pid {}, {phase} {}, generation {}, {}, {}{limit} connections",
             status.version,
             status.pid,
-            duration(Duration::from_secs(status.uptime_seconds)),
+            elapsed::lasting(uptime, || duration(uptime)),
             status.generation,
             plural(status.workers, "worker"),
             status.connections.now,
@@ -79,6 +82,7 @@ pub fn printable(text: &str) -> String {
 pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
+        0 if duration.as_micros() == 0 => "<1 us".to_owned(),
         0 if duration.as_micros() < 1000 => format!("{} us", duration.as_micros()),
         0 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
         1..60 => format!("{seconds} s"),
@@ -231,6 +235,7 @@ fn backend_row(backend: &BackendReport) -> [String; 11] {
         AdmissionReport::Ready => backend.state.to_owned(),
         AdmissionReport::Draining => format!("{}, draining", backend.state),
     };
+    let since = Duration::from_secs(backend.state_seconds);
     let weight = match backend.weight_override {
         Some(weight) => format!("{weight} (file: {})", backend.weight),
         None => backend.weight.to_string(),
@@ -245,7 +250,7 @@ fn backend_row(backend: &BackendReport) -> [String; 11] {
     [
         printable(&backend.name),
         state,
-        duration(Duration::from_secs(backend.state_seconds)),
+        elapsed::or_just_now(since, || duration(since)),
         weight,
         now,
         backend.sessions.to_string(),
@@ -356,6 +361,7 @@ mod tests {
         let said = [400, 12_500, 3_000_000, 245_000_000, 11_520_000_000, 442_800_000_000]
             .map(|micros| duration(Duration::from_micros(micros)));
         assert_eq!(said, ["400 us", "12.5 ms", "3 s", "4 min 5 s", "3 h 12 min", "5 d 3 h"]);
+        assert_eq!(duration(Duration::ZERO), "<1 us", "a latency below the unit");
         assert_eq!([0, 1023, 1536, u64::MAX].map(bytes), ["0 B", "1023 B", "1.5 KiB", "16.0 EiB"]);
     }
 

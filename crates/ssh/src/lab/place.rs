@@ -56,7 +56,7 @@ pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), LabE
             Err(_) | Ok(()) => {}
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
-        // Whatever the umask is.
+        // The umask has taken bits of `mode` away when the file was created.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(content)?;
         fs::rename(&new, path)

@@ -9,12 +9,14 @@ use bytes::Bytes;
 use logic::fleet::leash;
 use russh::server::Msg;
 use russh::{ChannelWriteHalf, Sig};
+use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 
 use super::channel::{Call, Ended};
 use super::flood::Flood;
 use super::host::Host;
 use super::script::{self, Join, Piece, Sink, Step, Word};
+use super::sftp::Sftp;
 use crate::signal;
 
 /// Standard input of a program.
@@ -180,6 +182,7 @@ impl<'a> Program<'a> {
                 let text = printf(format, rest);
                 self.print(step.stdout, text).await?;
             }
+            "cat" if !rest.is_empty() => return self.cat(step, rest).await,
             "cat" => {
                 while let Some(bytes) = self.stdin.next().await {
                     self.print(step.stdout, bytes).await?;
@@ -249,6 +252,29 @@ impl<'a> Program<'a> {
             }
         }
         Ok(Next::Status(0))
+    }
+
+    /// Files of the host's own directory, which put and SFTP write to; from the home directory, which is `/`.
+    async fn cat(&mut self, step: &Step, names: &[Vec<u8>]) -> Result<Next, Gone> {
+        let files = Sftp::new(self.host.files.clone());
+        let mut status = 0;
+        for name in names {
+            let name = String::from_utf8_lossy(name);
+            match files.regular(name.strip_prefix("~/").unwrap_or(&name)).await {
+                Ok(mut file) => {
+                    let mut piece = vec![0; 32 << 10];
+                    // A file that cannot be read further ends here.
+                    while let Ok(length @ 1..) = file.read(&mut piece).await {
+                        self.print(step.stdout, piece[..length].to_vec()).await?;
+                    }
+                }
+                Err(why) => {
+                    status = 1;
+                    self.print(step.stderr, format!("cat: {}: {why}\n", name.escape_default())).await?;
+                }
+            }
+        }
+        Ok(Next::Status(status))
     }
 
     async fn shell(&mut self, first: Option<&str>, rest: &[Vec<u8>]) -> Result<Next, Gone> {

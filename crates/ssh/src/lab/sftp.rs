@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use russh::Channel;
 use russh::server::{Handle as Connection, Msg};
 use russh_sftp::protocol::{
@@ -73,6 +75,20 @@ impl Sftp {
         Ok(real)
     }
 
+    /// A file for reading, as the host's own `cat` opens it.
+    pub(super) async fn regular(&self, path: &str) -> Result<fs::File, String> {
+        let real = self.real(path).await.map_err(|_| "a link, which this host does not follow".to_owned())?;
+        // Without O_NONBLOCK the open of a pipe would wait for its writer; a link that was put there meanwhile is not followed.
+        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
+        let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(real).await;
+        let file = opened.map_err(|error| said(&error))?;
+        match file.metadata().await.map_err(|error| said(&error))? {
+            found if found.is_file() => Ok(file),
+            found if found.is_dir() => Err("Is a directory".to_owned()),
+            _ => Err("not a regular file".to_owned()),
+        }
+    }
+
     fn keep(&mut self, id: u32, open: Open) -> Result<Handle, StatusReply> {
         if self.open.len() >= MOST_OPEN {
             return Err(StatusCode::Failure.with_message("too many open files"));
@@ -98,6 +114,11 @@ impl Sftp {
         let metadata = fs::symlink_metadata(real).await.map_err(reply)?;
         Ok(Attrs { id, attrs: (&metadata).into() })
     }
+}
+
+/// In the words of `strerror`.
+fn said(error: &io::Error) -> String {
+    error.raw_os_error().map_or_else(|| error.to_string(), |code| Errno::from_raw(code).desc().to_owned())
 }
 
 impl Handler for Sftp {

@@ -39,6 +39,30 @@ struct Budget<'a> {
     moved: Moved,
     entries: u64,
     on_bytes: &'a (dyn Fn(u64) + Sync),
+    made: MadeDirectories,
+}
+
+/// Directories that a copy has made. Those that are empty go again when the copy does not come to its end, however that is: what
+/// was in place before, and what holds a file, stays.
+#[derive(Debug, Default)]
+struct MadeDirectories(Vec<PathBuf>);
+
+impl Drop for MadeDirectories {
+    fn drop(&mut self) {
+        for directory in self.0.iter().rev() {
+            // It fails for one that is not empty. One whose mode forbids writing into it is whole, and so are those in it.
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}
+
+/// Whether a directory was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Directory {
+    /// It was made.
+    New,
+    /// It was there.
+    Old,
 }
 
 /// A directory that is being copied.
@@ -95,10 +119,12 @@ impl Sftp {
         allowance: Allowance,
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<Moved, TransferError> {
-        let mut budget = Budget { allowance, moved: Moved::default(), entries: 0, on_bytes };
+        let made = MadeDirectories::default();
+        let mut budget = Budget { allowance, moved: Moved::default(), entries: 0, on_bytes, made };
         for (remote, local) in sources {
             self.get_one(path_there(remote), local, &mut budget).await?;
         }
+        budget.made.0.clear();
         Ok(budget.moved)
     }
 
@@ -126,7 +152,9 @@ impl Sftp {
                     }
                     Kind::Directory => {
                         // Nobody else looks in before the modes of all that is in it are set.
-                        make_directory(&local, 0o700).await?;
+                        if make_directory(&local, 0o700).await? == Directory::New {
+                            budget.made.0.push(local.clone());
+                        }
                         let left = self.list(&remote, budget).await?.into_iter();
                         levels.push(Level { remote, local, mode: about.mode & 0o777, left });
                     }
@@ -383,11 +411,13 @@ fn beside_here(local: &Path) -> PathBuf {
 ///
 /// # Errors
 /// It cannot be made, or something else has the name.
-pub async fn make_directory(local: &Path, mode: u32) -> Result<(), TransferError> {
+pub async fn make_directory(local: &Path, mode: u32) -> Result<Directory, TransferError> {
     match tokio::fs::DirBuilder::new().mode(mode).create(local).await {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(Directory::New),
         // A symbolic link that stands there is not followed: what the server sends stays below `local`.
-        Err(_) if tokio::fs::symlink_metadata(local).await.is_ok_and(|found| found.is_dir()) => Ok(()),
+        Err(_) if tokio::fs::symlink_metadata(local).await.is_ok_and(|found| found.is_dir()) => {
+            Ok(Directory::Old)
+        }
         Err(fault) => Err(here("make the directory", local, fault)),
     }
 }

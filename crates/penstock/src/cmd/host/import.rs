@@ -1,6 +1,6 @@
 //! `known_hosts` in and out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -141,11 +141,15 @@ fn called() -> Vec<Called> {
 /// Hosts that have several names, so that nobody wonders where one of them went.
 fn aliases(taken: &Import, called: &[Called]) -> String {
     let mut text = String::new();
+    // By name: a fleet has as many hosts in the one file as in the other.
+    let places: HashMap<&Name, usize> =
+        called.iter().enumerate().rev().map(|(at, one)| (&one.name, at)).collect();
     for host in &taken.hosts {
-        let others = called
-            .iter()
-            .filter(|one| one.name != *host.name() && host.names().any(|name| *name == one.name));
-        let others: Vec<&str> = others.map(|one| one.name.as_str()).collect();
+        let others = host.names().filter(|name| *name != host.name());
+        let mut others: Vec<usize> = others.filter_map(|name| places.get(name).copied()).collect();
+        others.sort_unstable();
+        others.dedup();
+        let others: Vec<&str> = others.into_iter().map(|at| called[at].name.as_str()).collect();
         if !others.is_empty() {
             text.push_str(&format!(
                 "  {} is also {}: one place in ssh_config, so one host\n",

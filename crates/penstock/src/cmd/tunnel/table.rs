@@ -1,9 +1,11 @@
 //! A tunnel as people read about it.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use fleet::tunnel::status::ForwardStatus;
 use fleet::tunnel::{Status, UP};
+use logic::elapsed;
 
 use crate::output::plain;
 
@@ -26,8 +28,8 @@ pub fn table(status: &Status) -> String {
             "unchecked" => "not checked".to_owned(),
             service @ ("answers" | "fails") if status.connection != "up" => {
                 let before = if service == "answers" { "it answered" } else { "it failed" };
-                let since = spoken(status.since);
-                format!("{} not asked for {since}; {before} before: {}", forward.check, plain(&forward.said))
+                let since = lasting(status.since);
+                format!("{} not asked {since}; {before} before: {}", forward.check, plain(&forward.said))
             }
             "unknown" if status.connections > 1 => {
                 format!("{} not asked yet on this connection", forward.check)
@@ -37,7 +39,7 @@ pub fn table(status: &Status) -> String {
                 format!("{} answered before the last error: {}", forward.check, plain(&forward.said))
             }
             service => {
-                format!("{} {service} for {}: {}", forward.check, spoken(forward.since), plain(&forward.said))
+                format!("{} {service} {}: {}", forward.check, lasting(forward.since), plain(&forward.said))
             }
         };
         let _ = writeln!(
@@ -55,21 +57,22 @@ pub fn table(status: &Status) -> String {
 
 /// How its connection stands, and what is to be said about the services behind it.
 fn connection(status: &Status) -> String {
-    let (host, since) = (&status.host, spoken(status.since));
+    let (host, since) = (&status.host, lasting(status.since));
     let named = |service: &str| {
         let some = status.forwards.iter().filter(|forward| forward.service == service);
         some.map(|forward| forward.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     match (status.connection.as_str(), status.next_attempt) {
-        ("up", _) if status.is_well() => format!("up to {host} for {since}"),
+        ("up", _) if status.is_well() => format!("up to {host} {since}"),
         ("up", _) => match named("fails") {
-            fails if fails.is_empty() => format!("connected to {host} for {since}, not proved yet"),
-            fails => format!("connected to {host} for {since}, not answering: {fails}"),
+            fails if fails.is_empty() => format!("connected to {host} {since}, not proved yet"),
+            fails => format!("connected to {host} {since}, not answering: {fails}"),
         },
         ("waiting", Some(next)) => {
-            format!("no connection to {host} for {since}, tried again in {}", spoken(next))
+            let next = elapsed::or_just_now(time(next), || format!("in {}", spoken(next)));
+            format!("no connection to {host} {since}, tried again {}", next.trim_start_matches("just "))
         }
-        _ => format!("no connection to {host} for {since}, connecting"),
+        _ => format!("no connection to {host} {since}, connecting"),
     }
 }
 
@@ -89,9 +92,9 @@ impl State {
 
 /// When something went wrong, and whether it went well since.
 fn when(age: Option<f64>, state: State) -> String {
-    let ago = age.map_or_else(|| "some time ago".to_owned(), |age| format!("{} ago", spoken(age)));
+    let ago = age.map_or_else(|| "some time ago".to_owned(), ago);
     match state {
-        State::Mended(Some(age)) => format!("{ago}, well for {}", spoken(age)),
+        State::Mended(Some(age)) => format!("{ago}, well {}", lasting(age)),
         State::Mended(None) => format!("{ago}, well since"),
         State::Open => ago,
     }
@@ -119,8 +122,23 @@ pub fn busy(status: &Status) -> String {
     format!("tunnel {name} {how}: process {process}; `penstock tunnel down {name}` ends it")
 }
 
+/// `2 min ago`, or `just now`.
+pub fn ago(seconds: f64) -> String {
+    elapsed::ago(time(seconds), || spoken(seconds))
+}
+
+/// `for 2 min`, or `since just now`.
+fn lasting(seconds: f64) -> String {
+    elapsed::lasting(time(seconds), || spoken(seconds))
+}
+
+/// No time where it is none: a clock that was set back gives less than zero.
+fn time(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
 /// A time for people.
-pub fn spoken(seconds: f64) -> String {
+fn spoken(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 60.0 => format!("{seconds:.0} s"),
         seconds if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
