@@ -2,7 +2,7 @@
 //! is, no client gets more than its share, and clients from other addresses are let in.
 #![allow(clippy::unwrap_used)]
 
-use logic::account::{LEAST_OF_SOURCE, Percent, Refusal, Shares, SourceUsage, Usage};
+use logic::account::{ConnectionUsage, LEAST_OF_SOURCE, Percent, Refusal, Shares, SourceUsage, Usage};
 use proptest::prelude::*;
 
 const CLIENT: usize = 2;
@@ -47,7 +47,8 @@ impl World {
 
     fn further(&mut self, at: usize) -> Result<(), Refusal> {
         let Client { source, further } = self.clients[at];
-        self.usage().further(self.shares, further, Some(self.of_source(source)), 1)?;
+        let held = ConnectionUsage { further, lines: 0 };
+        self.usage().further(self.shares, held, Some(self.of_source(source)), 1)?;
         self.clients[at].further += 1;
         Ok(())
     }

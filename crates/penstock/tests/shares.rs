@@ -263,10 +263,12 @@ fn streams_of_one_connection_that_wait_leave_room_for_those_of_another() {
     }
 }
 
+type Paths = Vec<String>;
+
 /// So few places that one connection gets none beyond its first, and its requests go to a backend one after the other. The
 /// backend notes their paths, and answers once the gate is open.
-fn one_after_the_other() -> (Server, Arc<Mutex<Vec<String>>>, Gate, (Scripted, Process)) {
-    let (paths, gate) = (Arc::<Mutex<Vec<String>>>::default(), Gate::default());
+fn one_after_the_other() -> (Server, Arc<Mutex<Paths>>, Gate, (Scripted, Process)) {
+    let (paths, gate) = (Arc::<Mutex<Paths>>::default(), Gate::default());
     let (noted, seen) = (paths.clone(), gate.clone());
     let backend = Scripted::start(move |talk| {
         while let Some(head) = talk.head() {
