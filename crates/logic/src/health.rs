@@ -354,8 +354,7 @@ impl Health {
         None
     }
 
-    /// When the backend returns if nothing else is found out; nothing if that takes another verdict.
-    /// When an ejection ends, or a backend that passed its checks comes back.
+    /// When an ejection ends, or a backend that passed its checks comes back. `None` where that takes another verdict.
     pub fn poll_return(&self) -> Option<Instant> {
         if self.address == Address::Missing {
             return None;

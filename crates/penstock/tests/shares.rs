@@ -385,7 +385,7 @@ fn idle_backend_connections_of_another_worker_are_closed_before_an_idle_client()
     assert_eq!(metric(&server, "evicted"), before, "{:#}", descriptors(&server));
 }
 
-/// A backend of HTTP/2 that allows one request at a time, and answers those whose first bytes `is_answered` likes.
+/// A backend of HTTP/2 that allows one request at a time, and answers those for whose first bytes `is_answered` is true.
 fn one_at_a_time(is_answered: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Scripted {
     Scripted::start(move |talk| {
         talk.client.read_exactly(24);

@@ -116,6 +116,7 @@ fn checks_that_a_reload_adds_take_no_descriptor_that_traffic_holds() {
 #[test]
 fn look_ups_that_hang_hold_no_more_than_their_part() {
     let (good, bad) = (Scripted::answering("ok"), attack::backend());
+    assert!(nix::unistd::geteuid().is_root(), "this test mounts a resolv.conf of its own: run it as root");
     // A name server that does not answer. glibc asks at this port only, so the address is one that no other program uses.
     let own = std::process::id();
     let address = format!("127.{}.{}.53", 64 + (own >> 8) % 128, own % 256);

@@ -283,6 +283,12 @@ impl Loop<'_> {
             // Another one only when another client took the place of the first, or the first goes on with a request that came
             // just then: it may take a minute.
             if are_backends_closed && !leaving.as_ref().is_some_and(Leaving::is_on_its_way) {
+                // The first may have ended since the look above: its place is free then.
+                if leaving.is_some()
+                    && let Some(place) = Place::take(worker, limit)
+                {
+                    return Some(place);
+                }
                 leaving = worker.evict_idle().map(Leaving::Here);
                 // Without an idle client here, another worker may have one.
                 leaving = leaving.or_else(|| Some(Leaving::Elsewhere(account.wish(worker.index))));

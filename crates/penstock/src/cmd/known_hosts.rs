@@ -17,7 +17,8 @@ use crate::paste::quote;
 ///
 /// With it ssh, scp, sftp, rsync, git and Ansible obey the same identities as penstock. A host that is not enrolled has no
 /// lines; a person is told why on standard error. When ssh hands over the key that a host showed and it is refused, why is said
-/// on standard error, and the exit code is 1: ssh then ends the connection, whatever StrictHostKeyChecking says. If nobody knows the host, it waits in `penstock host pending`.
+/// on standard error, and the exit code is 1: ssh then ends the connection, with any value of StrictHostKeyChecking. A host that is
+/// not known waits in `penstock host pending`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
