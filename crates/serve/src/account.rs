@@ -15,9 +15,9 @@ use std::time::Duration;
 use logic::account::{Division, Part, Percent, Refusal, Shares, Usage};
 use tokio::sync::Notify;
 
+use crate::lock::lock;
 use crate::metrics::PerWorker;
 use crate::places::Size;
-use crate::state::lock;
 
 mod hold;
 mod own;

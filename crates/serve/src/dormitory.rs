@@ -13,7 +13,7 @@ use slab::Slab;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::stream::Parked;
+use crate::plain::Parked;
 use crate::tcp::Sleeper;
 
 /// Sessions woken in a row before the worker turns to something else.

@@ -14,8 +14,9 @@ use crate::account::{Needs, backend_places, wanted};
 use crate::events::Level;
 use crate::front::Front;
 use crate::listen::{self, BindError, Bound, BoundKey, Changed, Holder, OpenAddress, Passed, Socket};
+use crate::lock::lock;
 use crate::snapshot::Snapshot;
-use crate::state::{State, lock};
+use crate::state::State;
 use crate::tls;
 use crate::worker::Command;
 

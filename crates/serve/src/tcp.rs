@@ -14,13 +14,15 @@ use logic::retry::{self, Idempotence, Progress};
 use logic::route::PoolId;
 use sys::socket::Opening;
 
-use crate::accept::Admitted;
+use crate::admission::Admitted;
+use crate::arrival::{Arrival, Entry, Guest};
 use crate::connect::ConnectFault;
-use crate::connection::{Arrival, Entry, Guest};
-use crate::outcome::{Ending, Outcome};
+use crate::ending::Ending;
+use crate::outcome::Outcome;
+use crate::plain::Parked;
 use crate::relay::{self, Early, Halt, Watch};
 use crate::snapshot::{PoolPlan, Snapshot};
-use crate::stream::{Parked, Stream};
+use crate::stream::Stream;
 use crate::upstream::{self, Chosen, NoBackend, Slot, Wanted};
 use crate::worker::Worker;
 

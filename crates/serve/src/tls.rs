@@ -46,10 +46,12 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use crate::acme::{self, Challenges};
+use crate::ending::{ClientFault, Ending, Spoken, TlsFault};
 use crate::events::Level;
-use crate::outcome::{ClientFault, Ending, Spoken, TlsFault};
-use crate::state::{State, lock};
-use crate::stream::{Plain, Stream};
+use crate::lock::lock;
+use crate::plain::Plain;
+use crate::state::State;
+use crate::stream::Stream;
 
 pub mod backend;
 mod bundle;
@@ -546,7 +548,7 @@ async fn shake_hands(
             let fault = fault_of(&error);
             if matches!(fault, TlsFault::Client(_)) {
                 // A client of TLS 1.3 has begun to speak already: a reset would overtake the alert that says why.
-                crate::http::linger(&Stream::plain(plain)).await;
+                crate::linger::linger(&Stream::plain(plain)).await;
             }
             return Err(fault);
         }
@@ -555,7 +557,7 @@ async fn shake_hands(
     match clients.identify(&ready, tls.get_ref().1) {
         Ok(identity) => Ok((tls, identity)),
         Err(fault) => {
-            crate::http::linger(&Stream::tls(tls)).await;
+            crate::linger::linger(&Stream::tls(tls)).await;
             Err(fault)
         }
     }
@@ -587,7 +589,7 @@ async fn hear_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshak
                 // To a vector it cannot fail; to the client it may, and there is nobody else to tell.
                 let _ = alert.write_all(&mut bytes);
                 let _ = plain.write_all(&bytes).await;
-                crate::http::linger(&Stream::plain(plain)).await;
+                crate::linger::linger(&Stream::plain(plain)).await;
                 return Err(fault_of(&io::Error::new(io::ErrorKind::InvalidData, error)));
             }
         }
@@ -604,7 +606,7 @@ async fn hear_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshak
                 let _ = plain.write_all(&client_hello::fatal_alert(alert)).await;
             }
             // Whoever still sends would see a reset in place of the alert.
-            crate::http::linger(&Stream::plain(plain)).await;
+            crate::linger::linger(&Stream::plain(plain)).await;
             Err(fault)
         }
     }
@@ -658,7 +660,7 @@ async fn answer_plain_http(mut plain: Plain) -> TlsFault {
     // The client may be gone; there is nobody else to tell.
     let _ = plain.write_all(&page).await;
     let stream = Stream::plain(plain);
-    crate::http::linger(&stream).await;
+    crate::linger::linger(&stream).await;
     TlsFault::NotTls
 }
 

@@ -11,7 +11,7 @@ use logic::account::{Refusal, SourceUsage};
 use logic::balance::StickyKey;
 
 use super::Account;
-use crate::state::lock;
+use crate::lock::lock;
 
 /// Parts of the table, so that workers seldom wait for each other.
 const PARTS: usize = 16;

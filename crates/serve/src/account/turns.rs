@@ -10,7 +10,7 @@ use logic::account::{Allowance, Division};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Account;
-use crate::state::lock;
+use crate::lock::lock;
 
 /// What descriptors are opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use super::Account;
-use crate::state::lock;
+use crate::lock::lock;
 
 /// Wishes that no worker has granted yet, the oldest first.
 #[derive(Debug, Default)]

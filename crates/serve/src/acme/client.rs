@@ -21,8 +21,8 @@ use tokio_rustls::TlsConnector;
 use super::fault::{Fault, short};
 use crate::account::{Account, OF_REQUEST, Purpose, Turn};
 use crate::causes::causes;
+use crate::lock::lock;
 use crate::resolve::look_up;
-use crate::state::lock;
 use crate::tls::backend::Authorities;
 
 /// Longest time for a request and its answer.

@@ -17,13 +17,15 @@ use logic::route::{Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity
 
 use super::heads::HeadBuffer;
 use super::reply::{Attempt, Failure, Finished};
-use super::{After, Client, RequestId, Session, answer, body, reply};
+use super::session::{After, Client, Session};
+use super::{RequestId, answer, body, reply};
 use crate::account::Hold;
+use crate::arrival::Arrival;
 use crate::connect::{ConnectFault, Shortage};
-use crate::connection::Arrival;
+use crate::ending::{Ending, Spoken};
 use crate::events::Level;
 use crate::http2::backend::{Asker, Rules, Width};
-use crate::outcome::{Ending, Outcome, Spoken};
+use crate::outcome::Outcome;
 use crate::snapshot::{BackendPlan, PoolPlan};
 use crate::stream::Stream;
 use crate::tcp::{no_backend, proxy_header};

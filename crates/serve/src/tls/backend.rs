@@ -25,8 +25,8 @@ use super::facts::Facts;
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
 use super::{H2, key, pair};
 use crate::events::Level;
+use crate::plain::{Ended, Plain};
 use crate::state::State;
-use crate::stream::Plain;
 
 mod authorities;
 mod fault;
@@ -202,17 +202,6 @@ pub struct Outbound {
     tls: TlsStream<Plain>,
     endpoint: Arc<Endpoint>,
     ended: Ended,
-}
-
-/// How a backend has ended its direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It has not.
-    No,
-    /// By close_notify.
-    Whole,
-    /// Without: somebody may have cut it off (RFC 9112 section 9.8).
-    Cut,
 }
 
 impl Outbound {

@@ -20,8 +20,9 @@ use super::pair::{self, Pair, Stamp, StapleFile};
 use super::standing::{Certificate, Standing};
 use super::watch::Watched;
 use crate::events::{Level, timestamp};
+use crate::lock::lock;
 use crate::report::text::plural;
-use crate::state::{State, lock};
+use crate::state::State;
 
 /// What a store is made of: listeners that name the same share one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -25,7 +25,8 @@ use super::super::store::{AGAIN, Scan, listed};
 use super::super::watch::Watched;
 use crate::events::{Level, timestamp};
 use crate::file;
-use crate::state::{State, lock};
+use crate::lock::lock;
+use crate::state::State;
 
 /// What trust is made of: listeners that name the same share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
