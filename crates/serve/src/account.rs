@@ -19,18 +19,16 @@ use crate::lock::lock;
 use crate::metrics::PerWorker;
 use crate::places::Size;
 
-mod hold;
-mod own;
 mod refusal_log;
+mod share;
 mod source;
 mod turns;
 mod wish;
 
-pub use hold::{Hold, Share};
-pub use own::{Needs, backend_places, services, wanted};
-pub(crate) use own::{OF_LOOK_UP, OF_ORDER, OF_REQUEST};
 pub use refusal_log::RefusalLog;
+pub use share::Share;
 pub use source::{AtSource, Source, Sources};
+pub(crate) use turns::{OF_LOOK_UP, OF_ORDER, OF_REQUEST};
 pub use turns::{Purpose, Turn, Wanted};
 pub use wish::{Granted, Wish};
 

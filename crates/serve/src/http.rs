@@ -24,6 +24,7 @@ mod answer;
 mod body;
 mod exchange;
 mod heads;
+mod hold;
 mod reply;
 mod request_id;
 mod session;

@@ -12,9 +12,9 @@
 //!    (`crates/sys/src/privilege.rs`), starts the workers.
 //! 3. `crates/serve/src/accept.rs` accepts within the limits (`crates/serve/src/accept/admitted.rs`) and starts a task. Each client takes places in the account of
 //!    descriptors (`crates/serve/src/account.rs`): its own, and that of one backend. Whether a client may have more is decided in
-//!    `crates/logic/src/account.rs` by shares of what the others leave, of its connection (`crates/serve/src/account/hold.rs`) and of
+//!    `crates/logic/src/account.rs` by shares of what the others leave, of its connection (`crates/serve/src/account/share.rs`) and of
 //!    its address (`crates/serve/src/account/source.rs`); what the process keeps for itself is in
-//!    `crates/serve/src/account/own.rs`. Idle backend connections and pipes (`crates/serve/src/pipes.rs`) are given up first, then
+//!    `crates/serve/src/needs.rs`. Idle backend connections and pipes (`crates/serve/src/pipes.rs`) are given up first, then
 //!    idle clients (`crates/serve/src/worker/eviction.rs`).
 //! 4. `crates/serve/src/connection.rs` reads a PROXY header where one is due (`crates/logic/src/proxy_header.rs`) and makes the TLS
 //!    handshake (`crates/serve/src/tls.rs`). From here on a connection is a `Stream` (`crates/serve/src/stream.rs`), with TLS, HTTP/2 or neither below
@@ -70,6 +70,7 @@ mod linger;
 pub mod listen;
 mod lock;
 pub mod metrics;
+mod needs;
 pub mod outcome;
 mod pace;
 mod passthrough;

@@ -16,10 +16,10 @@ use logic::retry::{self, Idempotence, Progress};
 use logic::route::{Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity, PoolId, RedirectStatus};
 
 use super::heads::HeadBuffer;
+use super::hold::Hold;
 use super::reply::{Attempt, Failure, Finished};
 use super::session::{After, Client, Session};
 use super::{RequestId, answer, body, reply};
-use crate::account::Hold;
 use crate::arrival::Arrival;
 use crate::connect::{ConnectFault, Shortage};
 use crate::ending::{Ending, Spoken};
