@@ -34,8 +34,10 @@ use crate::worker::{Control, Current, Woken, Worker};
 
 pub mod backend;
 mod backlog;
+mod convert;
 mod outflow;
 pub(crate) mod preface;
+pub(crate) mod rules;
 mod side;
 mod wire;
 

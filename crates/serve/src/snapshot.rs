@@ -12,7 +12,7 @@ use logic::health::Health;
 use logic::route::{PoolId, RouteTable};
 
 use crate::events::Level;
-use crate::http2::backend::Rules;
+use crate::http2::rules::Rules;
 use crate::queue::Queue;
 use crate::state::{BackendState, ListenerState, State};
 use crate::tls;

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use crate::http2::backend::{Fate, Width};
+use crate::http2::rules::{Fate, Width};
 use crate::http2::{Call, Side};
 use crate::plain::Ended;
 use crate::plain::{Parked, Plain};

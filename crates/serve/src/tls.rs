@@ -53,6 +53,7 @@ use crate::plain::Plain;
 use crate::state::State;
 use crate::stream::Stream;
 
+mod alpn;
 pub mod backend;
 mod bundle;
 mod client;
@@ -64,8 +65,10 @@ mod layout;
 mod lookup;
 pub(crate) mod ocsp;
 mod pair;
+mod pem_file;
 mod policy;
 mod replay;
+mod scan;
 mod session;
 mod sha256;
 mod standing;
@@ -86,19 +89,16 @@ pub use standing::{Certificate, Standing};
 pub use staple::{Origin, Staple};
 pub use store::Store;
 
-/// HTTP/2 over TLS in ALPN (RFC 9113 section 3.2).
-const H2: &[u8] = b"h2";
-
+use alpn::H2;
 use client::{Clients, Ready, Trust, TrustSource};
-use store::{Filler, Removal, Scan, Source};
+use layout::DEFAULT_NAME;
+use scan::Scan;
+use store::{Filler, Removal, Source};
 use tickets::{Asked, Ring};
 use watch::{Watch, Watched};
 
 /// Time for the last word to an authority.
 const CHALLENGE_END: Duration = Duration::from_secs(1);
-
-/// NAME of the files whose certificate is for everybody that no other is for, unless the configuration names one.
-const DEFAULT_NAME: &str = "default";
 
 /// What all TLS listeners share over reloads: certificates in service, whom clients' certificates are from, and ticket keys, so
 /// that tickets given out before stay good.

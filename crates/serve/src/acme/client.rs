@@ -22,7 +22,7 @@ use super::fault::{Fault, short};
 use crate::account::{Account, OF_REQUEST, Purpose, Turn};
 use crate::causes::causes;
 use crate::lock::lock;
-use crate::resolve::look_up;
+use crate::look_up::look_up;
 use crate::tls::backend::Authorities;
 
 /// Longest time for a request and its answer.

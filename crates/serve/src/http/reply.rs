@@ -20,7 +20,7 @@ use super::heads::HeadBuffer;
 use super::session::{After, Client, Session, persistence};
 use crate::connect::ConnectFault;
 use crate::ending::Ending;
-use crate::http2::backend::Fate;
+use crate::http2::rules::Fate;
 use crate::outcome::Outcome;
 use crate::relay::{self, Early};
 use crate::snapshot::PoolPlan;
