@@ -137,7 +137,7 @@ fn seat_at(
     places: usize,
 ) -> Result<(AtSource, Option<Rc<Control>>), Refusal> {
     let account = &worker.front.state.account;
-    let refusal = match AtSource::take(account, address, places) {
+    let refusal = match account.seat(address, places) {
         Ok(seat) => return Ok((seat, None)),
         Err(why) => why,
     };

@@ -66,6 +66,7 @@ pub mod front;
 pub mod health;
 pub mod http;
 pub mod http2;
+mod idle;
 mod linger;
 pub mod listen;
 mod lock;

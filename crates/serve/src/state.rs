@@ -156,6 +156,11 @@ pub struct BackendState {
 const NO_OVERRIDE: u32 = u32::MAX;
 
 impl BackendState {
+    /// Whether it gets sessions, as far as its health goes.
+    pub fn is_up(&self) -> bool {
+        matches!(self.health_state(), HealthState::Up | HealthState::Unchecked)
+    }
+
     fn new(
         pool: &Arc<str>,
         address: &BackendAddress,

@@ -18,9 +18,9 @@ use crate::dormitory::Dormitory;
 use crate::events::Level;
 use crate::front::Front;
 use crate::http2::backend::Lines;
+use crate::idle::IdlePool;
 use crate::pipes::Pipes;
 use crate::snapshot::Snapshot;
-use crate::upstream::IdlePool;
 
 mod control;
 mod eviction;
