@@ -10,7 +10,7 @@
 //! 1. `crates/penstock/src/cmd/serve.rs` reads arguments and calls `serve::run`.
 //! 2. `crates/serve/src/start.rs` binds everything (`crates/serve/src/listen.rs`), drops privileges
 //!    (`crates/sys/src/privilege.rs`), starts the workers.
-//! 3. `crates/serve/src/accept.rs` accepts within the limits (`crates/serve/src/accept/admitted.rs`) and starts a task. Each client takes places in the account of
+//! 3. `crates/serve/src/accept.rs` accepts within the limits (`crates/serve/src/admission.rs`) and starts a task. Each client takes places in the account of
 //!    descriptors (`crates/serve/src/account.rs`): its own, and that of one backend. Whether a client may have more is decided in
 //!    `crates/logic/src/account.rs` by shares of what the others leave, of its connection (`crates/serve/src/account/share.rs`) and of
 //!    its address (`crates/serve/src/account/source.rs`); what the process keeps for itself is in
