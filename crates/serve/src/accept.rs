@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use config::types::Protocol;
 use logic::access_log::Kind;
 use logic::account::Refusal;
 use logic::peers::Peer;
@@ -18,18 +17,17 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
 use crate::account::Wish;
-use crate::connection::{self, Entry};
+use crate::admission::{Admitted, Limit, Place, Seat, seat_at_source, turn_away};
+use crate::arrival::Entry;
+use crate::arrival::canonical;
+use crate::connection;
+use crate::ending::Ending;
 use crate::events::Level;
 use crate::listen::{BACKLOG, BoundKey, Socket};
-use crate::outcome::{Ending, Outcome};
+use crate::outcome::Outcome;
+use crate::plain::Plain;
 use crate::snapshot::ListenerPlan;
-use crate::stream::{Plain, Stream};
 use crate::worker::{Control, Current, Worker};
-
-mod admitted;
-
-pub use admitted::Admitted;
-use admitted::{Limit, Place, Seat, seat_at_source};
 
 /// Pause when descriptors or connections have run out: long enough not to spin, short enough that nobody notices.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -339,30 +337,6 @@ impl Loop<'_> {
         };
         state.events.record(Level::Error, format!("listener.{}", self.key.listener), message);
     }
-}
-
-/// Closes a client that may not come in, with an answer where that costs nothing.
-pub(crate) fn turn_away(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer, why: Refusal) {
-    worker.front.state.account.count(why);
-    let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, peer, None);
-    if matches!(plan.settings.protocol, Protocol::Http(_)) && plan.tls.is_none() {
-        let stream = Stream::plain(plain);
-        // Closed with unread bytes, the connection would be reset, and the answer lost.
-        stream.discard_arrived();
-        if stream.write_now(BUSY) == BUSY.len() {
-            outcome.status = 503;
-        }
-    }
-    outcome.end(Ending::NoDescriptors(why));
-}
-
-/// The answer to a client that is turned away.
-const BUSY: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-
-/// An IPv4 client of a socket that takes both families is an IPv4 client.
-pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// What a failed accept means for the next one.

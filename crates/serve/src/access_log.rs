@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use config::types::LogTarget;
 
-use crate::state::{State, lock};
+use crate::lock::lock;
+use crate::state::State;
 
 mod writer;
 

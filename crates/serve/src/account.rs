@@ -8,6 +8,7 @@
 //! asks the others: `account/wish.rs`.
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,22 +16,20 @@ use std::time::Duration;
 use logic::account::{Division, Part, Percent, Refusal, Shares, Usage};
 use tokio::sync::Notify;
 
+use crate::lock::lock;
 use crate::metrics::PerWorker;
 use crate::places::Size;
-use crate::state::lock;
 
-mod hold;
-mod own;
 mod refusal_log;
+mod share;
 mod source;
 mod turns;
 mod wish;
 
-pub use hold::{Hold, Share};
-pub use own::{Needs, backend_places, services, wanted};
-pub(crate) use own::{OF_LOOK_UP, OF_ORDER, OF_REQUEST};
 pub use refusal_log::RefusalLog;
+pub use share::Share;
 pub use source::{AtSource, Source, Sources};
+pub(crate) use turns::{OF_LOOK_UP, OF_ORDER, OF_REQUEST};
 pub use turns::{Purpose, Turn, Wanted};
 pub use wish::{Granted, Wish};
 
@@ -54,7 +53,7 @@ pub struct Account {
     /// That of checks, look-ups and requests to authorities.
     turns: turns::Turns,
     /// Clients of other workers to be closed for a new one.
-    wishes: wish::Wishes,
+    wishes: Arc<wish::Wishes>,
     /// Descriptors that the process may open; 0 while that is unknown.
     descriptors: AtomicUsize,
     /// Places that a connection to a backend takes.
@@ -134,7 +133,7 @@ impl Account {
             reserve: AtomicUsize::new(0),
             watch: Mutex::default(),
             turns: turns::Turns::default(),
-            wishes: wish::Wishes::default(),
+            wishes: Arc::default(),
             descriptors: AtomicUsize::new(0),
             backend: AtomicUsize::new(1),
             connection_share: AtomicUsize::new(100),
@@ -246,6 +245,40 @@ impl Account {
         if self.waiting.load(Relaxed) > 0 {
             self.freed.notify_waiters();
         }
+    }
+
+    /// Counts a new client of `address` that takes `places`, unless its source has its share.
+    ///
+    /// # Errors
+    /// Why the client does not come in.
+    pub fn seat(&self, address: IpAddr, places: usize) -> Result<AtSource, Refusal> {
+        // The source first: what it holds is compared with the account as it is after that.
+        let source = self.sources.of(address);
+        AtSource::take(source, (self.usage(), self.shares()), places)
+    }
+
+    /// Asks the other workers to close one client that is idle.
+    pub fn wish(&self, asks: usize) -> Wish {
+        let wish = self.wishes.open();
+        for (_, other) in self.workers.iter().enumerate().filter(|(at, _)| *at != asks) {
+            other.wished.notify_one();
+        }
+        wish
+    }
+
+    /// Waits until another worker has a wish.
+    pub async fn wished(&self, worker: usize) {
+        self.workers.of(worker).wished.notified().await;
+    }
+
+    /// Whether a wish is open.
+    pub fn has_wish(&self) -> bool {
+        self.wishes.is_any_open()
+    }
+
+    /// Grants the oldest wish, if one is open: the caller closes a client, which keeps what it gets.
+    pub fn grant(&self) -> Option<Granted> {
+        self.wishes.grant()
     }
 
     /// Asks every worker to close what is unused.

@@ -18,7 +18,8 @@ use tokio::task::AbortHandle;
 
 use crate::account::{Account as Descriptors, OF_ORDER, Purpose};
 use crate::events::{Level, timestamp};
-use crate::state::{State, lock};
+use crate::lock::lock;
+use crate::state::State;
 use crate::tls::Bundle;
 
 mod account;

@@ -19,8 +19,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, Re
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout_at;
 
+use crate::plain::Plain;
 use crate::state::BackendState;
-use crate::stream::Plain;
 use crate::tls::backend::{Endpoint, Outbound};
 
 /// First wait before a Unix socket whose queue is full is tried again; it doubles up to [`UNIX_BACK_OFF_MAX`].

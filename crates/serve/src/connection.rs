@@ -1,10 +1,8 @@
 //! A client connection from its accept to its protocol: PROXY header, TLS, then `tcp.rs` or `http.rs`.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use config::types::Protocol;
@@ -12,59 +10,21 @@ use logic::access_log::Kind;
 use logic::peers::Peer;
 use logic::proxy_header::{self, Header, Parsed, Version};
 
-use crate::accept::{self, Admitted, canonical};
-use crate::outcome::{Ending, Outcome, Spoken};
+use crate::admission;
+use crate::arrival::{Arrival, Entry, Guest, canonical};
+use crate::ending::{Ending, Spoken};
+use crate::http::{self, Http2Client};
+use crate::outcome::Outcome;
+use crate::plain::Plain;
 use crate::snapshot::{ListenerPlan, PoolPlan};
-use crate::stream::{Plain, Stream};
+use crate::stream::Stream;
 use crate::tcp;
-use crate::tls::{self, Handshake, Session, Telling};
+use crate::tls::{self, Handshake, Telling};
 use crate::worker::{Current, Worker};
-use crate::{http, http2, passthrough};
+use crate::{http2, passthrough};
 
 /// Time for a PROXY header: its sender is a proxy next to us, not a person.
 const PROXY_HEADER_LIMIT: Duration = Duration::from_secs(5);
-
-/// What is known of a client connection once it may speak.
-#[derive(Clone, Debug)]
-pub struct Arrival {
-    /// The client: from the PROXY header, or the other end of the connection.
-    pub peer: Peer,
-    /// Where it wanted to go: from the PROXY header, or our end. `None` for Unix sockets, and where it was not asked for.
-    pub local: Option<SocketAddr>,
-    /// TLS version, if any.
-    pub tls: Option<&'static str>,
-    /// What backends are told of its TLS, if there is anything.
-    pub session: Option<Rc<Session>>,
-}
-
-impl Arrival {
-    /// Where it wanted to go, asked of its connection if that was not done before.
-    pub fn local_of(&self, stream: &Stream) -> Option<SocketAddr> {
-        self.local.or_else(|| stream.local_addr().map(canonical))
-    }
-}
-
-/// A client that may speak now.
-pub struct Guest {
-    /// Its connection, TLS taken off.
-    pub stream: Stream,
-    /// Bytes that were read behind a PROXY header.
-    pub early: Vec<u8>,
-    /// What is known of it.
-    pub arrival: Arrival,
-}
-
-/// What a session begins with besides its guest.
-pub struct Entry {
-    /// Where it is served.
-    pub worker: Rc<Worker>,
-    /// The snapshot that accepted it.
-    pub current: Current,
-    /// Its listener there.
-    pub plan: Arc<ListenerPlan>,
-    /// Its place among the connections.
-    pub admitted: Admitted,
-}
 
 /// The service of a client connection, to its end.
 pub type Service = Pin<Box<dyn Future<Output = ()>>>;
@@ -102,7 +62,7 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
                 if arrival.peer != proxy
                     && let Err(why) = entry.admitted.comes_from(worker, plan, arrival.peer)
                 {
-                    accept::turn_away(worker, plan, plain, arrival.peer, why);
+                    admission::turn_away(worker, plan, plain, arrival.peer, why);
                     return None;
                 }
             }
@@ -150,7 +110,11 @@ fn speak(entry: Entry, guest: Guest, spoken: Spoken) -> Service {
             let Entry { worker, current, plan, admitted } = entry;
             let guest = Box::new(guest);
             Box::pin(async move {
-                http::serve(&worker, current, plan, *guest, admitted.control()).await;
+                let control = admitted.control();
+                if let Some(client) = http::serve(&worker, current, plan, *guest, control).await {
+                    let Http2Client { current, plan, guest } = *client;
+                    Box::pin(http2::serve(&worker, current, plan, guest, control)).await;
+                }
             })
         }
     }

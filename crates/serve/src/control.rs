@@ -28,11 +28,13 @@ use crate::listen::SocketPath;
 use crate::pace::{Pace, Paced};
 use crate::places::{PlaceSet, Size};
 
+mod client;
 mod command;
 mod framing;
 mod session;
 
-use session::{Session, Who};
+use client::Shared;
+use session::Session;
 
 /// Clients at once. A new one gets the place of the one that has said nothing for longest.
 ///
@@ -143,25 +145,6 @@ impl Drop for ControlThread {
         if let Some(thread) = self.thread.take() {
             // A panic of that thread has already been printed; there is nobody left to tell.
             let _ = thread.join();
-        }
-    }
-}
-
-/// What all sessions share.
-struct Shared {
-    front: Arc<Front>,
-    owner: u32,
-}
-
-impl Shared {
-    /// The kernel says who connected; root and whoever runs this process may.
-    fn admit(&self, stream: &UnixStream) -> Result<Who, String> {
-        let peer = stream.peer_cred().map_err(|error| format!("cannot tell who is there: {error}"))?;
-        let allowed = [0, self.owner, nix::unistd::geteuid().as_raw()];
-        if allowed.contains(&peer.uid()) {
-            Ok(Who { uid: peer.uid(), pid: peer.pid() })
-        } else {
-            Err(format!("uid {} may not control this process", peer.uid()))
         }
     }
 }

@@ -13,8 +13,7 @@ use slab::Slab;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::stream::Parked;
-use crate::tcp::Sleeper;
+use crate::plain::Parked;
 
 /// Sessions woken in a row before the worker turns to something else.
 const WAKE_AT_ONCE: usize = 128;
@@ -27,6 +26,48 @@ const WORTH_GIVING_BACK: usize = 256;
 
 /// So many do not wait until nobody falls asleep any more.
 const MUCH_TO_OWE: usize = 4096;
+
+/// A session in which neither side speaks: all that is left of it.
+pub struct Sleeper {
+    session: Box<dyn Asleep>,
+    client: Parked,
+    backend: Parked,
+}
+
+/// What a session does when its sleep ends.
+pub trait Asleep {
+    /// When it ends if neither side speaks.
+    fn due(&self) -> Instant;
+
+    /// Goes on with its connections.
+    fn wake(self: Box<Self>, client: Parked, backend: Parked);
+
+    /// Ends a session that lay still for too long.
+    fn expire(self: Box<Self>);
+}
+
+impl Sleeper {
+    /// A session with its connections: the first word on one of them wakes it.
+    pub fn new(session: Box<dyn Asleep>, client: Parked, backend: Parked) -> Self {
+        Self { session, client, backend }
+    }
+
+    fn connections(&self) -> [&Parked; 2] {
+        [&self.client, &self.backend]
+    }
+
+    fn due(&self) -> Instant {
+        self.session.due()
+    }
+
+    fn wake(self) {
+        self.session.wake(self.client, self.backend);
+    }
+
+    fn expire(self) {
+        self.session.expire();
+    }
+}
 
 /// The sleeping sessions of one worker.
 pub struct Dormitory {
@@ -61,19 +102,19 @@ impl Dormitory {
         })
     }
 
-    /// Lays a session down; gives it back if its connections cannot be listened to.
-    pub fn lay(&self, sleeper: Sleeper) -> Result<(), Sleeper> {
+    /// Lays a session down; one whose connections cannot be listened to is woken at once.
+    pub fn lay(&self, sleeper: Sleeper) {
         let mut sleepers = self.sleepers.borrow_mut();
         let bed = sleepers.vacant_entry();
         if !sleeper.connections().into_iter().all(|connection| self.listen(connection, bed.key())) {
+            drop(sleepers);
             self.forget(&sleeper);
-            return Err(sleeper);
+            return sleeper.wake();
         }
         let due = sleeper.due();
         self.due.set(Some(self.due.get().map_or(due, |earliest| earliest.min(due))));
         bed.insert(sleeper);
         self.laid.set(self.laid.get() + 1);
-        Ok(())
     }
 
     /// Wakes whoever is spoken to, for ever; gives the error that prevents it.

@@ -31,8 +31,9 @@ use tokio::sync::watch;
 
 use crate::account::Purpose;
 use crate::events::Level;
+use crate::lock::lock;
 use crate::snapshot::Snapshot;
-use crate::state::{Admission, BackendState, State, lock};
+use crate::state::{Admission, BackendState, State};
 
 mod probe;
 

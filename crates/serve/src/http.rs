@@ -1,21 +1,22 @@
 //! A client connection that speaks HTTP/1.1: reads one request after the other and has each answered.
 //! `http/exchange.rs` forwards a request, `http/body.rs` moves bodies, `http/answer.rs` writes our own answers.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::types::{Http2, HttpSettings, Protocol};
+use config::types::{Http2, HttpSettings};
 use logic::access_log::Kind;
 use logic::http1::refusal::Refusal;
-use logic::http1::request::{self, Parse, Persistence, Progress};
+use logic::http1::request::{self, Parse, Progress};
 
-use crate::connection::{Arrival, Guest};
-use crate::http2;
-use crate::outcome::{Ending, Outcome, Received, Spoken};
-use crate::snapshot::ListenerPlan;
-use crate::stream::{Carriage, Stream};
+use crate::arrival::{Arrival, Guest};
+use crate::ending::{Ending, Received, Spoken};
+use crate::http2::preface;
+use crate::linger::{LINGER, linger};
+use crate::outcome::Outcome;
+use crate::snapshot::{ListenerPlan, http_settings};
+use crate::stream::Carriage;
 use crate::timer::Timer;
 use crate::worker::{Control, Current, Woken, Worker};
 
@@ -23,71 +24,35 @@ mod answer;
 mod body;
 mod exchange;
 mod heads;
+mod hold;
 mod reply;
 mod request_id;
+mod session;
 
 pub use request_id::RequestId;
-
-/// After our last word we read on for so long and so much, so that the client gets it before a reset could destroy it.
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 256 * 1024;
+use session::{After, Client, Session, Turn};
 
 /// While the process ends, who was let in and has not asked anything yet (a TLS handshake went on) may do so for so long.
 const FIRST_REQUEST_OF_DRAIN: Duration = Duration::from_secs(1);
 
-/// The client's side of a connection.
-struct Client {
-    stream: Stream,
-    /// Read and not yet used: part of a head, or what came behind it.
-    buffer: Vec<u8>,
-    /// For every wait of this connection.
-    timer: Timer,
+/// A client that knew that we speak HTTP/2 (RFC 9113 section 3.3), and began with it.
+pub struct Http2Client {
+    /// The newest snapshot that knows the listener.
+    pub current: Current,
+    /// The listener there.
+    pub plan: Arc<ListenerPlan>,
+    /// The client, with what it has sent.
+    pub guest: Guest,
 }
 
-/// What becomes of the client's connection after an exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
-    /// The next request may come.
-    KeepAlive,
-    /// It is closed, in order: what the client still sends is read for a while.
-    Close,
-    /// It is closed at once: the client said that it would send nothing more (RFC 9112 section 9.6), and has not.
-    HangUp,
-    /// It is dropped: the client is gone, or must see a cut.
-    Drop,
-}
-
-/// A request about to be answered, and all that is known around it.
-struct Session<'a> {
-    worker: &'a Rc<Worker>,
-    /// The client's connection, and what it may use of backends.
-    control: &'a Rc<Control>,
-    current: &'a Current,
-    plan: &'a ListenerPlan,
-    settings: &'a HttpSettings,
-    arrival: &'a Arrival,
-    received: Rc<Received>,
-    /// When the request was there: what is decided at once goes by this clock.
-    now: Instant,
-    /// Whether this is the last request that the connection may carry.
-    turn: Turn,
-}
-
-/// Whether more requests may follow on this connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    More,
-    Last,
-}
-
-/// Serves a connection, beginning with the snapshot that accepted it.
+/// Serves a connection, beginning with the snapshot that accepted it. Gives it back if it is one of HTTP/2.
 pub async fn serve(
     worker: &Rc<Worker>,
     current: Current,
     plan: Arc<ListenerPlan>,
     guest: Guest,
     control: &Rc<Control>,
-) {
+) -> Option<Box<Http2Client>> {
     let Guest { stream, early, arrival } = guest;
     let client = Client { stream, buffer: early, timer: Timer::default() };
     let mut visit = Visit::new(worker, control, current, plan, arrival, client);
@@ -101,7 +66,7 @@ pub async fn serve(
         if visit.served == 0 && visit.may_be_http2() && Box::pin(visit.read_preface()).await {
             let Visit { current, plan, arrival, client: Client { stream, buffer, .. }, .. } = visit;
             let guest = Guest { stream, early: buffer, arrival };
-            return Box::pin(http2::serve(worker, current, plan, guest, control)).await;
+            return Some(Box::new(Http2Client { current, plan, guest }));
         }
         // Boxed, so that a connection between two requests does not hold the state of an exchange.
         match Box::pin(visit.answer_request()).await {
@@ -117,6 +82,7 @@ pub async fn serve(
         }
         After::HangUp | After::KeepAlive | After::Drop => {}
     }
+    None
 }
 
 /// Serves the one request of an HTTP/2 stream. The guest's early bytes are its head, in HTTP/1.1.
@@ -165,7 +131,7 @@ impl<'a> Visit<'a> {
 
     /// Whether the first bytes are those of an HTTP/2 client that knows that we speak it (RFC 9113 section 3.3).
     fn may_be_http2(&self) -> bool {
-        http2::may_begin(&self.client.buffer)
+        preface::may_begin(&self.client.buffer)
             && self.plan.tls.is_none()
             && http_settings(&self.plan).is_some_and(|settings| settings.http2 != Http2::Off)
     }
@@ -175,13 +141,13 @@ impl<'a> Visit<'a> {
         let Some(settings) = http_settings(&self.plan) else { return false };
         let deadline = Instant::now() + settings.timeouts.head;
         let Client { stream, buffer, timer } = &mut self.client;
-        while http2::may_begin(buffer) && !http2::begins(buffer) {
+        while preface::may_begin(buffer) && !preface::begins(buffer) {
             match timer.until(deadline, stream.fill(buffer)).await {
                 Ok(Ok(count)) if count > 0 => {}
                 _ => return false,
             }
         }
-        http2::begins(buffer)
+        preface::begins(buffer)
     }
 
     /// Waits for the first byte of a request, holding no buffer. A connection that ends here has lost nothing.
@@ -253,13 +219,6 @@ impl<'a> Visit<'a> {
     }
 }
 
-pub(crate) fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
-    match &plan.settings.protocol {
-        Protocol::Http(settings) => Some(settings),
-        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => None,
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waited {
     Arrived,
@@ -328,34 +287,4 @@ async fn answer_fault(
     outcome.end(ending);
     let page = answer::Page { status, detail: &detail, ..answer::Page::closing() };
     answer::write_page(settings, client, &page, None, hsts, outcome).await
-}
-
-/// Ends our direction, then reads what the client still sends, within bounds: closing at once would reset the connection,
-/// and the reset would overtake our last answer.
-pub(crate) async fn linger(stream: &Stream) {
-    let read = Cell::new(0);
-    let _ = tokio::time::timeout(LINGER, async {
-        stream.shutdown().await?;
-        while read.get() < LINGER_BYTES {
-            let mut discarded = Vec::new();
-            match stream.fill(&mut discarded).await? {
-                0 => break,
-                count => read.set(read.get() + count),
-            }
-        }
-        std::io::Result::Ok(())
-    })
-    .await;
-}
-
-/// Whether the client's connection may go on after an answer. `behind` is what the client sent behind its request.
-fn persistence(session: &Session<'_>, behind: &[u8]) -> Persistence {
-    let request = &session.received.request;
-    // What follows a refused upgrade was meant for another protocol: it must never be read as a request.
-    let is_upgrade_data = request.upgrade.is_some() && !behind.is_empty();
-    match session.turn {
-        _ if is_upgrade_data || session.worker.is_draining() => Persistence::Close,
-        Turn::Last => Persistence::Close,
-        Turn::More => request.persistence,
-    }
 }

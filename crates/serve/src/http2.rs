@@ -19,20 +19,25 @@ use http::Request;
 use logic::access_log::Kind;
 use logic::http1::request::MethodKind;
 use logic::http2::downgrade::{self, Body};
-use logic::http2::flood::PREFACE;
 use tokio::task::JoinSet;
 
-use crate::connection::{Arrival, Guest};
-use crate::http::{self as exchange, http_settings, linger};
-use crate::outcome::{Ending, Outcome, Spoken};
+use crate::arrival::{Arrival, Guest};
+use crate::ending::{Ending, Spoken};
+use crate::http as exchange;
+use crate::linger::linger;
+use crate::outcome::Outcome;
 use crate::snapshot::ListenerPlan;
+use crate::snapshot::http_settings;
 use crate::stream::Stream;
 use crate::timer::Timer;
 use crate::worker::{Control, Current, Woken, Worker};
 
 pub mod backend;
 mod backlog;
+mod convert;
 mod outflow;
+pub(crate) mod preface;
+pub(crate) mod rules;
 mod side;
 mod wire;
 
@@ -69,17 +74,6 @@ const TURNS: usize = 32;
 
 /// Once the connection is to end and no stream is open, so long for the client to see it.
 const FAREWELL: Duration = Duration::from_secs(1);
-
-/// Whether bytes may be the beginning of HTTP/2. So may none.
-pub(crate) fn may_begin(bytes: &[u8]) -> bool {
-    let len = bytes.len().min(PREFACE.len());
-    bytes[..len] == PREFACE[..len]
-}
-
-/// Whether bytes begin with the whole preface of HTTP/2.
-pub(crate) fn begins(bytes: &[u8]) -> bool {
-    bytes.starts_with(PREFACE)
-}
 
 /// Serves a connection, beginning with the snapshot that accepted it.
 pub async fn serve(
@@ -445,18 +439,6 @@ const MOST_WINDOW: u32 = (1 << 31) - 1;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_preface_is_seen_in_any_pieces_and_no_request_is_taken_for_it() {
-        for len in 0..=PREFACE.len() {
-            assert!(may_begin(&PREFACE[..len]));
-            assert_eq!(begins(&PREFACE[..len]), len == PREFACE.len());
-        }
-        assert!(begins(&[&PREFACE[..], b"\0\0\0\x04"].concat()));
-        for other in ["POST / HTTP/1.1\r\n", "PRI / HTTP/1.1\r\n", "GET", "PRI * HTTP/2.0\r\n\r\nXX"] {
-            assert!(!may_begin(other.as_bytes()), "{other}");
-        }
-    }
 
     #[test]
     fn a_web_socket_key_is_the_text_of_sixteen_bytes() {

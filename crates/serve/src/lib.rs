@@ -10,11 +10,11 @@
 //! 1. `crates/penstock/src/cmd/serve.rs` reads arguments and calls `serve::run`.
 //! 2. `crates/serve/src/start.rs` binds everything (`crates/serve/src/listen.rs`), drops privileges
 //!    (`crates/sys/src/privilege.rs`), starts the workers.
-//! 3. `crates/serve/src/accept.rs` accepts within the limits (`crates/serve/src/accept/admitted.rs`) and starts a task. Each client takes places in the account of
+//! 3. `crates/serve/src/accept.rs` accepts within the limits (`crates/serve/src/admission.rs`) and starts a task. Each client takes places in the account of
 //!    descriptors (`crates/serve/src/account.rs`): its own, and that of one backend. Whether a client may have more is decided in
-//!    `crates/logic/src/account.rs` by shares of what the others leave, of its connection (`crates/serve/src/account/hold.rs`) and of
+//!    `crates/logic/src/account.rs` by shares of what the others leave, of its connection (`crates/serve/src/account/share.rs`) and of
 //!    its address (`crates/serve/src/account/source.rs`); what the process keeps for itself is in
-//!    `crates/serve/src/account/own.rs`. Idle backend connections and pipes (`crates/serve/src/pipes.rs`) are given up first, then
+//!    `crates/serve/src/needs.rs`. Idle backend connections and pipes (`crates/serve/src/pipes.rs`) are given up first, then
 //!    idle clients (`crates/serve/src/worker/eviction.rs`).
 //! 4. `crates/serve/src/connection.rs` reads a PROXY header where one is due (`crates/logic/src/proxy_header.rs`) and makes the TLS
 //!    handshake (`crates/serve/src/tls.rs`). From here on a connection is a `Stream` (`crates/serve/src/stream.rs`), with TLS, HTTP/2 or neither below
@@ -52,25 +52,35 @@ pub mod access_log;
 pub mod account;
 pub mod acme;
 pub mod admin;
+mod admission;
+pub mod arrival;
 mod causes;
 pub mod connect;
 pub mod connection;
 pub mod control;
 pub mod dormitory;
+pub mod ending;
 mod events;
 pub mod file;
 pub mod front;
 pub mod health;
 pub mod http;
 pub mod http2;
+mod idle;
+mod linger;
 pub mod listen;
+mod lock;
+mod look_up;
 pub mod metrics;
+mod needs;
 pub mod outcome;
 mod pace;
 mod passthrough;
 mod per_backend;
 pub mod pipes;
 mod places;
+pub mod plain;
+mod plural;
 mod queue;
 pub mod relay;
 pub mod reload;

@@ -12,8 +12,8 @@ use logic::pace::{self, Account, Share, Ticket, Turn};
 use sys::cpu::thread_time;
 use tokio::time::Sleep;
 
+use crate::lock::lock;
 use crate::places::Place;
-use crate::state::lock;
 
 /// The least that a step costs, in microseconds: a system call or two, and the runtime's work around it.
 const LEAST: u64 = 20;

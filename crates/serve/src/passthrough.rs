@@ -11,8 +11,9 @@ use logic::client_hello::{ClientHello, HelloFault, Progress, Reader, UNRECOGNIZE
 use logic::proxy_header::Additions;
 use logic::route::{Action, Decision, Facts, HeaderLookup, PoolId, RouteTable};
 
-use crate::connection::{Entry, Guest};
-use crate::outcome::{Ending, Outcome, TlsFault};
+use crate::arrival::{Entry, Guest};
+use crate::ending::{Ending, TlsFault};
+use crate::outcome::Outcome;
 use crate::snapshot::ListenerPlan;
 use crate::stream::Stream;
 use crate::tcp;
@@ -133,7 +134,7 @@ impl HeaderLookup for NoHeaders {
 async fn send_away<T>(stream: &Stream, alert: u8) -> Option<T> {
     // Seven bytes always find room in a new connection. The client may be gone; there is nobody else to tell.
     if stream.write_all(&fatal_alert(alert)).await.is_ok() {
-        crate::http::linger(stream).await;
+        crate::linger::linger(stream).await;
     }
     None
 }

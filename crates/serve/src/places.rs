@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use crate::state::lock;
+use crate::lock::lock;
 
 /// How many clients there may be at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

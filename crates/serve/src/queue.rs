@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-use crate::state::lock;
+use crate::lock::lock;
 
 /// The line of one pool.
 #[derive(Debug, Default)]

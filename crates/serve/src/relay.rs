@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::Sleep;
 
-use crate::outcome::Ending;
+use crate::ending::Ending;
 use crate::pipes::{Borrowed, Pipes};
 use crate::stream::{Carriage, Moved, Stream};
 
@@ -461,7 +461,7 @@ mod tests {
 
     use super::*;
     use crate::account::{Account, PlaceCache};
-    use crate::stream::Plain;
+    use crate::plain::Plain;
 
     const LONG: Duration = Duration::from_secs(60);
 

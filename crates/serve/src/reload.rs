@@ -10,12 +10,13 @@ use config::types::MaxConnections;
 use logic::account::{Division, TooFew};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::account::{Needs, backend_places, wanted};
 use crate::events::Level;
 use crate::front::Front;
 use crate::listen::{self, BindError, Bound, BoundKey, Changed, Holder, OpenAddress, Passed, Socket};
+use crate::lock::lock;
+use crate::needs::{Needs, backend_places, wanted};
 use crate::snapshot::Snapshot;
-use crate::state::{State, lock};
+use crate::state::State;
 use crate::tls;
 use crate::worker::Command;
 

@@ -13,9 +13,10 @@ use serde::Serialize;
 
 use crate::events::timestamp;
 use crate::front::Front;
+use crate::lock::lock;
 use crate::metrics::{Counter, LatencySum, PerWorker};
 use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
-use crate::state::{Admission, lock};
+use crate::state::Admission;
 
 pub mod certificates;
 pub mod descriptors;

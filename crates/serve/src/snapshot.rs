@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use config::Config;
-use config::types::{Backend, BackendHttp, Listener, Pool, Protocol};
+use config::types::{Backend, BackendHttp, HttpSettings, Listener, Pool, Protocol};
 use logic::balance::{Identities, Policy, StickyTable};
 use logic::health::Health;
 use logic::route::{PoolId, RouteTable};
 
 use crate::events::Level;
-use crate::http2::backend::Rules;
+use crate::http2::rules::Rules;
 use crate::queue::Queue;
 use crate::state::{BackendState, ListenerState, State};
 use crate::tls;
@@ -182,4 +182,12 @@ fn build_listener(
         listener.tls.as_ref().map(|settings| tls::Terminator::new(listener, settings, shared, state, before));
     let hellos = tls::Handshakes::new(HELLOS);
     ListenerPlan { settings: listener.clone(), routes, hellos, tls, state: state.listener(&listener.name) }
+}
+
+/// What a listener is configured with, if it speaks HTTP.
+pub(crate) fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
+    match &plan.settings.protocol {
+        Protocol::Http(settings) => Some(settings),
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => None,
+    }
 }

@@ -20,13 +20,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::AccessLog;
-use crate::account::{Needs, services};
 use crate::acme::Orderer;
 use crate::causes::causes;
 use crate::events::Level;
 use crate::front::{Front, Request};
 use crate::health::Checker;
 use crate::listen::{BindError, OpenAddress, Passed};
+use crate::needs::{Needs, services};
 use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
 use crate::snapshot::Snapshot;

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::account::Account;
 use crate::acme::Board;
 use crate::events::{Events, Seldom};
+use crate::lock::lock;
 use crate::metrics::{BackendCounters, ListenerCounters, PerWorker};
 use crate::queue::Queue;
 use crate::state_directory::StateDirectory;
@@ -155,6 +156,11 @@ pub struct BackendState {
 const NO_OVERRIDE: u32 = u32::MAX;
 
 impl BackendState {
+    /// Whether it gets sessions, as far as its health goes.
+    pub fn is_up(&self) -> bool {
+        matches!(self.health_state(), HealthState::Up | HealthState::Unchecked)
+    }
+
     fn new(
         pool: &Arc<str>,
         address: &BackendAddress,
@@ -385,11 +391,6 @@ impl State {
         all.sort();
         all
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while holding one of these locks leaves a map that is still whole: each holder does one operation.
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]

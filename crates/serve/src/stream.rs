@@ -14,9 +14,11 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use crate::http2::backend::{Fate, Width};
+use crate::http2::rules::{Fate, Width};
 use crate::http2::{Call, Side};
-use crate::tls::backend::{Ended, Endpoint, Outbound};
+use crate::plain::Ended;
+use crate::plain::{Parked, Plain};
+use crate::tls::backend::{Endpoint, Outbound};
 
 /// Size of the scratch buffer: what one read can bring. 64 KiB is the largest that stays in a core's second-level cache
 /// beside the rest, and what one TCP receive usually holds at most.
@@ -24,15 +26,6 @@ const SCRATCH: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
-}
-
-/// A connection without TLS.
-#[derive(Debug)]
-pub enum Plain {
-    /// Over TCP.
-    Tcp(TcpStream),
-    /// Over a Unix socket.
-    Unix(UnixStream),
 }
 
 /// A connection. One task reads and writes it, both directions at once, so the cell is never borrowed twice: each borrow
@@ -52,15 +45,6 @@ enum Transport {
     Http2(Box<Side>),
     /// HTTP/1.1 on our side, a stream of HTTP/2 towards a backend on the other.
     Call(Box<Call>),
-}
-
-/// A plain connection that the runtime does not watch: not more than its descriptor.
-#[derive(Debug)]
-pub enum Parked {
-    /// Over TCP.
-    Tcp(std::net::TcpStream),
-    /// Over a Unix socket.
-    Unix(std::os::unix::net::UnixStream),
 }
 
 /// Whether a connection can be spliced.
@@ -655,66 +639,4 @@ pub enum Moved {
     End,
     /// The source failed; a failure of the destination is the error of the call itself.
     ReadFailed(io::Error),
-}
-
-impl AsFd for Parked {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(tcp) => tcp.as_fd(),
-            Self::Unix(unix) => unix.as_fd(),
-        }
-    }
-}
-
-impl AsFd for Plain {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(tcp) => tcp.as_fd(),
-            Self::Unix(unix) => unix.as_fd(),
-        }
-    }
-}
-
-impl AsyncRead for Plain {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_read(cx, into),
-            Self::Unix(unix) => Pin::new(unix).poll_read(cx, into),
-        }
-    }
-}
-
-impl AsyncWrite for Plain {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_write(cx, from),
-            Self::Unix(unix) => Pin::new(unix).poll_write(cx, from),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        from: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_write_vectored(cx, from),
-            Self::Unix(unix) => Pin::new(unix).poll_write_vectored(cx, from),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Self::Unix(unix) => Pin::new(unix).poll_shutdown(cx),
-        }
-    }
 }

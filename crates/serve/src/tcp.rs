@@ -14,13 +14,16 @@ use logic::retry::{self, Idempotence, Progress};
 use logic::route::PoolId;
 use sys::socket::Opening;
 
-use crate::accept::Admitted;
+use crate::admission::Admitted;
+use crate::arrival::{Arrival, Entry, Guest};
 use crate::connect::ConnectFault;
-use crate::connection::{Arrival, Entry, Guest};
-use crate::outcome::{Ending, Outcome};
+use crate::dormitory::{Asleep, Sleeper};
+use crate::ending::Ending;
+use crate::outcome::Outcome;
+use crate::plain::Parked;
 use crate::relay::{self, Early, Halt, Watch};
 use crate::snapshot::{PoolPlan, Snapshot};
-use crate::stream::{Parked, Stream};
+use crate::stream::Stream;
 use crate::upstream::{self, Chosen, NoBackend, Slot, Wanted};
 use crate::worker::Worker;
 
@@ -69,33 +72,17 @@ struct Session {
     _admitted: Admitted,
 }
 
-/// A session in which nobody speaks: all that is left of it.
-pub struct Sleeper {
-    session: Box<Session>,
-    client: Parked,
-    backend: Parked,
-}
-
-impl Sleeper {
-    /// Its connections: the first word on one of them must wake it.
-    pub fn connections(&self) -> [&Parked; 2] {
-        [&self.client, &self.backend]
+impl Asleep for Session {
+    fn due(&self) -> Instant {
+        self.watch.due()
     }
 
-    /// When it ends if nobody speaks.
-    pub fn due(&self) -> Instant {
-        self.session.watch.due()
+    fn wake(self: Box<Self>, client: Parked, backend: Parked) {
+        tokio::task::spawn_local(relay(self, Stream::parked(client), Stream::parked(backend), Vec::new()));
     }
 
-    /// Goes on with the session.
-    pub fn wake(self) {
-        let Self { session, client, backend } = self;
-        tokio::task::spawn_local(relay(session, Stream::parked(client), Stream::parked(backend), Vec::new()));
-    }
-
-    /// Ends a session that lay still for too long.
-    pub fn expire(mut self) {
-        self.session.outcome.end(Ending::Idle);
+    fn expire(mut self: Box<Self>) {
+        self.outcome.end(Ending::Idle);
     }
 }
 
@@ -151,9 +138,8 @@ fn lay_down(
         Err(backend) => return Some((session, Stream::parked(client), backend)),
     };
     let worker = session.outcome.worker().clone();
-    let Sleeper { session, client, backend } =
-        worker.dormitory.lay(Sleeper { session, client, backend }).err()?;
-    Some((session, Stream::parked(client), Stream::parked(backend)))
+    worker.dormitory.lay(Sleeper::new(session, client, backend));
+    None
 }
 
 /// Gets a client its backend, or the outcome its ending.
@@ -317,7 +303,7 @@ mod tests {
     #[test]
     fn a_session_takes_no_more_memory_than_was_measured() {
         assert!(size_of::<Session>() <= 384, "{}", size_of::<Session>());
-        assert!(size_of::<Sleeper>() <= 24, "{}", size_of::<Sleeper>());
+        assert!(size_of::<Sleeper>() <= 32, "{}", size_of::<Sleeper>());
         assert!(size_of_made(relay) <= 512, "{}", size_of_made(relay));
     }
 }

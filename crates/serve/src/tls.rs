@@ -46,11 +46,14 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use crate::acme::{self, Challenges};
+use crate::ending::{ClientFault, Ending, Spoken, TlsFault};
 use crate::events::Level;
-use crate::outcome::{ClientFault, Ending, Spoken, TlsFault};
-use crate::state::{State, lock};
-use crate::stream::{Plain, Stream};
+use crate::lock::lock;
+use crate::plain::Plain;
+use crate::state::State;
+use crate::stream::Stream;
 
+mod alpn;
 pub mod backend;
 mod bundle;
 mod client;
@@ -62,8 +65,10 @@ mod layout;
 mod lookup;
 pub(crate) mod ocsp;
 mod pair;
+mod pem_file;
 mod policy;
 mod replay;
+mod scan;
 mod session;
 mod sha256;
 mod standing;
@@ -84,19 +89,16 @@ pub use standing::{Certificate, Standing};
 pub use staple::{Origin, Staple};
 pub use store::Store;
 
-/// HTTP/2 over TLS in ALPN (RFC 9113 section 3.2).
-const H2: &[u8] = b"h2";
-
+use alpn::H2;
 use client::{Clients, Ready, Trust, TrustSource};
-use store::{Filler, Removal, Scan, Source};
+use layout::DEFAULT_NAME;
+use scan::Scan;
+use store::{Filler, Removal, Source};
 use tickets::{Asked, Ring};
 use watch::{Watch, Watched};
 
 /// Time for the last word to an authority.
 const CHALLENGE_END: Duration = Duration::from_secs(1);
-
-/// NAME of the files whose certificate is for everybody that no other is for, unless the configuration names one.
-const DEFAULT_NAME: &str = "default";
 
 /// What all TLS listeners share over reloads: certificates in service, whom clients' certificates are from, and ticket keys, so
 /// that tickets given out before stay good.
@@ -546,7 +548,7 @@ async fn shake_hands(
             let fault = fault_of(&error);
             if matches!(fault, TlsFault::Client(_)) {
                 // A client of TLS 1.3 has begun to speak already: a reset would overtake the alert that says why.
-                crate::http::linger(&Stream::plain(plain)).await;
+                crate::linger::linger(&Stream::plain(plain)).await;
             }
             return Err(fault);
         }
@@ -555,7 +557,7 @@ async fn shake_hands(
     match clients.identify(&ready, tls.get_ref().1) {
         Ok(identity) => Ok((tls, identity)),
         Err(fault) => {
-            crate::http::linger(&Stream::tls(tls)).await;
+            crate::linger::linger(&Stream::tls(tls)).await;
             Err(fault)
         }
     }
@@ -587,7 +589,7 @@ async fn hear_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshak
                 // To a vector it cannot fail; to the client it may, and there is nobody else to tell.
                 let _ = alert.write_all(&mut bytes);
                 let _ = plain.write_all(&bytes).await;
-                crate::http::linger(&Stream::plain(plain)).await;
+                crate::linger::linger(&Stream::plain(plain)).await;
                 return Err(fault_of(&io::Error::new(io::ErrorKind::InvalidData, error)));
             }
         }
@@ -604,7 +606,7 @@ async fn hear_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshak
                 let _ = plain.write_all(&client_hello::fatal_alert(alert)).await;
             }
             // Whoever still sends would see a reset in place of the alert.
-            crate::http::linger(&Stream::plain(plain)).await;
+            crate::linger::linger(&Stream::plain(plain)).await;
             Err(fault)
         }
     }
@@ -658,7 +660,7 @@ async fn answer_plain_http(mut plain: Plain) -> TlsFault {
     // The client may be gone; there is nobody else to tell.
     let _ = plain.write_all(&page).await;
     let stream = Stream::plain(plain);
-    crate::http::linger(&stream).await;
+    crate::linger::linger(&stream).await;
     TlsFault::NotTls
 }
 

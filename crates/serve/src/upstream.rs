@@ -1,9 +1,7 @@
 //! Gets a session a connection to a backend: chooses one, waits for a busy one, reuses an idle connection or opens one.
 //! Whether a failed attempt is made again is decided by `logic/retry.rs`; the health of a backend by `logic/health.rs`.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -17,13 +15,14 @@ use logic::peers::Peer;
 use logic::retry::Idempotence;
 use sys::socket::Opening;
 
-use crate::account::{Kind, PlaceCache, Taken};
 use crate::connect::{self, ConnectFault, Link, Shortage};
 use crate::events::Level;
-use crate::http2::backend::{Asker, Rules};
+use crate::http2::backend::Asker;
+use crate::http2::rules::Rules;
+use crate::lock::lock;
 use crate::queue::Queue;
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
-use crate::state::{Admission, BackendState, lock};
+use crate::state::{Admission, BackendState};
 use crate::stream::{Quiet, Stream};
 use crate::tls::backend::Endpoint;
 use crate::worker::Worker;
@@ -228,7 +227,7 @@ fn candidates(pool: &PoolPlan, now: Instant, mercy: Mercy) -> smallvec::SmallVec
 /// Whether a backend takes new sessions: healthy, not drained, with a weight.
 fn serves(backend: &BackendPlan) -> bool {
     let weight = backend.state.weight_override().unwrap_or(backend.settings.weight);
-    is_up(&backend.state) && backend.state.admission() == Admission::Ready && weight > 0
+    backend.state.is_up() && backend.state.admission() == Admission::Ready && weight > 0
 }
 
 fn any_available(candidates: &[Candidate]) -> bool {
@@ -392,7 +391,7 @@ pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause
             took: Duration::ZERO,
         });
     }
-    if limit == 0 || failures < limit || !is_up(backend) {
+    if limit == 0 || failures < limit || !backend.is_up() {
         return;
     }
     let _one_at_a_time = lock(&EJECTING);
@@ -415,145 +414,5 @@ pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause
 pub fn note_success(backend: &BackendState) {
     if backend.failures.load(Relaxed) != 0 {
         backend.failures.store(0, Relaxed);
-    }
-}
-
-fn is_up(backend: &BackendState) -> bool {
-    matches!(backend.health_state(), HealthState::Up | HealthState::Unchecked)
-}
-
-/// Idle connections to backends, of one worker. Each has places of its own in the account, and is closed when others need
-/// them.
-pub struct IdlePool {
-    kept: RefCell<HashMap<usize, Kept, BuildHasherDefault<AddressHasher>>>,
-    place_cache: Rc<PlaceCache>,
-}
-
-/// Hashes the address of a backend's state: nobody outside can choose that, and each request looks twice.
-#[derive(Default)]
-struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
-    }
-
-    fn write_usize(&mut self, address: usize) {
-        // The odd constant of the golden ratio spreads the address over the upper half, which the table also looks at.
-        let spread = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = spread ^ (spread >> 32);
-    }
-}
-
-struct Kept {
-    backend: Arc<BackendState>,
-    place_cache: Rc<PlaceCache>,
-    /// Of one connection.
-    places: usize,
-    /// Oldest first; the newest is used first, so that the rest can age.
-    streams: Vec<(Stream, Instant)>,
-}
-
-impl Kept {
-    fn pop(&mut self) -> Option<(Stream, Instant)> {
-        let popped = self.streams.pop()?;
-        self.place_cache.give_of(Kind::Idle, self.places);
-        Some(popped)
-    }
-
-    /// Closes the connection that was used longest ago. Returns how many places it had.
-    fn close_oldest(&mut self) -> Option<usize> {
-        let oldest = (!self.streams.is_empty()).then(|| self.streams.remove(0))?;
-        drop(oldest);
-        self.place_cache.give_of(Kind::Idle, self.places);
-        Some(self.places)
-    }
-
-    /// Closes the connections for which `keep` is false.
-    fn retain(&mut self, mut keep: impl FnMut(&Stream, Instant) -> bool) {
-        let before = self.streams.len();
-        self.streams.retain(|(stream, until)| keep(stream, *until));
-        self.place_cache.give_of(Kind::Idle, (before - self.streams.len()) * self.places);
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.retain(|_, _| false);
-    }
-}
-
-impl IdlePool {
-    /// An empty one.
-    pub fn new(place_cache: Rc<PlaceCache>) -> Self {
-        Self { kept: RefCell::default(), place_cache }
-    }
-
-    /// Keeps a connection until `until`, unless `limit` are kept already, or a client waits for its place.
-    pub fn give(&self, backend: &Arc<BackendState>, stream: Stream, until: Instant, limit: usize) {
-        if self.place_cache.account().is_waited_for() {
-            return;
-        }
-        let mut kept = self.kept.borrow_mut();
-        let entry = kept.entry(Arc::as_ptr(backend) as usize).or_insert_with(|| Kept {
-            backend: backend.clone(),
-            place_cache: self.place_cache.clone(),
-            places: backend.places(),
-            streams: Vec::new(),
-        });
-        if entry.streams.len() < limit && self.place_cache.take_of(Kind::Idle, entry.places) == Taken::Yes {
-            entry.streams.push((stream, until));
-        }
-    }
-
-    fn take(&self, backend: &Arc<BackendState>, now: Instant) -> Option<Stream> {
-        let mut kept = self.kept.borrow_mut();
-        let entry = kept.get_mut(&(Arc::as_ptr(backend) as usize))?;
-        while let Some((stream, until)) = entry.pop() {
-            if now < until {
-                return Some(stream);
-            }
-        }
-        None
-    }
-
-    /// Closes connections that are too old, were closed by the backend, or whose backend is down or gone.
-    pub fn sweep(&self, now: Instant, snapshot: &Snapshot) {
-        self.kept.borrow_mut().retain(|_, kept| {
-            let served = is_up(&kept.backend)
-                && snapshot.pools.iter().any(|pool| {
-                    *pool.settings.name == *kept.backend.pool
-                        && pool.backends.iter().any(|backend| Arc::ptr_eq(&backend.state, &kept.backend))
-                });
-            if !served {
-                return false;
-            }
-            kept.retain(|stream, until| now < until && stream.is_quiet() == Quiet::Yes);
-            !kept.streams.is_empty()
-        });
-    }
-
-    /// Closes idle connections until `places` are given back, or none is left. Returns how many were.
-    pub fn give_up(&self, places: usize) -> usize {
-        let (mut given, mut connections) = (0, 0);
-        for kept in self.kept.borrow_mut().values_mut() {
-            while given < places
-                && let Some(closed) = kept.close_oldest()
-            {
-                given += closed;
-                connections += 1;
-            }
-        }
-        self.place_cache.account().given_up.fetch_add(connections, Relaxed);
-        given
-    }
-
-    /// Closes all of them: the process ends.
-    pub fn clear(&self) {
-        self.kept.borrow_mut().clear();
     }
 }

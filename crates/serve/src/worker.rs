@@ -2,38 +2,34 @@
 //! It shares nothing on the hot path but the snapshot it was handed and counters that only it writes.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use config::types::LogFormat;
 use logic::balance::Balancer;
 use logic::route::PoolId;
-use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::sync::Notify;
 
-use crate::accept;
 use crate::access_log::{AccessLog, Batch};
-use crate::account::{Account, Granted, PlaceCache, RefusalLog, Share};
+use crate::account::{Account, PlaceCache, RefusalLog, Share};
 use crate::dormitory::Dormitory;
 use crate::events::Level;
 use crate::front::Front;
 use crate::http2::backend::Lines;
-use crate::listen::{BoundKey, Socket};
+use crate::idle::IdlePool;
 use crate::pipes::Pipes;
 use crate::snapshot::Snapshot;
-use crate::upstream::IdlePool;
 
+mod control;
 mod eviction;
+mod thread;
 
+use control::Phase;
+pub use control::{Control, Woken};
 use eviction::IdleClients;
-
-/// How often a worker hands on its log lines, and memory that it no longer needs.
-const TICK: Duration = Duration::from_millis(100);
+pub use thread::{Command, run};
 
 /// How often a worker looks at its idle backend connections.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -43,25 +39,6 @@ const GIVEN_UP: usize = 8;
 
 /// Numbers of client connections that a worker without any keeps room for.
 const REMEMBERED_NUMBERS: usize = 1024;
-
-/// What the supervisor tells a worker.
-pub enum Command {
-    /// Serve this snapshot from now on; open and close these sockets.
-    Apply {
-        /// The new snapshot.
-        snapshot: Arc<Snapshot>,
-        /// Sockets to accept from.
-        open: Vec<(BoundKey, Socket)>,
-        /// Sockets to give up, after what waits in their queues was accepted.
-        close: Vec<BoundKey>,
-        /// Told when every new session sees the new snapshot and the sockets of `close` are closed.
-        done: oneshot::Sender<()>,
-    },
-    /// Take no new sessions, let the open ones end, then end the thread.
-    Drain,
-    /// After [`Self::Drain`]: end the open sessions too, each with its record.
-    Cut,
-}
 
 /// A snapshot as the sessions of one worker hold it: counted without atomics.
 pub type Current = Rc<Arc<Snapshot>>;
@@ -99,14 +76,6 @@ pub struct Worker {
     swept: Cell<Instant>,
     /// Reports refused descriptors.
     refusal_log: RefusalLog,
-    /// Accept loops by address; systemd may pass several sockets for one.
-    sockets: RefCell<HashMap<BoundKey, Vec<Accepting>>>,
-}
-
-/// An accept loop: how to end it, and its end.
-struct Accepting {
-    gate: Rc<accept::Gate>,
-    task: JoinHandle<()>,
 }
 
 /// The open client connections of a worker, each at its number.
@@ -124,7 +93,7 @@ impl Connections {
             // Nobody has as many descriptors.
             u32::try_from(self.controls.len() - 1).unwrap_or(u32::MAX)
         });
-        let control = Rc::new(Control { number, share, ..Control::default() });
+        let control = Rc::new(Control::new(number, share));
         self.controls[number as usize] = Some(control.clone());
         control
     }
@@ -144,121 +113,6 @@ impl Connections {
 
     fn iter(&self) -> impl Iterator<Item = &Rc<Control>> {
         self.controls.iter().flatten()
-    }
-}
-
-/// What the worker can do to one of its client connections from outside its task.
-#[derive(Debug, Default)]
-pub struct Control {
-    phase: Cell<Phase>,
-    /// Among the connections of the worker.
-    number: u32,
-    /// When the phase became [`Phase::Idle`].
-    idle_since: Cell<Option<Instant>>,
-    /// For a client of another worker that takes its place.
-    granted: RefCell<Option<Granted>>,
-    waker: RefCell<Option<Waker>>,
-    /// What it holds, and may hold, of the account of descriptors.
-    pub(crate) share: Share,
-}
-
-/// What a client connection is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    /// In a session.
-    #[default]
-    Busy,
-    /// Between two requests: nothing is lost when it is closed.
-    Idle,
-    /// Asked to close.
-    Closing,
-    /// It has ended.
-    Gone,
-}
-
-/// The end of a wait for a client's next request.
-pub enum Woken<T> {
-    /// What was waited for.
-    By(T),
-    /// The worker wants the connection closed.
-    Closing,
-}
-
-impl Control {
-    /// Waits with `poll` for the next request; ends early when the worker wants the connection closed. `since` is when the
-    /// wait began.
-    pub fn poll_idle<T>(
-        &self,
-        cx: &mut Context<'_>,
-        since: Instant,
-        poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
-    ) -> Poll<Woken<T>> {
-        match poll(cx) {
-            Poll::Ready(value) => {
-                self.go_on();
-                Poll::Ready(Woken::By(value))
-            }
-            Poll::Pending if self.phase.get() == Phase::Closing => Poll::Ready(Woken::Closing),
-            Poll::Pending => {
-                self.phase.set(Phase::Idle);
-                self.idle_since.set(Some(since));
-                let mut waker = self.waker.borrow_mut();
-                if !waker.as_ref().is_some_and(|before| before.will_wake(cx.waker())) {
-                    *waker = Some(cx.waker().clone());
-                }
-                Poll::Pending
-            }
-        }
-    }
-
-    fn go_on(&self) {
-        if self.phase.replace(Phase::Busy) == Phase::Closing {
-            // It may take a minute: the new client asks for another one.
-            drop(self.granted.take());
-        }
-    }
-
-    /// Wakes the task of `cx` when the process begins to end, although the connection is busy: for those that carry several
-    /// sessions and must say so to their client.
-    pub fn wake_for_drain(&self, cx: &mut Context<'_>) {
-        self.go_on();
-        let mut waker = self.waker.borrow_mut();
-        if !waker.as_ref().is_some_and(|before| before.will_wake(cx.waker())) {
-            *waker = Some(cx.waker().clone());
-        }
-    }
-
-    /// Asks the connection to close as soon as it has nothing to do.
-    pub fn close_when_idle(&self) {
-        self.phase.set(Phase::Closing);
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-
-    /// The wait for a request ended without one: from here on the connection closes by itself.
-    pub fn stop_waiting(&self) {
-        if self.phase.get() != Phase::Closing {
-            self.phase.set(Phase::Busy);
-        }
-    }
-
-    /// Whether it was asked to close, and has neither ended nor gone on with a request that had come meanwhile.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.phase.get() == Phase::Closing
-    }
-
-    /// Since when it has been idle, if it is.
-    fn idle_since(&self) -> Option<Instant> {
-        self.idle_since.get().filter(|_| self.phase.get() == Phase::Idle)
-    }
-
-    fn begin_drain(&self) {
-        if self.phase.get() == Phase::Idle {
-            self.close_when_idle();
-        } else if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
     }
 }
 
@@ -298,6 +152,38 @@ impl Drop for Registration {
 }
 
 impl Worker {
+    /// A worker without sockets. On its own thread, inside its runtime or before that.
+    fn new(
+        index: usize,
+        front: Arc<Front>,
+        snapshot: Arc<Snapshot>,
+        log: AccessLog,
+    ) -> std::io::Result<Rc<Self>> {
+        let place_cache = Rc::new(PlaceCache::new(front.state.account.clone(), index));
+        Ok(Rc::new(Self {
+            index,
+            front,
+            pipes: Pipes::new(place_cache.clone()),
+            idle: IdlePool::new(place_cache.clone()),
+            dormitory: Dormitory::new()?,
+            lines: Lines::new(place_cache.clone()),
+            place_cache,
+            current: RefCell::new(Rc::new(snapshot)),
+            balancers: RefCell::default(),
+            connections: RefCell::default(),
+            idle_clients: IdleClients::default(),
+            place_freed: Notify::new(),
+            draining: Cell::new(false),
+            cutting: Cell::new(false),
+            accepting: Cell::new(0),
+            emptied: Notify::new(),
+            batch: RefCell::new(Batch::new(log.clone())),
+            log,
+            swept: Cell::new(Instant::now()),
+            refusal_log: RefusalLog::default(),
+        }))
+    }
+
     /// The snapshot for a session that starts now.
     pub fn current(&self) -> Current {
         self.current.borrow().clone()
@@ -359,36 +245,13 @@ impl Worker {
         self.batch.borrow_mut().push(write);
     }
 
-    /// The accept loops that end are given back: with each end a socket is closed.
-    fn apply(
-        self: &Rc<Self>,
-        snapshot: Arc<Snapshot>,
-        open: Vec<(BoundKey, Socket)>,
-        close: Vec<BoundKey>,
-    ) -> Vec<JoinHandle<()>> {
+    /// Takes a new snapshot: sessions that start from now on see it.
+    fn adopt(&self, snapshot: Arc<Snapshot>) {
         *self.current.borrow_mut() = Rc::new(snapshot);
-        let mut sockets = self.sockets.borrow_mut();
-        let mut ending = Vec::new();
-        for key in close {
-            for Accepting { gate, task } in sockets.remove(&key).unwrap_or_default() {
-                gate.close();
-                ending.push(task);
-            }
-        }
-        for (key, socket) in open {
-            let gate = Rc::new(accept::Gate::default());
-            let accepting = accept::run(self.clone(), key.clone(), socket, gate.clone());
-            let task = tokio::task::spawn_local(accepting);
-            sockets.entry(key).or_default().push(Accepting { gate, task });
-        }
-        ending
     }
 
     fn drain(&self) {
         self.draining.set(true);
-        for accepting in self.sockets.borrow_mut().drain().flat_map(|(_, all)| all) {
-            accepting.gate.close();
-        }
         for control in self.connections.borrow().iter() {
             control.begin_drain();
         }
@@ -436,90 +299,4 @@ impl Worker {
             }
         }
     }
-}
-
-/// The worker's thread: serves commands until it is drained. Runs on the calling thread.
-pub fn run(
-    index: usize,
-    front: Arc<Front>,
-    snapshot: Arc<Snapshot>,
-    log: AccessLog,
-    mut commands: mpsc::UnboundedReceiver<Command>,
-) -> std::io::Result<()> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-    let place_cache = Rc::new(PlaceCache::new(front.state.account.clone(), index));
-    let worker = Rc::new(Worker {
-        index,
-        front,
-        pipes: Pipes::new(place_cache.clone()),
-        idle: IdlePool::new(place_cache.clone()),
-        dormitory: Dormitory::new()?,
-        lines: Lines::new(place_cache.clone()),
-        place_cache,
-        current: RefCell::new(Rc::new(snapshot)),
-        balancers: RefCell::default(),
-        connections: RefCell::default(),
-        idle_clients: IdleClients::default(),
-        place_freed: Notify::new(),
-        draining: Cell::new(false),
-        cutting: Cell::new(false),
-        accepting: Cell::new(0),
-        emptied: Notify::new(),
-        batch: RefCell::new(Batch::new(log.clone())),
-        log,
-        swept: Cell::new(Instant::now()),
-        refusal_log: RefusalLog::default(),
-        sockets: RefCell::default(),
-    });
-    let result = runtime.block_on(async {
-        // In the task of the worker itself: were it to end, sessions would sleep for ever.
-        let mut keeping = pin!(worker.dormitory.keep());
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = tick.tick() => worker.tick(Instant::now()),
-                () = worker.place_cache.account().wanted(index) => worker.give_up_unused(),
-                () = worker.place_cache.account().wished(index) => worker.grant_wishes(),
-                error = &mut keeping => return Err(error),
-                command = commands.recv() => match command {
-                    Some(Command::Apply { snapshot, open, close, done }) => {
-                        let ending = worker.apply(snapshot, open, close);
-                        tokio::task::spawn_local(async move {
-                            for task in ending {
-                                // One that panicked has closed its socket as well.
-                                let _ = task.await;
-                            }
-                            // The supervisor may have given up waiting.
-                            let _ = done.send(());
-                        });
-                    }
-                    Some(Command::Drain | Command::Cut) | None => break,
-                },
-            }
-        }
-        worker.drain();
-        loop {
-            let emptied = worker.emptied.notified();
-            if worker.connections.borrow().is_empty() && worker.accepting.get() == 0 {
-                break;
-            }
-            tokio::select! {
-                () = emptied => {}
-                _ = tick.tick() => worker.tick(Instant::now()),
-                error = &mut keeping => return Err(error),
-                command = commands.recv() => if matches!(command, Some(Command::Cut) | None) {
-                    worker.cutting.set(true);
-                    break;
-                },
-            }
-        }
-        Ok(())
-    });
-    // Ends every session that is left; each writes its record as it goes.
-    worker.dormitory.clear();
-    drop(runtime);
-    worker.batch.borrow_mut().flush();
-    result
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use config::types::LogTarget;
 
 use super::{Message, Output, Shared, count_lines};
-use crate::state::lock;
+use crate::lock::lock;
 
 /// Bytes kept for another try while the target takes none.
 const BACKLOG_BYTES: usize = 1024 * 1024;

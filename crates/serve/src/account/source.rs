@@ -7,11 +7,10 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use logic::account::{Refusal, SourceUsage};
+use logic::account::{Refusal, Shares, SourceUsage, Usage};
 use logic::balance::StickyKey;
 
-use super::Account;
-use crate::state::lock;
+use crate::lock::lock;
 
 /// Parts of the table, so that workers seldom wait for each other.
 const PARTS: usize = 16;
@@ -148,9 +147,11 @@ enum Stay {
 
 impl AtSource {
     /// Counts a new client that takes `places`, unless its source has its share.
-    pub fn take(account: &Account, address: IpAddr, places: usize) -> Result<Self, Refusal> {
-        let source = account.sources.of(address);
-        let (usage, shares) = (account.usage(), account.shares());
+    pub fn take(
+        source: Arc<Source>,
+        (usage, shares): (Usage, Shares),
+        places: usize,
+    ) -> Result<Self, Refusal> {
         let mut refusal = Refusal::Source;
         let more = |held: usize| match usage.client(shares, Some(source.usage(held)), places) {
             // Where no place is free at all, the caller that takes the places waits for them.
@@ -224,7 +225,7 @@ mod tests {
     use logic::account::{Division, Percent, Shares};
 
     use super::*;
-    use crate::account::Wanted;
+    use crate::account::{Account, Wanted};
 
     fn account() -> Arc<Account> {
         let account = Account::new(1);
@@ -237,11 +238,10 @@ mod tests {
     #[test]
     fn a_source_that_has_its_share_is_refused_and_another_is_not() {
         let account = account();
-        let seats: Vec<_> =
-            (0..50).map_while(|_| AtSource::take(&account, [192, 0, 2, 1].into(), 2).ok()).collect();
+        let seats: Vec<_> = (0..50).map_while(|_| account.seat([192, 0, 2, 1].into(), 2).ok()).collect();
         // Nothing is taken of the account here, so that the share grows with what is held.
         assert!(seats.len() >= 25, "{}", seats.len());
-        let other = AtSource::take(&account, [192, 0, 2, 2].into(), 2).unwrap();
+        let other = account.seat([192, 0, 2, 2].into(), 2).unwrap();
         assert_eq!(other.of_source().held, 2);
         other.add(3);
         assert_eq!(other.of_source(), SourceUsage { held: 5, further: 3 });
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_source_holds_no_more_when_connections_pass_on_what_they_hold_and_few_do_at_once() {
         let account = account();
-        let take = || AtSource::take(&account, [192, 0, 2, 1].into(), 2).unwrap();
+        let take = || account.seat([192, 0, 2, 1].into(), 2).unwrap();
         let seats: Vec<_> = (0..20).map(|_| take()).collect();
         let newer: Vec<_> = seats.iter().map_while(AtSource::pass_on).collect();
         assert_eq!(newer.len(), MOST_LEAVING);
@@ -275,9 +275,9 @@ mod tests {
     #[test]
     fn a_network_of_ipv6_is_one_source() {
         let account = account();
-        let first = AtSource::take(&account, "2001:db8:0:1::1".parse().unwrap(), 2).unwrap();
-        let second = AtSource::take(&account, "2001:db8:0:1:ffff::1".parse().unwrap(), 2).unwrap();
-        let other = AtSource::take(&account, "2001:db8:0:2::1".parse().unwrap(), 2).unwrap();
+        let first = account.seat("2001:db8:0:1::1".parse().unwrap(), 2).unwrap();
+        let second = account.seat("2001:db8:0:1:ffff::1".parse().unwrap(), 2).unwrap();
+        let other = account.seat("2001:db8:0:2::1".parse().unwrap(), 2).unwrap();
         assert_eq!((first.of_source().held, second.of_source().held, other.of_source().held), (4, 4, 2));
     }
 }

@@ -10,7 +10,7 @@ use logic::account::{Allowance, Division};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Account;
-use crate::state::lock;
+use crate::lock::lock;
 
 /// What descriptors are opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,15 @@ pub enum Purpose {
 }
 
 const PURPOSES: usize = 5;
+
+/// Of a look-up of a name: a socket to a name server, and one to the next where the first does not answer.
+pub(crate) const OF_LOOK_UP: usize = 2;
+
+/// Of a request to an authority or an OCSP responder: its connection, or the look-up before it.
+pub(crate) const OF_REQUEST: usize = OF_LOOK_UP;
+
+/// Of an order of a certificate: its lock file, and that of the account with the authority.
+pub(crate) const OF_ORDER: usize = 2;
 
 /// How many descriptors a configuration wants for each purpose, if there are enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

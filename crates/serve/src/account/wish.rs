@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use super::Account;
-use crate::state::lock;
+use crate::lock::lock;
 
 /// Wishes that no worker has granted yet, the oldest first.
 #[derive(Debug, Default)]
@@ -27,7 +26,7 @@ enum Phase {
 
 /// Withdrawn when it is dropped.
 pub struct Wish {
-    account: Arc<Account>,
+    wishes: Arc<Wishes>,
     phase: Arc<Mutex<Phase>>,
 }
 
@@ -35,36 +34,25 @@ pub struct Wish {
 #[derive(Debug)]
 pub struct Granted(Arc<Mutex<Phase>>);
 
-impl Account {
-    /// Asks the other workers to close one client that is idle.
-    pub fn wish(self: &Arc<Self>, asks: usize) -> Wish {
+impl Wishes {
+    /// One more.
+    pub(super) fn open(self: &Arc<Self>) -> Wish {
         let phase = Arc::new(Mutex::new(Phase::Open));
-        {
-            let mut open = lock(&self.wishes.open);
-            open.push_back(phase.clone());
-            self.wishes.count.store(open.len(), Relaxed);
-        }
-        for (_, other) in self.workers.iter().enumerate().filter(|(at, _)| *at != asks) {
-            other.wished.notify_one();
-        }
-        Wish { account: self.clone(), phase }
+        let mut open = lock(&self.open);
+        open.push_back(phase.clone());
+        self.count.store(open.len(), Relaxed);
+        Wish { wishes: self.clone(), phase }
     }
 
-    /// Waits until another worker has a wish.
-    pub async fn wished(&self, worker: usize) {
-        self.workers.of(worker).wished.notified().await;
+    pub(super) fn is_any_open(&self) -> bool {
+        self.count.load(Relaxed) > 0
     }
 
-    /// Whether a wish is open.
-    pub fn has_wish(&self) -> bool {
-        self.wishes.count.load(Relaxed) > 0
-    }
-
-    /// Grants the oldest wish, if one is open: the caller closes a client, which keeps what it gets.
-    pub fn grant(&self) -> Option<Granted> {
-        let mut open = lock(&self.wishes.open);
+    /// Grants the oldest one, if one is open.
+    pub(super) fn grant(&self) -> Option<Granted> {
+        let mut open = lock(&self.open);
         let phase = open.pop_front()?;
-        self.wishes.count.store(open.len(), Relaxed);
+        self.count.store(open.len(), Relaxed);
         *lock(&phase) = Phase::Granted;
         Some(Granted(phase))
     }
@@ -73,10 +61,9 @@ impl Account {
 impl Wish {
     /// No worker grants it from now on; one may have done so before.
     pub fn withdraw(&self) {
-        let wishes = &self.account.wishes;
-        let mut open = lock(&wishes.open);
+        let mut open = lock(&self.wishes.open);
         open.retain(|one| !Arc::ptr_eq(one, &self.phase));
-        wishes.count.store(open.len(), Relaxed);
+        self.wishes.count.store(open.len(), Relaxed);
     }
 
     /// Whether a client is being closed for it.
@@ -101,7 +88,7 @@ impl Drop for Granted {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::Account;
 
     #[test]
     fn each_wish_is_granted_once_and_none_that_was_withdrawn() {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use logic::acme::Next;
 
 use super::challenges::Challenges;
-use crate::state::lock;
+use crate::lock::lock;
 
 /// What is known of all orders, for reports, and what workers need.
 #[derive(Debug, Default)]

@@ -1,6 +1,5 @@
 //! HTTPS to an authority: one connection for each request, with a limit for its time and for the size of the answer.
 
-use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -18,11 +17,11 @@ use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::fault::{Fault, short};
+use super::fault::{ClientError, Fault, short};
 use crate::account::{Account, OF_REQUEST, Purpose, Turn};
 use crate::causes::causes;
-use crate::resolve::look_up;
-use crate::state::lock;
+use crate::lock::lock;
+use crate::look_up::look_up;
 use crate::tls::backend::Authorities;
 
 /// Longest time for a request and its answer.
@@ -30,63 +29,6 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Largest answer: a chain of certificates is a few kilobytes.
 const LARGEST: usize = 1024 * 1024;
-
-/// Why a request has no answer that could be read.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ClientError {
-    /// There was no connection.
-    #[error("{host}: cannot be reached: {source}")]
-    Connect { host: String, source: io::Error },
-    /// It is not who it says.
-    #[error("{host}: TLS failed: {source}{}", trust_hint(source))]
-    Tls { host: String, source: io::Error },
-    /// It stopped speaking.
-    #[error("{host}: the connection broke: {why}")]
-    Broken { host: String, why: String },
-    /// It did not speak.
-    #[error("{host}: no answer within {} s", limit.as_secs_f32())]
-    Late { host: String, limit: Duration },
-    /// It said something else.
-    #[error(
-        "{host}: answered {status} with {kind}{}: this is not the answer of an ACME server",
-        excerpt(body)
-    )]
-    Foreign { host: String, status: u16, kind: String, body: String },
-    /// The URL has no host.
-    #[error("\"{0}\" is no URL with https")]
-    Url(String),
-}
-
-impl ClientError {
-    /// Whether the authority did not come to see the request.
-    pub(super) fn is_unavailability(&self) -> bool {
-        match self {
-            Self::Connect { .. } | Self::Tls { .. } | Self::Broken { .. } | Self::Late { .. } => true,
-            Self::Foreign { status, .. } => *status >= 500 || *status == 429,
-            Self::Url(_) => false,
-        }
-    }
-}
-
-fn trust_hint(error: &io::Error) -> &'static str {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match inner {
-        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
-            "; the issuer of its certificate is not trusted: name it in `ca`"
-        }
-        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)))
-            if other.to_string().contains("CaUsedAsEndEntity") =>
-        {
-            "; it shows the certificate of a CA as its own: let that CA sign one for the host, and name the CA in `ca`"
-        }
-        _ => "",
-    }
-}
-
-fn excerpt(body: &str) -> String {
-    let start: String = short(body).chars().take(80).collect();
-    if start.trim().is_empty() { String::new() } else { format!(" (\"{}\")", start.trim()) }
-}
 
 /// A client for one authority.
 #[derive(Clone)]

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use logic::acme::Setback;
 
-use super::client::ClientError;
-
 /// Why there is no new certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
@@ -132,4 +130,59 @@ pub(super) fn short(text: &str) -> String {
         Some((at, _)) => format!("{}...", &clean[..at]),
         None => clean,
     }
+}
+/// Why a request has no answer that could be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    /// There was no connection.
+    #[error("{host}: cannot be reached: {source}")]
+    Connect { host: String, source: io::Error },
+    /// It is not who it says.
+    #[error("{host}: TLS failed: {source}{}", trust_hint(source))]
+    Tls { host: String, source: io::Error },
+    /// It stopped speaking.
+    #[error("{host}: the connection broke: {why}")]
+    Broken { host: String, why: String },
+    /// It did not speak.
+    #[error("{host}: no answer within {} s", limit.as_secs_f32())]
+    Late { host: String, limit: Duration },
+    /// It said something else.
+    #[error(
+        "{host}: answered {status} with {kind}{}: this is not the answer of an ACME server",
+        excerpt(body)
+    )]
+    Foreign { host: String, status: u16, kind: String, body: String },
+    /// The URL has no host.
+    #[error("\"{0}\" is no URL with https")]
+    Url(String),
+}
+
+impl ClientError {
+    /// Whether the authority did not come to see the request.
+    pub(super) fn is_unavailability(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Tls { .. } | Self::Broken { .. } | Self::Late { .. } => true,
+            Self::Foreign { status, .. } => *status >= 500 || *status == 429,
+            Self::Url(_) => false,
+        }
+    }
+}
+
+fn trust_hint(error: &io::Error) -> &'static str {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
+            "; the issuer of its certificate is not trusted: name it in `ca`"
+        }
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            "; it shows the certificate of a CA as its own: let that CA sign one for the host, and name the CA in `ca`"
+        }
+        _ => "",
+    }
+}
+pub(super) fn excerpt(body: &str) -> String {
+    let start: String = short(body).chars().take(80).collect();
+    if start.trim().is_empty() { String::new() } else { format!(" (\"{}\")", start.trim()) }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::session::Who;
+use super::client::Who;
 use crate::events::{Event, Level};
 use crate::front::Front;
 use crate::report::{self, Status, text};

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at};
 
-use super::Shared;
+use super::client::{Shared, Who};
 use super::command::{self, Following, Format, Step};
 use super::framing;
 use crate::events::{Event, Level};
@@ -43,23 +43,6 @@ const REFUSED: &str = "reload refused, nothing changed: the server goes on with 
 
 /// How long a reload may take until its answer.
 const RELOAD_TIME: Duration = Duration::from_secs(120);
-
-/// Who is at the other end, as the kernel says.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Who {
-    pub(super) uid: u32,
-    /// Absent when it lives in another PID namespace.
-    pub(super) pid: Option<i32>,
-}
-
-impl std::fmt::Display for Who {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.pid {
-            Some(pid) => write!(f, "uid {} (pid {pid})", self.uid),
-            None => write!(f, "uid {}", self.uid),
-        }
-    }
-}
 
 pub(super) struct Session {
     shared: Arc<Shared>,

@@ -7,8 +7,10 @@ use config::types::HttpSettings;
 use logic::http1::error_page;
 use logic::http1::request::{MethodKind, Persistence};
 
-use super::{After, Client, RequestId, Session, body, persistence};
-use crate::outcome::{Outcome, Received};
+use super::session::{After, Client, Session, persistence};
+use super::{RequestId, body};
+use crate::ending::Received;
+use crate::outcome::Outcome;
 
 /// What an error page says.
 pub(super) struct Page<'a> {

@@ -8,9 +8,9 @@ use logic::http1::chunked::{ChunkFault, ChunkLimits, Decoder, Step, write_chunk_
 use logic::http1::request::BodyLength;
 
 use super::heads::HeadBuffer;
+use crate::plain::Ended;
 use crate::stream::{Carriage, Stream};
 use crate::timer::Timer;
-use crate::tls::backend::Ended;
 
 /// A body of so many bytes is copied behind its head, so that both go out in one piece: send(2) with a copy costs less than
 /// writev(2) without.

@@ -14,12 +14,14 @@ use logic::http1::response::{self, Progress as HeadProgress, ResponseFault, Resp
 use logic::retry::Progress;
 use logic::route::HeaderEdits;
 
+use super::answer;
 use super::body::{self, Broken, Framing, Reader, Transfer};
 use super::heads::HeadBuffer;
-use super::{After, Client, Session, answer, persistence};
+use super::session::{After, Client, Session, persistence};
 use crate::connect::ConnectFault;
-use crate::http2::backend::Fate;
-use crate::outcome::{Ending, Outcome};
+use crate::ending::Ending;
+use crate::http2::rules::Fate;
+use crate::outcome::Outcome;
 use crate::relay::{self, Early};
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use config::types::Pool;
 use logic::account::Refusal;
 use logic::health::Cause;
 use sys::socket::Opening;
@@ -17,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::account::{PAUSE, PlaceCache};
 use crate::connect::{self, ConnectFault, Shortage};
+use crate::http2::rules::{Rules, Width};
 use crate::snapshot::{BackendPlan, Snapshot};
 use crate::state::BackendState;
 use crate::stream::Stream;
@@ -27,20 +27,10 @@ mod line;
 mod line_place;
 mod room;
 
-pub use call::{Call, Fate};
+pub use call::Call;
 use line::Line;
 use line_place::{Further, LinePlace};
 use room::Room;
-
-/// How much of each response a backend may send ahead of what its client takes. A connection has one width for all its
-/// requests, as HTTP/2 has one initial window for all streams of a connection (RFC 9113 section 6.9.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Width {
-    /// As much as a fast download needs.
-    Wide,
-    /// Little: for those of many requests of one client.
-    Narrow,
-}
 
 /// Who asks for a place on a connection.
 #[derive(Clone, Copy)]
@@ -59,27 +49,6 @@ enum Turn {
     /// It is the first of its client.
     First,
 }
-
-/// How a pool speaks HTTP/2 to its backends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// Of the connection.
-    pub width: Width,
-    /// For how long a connection without requests is kept.
-    pub keep_alive: Duration,
-    /// Largest response head, as HTTP/2 counts (RFC 9113 section 6.5.2).
-    pub header_list: u32,
-}
-
-impl Rules {
-    /// Those of a pool.
-    pub fn of(pool: &Pool) -> Self {
-        Self { width: Width::Wide, keep_alive: pool.timeouts.keep_alive, header_list: HEADER_LIST }
-    }
-}
-
-/// The limits of listeners hold as well, and are smaller unless they were made large.
-const HEADER_LIST: u32 = 256 * 1024;
 
 /// The connections, by backend and width. The first of each is counted in what the process keeps for itself, so that clients
 /// cannot use up its place; each further one takes places in the account.

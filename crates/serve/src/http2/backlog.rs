@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Poll, Waker};
 
-use super::backend::Width;
+use super::rules::Width;
 
 /// Bytes that a stream may always read at once: streams whose flow-control windows are closed must not stop streams whose windows
 /// are open. `LEAST` applies once the response has begun; `LEAST_OF_HEAD` before that, when penstock does not know whether the

@@ -10,7 +10,7 @@ use http::HeaderMap;
 use logic::http1::chunked::{ChunkLimits, Decoder, Step};
 use logic::http1::request::BodyLength;
 
-use super::side::{append, broken};
+use super::convert::{append, broken};
 
 /// Bytes that are handed to the frame layer at once: a frame of the size that every peer takes.
 const PIECE: usize = 16 * 1024;

@@ -10,17 +10,18 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use logic::http1::chunked::{write_chunk_header, write_end};
-use logic::http1::request::{BodyLength, Limits, MAX_HEAD, MethodKind, Parse, RequestKind, UpgradeWish};
+use http::{HeaderMap, Response, StatusCode};
+use logic::http1::chunked::write_end;
+use logic::http1::request::{BodyLength, MethodKind, Parse, RequestKind, UpgradeWish};
 use logic::http1::response::{self, Progress, ResponseHead};
 use logic::http2::downgrade::{self, Upload};
 use logic::http2::respond;
 use tokio::io::ReadBuf;
 
-use super::backend::Width;
 use super::backlog::{self, Backlog};
+use super::convert::{OUR_OWN, append, broken, chunk};
 use super::outflow::{Ended, Outflow, Window};
+use super::rules::Width;
 
 /// One stream.
 pub struct Side {
@@ -336,28 +337,3 @@ fn convert(bytes: &[u8], head: &ResponseHead) -> io::Result<Response<()>> {
     }
     Ok(response)
 }
-
-/// A chunk that holds this. Empty data would be the end, and is for the caller to leave out.
-pub(super) fn chunk(data: &[u8]) -> Bytes {
-    let mut chunk = Vec::with_capacity(data.len() + 16);
-    write_chunk_header(&mut chunk, data.len());
-    chunk.extend_from_slice(data);
-    chunk.extend_from_slice(b"\r\n");
-    chunk.into()
-}
-
-pub(super) fn append(map: &mut HeaderMap, name: &[u8], value: &[u8]) -> Option<()> {
-    let name = HeaderName::from_bytes(name).ok()?;
-    let value = HeaderValue::from_bytes(value).ok()?;
-    map.try_append(name, value).ok().map(|_| ())
-}
-
-pub(super) fn broken(error: h2::Error) -> io::Error {
-    if error.is_io() {
-        return error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionAborted.into());
-    }
-    io::Error::new(io::ErrorKind::ConnectionReset, error)
-}
-
-/// For heads that were written here, within the limits of what they were made from.
-pub(super) const OUR_OWN: Limits = Limits { head: MAX_HEAD, headers: 100_000, target: MAX_HEAD, body: None };

@@ -6,10 +6,11 @@ use std::time::SystemTime;
 use config::Config;
 use serde::Serialize;
 
-use super::text::{Table, plural, printable, push_line};
+use super::text::{Table, printable, push_line};
 use crate::acme;
 use crate::events::timestamp;
 use crate::front::Front;
+use crate::plural::plural;
 use crate::snapshot::ListenerPlan;
 use crate::tls::{Certificate, Standing, Store};
 

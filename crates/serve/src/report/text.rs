@@ -8,6 +8,7 @@ use logic::elapsed;
 use super::descriptors::Descriptors;
 use super::{AdmissionReport, BackendReport, Counters, ListenerReport, Phase, PoolReport, Status};
 use crate::events::{Event, Level};
+use crate::plural::plural;
 
 /// The whole status.
 pub fn status(status: &Status) -> String {
@@ -287,10 +288,6 @@ fn counters(out: &mut String, counters: &Counters) {
 
 fn milliseconds(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| duration(Duration::from_secs_f64(value / 1e3)))
-}
-
-pub(crate) fn plural(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 pub(super) fn push_line(out: &mut String, line: &str) {

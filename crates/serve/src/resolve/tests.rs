@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use logic::health::State as HealthState;
 
 use super::*;
+use crate::lock::lock;
 use crate::per_backend::FIRST_LIMIT;
 use crate::report::fixture;
-use crate::state::lock;
 
 const POOL: &str = "backends = ['app.test:80', '127.0.0.1:1']\nresolve-interval = '50ms'";
 

@@ -21,12 +21,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::alpn::H2;
 use super::facts::Facts;
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
-use super::{H2, key, pair};
+use super::{key, pem_file};
 use crate::events::Level;
+use crate::plain::{Ended, Plain};
 use crate::state::State;
-use crate::stream::Plain;
 
 mod authorities;
 mod fault;
@@ -153,14 +154,15 @@ fn read(
 fn read_identity(identity: &Identity, notes: &mut Vec<String>) -> Result<CertifiedKey, CertificateFault> {
     let path = &*identity.certificate;
     let fault = |kind| CertificateFault::new(path, kind);
-    let text = pair::read(path)?;
+    let text = pem_file::read(path)?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
         .map_err(|error| fault(Kind::Malformed(error.to_string())))?;
     let leaf = chain.first().ok_or_else(|| fault(Kind::HoldsNoCertificate))?;
     let facts = Facts::of(leaf).map_err(|why| fault(Kind::Malformed(why)))?;
     key::expect_private(&identity.key)?;
-    let key = key::read(&identity.key, &pair::read(&identity.key)?, identity.key_passphrase_file.as_deref())?;
+    let key =
+        key::read(&identity.key, &pem_file::read(&identity.key)?, identity.key_passphrase_file.as_deref())?;
     // Backends decide what they take: one that has expired is said, and shown to them.
     if let Some(fault) = CertificateFault::untimely(path, &facts, SystemTime::now()) {
         notes.push(fault.to_string());
@@ -202,17 +204,6 @@ pub struct Outbound {
     tls: TlsStream<Plain>,
     endpoint: Arc<Endpoint>,
     ended: Ended,
-}
-
-/// How a backend has ended its direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It has not.
-    No,
-    /// By close_notify.
-    Whole,
-    /// Without: somebody may have cut it off (RFC 9112 section 9.8).
-    Cut,
 }
 
 impl Outbound {

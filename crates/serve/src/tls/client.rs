@@ -27,7 +27,7 @@ pub(super) use trust::{Anchors, Trust, TrustSource};
 
 use super::sha256::digest;
 use super::tickets::Asked;
-use crate::outcome::{ClientFault, TlsFault};
+use crate::ending::{ClientFault, TlsFault};
 
 /// What a listener asks of its clients.
 pub(super) struct Clients {

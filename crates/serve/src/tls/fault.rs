@@ -9,6 +9,9 @@ use std::time::SystemTime;
 use super::facts::{Facts, Validity};
 use crate::events::timestamp;
 
+/// A certificate file larger than this is not one.
+pub(super) const FILE_LIMIT: u64 = 1024 * 1024;
+
 /// One file that cannot be used, and what to do about it.
 #[derive(Clone, Debug)]
 pub struct CertificateFault {
@@ -104,11 +107,7 @@ impl fmt::Display for CertificateFault {
         match &self.kind {
             Kind::Unreadable(why) | Kind::NoDescriptors(why) => write!(f, "{path}: cannot be read: {why}"),
             Kind::TooLarge => {
-                write!(
-                    f,
-                    "{path}: more than {} bytes are too many for a certificate",
-                    super::pair::FILE_LIMIT
-                )
+                write!(f, "{path}: more than {} bytes are too many for a certificate", FILE_LIMIT)
             }
             Kind::KeyReadableByOthers(mode) => write!(
                 f,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
-use crate::state::lock;
+use crate::lock::lock;
 
 /// The unfinished handshakes of a listener.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
-use super::pair;
+use super::pem_file;
 
 /// Refuses a file that others can read: whoever has the key is the server.
 pub(super) fn expect_private(path: &Path) -> Result<(), CertificateFault> {
@@ -37,7 +37,7 @@ pub(super) fn read(
     if let Some(block) = encrypted_block(text) {
         let Some(passphrase) = passphrase else { return Err(fault(Kind::NoPassphrase)) };
         expect_private(passphrase)?;
-        let phrase = pair::read(passphrase)?;
+        let phrase = pem_file::read(passphrase)?;
         let phrase = phrase.strip_suffix(b"\n").unwrap_or(&phrase);
         let phrase = phrase.strip_suffix(b"\r").unwrap_or(phrase);
         let (_, encrypted) =
@@ -57,7 +57,7 @@ pub(super) fn read(
     }
     let key = PrivateKeyDer::from_pem_slice(text).map_err(|error| match error {
         rustls_pki_types::pem::Error::NoItemsFound => fault(Kind::HoldsNoKey),
-        error => fault(Kind::Malformed(pair::pem_words(&error))),
+        error => fault(Kind::Malformed(pem_file::pem_words(&error))),
     })?;
     signing(&key)
 }

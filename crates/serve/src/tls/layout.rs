@@ -6,6 +6,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// NAME of the files whose certificate is for everybody that no other is for, unless the configuration names one.
+pub(super) const DEFAULT_NAME: &str = "default";
+
 /// Files that should make a certificate with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {

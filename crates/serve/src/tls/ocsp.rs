@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 use super::facts::Facts;
 use super::staple::{Origin, Stapling};
 use crate::account::Account;
-use crate::state::lock;
+use crate::lock::lock;
 use crate::{file, state_directory};
 
 mod fetch;

@@ -1,11 +1,9 @@
 //! A certificate with its key, read from its files as a whole or not at all.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use config::types::Ocsp;
@@ -20,11 +18,8 @@ use super::fault::{CertificateFault, CertificateFaultKind as Kind};
 use super::key;
 use super::layout::Candidate;
 use super::ocsp::Staples;
+use super::pem_file::{FileStamp, file_stamp, pem_words, read};
 use super::staple::{self, Origin, Staple, Stapling};
-use crate::file;
-
-/// A certificate file larger than this is not one.
-pub(super) const FILE_LIMIT: u64 = 1024 * 1024;
 
 /// A certificate that can be served.
 #[derive(Debug)]
@@ -221,17 +216,6 @@ fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>
         .map_err(|error| CertificateFault::new(path, Kind::Malformed(pem_words(&error))))
 }
 
-/// What is wrong with a PEM file. The parser's own words hold lines of the file, as numbers.
-pub(super) fn pem_words(error: &rustls_pki_types::pem::Error) -> String {
-    use rustls_pki_types::pem::Error;
-    match error {
-        Error::MissingSectionEnd { .. } => "it ends before an -----END line: is the file whole?".to_owned(),
-        Error::IllegalSectionStart { .. } => "it has a broken -----BEGIN line".to_owned(),
-        Error::Base64Decode(_) => "what stands between -----BEGIN and -----END is not base64".to_owned(),
-        other => other.to_string(),
-    }
-}
-
 fn notes_on(order: Order, length: usize, facts: &Facts) -> Vec<String> {
     match order {
         Order::Kept if length == 1 && !facts.responders.is_empty() => {
@@ -261,24 +245,9 @@ fn staple_file(path: &Path, stapling: &Stapling, now: SystemTime) -> StapleFile 
     }
 }
 
-/// A file of a certificate, whole.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
-    let bytes = file::read(path, FILE_LIMIT).map_err(|error| CertificateFault::unreadable(path, &error))?;
-    if bytes.len() as u64 > FILE_LIMIT {
-        return Err(CertificateFault::new(path, Kind::TooLarge));
-    }
-    Ok(bytes)
-}
-
 /// How a candidate's files were when they were read: while nothing of this changes, reading them again says nothing new.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stamp(Vec<FileStamp>);
-
-/// Device, inode, size, and the times of the last change of contents and of the inode.
-pub(super) type FileStamp = (u64, u64, u64, (i64, i64), (i64, i64));
-
-/// A file that changed so recently may change again without its times telling it.
-const TICK: Duration = Duration::from_millis(50);
 
 impl Stamp {
     /// `None` if a file cannot be looked at, or changed just now: then it must be read.
@@ -290,13 +259,4 @@ impl Stamp {
         let files = candidate.files().chain(passphrase_file);
         files.map(|path| file_stamp(path, now)).collect::<Option<_>>().map(Self)
     }
-}
-
-/// `None` if the file cannot be looked at, or changed just now: then it must be read.
-pub(super) fn file_stamp(path: &Path, now: SystemTime) -> Option<FileStamp> {
-    let recent = now.checked_sub(TICK)?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    let of = fs::metadata(path).ok()?;
-    let changed = (of.ctime(), of.ctime_nsec());
-    let old = changed < (recent.as_secs() as i64, i64::from(recent.subsec_nanos()));
-    old.then(|| (of.dev(), of.ino(), of.size(), (of.mtime(), of.mtime_nsec()), changed))
 }

@@ -10,7 +10,7 @@ use logic::ocsp::{self, Algorithms, Fault, Good, Hint, Query, schedule};
 use rustls::crypto::aws_lc_rs;
 
 use super::facts::MustStaple;
-use crate::state::lock;
+use crate::lock::lock;
 
 /// A response that may be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]

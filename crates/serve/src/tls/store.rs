@@ -13,15 +13,17 @@ use config::types::Ocsp;
 
 use super::facts::Validity;
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
-use super::layout::{self, Candidate};
+use super::layout::{self, Candidate, DEFAULT_NAME};
 use super::lookup::Lookup;
 use super::ocsp::Staples;
 use super::pair::{self, Pair, Stamp, StapleFile};
+use super::scan::{AGAIN, Scan, listed};
 use super::standing::{Certificate, Standing};
 use super::watch::Watched;
 use crate::events::{Level, timestamp};
-use crate::report::text::plural;
-use crate::state::{State, lock};
+use crate::lock::lock;
+use crate::plural::plural;
+use crate::state::State;
 
 /// What a store is made of: listeners that name the same share one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -89,32 +91,8 @@ pub(super) enum Removal {
     Settled,
 }
 
-/// What a look at the directory found.
-#[derive(Debug, Default)]
-pub(super) struct Scan {
-    /// Where changes must be watched for.
-    pub(super) directories: Vec<PathBuf>,
-    /// Look again so soon.
-    pub(super) again: Option<Duration>,
-    /// What is served now and was not before, or the reverse, for people.
-    pub(super) changes: Vec<String>,
-}
-
-impl Scan {
-    /// Asks for another scan after `soon`, or earlier if that was asked for already.
-    pub(super) fn look_again(&mut self, soon: Duration) {
-        self.again = Some(self.again.map_or(soon, |other| other.min(soon)));
-    }
-}
-
-/// A file that could not be read as no descriptor was left is read again after this time.
-pub(super) const AGAIN: Duration = Duration::from_secs(1);
-
 /// Files that are gone for so long are gone.
 const SETTLED: Duration = Duration::from_millis(300);
-
-/// Faults and changes that are told in full.
-const TOLD: usize = 5;
 
 impl Store {
     /// Nothing is read yet.
@@ -441,7 +419,7 @@ fn choose(
     changes: &mut Vec<String>,
 ) -> (Option<Arc<Pair>>, Option<CertificateFault>) {
     let fresh = match result {
-        Ok(fresh) if fresh.facts.names.is_empty() && candidate.name != super::DEFAULT_NAME => {
+        Ok(fresh) if fresh.facts.names.is_empty() && candidate.name != DEFAULT_NAME => {
             return (served, Some(CertificateFault::new(&candidate.certificate, Kind::NoNames)));
         }
         Ok(fresh) => fresh,
@@ -534,14 +512,6 @@ fn newest_first(told: &mut Vec<String>, faults: Vec<String>) -> Vec<String> {
     all.extend(told.drain(..).filter(|fault| old.contains(fault)));
     told.clone_from(&all);
     all
-}
-
-pub(super) fn listed(all: &[String]) -> String {
-    let told = all[..all.len().min(TOLD)].join("; ");
-    match all.len().saturating_sub(TOLD) {
-        0 => told,
-        more => format!("{told}; and {more} more: `penstock ctl certs` lists all"),
-    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ use super::fault::CertificateFault;
 use super::key;
 use super::sha256::Digest;
 use crate::file;
-use crate::state::{State, lock};
+use crate::lock::lock;
+use crate::state::State;
 
 /// What is asked of clients, hashed: the context of tickets. A session that is resumed brings along who the client has proved
 /// to be, and nobody asks again; so a ticket is good only where the same is asked as where it was given out.

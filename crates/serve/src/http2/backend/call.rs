@@ -16,8 +16,9 @@ use logic::http2::downgrade::{self, Body};
 use logic::http2::upgrade::{self, Download};
 use tokio::io::ReadBuf;
 
+use super::super::convert::{OUR_OWN, append, broken, chunk};
 use super::super::outflow::{Ended, Outflow};
-use super::super::side::{OUR_OWN, append, broken, chunk};
+use super::super::rules::Fate;
 use super::line::Place;
 
 /// One request and its response.
@@ -31,17 +32,6 @@ pub struct Call {
     /// Its part that counts in the flow-control windows, given back once the piece was handed on.
     unreleased: usize,
     fate: Fate,
-}
-
-/// What a backend has done with a request whose stream it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// Nobody knows.
-    Unknown,
-    /// Nothing: it says so (RFC 9113 section 8.7), and it can be sent again.
-    Refused,
-    /// Nothing: HTTP/2 has no words for it, and it was never sent.
-    Unsayable,
 }
 
 /// How far the request has been written.

@@ -19,9 +19,9 @@ use logic::health::Cause;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
+use super::super::rules::{Rules, Width};
 use super::line_place::{Further, LinePlace};
 use super::room::Room;
-use super::{Rules, Width};
 use crate::connect::Link;
 use crate::tls::backend::Endpoint;
 use crate::worker::Control;

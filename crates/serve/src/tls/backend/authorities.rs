@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 
 use super::super::fault::{CertificateFault, CertificateFaultKind as Kind};
 use crate::file;
-use crate::state::lock;
+use crate::lock::lock;
 
 /// A file of authorities larger than this is refused: ten times what the largest ones are.
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;

@@ -19,13 +19,14 @@ use x509_cert::crl::CertificateList;
 use x509_cert::der::Decode;
 
 use super::super::fault::CertificateFault;
-use super::super::pair::{FileStamp, file_stamp};
+use super::super::pem_file::{FileStamp, file_stamp};
+use super::super::scan::{AGAIN, Scan, listed};
 use super::super::sha256::{Digest, digest};
-use super::super::store::{AGAIN, Scan, listed};
 use super::super::watch::Watched;
 use crate::events::{Level, timestamp};
 use crate::file;
-use crate::state::{State, lock};
+use crate::lock::lock;
+use crate::state::State;
 
 /// What trust is made of: listeners that name the same share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

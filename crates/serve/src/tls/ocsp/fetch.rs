@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::account::{Account, OF_REQUEST, Purpose, Turn};
-use crate::resolve::look_up;
+use crate::look_up::look_up;
 
 /// For everything: look-up, connection, question, answer.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -2,6 +2,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::tls::pem_file;
 
 /// A key and a certificate from openssl: what reads them here was not written with them.
 fn openssl(arguments: &[&str]) {
@@ -67,7 +68,7 @@ fn ten_thousand_pairs_are_found_by_hash_and_a_second_look_reads_none_again() {
     assert_eq!(store.count()[0], (Standing::Ok, 10_000));
     // A file that changed just now is read again.
     let last = directory.path().join("pair9999.key");
-    while pair::file_stamp(&last, SystemTime::now()).is_none() {
+    while pem_file::file_stamp(&last, SystemTime::now()).is_none() {
         std::thread::yield_now();
     }
     store.scan(Removal::AtOnce);

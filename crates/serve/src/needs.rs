@@ -4,7 +4,7 @@ use config::Config;
 use config::types::{BackendAddress, BackendHttp, Listener, MaxConnections, Ocsp, Pool};
 use logic::account::{Division, Own, TooFew};
 
-use super::{Purpose, Wanted};
+use crate::account::{OF_LOOK_UP, OF_ORDER, OF_REQUEST, Purpose, Wanted};
 use crate::tls::ocsp;
 use crate::{acme, admin, control};
 
@@ -13,15 +13,6 @@ const OF_WORKER: usize = 5;
 
 /// Of a worker to a backend that speaks HTTP/2: the first connection of each width (`http2/backend.rs`).
 const OF_MULTIPLEXED: usize = 2;
-
-/// Of a look-up of a name: a socket to a name server, and one to the next where the first does not answer.
-pub(crate) const OF_LOOK_UP: usize = 2;
-
-/// Of a request to an authority or an OCSP responder: its connection, or the look-up before it.
-pub(crate) const OF_REQUEST: usize = OF_LOOK_UP;
-
-/// Of an order of a certificate: its lock file, and that of the account with the authority.
-pub(crate) const OF_ORDER: usize = 2;
 
 /// Of a directory of certificates, or of CAs: inotify(7), and what ends the thread that watches it.
 const OF_DIRECTORY: usize = 3;

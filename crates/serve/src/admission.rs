@@ -8,12 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use config::types::Protocol;
+use logic::access_log::Kind;
 use logic::account::Refusal;
 use logic::peers::Peer;
 
 use crate::account::{AtSource, Share, Taken};
+use crate::ending::Ending;
+use crate::outcome::Outcome;
+use crate::plain::Plain;
 use crate::snapshot::ListenerPlan;
 use crate::state::ListenerState;
+use crate::stream::Stream;
 use crate::worker::{Control, Registration, Worker};
 
 /// A client that counts against the limits, and that its worker waits for when it ends, until this is dropped.
@@ -24,7 +29,7 @@ pub struct Admitted {
 
 impl Admitted {
     /// From a client that has its place.
-    pub(super) fn new(place: Place, source: Option<AtSource>, seat: Seat) -> Self {
+    pub(crate) fn new(place: Place, source: Option<AtSource>, seat: Seat) -> Self {
         let worker = place.worker.clone();
         Self { registration: worker.register(Share::new(source, place.hand_over())), _seat: seat }
     }
@@ -46,14 +51,14 @@ impl Admitted {
 
 /// One of the connections that the process may have, with its places in the account: its own and those of one backend.
 /// Given back when dropped, unless it was handed over to a registration.
-pub(super) struct Place {
+pub(crate) struct Place {
     worker: Rc<Worker>,
     count: Cell<usize>,
 }
 
 impl Place {
     /// Takes one if there is one: in one step, so that the limit holds over all workers.
-    pub(super) fn take(worker: &Rc<Worker>, limit: Limit) -> Option<Self> {
+    pub(crate) fn take(worker: &Rc<Worker>, limit: Limit) -> Option<Self> {
         let state = &worker.front.state;
         let most = match limit {
             Limit::Holds => state.max_connections.load(Relaxed),
@@ -71,7 +76,7 @@ impl Place {
 
 /// Whether the configured number of connections counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Limit {
+pub(crate) enum Limit {
     Holds,
     /// It does not, for a client whose socket is given up: no other worker can accept it later. Descriptors count all the same.
     Passed,
@@ -94,10 +99,10 @@ impl Drop for Place {
 }
 
 /// One of the connections that a listener may have.
-pub(super) struct Seat(Arc<ListenerState>);
+pub(crate) struct Seat(Arc<ListenerState>);
 
 impl Seat {
-    pub(super) fn take(listener: &Arc<ListenerState>, most: Option<usize>) -> Option<Self> {
+    pub(crate) fn take(listener: &Arc<ListenerState>, most: Option<usize>) -> Option<Self> {
         listener
             .connections
             .fetch_update(Relaxed, Relaxed, |open| most.is_none_or(|most| open < most).then_some(open + 1))
@@ -113,7 +118,7 @@ impl Drop for Seat {
 }
 
 /// Counts a client at its address, unless that is one of a proxy. With the client that is closed for it.
-pub(super) fn seat_at_source(
+pub(crate) fn seat_at_source(
     worker: &Worker,
     plan: &ListenerPlan,
     peer: Peer,
@@ -132,7 +137,7 @@ fn seat_at(
     places: usize,
 ) -> Result<(AtSource, Option<Rc<Control>>), Refusal> {
     let account = &worker.front.state.account;
-    let refusal = match AtSource::take(account, address, places) {
+    let refusal = match account.seat(address, places) {
         Ok(seat) => return Ok((seat, None)),
         Err(why) => why,
     };
@@ -150,3 +155,21 @@ fn is_trusted(plan: &ListenerPlan, peer: Peer) -> bool {
         Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
     }
 }
+/// Closes a client that may not come in, with an answer where that costs nothing.
+pub(crate) fn turn_away(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer, why: Refusal) {
+    worker.front.state.account.count(why);
+    let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, peer, None);
+    if matches!(plan.settings.protocol, Protocol::Http(_)) && plan.tls.is_none() {
+        let stream = Stream::plain(plain);
+        // Closed with unread bytes, the connection would be reset, and the answer lost.
+        stream.discard_arrived();
+        if stream.write_now(BUSY) == BUSY.len() {
+            outcome.status = 503;
+        }
+    }
+    outcome.end(Ending::NoDescriptors(why));
+}
+
+/// The answer to a client that is turned away.
+const BUSY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";

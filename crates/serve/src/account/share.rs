@@ -1,15 +1,12 @@
-//! How many backend connections one client connection may use: the place of the first was taken with the client's own, each further
-//! one takes a place and counts in the shares of the connection and of its source.
+//! What one client connection holds of the account, what it may have, and its requests that wait for more.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::time::Duration;
 
 use logic::account::{ConnectionUsage, Refusal, SourceUsage, may_wait};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, MutexGuard, Notify};
 
-use super::{AtSource, Kind, PAUSE, PlaceCache, Source, Taken};
-use crate::worker::{Control, Worker};
+use super::{AtSource, PlaceCache, Source, Taken};
 
 /// What one client connection holds.
 #[derive(Debug, Default)]
@@ -69,12 +66,66 @@ impl Share {
         self.places.take()
     }
 
+    /// Takes the backend connection that belongs to it, if no request uses that.
+    #[inline]
+    pub fn take_first(&self) -> Taken {
+        if self.first_is_used.replace(true) { Taken::No } else { Taken::Yes }
+    }
+
+    /// The backend connection that belongs to it is free again.
+    pub fn give_first(&self) {
+        self.first_is_used.set(false);
+    }
+
+    /// Why streams of the connection wait, if any do.
+    #[inline]
+    pub fn refusal_of_waiting(&self) -> Option<Refusal> {
+        (self.waiting.get() > 0).then(|| self.last_refusal())
+    }
+
+    /// Why a stream that waited got nothing.
     #[cold]
-    fn last_refusal(&self) -> Refusal {
+    pub fn last_refusal(&self) -> Refusal {
         self.last.get().unwrap_or(Refusal::Connection)
     }
 
-    fn may_have_further(&self, place_cache: &PlaceCache, places: usize) -> Result<(), Refusal> {
+    /// A stream that has the turn got nothing, for this reason.
+    pub fn note_refusal(&self, refusal: Refusal) {
+        self.last.set(Some(refusal));
+    }
+
+    /// Counts a stream that is to wait for a hold. Gives also how many wait before it.
+    pub fn wait_for_hold<'a>(
+        &'a self,
+        place_cache: &'a PlaceCache,
+        most: usize,
+    ) -> Option<(Waits<'a>, usize)> {
+        let before = self.waiting.get();
+        Some((self.wait_in(&self.waiting, place_cache, most)?, before))
+    }
+
+    /// Waits for the turn, which the next stream gets when this one drops it.
+    pub async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
+    /// Waits until the stream that has the turn is to look.
+    pub async fn freed(&self) {
+        self.freed.notified().await;
+    }
+
+    /// A further backend connection is its own from now on.
+    pub fn add_further(&self, places: usize) {
+        self.add(&self.further, places);
+    }
+
+    /// A further backend connection is its own no longer.
+    pub fn subtract_further(&self, places: usize) {
+        self.subtract(&self.further, places);
+    }
+
+    /// Whether it may have one more backend connection.
+    pub fn may_have_further(&self, place_cache: &PlaceCache, places: usize) -> Result<(), Refusal> {
         let account = place_cache.account();
         account.usage().further(account.shares(), self.usage(), self.source(), places)
     }
@@ -119,7 +170,7 @@ impl Share {
     }
 
     /// The stream that has the turn is to look.
-    fn wake(&self) {
+    pub fn wake(&self) {
         if self.waiting.get() > 0 {
             self.freed.notify_one();
         }
@@ -155,116 +206,5 @@ impl<'a> Waits<'a> {
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(|count| count.set(count.get() - 1));
-    }
-}
-
-/// The right to use one connection to a backend, given back when dropped.
-pub struct Hold<'a> {
-    worker: &'a Worker,
-    control: &'a Control,
-    which: Which,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    First,
-    Further(usize),
-}
-
-impl<'a> Hold<'a> {
-    /// Takes it if it can be had now, and no stream of the connection waits that came earlier.
-    #[inline]
-    pub fn take(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
-        let share = &control.share;
-        if share.waiting.get() > 0 {
-            return Err(share.last_refusal());
-        }
-        Self::take_now(worker, control)
-    }
-
-    #[inline]
-    fn take_now(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
-        if !control.share.first_is_used.replace(true) {
-            return Ok(Self { worker, control, which: Which::First });
-        }
-        Self::take_further(worker, control)
-    }
-
-    #[cold]
-    fn take_further(worker: &'a Worker, control: &'a Control) -> Result<Self, Refusal> {
-        let share = &control.share;
-        let places = worker.place_cache.account().backend_places();
-        share.may_have_further(&worker.place_cache, places)?;
-        if worker.place_cache.take(places) == Taken::No {
-            // Idle connections are closed: those of this worker at once, those of others for the next request.
-            worker.close_idle(places);
-            if worker.place_cache.take(places) == Taken::No {
-                return Err(Refusal::Full);
-            }
-        }
-        worker.place_cache.note(Kind::Further, places.cast_signed());
-        share.add(&share.further, places);
-        Ok(Self { worker, control, which: Which::Further(places) })
-    }
-
-    /// Takes it as soon as another request of the client gives one back, within `limit`, and after the requests of the client that
-    /// wait already. `refusal` is why it could not be taken at once.
-    pub async fn wait(
-        worker: &'a Worker,
-        control: &'a Control,
-        refusal: Refusal,
-        limit: Duration,
-        most: usize,
-    ) -> Result<Self, Refusal> {
-        let share = &control.share;
-        let waited_for = share.waiting.get();
-        let waits = share.wait_in(&share.waiting, &worker.place_cache, most);
-        let _waits = waits.ok_or(refusal)?;
-        if waited_for == 0 {
-            share.last.set(Some(refusal));
-        }
-        let waiting = async {
-            // The next stream gets it when this one has its hold, or is dropped.
-            let _turn = share.turn.lock().await;
-            let mut taken = match waited_for {
-                0 => Err(refusal),
-                _ => Self::take_now(worker, control),
-            };
-            loop {
-                let why = match taken {
-                    Ok(hold) => break hold,
-                    Err(why) => why,
-                };
-                share.last.set(Some(why));
-                match why {
-                    // At least one is in use while a request waits: its drop notifies.
-                    Refusal::Connection => share.freed.notified().await,
-                    // Others hold the places, and do not notify. This does not wait at the account: while a task does, all
-                    // workers close their idle backend connections, and those count as free already.
-                    Refusal::Full | Refusal::Source => {
-                        let _ = tokio::time::timeout(PAUSE, share.freed.notified()).await;
-                    }
-                }
-                taken = Self::take_now(worker, control);
-            }
-        };
-        match tokio::time::timeout(limit, waiting).await {
-            Ok(hold) => Ok(hold),
-            Err(_) => Err(share.last_refusal()),
-        }
-    }
-}
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        let share = &self.control.share;
-        match self.which {
-            Which::First => share.first_is_used.set(false),
-            Which::Further(places) => {
-                share.subtract(&share.further, places);
-                self.worker.place_cache.give_of(Kind::Further, places);
-            }
-        }
-        share.wake();
     }
 }
