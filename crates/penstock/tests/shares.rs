@@ -641,7 +641,8 @@ fn a_backend_of_http2_whose_connections_other_requests_fill_has_not_failed() {
     let slow = late_and_one_at_a_time(millis(300));
     let text = config(&good.address, &slow.address, "workers = 1", "").replace(
         "[pool.held]\n",
-        "[pool.held]\nhttp2 = \"on\"\nretries = 0\npassive = { failures = 1 }\ntimeouts = { connect = \"1s\" }\n",
+        "[pool.held]\nhttp2 = \"on\"\nretries = 0\nqueue = 0\npassive = { failures = 1 }\n\
+         timeouts = { connect = \"1s\" }\n",
     );
     let server = Server::start(&text);
     let mut clients: Vec<_> = (0..9)
