@@ -40,7 +40,7 @@ impl Drop for LinePlace {
 pub(super) struct Further {
     place_cache: Rc<PlaceCache>,
     places: usize,
-    now_used: Cell<Use>,
+    usage: Cell<Use>,
     /// The client of each request on the connection. It counts in the share of the first of them.
     users: RefCell<Vec<Rc<Control>>>,
 }
@@ -70,18 +70,18 @@ impl Further {
         Ok(Rc::new(Self {
             place_cache: place_cache.clone(),
             places,
-            now_used: Cell::new(Use::Used),
+            usage: Cell::new(Use::Used),
             users: RefCell::new(vec![client.clone()]),
         }))
     }
 
     /// Counts one more request, of `client`. If it is the only one, the connection is to count in the share of its client.
     pub(super) fn enter(&self, client: &Rc<Control>) -> Result<(), Refusal> {
-        if self.now_used.get() == Use::Idle {
+        if self.usage.get() == Use::Idle {
             client.share.may_have_line(&self.place_cache, self.places)?;
             client.share.add_line(self.places);
             self.count_as(Kind::Idle, Kind::Lines);
-            self.now_used.set(Use::Used);
+            self.usage.set(Use::Used);
         }
         self.users.borrow_mut().push(client.clone());
         Ok(())
@@ -93,7 +93,7 @@ impl Further {
         // The last of them: the share of the first counts it as long as that client has any.
         let Some(at) = users.iter().rposition(|one| Rc::ptr_eq(one, client)) else { return };
         users.remove(at);
-        if at > 0 || self.now_used.get() != Use::Used {
+        if at > 0 || self.usage.get() != Use::Used {
             return;
         }
         client.share.subtract_line(self.places);
@@ -101,14 +101,14 @@ impl Further {
             Some(next) => next.share.add_line(self.places),
             None => {
                 self.count_as(Kind::Lines, Kind::Idle);
-                self.now_used.set(Use::Idle);
+                self.usage.set(Use::Idle);
             }
         }
     }
 
     /// How many places are free for others as soon as they are wanted.
     pub(super) fn spare(&self) -> usize {
-        if self.now_used.get() == Use::Idle { self.places } else { 0 }
+        if self.usage.get() == Use::Idle { self.places } else { 0 }
     }
 
     /// Whether a client waits for places.
@@ -122,7 +122,7 @@ impl Further {
     }
 
     fn close(&self) {
-        match self.now_used.replace(Use::Ended) {
+        match self.usage.replace(Use::Ended) {
             Use::Used => {
                 if let Some(client) = self.users.borrow().first() {
                     client.share.subtract_line(self.places);
