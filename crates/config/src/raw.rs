@@ -167,8 +167,8 @@ pub(crate) struct RawShares {
     /// (REFUSED_STREAM: the client may ask again). In each worker, no more requests wait than `queue` of the pool allows,
     /// and of one connection half of what the others leave of these; one more is refused at once. The same holds for
     /// connections to backends that speak HTTP/2, beyond the first of each worker to each backend and the first of each
-    /// client: such a connection counts for one client whose requests it carries, and a request beyond the share waits until
-    /// there is room on one.
+    /// client: such a connection counts for one client whose requests it carries, and a request beyond the share goes to
+    /// another backend, or waits at the last one until there is room.
     #[schemars(extend("default" = 10, "minimum" = 1, "maximum" = 100))]
     pub(crate) connection: Key<i64>,
     /// How many descriptors all client connections from one address may hold together, with the backend connections that

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use support::backend_pki::{Pki, Time};
-use support::client::Complete;
-use support::http2::{block, frame};
+use support::client::{Complete, request};
+use support::http2::{Http2, block, frame};
+use support::peers::Gate;
 use support::{Conversation, Scripted, Server, eventually, peers, secs, tools};
 
 const DATA: u8 = 0;
@@ -31,9 +32,17 @@ fn backend(
         .iter()
         .flat_map(|(name, value)| [&name.to_be_bytes()[..], &value.to_be_bytes()[..]].concat())
         .collect();
+    gated_backend(move |_| settings.clone(), move |talk, number, stream, _| on_request(talk, number, stream))
+}
+
+/// The same where `settings` gives them for each connection, once it is to begin, and `on_request` gets the fields as well.
+fn gated_backend(
+    settings: impl Fn(usize) -> Vec<u8> + Send + Sync + 'static,
+    on_request: impl Fn(&mut Conversation, usize, u32, &[u8]) + Send + Sync + 'static,
+) -> Scripted {
     Scripted::start(move |talk| {
         talk.client.read_exactly(24);
-        talk.send(frame(SETTINGS, 0, 0, &settings));
+        talk.send(frame(SETTINGS, 0, 0, &settings(talk.number)));
         loop {
             let head = talk.client.read_exactly(9);
             let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
@@ -42,7 +51,7 @@ fn backend(
             match head[3] {
                 SETTINGS if head[4] & ACK == 0 => drop(talk.send(frame(SETTINGS, ACK, 0, &[]))),
                 PING if head[4] & ACK == 0 => drop(talk.send(frame(PING, ACK, 0, &payload))),
-                HEADERS => on_request(talk, talk.number, stream),
+                HEADERS => on_request(talk, talk.number, stream, &payload),
                 _ => {}
             }
         }
@@ -260,4 +269,149 @@ fn a_target_that_http2_cannot_say_is_the_fault_of_the_client_and_of_no_backend()
         assert_ne!(shown["state"], "ejected", "{shown:#}");
     }
     assert_eq!(server.client("web").get("/", &[]).text(), "fine");
+}
+
+/// SETTINGS_MAX_CONCURRENT_STREAMS of 1 (RFC 9113 section 6.5.2).
+const ONE_AT_A_TIME: [u8; 6] = [0, 3, 0, 0, 0, 1];
+
+/// Its requests so far have been read.
+fn read_so_far(client: &mut Http2) {
+    client.send(PING, 0, 0, b"penstock");
+    client.wait_for("the answer to PING", |frame| frame.kind == PING && frame.flags & ACK != 0);
+}
+
+fn has_accepted(backend: &Scripted, connections: usize) {
+    eventually("connections", secs(10), || (backend.accepted.load(SeqCst) == connections).then_some(()));
+}
+
+fn are_in_flight(server: &Server, backend: &Scripted, requests: usize) {
+    eventually("requests", secs(10), || {
+        (server.backend(&backend.address)["in_flight"] == requests).then_some(())
+    });
+}
+
+#[test]
+fn requests_go_on_over_the_connection_that_there_is_while_a_further_one_hangs() {
+    let (first_may_answer, never) = (Gate::default(), Gate::default());
+    let (seen, hangs) = (first_may_answer.clone(), never.clone());
+    let settings = move |number| {
+        if number > 0 {
+            hangs.wait();
+        }
+        ONE_AT_A_TIME.to_vec()
+    };
+    let backend = gated_backend(settings, move |talk, _, stream, _| {
+        seen.wait();
+        answer(talk, stream, &[], b"ok");
+    });
+    let more = "passive = { failures = 1 }\ntimeouts = { connect = \"60s\", queue = \"60s\" }";
+    let server = Server::start(&config(&[&backend.address], more));
+    let mut clients: Vec<_> = (0..10).map(|_| server.client("web")).collect();
+    clients.iter_mut().for_each(|client| client.send(request("GET", "/", &[], b"")));
+    has_accepted(&backend, 2);
+    are_in_flight(&server, &backend, clients.len());
+    first_may_answer.open();
+    for client in &mut clients {
+        assert_eq!(client.response().text(), "ok");
+    }
+    let shown = server.backend(&backend.address);
+    assert_eq!((&shown["failures"], &shown["connects"]), (&0.into(), &1.into()), "{shown:#}");
+    assert_eq!(backend.accepted.load(SeqCst), 2, "one is opened at a time");
+    never.open();
+}
+
+#[test]
+fn requests_of_a_client_that_wait_for_a_connection_reach_the_backend_in_their_order() {
+    const REQUESTS: usize = 30;
+    let gate = Gate::default();
+    let (seen, lengths) = (gate.clone(), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let noted = lengths.clone();
+    let settings = move |_| {
+        seen.wait();
+        Vec::new()
+    };
+    let backend = gated_backend(settings, move |talk, number, stream, fields| {
+        noted.lock().unwrap().push((number, fields.len()));
+        answer(talk, stream, &[], b"ok");
+    });
+    let server = Server::start(&config(&[&backend.address], ""));
+    let mut client = Http2::connect(&server.address("web"));
+    // Each is longer than the one before, by more than the other fields vary.
+    for number in 0..REQUESTS {
+        client.get(2 * number as u32 + 1, &format!("/{}", "x".repeat(100 * number)));
+    }
+    read_so_far(&mut client);
+    // The first two of a client get wide windows, and so a connection of their own.
+    has_accepted(&backend, 2);
+    are_in_flight(&server, &backend, REQUESTS);
+    gate.open();
+    eventually("all have come", secs(20), || (lengths.lock().unwrap().len() == REQUESTS).then_some(()));
+    for connection in 0..2 {
+        let of_this = lengths.lock().unwrap().clone().into_iter().filter(|(number, _)| *number == connection);
+        // The first one says every field in full, those behind it refer to that.
+        let lengths: Vec<_> = of_this.map(|(_, length)| length).skip(1).collect();
+        assert!(!lengths.is_empty() && lengths.is_sorted(), "{lengths:?}");
+    }
+    let shown = server.backend(&backend.address);
+    assert_eq!((&shown["connects"], &shown["reused"]), (&2.into(), &(REQUESTS - 2).into()), "{shown:#}");
+}
+
+#[test]
+fn a_connection_whose_request_is_cancelled_while_it_is_opened_carries_those_of_others() {
+    let gate = Gate::default();
+    let seen = gate.clone();
+    let settings = move |_| {
+        seen.wait();
+        Vec::new()
+    };
+    let backend = gated_backend(settings, |talk, _, stream, _| answer(talk, stream, &[], b"ok"));
+    let server = Server::start(&config(&[&backend.address], ""));
+    let [mut first, mut other] = [0, 1].map(|_| Http2::connect(&server.address("web")));
+    first.get(1, "/");
+    has_accepted(&backend, 1);
+    other.get(1, "/");
+    read_so_far(&mut other);
+    first.send(RST_STREAM, 0, 1, &8_u32.to_be_bytes());
+    read_so_far(&mut first);
+    are_in_flight(&server, &backend, 1);
+    gate.open();
+    assert_eq!(other.response(1).0, Some(200));
+    first.get(3, "/");
+    assert_eq!(first.response(3).0, Some(200));
+    assert_eq!(backend.accepted.load(SeqCst), 1);
+}
+
+#[test]
+fn a_request_that_waited_for_a_connection_which_the_backend_then_closes_is_sent_again_and_blames_none() {
+    let (second_may_begin, accepted) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
+    let (seen, opened) = (second_may_begin.clone(), accepted.clone());
+    let settings = move |number| {
+        opened.fetch_add(1, SeqCst);
+        if number > 0 {
+            seen.wait();
+        }
+        ONE_AT_A_TIME.to_vec()
+    };
+    let backend = gated_backend(settings, move |talk, number, stream, _| match (number, stream) {
+        (0, 1) => {
+            eventually("another is opened", secs(10), || (accepted.load(SeqCst) == 2).then_some(()));
+            answer(talk, stream, &[], b"first");
+        }
+        (0, _) => {
+            second_may_begin.open();
+            panic!("closes as if it had been idle for too long");
+        }
+        _ => answer(talk, stream, &[], b"again"),
+    });
+    let more = "retries = 0\npassive = { failures = 1 }\ntimeouts = { connect = \"60s\" }";
+    let server = Server::start(&config(&[&backend.address], more));
+    let [mut first, mut second] = [0, 1].map(|_| server.client("web"));
+    first.send(request("GET", "/", &[], b""));
+    has_accepted(&backend, 1);
+    are_in_flight(&server, &backend, 1);
+    second.send(request("GET", "/", &[], b""));
+    assert_eq!(first.response().text(), "first");
+    assert_eq!(second.response().text(), "again");
+    let shown = server.backend(&backend.address);
+    assert_eq!(shown["failures"], 0, "{shown:#}");
 }

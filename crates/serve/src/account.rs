@@ -341,6 +341,11 @@ impl PlaceCache {
         &self.account
     }
 
+    /// Whose it is.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
     fn own(&self) -> &OfWorker {
         self.account.workers.of(self.worker)
     }

@@ -250,7 +250,7 @@ async fn connect(
     let header = pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();
     let (plan, limit) = (&pool.backends[chosen.index], pool.settings.timeouts.connect);
     match upstream::connect(worker, plan, None, opening, &header, limit).await {
-        Ok(stream) => {
+        Ok((stream, _)) => {
             let took = started.elapsed();
             counters.sessions.add(1);
             counters.latency.observe(took);

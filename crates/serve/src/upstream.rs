@@ -1,14 +1,12 @@
 //! Gets a session a connection to a backend: chooses one, waits for a busy one, reuses an idle connection or opens one.
 //! Whether a failed attempt is made again is decided by `logic/retry.rs`; the health of a backend by `logic/health.rs`.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use config::types::AllDown;
-use logic::account::Refusal;
 use logic::balance::{Availability, Candidate, Choice, StickyKey, Tried, WEIGHT_UNIT, slow_start_weight};
 use logic::health::{Cause, Source, State as HealthState, Verdict, VerdictOutcome};
 use logic::peers::Peer;
@@ -17,8 +15,7 @@ use sys::socket::Opening;
 
 use crate::connect::{self, ConnectFault, Link, Shortage};
 use crate::events::Level;
-use crate::http2::backend::Asker;
-use crate::http2::rules::Rules;
+use crate::http2::backend::{Asked, Asker, Asking};
 use crate::lock::lock;
 use crate::queue::Queue;
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
@@ -257,7 +254,7 @@ fn take(pool: &PoolPlan, index: usize) -> Option<Chosen> {
 pub enum Freshness {
     /// Just opened, and how long that took.
     Fresh(Duration),
-    /// Kept from an earlier request: the backend may have closed it meanwhile, which is not its fault.
+    /// Of another request, earlier or at the same time: the backend may have closed it meanwhile, which is not its fault.
     Kept,
 }
 
@@ -301,18 +298,19 @@ fn is_same(one: Option<&Arc<Endpoint>>, other: Option<&Arc<Endpoint>>) -> bool {
     }
 }
 
-/// Opens a connection to a backend within `limit`, its handshake included. `preface` goes first, in the clear. Without
-/// `asker` HTTP/2 is not spoken.
+/// Opens a connection to a backend within `limit`, its handshake included. `preface` goes first, in the clear. With `asking`
+/// HTTP/2 is spoken: then it may be one that there is.
 pub async fn connect(
     worker: &Worker,
     plan: &BackendPlan,
-    asker: Option<Asker<'_>>,
+    asking: Option<(&Asking, Asked)>,
     opening: Opening,
     preface: &[u8],
     limit: Duration,
-) -> Result<Stream, ConnectFault> {
+) -> Result<(Stream, Freshness), ConnectFault> {
     let backend = &*plan.state;
-    let stream = match open(worker, plan, asker, opening, preface, limit).await {
+    let counters = backend.counters.of(worker.index);
+    let (stream, freshness) = match open(worker, plan, asking, opening, preface, limit).await {
         Err(fault @ (ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))) => {
             // Descriptors are short: idle connections to backends are the ones that no client needs now.
             let wanted = match fault {
@@ -321,50 +319,48 @@ pub async fn connect(
                 _ => usize::MAX,
             };
             worker.close_idle(wanted);
-            open(worker, plan, asker, opening, preface, limit).await?
+            open(worker, plan, asking, opening, preface, limit).await?
         }
         Err(ConnectFault::Backend(Cause::Tls(why))) => {
-            backend.counters.of(worker.index).tls_failures.add(1);
+            // One of HTTP/2 is counted by the task that opens it.
+            if asking.is_none() {
+                counters.tls_failures.add(1);
+            }
             return Err(ConnectFault::Backend(Cause::Tls(why)));
         }
         result => result?,
     };
-    backend.counters.of(worker.index).connects.add(1);
-    Ok(stream)
+    match freshness {
+        Freshness::Kept => counters.reused.add(1),
+        Freshness::Fresh(_) if asking.is_none() => counters.connects.add(1),
+        Freshness::Fresh(_) => {}
+    }
+    Ok((stream, freshness))
 }
 
 async fn open(
     worker: &Worker,
     plan: &BackendPlan,
-    asker: Option<Asker<'_>>,
+    asking: Option<(&Asking, Asked)>,
     opening: Opening,
     preface: &[u8],
     limit: Duration,
-) -> Result<Stream, ConnectFault> {
-    if let Some((rules, asker)) = plan.http2.zip(asker) {
-        let rules = Rules { width: asker.width, ..rules };
-        return Box::pin(worker.lines.open(plan, rules, asker, limit)).await;
+) -> Result<(Stream, Freshness), ConnectFault> {
+    if let Some((asking, asked)) = asking {
+        return Box::pin(worker.lines.open(plan, asking, asked, limit)).await;
     }
-    match connect::establish(&plan.state, plan.tls.as_ref(), opening, preface, limit).await? {
-        Link::Plain(plain) => Ok(Stream::plain(plain)),
-        Link::Tls(outbound) => Ok(Stream::outbound(*outbound)),
-    }
+    let began = Instant::now();
+    let stream = match connect::establish(&plan.state, plan.tls.as_ref(), opening, preface, limit).await? {
+        Link::Plain(plain) => Stream::plain(plain),
+        Link::Tls(outbound) => Stream::outbound(*outbound),
+    };
+    Ok((stream, Freshness::Fresh(began.elapsed())))
 }
 
-/// A request on a connection to a backend of HTTP/2 once there is room on one, or the share of the client allows one more. `last`
-/// is why that is not so.
-pub async fn wait_for_room(
-    worker: &Worker,
-    plan: &BackendPlan,
-    rules: Rules,
-    asker: Asker<'_>,
-    limit: Duration,
-    last: &Rc<Cell<Refusal>>,
-) -> Result<Stream, ConnectFault> {
-    let rules = Rules { width: asker.width, ..rules };
-    let stream = worker.lines.open_in_turn(plan, rules, asker, limit, last).await?;
-    plan.state.counters.of(worker.index).reused.add(1);
-    Ok(stream)
+/// Whether a backend that was not tried could take a session now, beside the one that is asked.
+pub fn has_another(pool: &PoolPlan, asked: usize, tried: &Tried) -> bool {
+    let candidates = candidates(pool, Instant::now(), Mercy::None);
+    candidates.iter().enumerate().any(|(at, one)| at != asked && !tried.contains(at) && takes(one))
 }
 
 /// Notes that real traffic failed at a backend; ejects it when that has happened too often in a row.

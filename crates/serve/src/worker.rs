@@ -260,10 +260,12 @@ impl Worker {
         self.pipes.give_up();
     }
 
-    /// Closes idle backend connections with `places` in all: those of this worker at once, those of others, where that is not
-    /// enough, for the next request.
+    /// Closes idle backend connections with `places` in all: those of this worker first. Others are asked to close theirs, for the
+    /// next request, where places do not come back at once: those of HTTP/2 do when the connections have ended.
     pub(crate) fn close_idle(&self, places: usize) {
-        if self.give_up_idle(places) < places {
+        let given = self.idle.give_up(places);
+        if given < places {
+            self.lines.give_up(places - given);
             self.place_cache.account().want();
         }
     }

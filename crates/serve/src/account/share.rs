@@ -25,7 +25,8 @@ pub struct Share {
     waiting: Cell<usize>,
     /// Streams that wait for room on connections to HTTP/2 backends.
     waiting_for_room: Cell<usize>,
-    /// Those wait for it in the order in which they came. Only the stream that has it looks whether it can take a hold.
+    /// Streams that wait for a hold wait for this, in the order in which they came. Only the stream that has it looks whether it
+    /// can take a hold.
     turn: Mutex<()>,
     /// Why a stream got nothing when it last looked: the reason of those behind it as well.
     last: Cell<Option<Refusal>>,

@@ -170,7 +170,8 @@ impl AtSource {
     }
 
     /// The connection is to be closed for a new one from the same source, which gets what it holds. `None` if too many that were
-    /// closed so are still open.
+    /// closed so are still open. A further backend stays counted here: one that is still being opened for a request that was
+    /// given up is given back later.
     pub(super) fn pass_on(&self) -> Option<Self> {
         // A connection that had a request on its way when it was to be closed goes on, and is idle again later.
         if self.stay.get() == Stay::Leaves {
@@ -179,8 +180,8 @@ impl AtSource {
         let more = |leaving: usize| (leaving < MOST_LEAVING).then_some(leaving + 1);
         self.source.leaving.fetch_update(Relaxed, Relaxed, more).ok()?;
         self.stay.set(Stay::Leaves);
-        self.source.further.fetch_sub(self.further.take(), Relaxed);
-        Some(Self::new(self.source.clone(), self.held.take()))
+        let further = self.further.get();
+        Some(Self::new(self.source.clone(), self.held.replace(further) - further))
     }
 
     /// Whether it is of this source.
@@ -270,6 +271,19 @@ mod tests {
         let source = newer[0].source.clone();
         drop(newer);
         assert_eq!((source.held.load(Relaxed), source.leaving.load(Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn a_connection_that_is_closed_for_another_still_gives_back_its_further_backend() {
+        let account = account();
+        let old = account.seat([192, 0, 2, 1].into(), 2).unwrap();
+        old.add(1);
+        let new = old.pass_on().unwrap();
+        assert_eq!(new.of_source(), SourceUsage { held: 3, further: 1 });
+        old.subtract(1);
+        assert_eq!(new.of_source(), SourceUsage { held: 2, further: 0 });
+        drop(old);
+        assert_eq!(new.of_source(), SourceUsage { held: 2, further: 0 });
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,7 +23,7 @@ use crate::arrival::Arrival;
 use crate::connect::{ConnectFault, Shortage};
 use crate::ending::{Ending, Spoken};
 use crate::events::Level;
-use crate::http2::backend::Asker;
+use crate::http2::backend::{Asked, Asker, Asking};
 use crate::http2::rules::{Rules, Width};
 use crate::outcome::Outcome;
 use crate::snapshot::{BackendPlan, PoolPlan};
@@ -236,6 +235,15 @@ struct Forwarding<'a> {
     key: u64,
 }
 
+/// What was tried so far.
+struct Attempts {
+    /// Backends that failed.
+    tried: Tried,
+    /// How often one did.
+    failed: u32,
+    reuse: Reuse,
+}
+
 /// Whether idle connections may be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reuse {
@@ -257,17 +265,16 @@ impl Forwarding<'_> {
             },
         };
         let worker = self.session.worker;
-        let mut tried = Tried::default();
-        let mut reuse = match self.pool.settings.send_proxy {
+        let reuse = match self.pool.settings.send_proxy {
             // The header belongs to a connection: it must not tell one client's address for another's request.
             Some(_) => Reuse::Forbidden,
             None => Reuse::Allowed,
         };
-        let mut failed = 0;
+        let mut before = Attempts { tried: Tried::default(), failed: 0, reuse };
         let mut now = self.session.now;
         let mut last: Option<Failure> = None;
         loop {
-            let wanted = Wanted { client: self.session.arrival.peer, key: self.key, tried: &tried };
+            let wanted = Wanted { client: self.session.arrival.peer, key: self.key, tried: &before.tried };
             let current = self.session.current;
             let chosen = match upstream::choose_at_once(worker, current, self.pool, &wanted, now) {
                 Some(chosen) => Some(chosen),
@@ -281,13 +288,13 @@ impl Forwarding<'_> {
                     return After::Drop;
                 }
             };
-            if chosen.queued.is_some() {
+            if let Some(queued) = chosen.queued {
                 now = Instant::now();
+                outcome.queued = Some(outcome.queued.unwrap_or_default() + queued);
             }
             outcome.attempts += 1;
             outcome.backend = Some(chosen.index);
-            outcome.queued = chosen.queued.or(outcome.queued);
-            let (failure, freshness) = match self.attempt(client, outcome, &chosen, reuse, now).await {
+            let (failure, freshness) = match self.attempt(client, outcome, &chosen, &before, now).await {
                 AttemptEnd::Done(after) => return after,
                 AttemptEnd::Failed(failure, freshness) => (failure, freshness),
             };
@@ -295,15 +302,16 @@ impl Forwarding<'_> {
                 return self.answer_client_fault(client, outcome, broken).await;
             }
             // A kept connection that the backend had closed meanwhile says nothing about the backend, and is no attempt:
-            // it is made again there, on a fresh connection.
+            // it is made again there, on a fresh connection. With HTTP/2 that may be a kept one again: then it is an attempt.
             let is_stale = freshness == Some(Freshness::Kept)
+                && before.reuse == Reuse::Allowed
                 && matches!(failure, Failure::Closed { answered: reply::Answered::Nothing, .. });
             if !is_stale {
-                failed += 1;
+                before.failed += 1;
                 self.blame(chosen.index, &failure);
             }
             let retries = self.pool.settings.retries;
-            let attempts = if is_stale { 0 } else { failed };
+            let attempts = if is_stale { 0 } else { before.failed };
             if matches!(failure, Failure::Fault { .. } | Failure::Unsayable)
                 || retry::decide(self.idempotence, failure.progress(), attempts, retries)
                     == retry::Decision::GiveUp
@@ -311,9 +319,9 @@ impl Forwarding<'_> {
                 return self.answer_failure(client, outcome, &failure).await;
             }
             if is_stale {
-                reuse = Reuse::Forbidden;
+                before.reuse = Reuse::Forbidden;
             } else {
-                tried.insert(chosen.index);
+                before.tried.insert(chosen.index);
                 chosen.backend.counters.of(worker.index).retries.add(1);
             }
             last = Some(failure);
@@ -388,7 +396,7 @@ impl Forwarding<'_> {
         client: &mut Client,
         outcome: &mut Outcome,
         chosen: &Chosen,
-        reuse: Reuse,
+        before: &Attempts,
         now: Instant,
     ) -> AttemptEnd {
         let worker = self.session.worker;
@@ -400,7 +408,7 @@ impl Forwarding<'_> {
             true => Idempotence::NotIdempotent,
             false => self.idempotence,
         };
-        let kept = match reuse {
+        let kept = match before.reuse {
             Reuse::Allowed => {
                 let plan = &self.pool.backends[chosen.index];
                 upstream::reuse(worker, plan, self.asker(client, plan), idempotence, now)
@@ -410,17 +418,13 @@ impl Forwarding<'_> {
         let mut began = now;
         let (backend, freshness) = match kept {
             Some(stream) => (stream, Freshness::Kept),
-            None => {
-                let started = Instant::now();
-                match Box::pin(self.connect(client, outcome, chosen)).await {
-                    Ok(stream) => {
-                        let took = started.elapsed();
-                        began = started + took;
-                        (stream, Freshness::Fresh(took))
-                    }
-                    Err(end) => return end,
+            None => match Box::pin(self.connect(client, outcome, chosen, before)).await {
+                Ok(connected) => {
+                    began = Instant::now();
+                    connected
                 }
-            }
+                Err(end) => return end,
+            },
         };
         outcome.connect = match freshness {
             Freshness::Fresh(took) => Some(took),
@@ -457,9 +461,14 @@ impl Forwarding<'_> {
         client: &mut Client,
         outcome: &mut Outcome,
         chosen: &Chosen,
-    ) -> Result<Stream, AttemptEnd> {
+        before: &Attempts,
+    ) -> Result<(Stream, Freshness), AttemptEnd> {
         let worker = self.session.worker;
         let limit = self.pool.settings.timeouts.connect;
+        let plan = &self.pool.backends[chosen.index];
+        if let Some(rules) = plan.http2 {
+            return self.connect_http2(client, outcome, chosen, before, rules).await;
+        }
         let header = match self.pool.settings.send_proxy {
             Some(version) => {
                 let arrival = self.session.arrival;
@@ -468,59 +477,72 @@ impl Forwarding<'_> {
             }
             None => Vec::new(),
         };
-        let plan = &self.pool.backends[chosen.index];
-        let asker = self.asker(client, plan);
         let opening = sys::socket::Opening::WeSpeak;
-        let fault = match upstream::connect(worker, plan, Some(asker), opening, &header, limit).await {
-            Ok(stream) => return Ok(stream),
-            Err(fault) => fault,
-        };
-        let why = match fault {
-            ConnectFault::NoDescriptors(Shortage::OfShare(why)) => Some(why),
-            ConnectFault::NoDescriptors(Shortage::OfPlaces) => Some(Refusal::Full),
-            _ => None,
-        };
-        match plan.http2.zip(why) {
-            Some((rules, why)) => self.wait_for_room(client, outcome, plan, rules, why).await,
-            None => Err(AttemptEnd::Failed(Failure::Connect(fault), None)),
-        }
+        upstream::connect(worker, plan, None, opening, &header, limit)
+            .await
+            .map_err(|fault| AttemptEnd::Failed(Failure::Connect(fault), None))
     }
 
-    /// Waits for room on the connections to a backend of HTTP/2, or until one more may be opened for the client.
-    async fn wait_for_room(
+    /// A place on a connection that many requests share.
+    async fn connect_http2(
         &self,
         client: &mut Client,
         outcome: &mut Outcome,
-        plan: &BackendPlan,
+        chosen: &Chosen,
+        before: &Attempts,
         rules: Rules,
-        why: Refusal,
-    ) -> Result<Stream, AttemptEnd> {
-        let (worker, control, settings) = (self.session.worker, self.session.control, &self.pool.settings);
-        let refused = |why| {
-            let fault = ConnectFault::NoDescriptors(Shortage::OfShare(why));
-            Err(AttemptEnd::Failed(Failure::Connect(fault), None))
-        };
-        let waits = control.share.wait_for_room(&worker.place_cache, settings.queue_length);
-        let Some(_waits) = waits else { return refused(why) };
-        let asker = self.asker(client, plan);
+    ) -> Result<(Stream, Freshness), AttemptEnd> {
+        let plan = &self.pool.backends[chosen.index];
+        let asking = self.session.worker.lines.ask(plan, rules, self.asker(client, plan));
         let Client { stream, buffer, .. } = client;
-        let (began, last) = (Instant::now(), Rc::new(Cell::new(why)));
-        // Also if it has waited at another backend.
-        let left = settings.timeouts.queue.saturating_sub(outcome.queued.unwrap_or_default());
-        let waiting = upstream::wait_for_room(worker, plan, rules, asker, settings.timeouts.connect, &last);
-        let opened = tokio::select! {
+        let connected = tokio::select! {
             biased;
-            opened = tokio::time::timeout(left, waiting) => opened,
+            connected = self.get_place(outcome, chosen, before, &asking) => connected,
             () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
                 outcome.end(Ending::ClientClosed);
                 return Err(AttemptEnd::Done(After::Drop));
             }
         };
-        outcome.queued = Some(outcome.queued.unwrap_or_default() + began.elapsed());
-        match opened {
-            Ok(opened) => opened.map_err(|fault| AttemptEnd::Failed(Failure::Connect(fault), None)),
-            Err(_) => refused(last.get()),
+        connected.map_err(|fault| AttemptEnd::Failed(Failure::Connect(fault), None))
+    }
+
+    /// Where the share of the client allows none, another backend is tried first; at the last one the request waits.
+    async fn get_place(
+        &self,
+        outcome: &mut Outcome,
+        chosen: &Chosen,
+        before: &Attempts,
+        asking: &Asking,
+    ) -> Result<(Stream, Freshness), ConnectFault> {
+        let (worker, control, settings) = (self.session.worker, self.session.control, &self.pool.settings);
+        let connect = |asked| {
+            let (plan, opening) = (&self.pool.backends[chosen.index], sys::socket::Opening::WeSpeak);
+            upstream::connect(worker, plan, Some((asking, asked)), opening, &[], settings.timeouts.connect)
+        };
+        let fault = match connect(Asked::New).await {
+            Ok(connected) => return Ok(connected),
+            Err(fault) => fault,
+        };
+        let why = match fault {
+            ConnectFault::NoDescriptors(Shortage::OfShare(why)) => why,
+            ConnectFault::NoDescriptors(Shortage::OfPlaces) => Refusal::Full,
+            _ => return Err(fault),
+        };
+        if before.failed < settings.retries && upstream::has_another(self.pool, chosen.index, &before.tried) {
+            return Err(fault);
         }
+        asking.refused(why);
+        let waits = control.share.wait_for_room(&worker.place_cache, settings.queue_length);
+        let _waits = waits.ok_or(fault)?;
+        let began = Instant::now();
+        // Also if it has waited at another backend.
+        let left = settings.timeouts.queue.saturating_sub(outcome.queued.unwrap_or_default());
+        let connected = tokio::time::timeout(left, connect(Asked::Waited)).await;
+        outcome.queued = Some(outcome.queued.unwrap_or_default() + began.elapsed());
+        connected.unwrap_or_else(|_| {
+            let why = asking.refusal().unwrap_or(why);
+            Err(ConnectFault::NoDescriptors(Shortage::OfShare(why)))
+        })
     }
 
     /// Who asks for a place on a connection to a backend of HTTP/2.
@@ -631,7 +653,6 @@ enum AttemptEnd {
     Failed(Failure, Option<Freshness>),
 }
 
-/// Hosts and paths are visible ASCII once parsed.
 /// Of the backend's connection, where it is one of HTTP/2.
 fn width(client: &Client, plan: &BackendPlan) -> Width {
     match plan.http2 {
@@ -640,6 +661,7 @@ fn width(client: &Client, plan: &BackendPlan) -> Width {
     }
 }
 
+/// Hosts and paths are visible ASCII once parsed.
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }

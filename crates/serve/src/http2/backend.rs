@@ -1,8 +1,8 @@
 //! Connections to backends that speak HTTP/2, of one worker: each carries many requests at once.
-//! `backend/line.rs` is one of them, `backend/line_place.rs` what it is counted in, `backend/room.rs` those who wait for room on
-//! them, `backend/call.rs` one request as the exchange sees it.
+//! `backend/line.rs` is one of them, `backend/line_place.rs` what it is counted in, `backend/opening.rs` one that is being opened,
+//! `backend/room.rs` those who wait for room on them, `backend/call.rs` one request as the exchange sees it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -11,26 +11,27 @@ use std::time::{Duration, Instant};
 
 use logic::account::Refusal;
 use logic::health::Cause;
-use sys::socket::Opening;
-use tokio::sync::watch;
 
 use crate::account::{PAUSE, PlaceCache};
-use crate::connect::{self, ConnectFault, Shortage};
+use crate::connect::{ConnectFault, Shortage};
 use crate::http2::rules::{Rules, Width};
 use crate::snapshot::{BackendPlan, Snapshot};
 use crate::state::BackendState;
 use crate::stream::Stream;
+use crate::upstream::Freshness;
 use crate::worker::Control;
 
 mod call;
 mod line;
 mod line_place;
+mod opening;
 mod room;
 
 pub use call::Call;
 use line::Line;
 use line_place::{Further, LinePlace};
-use room::Room;
+use opening::{Opening, Told};
+use room::{Room, Waiting};
 
 /// Who asks for a place on a connection.
 #[derive(Clone, Copy)]
@@ -41,19 +42,37 @@ pub struct Asker<'a> {
     pub width: Width,
 }
 
-/// Whether a request has waited.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// Those that wait come first.
+/// How a request asks for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It is refused where the share of its client allows no connection; it waits for one that is being opened.
     New,
-    /// It is the first of its client.
-    First,
+    /// It was refused, and waits until its share allows what it asks for.
+    Waited,
+}
+
+/// A request that asks for a place, until it is dropped.
+pub struct Asking {
+    rules: Rules,
+    waiting: Waiting,
+}
+
+impl Asking {
+    /// It was refused, and those behind it may look. It keeps its turn.
+    pub fn refused(&self, why: Refusal) {
+        self.waiting.refused(why);
+    }
+
+    /// Why it was refused when it last looked.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.waiting.refusal()
+    }
 }
 
 /// The connections, by backend and width. The first of each is counted in what the process keeps for itself, so that clients
 /// cannot use up its place; each further one takes places in the account.
 pub struct Lines {
-    kept: RefCell<HashMap<Key, Kept>>,
+    kept: Rc<RefCell<HashMap<Key, Kept>>>,
     place_cache: Rc<PlaceCache>,
 }
 
@@ -65,166 +84,188 @@ struct Kept {
     lines: Vec<Rc<Line>>,
     /// Lives as long as the connection that takes no place does.
     first: Weak<()>,
-    /// What came of the connection that is being opened now: those who come meanwhile wait for it.
-    opening: Option<watch::Receiver<Option<Opened>>>,
+    /// One at a time: those who come meanwhile wait for it.
+    is_opening: bool,
     room: Rc<Room>,
 }
-
-/// Whether a connection could be opened.
-type Opened = Result<(), Cause>;
 
 impl Lines {
     /// None so far.
     pub fn new(place_cache: Rc<PlaceCache>) -> Self {
-        Self { kept: RefCell::default(), place_cache }
+        Self { kept: Rc::default(), place_cache }
     }
 
     /// A request on a connection that is there and has room, if none waits for that.
     pub fn take(&self, plan: &BackendPlan, asker: Asker<'_>) -> Option<Stream> {
-        self.take_in(plan, asker, Turn::New)
+        self.take_as(Asked::New, plan, asker).ok().flatten()
     }
 
-    fn take_in(&self, plan: &BackendPlan, asker: Asker<'_>, turn: Turn) -> Option<Stream> {
+    /// An error: there is room, and the share of the client does not allow it.
+    fn take_as(&self, asked: Asked, plan: &BackendPlan, asker: Asker<'_>) -> Result<Option<Stream>, Refusal> {
         let kept = self.kept.borrow();
-        let kept = kept.get(&key(plan, asker.width))?;
-        if turn == Turn::New && kept.room.refusal_of(asker.client).is_some() {
-            return None;
+        let Some(kept) = kept.get(&key(plan, asker.width)) else { return Ok(None) };
+        let is_called = asked == Asked::Waited || kept.room.is_empty();
+        if !is_called && kept.room.has(asker.client) {
+            return Ok(None);
         }
         // Beside requests that one carries already there is room for those that wait. One that carries none is as good as one
         // that is opened.
-        let may_have = |line: &&Rc<Line>| turn == Turn::First || kept.room.is_empty() || line.spare() > 0;
-        let mut with_room =
-            kept.lines.iter().filter(may_have).filter(|line| line.has_room(plan.tls.as_ref()));
-        let place = with_room.find_map(|line| line.place(asker.client).ok())?;
-        Some(Stream::call(Call::new(place)))
+        let may_have = |line: &&Rc<Line>| is_called || line.spare() > 0;
+        let with_room = kept.lines.iter().filter(may_have).filter(|line| line.has_room(plan.tls.as_ref()));
+        let mut refused = Ok(None);
+        for line in with_room {
+            match line.place(asker.client) {
+                Ok(place) => return Ok(Some(Stream::call(Call::new(place)))),
+                Err(why) => refused = Err(why),
+            }
+        }
+        refused
     }
 
-    /// A request on a connection that was opened for it, or by others meanwhile.
+    /// A request that asks for a place, after those that ask already.
+    pub fn ask(&self, plan: &BackendPlan, rules: Rules, asker: Asker<'_>) -> Asking {
+        let rules = Rules { width: asker.width, ..rules };
+        Asking { rules, waiting: self.entry(plan, rules, |kept| kept.room.clone()).stand(asker.client) }
+    }
+
+    /// Waits for a place on a connection, and opens one within `limit` if that is allowed.
     pub async fn open(
         &self,
         plan: &BackendPlan,
-        rules: Rules,
-        asker: Asker<'_>,
+        asking: &Asking,
+        asked: Asked,
         limit: Duration,
-    ) -> Result<Stream, ConnectFault> {
-        self.open_in(plan, rules, asker, limit, Turn::New).await
+    ) -> Result<(Stream, Freshness), ConnectFault> {
+        match asked {
+            Asked::New => self.open_new(plan, asking, limit).await,
+            Asked::Waited => self.open_in_turn(plan, asking, limit).await,
+        }
     }
 
-    /// The same after requests that wait already, as soon as there is room on a connection or the share of the client allows one
-    /// more. `last` is why that is not so.
-    pub async fn open_in_turn(
+    async fn open_new(
         &self,
         plan: &BackendPlan,
-        rules: Rules,
-        asker: Asker<'_>,
+        asking: &Asking,
         limit: Duration,
-        last: &Rc<Cell<Refusal>>,
-    ) -> Result<Stream, ConnectFault> {
-        let standing = self.entry(plan, rules, |kept| kept.room.clone()).stand(asker.client, last);
+    ) -> Result<(Stream, Freshness), ConnectFault> {
+        let waiting = &asking.waiting;
+        let (deadline, opened_before) = (Instant::now() + limit, waiting.room().opened());
+        // It has looked at the connections that there are.
+        let mut own = self.begin(plan, asking, limit).map_err(ConnectFault::NoDescriptors)?;
         loop {
-            if standing.is_first_of_client() {
-                // Others hold the places, and do not notify.
-                let _ = tokio::time::timeout(PAUSE, standing.called()).await;
-            } else {
-                standing.called().await;
-                continue;
+            tokio::select! {
+                biased;
+                opened = come_of(&mut own) => return opened,
+                () = waiting.called() => {}
+                // What it opens itself has a time of its own: the backend is not late because others were waited for.
+                () = tokio::time::sleep_until(deadline.into()), if own.is_none() => {
+                    // Other requests have filled what was opened meanwhile: the backend did all that it was asked.
+                    return Err(match waiting.room().opened() > opened_before {
+                        true => ConnectFault::NoDescriptors(Shortage::OfShare(Refusal::Full)),
+                        false => ConnectFault::Backend(Cause::ConnectTimeout { after: limit }),
+                    });
+                }
             }
-            if let Some(stream) = self.take_in(plan, asker, Turn::First) {
-                return Ok(stream);
+            if let Some(cause) = waiting.failure() {
+                return Err(ConnectFault::Backend(cause));
             }
-            if let Err(why) = self.may_open(plan, rules, asker) {
-                last.set(why);
-                continue;
+            let found = self.look(plan, asking, &mut own, limit).map_err(ConnectFault::NoDescriptors)?;
+            if let Some(stream) = found {
+                return Ok((stream, Freshness::Kept));
             }
-            match self.open_in(plan, rules, asker, limit, Turn::First).await {
-                Err(ConnectFault::NoDescriptors(Shortage::OfShare(why))) => last.set(why),
-                Err(ConnectFault::NoDescriptors(Shortage::OfPlaces)) => {
-                    last.set(Refusal::Full);
+        }
+    }
+
+    /// As soon as there is room on a connection, or the share of the client allows one more.
+    async fn open_in_turn(
+        &self,
+        plan: &BackendPlan,
+        asking: &Asking,
+        limit: Duration,
+    ) -> Result<(Stream, Freshness), ConnectFault> {
+        let waiting = &asking.waiting;
+        let mut own = None;
+        loop {
+            let called = async {
+                match waiting.is_first_of_client() {
+                    // Others hold the places, and do not notify.
+                    true => drop(tokio::time::timeout(PAUSE, waiting.called()).await),
+                    false => waiting.called().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                opened = come_of(&mut own) => return opened,
+                () = called => {}
+            }
+            match self.look(plan, asking, &mut own, limit) {
+                Ok(Some(stream)) => return Ok((stream, Freshness::Kept)),
+                Ok(None) => {}
+                Err(Shortage::OfShare(why)) => asking.refused(why),
+                Err(Shortage::OfPlaces | Shortage::OfKernel) => {
+                    asking.refused(Refusal::Full);
                     self.place_cache.account().want();
                 }
-                opened => return opened,
             }
         }
     }
 
-    fn may_open(&self, plan: &BackendPlan, rules: Rules, asker: Asker<'_>) -> Result<(), Refusal> {
-        match self.entry(plan, rules, |kept| kept.first.strong_count()) {
-            0 => Ok(()),
-            _ => asker.client.share.may_have_line(&self.place_cache, plan.state.places()),
-        }
-    }
-
-    async fn open_in(
+    /// Takes what there is, or begins to open a connection.
+    fn look(
         &self,
         plan: &BackendPlan,
-        rules: Rules,
-        asker: Asker<'_>,
+        asking: &Asking,
+        own: &mut Option<Told>,
         limit: Duration,
-        turn: Turn,
-    ) -> Result<Stream, ConnectFault> {
-        let deadline = Instant::now() + limit;
-        let mut has_answered = false;
-        loop {
-            let opening = self.entry(plan, rules, |kept| kept.opening.clone());
-            let Some(mut opening) = opening else { break };
-            let told = tokio::time::timeout_at(deadline.into(), opening.wait_for(Option::is_some)).await;
-            match told {
-                Ok(Ok(opened)) => {
-                    if let Some(Err(cause)) = &*opened {
-                        return Err(ConnectFault::Backend(cause.clone()));
-                    }
-                    has_answered = opened.is_some();
-                }
-                // The request that opened it was given up; the next one tries.
-                Ok(Err(_)) => {}
-                // Other requests have filled what was opened meanwhile: the backend did all that it was asked.
-                Err(_) if has_answered => {
-                    return Err(ConnectFault::NoDescriptors(Shortage::OfShare(Refusal::Full)));
-                }
-                Err(_) => return Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
-            }
-            if let Some(stream) = self.take_in(plan, asker, turn) {
-                return Ok(stream);
+    ) -> Result<Option<Stream>, Shortage> {
+        let waiting = &asking.waiting;
+        let mut refused = None;
+        if waiting.is_first_of_client() {
+            let asker = Asker { client: waiting.client(), width: asking.rules.width };
+            match self.take_as(Asked::Waited, plan, asker) {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
+                Err(why) => refused = Some(why),
             }
         }
-        if turn == Turn::New
-            && let Some(why) = self.entry(plan, rules, |kept| kept.room.refusal_of(asker.client))
-        {
-            return Err(ConnectFault::NoDescriptors(Shortage::OfShare(why)));
+        if own.is_none() {
+            *own = self.begin(plan, asking, limit)?;
         }
-        let place = self.place_of_line(plan, rules, asker)?;
-        let (tell, told) = watch::channel(None);
-        self.entry(plan, rules, |kept| kept.opening = Some(told));
-        let _done = Done { lines: self, key: key(plan, rules.width) };
-        let opened = self.connect(plan, rules, asker, place, limit).await;
-        tell.send_replace(match &opened {
-            Ok(_) => Some(Ok(())),
-            Err(ConnectFault::Backend(cause)) => Some(Err(cause.clone())),
-            // It says nothing about the backend: the next one tries for itself.
-            Err(ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_)) => None,
-        });
-        opened
+        match refused {
+            // There is room, for others.
+            Some(why) if own.is_none() => Err(Shortage::OfShare(why)),
+            Some(_) => {
+                waiting.pass_on();
+                Ok(None)
+            }
+            None => Ok(None),
+        }
     }
 
-    async fn connect(
-        &self,
-        plan: &BackendPlan,
-        rules: Rules,
-        asker: Asker<'_>,
-        place: LinePlace,
-        limit: Duration,
-    ) -> Result<Stream, ConnectFault> {
-        // Its own time to connect: the backend is not late because others were waited for.
-        let deadline = Instant::now() + limit;
-        let room = self.entry(plan, rules, |kept| kept.room.clone());
-        let tls = plan.tls.as_ref();
-        let link = connect::establish(&plan.state, tls, Opening::WeSpeak, &[], limit).await?;
-        let begun = Line::begin(link, tls, &rules, deadline, place, room.clone()).await;
-        let line = begun.map_err(ConnectFault::Backend)?;
-        let place = line.place_of_opener(asker.client);
-        self.entry(plan, rules, |kept| kept.lines.push(line));
-        room.freed(None);
-        Ok(Stream::call(Call::new(place)))
+    /// Begins to open a connection, unless one is being opened or the turn is that of another request.
+    fn begin(&self, plan: &BackendPlan, asking: &Asking, limit: Duration) -> Result<Option<Told>, Shortage> {
+        let Asking { rules, waiting } = asking;
+        if !waiting.is_first_of_client() {
+            // What holds for the request before it holds for this one.
+            return waiting.refusal_of_client().map_or(Ok(None), |why| Err(Shortage::OfShare(why)));
+        }
+        if self.entry(plan, *rules, |kept| kept.is_opening) || !waiting.is_next() {
+            return Ok(None);
+        }
+        let place = self.place_of_line(plan, *rules, waiting.client())?;
+        self.entry(plan, *rules, |kept| kept.is_opening = true);
+        let opening = Opening {
+            kept: self.kept.clone(),
+            key: key(plan, rules.width),
+            room: waiting.room().clone(),
+            backend: plan.state.clone(),
+            tls: plan.tls.clone(),
+            rules: *rules,
+            worker: self.place_cache.worker(),
+            client: waiting.client().clone(),
+            limit,
+        };
+        Ok(Some(opening.begin(place)))
     }
 
     /// The place of one more connection.
@@ -232,8 +273,8 @@ impl Lines {
         &self,
         plan: &BackendPlan,
         rules: Rules,
-        asker: Asker<'_>,
-    ) -> Result<LinePlace, ConnectFault> {
+        client: &Rc<Control>,
+    ) -> Result<LinePlace, Shortage> {
         let first = self.entry(plan, rules, |kept| match kept.first.strong_count() {
             0 => {
                 let first = Rc::new(());
@@ -245,9 +286,7 @@ impl Lines {
         if let Some(first) = first {
             return Ok(first);
         }
-        Further::take(&self.place_cache, asker.client, plan.state.places())
-            .map(LinePlace::Further)
-            .map_err(ConnectFault::NoDescriptors)
+        Further::take(&self.place_cache, client, plan.state.places()).map(LinePlace::Further)
     }
 
     fn entry<T>(&self, plan: &BackendPlan, rules: Rules, with: impl FnOnce(&mut Kept) -> T) -> T {
@@ -257,7 +296,7 @@ impl Lines {
             rules,
             lines: Vec::new(),
             first: Weak::new(),
-            opening: None,
+            is_opening: false,
             room: Rc::default(),
         });
         kept.rules = rules;
@@ -273,7 +312,7 @@ impl Lines {
                     && pool.backends.iter().any(|backend| Arc::ptr_eq(&backend.state, &kept.backend))
             });
             (served && !kept.lines.is_empty())
-                || kept.opening.is_some()
+                || kept.is_opening
                 || kept.first.strong_count() > 0
                 || !kept.room.is_empty()
         });
@@ -301,17 +340,12 @@ impl Lines {
     }
 }
 
-/// The connection that was being opened is there, or not, also when whoever opened it was given up.
-struct Done<'a> {
-    lines: &'a Lines,
-    key: Key,
-}
-
-impl Drop for Done<'_> {
-    fn drop(&mut self) {
-        if let Some(kept) = self.lines.kept.borrow_mut().get_mut(&self.key) {
-            kept.opening = None;
-        }
+/// What comes of the connection that a request opens; never without one.
+async fn come_of(own: &mut Option<Told>) -> Result<(Stream, Freshness), ConnectFault> {
+    let Some(told) = own else { return std::future::pending().await };
+    match told.await {
+        Ok(opened) => opened.map(|(place, took)| (Stream::call(Call::new(place)), Freshness::Fresh(took))),
+        Err(_) => Err(ConnectFault::Ours(std::io::Error::other("the worker ends"))),
     }
 }
 

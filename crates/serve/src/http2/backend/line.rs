@@ -149,7 +149,7 @@ impl Line {
         }
     }
 
-    /// Closes it. It carries no request.
+    /// Closes it. It must carry none.
     pub(super) fn close(&self) {
         self.ended.set(true);
         self.closing.notify_one();

@@ -40,13 +40,13 @@ impl Drop for LinePlace {
 pub(super) struct Further {
     place_cache: Rc<PlaceCache>,
     places: usize,
-    standing: Cell<Standing>,
+    usage: Cell<Use>,
     /// The client of each request on the connection. It counts in the share of the first of them.
     users: RefCell<Vec<Rc<Control>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum Use {
     /// It carries requests.
     Used,
     /// It carries none, and counts as an idle backend connection.
@@ -70,18 +70,18 @@ impl Further {
         Ok(Rc::new(Self {
             place_cache: place_cache.clone(),
             places,
-            standing: Cell::new(Standing::Used),
+            usage: Cell::new(Use::Used),
             users: RefCell::new(vec![client.clone()]),
         }))
     }
 
     /// Counts one more request, of `client`. If it is the only one, the connection is to count in the share of its client.
     pub(super) fn enter(&self, client: &Rc<Control>) -> Result<(), Refusal> {
-        if self.standing.get() == Standing::Idle {
+        if self.usage.get() == Use::Idle {
             client.share.may_have_line(&self.place_cache, self.places)?;
             client.share.add_line(self.places);
             self.count_as(Kind::Idle, Kind::Lines);
-            self.standing.set(Standing::Used);
+            self.usage.set(Use::Used);
         }
         self.users.borrow_mut().push(client.clone());
         Ok(())
@@ -93,7 +93,7 @@ impl Further {
         // The last of them: the share of the first counts it as long as that client has any.
         let Some(at) = users.iter().rposition(|one| Rc::ptr_eq(one, client)) else { return };
         users.remove(at);
-        if at > 0 || self.standing.get() != Standing::Used {
+        if at > 0 || self.usage.get() != Use::Used {
             return;
         }
         client.share.subtract_line(self.places);
@@ -101,14 +101,14 @@ impl Further {
             Some(next) => next.share.add_line(self.places),
             None => {
                 self.count_as(Kind::Lines, Kind::Idle);
-                self.standing.set(Standing::Idle);
+                self.usage.set(Use::Idle);
             }
         }
     }
 
     /// How many places are free for others as soon as they are wanted.
     pub(super) fn spare(&self) -> usize {
-        if self.standing.get() == Standing::Idle { self.places } else { 0 }
+        if self.usage.get() == Use::Idle { self.places } else { 0 }
     }
 
     /// Whether a client waits for places.
@@ -122,15 +122,15 @@ impl Further {
     }
 
     fn close(&self) {
-        match self.standing.replace(Standing::Ended) {
-            Standing::Used => {
+        match self.usage.replace(Use::Ended) {
+            Use::Used => {
                 if let Some(client) = self.users.borrow().first() {
                     client.share.subtract_line(self.places);
                 }
                 self.place_cache.give_of(Kind::Lines, self.places);
             }
-            Standing::Idle => self.place_cache.give_of(Kind::Idle, self.places),
-            Standing::Ended => {}
+            Use::Idle => self.place_cache.give_of(Kind::Idle, self.places),
+            Use::Ended => {}
         }
     }
 }
