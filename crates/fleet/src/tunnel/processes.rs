@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
@@ -20,6 +20,10 @@ use sys::process::{self, Life, Process, ProcessId};
 use super::awake::within;
 use super::place::private_directory;
 use super::run::Say;
+
+/// A process that was started just as its parent ended cannot be proved. Most such processes end by themselves within this time, as
+/// the `sleep` of a script does.
+const UNPROVED: Duration = Duration::from_secs(1);
 
 /// The variable that names the run, and the one that names the step.
 pub(crate) const RUN: &str = "TUNNEL_RUN";
@@ -156,10 +160,14 @@ impl RunProcesses {
     async fn gone(&self, step: Step, proved: &[ProcessId], limit: Duration) -> Left {
         // If we are stopped, so are they, as a rule.
         let waited = async {
+            let mut unproved_since = None;
             loop {
                 let left = self.left_beside(step, proved);
                 if left.proved.is_empty() {
-                    return left;
+                    let since = *unproved_since.get_or_insert_with(Instant::now);
+                    if left.unproved.is_empty() || since.elapsed() >= UNPROVED {
+                        return left;
+                    }
                 }
                 tokio::time::sleep(Duration::from_millis(25)).await;
             }
