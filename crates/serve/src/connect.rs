@@ -23,6 +23,15 @@ use crate::plain::Plain;
 use crate::state::BackendState;
 use crate::tls::backend::{Endpoint, Outbound};
 
+/// Whether a connection has carried a request before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// Just opened, and how long that took.
+    Fresh(Duration),
+    /// Of another request, earlier or at the same time: the backend may have closed it meanwhile, which is not its fault.
+    Kept,
+}
+
 /// First wait before a Unix socket whose queue is full is tried again; it doubles up to [`UNIX_BACK_OFF_MAX`].
 const UNIX_BACK_OFF: Duration = Duration::from_millis(1);
 const UNIX_BACK_OFF_MAX: Duration = Duration::from_millis(50);

@@ -13,7 +13,7 @@ use logic::peers::Peer;
 use logic::retry::Idempotence;
 use sys::socket::Opening;
 
-use crate::connect::{self, ConnectFault, Link, Shortage};
+use crate::connect::{self, ConnectFault, Freshness, Link, Shortage};
 use crate::events::Level;
 use crate::http2::backend::{Asked, Asker, Asking};
 use crate::lock::lock;
@@ -247,15 +247,6 @@ fn take(pool: &PoolPlan, index: usize) -> Option<Chosen> {
         .ok()?;
     let slot = Slot { backend: plan.state.clone(), queue: pool.queue.clone() };
     Some(Chosen { index, backend: plan.state.clone(), slot, queued: None })
-}
-
-/// Whether a connection has carried a request before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freshness {
-    /// Just opened, and how long that took.
-    Fresh(Duration),
-    /// Of another request, earlier or at the same time: the backend may have closed it meanwhile, which is not its fault.
-    Kept,
 }
 
 /// An idle connection of the right backend, if there is one that still lives.

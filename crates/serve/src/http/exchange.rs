@@ -20,7 +20,7 @@ use super::reply::{Attempt, Failure, Finished};
 use super::session::{After, Client, Session};
 use super::{RequestId, answer, body, reply};
 use crate::arrival::Arrival;
-use crate::connect::{ConnectFault, Shortage};
+use crate::connect::{ConnectFault, Freshness, Shortage};
 use crate::ending::{Ending, Spoken};
 use crate::events::Level;
 use crate::http2::backend::{Asked, Asker, Asking};
@@ -29,7 +29,7 @@ use crate::outcome::Outcome;
 use crate::snapshot::{BackendPlan, PoolPlan};
 use crate::stream::Stream;
 use crate::tcp::{no_backend, proxy_header};
-use crate::upstream::{self, Chosen, Freshness, NoBackend, Wanted};
+use crate::upstream::{self, Chosen, NoBackend, Wanted};
 
 /// Answers one request.
 pub(super) async fn run(session: &Session<'_>, client: &mut Client, outcome: &mut Outcome) -> After {

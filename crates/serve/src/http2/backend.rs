@@ -13,12 +13,11 @@ use logic::account::Refusal;
 use logic::health::Cause;
 
 use crate::account::{PAUSE, PlaceCache};
-use crate::connect::{ConnectFault, Shortage};
+use crate::connect::{ConnectFault, Freshness, Shortage};
 use crate::http2::rules::{Rules, Width};
 use crate::snapshot::{BackendPlan, Snapshot};
 use crate::state::BackendState;
 use crate::stream::Stream;
-use crate::upstream::Freshness;
 use crate::worker::Control;
 
 mod call;
