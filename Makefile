@@ -13,7 +13,8 @@ demo:  ## Start a front door with four backends and print what to try; ARGS="--k
 # Ctrl-C is how it ends: the shell waits for that instead of dying, and make has no failure to report.
 	@trap : INT; setup/build.sh && cargo run --locked --package penstock -- demo $(ARGS)
 test: setup check  ## Check everything and run every test, also those with real clients and servers
-	@cargo build --locked --release --package penstock && cargo test --locked --workspace
+# Most tests wait for a time limit or another process: twice as many as cores at once.
+	@cargo build --locked --release --package penstock && RUST_TEST_THREADS=$$(($$(nproc) * 2)) cargo test --locked --workspace --no-fail-fast
 check: lint  ## Lint, build the documentation, and check scripts and the service file
 	@RUSTDOCFLAGS="-D warnings" cargo doc --locked --quiet --workspace --no-deps && setup/check.sh
 lint:  ## Check the format and run clippy

@@ -32,3 +32,10 @@ if [ "$(number "$found")" -lt "$(number "$needed")" ]; then
     say "  $remedy"
     exit 1
 fi
+
+# Cargo takes what another clone built in the same target directory for its own, with the paths of that clone in it.
+if [ -d "${CARGO_TARGET_DIR:-}" ]; then
+    clone=$CARGO_TARGET_DIR/clone
+    [ "$(cat "$clone" 2>/dev/null)" = "$PWD" ] || find crates vendor -name '*.rs' -exec touch {} +
+    echo "$PWD" >"$clone"
+fi

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks what cargo does not see: the shell scripts and the service file. A checker that this machine lacks is named.
+# Checks what cargo does not see: the shell scripts, the service file and the book. A checker that this machine lacks is named.
 set -eu
 cd "$(dirname "$0")/.."
 . setup/packages.sh
@@ -17,9 +17,19 @@ else
     say "not checked: the scripts with shellcheck, which is not installed"
 fi
 
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# Links and anchors are checked by crates/penstock/tests/tree/documents.rs.
+mdbook=${XDG_CACHE_HOME:-$HOME/.cache}/penstock/venv-mdbook/bin/mdbook
+if [ -x "$mdbook" ]; then
+    "$mdbook" build docs --dest-dir "$scratch/book" 2>"$scratch/mdbook" || die "docs/ is no book: $(cat "$scratch/mdbook")"
+    ! grep -E 'WARN|ERROR' "$scratch/mdbook" >&2 || die "docs/ has faults as a book"
+else
+    say "not checked: docs/ as a book, for want of mdbook, which \`make setup\` installs"
+fi
+
 if have systemd-analyze; then
-    scratch=$(mktemp -d)
-    trap 'rm -rf "$scratch"' EXIT
     # The unit names a binary and a user that need not exist on the machine that checks it.
     sed -e 's|/usr/bin/penstock|/bin/true|' -e '/^\(User\|Group\)=/d' packaging/penstock.service >"$scratch/penstock.service"
     systemd-analyze verify --man=no --recursive-errors=no "$scratch/penstock.service" || die "packaging/penstock.service has faults"

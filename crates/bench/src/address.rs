@@ -1,4 +1,4 @@
-//! Where a process listens. Written `127.0.0.1:80`, `unix:/path`, `seqpacket:/path` or `abstract:name`.
+//! Listening addresses, written `127.0.0.1:80`, `unix:/path`, `seqpacket:/path` or `abstract:name`.
 
 use std::fmt;
 use std::io;
@@ -8,22 +8,19 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// An address of one of the kinds that are measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Address {
-    /// TCP.
     Tcp(SocketAddr),
-    /// A Unix stream socket with a path.
     Unix(PathBuf),
-    /// A Unix socket of sequenced packets, with a path.
+    /// Unix SOCK_SEQPACKET socket with a path.
     Seqpacket(PathBuf),
-    /// A Unix stream socket with a name in the abstract namespace (unix(7)).
+    /// Unix stream socket with a name in the abstract namespace (unix(7)).
     Abstract(String),
 }
 
 impl Address {
-    /// Connects, blocking. TCP sends small messages at once (TCP_NODELAY), as every proxy does.
+    /// Connects and blocks until connected. TCP sockets get TCP_NODELAY, as in every proxy.
     pub fn connect(&self) -> io::Result<Socket> {
         let socket = self.socket()?;
         socket.connect(&self.raw()?)?;
@@ -31,7 +28,7 @@ impl Address {
         Ok(socket)
     }
 
-    /// Listens. A port 0 takes a free one: see [`Address::of`].
+    /// Listens. Port 0 selects a free port: see [`Address::of`].
     pub fn listen(&self) -> io::Result<Socket> {
         let socket = self.socket()?;
         if let Address::Tcp(_) = self {
@@ -42,7 +39,7 @@ impl Address {
         Ok(socket)
     }
 
-    /// Where `listener`, made from this address, listens.
+    /// Returns the actual address of `listener`, with the port that the kernel selected.
     pub fn of(&self, listener: &Socket) -> io::Result<Address> {
         match self {
             Address::Tcp(_) => {
@@ -53,7 +50,7 @@ impl Address {
         }
     }
 
-    /// Options of an accepted or connected socket.
+    /// Sets the options of an accepted or connected socket.
     pub fn tune(&self, socket: &Socket) -> io::Result<()> {
         match self {
             Address::Tcp(_) => socket.set_tcp_nodelay(true),

@@ -1,5 +1,5 @@
-//! Load processes: started by a run, told what to do in one line of JSON, answering in lines of JSON.
-//! They are processes of their own so that their CPU time is never the target's.
+//! Load processes: a run starts each one and sends it one task as a line of JSON; the process answers in lines of JSON.
+//! The load runs in separate processes so that its CPU time is never counted as the target's.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::ChildStdin;
@@ -15,43 +15,40 @@ use tokio::task::LocalSet;
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
-use crate::load::{Gauge, Metered, Order, Tally, Window, message};
+use crate::load::gauge::{Gauge, Metered, Tally, Window};
+use crate::load::{Order, message};
 use crate::process::{self, Launch, Process};
 
-/// A load process that was started.
 #[derive(Debug)]
 pub struct Agent {
     process: Process,
-    /// Its end tells the process to end.
+    /// Closing this pipe ends the process.
     _stdin: Option<ChildStdin>,
     events: Receiver<Event>,
 }
 
-/// All that a load process is told.
+/// Input of a load process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
-    /// What to do.
     pub order: Order,
-    /// When units count; servers do without.
+    /// Time window in which units are counted; `None` for servers.
     pub window: Option<Window>,
-    /// Whose CPU time is read at both ends of the window.
+    /// Process trees whose CPU time is read at both ends of the window.
     pub metered: Vec<Metered>,
 }
 
-/// What a load process says.
+/// Output of a load process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Event {
-    /// A server listens here.
     Listening(Vec<Address>),
-    /// A load went through its window.
+    /// The window of a load is over.
     Done(Box<Tally>),
-    /// It cannot go on.
     Failed(String),
 }
 
 impl Agent {
-    /// Starts a server on the cores given and waits until it listens; gives its addresses in the order's order.
+    /// Starts a server on `cores` and waits until it listens. Returns its addresses in the sequence of the order.
     pub fn serve(
         context: &Context,
         name: &str,
@@ -61,8 +58,8 @@ impl Agent {
         Self::serve_as(context, &Self::launch(context, name, cores), order)
     }
 
-    /// As [`Agent::serve`], started in a way of its own: in the end `launch` runs this program's `bench-load` with
-    /// its standard input and output.
+    /// Like [`Agent::serve`] with a custom command: `launch` must finally run this program's `bench-load` with the
+    /// standard input and output of the command.
     pub fn serve_as(context: &Context, launch: &Launch, order: Order) -> Result<(Self, Vec<Address>), Error> {
         let mut agent = Self::start(context, launch, &Task { order, window: None, metered: Vec::new() })?;
         match agent.next(context, Duration::from_secs(10))? {
@@ -72,7 +69,7 @@ impl Agent {
         }
     }
 
-    /// Runs a load on the load's cores through its window and gives what it counted.
+    /// Runs a load on the load's cores through its window and returns its tally.
     pub fn load(
         context: &Context,
         name: &str,
@@ -83,7 +80,7 @@ impl Agent {
         Self::load_as(context, &Self::launch(context, name, &context.cores.load), order, window, metered)
     }
 
-    /// As [`Agent::load`], started in a way of its own: see [`Agent::serve_as`].
+    /// Like [`Agent::load`] with a custom command: see [`Agent::serve_as`].
     pub fn load_as(
         context: &Context,
         launch: &Launch,
@@ -101,12 +98,12 @@ impl Agent {
         }
     }
 
-    /// How a load process is started.
+    /// Builds the command of a load process.
     pub fn launch(context: &Context, name: &str, cores: &[usize]) -> Launch {
         Launch::new(name, &context.program, cores).arg("bench-load")
     }
 
-    /// The process: root of its tree.
+    /// Process id, the root of the process tree.
     pub fn pid(&self) -> i32 {
         self.process.pid()
     }
@@ -156,12 +153,12 @@ impl Agent {
     }
 }
 
-/// The load process itself: reads its task from standard input, does it.
+/// Main function of a load process: reads its task from standard input and performs it.
 pub fn main() -> io::Result<()> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     let task: Task = serde_json::from_str(&line)?;
-    // Only now: the socket pairs and connections of a load may need many.
+    // A load may need many descriptors for socket pairs and connections.
     sys::descriptors::raise_limit()?;
     end_with_stdin();
     if let Err(error) = perform(task) {
@@ -234,7 +231,7 @@ fn perform(task: Task) -> io::Result<()> {
     }
 }
 
-/// Starts a load's tasks, waits through the window, and says what was counted. The tasks end with the process.
+/// Starts a load's tasks, waits until the window is over, and sends the tally. The tasks end with the process.
 async fn through_window(gauge: Rc<Gauge>, start: impl Future<Output = io::Result<()>>) -> io::Result<()> {
     start.await?;
     gauge.run().await;
@@ -258,7 +255,7 @@ fn say(event: &Event) -> io::Result<()> {
     out.flush()
 }
 
-/// The other end of standard input is the run: when it is gone, nobody wants this process.
+/// Exits the process when standard input is closed, because the run has then ended.
 fn end_with_stdin() {
     thread::spawn(|| {
         let mut rest = [0; 64];
@@ -267,13 +264,13 @@ fn end_with_stdin() {
     });
 }
 
-/// Answers questions on standard input: what a socketpair's child does.
+/// Answers questions on standard input, as the child process of a socketpair(2).
 pub fn answer(size: usize) -> io::Result<()> {
     message::answer_on_stdin(size)
 }
 
-/// How often an interruption is looked for.
+/// Interval of the checks for an interruption.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a load may need beside its window: start, connections, reading meters.
+/// Time that a load may need outside its window: start, connections, reading meters.
 const MARGIN: Duration = Duration::from_secs(20);

@@ -1,42 +1,36 @@
-//! Who is better: a verdict about two contestants, or about one of them in two runs.
+//! Verdict on two contestants, or on one contestant in two runs.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sample::Better;
+use crate::sample::{Better, Metric};
 use crate::stats::{Interval, median};
 
-/// What can be said about a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The first is better.
-    Faster,
-    /// The first is worse.
-    Slower,
-    /// They are as good as equal.
+    Better,
+    Worse,
+    /// The figures are equal within the tolerance.
     NoDifference,
-    /// The figures do not allow to say.
+    /// The confidence interval is too wide for a verdict.
     TooNoisy,
-    /// There are too few of them to say anything: fewer than five rounds.
+    /// Fewer than five rounds.
     TooFewRounds,
 }
 
-/// The first contestant's figure divided by the second's, and what follows.
+/// Ratio of the first contestant's figure to the second's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Middle of the ratios.
     pub ratio: f64,
-    /// Where the true ratio is.
+    /// Confidence interval of the ratio.
     pub interval: Interval,
-    /// What follows.
     pub verdict: Verdict,
 }
 
 impl Comparison {
-    /// Compares figures that belong together in pairs because they come from the same rounds: what disturbed a round
-    /// disturbed both. None if there are none.
+    /// Compares figures in pairs, one per round: a disturbance of a round affects both figures. `None` without a pair.
     pub fn of_pairs(first: &[f64], second: &[f64], better: Better) -> Option<Self> {
         let pairs = first.iter().zip(second);
         let mut ratios: Vec<_> = pairs.map(|(a, b)| a / b).filter(|ratio| ratio.is_finite()).collect();
@@ -45,7 +39,7 @@ impl Comparison {
         Some(Self::judge(median(&ratios), interval, better))
     }
 
-    /// Compares figures of two runs.
+    /// Compares the unpaired figures of two runs.
     pub fn of_runs(first: &[f64], second: &[f64], better: Better) -> Option<Self> {
         let mut interval = Interval::of_ratio(first, second)?;
         if first.len().min(second.len()) < FEWEST {
@@ -56,8 +50,8 @@ impl Comparison {
 
     fn judge(ratio: f64, interval: Interval, better: Better) -> Self {
         let (below, above) = match better {
-            Better::Lower => (Verdict::Faster, Verdict::Slower),
-            Better::Higher => (Verdict::Slower, Verdict::Faster),
+            Better::Lower => (Verdict::Better, Verdict::Worse),
+            Better::Higher => (Verdict::Worse, Verdict::Better),
         };
         let Interval { low, high, confidence } = interval;
         let verdict = if confidence < LEAST_CONFIDENCE {
@@ -73,13 +67,25 @@ impl Comparison {
         };
         Comparison { ratio, interval, verdict }
     }
+
+    /// Formats the verdict with its figure: `24 % less CPU per request`.
+    pub fn outcome(&self, metric: &Metric, unit: &str) -> String {
+        match self.verdict {
+            Verdict::Better | Verdict::Worse => {
+                let change = (self.ratio - 1.0) * 100.0;
+                let direction = if change < 0.0 { "less" } else { "more" };
+                format!("{:.0} % {direction} {}", change.abs(), metric.title(unit))
+            }
+            verdict => verdict.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Verdict::Faster => "better",
-            Verdict::Slower => "worse",
+            Verdict::Better => "better",
+            Verdict::Worse => "worse",
             Verdict::NoDifference => "no difference",
             Verdict::TooNoisy => "too noisy to say",
             Verdict::TooFewRounds => "too few rounds to say",
@@ -87,13 +93,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A smaller difference is none, however sure it is.
+/// Smallest relative difference that counts.
 const LEAST: f64 = 0.02;
 
-/// Two contestants are equal if their ratio is surely within this.
+/// Two contestants are equal if the whole interval of their ratio is within this distance of 1.
 const EQUAL: f64 = 0.06;
 
-/// Fewer rounds than five cannot reach it.
+/// Smallest confidence of an interval for a verdict. Fewer than five rounds cannot reach it.
 const LEAST_CONFIDENCE: f64 = 0.90;
 
 const FEWEST: usize = 5;
@@ -107,18 +113,18 @@ mod tests {
     }
 
     #[test]
-    fn a_clear_difference_is_faster_or_slower_by_the_direction_of_the_figure() {
+    fn a_clear_difference_is_better_or_worse_by_the_direction_of_the_figure() {
         let (low, high) = ([10.0, 10.5, 9.8, 10.1, 10.2], [15.0, 15.5, 14.9, 15.2, 15.3]);
-        assert_eq!(verdict(&low, &high, Better::Lower), Verdict::Faster);
-        assert_eq!(verdict(&high, &low, Better::Lower), Verdict::Slower);
-        assert_eq!(verdict(&low, &high, Better::Higher), Verdict::Slower);
+        assert_eq!(verdict(&low, &high, Better::Lower), Verdict::Better);
+        assert_eq!(verdict(&high, &low, Better::Lower), Verdict::Worse);
+        assert_eq!(verdict(&low, &high, Better::Higher), Verdict::Worse);
     }
 
     #[test]
     fn a_noisy_phase_that_hits_both_does_not_hide_a_difference() {
         let first = [10.0, 13.0, 10.1, 14.0, 10.2];
         let second = first.map(|value| value * 1.1);
-        assert_eq!(verdict(&first, &second, Better::Lower), Verdict::Faster);
+        assert_eq!(verdict(&first, &second, Better::Lower), Verdict::Better);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What every contestant is given: our own program, a directory, cores, ports, and whether to stop.
+//! Environment of every contestant: this program, a directory, cores, ports, and the interruption flag.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,21 +14,20 @@ use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
-use crate::error::{Doing, Error};
+use crate::error::{Error, ErrorContext};
 use crate::scratch::Scratch;
 
-/// Surroundings of a run. Dropping it removes its directory.
+/// Environment of a run. Dropping it removes its directory.
 #[derive(Debug)]
 pub struct Context {
-    /// This very program, for `serve` and `bench-load`.
+    /// Path of this program, for `serve` and `bench-load`.
     pub program: PathBuf,
-    /// Who runs where.
     pub cores: Cores,
-    /// Set on Ctrl-C and its relatives.
+    /// Set on SIGINT and other signals that end the run.
     pub interrupt: Interrupt,
-    /// How much a scenario should plan for.
+    /// Selects all groups or only the quick ones.
     pub extent: Extent,
-    /// How many descriptors each process of the run may have open: the hard limit, which this process has too.
+    /// Hard limit of open descriptors, which every process of the run may use.
     pub descriptors: u64,
     scratch: Scratch,
     names: Cell<u32>,
@@ -36,38 +35,35 @@ pub struct Context {
     versions: RefCell<BTreeMap<&'static str, Option<String>>>,
 }
 
-/// How much of a scenario is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Extent {
-    /// Everything.
     Full,
-    /// The groups that matter most: all scenarios together take about seven minutes.
+    /// Only the most important groups: all scenarios together take about seven minutes.
     Quick,
 }
 
-/// The cores of the measured process, and those of load and backends. Empty: no pinning.
+/// Cores of the measured process and of the load. Empty lists: no pinning.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Cores {
-    /// Cores of what is measured.
     pub target: Vec<usize>,
     /// Cores of load generators and backends.
     pub load: Vec<usize>,
 }
 
-/// Says that the run is to end soon, and because of which signal. 0: it is not.
+/// Number of the signal that interrupts the run, or 0.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicI32>);
 
 impl Context {
-    /// A context with a fresh private directory, and the cores split between target and load.
+    /// Makes a context with a new private directory, and assigns cores to target and load.
     pub fn new(program: PathBuf, interrupt: Interrupt, extent: Extent) -> Result<Self, Error> {
         let usable = sys::cpu::usable().doing("find out which cores may be used")?;
-        // Whatever is started from now on gets that limit.
+        // Every process started from now on inherits the limit.
         let descriptors = sys::descriptors::raise_limit().doing("raise the limit of open descriptors")?;
         let scratch = Scratch::make()?;
-        // Two runs at once, whose process ids are often neighbours, begin far from each other: some programs share a
-        // port with whoever else listens there (SO_REUSEPORT).
+        // Spread the first ports of parallel runs, whose process ids are often neighbours: some programs share a port
+        // with another process that listens there (SO_REUSEPORT).
         let port = Cell::new(10_000 + (process::id().wrapping_mul(499) % 20_000) as u16);
         Ok(Context {
             program,
@@ -82,27 +78,27 @@ impl Context {
         })
     }
 
-    /// A path for a file, a socket or a log that nobody else has; it ends in `name`.
+    /// Returns a unique path in the run's directory for a file, a socket or a log; the path ends in `name`.
     pub fn path(&self, name: &str) -> PathBuf {
         let number = self.names.get();
         self.names.set(number + 1);
         self.directory().join(format!("{number}-{name}"))
     }
 
-    /// The directory that goes away with the run.
+    /// Directory of the run, removed at its end.
     pub fn directory(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// What a person should know about the surroundings before a run.
+    /// Message about the environment for the user, before the run.
     pub fn notice(&self) -> Option<&str> {
         self.scratch.notice()
     }
 
-    /// An address on the loopback interface with a port that is free, and that no outgoing connection takes.
+    /// Returns a loopback address with a free port below the range of outgoing connections (ip_local_port_range).
     ///
-    /// Programs that cannot say which port they got need one chosen for them; it is below the range of outgoing
-    /// connections (ip_local_port_range), of which a benchmark makes many.
+    /// Programs that cannot report a port selected by the kernel need one selected in advance; the range of outgoing
+    /// connections is avoided because a benchmark opens many.
     pub fn free_tcp(&self) -> Result<Address, Error> {
         let first = self.port.get();
         for offset in 0..20_000_u32 {
@@ -116,7 +112,7 @@ impl Context {
         Err(io::Error::from(ErrorKind::AddrInUse)).doing("find a free port")
     }
 
-    /// A Unix socket's address in the run's directory.
+    /// Returns a new Unix socket address in the run's directory.
     pub fn free_unix(&self) -> Address {
         Address::Unix(self.path("s"))
     }
@@ -128,7 +124,7 @@ impl Context {
         Ok(path)
     }
 
-    /// The version of a program, which is asked for it once.
+    /// Returns the version of a program. `ask` runs at most once per program.
     pub(crate) fn version_of(
         &self,
         program: &'static str,
@@ -137,29 +133,29 @@ impl Context {
         self.versions.borrow_mut().entry(program).or_insert_with(ask).clone()
     }
 
-    /// How many connections each program can hold, if so many are wanted: what the limit of descriptors allows.
+    /// Limits `wanted` connections to the number that each program can hold within the limit of descriptors.
     pub fn holdable(&self, wanted: usize) -> usize {
         let limit = usize::try_from(self.descriptors).unwrap_or(usize::MAX);
         wanted.min((limit / 5).saturating_mul(2).saturating_sub(RESERVED))
     }
 
-    /// An error if the run is to end.
+    /// Returns an error if the run was interrupted.
     pub fn check(&self) -> Result<(), Error> {
         if self.interrupt.signal().is_some() { Err(Error::Interrupted) } else { Ok(()) }
     }
 }
 
-/// How many descriptors a program between clients and backends needs to hold so many connections: two for each, and
-/// haproxy wants half of one more for pipes that it reserves.
+/// Number of descriptors that a program between clients and backends needs for `connections`: 2.5 each, because haproxy
+/// reserves half a descriptor per connection for pipes.
 pub fn descriptors_for(connections: usize) -> u64 {
     (connections + RESERVED) as u64 * 5 / 2
 }
 
-/// Connections whose descriptors programs have for themselves.
+/// Allowance for a program's own descriptors, counted in connections.
 const RESERVED: usize = 200;
 
 impl Cores {
-    /// The first core is the target's, the second the load's. With one core there is nothing to split.
+    /// Assigns the first usable core to the target and the second to the load. No pinning with one core.
     pub fn split(usable: &[usize]) -> Self {
         match usable {
             [target, load, ..] => Cores { target: vec![*target], load: vec![*load] },
@@ -169,12 +165,12 @@ impl Cores {
 }
 
 impl Interrupt {
-    /// Ends the run at the next opportunity. The first signal is the one that counts.
+    /// Interrupts the run. Only the first signal counts.
     pub fn set(&self, signal: Signal) {
         let _ = self.0.compare_exchange(0, signal as i32, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The signal because of which the run is to end.
+    /// Signal that interrupted the run.
     pub fn signal(&self) -> Option<Signal> {
         Signal::try_from(self.0.load(Ordering::Relaxed)).ok()
     }

@@ -1,4 +1,4 @@
-//! Whether something else had a hand in a round: other processes, the host of a virtual machine, the clock of the cores.
+//! Detection of outside influence on a round: other processes, the host of a virtual machine, the clock rate of cores.
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,25 +11,24 @@ use serde::{Deserialize, Serialize};
 use crate::context::Cores;
 use crate::meter::{self, Processes};
 
-/// What was seen beside a round.
+/// Observations during one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Disturbance {
-    /// CPU time that others used on the run's cores, as a share of these cores' time.
-    pub foreign: f64,
-    /// CPU time of kernel threads in seconds: work that a target moved elsewhere is among it.
+    /// CPU time of foreign processes on the run's cores, as a share of the cores' total time.
+    pub other_cpu: f64,
+    /// CPU time of kernel threads in seconds, which includes work that a target caused there.
     pub kernel_threads: f64,
-    /// Time that the host gave to somebody else, as a share of these cores' time.
+    /// Steal time, as a share of the cores' total time.
     pub steal: f64,
-    /// Times in nanoseconds for passing a cache line from core to core and back, smallest and largest. Empty with
-    /// one core.
-    pub distance: Vec<f64>,
-    /// Times in nanoseconds of a fixed piece of work on the target's core, smallest and largest.
-    pub pace: [f64; 2],
-    /// Why the round is not to be trusted; empty if it is.
+    /// Smallest and largest round-trip time of a cache line between two cores, in nanoseconds. Empty with one core.
+    pub cache_line_ns: Vec<f64>,
+    /// Smallest and largest time of a fixed computation on the target's core, in nanoseconds.
+    pub calibration_ns: [f64; 2],
+    /// Reasons why the round is disturbed; empty if it is not.
     pub reasons: Vec<String>,
 }
 
-/// Watches a round from its beginning.
+/// Observer of one round.
 #[derive(Debug)]
 pub struct Watch {
     cores: Cores,
@@ -38,13 +37,13 @@ pub struct Watch {
     times: Times,
     own: f64,
     kernel_threads: f64,
-    distances: Vec<f64>,
-    paces: Vec<f64>,
+    cache_lines: Vec<f64>,
+    calibrations: Vec<f64>,
 }
 
 impl Watch {
-    /// Begins to watch these cores. `elsewhere` are the roots of process trees that belong to the run although they are
-    /// not below this process.
+    /// Begins to observe `cores`. `elsewhere` lists the roots of process trees that belong to the run but are not
+    /// descendants of this process.
     pub fn begin(cores: &Cores, elsewhere: Vec<i32>) -> Self {
         let mut watch = Watch {
             cores: cores.clone(),
@@ -53,8 +52,8 @@ impl Watch {
             times: Times::default(),
             own: 0.0,
             kernel_threads: 0.0,
-            distances: Vec::new(),
-            paces: Vec::new(),
+            cache_lines: Vec::new(),
+            calibrations: Vec::new(),
         };
         watch.look();
         watch.start = Instant::now();
@@ -63,16 +62,15 @@ impl Watch {
         watch
     }
 
-    /// Looks at the cores between two trials.
+    /// Measures cache-line time and core speed between two trials.
     pub fn look(&mut self) {
         let cores = &self.cores;
         if let (Some(target), Some(load)) = (cores.target.first(), cores.load.first()) {
-            self.distances.extend(distance(*target, *load));
+            self.cache_lines.extend(cache_line_ns(*target, *load));
         }
-        self.paces.extend(pace(cores.target.first().copied()));
+        self.calibrations.extend(calibration_ns(cores.target.first().copied()));
     }
 
-    /// Ends and judges.
     pub fn end(mut self) -> Disturbance {
         let times = Times::read(&self.cores);
         let (own, kernel_threads) = known_cpu(&self.elsewhere);
@@ -84,11 +82,11 @@ impl Watch {
         let capacity = self.start.elapsed().as_secs_f64() * cores as f64;
         self.look();
         let mut disturbance = Disturbance {
-            foreign: ((times.busy - self.times.busy - own - kernel_threads) / capacity).max(0.0),
+            other_cpu: ((times.busy - self.times.busy - own - kernel_threads) / capacity).max(0.0),
             kernel_threads,
             steal: ((times.steal - self.times.steal) / capacity).max(0.0),
-            distance: ends(&self.distances).map(Vec::from).unwrap_or_default(),
-            pace: ends(&self.paces).unwrap_or_default(),
+            cache_line_ns: ends(&self.cache_lines).map(Vec::from).unwrap_or_default(),
+            calibration_ns: ends(&self.calibrations).unwrap_or_default(),
             reasons: Vec::new(),
         };
         disturbance.reasons = disturbance.judge();
@@ -97,49 +95,49 @@ impl Watch {
 }
 
 impl Disturbance {
-    /// Whether the round is not to be trusted.
     pub fn is_disturbed(&self) -> bool {
         !self.reasons.is_empty()
     }
 
-    /// How bad it is, to choose between rounds that are all disturbed.
+    /// Degree of the disturbance, for selecting the calmest of disturbed rounds.
     pub fn severity(&self) -> f64 {
         let change = |ends: &[f64]| match ends {
             [low, high] if *low > 0.0 => high / low - 1.0,
             _ => 0.0,
         };
-        self.foreign / FOREIGN
+        self.other_cpu / OTHER_CPU
             + self.steal / STEAL
-            + change(&self.distance) / DISTANCE
-            + change(&self.pace) / PACE
+            + change(&self.cache_line_ns) / CACHE_LINE
+            + change(&self.calibration_ns) / CALIBRATION
     }
 
     fn judge(&self) -> Vec<String> {
         let mut reasons = Vec::new();
-        if self.foreign > FOREIGN {
-            reasons.push(format!("other processes used {:.0} % of the cores", self.foreign * 100.0));
+        if self.other_cpu > OTHER_CPU {
+            reasons.push(format!("other processes used {:.0} % of the cores", self.other_cpu * 100.0));
         }
         if self.steal > STEAL {
-            reasons.push(format!("the host took {:.1} % of the cores away (steal time)", self.steal * 100.0));
+            reasons.push(format!("the host took {:.1} % of the cores (steal time)", self.steal * 100.0));
         }
-        if let [low, high] = self.distance[..]
-            && high > low * (1.0 + DISTANCE)
+        if let [low, high] = self.cache_line_ns[..]
+            && high > low * (1.0 + CACHE_LINE)
         {
-            reasons.push(format!("the cores moved: a cache line took {low:.0} ns, then {high:.0} ns"));
+            reasons
+                .push(format!("the virtual cores moved: a cache line took {low:.0} ns, then {high:.0} ns"));
         }
-        let [low, high] = self.pace;
-        if high > low * (1.0 + PACE) {
+        let [low, high] = self.calibration_ns;
+        if high > low * (1.0 + CALIBRATION) {
             reasons.push(format!("the core's speed changed by {:.0} %", (high / low - 1.0) * 100.0));
         }
         reasons
     }
 }
 
-/// Nanoseconds for a cache line from one core to another and back. None if the cores cannot be used.
+/// Measures the round-trip time of a cache line between two cores, in nanoseconds. `None` if a core is unusable.
 ///
-/// A virtual machine's cores are moved about by its host: neighbours in one phase, far apart in the next. Everything
-/// that two processes pass to each other costs accordingly, and no look at one core shows it.
-pub fn distance(first: usize, second: usize) -> Option<f64> {
+/// The host of a virtual machine moves its virtual cores: they may be neighbours at one time and far apart later. The
+/// cost of all communication between two processes changes accordingly, and a measurement on one core does not show it.
+pub fn cache_line_ns(first: usize, second: usize) -> Option<f64> {
     let ball = AtomicU32::new(0);
     let batches = thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -156,7 +154,7 @@ pub fn distance(first: usize, second: usize) -> Option<f64> {
             .flatten();
         other.join().ok().flatten().filter(|passed| *passed).and(times)
     })?;
-    // The calmest batch: interrupts only ever add.
+    // Use the smallest time: interrupts only increase it.
     batches.into_iter().reduce(f64::min)
 }
 
@@ -170,7 +168,7 @@ fn one_batch(ball: &AtomicU32, batch: u32) -> Option<f64> {
     Some(start.elapsed().as_nanos() as f64 / f64::from(PASSES))
 }
 
-/// Waits for the ball to show `turn`, then passes it on. Gives up if the other side never comes.
+/// Waits until `ball` has the value `turn`, then increments it. Gives up after `GIVE_UP` attempts.
 fn await_turn(ball: &AtomicU32, turn: u32) -> Turn {
     for spin in 0_u64.. {
         if ball.load(Ordering::Acquire) == turn {
@@ -191,38 +189,38 @@ enum Turn {
     GaveUp,
 }
 
-/// Nanoseconds of CPU time for a fixed piece of arithmetic on a core: its inverse is the core's real speed, whatever
-/// the frequency files say, if there are any.
-fn pace(core: Option<usize>) -> Option<f64> {
+/// Measures the CPU time of a fixed computation on a core, in nanoseconds: the inverse is the core's real speed, also
+/// on machines without frequency files.
+fn calibration_ns(core: Option<usize>) -> Option<f64> {
     let measure = move || {
         if let Some(core) = core {
             sys::cpu::pin_current_thread(core).ok()?;
         }
-        (0..5).filter_map(|_| one_pace()).reduce(f64::min)
+        (0..5).filter_map(|_| one_calibration()).reduce(f64::min)
     };
     thread::spawn(measure).join().ok().flatten()
 }
 
-fn one_pace() -> Option<f64> {
+fn one_calibration() -> Option<f64> {
     let now = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok().map(Duration::from);
     let start = now()?;
     let mut value = std::hint::black_box(1_u64);
     for _ in 0..100_000 {
-        // Each step needs the one before: this counts the core's cycles, not its width.
+        // Each step depends on the one before, so the loop measures clock cycles and not parallel execution.
         value = value.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(7);
     }
     std::hint::black_box(value);
     Some((now()? - start).as_nanos() as f64)
 }
 
-/// CPU time of the run (this process, everything below it, and what runs for it elsewhere), and of kernel threads.
+/// Returns the CPU time of the run (this process, its descendants and `elsewhere`), and that of kernel threads.
 fn known_cpu(elsewhere: &[i32]) -> (f64, f64) {
     let processes = Processes::read();
     let roots = std::iter::once(std::process::id() as i32).chain(elsewhere.iter().copied());
     (roots.map(|root| processes.cpu_of_tree(root).total).sum(), processes.kernel_threads())
 }
 
-/// Seconds that cores have spent, from `/proc/stat` (proc_stat(5)).
+/// CPU times in seconds from `/proc/stat` (proc_stat(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Times {
     busy: f64,
@@ -244,7 +242,7 @@ impl Times {
             if wanted {
                 let ticks: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
                 let at = |index: usize| ticks.get(index).copied().unwrap_or_default() / meter::TICKS;
-                // user, nice, system, idle, iowait, irq, softirq, steal
+                // Columns: user, nice, system, idle, iowait, irq, softirq, steal
                 sum.busy += at(0) + at(1) + at(2) + at(5) + at(6);
                 sum.steal += at(7);
             }
@@ -259,18 +257,18 @@ fn ends(values: &[f64]) -> Option<[f64; 2]> {
     Some([low, high])
 }
 
-/// Share of the cores' time that others may use.
-const FOREIGN: f64 = 0.06;
-/// Share of the cores' time that the host may take.
+/// Largest share of the cores' time for foreign processes.
+const OTHER_CPU: f64 = 0.06;
+/// Largest share of the cores' time for steal.
 const STEAL: f64 = 0.01;
-/// By how much the distance between the cores may change within a round.
-const DISTANCE: f64 = 0.6;
-/// By how much the speed of the core may change within a round.
-const PACE: f64 = 0.08;
+/// Largest relative change of the cache-line time within a round.
+const CACHE_LINE: f64 = 0.6;
+/// Largest relative change of the core's speed within a round.
+const CALIBRATION: f64 = 0.08;
 
 const BATCHES: u32 = 8;
 const PASSES: u32 = 500;
-/// Far more than any pass takes, far less than anybody would wait: about a second.
+/// About one second of spinning: far longer than any pass.
 const GIVE_UP: u64 = 20_000_000;
 
 #[cfg(test)]
@@ -289,13 +287,17 @@ mod tests {
 
     #[test]
     fn each_kind_of_disturbance_is_named() {
-        let calm = Disturbance { distance: vec![60.0, 65.0], pace: [100.0, 101.0], ..Disturbance::default() };
+        let calm = Disturbance {
+            cache_line_ns: vec![60.0, 65.0],
+            calibration_ns: [100.0, 101.0],
+            ..Disturbance::default()
+        };
         assert!(calm.judge().is_empty());
         let cases = [
-            (Disturbance { foreign: 0.2, ..calm.clone() }, "other processes used 20 %"),
+            (Disturbance { other_cpu: 0.2, ..calm.clone() }, "other processes used 20 %"),
             (Disturbance { steal: 0.05, ..calm.clone() }, "steal"),
-            (Disturbance { distance: vec![63.0, 300.0], ..calm.clone() }, "63 ns, then 300 ns"),
-            (Disturbance { pace: [100.0, 120.0], ..calm }, "speed changed by 20 %"),
+            (Disturbance { cache_line_ns: vec![63.0, 300.0], ..calm.clone() }, "63 ns, then 300 ns"),
+            (Disturbance { calibration_ns: [100.0, 120.0], ..calm }, "speed changed by 20 %"),
         ];
         for (disturbance, expected) in cases {
             let reasons = disturbance.judge();
@@ -305,8 +307,8 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_for_a_run_elsewhere_is_no_foreign_load() {
-        // The parent of the tests' process: not below it, and it has used some time.
+    fn what_runs_for_a_run_elsewhere_is_not_counted_as_other_load() {
+        // The parent of the test process: not a descendant, with some CPU time.
         let parent = nix::unistd::getppid().as_raw();
         let (alone, _) = known_cpu(&[]);
         let (both, _) = known_cpu(&[parent]);
@@ -317,7 +319,7 @@ mod tests {
     fn a_cache_line_takes_some_nanoseconds_to_travel() {
         let cores = sys::cpu::usable().unwrap();
         if let [first, second, ..] = cores[..] {
-            let found = distance(first, second);
+            let found = cache_line_ns(first, second);
             assert!(found.is_none_or(|found| found > 5.0), "{found:?}");
         }
     }

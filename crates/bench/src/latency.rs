@@ -1,15 +1,15 @@
-//! How long units of work took: a histogram while it is measured, its points afterwards.
+//! Latency of units of work: a histogram during the measurement, a list of points afterwards.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// A histogram that is being filled. Values from 100 ns to a minute, to two significant digits.
+/// A histogram that records values from 100 ns to one minute with two significant digits.
 #[derive(Debug)]
 pub struct Recorder(Histogram<u64>);
 
-/// The points of a finished histogram: time in nanoseconds and how often it was seen, ascending.
+/// Points of a finished histogram, ascending: time in nanoseconds and count.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     points: Vec<(u64, u64)>,
@@ -23,12 +23,11 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Counts one unit of work that took so long.
     pub fn record(&mut self, took: Duration) {
         self.0.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(LONGEST).min(LONGEST));
     }
 
-    /// What was counted.
+    /// Converts the histogram to points.
     pub fn finish(&self) -> Latency {
         let points = self.0.iter_recorded().map(|point| (point.value_iterated_to(), point.count_at_value()));
         Latency { points: points.collect() }
@@ -36,12 +35,12 @@ impl Recorder {
 }
 
 impl Latency {
-    /// How many units were counted.
+    /// Number of recorded units.
     pub fn count(&self) -> u64 {
         self.points.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
     }
 
-    /// The time, in seconds, within which `share` (0 to 1) of the units were done. None if there were none.
+    /// Latency in seconds at the quantile `share` (0 to 1). `None` without units.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -51,7 +50,7 @@ impl Latency {
         })
     }
 
-    /// Adds what another histogram counted.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Latency) {
         let mut all: Vec<_> = self.points.iter().chain(&other.points).copied().collect();
         all.sort_unstable();
@@ -65,7 +64,7 @@ impl Latency {
         self.points = all;
     }
 
-    /// The points: time in nanoseconds, and how often.
+    /// Pairs of time in nanoseconds and count.
     pub fn points(&self) -> &[(u64, u64)] {
         &self.points
     }

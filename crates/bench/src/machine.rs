@@ -1,47 +1,47 @@
-//! Facts about the machine that decide what figures mean: without them no figure can be compared with another.
+//! Properties of the machine that affect the figures: figures of unlike machines cannot be compared.
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
 use crate::process;
-use crate::target::gunicorn;
+use crate::target::{Program, gunicorn};
+use crate::version;
 
-/// The machine, as far as it matters.
+/// Relevant properties of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Model of the processor.
     pub cpu: String,
-    /// Cores that may be used, of those that there are.
+    /// Instructions of the processor on which the speed of ciphers and hashes depends, by their names in /proc/cpuinfo.
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// Number of usable cores, then of all cores.
     pub cores: [usize; 2],
-    /// Threads share a core where two logical cores are one physical.
+    /// Kernel's state of simultaneous multithreading, where two logical cores share a physical one.
     pub smt: String,
-    /// Memory in bytes.
     pub memory: u64,
-    /// Kernel release.
     pub kernel: String,
-    /// Distribution.
     pub system: String,
-    /// Who runs this virtual machine or container; none on bare metal, as far as can be seen.
+    /// Hypervisor or container technology; `None` if none is detected.
     pub virtualization: Option<String>,
-    /// Frequency governor of core 0, where there is one to see.
+    /// Frequency governor of core 0, if the kernel shows one.
     pub governor: Option<String>,
-    /// Present frequency of core 0 in MHz.
+    /// Current frequency of core 0 in MHz.
     pub megahertz: Option<f64>,
-    /// Transparent huge pages: the setting in force.
+    /// Active setting of transparent huge pages.
     pub huge_pages: Option<String>,
-    /// Mitigations in force, by flaw.
+    /// Active CPU mitigations, by vulnerability.
     pub mitigations: Vec<(String, String)>,
-    /// Programs found, with their versions; this one is the first.
+    /// Programs found, with their versions; this program is the first.
     pub programs: Vec<(String, String)>,
-    /// Time in nanoseconds for a cache line from the target's core to the load's and back, at the start.
-    pub distance: Option<f64>,
+    /// Round-trip time of a cache line between the target's and the load's core at the start, in nanoseconds.
+    pub cache_line_ns: Option<f64>,
 }
 
 impl Machine {
-    /// Looks at this machine, and at this very `program`. Nothing it cannot see is an error.
+    /// Reads the properties of this machine and the version of `program`. Unreadable properties are left out.
     pub fn look(program: &Path) -> Self {
         let info = read("/proc/cpuinfo");
         let usable = sys::cpu::usable().unwrap_or_default();
@@ -50,6 +50,7 @@ impl Machine {
             cpu: field(&info, "model name")
                 .or_else(|| field(&info, "CPU part"))
                 .unwrap_or_else(|| "unknown".into()),
+            features: features(&info),
             cores: [usable.len(), info.lines().filter(|line| line.starts_with("processor")).count()],
             smt: one_line("/sys/devices/system/cpu/smt/control").unwrap_or_else(|| "unknown".into()),
             memory: memory(&read("/proc/meminfo")),
@@ -62,13 +63,13 @@ impl Machine {
                 .and_then(|text| chosen(&text)),
             mitigations: mitigations(Path::new("/sys/devices/system/cpu/vulnerabilities")),
             programs: programs(program),
-            distance: target
+            cache_line_ns: target
                 .zip(load)
-                .and_then(|(target, load)| crate::disturbance::distance(*target, *load)),
+                .and_then(|(target, load)| crate::disturbance::cache_line_ns(*target, *load)),
         }
     }
 
-    /// What differs between two machines in a way that forbids comparing their figures.
+    /// Lists the properties whose difference makes figures of two machines incomparable.
     pub fn differences(&self, other: &Machine) -> Vec<String> {
         let facts = [
             ("processor", &self.cpu, &other.cpu),
@@ -78,6 +79,11 @@ impl Machine {
         ];
         let differ = facts.iter().filter(|(_, a, b)| a != b);
         let mut found: Vec<_> = differ.map(|(what, a, b)| format!("{what}: {a} / {b}")).collect();
+        // Results of earlier versions have no features.
+        if self.features != other.features && !self.features.is_empty() && !other.features.is_empty() {
+            let [one, two] = [self, other].map(|one| one.features.join(" "));
+            found.push(format!("processor's features: {one} / {two}"));
+        }
         if self.cores != other.cores {
             found.push(format!("cores: {} / {}", self.cores[0], other.cores[0]));
         }
@@ -89,34 +95,18 @@ impl Machine {
     }
 }
 
-/// The first line of what a program says about its version; none if it is not here.
-pub fn version(program: &Path, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let line = text.lines().find(|line| line.chars().any(|c| c.is_ascii_digit()))?;
-    Some(line.trim().to_owned())
-}
-
 fn programs(own: &Path) -> Vec<(String, String)> {
     let named = |name: &str, version: Option<String>| Some((name.to_owned(), version?));
-    let own = named("penstock", version(own, &["--version"]));
-    let pen = named("pen", package_version("pen"));
+    let own = named("penstock", version::of(own, &["--version"]));
+    let pen = named("pen", version::of_package("pen"));
     let stack = gunicorn::find().ok().map(|path| gunicorn::versions(&path)).unwrap_or_default();
     own.into_iter().chain(PROGRAMS.iter().filter_map(program)).chain(pen).chain(stack).collect()
 }
 
-/// The version of an installed Debian package: for programs that do not tell theirs.
-pub fn package_version(package: &str) -> Option<String> {
-    let query =
-        Command::new("dpkg-query").args(["-W", "-f", "${Version}", package]).stderr(Stdio::null()).output();
-    let output = query.ok().filter(|output| output.status.success())?;
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()).filter(|version| !version.is_empty())
-}
-
 fn program((name, arguments): &(&str, &[&str])) -> Option<(String, String)> {
-    let path = process::find(name, "").ok()?;
-    Some(((*name).to_owned(), version(&path, arguments)?))
+    let peer = PEERS.iter().find(|peer| peer.name() == *name);
+    let path = peer.map_or_else(|| process::find(name, ""), |peer| peer.peer()).ok()?;
+    Some(((*name).to_owned(), version::of(&path, arguments)?))
 }
 
 fn read(path: &str) -> String {
@@ -127,23 +117,34 @@ fn one_line(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.lines().next()?.trim().to_owned())
 }
 
-/// `name : value` in the style of /proc/cpuinfo.
+/// Reads `name : value` in the format of /proc/cpuinfo.
 fn field(text: &str, name: &str) -> Option<String> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
     lines.find_map(|(key, value)| (key.trim() == name).then(|| value.trim().to_owned()))
 }
 
-/// `NAME="value"` in the style of os-release(5).
+/// Reads `NAME="value"` in the format of os-release(5).
 fn quoted(text: &str, name: &str) -> Option<String> {
     let mut lines = text.lines().filter_map(|line| line.split_once('='));
     lines.find_map(|(key, value)| (key == name).then(|| value.trim_matches('"').to_owned()))
 }
 
-/// The word in brackets: `always [madvise] never`.
+/// Reads the word in brackets: `always [madvise] never`.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())
 }
+
+fn features(cpuinfo: &str) -> Vec<String> {
+    // The second name is that of 64-bit ARM.
+    let flags = field(cpuinfo, "flags").or_else(|| field(cpuinfo, "Features")).unwrap_or_default();
+    let known = flags.split_whitespace().filter(|flag| FEATURES.contains(flag));
+    known.map(str::to_owned).collect()
+}
+
+/// On x86-64 vector AES (`vaes`, `vpclmulqdq`) decides AES-GCM, and `sha_ni` decides HMAC-SHA-256; the last three are of ARM.
+const FEATURES: &[&str] =
+    &["aes", "pclmulqdq", "avx2", "vaes", "vpclmulqdq", "sha_ni", "avx512f", "pmull", "sha2", "sha512"];
 
 fn memory(text: &str) -> u64 {
     let kilobytes =
@@ -174,7 +175,10 @@ fn mitigations(directory: &Path) -> Vec<(String, String)> {
     found
 }
 
-/// Programs whose version belongs beside the figures, and how to ask for it.
+/// Programs that a variable can replace.
+const PEERS: [Program; 3] = [Program::Haproxy, Program::Nginx, Program::Hitch];
+
+/// Programs whose version affects the figures, with the arguments that print it.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("haproxy", &["-v"]),
     ("nginx", &["-v"]),
@@ -195,6 +199,8 @@ mod tests {
     fn facts_are_read_from_the_forms_that_the_kernel_and_distributions_use() {
         let info = "processor\t: 0\nmodel name\t: AMD EPYC\ncpu MHz\t\t: 2596.124\n";
         assert_eq!(field(info, "model name").as_deref(), Some("AMD EPYC"));
+        assert_eq!(features("flags\t\t: fpu aes avx2 sha_ni vaes\n"), ["aes", "avx2", "sha_ni", "vaes"]);
+        assert_eq!(features("Features\t: fp asimd aes pmull sha2\n"), ["aes", "pmull", "sha2"]);
         assert_eq!(
             quoted("ID=debian\nPRETTY_NAME=\"Debian 12\"\n", "PRETTY_NAME").as_deref(),
             Some("Debian 12")
@@ -205,13 +211,17 @@ mod tests {
 
     #[test]
     fn machines_differ_in_what_decides_speed() {
-        let one = Machine { cpu: "a".into(), kernel: "6.1".into(), cores: [2, 2], ..Machine::default() };
+        let features = vec!["aes".into()];
+        let one =
+            Machine { cpu: "a".into(), features, kernel: "6.1".into(), cores: [2, 2], ..Machine::default() };
         let mut other = one.clone();
         other.governor = Some("powersave".into());
         assert!(one.differences(&other).is_empty());
         other.kernel = "6.2".into();
         other.cores = [4, 4];
-        assert_eq!(one.differences(&other), ["kernel: 6.1 / 6.2", "cores: 2 / 4"]);
+        other.features = vec!["vaes".into()];
+        let differences = ["kernel: 6.1 / 6.2", "processor's features: aes / vaes", "cores: 2 / 4"];
+        assert_eq!(one.differences(&other), differences);
     }
 
     #[test]

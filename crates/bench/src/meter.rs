@@ -1,7 +1,7 @@
-//! CPU time and memory of process trees, from the kernel's own books.
+//! CPU time and memory of process trees, as counted by the kernel.
 //!
-//! The total is the CPU clock of each process (nanoseconds, threads that have ended included); user and system time
-//! are kept in ticks of 10 ms, so they only say how the total divides. Children that ended count through their parent.
+//! The total is the CPU clock of each process, in nanoseconds and including ended threads. User and system time are
+//! counted in ticks of 10 ms, so they only divide the total approximately. Ended children are counted in their parent.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,24 +12,20 @@ use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// CPU time in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// All of it.
     pub total: f64,
-    /// The share of user space, to the nearest tick.
+    /// Time in user space, rounded to ticks.
     pub user: f64,
-    /// The share of the kernel, to the nearest tick.
+    /// Time in the kernel, rounded to ticks.
     pub system: f64,
 }
 
-/// All processes as they were at one moment. Reading it takes a millisecond or more (a file for each process), so who
-/// measures several trees reads it once.
+/// All processes at one moment. Reading them takes a millisecond or more: to measure several trees, read them once.
 #[derive(Debug)]
 pub struct Processes(BTreeMap<i32, Process>);
 
 impl Processes {
-    /// Reads them from `/proc`.
     pub fn read() -> Self {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = entries.filter(|entry| entry.file_name().to_string_lossy().parse::<i32>().is_ok());
@@ -39,23 +35,24 @@ impl Processes {
         Processes(processes.collect())
     }
 
-    /// The processes below `root`, itself included. Empty if it is gone.
+    /// Returns the process ids of `root` and its descendants. Empty if `root` has ended.
     pub fn tree(&self, root: i32) -> Vec<i32> {
         self.below(root).iter().map(|process| process.pid).collect()
     }
 
-    /// CPU time that the process tree of `root` has used so far.
+    /// CPU time of the process tree of `root` since its start.
     pub fn cpu_of_tree(&self, root: i32) -> Cpu {
         self.below(root).into_iter().map(Process::cpu).fold(Cpu::default(), Add::add)
     }
 
-    /// The process whose children are the kernel's threads. None in a container, where process 2 is somebody else.
+    /// Process id of kthreadd, the parent of all kernel threads. `None` in a container, where process 2 is not
+    /// kthreadd.
     pub fn kthreadd(&self) -> Option<i32> {
         self.0.get(&2).filter(|process| process.name == "kthreadd").map(|process| process.pid)
     }
 
-    /// CPU time of kernel threads so far, in seconds, to the nearest tick: work that a target caused elsewhere. 0 where
-    /// they are not to be seen.
+    /// CPU time of kernel threads in seconds, rounded to ticks, which includes work that a target caused there. 0 if
+    /// kernel threads are not visible.
     pub fn kernel_threads(&self) -> f64 {
         let threads = self.kthreadd().map(|root| self.below(root)).unwrap_or_default();
         threads.into_iter().map(|process| process.user + process.system).fold(0.0, Add::add)
@@ -88,8 +85,8 @@ pub fn pss_of_tree(root: i32) -> io::Result<u64> {
     Ok(sum)
 }
 
-/// Memory of the process tree of `root` in bytes: the most that the root itself had so far (with its program), and what
-/// the others have for themselves now. Much cheaper than [`pss_of_tree`], and never more than that for the others.
+/// Memory of the process tree of `root` in bytes: the peak of the root (VmHWM, with its program text), plus the current
+/// private memory of its descendants. Much faster than [`pss_of_tree`], and for descendants never larger.
 pub fn footprint_of_tree(root: i32) -> u64 {
     let own = |pid: i32| {
         let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
@@ -100,7 +97,7 @@ pub fn footprint_of_tree(root: i32) -> u64 {
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
     });
-    // A process that ended meanwhile has nothing any more.
+    // An ended process uses no memory.
     let others = Processes::read().tree(root).into_iter().filter(|pid| *pid != root).filter_map(own);
     most.unwrap_or(0) + others.sum::<u64>()
 }
@@ -143,7 +140,7 @@ struct Process {
 
 impl Process {
     fn parse(text: &str) -> Option<Self> {
-        // The name is in parentheses and may hold any of these and spaces.
+        // The process name is in parentheses and may itself contain parentheses and spaces.
         let (start, rest) = (text.find('(')?, text.rfind(')')?);
         let pid = text[..start].trim().parse().ok()?;
         let fields: Vec<_> = text.get(rest + 2..)?.split_whitespace().collect();
@@ -159,12 +156,12 @@ impl Process {
         })
     }
 
-    /// CPU time of the process and of its children that have ended.
+    /// CPU time of the process and of its ended children.
     fn cpu(&self) -> Cpu {
         let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(self.pid)).and_then(ClockId::now);
         let own = match clock {
             Ok(time) => time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9,
-            // It has ended since: its parent's books, which are as old as these, do not have it yet.
+            // The process has ended since the snapshot, and the snapshot of its parent does not yet contain its time.
             Err(_) => self.user + self.system,
         };
         let user = self.user + self.children_user;
@@ -173,10 +170,10 @@ impl Process {
     }
 }
 
-/// Bytes of a page on the machines that are measured.
+/// Page size in bytes on the measured machines.
 const PAGE: u64 = 4096;
 
-/// USER_HZ, which is 100 on every architecture that we build for.
+/// USER_HZ, which is 100 on every supported architecture.
 pub(crate) const TICKS: f64 = 100.0;
 
 #[cfg(test)]
@@ -231,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_process_that_ends_after_the_look_is_counted_with_what_the_look_saw() {
-        // Greater than any number that the kernel gives (PID_MAX_LIMIT).
+        // Greater than the largest process id (PID_MAX_LIMIT).
         let gone = "4194999 (x) S 1 0 0 0 0 0 0 0 0 0 100 50 0 0 20 0 1 0 99 0 0";
         assert_eq!(Process::parse(gone).unwrap().cpu().total, 1.5);
     }

@@ -1,4 +1,4 @@
-//! Processes that a run starts: pinned, in a session of their own, with a log, and gone when the value is dropped.
+//! Processes that a run starts: pinned to cores, in their own session, with a log, and ended when dropped.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,27 +17,25 @@ use sys::process::{OwnSession, Sent};
 
 use crate::address::Address;
 use crate::context::Context;
-use crate::error::{Doing, Error};
+use crate::error::{Error, ErrorContext};
 use crate::meter::Cpu;
 
-/// How a process is to be started.
+/// Command line and environment of a process.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Its name in messages and reports.
+    /// Name in messages and reports.
     pub name: String,
-    /// The program.
     pub program: PathBuf,
-    /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// The cores that it may use; empty: all.
+    /// Allowed cores; empty: all.
     pub cores: Vec<usize>,
-    /// Environment variables beside those of this process.
+    /// Environment variables added to those of this process.
     pub environment: Vec<(OsString, OsString)>,
-    /// The directory in which it starts; none: this process's.
+    /// Working directory; `None`: that of this process.
     pub directory: Option<PathBuf>,
 }
 
-/// A process that is running, or was. Dropping it ends its whole group and waits for that.
+/// A process that may have ended. Dropping it kills and awaits its whole process group.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -47,7 +45,7 @@ pub struct Process {
 }
 
 impl Launch {
-    /// A program with arguments, on the cores given.
+    /// Makes a command without arguments, pinned to `cores`.
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>, cores: &[usize]) -> Self {
         Launch {
             name: name.into(),
@@ -59,25 +57,22 @@ impl Launch {
         }
     }
 
-    /// Adds an argument.
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// Adds arguments.
     pub fn args<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// Adds an environment variable.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Sets the directory in which it starts.
+    /// Sets the working directory.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
@@ -85,12 +80,12 @@ impl Launch {
 }
 
 impl Process {
-    /// Starts it; both its outputs go into a log file.
+    /// Starts the process; both its outputs go into a log file.
     pub fn start(context: &Context, launch: &Launch) -> Result<Self, Error> {
         Self::spawn(context, launch, Pipes::None)
     }
 
-    /// Starts it with pipes to its standard input and output; its errors go into a log file.
+    /// Starts the process with pipes to standard input and output; its standard error goes into a log file.
     pub(crate) fn start_piped(
         context: &Context,
         launch: &Launch,
@@ -116,39 +111,37 @@ impl Process {
         if let Some(directory) = &launch.directory {
             command.current_dir(directory);
         }
-        sys::child::leash(&mut command, &launch.cores).doing(doing.as_str())?;
+        sys::child::end_with_parent(&mut command, &launch.cores).doing(doing.as_str())?;
         let nonce = sys::process::mark(&mut command);
         let child = command.spawn().doing(doing)?;
         let session = OwnSession::of_child(child.id(), nonce);
         Ok(Process { name: launch.name.clone(), child, session, log })
     }
 
-    /// Its number: the root of its tree.
+    /// Process id, the root of the process tree.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The last lines that it wrote into its log.
+    /// Returns the last lines of the log.
     pub fn last_words(&self) -> String {
         last_lines(&self.log)
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the process has ended.
     pub fn check(&mut self) -> Result<(), Error> {
-        // This does not reap it: until `drop` does, the kernel gives its number, and that of its group, to no
-        // other process.
+        // `has_ended` does not reap the process: until `drop` does, no other process gets its id or group id.
         match sys::process::has_ended(self.child.id()) {
             false => Ok(()),
             true => Err(Error::Ended { what: self.name.clone(), log: self.last_words() }),
         }
     }
 
-    /// Waits until somebody accepts connections at `address`.
+    /// Waits until the process accepts connections at `address`.
     pub fn wait_listening(&mut self, context: &Context, address: &Address) -> Result<(), Error> {
         let start = Instant::now();
         while address.connect().is_err() {
@@ -163,7 +156,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until it has ended; gives whether it ended well.
+    /// Waits until the process has ended, and returns its exit status as an [`Ending`].
     pub fn wait(&mut self, context: &Context, limit: Duration) -> Result<Ending, Error> {
         let start = Instant::now();
         loop {
@@ -180,12 +173,11 @@ impl Process {
     }
 }
 
-/// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// With exit code 0.
+    /// Exit status 0.
     Well,
-    /// With another one, or by a signal.
+    /// Another exit status, or a signal.
     Badly,
 }
 
@@ -207,7 +199,7 @@ impl Drop for Process {
     }
 }
 
-/// The program in `PATH` or where Debian keeps daemons.
+/// Finds a program in `PATH` or in Debian's directories for daemons.
 pub fn find(program: &str, package: &str) -> Result<PathBuf, Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let daemons = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -216,8 +208,7 @@ pub fn find(program: &str, package: &str) -> Result<PathBuf, Error> {
     found.ok_or_else(|| Error::Missing { program: program.to_owned(), package: package.to_owned() })
 }
 
-/// CPU time of all children of this process that have ended and were waited for: exact to the microsecond, their start
-/// included.
+/// CPU time of all ended and reaped children of this process: exact to the microsecond, including their start.
 pub(crate) fn cpu_of_ended() -> Result<Cpu, Error> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).doing("read the CPU time of processes that ended")?;
     let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
@@ -225,20 +216,20 @@ pub(crate) fn cpu_of_ended() -> Result<Cpu, Error> {
     Ok(Cpu { total: user + system, user, system })
 }
 
-/// Whether standard input and output are connected to us.
+/// Whether standard input and output are pipes to this process.
 #[derive(Clone, Copy)]
 enum Pipes {
     None,
     Both,
 }
 
-/// Makes workers whose master died children of this process, so that they can be waited for.
+/// Makes this process a subreaper (prctl(2)), so that it can wait for workers whose parent has ended.
 fn become_subreaper() -> Result<(), Error> {
     nix::sys::prctl::set_child_subreaper(true).doing("adopt processes whose parent ends")
 }
 
-/// A program that crashes when it is told to end must not leave a file where the run was started. pen does, and raises its
-/// soft limit to the hard one first.
+/// Disables core files: a program that crashes at its end must not leave one in the user's directory. pen crashes so,
+/// and first raises its soft limit to the hard one.
 fn forbid_core_files() -> Result<(), Error> {
     setrlimit(Resource::RLIMIT_CORE, 0, 0).doing("forbid core files")
 }
@@ -262,7 +253,7 @@ fn last_lines(log: &Path) -> String {
     if lines.is_empty() { "(nothing)".to_owned() } else { lines[lines.len().saturating_sub(5)..].join(" | ") }
 }
 
-/// Writes a line to a process; a process that does not read it any more is found out about elsewhere.
+/// Writes a line to a process. Write errors are ignored: other checks detect an ended process.
 pub(crate) fn tell(stdin: &mut ChildStdin, line: &str) {
     let _ =
         stdin.write_all(line.as_bytes()).and_then(|()| stdin.write_all(b"\n")).and_then(|()| stdin.flush());
@@ -270,7 +261,7 @@ pub(crate) fn tell(stdin: &mut ChildStdin, line: &str) {
 
 const POLL: Duration = Duration::from_millis(3);
 const READY_LIMIT: Duration = Duration::from_secs(15);
-/// How long a process may take to end by itself.
+/// Time that a process gets to end after a signal.
 const GRACE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! Results, told: in the terminal, as Markdown, as a page. The JSON file is `results.rs`.
+//! Reports of results: terminal text, Markdown, HTML. The JSON file is `results.rs`.
 
 use std::fmt::Display;
 
+use text::units;
+
+use crate::limit::{LimitResult, Outcome};
 use crate::results::{GroupResult, Results, ScenarioResult};
-use crate::scenario::bar::{BarResult, Outcome};
 
 pub mod contrast;
 pub mod html;
@@ -11,11 +13,16 @@ pub mod markdown;
 mod svg;
 pub mod terminal;
 
-/// What is to be known about a run before its figures mean anything: name and value.
+/// Lists the conditions of a run that affect its figures, as name and value.
 pub fn facts(results: &Results) -> Vec<(String, String)> {
     let machine = &results.machine;
+    let features = match machine.features.as_slice() {
+        [] => "unknown".to_owned(),
+        features => features.join(" "),
+    };
     let mut facts = vec![
         ("processor", machine.cpu.clone()),
+        ("processor's features", features),
         ("cores", format!("{} usable of {}", machine.cores[0], machine.cores[1])),
         ("memory", format!("{:.1} GiB", machine.memory as f64 / f64::from(1 << 30))),
         ("kernel", machine.kernel.clone()),
@@ -23,11 +30,11 @@ pub fn facts(results: &Results) -> Vec<(String, String)> {
         ("virtual machine", machine.virtualization.clone().unwrap_or_else(|| "no".to_owned())),
         ("pinning", pinning(results)),
         ("simultaneous multithreading", machine.smt.clone()),
-        ("frequency governor", machine.governor.clone().unwrap_or_else(|| "not to be seen".to_owned())),
+        ("frequency governor", machine.governor.clone().unwrap_or_else(|| "not available".to_owned())),
         ("huge pages", machine.huge_pages.clone().unwrap_or_else(|| "unknown".to_owned())),
     ];
-    if let Some(distance) = machine.distance {
-        facts.push(("cache line from core to core and back", format!("{distance:.0} ns at the start")));
+    if let Some(nanoseconds) = machine.cache_line_ns {
+        facts.push(("cache line from core to core and back", format!("{nanoseconds:.0} ns at the start")));
     }
     let mitigations: Vec<_> =
         machine.mitigations.iter().map(|(flaw, state)| format!("{flaw}: {state}")).collect();
@@ -44,17 +51,16 @@ pub fn facts(results: &Results) -> Vec<(String, String)> {
         results.disturbed().map(|(scenario, group)| format!("{}/{}", scenario.name, group.id)).collect();
     let judgement = match disturbed.len() {
         0 => "no".to_owned(),
-        count => format!("yes, in {}: {}", groups(count), disturbed.join(", ")),
+        count => format!("yes, in {}: {}", units::count(count, "group"), disturbed.join(", ")),
     };
     facts.push(("disturbed".to_owned(), judgement));
     facts
 }
 
-/// What is to be said about a run that did not come to its end: which groups it has, and which it has not although it
-/// had begun with it.
+/// Describes an interrupted run: the groups with results, and the unfinished group that was dropped.
 pub fn interruption(results: &Results) -> Option<String> {
     let signal = results.interrupted.as_ref()?;
-    let kept = results.groups().map(|(scenario, group)| match group.interrupted {
+    let kept = results.groups().map(|(scenario, group)| match group.planned_rounds {
         Some(wanted) => format!("{}/{} ({} of {wanted} rounds)", scenario.name, group.id, group.rounds.len()),
         None => format!("{}/{}", scenario.name, group.id),
     });
@@ -66,52 +72,35 @@ pub fn interruption(results: &Results) -> Option<String> {
     Some(format!("by {signal}, before everything was measured; kept: {kept}{dropped}"))
 }
 
-/// So many groups, in words.
-pub fn groups(count: usize) -> String {
-    if count == 1 { "1 group".to_owned() } else { format!("{count} groups") }
-}
-
-/// A text in one line, without what would move a cursor, change colours or turn the direction of writing.
-pub fn plain(text: &str) -> String {
-    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}');
-    text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
-}
-
-/// A bar in words, and what became of it.
+/// A limit and its result as text.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BarLine {
-    /// Scenario and group.
+pub struct LimitLine {
     pub place: String,
-    /// The figure.
     pub what: String,
-    /// What has to be kept.
-    pub must: String,
-    /// What is aimed for.
-    pub aim: String,
-    /// What came out, with its interval.
+    /// Required value.
+    pub limit: String,
+    /// Value that the project wants to reach; `-` without one.
+    pub goal: String,
+    /// Measured value with its interval.
     pub measured: String,
-    /// What became of it.
     pub outcome: Outcome,
-    /// Whether the rounds that say so are to be trusted.
     pub trust: Trust,
 }
 
-/// Whether verdicts of a group are to be trusted.
+/// Whether the verdicts of a group can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Its rounds were calm.
     Calm,
-    /// Something disturbed its rounds to the end.
+    /// Some rounds were disturbed, and repeating them did not help.
     Disturbed,
 }
 
 impl Trust {
-    /// What belongs behind every verdict of this group.
     pub fn of(group: &GroupResult) -> Self {
         if group.disturbed.is_some() { Trust::Disturbed } else { Trust::Calm }
     }
 
-    /// A verdict, as it is shown: `kept`, `kept (disturbed)`.
+    /// Formats a verdict: `met`, `met (disturbed)`.
     pub fn mark(self, verdict: impl Display) -> String {
         match self {
             Trust::Calm => verdict.to_string(),
@@ -120,49 +109,48 @@ impl Trust {
     }
 }
 
-impl BarLine {
-    fn new(place: String, group: &GroupResult, result: &BarResult) -> Self {
+impl LimitLine {
+    fn new(place: String, group: &GroupResult, result: &LimitResult) -> Self {
         let unit = &group.unit;
-        let bar = &result.bar;
-        BarLine {
+        let limit = &result.limit;
+        LimitLine {
             place,
-            what: bar.what(unit),
-            must: bar.limit(bar.must),
-            aim: bar.aim.map_or_else(|| "-".to_owned(), |aim| bar.limit(aim)),
+            what: limit.what(unit),
+            limit: limit.show_limit(limit.value),
+            goal: limit.goal.map_or_else(|| "-".to_owned(), |goal| limit.show_limit(goal)),
             measured: result.shown(),
             outcome: result.outcome(),
             trust: Trust::of(group),
         }
     }
 
-    /// What became of it in words, and whether that is to be trusted.
+    /// Formats the outcome with a mark if the group was disturbed.
     pub fn verdict(&self) -> String {
         self.trust.mark(self.outcome)
     }
 
-    /// All of it in one line, for where the place is known.
-    pub fn sentence(&self) -> String {
-        let BarLine { what, must, measured, .. } = self;
+    /// Formats the limit in one line without the name of the group.
+    pub fn to_line(&self) -> String {
+        let LimitLine { what, limit, measured, .. } = self;
         let outcome = self.verdict();
-        let aim = if self.aim == "-" { String::new() } else { format!(", aim {}", self.aim) };
-        format!("bar: {what}: must {must}{aim}: {measured}: {outcome}")
+        let goal = if self.goal == "-" { String::new() } else { format!(", goal {}", self.goal) };
+        format!("limit: {what}: {limit}{goal}: {measured}: {outcome}")
     }
 }
 
-/// The bars of a group.
-pub fn bars_of(group: &GroupResult) -> Vec<BarLine> {
-    group.bars.iter().map(|bar| BarLine::new(group.id.clone(), group, bar)).collect()
+pub fn limits_of(group: &GroupResult) -> Vec<LimitLine> {
+    group.limits.iter().map(|limit| LimitLine::new(group.id.clone(), group, limit)).collect()
 }
 
-/// Every bar of a run.
-pub fn bars(results: &Results) -> Vec<BarLine> {
-    let line = |(scenario, group, bar): (&ScenarioResult, &GroupResult, &BarResult)| {
-        BarLine::new(format!("{}/{}", scenario.name, group.id), group, bar)
+/// Returns all limits of a run.
+pub fn limits(results: &Results) -> Vec<LimitLine> {
+    let line = |(scenario, group, limit): (&ScenarioResult, &GroupResult, &LimitResult)| {
+        LimitLine::new(format!("{}/{}", scenario.name, group.id), group, limit)
     };
-    results.bars().map(line).collect()
+    results.limits().map(line).collect()
 }
 
-/// What is to be said about a group below its table.
+/// Returns the remarks shown below the table of a group.
 pub fn remarks(group: &GroupResult) -> Vec<String> {
     let mut lines = Vec::new();
     for pair in &group.pairs {
@@ -172,14 +160,14 @@ pub fn remarks(group: &GroupResult) -> Vec<String> {
             "{} against {}: {} ({:.2} x, {:.2} to {:.2} with {:.0} %)",
             pair.subject,
             pair.other,
-            Trust::of(group).mark(comparison.verdict),
+            Trust::of(group).mark(comparison.outcome(&group.headline, &group.unit)),
             comparison.ratio,
             interval.low,
             interval.high,
             interval.confidence * 100.0
         ));
     }
-    lines.extend(bars_of(group).iter().map(BarLine::sentence));
+    lines.extend(limits_of(group).iter().map(LimitLine::to_line));
     for contestant in &group.contestants {
         if let Some(failed) = &contestant.failed {
             lines.push(format!("FAILED: {}: {failed}", contestant.name));
@@ -195,10 +183,10 @@ pub fn remarks(group: &GroupResult) -> Vec<String> {
         }
         if let Some(summary) = group.headline_of(contestant).filter(|summary| !summary.outliers.is_empty()) {
             let rounds: Vec<_> = summary.outliers.iter().map(|index| (index + 1).to_string()).collect();
-            lines.push(format!("{}: far from its others in round {}", contestant.name, rounds.join(", ")));
+            lines.push(format!("{}: outlier in round {}", contestant.name, rounds.join(", ")));
         }
     }
-    if let Some(wanted) = group.interrupted {
+    if let Some(wanted) = group.planned_rounds {
         lines.push(format!("INTERRUPTED after {} of {wanted} rounds", group.rounds.len()));
     }
     if let Some(reason) = &group.disturbed {
@@ -214,7 +202,7 @@ pub fn remarks(group: &GroupResult) -> Vec<String> {
     lines
 }
 
-/// Configurations of a scenario, each once, with a title.
+/// Returns the different configurations of a scenario, with titles.
 pub fn configurations(scenario: &ScenarioResult) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for group in &scenario.groups {
@@ -229,7 +217,7 @@ pub fn configurations(scenario: &ScenarioResult) -> Vec<(String, String)> {
 fn pinning(results: &Results) -> String {
     let list = |cores: &[usize]| cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match (&results.cores.target[..], &results.cores.load[..]) {
-        ([], _) => "none: there is one core only".to_owned(),
+        ([], _) => "none: there is only one core".to_owned(),
         (target, load) => {
             format!("target on core {}, load and backends on core {}", list(target), list(load))
         }

@@ -1,4 +1,4 @@
-//! What a run found: everything, as it goes into the JSON file.
+//! Results of a run, as written into the JSON file.
 
 use std::collections::BTreeMap;
 
@@ -7,140 +7,119 @@ use serde::{Deserialize, Serialize};
 use crate::compare::Comparison;
 use crate::context::{Cores, Extent};
 use crate::disturbance::Disturbance;
+use crate::limit::{Against, Limit, LimitResult, Measured};
 use crate::machine::Machine;
+use crate::pairing::Pairing;
+use crate::plan::Missing;
 use crate::sample::{Better, Metric, Sample};
-use crate::scenario::bar::{Against, Bar, BarResult, Measured};
-use crate::scenario::{Missing, Pairing};
 use crate::stats::Summary;
 
 mod file;
 
-/// A whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
-    /// Version of this format.
+    /// Version of the file format.
     pub format: u32,
-    /// When it began (RFC 3339).
+    /// Start time (RFC 3339).
     pub started: String,
-    /// How long it took, in seconds.
+    /// Duration of the run in seconds.
     pub seconds: f64,
-    /// The command that gives it again.
+    /// Command that repeats the run.
     pub command: String,
-    /// Rounds for each group.
     pub rounds: usize,
-    /// Length of a trial, in seconds.
+    /// Length of a trial in seconds.
     pub trial_seconds: f64,
-    /// How much of each scenario.
     pub extent: Extent,
-    /// Who ran where.
     pub cores: Cores,
-    /// The machine.
     pub machine: Machine,
-    /// In the order in which they ran.
+    /// Scenarios in the order of the run.
     pub scenarios: Vec<ScenarioResult>,
-    /// The signal that ended the run before everything was measured: `SIGINT`.
+    /// Name of the signal that interrupted the run: `SIGINT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
-    /// The group that was begun then and of which nothing is kept, because no round was complete: `http/latency`.
+    /// Interrupted group without results, because no round was complete: `http/latency`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<String>,
 }
 
-/// A scenario's part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ScenarioResult {
-    /// Its name.
     pub name: String,
-    /// Its question.
     pub question: String,
-    /// Its groups.
     pub groups: Vec<GroupResult>,
     /// Programs that would have taken part.
     pub missing: Vec<Missing>,
-    /// What a reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// Why it could not be run at all.
+    /// Reason why the scenario could not be run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// A group's part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GroupResult {
-    /// Its name within the scenario.
+    /// Name within the scenario.
     pub id: String,
-    /// What the work was.
     pub title: String,
-    /// The unit of work.
     pub unit: String,
-    /// The figure that verdicts are about.
+    /// Figure that verdicts are based on.
     pub headline: Metric,
-    /// Further columns.
     pub columns: Vec<Metric>,
-    /// Who took part.
     pub contestants: Vec<ContestantResult>,
-    /// Verdicts, pair by pair.
     pub pairs: Vec<Pair>,
-    /// Limits, and whether they were kept.
-    pub bars: Vec<BarResult>,
-    /// What was seen beside each round that counts.
+    pub limits: Vec<LimitResult>,
+    /// Disturbances during each round that counts.
     pub rounds: Vec<Disturbance>,
-    /// What was seen beside rounds that were disturbed and repeated.
+    /// Disturbances during each round that was repeated.
     pub repeated: Vec<Disturbance>,
-    /// How many rounds there should have been, if the run was interrupted before that.
+    /// Number of planned rounds if the run was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interrupted: Option<usize>,
-    /// Why its verdicts are not to be trusted: rounds were disturbed, and repeating them did not help.
+    pub planned_rounds: Option<usize>,
+    /// Reason not to trust the verdicts: rounds were disturbed, and repeating them did not help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disturbed: Option<String>,
 }
 
-/// A contestant's part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ContestantResult {
-    /// Its name in the group.
     pub name: String,
-    /// Program and version.
     pub version: Option<String>,
-    /// The configuration it ran with.
     pub configuration: String,
-    /// Why it did not take part, or not to the end.
+    /// Reason why the contestant did not start or did not finish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// A sample for each round that counts.
+    /// One sample per round that counts.
     pub samples: Vec<Sample>,
-    /// The headline and the columns described, by title.
+    /// Summaries of the headline and the columns, by title.
     pub summaries: BTreeMap<String, Summary>,
 }
 
-/// A verdict about a pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Pair {
-    /// Whose figure is above the line.
+    /// Contestant whose figure is the numerator.
     pub subject: String,
-    /// Whose is below.
     pub other: String,
-    /// Ratio and verdict.
     pub comparison: Comparison,
 }
 
 impl Results {
-    /// Every group with its scenario, in order.
+    /// Returns every group with its scenario, in order.
     pub fn groups(&self) -> impl Iterator<Item = (&ScenarioResult, &GroupResult)> {
         self.scenarios.iter().flat_map(|scenario| scenario.groups.iter().map(move |group| (scenario, group)))
     }
 
-    /// Every bar of every group, in order.
-    pub fn bars(&self) -> impl Iterator<Item = (&ScenarioResult, &GroupResult, &BarResult)> {
-        self.groups().flat_map(|(scenario, group)| group.bars.iter().map(move |bar| (scenario, group, bar)))
+    /// Returns every limit of every group, in order.
+    pub fn limits(&self) -> impl Iterator<Item = (&ScenarioResult, &GroupResult, &LimitResult)> {
+        self.groups()
+            .flat_map(|(scenario, group)| group.limits.iter().map(move |limit| (scenario, group, limit)))
     }
 
-    /// Groups in which rounds were used although something disturbed them.
+    /// Returns the groups with disturbed rounds among those that count.
     pub fn disturbed(&self) -> impl Iterator<Item = (&ScenarioResult, &GroupResult)> {
         self.groups().filter(|(_, group)| group.disturbed.is_some())
     }
 
-    /// What forbids comparing the figures of two runs: other machines, or other cores of one.
+    /// Lists differences that make two runs incomparable: other machines, or other cores of the same machine.
     pub fn differences(&self, other: &Results) -> Vec<String> {
         let mut found = self.machine.differences(&other.machine);
         let pinned = [self, other].map(|results| !results.cores.target.is_empty());
@@ -153,8 +132,8 @@ impl Results {
 }
 
 impl GroupResult {
-    /// Describes samples, compares pairs and looks at the bars.
-    pub fn conclude(&mut self, pairing: &Pairing, bars: &[Bar]) {
+    /// Computes the summaries, the comparisons and the limits' results.
+    pub fn conclude(&mut self, pairing: &Pairing, limits: &[Limit]) {
         let metrics: Vec<_> = std::iter::once(&self.headline).chain(&self.columns).cloned().collect();
         for contestant in &mut self.contestants {
             contestant.summaries = metrics
@@ -167,21 +146,19 @@ impl GroupResult {
         let names: Vec<_> = self.contestants.iter().map(|contestant| contestant.name.as_str()).collect();
         let pairs = pairing.pairs(&names).into_iter();
         self.pairs = pairs.filter_map(|(subject, other)| self.compare(subject, other)).collect();
-        self.bars = bars.iter().map(|bar| self.hold(bar)).collect();
+        self.limits = limits.iter().map(|limit| self.hold(limit)).collect();
         self.mark();
     }
 
-    /// A contestant by name.
     pub fn contestant(&self, name: &str) -> Option<&ContestantResult> {
         self.contestants.iter().find(|contestant| contestant.name == name)
     }
 
-    /// A summary of a contestant's headline figure.
     pub fn headline_of(&self, contestant: &ContestantResult) -> Option<Summary> {
         Summary::of(&contestant.values(&self.headline))
     }
 
-    /// Says in the result itself whether it was disturbed to the end.
+    /// Sets `disturbed` if disturbed rounds are among those that count.
     pub(crate) fn mark(&mut self) {
         let disturbed: Vec<_> = self.rounds.iter().filter(|round| round.is_disturbed()).collect();
         let worst = disturbed.iter().max_by(|a, b| a.severity().total_cmp(&b.severity()));
@@ -194,7 +171,7 @@ impl GroupResult {
         Some(Pair { subject, other, comparison })
     }
 
-    /// A figure of one divided by that of another, round by round.
+    /// Compares two contestants' figures, round by round.
     fn ratio(&self, subject: &str, other: &str, metric: &Metric) -> Option<Comparison> {
         let rounds = self.finisher(subject)?.samples.iter().zip(&self.finisher(other)?.samples);
         let figures = rounds.filter_map(|(a, b)| metric.of(a).zip(metric.of(b)));
@@ -202,30 +179,30 @@ impl GroupResult {
         Comparison::of_pairs(&first, &second, metric.better())
     }
 
-    /// A contestant that took part in every round: samples of others do not belong to the same rounds.
+    /// Finds a contestant that completed every round: otherwise its samples belong to other rounds.
     fn finisher(&self, name: &str) -> Option<&ContestantResult> {
         self.contestant(name).filter(|contestant| contestant.failed.is_none())
     }
 
-    fn hold(&self, bar: &Bar) -> BarResult {
-        let there = |name: &&String| self.median(name, &bar.metric).is_some();
-        let absent = bar.rivals().iter().filter(|name| !there(name)).cloned().collect();
-        BarResult { bar: bar.clone(), measured: self.measured(bar), absent }
+    fn hold(&self, limit: &Limit) -> LimitResult {
+        let there = |name: &&String| self.median(name, &limit.metric).is_some();
+        let missing = limit.rivals().iter().filter(|name| !there(name)).cloned().collect();
+        LimitResult { limit: limit.clone(), measured: self.measured(limit), missing }
     }
 
-    fn measured(&self, bar: &Bar) -> Option<Measured> {
-        match &bar.against {
-            Against::Nobody => {
-                let summary = Summary::of(&self.finisher(&bar.subject)?.values(&bar.metric))?;
+    fn measured(&self, limit: &Limit) -> Option<Measured> {
+        match &limit.against {
+            Against::Limit => {
+                let summary = Summary::of(&self.finisher(&limit.subject)?.values(&limit.metric))?;
                 Some(Measured { value: summary.median, interval: summary.interval, rival: None })
             }
             Against::Best(rivals) => {
-                let rivals = rivals.iter().filter_map(|name| Some((name, self.median(name, &bar.metric)?)));
-                let (rival, _) = match bar.metric.better() {
+                let rivals = rivals.iter().filter_map(|name| Some((name, self.median(name, &limit.metric)?)));
+                let (rival, _) = match limit.metric.better() {
                     Better::Lower => rivals.min_by(|a, b| a.1.total_cmp(&b.1)),
                     Better::Higher => rivals.max_by(|a, b| a.1.total_cmp(&b.1)),
                 }?;
-                let Comparison { ratio, interval, .. } = self.ratio(&bar.subject, rival, &bar.metric)?;
+                let Comparison { ratio, interval, .. } = self.ratio(&limit.subject, rival, &limit.metric)?;
                 Some(Measured { value: ratio, interval, rival: Some(rival.clone()) })
             }
         }
@@ -237,17 +214,17 @@ impl GroupResult {
 }
 
 impl ContestantResult {
-    /// A figure's value in each round that has it.
+    /// Returns a figure's value in each round that has one.
     pub fn values(&self, metric: &Metric) -> Vec<f64> {
         self.samples.iter().filter_map(|sample| metric.of(sample)).collect()
     }
 
-    /// Units that failed, in all rounds.
+    /// Number of failed units in all rounds.
     pub fn errors(&self) -> u64 {
         self.samples.iter().map(|sample| sample.errors).sum()
     }
 
-    /// All of its latencies together.
+    /// Latencies of all rounds together.
     pub fn latency(&self) -> Option<crate::latency::Latency> {
         let mut all = crate::latency::Latency::default();
         self.samples.iter().filter_map(|sample| sample.latency.as_ref()).for_each(|latency| all.add(latency));
@@ -255,5 +232,5 @@ impl ContestantResult {
     }
 }
 
-/// Version of the file format. It changes when a file of the version before can no longer be read.
-pub const FORMAT: u32 = 2;
+/// Version of the file format. It changes when this program can no longer read files of the previous version.
+pub const FORMAT: u32 = 3;

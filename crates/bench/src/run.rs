@@ -1,15 +1,15 @@
-//! A whole run: scenario after scenario, into one set of results.
+//! A whole run: all selected scenarios, into one set of results.
 
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::machine::Machine;
+use crate::plan::Rules;
 use crate::results::{FORMAT, Results, ScenarioResult};
 use crate::selection::Planned;
-use crate::trial::{self, Observer, Rules, Step};
+use crate::trial::{self, Observer, Step};
 
-/// Runs what is planned. What cannot run says why in the results; an interruption ends the run, and what was measured
-/// until then is the result.
+/// Runs the plan. Results name the reason of a scenario that cannot run. An interruption keeps the results so far.
 pub fn run(
     context: &Context,
     planned: Vec<Planned>,
@@ -45,7 +45,7 @@ pub fn run(
     results
 }
 
-/// Gives what a scenario came to, and the name of the group that an interruption left without a complete round.
+/// Runs one scenario. Also returns the name of the group that an interruption ended before its first complete round.
 fn run_one(
     context: &Context,
     planned: Planned,
@@ -72,7 +72,7 @@ fn run_one(
     (result.missing, result.notes) = (plan.missing, plan.notes);
     observer(Step::Scenario(&result));
     for group in &plan.groups {
-        // The only error is an interruption; what it left is in the groups before.
+        // The only error is an interruption; the groups before it have results.
         let Ok(measured) = trial::measure(context, group, rules, observer) else {
             return (result, Some(group.id.clone()));
         };
@@ -84,8 +84,6 @@ fn run_one(
     (result, None)
 }
 
-/// The rules of a quick run.
 pub const QUICK: Rules = Rules { rounds: 5, duration: Duration::from_millis(250) };
 
-/// The rules of a full run.
 pub const FULL: Rules = Rules { rounds: 7, duration: Duration::from_secs(2) };

@@ -1,4 +1,4 @@
-//! One trial's figures, and the ways to look at them.
+//! Figures of one trial, and the metrics computed from them.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,21 @@ use serde::{Deserialize, Serialize};
 use crate::latency::Latency;
 use crate::meter::Cpu;
 
-/// What one trial gave.
+/// Result of one trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Units of work done: requests, connections, GB. Fractions are meant for GB.
+    /// Units of completed work: requests, connections, GB. Fractions occur for GB.
     pub units: f64,
-    /// How long that took, in seconds.
+    /// Duration of the work in seconds.
     pub seconds: f64,
-    /// CPU time of what is measured; none where there is no such process.
+    /// CPU time of the target; `None` without a target process.
     pub cpu: Option<Cpu>,
-    /// How long the units took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// Units that failed. They are not among `units`.
+    /// Number of failed units, which `units` excludes.
     #[serde(default)]
     pub errors: u64,
-    /// The first failure, in words.
+    /// Message of the first failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
     /// Further figures by name, in base units (seconds, bytes, counts): see [`Metric::Figure`].
@@ -30,65 +29,52 @@ pub struct Sample {
     pub figures: BTreeMap<String, f64>,
 }
 
-/// A figure of a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
-    /// CPU time of the target for each unit of work, in seconds.
+    /// CPU time of the target per unit of work, in seconds.
     CpuPerUnit,
-    /// Units of work a second.
+    /// Units of work per second.
     Rate,
-    /// Time within which half of the units were done, in seconds.
+    /// Median latency in seconds.
     LatencyMedian,
-    /// Time within which 99 % of the units were done, in seconds.
+    /// 99th percentile of the latency in seconds.
     Latency99,
-    /// Time within which 99.9 % of the units were done, in seconds.
+    /// 99.9th percentile of the latency in seconds.
     Latency999,
-    /// Wall time for each unit of work, in seconds.
+    /// Wall-clock time per unit of work, in seconds.
     TimePerUnit,
     /// One of [`Sample::figures`].
-    Figure {
-        /// Its key there.
-        key: String,
-        /// Its column.
-        title: String,
-        /// What it is measured in.
-        scale: Scale,
-        /// Which way is better.
-        better: Better,
-    },
+    Figure { key: String, title: String, scale: Scale, better: Better },
 }
 
-/// How a figure is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scale {
-    /// Seconds, with the prefix that fits.
+    /// Seconds, with an SI prefix.
     Seconds,
-    /// Bytes, with the prefix that fits.
+    /// Bytes, with an SI prefix.
     Bytes,
-    /// A plain number, with the prefix that fits.
+    /// A plain number, with an SI prefix.
     Count,
 }
 
-/// Which way a figure is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
-    /// Less time, less memory.
+    /// Less time or less memory is better.
     Lower,
-    /// More work.
     Higher,
 }
 
 impl Sample {
-    /// Why its figures would be those of something else than the work; none if they count.
+    /// Returns the reason why the sample does not measure the work; `None` if it counts.
     pub fn fault(&self) -> Option<String> {
         let first =
             self.first_error.as_ref().map(|error| format!(", the first with: {error}")).unwrap_or_default();
         let errors = self.errors;
         if self.units > 0.0 {
-            // How fast somebody fails is no measure of the work.
+            // The speed of failures does not measure the work.
             (errors as f64 >= self.units)
                 .then(|| format!("{errors} failed{first}, and {} did not", self.units))
         } else if errors > 0 {
@@ -101,7 +87,7 @@ impl Sample {
 }
 
 impl Metric {
-    /// Its value in a sample; none if the sample does not have it.
+    /// Returns the metric's value in a sample; `None` if the sample has none.
     pub fn of(&self, sample: &Sample) -> Option<f64> {
         let quantile = |share| sample.latency.as_ref().and_then(|latency| latency.quantile(share));
         let value = match self {
@@ -116,11 +102,11 @@ impl Metric {
         value.is_finite().then_some(value)
     }
 
-    /// The head of its column; `unit` is the unit of work in the singular.
+    /// Column title; `unit` is the unit of work in the singular.
     pub fn title(&self, unit: &str) -> String {
         match self {
             Metric::CpuPerUnit => format!("CPU per {unit}"),
-            // Symbols of units have no plural: GB/s.
+            // Unit symbols have no plural: GB/s.
             Metric::Rate if unit.chars().all(char::is_uppercase) => format!("{unit}/s"),
             Metric::Rate => format!("{unit}s/s"),
             Metric::TimePerUnit => format!("time per {unit}"),
@@ -131,7 +117,6 @@ impl Metric {
         }
     }
 
-    /// Which way it is better.
     pub fn better(&self) -> Better {
         match self {
             Metric::Rate => Better::Higher,
@@ -140,7 +125,6 @@ impl Metric {
         }
     }
 
-    /// A value, as it is shown.
     pub fn show(&self, value: f64) -> String {
         match self {
             Metric::Rate => Scale::Count,
@@ -152,7 +136,7 @@ impl Metric {
 }
 
 impl Scale {
-    /// A value with three digits and a prefix: `12.3 us`, `1.46 GB`, `76.2 k`.
+    /// Formats a value with three digits and an SI prefix: `12.3 us`, `1.46 GB`, `76.2 k`.
     pub fn show(self, value: f64) -> String {
         let steps: &[(f64, &str)] = match self {
             Scale::Seconds => &[(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")],
@@ -160,7 +144,7 @@ impl Scale {
             Scale::Count => &[(1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")],
         };
         let last = steps[steps.len() - 1];
-        // 999.6 with three digits is 1000: that belongs to the next prefix.
+        // 999.6 with three digits is 1000: use the next prefix.
         let (size, prefix) =
             steps.iter().copied().find(|(size, _)| value.abs() >= size * 0.9995).unwrap_or(last);
         let number = value / size;

@@ -1,8 +1,8 @@
-//! The private directory of a run: for sockets, configurations and logs. It goes away with the run; those of runs that
-//! were killed go away when the next one starts.
+//! Private directory of a run, for sockets, configurations and logs. It is removed at the end of the run; the next run
+//! removes the directories of killed runs.
 //!
-//! A run holds a lock (flock(2)) in its directory as long as it lives: a process id alone says nothing where ids are
-//! used again, or where containers share a directory for temporary files.
+//! A run holds a lock (flock(2)) in its directory for its whole life: a process id alone proves nothing, because ids
+//! are reused, and containers may share a directory for temporary files.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,21 +17,21 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use nix::unistd::{Pid, geteuid};
 
-use crate::error::{Doing, Error};
+use crate::error::{Error, ErrorContext};
 
-/// A directory that nobody else has. Dropping it removes it.
+/// A private directory. Dropping it removes it.
 #[derive(Debug)]
-pub struct Scratch {
+pub(crate) struct Scratch {
     path: PathBuf,
     notice: Option<String>,
-    /// Held until the directory is gone.
+    /// Held until the directory is removed.
     _lock: File,
 }
 
 impl Scratch {
-    /// Makes one where temporary files belong, and removes what killed runs left there.
-    pub fn make() -> Result<Self, Error> {
-        let Place { parent, notice } = Place::choose(env::var_os("TMPDIR"))?;
+    /// Makes a directory among the temporary files, and removes those of killed runs.
+    pub(crate) fn make() -> Result<Self, Error> {
+        let Parent { parent, notice } = Parent::choose(env::var_os("TMPDIR"))?;
         sweep(&parent);
         let doing = || format!("create a directory in {}", parent.display());
         for number in 0..1000 {
@@ -48,45 +48,43 @@ impl Scratch {
         Err(io::Error::from(ErrorKind::AlreadyExists)).doing(doing())
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Why it is not where the environment says, if it is not.
-    pub fn notice(&self) -> Option<&str> {
+    /// Explains why the directory is not in TMPDIR; `None` if it is.
+    pub(crate) fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing can be done about a directory that cannot be removed; it is among the temporary files.
+        // An error is ignored: the directory is among the temporary files.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Where directories of runs are made.
 #[derive(Debug, PartialEq)]
-struct Place {
+struct Parent {
     parent: PathBuf,
     notice: Option<String>,
 }
 
-impl Place {
-    /// What TMPDIR says, or /tmp. Paths in it go into the configurations of other programs, each of which quotes in
-    /// its own way or not at all, and into addresses of Unix sockets: a long or odd one is replaced by another.
+impl Parent {
+    /// Selects TMPDIR or /tmp. Replaces a long or unusual path: paths go into the configurations of programs with
+    /// various quoting rules, and into addresses of Unix sockets.
     fn choose(wanted: Option<OsString>) -> Result<Self, Error> {
         let wanted = wanted.filter(|wanted| !wanted.is_empty()).map(PathBuf::from);
-        let Some(wanted) = wanted else { return Ok(Place { parent: PathBuf::from("/tmp"), notice: None }) };
+        let Some(wanted) = wanted else { return Ok(Parent { parent: PathBuf::from("/tmp"), notice: None }) };
         let wanted = std::path::absolute(&wanted).doing(format!("find {}", wanted.display()))?;
-        let Some(fault) = fault(&wanted) else { return Ok(Place { parent: wanted, notice: None }) };
+        let Some(fault) = fault(&wanted) else { return Ok(Parent { parent: wanted, notice: None }) };
         let runtime = PathBuf::from(format!("/run/user/{}", geteuid()));
         let others = [PathBuf::from("/tmp"), PathBuf::from("/var/tmp"), runtime];
         match others.into_iter().find(|other| is_writable(other)) {
             Some(parent) => {
                 let notice = format!("TMPDIR ({wanted:?}) {fault}: this run uses {}", parent.display());
-                Ok(Place { parent, notice: Some(notice) })
+                Ok(Parent { parent, notice: Some(notice) })
             }
             None => Err(Error::Unsupported {
                 what: format!("a run with TMPDIR {wanted:?}"),
@@ -100,7 +98,7 @@ impl Place {
     }
 }
 
-/// Why paths in this directory cannot be given to every program.
+/// Returns the reason why some program cannot use paths in this directory.
 fn fault(parent: &Path) -> Option<&'static str> {
     let bytes = parent.as_os_str().as_bytes();
     if bytes.len() > LONGEST {
@@ -118,8 +116,8 @@ fn is_writable(directory: &Path) -> bool {
     directory.is_dir() && nix::unistd::access(directory, mode).is_ok()
 }
 
-/// Makes and holds the lock of a directory. It gets its name when it is held: whoever finds one that nobody holds knows
-/// that its run is dead.
+/// Creates and holds the lock of a directory. The file gets its final name only when locked: an unlocked file with that
+/// name proves that its run has ended.
 fn lock(directory: &Path) -> io::Result<File> {
     let early = directory.join(".lock");
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&early)?;
@@ -128,39 +126,39 @@ fn lock(directory: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes the directories of this user's dead runs. Whatever cannot be looked at or removed stays.
+/// Removes the directories of this user's ended runs. Leaves those that cannot be read or removed.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(owner) else { continue };
         let path = entry.path();
-        let Some(Dead { _directory, lock }) = dead(&path, pid) else { continue };
+        let Some(AbandonedDirectory { _directory, lock }) = dead(&path, pid) else { continue };
         let _ = match &lock {
-            // The standard library follows no link in here, nor this path if it has become one.
+            // `remove_dir_all` follows no symbolic link, neither inside nor at the path itself.
             Some(_) => fs::remove_dir_all(&path),
-            // A name proves nothing: results of November 2026 may be in `penstock-bench-2026-11`. Nothing is lost
-            // with a directory that is empty (rmdir(2)).
+            // Without a lock, remove only an empty directory (rmdir(2)): a user's own `penstock-bench-2026-11` may
+            // contain results of November 2026.
             None => fs::remove_dir(&path),
         };
     }
 }
 
-/// A directory whose run is dead, held while it is removed.
-struct Dead {
+/// Directory of an ended run, with its lock held during the removal.
+struct AbandonedDirectory {
     _directory: File,
-    /// The lock of a run, which proves that the directory is one of ours.
+    /// Lock of the ended run, which proves that the directory is ours.
     lock: Option<File>,
 }
 
-/// The process whose directory has this name.
+/// Returns the process id in the name of a run's directory.
 fn owner(name: &str) -> Option<Pid> {
     let (pid, number) = name.strip_prefix(PREFIX)?.split_once('-')?;
     number.parse::<u16>().ok()?;
     pid.parse().ok().filter(|pid| *pid > 0).map(Pid::from_raw)
 }
 
-/// Whether a directory is this user's and its run is dead; if so, what has to be held while it is removed.
-fn dead(path: &Path, pid: Pid) -> Option<Dead> {
-    // Neither a link nor anything that would have to be waited for is opened.
+/// Checks that a directory belongs to this user and an ended run. Returns the handles to hold during its removal.
+fn dead(path: &Path, pid: Pid) -> Option<AbandonedDirectory> {
+    // Do not follow symbolic links, and do not block on a FIFO.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let open = |path: &Path, more: OFlag| {
         OpenOptions::new().read(true).custom_flags((flags | more).bits()).open(path)
@@ -173,15 +171,16 @@ fn dead(path: &Path, pid: Pid) -> Option<Dead> {
     match open(&path.join(LOCK), OFlag::empty()) {
         Ok(lock) => {
             let about = lock.metadata().ok()?;
-            // Ours has nothing in it: another program's file may have that name, too.
+            // Our lock files are empty: another program's file may have the same name.
             let ours = about.is_file() && about.len() == 0 && about.uid() == geteuid().as_raw();
-            (ours && lock.try_lock().is_ok()).then_some(Dead { _directory: directory, lock: Some(lock) })
+            (ours && lock.try_lock().is_ok())
+                .then_some(AbandonedDirectory { _directory: directory, lock: Some(lock) })
         }
-        // Killed before it had its lock, or about to make it.
+        // The run was killed before it made the lock, or is about to make it.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let gone = !sys::process::is_taken(pid.as_raw());
             let age = about.modified().ok()?.elapsed().ok()?;
-            (gone && age > OLD).then_some(Dead { _directory: directory, lock: None })
+            (gone && age > OLD).then_some(AbandonedDirectory { _directory: directory, lock: None })
         }
         Err(_) => None,
     }
@@ -189,23 +188,23 @@ fn dead(path: &Path, pid: Pid) -> Option<Dead> {
 
 const PREFIX: &str = "penstock-bench-";
 const LOCK: &str = "lock";
-/// Beside letters and digits.
+/// Characters allowed beside letters and digits.
 const PUNCTUATION: &str = "/._-+";
-/// Of a parent, in bytes. An address of a Unix socket has 108 (unix(7)); in them must fit this, `penstock-bench-PID-N`,
-/// the name of a socket, and what a program adds to that name until it listens.
+/// Longest path of the parent in bytes. The 108 bytes of a Unix socket address (unix(7)) must hold this path,
+/// `penstock-bench-PID-N`, the name of a socket, and the suffix that a program adds until it listens.
 const LONGEST: usize = 56;
-/// From which age a directory without a lock is not one that is just being made.
+/// Smallest age of a directory without a lock that is not just being made.
 const OLD: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
     use std::process::{Command, Stdio};
-    use std::time::SystemTime;
+    use std::time::{Instant, SystemTime};
 
     use super::*;
 
-    /// A process id that nobody has any more.
+    /// Returns the process id of an ended process.
     fn gone() -> i32 {
         let mut child = Command::new("true").stdout(Stdio::null()).spawn().unwrap();
         child.wait().unwrap();
@@ -218,7 +217,7 @@ mod tests {
         path
     }
 
-    /// Makes a directory older than one that is just being made.
+    /// Makes a directory older than `OLD`.
     fn age(path: &Path) {
         File::open(path).unwrap().set_modified(SystemTime::now() - OLD * 2).unwrap();
     }
@@ -228,17 +227,25 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let (dead, living) = (directory(parent.path(), gone()), directory(parent.path(), 1));
         drop(lock(&dead).unwrap());
-        // The process is somebody else's by now, or cannot be seen from here: the lock decides.
+        // The process id may be in use by another process, or invisible from here: only the lock decides.
         let held = lock(&living).unwrap();
         let reused = directory(parent.path(), 2);
         drop(lock(&reused).unwrap());
         let foreign = parent.path().join(format!("{PREFIX}2026-11-20-120000"));
         fs::create_dir(&foreign).unwrap();
-        sweep(parent.path());
-        assert!(!dead.exists() && !reused.exists() && living.join("inner").exists() && foreign.exists());
+        sweep_until_gone(&[&dead, &reused]);
+        assert!(living.join("inner").exists() && foreign.exists());
         drop(held);
-        sweep(parent.path());
-        assert!(!living.exists());
+        sweep_until_gone(&[&living]);
+    }
+
+    /// Sweeps repeatedly: a process that another test starts inherits the locks until its exec.
+    fn sweep_until_gone(directories: &[&Path]) {
+        let start = Instant::now();
+        while directories.iter().any(|directory| directory.exists()) {
+            assert!(start.elapsed() < Duration::from_secs(10), "{directories:?}");
+            sweep(directories[0].parent().unwrap());
+        }
     }
 
     #[test]
@@ -261,7 +268,7 @@ mod tests {
     #[test]
     fn a_directory_of_the_user_that_is_named_like_that_of_a_run_stays() {
         let parent = tempfile::tempdir().unwrap();
-        // Results of a month; and with a file called lock that is not ours.
+        // A user's directory with results, and one with another program's file named `lock`.
         let results = parent.path().join(format!("{PREFIX}999999999-11"));
         let locked = parent.path().join(format!("{PREFIX}999999998-12"));
         for path in [&results, &locked] {
@@ -283,7 +290,7 @@ mod tests {
         let victim = directory(elsewhere.path(), gone());
         drop(lock(&victim).unwrap());
         symlink(&victim, parent.path().join(format!("{PREFIX}{}-1", gone()))).unwrap();
-        // A link inside, and a lock that is one.
+        // A symbolic link inside a directory, and a symbolic link as lock.
         let dead = directory(parent.path(), gone());
         drop(lock(&dead).unwrap());
         symlink(elsewhere.path(), dead.join("link")).unwrap();
@@ -305,15 +312,15 @@ mod tests {
 
     #[test]
     fn long_and_odd_directories_are_replaced_and_that_is_said() {
-        let fine = Place::choose(Some("/var/tmp/a-b_c.d+e".into())).unwrap();
-        assert_eq!(fine, Place { parent: "/var/tmp/a-b_c.d+e".into(), notice: None });
-        assert_eq!(Place::choose(Some("".into())).unwrap(), Place::choose(None).unwrap());
-        assert!(Place::choose(Some("x".into())).unwrap().parent.is_absolute());
+        let fine = Parent::choose(Some("/var/tmp/a-b_c.d+e".into())).unwrap();
+        assert_eq!(fine, Parent { parent: "/var/tmp/a-b_c.d+e".into(), notice: None });
+        assert_eq!(Parent::choose(Some("".into())).unwrap(), Parent::choose(None).unwrap());
+        assert!(Parent::choose(Some("x".into())).unwrap().parent.is_absolute());
         let long = format!("/tmp/{}", "x".repeat(90));
         for odd in
             ["/tmp/a b", "/tmp/a\"b", "/tmp/a'b", "/tmp/a;b", "/tmp/a{b", "/tmp/a#b", "/tmp/\u{e4}", &long]
         {
-            let Place { parent, notice } = Place::choose(Some(odd.into())).unwrap();
+            let Parent { parent, notice } = Parent::choose(Some(odd.into())).unwrap();
             assert!(
                 fault(&parent).is_none() && notice.is_some_and(|notice| notice.contains("TMPDIR")),
                 "{odd}"

@@ -1,53 +1,50 @@
-//! Which scenarios and groups are run: what was asked for by name, or what belongs to the extent of a run.
+//! Selection of scenarios and groups: those named by the user, or those in the extent of the run.
 
 use std::fmt;
 use std::time::Duration;
 
+use text::nearest::related;
+
 use crate::context::{Context, Extent};
 use crate::error::Error;
-use crate::scenario::{self, Group, Plan, Scenario};
-use crate::trial::Rules;
+use crate::plan::{Group, Plan, Rules, Scenario};
+use crate::scenario;
 
-/// What was asked for, scenario by scenario, in the order in which scenarios run.
+/// Selected groups by scenario, in the order of the run.
 pub struct Selection {
     choices: Vec<Choice>,
 }
 
-/// A scenario and what is wanted of it.
 struct Choice {
     scenario: Box<dyn Scenario>,
     share: Share,
-    /// Groups that are wanted in any case.
+    /// Names of groups that run with any extent.
     named: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Share {
-    /// Those groups that belong to the run's extent.
+    /// All groups in the run's extent.
     Extent,
-    /// Nothing but groups with their names.
+    /// Only the groups in `named`.
     Named,
 }
 
-/// A scenario that is about to be run.
 #[derive(Debug)]
 pub struct Planned {
-    /// Its name.
     pub name: &'static str,
-    /// Its question.
     pub question: &'static str,
-    /// What is measured, or why it cannot be run.
+    /// The plan, or the reason why the scenario cannot run.
     pub plan: Result<Plan, Error>,
 }
 
 impl Selection {
-    /// Everything.
     pub fn all() -> Self {
         let choice = |scenario| Choice { scenario, share: Share::Extent, named: Vec::new() };
         Selection { choices: scenario::all().into_iter().map(choice).collect() }
     }
 
-    /// What these words name: `all`, `SCENARIO` or `SCENARIO/GROUP`. Groups are looked for when it is planned.
+    /// Parses `all`, `SCENARIO` or `SCENARIO/GROUP`. [`Selection::plan`] checks the names of groups.
     pub fn parse(words: &[String]) -> Result<Self, Error> {
         let Selection { mut choices } = Selection::all();
         let known: Vec<_> = choices.iter().map(|choice| choice.scenario.name()).collect();
@@ -77,8 +74,7 @@ impl Selection {
         Ok(Selection { choices: choices.collect() })
     }
 
-    /// What is to be measured on this machine. A scenario that cannot be run here is no error; a group that does not
-    /// exist is one.
+    /// Plans the selected groups on this machine. A scenario that cannot run here is no error; an unknown group is one.
     pub fn plan(&self, context: &Context) -> Result<Vec<Planned>, Error> {
         self.choices.iter().map(|choice| choice.plan(context)).collect()
     }
@@ -93,7 +89,7 @@ impl Choice {
             Err(error) => return Ok(Planned { name, question, plan: Err(error) }),
         };
         for group in &self.named {
-            // Where programs are missing there are fewer groups, and the report says which programs.
+            // Missing programs cause missing groups, and the report names the programs.
             if plan.groups.is_empty() && !plan.missing.is_empty() {
                 continue;
             }
@@ -110,7 +106,7 @@ impl Choice {
     }
 }
 
-/// How long it takes to measure all of that, if nothing disturbs it.
+/// Estimates the duration of the run without repeated rounds.
 pub fn estimate(planned: &[Planned], rules: Rules) -> Duration {
     let groups =
         planned.iter().filter_map(|planned| planned.plan.as_ref().ok()).flat_map(|plan| &plan.groups);
@@ -126,38 +122,9 @@ impl fmt::Debug for Selection {
 
 fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Error {
     let known: Vec<_> = known.collect();
-    let mut near: Vec<_> = known.iter().map(|known| (distance(name, known), *known)).collect();
-    near.retain(|(distance, known)| *distance <= 1 + known.len() / 4 || related(name, known));
-    near.sort_unstable();
-    let near: Vec<_> = near.into_iter().map(|(_, known)| known.to_owned()).take(MOST_NEAR).collect();
+    let near = related(name, known.iter().copied()).into_iter().take(MOST_NEAR).map(str::to_owned).collect();
     let known = known.into_iter().map(str::to_owned).collect();
     Error::Unknown { what: what.to_owned(), name: name.to_owned(), near, known }
-}
-
-/// Whether one is a part of the other.
-fn related(name: &str, known: &str) -> bool {
-    name.len() >= 3 && (known.contains(name) || name.contains(known))
-}
-
-/// How many characters have to be put in, taken out, replaced or swapped with their neighbour to make one of the other
-/// (optimal string alignment).
-fn distance(one: &str, other: &str) -> usize {
-    let [one, other] = [one, other].map(|word| word.chars().collect::<Vec<_>>());
-    let mut before = Vec::new();
-    let mut row: Vec<_> = (0..=other.len()).collect();
-    for (index, character) in one.iter().enumerate() {
-        let mut next = vec![index + 1];
-        for (column, there) in other.iter().enumerate() {
-            let replaced = row[column] + usize::from(there != character);
-            let mut least = replaced.min(row[column + 1] + 1).min(next[column] + 1);
-            if index > 0 && column > 0 && one[index - 1] == *there && other[column - 1] == *character {
-                least = least.min(before[column - 1] + 1);
-            }
-            next.push(least);
-        }
-        before = std::mem::replace(&mut row, next);
-    }
-    row[other.len()]
 }
 
 const MOST_NEAR: usize = 4;
@@ -203,20 +170,6 @@ mod tests {
         for wrong in ["all/x", "", "/", "http//"] {
             let result = Selection::parse(&words(&[wrong])).and_then(|selection| selection.plan(&context));
             assert!(matches!(result, Err(Error::Unknown { .. })), "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn the_distance_of_two_words_is_the_number_of_changes() {
-        for (one, other, expected) in [
-            ("", "abc", 3),
-            ("kitten", "sitting", 3),
-            ("same", "same", 0),
-            ("tcp", "tls", 2),
-            ("tpc", "tcp", 1),
-        ] {
-            assert_eq!(distance(one, other), expected, "{one} {other}");
-            assert_eq!(distance(other, one), expected, "{other} {one}");
         }
     }
 }

@@ -1,51 +1,45 @@
-//! What a handful of figures says: middle, spread, an interval for the middle, outliers.
-//! Nothing here assumes a normal distribution: times on a shared machine have none.
+//! Statistics of a few figures: median, spread, interval of the median, outliers. Nothing here assumes a normal
+//! distribution, because times on a shared machine do not have one.
 
 use serde::{Deserialize, Serialize};
 
-/// A few figures, described.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many.
     pub count: usize,
-    /// The middle one.
     pub median: f64,
-    /// Median distance from the median (MAD).
-    pub deviation: f64,
+    /// Median absolute deviation from the median (MAD).
+    pub mad: f64,
     /// Lower and upper quartile.
     pub quartiles: [f64; 2],
-    /// The smallest and the largest.
+    /// Minimum and maximum.
     pub range: [f64; 2],
-    /// An interval for the median.
     pub interval: Interval,
-    /// Positions of figures that are far from the others. They are shown, never dropped.
+    /// Indexes of outliers, which are shown and never removed.
     pub outliers: Vec<usize>,
 }
 
-/// An interval that holds the true median with this probability.
+/// Confidence interval of the true median.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Its lower end.
     pub low: f64,
-    /// Its upper end.
     pub high: f64,
-    /// How sure that is, 0 to 1.
+    /// Probability from 0 to 1.
     pub confidence: f64,
 }
 
 impl Summary {
-    /// Describes figures; none if there are none.
+    /// Computes the summary; `None` without figures.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values);
         let (first, last) = (*sorted.first()?, *sorted.last()?);
         let median = quantile(&sorted, 0.5);
-        let deviation = median_distance(values, median);
-        // The modified z-score of Iglewicz and Hoaglin: 0.6745 makes it comparable with standard deviations.
-        let far = |value: f64| deviation > 0.0 && 0.6745 * (value - median).abs() / deviation > 3.5;
+        let mad = median_distance(values, median);
+        // Modified z-score of Iglewicz and Hoaglin: the factor 0.6745 makes it comparable with standard deviations.
+        let far = |value: f64| mad > 0.0 && 0.6745 * (value - median).abs() / mad > 3.5;
         Some(Summary {
             count: values.len(),
             median,
-            deviation,
+            mad,
             quartiles: [quantile(&sorted, 0.25), quantile(&sorted, 0.75)],
             range: [first, last],
             interval: Interval::of_median(&sorted)?,
@@ -53,7 +47,7 @@ impl Summary {
         })
     }
 
-    /// Half of the distance between the quartiles, as a share of the median.
+    /// Half of the interquartile range, relative to the median.
     pub fn spread(&self) -> f64 {
         let [low, high] = self.quartiles;
         if self.median == 0.0 { 0.0 } else { (high - low) / 2.0 / self.median.abs() }
@@ -61,9 +55,9 @@ impl Summary {
 }
 
 impl Interval {
-    /// The narrowest interval between two of the (ascending) figures that holds the median with at least 90 %;
-    /// all of them if they are too few for that. Exact: it counts on which side of the median figures fall, and
-    /// supposes nothing but that they are independent.
+    /// Returns the narrowest interval between two of the ascending figures that contains the median with at least 90 %,
+    /// or the whole range of too few figures. The method counts figures on either side of the median; it is exact and
+    /// assumes only that the figures are independent.
     pub fn of_median(sorted: &[f64]) -> Option<Self> {
         let count = sorted.len();
         let mut found =
@@ -78,8 +72,7 @@ impl Interval {
         Some(found)
     }
 
-    /// An interval for the ratio of two medians whose figures do not belong together in pairs (bootstrap, 95 %).
-    /// The same figures give the same interval.
+    /// Returns a 95 % bootstrap interval for the ratio of two medians of unpaired figures. The result is deterministic.
     pub fn of_ratio(over: &[f64], under: &[f64]) -> Option<Self> {
         if over.is_empty() || under.is_empty() {
             return None;
@@ -95,7 +88,7 @@ impl Interval {
     }
 }
 
-/// The middle figure, or the mean of the two in the middle. NaN if there are none.
+/// Median; NaN without figures.
 pub fn median(values: &[f64]) -> f64 {
     quantile(&sorted(values), 0.5)
 }
@@ -106,7 +99,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     values
 }
 
-/// A quantile of ascending figures, between neighbours in proportion.
+/// Quantile of ascending figures, with linear interpolation.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = share * last as f64;
@@ -118,8 +111,8 @@ fn median_distance(values: &[f64], from: f64) -> f64 {
     median(&values.iter().map(|value| (value - from).abs()).collect::<Vec<_>>())
 }
 
-/// The probability that the median lies between the `cut`th figure from below and the `cut`th from above (0: the
-/// outermost): each figure is below it with probability 1/2.
+/// Probability that the median lies between the figures at position `cut` from both ends (0: the outermost): each
+/// figure is below the median with probability 1/2.
 fn coverage(count: usize, cut: usize) -> f64 {
     let mut term = 0.5_f64.powi(count as i32);
     let mut tail = 0.0;
@@ -130,7 +123,7 @@ fn coverage(count: usize, cut: usize) -> f64 {
     (1.0 - 2.0 * tail).max(0.0)
 }
 
-/// SplitMix64: resampling needs no more, and has to give the same each time.
+/// SplitMix64: sufficient for resampling, and deterministic.
 struct Random(u64);
 
 impl Random {
@@ -166,7 +159,7 @@ mod tests {
     fn more_figures_leave_the_outermost_out_of_the_interval() {
         let values: Vec<_> = (1..=10).map(f64::from).collect();
         let interval = Interval::of_median(&values).unwrap();
-        // 2nd and 9th of 10: 1 - 2 * (1 + 10) / 1024.
+        // The 2nd and the 9th of 10 figures: 1 - 2 * (1 + 10) / 1024.
         assert_eq!((interval.low, interval.high), (2.0, 9.0));
         assert!((interval.confidence - (1.0 - 22.0 / 1024.0)).abs() < 1e-12);
     }
@@ -184,7 +177,7 @@ mod tests {
         let mut uniform = || random.next() as f64 / u64::MAX as f64;
         let rounds = 4000;
         let covered = (0..rounds).filter(|_| {
-            // Skewed, as times are; the true median of x^3 is 0.125.
+            // A skewed distribution, like that of times; the true median of x^3 is 0.125.
             let values = sorted(&(0..7).map(|_| uniform().powi(3)).collect::<Vec<_>>());
             let interval = Interval::of_median(&values).unwrap();
             interval.low <= 0.125 && 0.125 <= interval.high

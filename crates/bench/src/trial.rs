@@ -1,61 +1,40 @@
-//! Measures a group: everybody is started and warmed up, then rounds, in each of which everybody has one trial.
-//! What disturbs a machine lasts longer than a trial, so it hits all contestants of a round, and the round is repeated.
+//! Measures a group: starts and warms up all contestants, then runs rounds with one trial per contestant. A disturbance
+//! usually lasts longer than a trial, so it affects all contestants of a round, and the round is repeated.
 
 use std::time::Duration;
 
+use crate::contestant::{Contestant, Running};
 use crate::context::Context;
 use crate::disturbance::{Disturbance, Watch};
 use crate::error::Error;
-use crate::load::Window;
+use crate::load::gauge::Window;
+use crate::plan::{Group, Rules};
 use crate::results::{ContestantResult, GroupResult, ScenarioResult};
 use crate::sample::{Metric, Sample};
-use crate::scenario::{Contestant, Group, Running};
 
-/// How a group is measured.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rules {
-    /// Rounds that count.
-    pub rounds: usize,
-    /// Length of a trial.
-    pub duration: Duration,
-}
-
-impl Rules {
-    /// The window of a trial that counts.
-    pub fn window(self) -> Window {
-        Window { warm_up: (self.duration / 10).min(LONGEST_WARM_UP), duration: self.duration }
-    }
-
-    /// The window of the trial that warms a contestant up.
-    pub fn first_window(self) -> Window {
-        Window { warm_up: Duration::ZERO, duration: (self.duration / 2).min(LONGEST_WARM_UP) }
-    }
-}
-
-/// What happens meanwhile, for people who watch.
+/// Progress of a run, for people who watch.
 #[derive(Debug)]
 pub enum Step<'a> {
-    /// A scenario begins. Nothing is in its results yet but what is known beforehand.
+    /// A scenario begins. Its results contain only the facts known in advance.
     Scenario(&'a ScenarioResult),
-    /// A group begins, with so many contestants.
+    /// A group begins: title and number of contestants.
     Group(&'a str, usize),
-    /// A contestant could not be started or failed.
+    /// A contestant could not start, or failed.
     Failed(&'a str, &'a Error),
-    /// A trial begins: contestant, round, rounds.
+    /// A trial begins: contestant, round, number of rounds.
     Trial(&'a str, usize, usize),
-    /// A trial gave this headline figure.
+    /// A trial has ended: contestant and headline figure.
     Figure(&'a str, String),
     /// A round was disturbed and is repeated.
     Repeated(&'a Disturbance),
-    /// A group is finished.
     Finished(&'a GroupResult),
 }
 
-/// Told about every step.
+/// Callback for every step.
 pub type Observer<'a> = &'a mut dyn FnMut(Step<'_>);
 
-/// Measures a group. A contestant that fails is left out from there on. An interruption ends everything: rounds that
-/// are complete make a result that says so, and without any it is the error, the only one that there is.
+/// Measures a group. A contestant that fails takes no further part. After an interruption, the result contains the
+/// complete rounds; without a complete round, `Interrupted` is returned, which is the only error.
 pub fn measure(
     context: &Context,
     group: &Group,
@@ -66,12 +45,12 @@ pub fn measure(
     let mut field = start(context, group, rules, observer)?;
     let mut accepted: Vec<(Disturbance, Vec<Option<Sample>>)> = Vec::new();
     let mut rejected = Vec::new();
-    let mut interrupted = None;
+    let mut planned_rounds = None;
     while accepted.len() < rules.rounds && field.iter().any(|entrant| entrant.running.is_some()) {
         let round = match play(context, group, rules, &mut field, accepted.len() + 1, observer) {
             Ok(round) => round,
             Err(Error::Interrupted) if !accepted.is_empty() || !rejected.is_empty() => {
-                interrupted = Some(rules.rounds);
+                planned_rounds = Some(rules.rounds);
                 break;
             }
             Err(error) => return Err(error),
@@ -95,10 +74,10 @@ pub fn measure(
         columns: group.columns.clone(),
         contestants: field.into_iter().map(|entrant| entrant.result).collect(),
         pairs: Vec::new(),
-        bars: Vec::new(),
+        limits: Vec::new(),
         rounds: Vec::new(),
         repeated: rejected.into_iter().map(|(disturbance, _)| disturbance).collect(),
-        interrupted,
+        planned_rounds,
         disturbed: None,
     };
     for (disturbance, samples) in accepted {
@@ -107,12 +86,12 @@ pub fn measure(
             contestant.samples.extend(sample);
         }
     }
-    result.conclude(&group.pairing, &group.bars);
+    result.conclude(&group.pairing, &group.limits);
     observer(Step::Finished(&result));
     Ok(result)
 }
 
-/// A contestant on its way through the rounds.
+/// State of a contestant during the rounds.
 struct Entrant {
     running: Option<Box<dyn Running>>,
     result: ContestantResult,
@@ -168,7 +147,7 @@ fn warm(context: &Context, contestant: &Contestant, window: Window) -> Result<Bo
     Ok(running)
 }
 
-/// One round: a trial for everybody who is still there.
+/// Runs one round: a trial for each remaining contestant.
 fn play(
     context: &Context,
     group: &Group,
@@ -206,8 +185,8 @@ fn play(
     Ok((watch.end(), samples))
 }
 
-/// A trial whose figures count. One in which nothing was finished, and nothing failed, may have been too short, or somebody
-/// else had the core: it is made longer before that is held against anybody.
+/// Runs a trial whose figures count. A trial without a finished or failed unit may have been too short, or another
+/// process used the core: it is repeated with a longer window before it counts as a failure.
 fn counted(context: &Context, running: &mut dyn Running, mut window: Window) -> Result<Sample, Error> {
     let longest = (window.duration * 4).min(LONGEST_ATTEMPT);
     loop {
@@ -222,7 +201,7 @@ fn counted(context: &Context, running: &mut dyn Running, mut window: Window) -> 
     }
 }
 
-/// If rounds were disturbed to the end, the calmest of all are taken.
+/// Keeps the calmest rounds if repeating did not produce enough undisturbed ones.
 fn choose_calmest<S>(accepted: &mut Vec<(Disturbance, S)>, rejected: &mut Vec<(Disturbance, S)>) {
     let rounds = accepted.len();
     let disturbed = accepted.iter().any(|(disturbance, _)| disturbance.is_disturbed());
@@ -237,7 +216,6 @@ fn shown(metric: &Metric, sample: &Sample) -> String {
     metric.of(sample).map_or_else(|| "-".to_owned(), |value| metric.show(value))
 }
 
-/// An error and its causes.
 fn describe(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -248,10 +226,8 @@ fn describe(error: &Error) -> String {
     text
 }
 
-/// How long a trial may become in which nothing was finished.
+/// Largest window of a repeated trial that finished no unit.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(4);
-
-const LONGEST_WARM_UP: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests;

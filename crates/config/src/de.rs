@@ -1,4 +1,4 @@
-//! From the tree of values into the structs of `raw.rs`.
+//! Deserializes the tree of values into the structs of `raw.rs`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,18 +6,18 @@ use std::marker::PhantomData;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::value::{Error, StrDeserializer, U32Deserializer};
 use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
+    Visitor,
 };
 use serde::forward_to_deserialize_any;
 
 use crate::error::Report;
-use crate::raw::RawConfig;
 use crate::tree::{Node, NodeId, Table, Value};
 
-/// The tree as the structs of `raw.rs`. The tree was compared with their schema before, so this does not fail; if the
-/// two ever disagree, that is a fault like any other.
-pub(crate) fn read(root: &Table, report: &mut Report) -> Option<RawConfig> {
-    match RawConfig::deserialize(TableReader(root)) {
+/// Deserializes the tree into a struct of `raw.rs`. `shape.rs` has already compared the tree with the same schema, so
+/// an error is not expected; one is reported like any other fault.
+pub(crate) fn read<T: DeserializeOwned>(root: &Table, report: &mut Report) -> Option<T> {
+    match T::deserialize(TableReader(root)) {
         Ok(raw) => Some(raw),
         Err(error) => {
             drop(report.whole(error.to_string()));
@@ -26,14 +26,15 @@ pub(crate) fn read(root: &Table, report: &mut Report) -> Option<RawConfig> {
     }
 }
 
-/// A value and the node that it was read from.
 #[derive(Clone, Debug)]
 pub(crate) struct At<T> {
     pub(crate) id: NodeId,
     pub(crate) value: T,
 }
 
-/// Tables under names that the file chooses, in its order.
+pub(crate) type Key<T> = Option<At<T>>;
+
+/// Tables under names that the file chooses, in the order of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Named<T>(pub(crate) Vec<(String, At<T>)>);
 

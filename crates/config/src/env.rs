@@ -1,22 +1,31 @@
-//! The environment over the file: `${NAME}` inside texts, and `PENSTOCK_<PATH>` for single values.
-//! The environment is passed in; this never reads it.
+//! Environment variables in the configuration: `${NAME}` inside texts, and `PENSTOCK_<PATH>` for single values. Callers
+//! pass the environment as a map; nothing here reads it from the process.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use crate::error::{Report, quote};
-use crate::nearest::nearest;
+use crate::error::Report;
+use crate::quote::quote;
 use crate::schema::{branch, named, properties};
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
+use text::nearest::nearest;
 
-/// Variables that begin like a key and are none. `PENSTOCK_LEASH` is in the environment of commands that
-/// penstock starts, here or on a host (`logic::fleet::leash`).
-pub const NOT_CONFIGURATION: [&str; 3] = ["PENSTOCK_CONFIG", "PENSTOCK_LOG", logic::fleet::leash::VARIABLE];
+/// Variables with the prefix of keys that are not keys. Commands that penstock starts, here or on a host, have
+/// `PENSTOCK_WATCHER` in their environment (`hosts::fleet::watcher`), `ssh` has the mark of `Refusal`. The tests of the
+/// project read the last two.
+const NOT_CONFIGURATION: [&str; 6] = [
+    "PENSTOCK_CONFIG",
+    "PENSTOCK_LOG",
+    hosts::fleet::watcher::VARIABLE,
+    hosts::fleet::openssh::Refusal::MARK,
+    "PENSTOCK_SEED",
+    "PENSTOCK_TEST_WITHOUT_ROOT",
+];
 
-/// Whether Kubernetes sets a variable of this name in every container beside a Service named `penstock`:
+/// Recognizes variables that Kubernetes sets in every container beside a Service named `penstock`:
 /// `PENSTOCK_SERVICE_HOST`, `PENSTOCK_SERVICE_PORT`, `PENSTOCK_SERVICE_PORT_*`, `PENSTOCK_PORT`,
-/// `PENSTOCK_PORT_<n>_TCP` and `PENSTOCK_PORT_<n>_TCP_*`. `rest` is what follows the prefix.
+/// `PENSTOCK_PORT_<n>_TCP` and `PENSTOCK_PORT_<n>_TCP_*`. `rest` is the name after the prefix.
 fn is_of_kubernetes(rest: &str) -> bool {
     if matches!(rest, "SERVICE_HOST" | "SERVICE_PORT" | "PORT") || rest.starts_with("SERVICE_PORT_") {
         return true;
@@ -29,14 +38,19 @@ fn is_of_kubernetes(rest: &str) -> bool {
 
 const PREFIX: &str = "PENSTOCK_";
 
-/// Puts in the values of `PENSTOCK_<PATH>`: the path in capitals, with `_` for everything but letters and digits.
+/// Unknown variables that get a warning each; the others get one together.
+const MOST_WARNINGS: usize = 10;
+
+/// Inserts the values of `PENSTOCK_<PATH>` into the tree. PATH is in capitals, with `_` for other characters. Returns
+/// the variables that name no key: other programs may have set them.
 pub(crate) fn lay_over(
     root: &mut Table,
     nodes: &mut Nodes,
     schema: &Json,
     env: &BTreeMap<String, String>,
     report: &mut Report,
-) {
+) -> Vec<String> {
+    let mut unknown = Vec::new();
     for (name, text) in env.range(PREFIX.to_owned()..) {
         let Some(rest) = name.strip_prefix(PREFIX) else {
             break;
@@ -48,44 +62,54 @@ pub(crate) fn lay_over(
         find(rest, schema, Some(root), &mut Vec::new(), &mut targets);
         match targets.as_slice() {
             [] => {
-                let hint = suggestion(rest, schema, root);
-                drop(report.outside(format!("environment {name}"), "this variable names no key").hint(hint));
+                if unknown.len() < MOST_WARNINGS {
+                    let hint = suggestion(rest, schema, root);
+                    let draft = report.outside(format!("environment {name}"), "this variable names no key");
+                    drop(draft.hint(hint).warning());
+                }
+                unknown.push(name.clone());
             }
             [(path, schema)] => {
                 if let Err(at) = set(root, nodes, path, name, text, schema) {
-                    let message = format!("{at} is not a table in the file, so nothing inside it can be set");
+                    let message =
+                        format!("{at} is not a table in the file: this variable cannot set a key in it");
                     drop(report.outside(format!("environment {name}"), message));
                 }
             }
             many => {
                 let paths: Vec<_> = many.iter().map(|(path, _)| path.join(".")).collect();
-                let message = format!("this variable could mean {}", paths.join(" or "));
+                let message =
+                    format!("the name of this variable is ambiguous: it means {}", paths.join(" or "));
                 let hint = "rename one of them in the file";
                 drop(report.outside(format!("environment {name}"), message).hint(hint));
             }
         }
     }
+    if let Some(more) = unknown.len().checked_sub(MOST_WARNINGS).filter(|more| *more > 0) {
+        let message = format!("{more} more variables that begin with {PREFIX} name no key");
+        drop(report.outside("environment".to_owned(), message).warning());
+    }
+    unknown
 }
 
-/// Takes the state directory that a service manager made (systemd.exec(5), StateDirectory=), unless the file names one.
-/// Of several, the first.
+/// Uses the first directory of StateDirectory= (systemd.exec(5)), unless the file names a state directory.
 pub(crate) fn take_state_directory(root: &mut Table, nodes: &mut Nodes, env: &BTreeMap<String, String>) {
     const NAME: &str = "STATE_DIRECTORY";
     let path = ["process".to_owned(), "state-directory".to_owned()];
     let is_given = match root.get(&path[0]).map(|node| &node.value) {
         None => false,
         Some(Value::Table(process)) => process.get(&path[1]).is_some(),
-        // A section that is no table is refused anyway.
+        // `shape.rs` refuses a section that is not a table.
         Some(_) => true,
     };
     let first = env.get(NAME).and_then(|list| list.split(':').next()).filter(|first| !first.is_empty());
     if let Some(first) = first.filter(|_| !is_given) {
-        // It fails only for a section that is no table.
+        // `set` fails only for a section that is not a table.
         let _ = set(root, nodes, &path, NAME, first, &Json::Null);
     }
 }
 
-/// Replaces `${NAME}` and `${NAME:-default}` in every text of the file; `$${` stands for `${`.
+/// Replaces `${NAME}` and `${NAME:-default}` in every text of the file; `$${` is an escaped `${`.
 pub(crate) fn substitute(
     root: &mut Table,
     nodes: &mut Nodes,
@@ -95,7 +119,7 @@ pub(crate) fn substitute(
     Substitution { nodes, env, report }.table(root, Nodes::ROOT);
 }
 
-/// A text of the environment as the kind of value that the schema wants.
+/// Converts the text of a variable to the type in the schema.
 pub(crate) fn convert(text: &str, schema: &Json) -> Value {
     let trimmed = text.trim();
     if branch(schema, "integer").is_some()
@@ -111,7 +135,7 @@ pub(crate) fn convert(text: &str, schema: &Json) -> Value {
     Value::Text(text.to_owned())
 }
 
-/// The keys that the rest of a variable's name can mean.
+/// Collects the keys that match `rest`, the name of a variable after its prefix.
 fn find<'s>(
     rest: &str,
     schema: &'s Json,
@@ -148,12 +172,11 @@ fn find<'s>(
     }
 }
 
-/// Whether one text can give the whole value: it is no table, and no list of tables.
+/// Accepts keys whose whole value fits into one text: no tables and no lists of tables.
 fn is_settable(schema: &Json) -> bool {
     ["string", "integer", "boolean"].iter().any(|kind| branch(schema, kind).is_some()) || takes_texts(schema)
 }
 
-/// Whether the value may be a list of texts.
 fn takes_texts(schema: &Json) -> bool {
     let items = branch(schema, "array").and_then(|list| list.get("items"));
     items.is_some_and(|items| branch(items, "string").is_some())
@@ -209,7 +232,7 @@ fn capitals(key: &str) -> String {
     key.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
-/// The most similar variable that does name a key.
+/// Suggests the valid variable name most similar to `rest`.
 fn suggestion(rest: &str, schema: &Json, root: &Table) -> String {
     let mut names = Vec::new();
     collect_names(schema, Some(root), &mut String::new(), &mut names);
@@ -267,7 +290,7 @@ impl Substitution<'_> {
         });
     }
 
-    /// Whether the value is whole.
+    /// Substitutes the variables of a value. `false` if the value must be removed, because a variable is unset.
     fn node(&mut self, node: &mut Node) -> bool {
         match &mut node.value {
             Value::Table(table) => {
@@ -292,7 +315,7 @@ impl Substitution<'_> {
                         true
                     }
                     Err(unset) => {
-                        let (message, hint) = unset.explain();
+                        let (message, hint) = unset.message_and_hint();
                         drop(self.report.at(self.nodes, node.id, message).hint(hint));
                         false
                     }
@@ -321,7 +344,7 @@ enum Unusable {
 }
 
 impl Unusable {
-    fn explain(self) -> (String, String) {
+    fn message_and_hint(self) -> (String, String) {
         match self {
             Unusable::Unset(name) => (
                 format!("the environment variable {name} is not set"),
@@ -331,7 +354,7 @@ impl Unusable {
                 ("the } of a variable is missing".into(), "write ${NAME}; for a plain ${ write $${".into())
             }
             Unusable::Name(name) => (
-                format!("{} is no name of a variable", quote(&name)),
+                format!("{} is not the name of a variable", quote(&name)),
                 "write ${NAME}; for a plain ${ write $${".into(),
             ),
         }
@@ -363,7 +386,7 @@ fn expand(text: &str, env: &BTreeMap<String, String>) -> Result<Expanded, Unusab
         if !valid(name) {
             return Err(Unusable::Name(name.to_owned()));
         }
-        // As in a shell, the default of `:-` also stands in for an empty variable.
+        // As in a shell, the default after `:-` also replaces an empty variable.
         let value = match (env.get(name), default) {
             (Some(value), Some(default)) if value.is_empty() => default,
             (Some(value), _) => value,

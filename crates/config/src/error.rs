@@ -1,4 +1,4 @@
-//! Faults of a configuration: where, what is wrong, what to do. All of them at once, for people and for programs.
+//! Faults of a configuration with place, message and hint. All faults are collected, for people and for programs.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,84 +9,78 @@ mod render;
 
 use crate::tree::{NodeId, Nodes, Origin};
 
-/// One fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where in the file; `None` for what has no line: the environment, a flag, the file as a whole.
-    pub place: Option<Place>,
-    /// What brought the value, if that is no line of the file: `environment PENSTOCK_X`, `--backend`.
+    /// Place in the file; `None` for the environment, a flag, or the file as a whole.
+    pub place: Option<Position>,
+    /// Source of a value that is not in the file: `environment PENSTOCK_X`, `--backend`.
     pub from: Option<String>,
     /// The key, such as `listener.web.pool`; entries of lists are counted from 1. Empty for the file as a whole.
     pub path: String,
-    /// What is wrong.
     pub message: String,
-    /// What to do.
+    /// Advice for the operator.
     pub hint: Option<String>,
-    /// Whether the configuration can be used all the same.
     pub severity: Severity,
 }
 
-/// Whether a fault makes the configuration unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It does: nothing is changed.
+    /// The configuration is refused; nothing changes.
     Error,
-    /// It does not, but is hardly meant.
+    /// The configuration is usable, but probably not intended.
     Warning,
 }
 
-/// A stretch of the file.
+/// A range of the file's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Position {
     /// Line, from 1.
     pub line: usize,
-    /// Column in characters, from 1; a tab is one.
+    /// Column in characters, from 1; a tab is one character.
     pub column: usize,
-    /// First byte in the text.
+    /// Byte offset of the start.
     pub start: usize,
-    /// One past the last byte.
+    /// Byte offset after the end.
     pub end: usize,
 }
 
-/// The faults of one configuration, in the order of the file. `Display` writes them for people.
+/// The faults of one configuration in the order of the file. `Display` formats them for people.
 #[derive(Clone, Debug)]
 pub struct Faults {
     file: String,
     text: String,
-    /// Stretches of the text that are never shown; `None` before the text could be read into values.
+    /// Byte ranges of secrets; `None` if the text is not valid TOML.
     masked: Option<Vec<Range<usize>>>,
     list: Vec<Fault>,
-    /// Faults beyond [`MAX_FAULTS`].
+    /// Number of faults beyond [`MAX_FAULTS`].
     left_out: usize,
 }
 
 impl Faults {
-    /// The faults, sorted by place.
+    /// Returns the faults, sorted by place.
     pub fn iter(&self) -> std::slice::Iter<'_, Fault> {
         self.list.iter()
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether one of them makes the configuration unusable.
+    /// Reports whether any fault is an error and not a warning.
     pub fn has_errors(&self) -> bool {
         self.list.iter().any(|fault| fault.severity == Severity::Error)
     }
 
-    /// For people: per fault a head, the line of the file with what is meant underlined, and a hint; a count at the end.
+    /// Formats each fault for people: message, line of the file with the place underlined, hint; then a count.
     pub fn render(&self) -> String {
         render::render(self)
     }
 
-    /// For programs: `{ "file", "ok", "errors", "warnings", "faults": [...] }`.
+    /// Formats the faults for programs: `{ "file", "ok", "errors", "warnings", "faults": [...] }`.
     pub fn to_json(&self) -> serde_json::Value {
         let faults: Vec<_> = self.list.iter().map(fault_json).collect();
         let errors = self.count(Severity::Error);
@@ -101,7 +95,7 @@ impl Faults {
 
     fn count(&self, severity: Severity) -> usize {
         let listed = self.list.iter().filter(|fault| fault.severity == severity).count();
-        // Only errors can be so many that some are left out: warnings are counted with them.
+        // `left_out` counts as errors, because only errors can exceed the limit.
         if severity == Severity::Error { listed + self.left_out } else { listed }
     }
 }
@@ -133,7 +127,8 @@ fn fault_json(fault: &Fault) -> serde_json::Value {
         "column": fault.place.map(|place| place.column),
         "start": fault.place.map(|place| place.start),
         "end": fault.place.map(|place| place.end),
-        "from": fault.from,
+        // `check` takes no values from flags, so `from` is an environment variable.
+        "variable": fault.from.as_ref().and_then(|from| from.strip_prefix("environment ")),
         "path": fault.path,
         "message": fault.message,
         "hint": fault.hint,
@@ -144,7 +139,7 @@ fn fault_json(fault: &Fault) -> serde_json::Value {
 #[derive(Debug)]
 pub(crate) struct Report {
     faults: Faults,
-    /// First byte of each line.
+    /// Byte offset of each line's start.
     lines: Vec<usize>,
 }
 
@@ -167,12 +162,12 @@ impl Report {
         &self.faults.text
     }
 
-    /// Whether further faults are only counted: then their wording is not worth any work.
+    /// Reports whether `MAX_FAULTS` was reached: callers can then skip the work of wording further faults.
     pub(crate) fn is_full(&self) -> bool {
         self.faults.list.len() >= MAX_FAULTS
     }
 
-    /// Stretches of the text that are never shown.
+    /// Sets the byte ranges of secrets.
     pub(crate) fn mask(&mut self, stretches: Vec<Range<usize>>) {
         self.faults.masked = Some(stretches);
     }
@@ -189,33 +184,33 @@ impl Report {
         }
     }
 
-    /// A fault of the value of a node.
+    /// Adds a fault of a node's value.
     pub(crate) fn at(&mut self, nodes: &Nodes, id: NodeId, message: impl Into<String>) -> Draft<'_> {
         self.draft(nodes, id, nodes.value_span(id), message.into())
     }
 
-    /// A fault of the key of a node: something is missing in it, or it should not be there.
+    /// Adds a fault of a node's key: something is missing under the key, or the key is not allowed.
     pub(crate) fn at_key(&mut self, nodes: &Nodes, id: NodeId, message: impl Into<String>) -> Draft<'_> {
         self.draft(nodes, id, nodes.key_span(id), message.into())
     }
 
-    /// A fault of the file as a whole.
+    /// Adds a fault of the file as a whole.
     pub(crate) fn whole(&mut self, message: impl Into<String>) -> Draft<'_> {
         self.draft_fault(None, None, String::new(), message.into())
     }
 
-    /// A fault of a stretch of the text that is no node.
+    /// Adds a fault of a range of the text without a node.
     pub(crate) fn stretch(&mut self, span: Option<Range<usize>>, message: impl Into<String>) -> Draft<'_> {
         let place = span.map(|span| self.place(span));
         self.draft_fault(place, None, String::new(), message.into())
     }
 
-    /// A fault of what brought a value from outside the file.
+    /// Adds a fault of a variable or flag.
     pub(crate) fn outside(&mut self, from: String, message: impl Into<String>) -> Draft<'_> {
         self.draft_fault(None, Some(from), String::new(), message.into())
     }
 
-    /// ` (line 31)`, or where else the node came from.
+    /// Returns ` (line 31)`, or the source of a node outside the file.
     pub(crate) fn whereabouts(&self, nodes: &Nodes, id: NodeId) -> String {
         match (nodes.origin(id).outside(), nodes.key_span(id)) {
             (Some(from), _) => format!(" ({from})"),
@@ -224,17 +219,17 @@ impl Report {
         }
     }
 
-    pub(crate) fn place(&self, span: Range<usize>) -> Place {
+    pub(crate) fn place(&self, span: Range<usize>) -> Position {
         let text = &self.faults.text;
         let start = floor_char(text, span.start);
         let end = floor_char(text, span.end.max(start));
         let line = self.lines.partition_point(|first| *first <= start);
-        // Columns are counted once all faults are in order: a line may be as long as the file.
-        Place { line, column: 0, start, end }
+        // `into_faults` computes the columns in one pass: a line may be as long as the file.
+        Position { line, column: 0, start, end }
     }
 
     pub(crate) fn into_faults(mut self) -> Faults {
-        // Those without a place come last, in the order in which they were found.
+        // Faults without a place come last, in the order in which they were found.
         self.faults.list.sort_by_key(|fault| (fault.place.is_none(), fault.place.map(|place| place.start)));
         let (mut at, mut column) = (0, 1);
         for place in self.faults.list.iter_mut().filter_map(|fault| fault.place.as_mut()) {
@@ -263,7 +258,7 @@ impl Report {
 
     fn draft_fault(
         &mut self,
-        place: Option<Place>,
+        place: Option<Position>,
         from: Option<String>,
         path: String,
         message: String,
@@ -274,23 +269,22 @@ impl Report {
     }
 }
 
-/// A fault that is being written; it joins the report when it goes out of scope.
+/// An unfinished fault, added to the report on drop.
 pub(crate) struct Draft<'a> {
     report: &'a mut Report,
     fault: Option<Fault>,
     derived: Derived,
 }
 
-/// Whether a hint may repeat the value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Derived {
     MayBeShown,
-    /// It came from the environment, where secrets live.
+    /// The value came from the environment, which may contain secrets.
     Hidden,
 }
 
 impl Draft<'_> {
-    /// What to do, in words that do not repeat the value.
+    /// Sets advice that does not contain the value.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         if let Some(fault) = &mut self.fault {
             fault.hint = Some(hint.into());
@@ -298,7 +292,7 @@ impl Draft<'_> {
         self
     }
 
-    /// The same, if there is something to say.
+    /// Sets the hint if there is one.
     pub(crate) fn maybe_hint(self, hint: Option<String>) -> Self {
         match hint {
             Some(hint) => self.hint(hint),
@@ -306,7 +300,7 @@ impl Draft<'_> {
         }
     }
 
-    /// What to do, in words made from the value: left out if the value must not be shown.
+    /// Sets advice that contains the value, unless the value must not be shown.
     pub(crate) fn hint_from_value(self, hint: impl Into<String>) -> Self {
         match self.derived {
             Derived::MayBeShown => self.hint(hint),
@@ -314,7 +308,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The configuration can be used all the same.
+    /// Makes the fault a warning: the configuration remains usable.
     pub(crate) fn warning(mut self) -> Self {
         if let Some(fault) = &mut self.fault {
             fault.severity = Severity::Warning;
@@ -331,33 +325,7 @@ impl Drop for Draft<'_> {
     }
 }
 
-/// A text in quotes as faults show it: no control characters, not longer than a line can hold.
-pub(crate) fn quote(text: &str) -> String {
-    const LONGEST: usize = 80;
-    let mut out = String::from("\"");
-    for (at, character) in text.chars().enumerate() {
-        if at == LONGEST {
-            out.push_str("...");
-            break;
-        }
-        match character {
-            '"' => out.push_str("\\\""),
-            plain if is_plain(plain) => out.push(plain),
-            other => out.extend(other.escape_default()),
-        }
-    }
-    out.push('"');
-    out
-}
-
-/// Whether a terminal shows the character as it is: nothing that moves the cursor, changes colours or turns the
-/// direction of writing.
-fn is_plain(character: char) -> bool {
-    let bidi = matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    !character.is_control() && !bidi
-}
-
-/// The nearest start of a character at or before `at`.
+/// Returns the start of the character at or before `at`.
 fn floor_char(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -366,5 +334,5 @@ fn floor_char(text: &str, at: usize) -> usize {
     at
 }
 
-/// More faults than anyone reads are only counted.
+/// Largest number of listed faults; further faults are only counted.
 const MAX_FAULTS: usize = 200;

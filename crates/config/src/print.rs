@@ -1,8 +1,10 @@
-//! The effective configuration as TOML, each line with where its value came from.
+//! The effective configuration as TOML, with the source of each value.
 
 use std::fmt::Write;
 
 use serde_json::Value as Json;
+
+use text::terminal::plain;
 
 use crate::schema::{self, branch, named, properties};
 use crate::shape::{Applies, applies};
@@ -21,7 +23,7 @@ struct Printer<'a> {
 }
 
 impl Printer<'_> {
-    /// Tables that stand under a header of their own: those of the root, under chosen names, and lists of tables.
+    /// Writes tables with their own headers: sections, named tables, and lists of tables.
     fn sections(&mut self, table: &Table, schema: &Json, prefix: &str) {
         for (key, node) in &table.entries {
             let Some(property) = property(schema, key) else {
@@ -73,7 +75,7 @@ impl Printer<'_> {
         }
     }
 
-    /// One value on its line. Tables are written as dotted keys, so that each of their values has a line as well.
+    /// Writes one value per line. Tables become dotted keys, so that each of their values has a line with its source.
     fn value(&mut self, key: &str, node: &Node, schema: &Json) {
         match &node.value {
             Value::Table(table) if !table.entries.is_empty() => {
@@ -114,21 +116,17 @@ impl Printer<'_> {
             Origin::Default => "default".into(),
             Origin::File => line(),
             Origin::Substituted(written) => {
-                let written: String = written.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-                format!("{}, {written}", line())
+                format!("{}, {}", line(), plain(written))
             }
             Origin::Environment(name) => {
-                format!(
-                    "environment {}",
-                    name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>()
-                )
+                format!("environment {}", plain(name))
             }
             Origin::Flag(flag) => (*flag).to_owned(),
         }
     }
 }
 
-/// Whether a default does anything beside the other keys of its table.
+/// Reports whether a default has an effect beside the other keys of its table.
 fn is_used(table: &Table, schema: &Json, property: &Json) -> bool {
     ["x-only", "x-effect"]
         .iter()
@@ -139,7 +137,7 @@ fn property<'s>(schema: &'s Json, key: &str) -> Option<&'s Json> {
     properties(schema).and_then(|known| known.get(key)).or_else(|| named(schema))
 }
 
-/// The schema of the entries, if they are written under headers of their own.
+/// Returns the schema of the entries, if entries have their own headers.
 fn tables_of(schema: &Json) -> Option<&Json> {
     let items = branch(schema, "array")?.get("items")?;
     if branch(items, "string").is_some() {
@@ -154,7 +152,7 @@ fn write_key(key: &str) -> String {
 
 fn write_value(value: &Value) -> String {
     match value {
-        // Loading replaces ${...}: here everything is replaced already.
+        // Escape `${`, which loading would replace; all variables are already replaced.
         Value::Text(text) => write_text(&text.replace("${", "$${")),
         Value::Time(text) => text.clone(),
         Value::Integer(integer) => integer.to_string(),
@@ -175,7 +173,7 @@ fn write_value(value: &Value) -> String {
     }
 }
 
-/// A basic string of TOML.
+/// Writes a TOML basic string.
 fn write_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -1,12 +1,13 @@
-//! The form without a file: flags become the same document, with one listener `main` and one pool `main`.
+//! Configuration without a file: flags are converted to a document with one listener `main` and one pool `main`.
 
-use crate::error::{Report, quote};
+use crate::error::Report;
+use crate::quote::quote;
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
 
-/// What the flags of `penstock serve` say instead of a file.
+/// Flags of `penstock serve` that replace a file.
 #[derive(Clone, Debug, Default)]
 pub struct Quick {
-    /// `--listen`, in the forms of `bind`; at least one.
+    /// `--listen`, in the formats of `bind`; at least one.
     pub listen: Vec<String>,
     /// `--backend`: `ADDRESS`, or `ADDRESS,weight=2,max-connections=10`; at least one.
     pub backends: Vec<String>,
@@ -24,12 +25,12 @@ pub struct Quick {
     pub certificates: Option<String>,
     /// `--workers`: a number, or `auto`.
     pub workers: Option<String>,
-    /// `--access-log`: where lines go, as `access-log.target`.
+    /// `--access-log`: destination, as `access-log.target`.
     pub access_log: Option<String>,
 }
 
 impl Quick {
-    /// The document that a file would hold.
+    /// Builds the document that a file would contain.
     pub(crate) fn document(&self, nodes: &mut Nodes, report: &mut Report) -> Table {
         let mut root = Table::default();
         nodes.add(None, Step::Root, Spans::default(), Origin::File);
@@ -159,7 +160,7 @@ impl Writer<'_> {
         table.push(key, Node { id, value });
     }
 
-    /// `ADDRESS[,KEY=NUMBER...]`; a path may hold commas, so only what follows the last ones and has a `=` is taken off.
+    /// Parses `ADDRESS[,KEY=NUMBER...]`. A path may contain commas: only final parts with a `=` are options.
     fn backend(&mut self, list: NodeId, at: usize, text: &str) -> Option<Node> {
         const KEYS: [&str; 2] = ["weight", "max-connections"];
         let flag = "--backend";
@@ -171,7 +172,7 @@ impl Writer<'_> {
                 break;
             };
             if !KEYS.contains(&key) {
-                let message = format!("{} is no option of a backend", quote(key));
+                let message = format!("{} is not an option of a backend", quote(key));
                 drop(self.report.at(self.nodes, id, message).hint("ADDRESS,weight=2,max-connections=10"));
                 return None;
             }

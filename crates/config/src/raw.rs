@@ -1,10 +1,9 @@
-//! The configuration as the file has it. The comments here are the reference page: `schema.rs` makes it from them.
+//! The configuration as written in the file. `schema.rs` generates the reference page from the doc comments here.
 //!
-//! Attributes besides the comments: `default` is the value that is filled in when nobody gives one (text, so that it
-//! goes the same way as a value of the file), `x-required` marks keys that must be given, `x-words` the words that a
-//! text may be, `x-later` words that are known but not available yet, `x-only` and `x-effect` what else must be set
-//! for a key to be allowed or to do anything, `x-default` what the page says of a default that depends,
-//! `x-also` the words that a text of some form may be as well.
+//! Attributes besides the comments: `default` is the value of an absent key (as text, so that it is parsed like a value
+//! of the file), `x-required` marks required keys, `x-words` lists the allowed words of a text, `x-later` words that
+//! are known but not available yet, `x-only` and `x-effect` the settings that a key needs to be allowed or to have an
+//! effect, `x-default` describes a default that depends on other settings, `x-also` words that are allowed too.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -13,22 +12,22 @@ use serde_json::json;
 mod acme;
 mod clients;
 mod forms;
+mod http2;
 mod pool;
 mod tunnel;
 
-use crate::de::{At, Named};
+use crate::de::{At, Key, Named};
+use crate::types::ProtocolName;
 pub(crate) use acme::RawAcme;
 pub(crate) use clients::RawClientCertificates;
 pub(crate) use forms::{
     BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, Scalar, SizeText, TextOr,
 };
+pub(crate) use http2::{RawBackendHttp2, RawFlood, RawHttp2};
 pub(crate) use pool::{
     RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
 };
 pub(crate) use tunnel::{RawForward, RawTunnel};
-
-/// A key that may be absent.
-pub(crate) type Key<T> = Option<At<T>>;
 
 /// A Penstock configuration.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -41,13 +40,13 @@ user = "penstock"
 drain-timeout = "30s"
 "#))]
     pub(crate) process: Key<RawProcess>,
-    /// Where a line about every finished session goes.
+    /// Destination of the line about every finished session.
     #[schemars(extend("default" = json!({}), "x-example" = r#"[access-log]
 target = "/var/log/penstock/access.log"
 format = "json"
 "#))]
     pub(crate) access_log: Key<RawAccessLog>,
-    /// The socket on which `penstock ctl` reaches the running process. Without this section there is none.
+    /// Unix socket on which `penstock ctl` reaches the running process. Without this section there is none.
     #[schemars(extend("x-example" = r#"[control]
 socket = "/run/penstock/control.sock"
 "#))]
@@ -57,8 +56,7 @@ socket = "/run/penstock/control.sock"
 bind = "127.0.0.1:9900"
 "#))]
     pub(crate) admin: Key<RawAdmin>,
-    /// A place where clients arrive. NAME is up to 64 of `A-Z a-z 0-9 _ -`; at least one listener is needed to
-    /// serve.
+    /// Addresses and protocol for clients. NAME is up to 64 of `A-Z a-z 0-9 _ -`. A server needs a listener.
     #[schemars(extend("default" = json!({}), "x-example" = r#"[listener.web]
 bind = [":80", "unix:/run/penstock/web.sock"]
 redirect-to-https = true
@@ -74,16 +72,16 @@ protocol = "tcp"
 pool = "app"
 "#))]
     pub(crate) listener: Key<Named<RawListener>>,
-    /// A set of servers that are equal. NAME is up to 64 of `A-Z a-z 0-9 _ -`.
+    /// A set of equal servers. NAME is up to 64 of `A-Z a-z 0-9 _ -`.
     #[schemars(extend("default" = json!({}), "x-example" = r#"[pool.app]
 balance = "least-connections"
 backends = ["10.0.0.11:8000", { address = "unix:/run/app.sock", weight = 2 }]
 health = { http = "/healthz", interval = "2s", rise = 2, fall = 3 }
 "#))]
     pub(crate) pool: Key<Named<RawPool>>,
-    /// Certificates that are ordered and renewed by themselves, from an authority that speaks ACME (RFC 8555), such as
-    /// Let's Encrypt. Listeners serve them by `tls.acme = "NAME"`. It needs `process.state-directory`. NAME is up to 64
-    /// of `A-Z a-z 0-9 _ -`.
+    /// Certificates that Penstock orders and renews automatically, from an ACME authority (RFC 8555) such as Let's
+    /// Encrypt. Listeners serve them by `tls.acme = "NAME"`. It needs `process.state-directory`. NAME is up to 64 of
+    /// `A-Z a-z 0-9 _ -`.
     #[schemars(extend("x-example" = r#"[process]
 state-directory = "/var/lib/penstock"
 
@@ -102,8 +100,8 @@ tls = { acme = "letsencrypt" }
 pool = "app"
 "#))]
     pub(crate) acme: Key<Named<RawAcme>>,
-    /// Forwards over one SSH connection that is supervised and proved, and what is mounted through them: for `penstock tunnel`.
-    /// `penstock serve` does not read it. NAME is up to 64 of `A-Z a-z 0-9 _ -`.
+    /// Forwards over one supervised SSH connection to a host with a verified identity, and a mount through them: for
+    /// `penstock tunnel`. `penstock serve` does not read it. NAME is up to 64 of `A-Z a-z 0-9 _ -`.
     #[schemars(extend("default" = json!({}), "x-example" = r#"[tunnel.nas]
 host = "nas"
 mount-point = "/mnt/nas"
@@ -125,21 +123,22 @@ pub(crate) struct RawProcess {
     #[schemars(schema_with = "forms::word_or_integer")]
     #[schemars(extend("default" = "auto", "x-words" = ["auto"], "minimum" = 1, "maximum" = 1024))]
     pub(crate) workers: Key<Scalar>,
-    /// User to become once all sockets are bound. Without it the process stays who it is.
+    /// User of the process after all sockets are bound. Without it root becomes user `penstock`, if that exists and may use the files that the configuration names.
     pub(crate) user: Key<String>,
-    /// Group to become; without it the user's own.
+    /// Group of the process after all sockets are bound; without it the user's own.
     pub(crate) group: Key<String>,
-    /// How long sessions may go on after SIGTERM.
+    /// Time for open sessions to end after SIGTERM.
     #[schemars(extend("default" = "30s"))]
     pub(crate) drain_timeout: Key<DurationText>,
-    /// Client connections at once, over all listeners. `"auto"`: as many as there are descriptors for. The process keeps
-    /// back what it needs for itself (listeners, admin, control, checks, logs); of the rest, each client connection takes
-    /// one descriptor for itself and one for a backend (two if any backend is behind SSH). `penstock ctl status` shows
-    /// the account. Of a limit (LimitNOFILE) above 1048576, `"auto"` uses 1048576; a number here uses as many as it needs.
+    /// Largest number of client connections over all listeners. `"auto"`: as many as there are descriptors for. The
+    /// process reserves descriptors for itself (listeners, admin, control, checks, logs); of the rest, each client
+    /// connection takes one descriptor for itself and one for a backend (two if any backend is behind SSH). `penstock
+    /// ctl status` shows the account. Of a limit (LimitNOFILE) above 1048576, `"auto"` uses 1048576; a number here uses
+    /// as many as it needs.
     #[schemars(schema_with = "forms::word_or_integer")]
     #[schemars(extend("default" = "auto", "x-words" = ["auto"], "minimum" = 1, "maximum" = 100_000_000))]
     pub(crate) max_connections: Key<Scalar>,
-    /// How many of the descriptors for traffic one client may hold, so that no client takes them from the others.
+    /// Largest part of the descriptors for traffic that one client may hold.
     #[schemars(extend("default" = json!({}), "x-example" = r#"[process]
 shares = { source = 20 }
 "#, "x-instead" = json!({
@@ -147,9 +146,9 @@ shares = { source = 20 }
         "string": "write shares = { connection = 10, source = 50 }: both are percent, from 1 to 100",
     })))]
     pub(crate) shares: Key<RawShares>,
-    /// Directory for what must outlive the process: what `[acme]` orders, with its keys, and OCSP responses that were
-    /// fetched. It is made with mode 0700 if it is not there. `[acme]` needs one; without one, OCSP responses are kept in
-    /// memory only, and fetched again after a restart.
+    /// Directory for data that must outlive the process: certificates and keys of `[acme]`, and OCSP responses from
+    /// responders. Penstock makes it with mode 0700 if it is missing. `[acme]` needs one; without one, OCSP responses
+    /// are kept in memory only, and fetched again after a restart.
     #[schemars(extend(
         "x-default" = "`STATE_DIRECTORY` of the environment, which systemd sets; else `\"/var/lib/penstock\"` if it is there",
         "examples" = ["/var/lib/penstock"]
@@ -161,26 +160,27 @@ shares = { source = 20 }
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawShares {
-    /// How many backend connections the requests of one HTTP/2 client connection may use at once beyond the first one, in
-    /// percent of the descriptors for traffic that other clients do not hold. A request beyond that waits until another
-    /// request of its connection ends, at most for `timeouts.queue` of its pool; then its stream is refused
-    /// (REFUSED_STREAM: the client may ask again). In each worker, no more requests wait than `queue` of the pool allows,
-    /// and of one connection half of what the others leave of these; one more is refused at once. The same holds for
-    /// connections to backends that speak HTTP/2, beyond the first of each worker to each backend and the first of each
-    /// client: such a connection counts for one client whose requests it carries, and a request beyond the share goes to
-    /// another backend, or waits at the last one until there is room.
+    /// Largest number of backend connections that the requests of one HTTP/2 client connection may use at the same time
+    /// beyond the first one, in percent of the descriptors for traffic that other clients do not hold. A request beyond
+    /// that waits until another request of its connection ends, at most for `timeouts.queue` of its pool; then its
+    /// stream is refused (REFUSED_STREAM: the client may retry). In each worker, no more requests wait than `queue` of
+    /// the pool allows, and those of one connection at most half of the places that other connections leave free; one
+    /// more is refused at once. The same limit applies to connections to HTTP/2 backends, beyond the first of each
+    /// worker to each backend and the first of each client: such a connection counts for one client whose requests it
+    /// carries, and a request beyond the share goes to another backend, or waits at the last one until a connection is
+    /// free.
     #[schemars(extend("default" = 10, "minimum" = 1, "maximum" = 100))]
     pub(crate) connection: Key<i64>,
-    /// How many descriptors all client connections from one address may hold together, with the backend connections that
-    /// they use, in percent of the descriptors for traffic that other addresses do not hold. A new connection beyond that
-    /// is closed; an HTTP client without TLS gets 503 with `Retry-After` first. Where no descriptor is free, an idle
-    /// connection of the same address is closed for it instead. Each address may hold 16 descriptors
-    /// (eight connections with a backend each) in any case, and the last quarter of all is kept for addresses that hold no
-    /// more than that. Of the descriptors for further backend connections of HTTP/2 clients an address has the same share.
-    /// Clients behind one NAT or load balancer count as one address:
-    /// raise this number for them (100: addresses have no limit), or name the load balancer in `trusted-proxies` of
-    /// the listener, or let it send a PROXY header (`proxy-protocol-from`). Those load balancers and Unix sockets have no
-    /// such limit; behind a PROXY header the address in the header counts, unless it is in `trusted-proxies`.
+    /// Largest number of descriptors that all client connections from one address may hold together, with the backend
+    /// connections that they use, in percent of the descriptors for traffic that other addresses do not hold. A new
+    /// connection beyond that is closed; an HTTP client without TLS gets 503 with `Retry-After` first. If no descriptor
+    /// is free, an idle connection of the same address is closed instead. Each address may always hold 16 descriptors
+    /// (eight connections with a backend each), and the last quarter of all is reserved for addresses that hold no more
+    /// than that. An address has the same share of the descriptors for further backend connections of HTTP/2 clients.
+    /// Clients behind one NAT or load balancer count as one address: raise this number for them (100: addresses have no
+    /// limit), or name the load balancer in `trusted-proxies` of the listener, or let it send a PROXY header
+    /// (`proxy-protocol-from`). Those load balancers and Unix sockets have no such limit; behind a PROXY header the
+    /// address in the header counts, unless it is in `trusted-proxies`.
     #[schemars(extend("default" = 50, "minimum" = 1, "maximum" = 100))]
     pub(crate) source: Key<i64>,
     /// Prefix length of IPv6 networks: all IPv6 addresses of one network count as one address.
@@ -192,10 +192,10 @@ pub(crate) struct RawShares {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawAccessLog {
-    /// `"stdout"`, `"stderr"`, `"off"`, or the absolute path of a file. A file is opened again on SIGHUP and SIGUSR1.
+    /// `"stdout"`, `"stderr"`, `"off"`, or the absolute path of a file. A file is reopened on SIGHUP and SIGUSR1.
     #[schemars(extend("default" = "stdout", "x-also" = ["stdout", "stderr", "off"]))]
     pub(crate) target: Key<PathText>,
-    /// `"text"` is `key=value` pairs for people, `"json"` one object a line for programs.
+    /// `"text"` is `key=value` pairs for people, `"json"` one object per line for programs.
     #[schemars(extend("default" = "text", "enum" = ["text", "json"]))]
     pub(crate) format: Key<String>,
 }
@@ -204,8 +204,8 @@ pub(crate) struct RawAccessLog {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawControl {
-    /// Absolute path of the Unix socket, made with mode 0600. The variable `PENSTOCK_CONTROL_SOCKET` sets it, and is
-    /// also where `penstock ctl` looks.
+    /// Absolute path of the Unix socket, made with mode 0600. The variable `PENSTOCK_CONTROL_SOCKET` overrides it for
+    /// the server and for `penstock ctl`.
     #[schemars(extend("x-required" = true, "examples" = ["/run/penstock/control.sock"]))]
     pub(crate) socket: Key<PathText>,
 }
@@ -223,21 +223,23 @@ pub(crate) struct RawAdmin {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawListener {
-    /// Where to listen: `":80"` (every address, IPv6 and IPv4; `"*:80"` is the same), `"192.0.2.1:80"`,
+    /// Listening addresses: `":80"` (every address, IPv6 and IPv4; `"*:80"` is the same), `"192.0.2.1:80"`,
     /// `"[2001:db8::1]:80"`, `"unix:/path"`, or `"systemd:NAME"` for the sockets that systemd passes under that name.
     #[schemars(extend("x-required" = true, "examples" = [":80"]))]
     pub(crate) bind: Key<OneOrMany<BindText>>,
-    /// What clients speak. `"tls-passthrough"` is TLS that backends terminate: the server name that a client asks for
-    /// decides where its connection goes, and every byte goes on as it came. Later versions add `"udp"` and `"dsr"`.
+    /// Protocol of the clients. `"tls-passthrough"` is TLS that backends terminate: the server name in the client's
+    /// handshake decides where its connection goes, and bytes are forwarded unchanged. Later versions add `"udp"` and
+    /// `"dsr"`.
     #[schemars(extend(
-        "default" = "http", "enum" = ["http", "tcp", "tls-passthrough"], "x-later" = ["udp", "dsr"]
+        "default" = ProtocolName::default().as_str(), "enum" = ProtocolName::WORDS, "x-later" = ["udp", "dsr"]
     ))]
     pub(crate) protocol: Key<String>,
-    /// Where sessions go. With HTTP: requests that no route takes; without a pool these get 404. With `tls-passthrough`:
-    /// clients that ask for a name that no route takes, or for none; without a pool these get an alert.
+    /// Pool of sessions. With HTTP: for requests that match no route; without a pool these get 404. With
+    /// `tls-passthrough`: for clients whose server name matches no route, or is missing; without a pool these get an
+    /// alert.
     #[schemars(extend("x-default" = "none; needed with `tcp`"))]
     pub(crate) pool: Key<String>,
-    /// Terminate TLS. Without it clients speak in the clear.
+    /// Terminate TLS. Without it clients use no encryption.
     #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp"] }), "x-example" = r#"[listener.secure]
 bind = ":443"
 tls = { certificates = "/etc/penstock/certs", handshake-timeout = "5s" }
@@ -247,17 +249,17 @@ pool = "app"
     /// Permission bits of the Unix sockets that are made, in octal.
     #[schemars(extend("default" = "0660"))]
     pub(crate) unix_mode: Key<ModeText>,
-    /// From whom a PROXY header (version 1 or 2) is expected, and then required: networks, addresses, or `"unix"`.
-    /// Its addresses are believed; additions of version 2 are checked for their form and not used.
+    /// Peers that must send a PROXY header (version 1 or 2): networks, addresses, or `"unix"`. Penstock trusts the
+    /// addresses in the header; it checks the format of version 2's additions but does not use them.
     #[schemars(extend("default" = json!([])))]
     pub(crate) proxy_protocol_from: Key<Vec<At<NetworkText>>>,
-    /// Client connections of this listener at once; without it only the limit of the process counts.
+    /// Largest number of client connections of this listener; without it only the limit of the process applies.
     #[schemars(extend("minimum" = 1, "maximum" = 100_000_000))]
     pub(crate) max_connections: Key<i64>,
-    /// A session in which no byte moves for so long is ended.
+    /// Idle timeout of a session: a session without a byte in this time is ended.
     #[schemars(extend("default" = "1h", "x-only" = json!({ "protocol": ["tcp", "tls-passthrough"] })))]
     pub(crate) idle_timeout: Key<DurationText>,
-    /// Longest time for a client to say which server it wants.
+    /// Time limit for a client to send the server name.
     #[schemars(extend("default" = "10s", "x-only" = json!({ "protocol": ["tls-passthrough"] })))]
     pub(crate) handshake_timeout: Key<DurationText>,
     /// Answer every request with a redirect to `https`; a number is the port to name there, `true` is 443.
@@ -267,22 +269,21 @@ pool = "app"
     ))]
     pub(crate) redirect_to_https: Key<Scalar>,
     /// Strict-Transport-Security on TLS connections: a duration, `"off"`, `"preload"`, or a whole value with `max-age`.
-    /// `"preload"` is two years for this name and every name below it, and asks browsers to know that before the first
-    /// visit: there is no quick way back. A backend's own header goes before this.
+    /// `"preload"` is two years for this name and every name below it, and asks browsers to include it in their preload
+    /// lists: this cannot be undone quickly. A header from the backend has priority.
     #[schemars(extend(
         "x-default" = "`\"365d\"` with `tls`", "x-also" = ["off", "preload"], "x-only" = json!({ "protocol": ["http"] })
     ))]
     pub(crate) hsts: Key<String>,
-    /// Whose `X-Forwarded-*`, `Forwarded` and request id are believed: networks, addresses, or `"unix"`.
-    /// What anybody else sends of these is dropped.
+    /// Peers whose `X-Forwarded-*`, `Forwarded` and request id are trusted: networks, addresses, or `"unix"`. The same
+    /// headers from other clients are removed.
     #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) trusted_proxies: Key<Vec<At<NetworkText>>>,
-    /// Header that carries the id of a request, to the backend and back to the client.
+    /// Header that contains the request id, sent to the backend and back to the client.
     #[schemars(extend("default" = "X-Request-Id", "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) request_id_header: Key<String>,
-    /// Whether clients may speak HTTP/2: with `tls` those that negotiate it (ALPN), without it those that begin with it
-    /// (prior knowledge). For connections to backends, `http2` of the pool decides. A table means `"on"`, and limits what
-    /// one client connection may hold in memory.
+    /// Whether clients may use HTTP/2: with `tls` by ALPN, without it by prior knowledge. For connections to backends,
+    /// `http2` of the pool decides. A table means `"on"`, and limits the memory of one client connection.
     #[schemars(extend(
         "default" = "on", "x-words" = ["on", "off"], "x-only" = json!({ "protocol": ["http"] }),
         "x-example" = r#"[listener.web]
@@ -293,33 +294,35 @@ http2 = { receive-window = "4MiB" }
 "#
     ))]
     pub(crate) http2: Key<TextOr<String, RawHttp2>>,
-    /// Requests on one connection before it is closed; without it any number.
+    /// Largest number of requests on one connection, which is then closed; without it there is no limit.
     #[schemars(extend("minimum" = 1, "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) max_requests: Key<i64>,
-    /// Largest sizes of requests, and their most hops. What exceeds one is refused with 413, 414, 431 or 508.
+    /// Size limits of requests, and the limit of hops. A request beyond one is refused with 413, 414, 431 or 508.
     #[schemars(extend("default" = json!({}), "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) limits: Key<RawLimits>,
-    /// Longest times of a client connection.
+    /// Timeouts of a client connection.
     #[schemars(extend("default" = json!({}), "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) timeouts: Key<RawHttpTimeouts>,
-    /// Changes of every request before it goes to a backend.
+    /// Changes of every request before it is sent to a backend. CGI and WSGI read `X_Site` and `X-Site` as one name: a
+    /// field that they would read as a changed one is removed, too. The same applies, without this key, to every field
+    /// that Penstock sets itself, such as `X-Forwarded-For` and the request id.
     #[schemars(extend("x-only" = json!({ "protocol": ["http"] }), "x-example" = r#"[listener.web]
 bind = ":80"
 pool = "app"
 request-headers = { set = { "X-Site" = "north" }, remove = ["X-Debug"] }
 "#))]
     pub(crate) request_headers: Key<RawEdits>,
-    /// Changes of every response before it goes to the client.
+    /// Changes of every response before it is sent to the client.
     #[schemars(extend("x-only" = json!({ "protocol": ["http"] }), "x-example" = r#"[listener.web]
 bind = ":80"
 pool = "app"
 response-headers = { set = { "X-Frame-Options" = "DENY" }, remove = ["Server"] }
 "#))]
     pub(crate) response_headers: Key<RawEdits>,
-    /// Where a request goes, by its host, path, method and headers. All conditions of a route must hold. The most
-    /// specific route decides: exact host before wildcard before any, then the longer path, then more conditions,
-    /// then the order of the file. Exactly one of `pool` and `redirect` is needed. With `tls-passthrough` a route has a host,
-    /// which is the server name that the client asks for, and a pool.
+    /// Routes of requests by host, path, method and headers. A request must meet all conditions of a route. Of several,
+    /// the most specific route applies: exact host before wildcard before any, then the longer path, then more
+    /// conditions, then the order of the file. Exactly one of `pool` and `redirect` is needed. With `tls-passthrough` a
+    /// route has a host, which is the server name in the client's handshake, and a pool.
     #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["http", "tls-passthrough"] }), "x-example" = r#"[listener.web]
 bind = ":80"
 
@@ -348,62 +351,65 @@ pool = "app"
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawTls {
-    /// Directory of certificates, watched while it is served: what is added, renewed or taken away there holds within
-    /// a second. It takes `NAME.crt` and `NAME.key` (with `NAME.ca` for the rest of the chain, `NAME.ocsp` for an OCSP
-    /// response and `NAME.pass` for the passphrase of the key), `NAME.pem` with key and chain, and certbot's
-    /// `NAME/fullchain.pem` and `NAME/privkey.pem`, also as `/etc/letsencrypt` as a whole. Clients get the certificate
-    /// that is for the server name that they ask for, ECDSA before RSA where they can take both.
+    /// Directory of certificates, watched while it is served: added, renewed or removed files take effect within a
+    /// second. It may contain `NAME.crt` and `NAME.key` (with `NAME.ca` for the rest of the chain, `NAME.ocsp` for an
+    /// OCSP response and `NAME.pass` for the passphrase of the key), `NAME.pem` with key and chain, and certbot's
+    /// `NAME/fullchain.pem` and `NAME/privkey.pem`, also the whole `/etc/letsencrypt`. Clients get the certificate for
+    /// the server name in their handshake, ECDSA before RSA if they accept both.
     #[schemars(extend("x-default" = "none; needed without `acme`", "examples" = ["/etc/penstock/certs"]))]
     pub(crate) certificates: Key<PathText>,
-    /// NAME of the section `[acme.NAME]` whose certificates are served, instead of a directory or beside it. Where both
-    /// have one for a name, the directory counts.
+    /// NAME of the section `[acme.NAME]` whose certificates are served, instead of a directory or beside it. If both
+    /// have a certificate for a name, the one in the directory is used.
     #[schemars(extend("x-default" = "none", "examples" = ["letsencrypt"]))]
     pub(crate) acme: Key<String>,
-    /// Certificate for clients that name no server, or one that no certificate is for: NAME of its files, or a name
-    /// that it is for. Without it the files named `default` are that; without these, unknown names are refused, and
-    /// clients that name no server get the only certificate if there is just one.
+    /// Certificate for clients that send no server name, or one without a certificate: NAME of its files, or a name
+    /// that it is for. Without this key, the files named `default` are used; without these, unknown names are refused,
+    /// and clients that send no server name get the only certificate if there is just one.
     #[schemars(extend("x-default" = "`\"default\"`, if there are such files"))]
     pub(crate) default: Key<String>,
-    /// File with the passphrase of encrypted keys that have no `NAME.pass` beside them.
+    /// File with the passphrase of encrypted keys without their own `NAME.pass`.
     pub(crate) key_passphrase_file: Key<PathText>,
-    /// Whether a certificate's OCSP responder is asked for a response to staple, if the certificate names one. The response
-    /// is checked, kept in `process.state-directory`, and renewed before it ends. A `NAME.ocsp` is sent either way.
-    /// With a certificate that is revoked none is sent any more, and `penstock ctl status` says so.
+    /// Whether Penstock requests an OCSP response to staple from the responder in a certificate, if there is one. The
+    /// response is verified, kept in `process.state-directory`, and renewed before it expires. A `NAME.ocsp` is sent
+    /// with either setting. With a revoked certificate no response is sent, and `penstock ctl status` reports it.
     #[schemars(extend("default" = "on", "enum" = ["on", "off"]))]
     pub(crate) ocsp: Key<String>,
-    /// What is negotiated, after Mozilla's guideline: `"intermediate"` is TLS 1.2 and 1.3 with forward secrecy and keys of 256
-    /// bits, `"modern"` the same with TLS 1.3 only, `"compatible"` is `"intermediate"` with AES-128, as Mozilla has it and
-    /// RFC 8446 and RFC 9113 want it: for clients that have nothing else, such as Java 8 before 8u161. It is as safe, and
-    /// graders give four points less. All prefer a key exchange that quantum computers cannot break. Renegotiation does not
-    /// exist here: Pen's `ssl_client_renegotiation_interval` has nothing to limit. `penstock tls-grade` rates the result.
+    /// Set of versions, ciphers and groups, after Mozilla's guideline: `"intermediate"` is TLS 1.2 and 1.3 with forward
+    /// secrecy and keys of 256 bits, `"modern"` the same with TLS 1.3 only, `"compatible"` is `"intermediate"` with
+    /// AES-128, as in Mozilla's guideline, RFC 8446 and RFC 9113: for clients that support nothing else, such as Java 8
+    /// before 8u161. It is as safe, and graders give four points less. All prefer a key exchange that quantum computers
+    /// cannot break. Renegotiation is not supported, so Pen's `ssl_client_renegotiation_interval` has no equivalent.
+    /// `penstock tls-grade` rates the result.
     #[schemars(extend("default" = "intermediate", "enum" = ["intermediate", "modern", "compatible"]))]
     pub(crate) policy: Key<String>,
     /// Oldest version of TLS.
     #[schemars(extend("x-default" = "`\"1.2\"`, with `policy = \"modern\"` `\"1.3\"`", "enum" = ["1.2", "1.3"]))]
     pub(crate) min_version: Key<String>,
-    /// Ciphers, best first, as OpenSSL or IANA spell them: `TLS_AES_128_GCM_SHA256`, `ECDHE-RSA-AES128-GCM-SHA256`.
+    /// Ciphers in order of preference, by their OpenSSL or IANA names: `TLS_AES_128_GCM_SHA256`,
+    /// `ECDHE-RSA-AES128-GCM-SHA256`.
     #[schemars(extend("x-default" = "those of the policy"))]
     pub(crate) ciphers: Key<Vec<At<String>>>,
-    /// Groups of the key exchange, best first: `X25519MLKEM768`, `SecP256r1MLKEM768`, `X25519`, `P-256`, `P-384`.
+    /// Key exchange groups in order of preference: `X25519MLKEM768`, `SecP256r1MLKEM768`, `X25519`, `P-256`, `P-384`.
     #[schemars(extend("x-default" = "those of the policy"))]
     pub(crate) groups: Key<Vec<At<String>>>,
-    /// Whose order of ciphers counts. Clients know whether their processor is fast at AES.
+    /// Whose preference of ciphers is used. Clients know whether their processor is fast at AES.
     #[schemars(extend("default" = "client", "enum" = ["client", "server"]))]
     pub(crate) cipher_order: Key<String>,
-    /// Longest time for a handshake.
+    /// Time limit of a handshake.
     #[schemars(extend("default" = "10s"))]
     pub(crate) handshake_timeout: Key<DurationText>,
-    /// Keys of session tickets, for several nodes that resume each other's sessions: a file with 32 to 1024 random bytes
-    /// (`umask 077; openssl rand 48 > FILE`: one that others can read is refused), or a directory of such files, of which
-    /// the last by name encrypts and all open. Read again every two seconds. A ticket is good for twelve hours at most, whatever the keys do. Without this key each process
-    /// has its own and replaces them every six hours. Early data (0-RTT) is never taken.
+    /// Keys of session tickets, for several nodes that resume each other's sessions: a file with 32 to 1024 random
+    /// bytes (`umask 077; openssl rand 48 > FILE`: a file that other users can read is refused), or a directory of such
+    /// files, of which the last by name encrypts tickets and all decrypt them. Read again every two seconds. A ticket
+    /// is valid for at most twelve hours, independent of the keys. Without this key each process has its own and
+    /// replaces them every six hours. Early data (0-RTT) is never accepted.
     #[schemars(extend("x-default" = "keys of our own, replaced every six hours", "examples" = ["/etc/penstock/ticket-keys"]))]
     pub(crate) ticket_keys: Key<PathText>,
-    /// Unfinished handshakes at once, over all workers. When one more begins, the oldest is cut off: a client that
-    /// stalls makes room for one that does not.
+    /// Largest number of unfinished handshakes over all workers. When one more begins, the oldest is closed: a stalled
+    /// client must not block others.
     #[schemars(extend("default" = 8192, "minimum" = 1, "maximum" = 1_000_000))]
     pub(crate) handshakes: Key<i64>,
-    /// Ask clients for certificates. Without it nobody is asked.
+    /// Ask clients for certificates. Without this table no certificate is requested.
     #[schemars(extend("x-example" = r#"[listener.secure]
 bind = ":443"
 tls.certificates = "/etc/penstock/certs"
@@ -417,7 +423,7 @@ pool = "app"
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawLimits {
-    /// Request line and header fields together; also for responses of backends.
+    /// Total size of request line and header fields; also for responses of backends.
     #[schemars(extend("default" = "32KiB"))]
     pub(crate) head: Key<SizeText>,
     /// Number of header fields.
@@ -426,15 +432,15 @@ pub(crate) struct RawLimits {
     /// Request target (path and query).
     #[schemars(extend("default" = "8KiB"))]
     pub(crate) target: Key<SizeText>,
-    /// Requests at once on one HTTP/2 connection. Together, their heads may be eight times as large as `head` allows for
-    /// one, and 1 MiB in any case; a request beyond that is refused (REFUSED_STREAM). `http2` limits what their bodies hold.
+    /// Largest number of parallel requests on one HTTP/2 connection. Together, their heads may be eight times as large
+    /// as `head`, and always 1 MiB; a request beyond that is refused (REFUSED_STREAM). `http2` limits their bodies.
     #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
     pub(crate) streams: Key<i64>,
-    /// Times that a request may pass through Penstock, this one counted. One more is a circle, and gets 508.
-    /// Each adds `penstock` to the request's `CDN-Loop` (RFC 8586), also for backends that are no Penstock.
+    /// Number of times that a request may pass through Penstock, including this time. One more is a loop, and gets 508.
+    /// Each time adds `penstock` to the request's `CDN-Loop` (RFC 8586), also for backends that are not Penstock.
     #[schemars(extend("default" = 8, "minimum" = 1, "maximum" = 100))]
     pub(crate) hops: Key<i64>,
-    /// Request body; `"none"` is no limit: bodies are streamed, never held in memory.
+    /// Size of the request body; `"none"` is not a limit: bodies are streamed, never held in memory as a whole.
     #[schemars(extend("default" = "none", "x-also" = ["none"]))]
     pub(crate) body: Key<SizeText>,
 }
@@ -443,45 +449,28 @@ pub(crate) struct RawLimits {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawHttpTimeouts {
-    /// For a whole request head.
+    /// Time limit of a whole request head.
     #[schemars(extend("default" = "10s"))]
     pub(crate) head: Key<DurationText>,
-    /// Waiting for the next request on a connection.
+    /// Idle timeout between requests on a connection.
     #[schemars(extend("default" = "60s"))]
     pub(crate) idle: Key<DurationText>,
-    /// Between two pieces of a request body.
+    /// Timeout between two reads of a request body.
     #[schemars(extend("default" = "30s"))]
     pub(crate) body: Key<DurationText>,
-    /// The client takes nothing of the response for so long.
+    /// Timeout of a client that reads no byte of the response.
     #[schemars(extend("default" = "30s"))]
     pub(crate) write: Key<DurationText>,
-}
-
-/// `http2` of a listener
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct RawHttp2 {
-    /// Bytes of responses that may wait in memory for a client that does not read them, over all requests of its
-    /// connection. When so many wait, Penstock reads no more from the backends of these requests, except 4 KiB for each,
-    /// so that one request cannot stop the others. Requests whose flow-control windows are closed may together hold a
-    /// sixteenth of it.
-    #[schemars(extend("default" = "768KiB"))]
-    pub(crate) send_buffer: Key<SizeText>,
-    /// Bytes of request bodies that may wait in memory for backends, over all requests of a connection: the flow-control
-    /// window of the connection. One request may hold 64 KiB of it. Uploads to slow backends that hold all of it stop the
-    /// other uploads of that connection.
-    #[schemars(extend("default" = "1MiB"))]
-    pub(crate) receive_window: Key<SizeText>,
 }
 
 /// `request-headers` and `response-headers`
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawEdits {
-    /// Header fields and their values; each replaces what was there under that name.
+    /// Header fields and their values; each replaces existing fields with that name.
     #[schemars(extend("default" = json!({})))]
     pub(crate) set: Key<Named<String>>,
-    /// Header fields that are taken away.
+    /// Header fields to remove.
     #[schemars(extend("default" = json!([])))]
     pub(crate) remove: Key<Vec<At<String>>>,
 }
@@ -493,25 +482,26 @@ pub(crate) struct RawRoute {
     /// Host of the request: a name, `"*.example.com"` for every name below one, or `"*"`.
     #[schemars(extend("default" = "*"))]
     pub(crate) host: Key<OneOrMany<String>>,
-    /// Beginning of the path, in whole segments: `"/api"` holds `/api` and `/api/x`, not `/apix`; `"/api/"` only what
-    /// is below it. There are no wildcards.
+    /// Start of the path, in whole segments: `"/api"` matches `/api` and `/api/x`, not `/apix`; `"/api/"` only paths
+    /// below it. There are no wildcards. `;` has no meaning: `/admin;x` is not below `/admin`. A backend that removes such
+    /// parameters (Tomcat, Jetty) serves it as `/admin`: before one, list what is public, not what is forbidden.
     #[schemars(extend("default" = "/"))]
     pub(crate) path: Key<OneOrMany<String>>,
-    /// Methods, in capitals; without this any.
+    /// Methods, in capitals; without this key every method.
     pub(crate) method: Key<OneOrMany<String>>,
-    /// Header fields that must have this value, or with `true` only be there.
+    /// Header fields that must have this value, or, with `true`, that must be present.
     #[schemars(schema_with = "forms::header_conditions")]
     #[schemars(extend("default" = json!({})))]
     pub(crate) header: Key<Named<Scalar>>,
-    /// Where such requests go.
+    /// Pool for matching requests.
     pub(crate) pool: Key<String>,
-    /// Answer such requests with a redirect to this URL, in which `{host}`, `{path}` and `{query}` (with its `?`)
-    /// stand for those of the request.
+    /// Answer matching requests with a redirect to this URL, in which `{host}`, `{path}` and `{query}` (with its `?`)
+    /// are replaced by those of the request.
     pub(crate) redirect: Key<String>,
     /// Status of the redirect: 301, 302, 303, 307 or 308.
     #[schemars(extend("x-default" = "`308` with `redirect`"))]
     pub(crate) status: Key<i64>,
-    /// Changes of such requests, after those of the listener.
+    /// Changes of matching requests, after those of the listener.
     pub(crate) request_headers: Key<RawEdits>,
     /// Changes of the responses, after those of the listener.
     pub(crate) response_headers: Key<RawEdits>,

@@ -9,7 +9,7 @@ mod reference;
 
 use crate::raw::RawConfig;
 
-/// The JSON schema (draft 2020-12), as `penstock config schema` prints it.
+/// Returns the JSON schema (draft 2020-12), as `penstock config schema` prints it.
 pub fn json() -> String {
     let mut schema = root().clone();
     publish(&mut schema);
@@ -19,12 +19,12 @@ pub fn json() -> String {
     text
 }
 
-/// The reference page in Markdown.
+/// Returns the reference page in Markdown.
 pub fn reference() -> String {
     reference::page(root())
 }
 
-/// The schema with everything inlined, without `null`, and with what the attributes in `raw.rs` add.
+/// Returns the schema with all references inlined, without `null`, and with the attributes of `raw.rs`.
 pub(crate) fn root() -> &'static Value {
     static ROOT: LazyLock<Value> = LazyLock::new(|| {
         let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
@@ -39,7 +39,7 @@ pub(crate) fn root() -> &'static Value {
     &ROOT
 }
 
-/// The alternatives of a schema.
+/// Returns the alternatives of a schema.
 pub(crate) fn branches(schema: &Value) -> Vec<&Value> {
     match schema.get("anyOf").and_then(Value::as_array) {
         Some(any) => any.iter().flat_map(branches).collect(),
@@ -47,28 +47,28 @@ pub(crate) fn branches(schema: &Value) -> Vec<&Value> {
     }
 }
 
-/// The alternative that takes values of this kind.
+/// Returns the alternative for values of this type.
 pub(crate) fn branch<'s>(schema: &'s Value, kind: &str) -> Option<&'s Value> {
     branches(schema).into_iter().find(|branch| branch.get("type").and_then(Value::as_str) == Some(kind))
 }
 
-/// The keys of a table.
+/// Returns the keys of a table.
 pub(crate) fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     schema.get("properties").and_then(Value::as_object)
 }
 
-/// What tables under chosen names hold.
+/// Returns the JSON Schema of the tables whose names the operator chooses, such as `NAME` in `[pool.NAME]`.
 pub(crate) fn named(schema: &Value) -> Option<&Value> {
     schema.get("additionalProperties").filter(|inner| inner.is_object())
 }
 
-/// The words of a list in the schema.
+/// Returns the texts of a list in the schema.
 pub(crate) fn words<'s>(schema: &'s Value, attribute: &str) -> Vec<&'s str> {
     let list = schema.get(attribute).and_then(Value::as_array);
     list.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// In the order of the alphabet, whether or not this build of `serde_json` keeps another one.
+/// Sorts all keys alphabetically: some builds of `serde_json` keep another order.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(object) => {
@@ -142,7 +142,7 @@ fn normalise(schema: &mut Value) {
     }
 }
 
-/// Takes away what only this program understands, and says words of `x-words` in the standard's way.
+/// Removes attributes that only this program reads, and writes `x-words` as a standard keyword.
 fn publish(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
@@ -166,5 +166,59 @@ fn publish(schema: &mut Value) {
         }
         Value::Array(list) => list.iter_mut().for_each(publish),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "this test reads and writes its file")]
+
+    use std::path::Path;
+
+    use super::*;
+    use crate::types::ProtocolName;
+
+    #[test]
+    fn no_word_that_is_accepted_is_told_as_one_of_a_later_version() {
+        fn check(value: &serde_json::Value) {
+            if let (Some(later), Some(words)) = (value["x-later"].as_array(), value["enum"].as_array()) {
+                let both: Vec<_> = later.iter().filter(|word| words.contains(word)).collect();
+                assert!(both.is_empty(), "x-later still names {both:?}");
+            }
+            let children: Vec<_> = match value {
+                serde_json::Value::Object(object) => object.values().collect(),
+                serde_json::Value::Array(list) => list.iter().collect(),
+                _ => Vec::new(),
+            };
+            children.into_iter().for_each(check);
+        }
+        check(root());
+    }
+
+    #[test]
+    fn for_each_listener_key_it_is_decided_with_which_protocols_it_goes() {
+        let keys =
+            root()["properties"]["listener"]["additionalProperties"]["properties"].as_object().unwrap();
+        let mut table = format!("key: {}\n", ProtocolName::WORDS.join(" "));
+        for (key, property) in keys {
+            let only: Option<Vec<&str>> = property["x-only"]["protocol"]
+                .as_array()
+                .map(|words| words.iter().map(|word| word.as_str().unwrap()).collect());
+            let unknown: Vec<_> =
+                only.iter().flatten().filter(|word| !ProtocolName::WORDS.contains(word)).collect();
+            assert!(unknown.is_empty(), "x-only of {key} names {unknown:?}, which are no protocols");
+            let goes = |word: &&&str| only.as_ref().is_none_or(|only| only.contains(word));
+            let with: Vec<_> = ProtocolName::WORDS.iter().filter(goes).copied().collect();
+            table += &format!("{key}: {}\n", with.join(" "));
+        }
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/listener_keys.txt");
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(&golden, &table).unwrap();
+        }
+        assert_eq!(
+            std::fs::read_to_string(&golden).unwrap_or_default(),
+            table,
+            "UPDATE_GOLDEN=1 writes it anew"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Compares the tree of values with the schema: every key is known, every value has the right type, nothing is missing.
-//! What does not fit is reported and taken out, so that the rest can be looked at all the same.
+//! Compares the tree of values with the schema: unknown keys, wrong types, missing keys. Reports each mismatch and
+//! removes the value, so that the rest can still be checked.
 
 use std::ops::Range;
 
@@ -9,31 +9,32 @@ mod foreign;
 mod wording;
 
 use crate::env;
-use crate::error::{Report, quote};
-use crate::nearest::nearest;
+use crate::error::Report;
+use crate::quote::quote;
 use crate::schema::{branch, branches, named, properties, words};
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
+use text::nearest::nearest;
 use wording::{alternatives, example, expected, found, homes, listed, mismatch_hint};
 
-/// Reports what does not fit and takes it out.
+/// Reports mismatches and removes their values.
 pub(crate) fn check(root: &mut Table, nodes: &mut Nodes, schema: &Json, report: &mut Report) {
     let root_schema = schema;
     Checker { nodes, report, root_schema }.table(root, Nodes::ROOT, schema);
 }
 
-/// Puts in what the schema has a default for and nobody gave.
+/// Inserts the schema's defaults for absent keys.
 pub(crate) fn fill_defaults(root: &mut Table, nodes: &mut Nodes, schema: &Json) {
     fill_table(root, Nodes::ROOT, nodes, schema);
 }
 
-/// The stretches of the text that may be secret: values of header fields.
+/// Returns the byte ranges of possible secrets: the values of header fields.
 pub(crate) fn secrets(root: &Table, nodes: &Nodes) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     collect_secrets(root, "", nodes, &mut found);
     found
 }
 
-/// Whether a key of a table does anything there: `x-only` and `x-effect` name the words that another key must have.
+/// Reports whether a key has an effect in its table: `x-only` and `x-effect` list the required words of another key.
 pub(crate) fn applies(table: &Table, parent: &Json, property: &Json, attribute: &str) -> Applies {
     let Some((governing, wanted)) =
         property.get(attribute).and_then(Json::as_object).and_then(|only| only.iter().next())
@@ -57,7 +58,7 @@ pub(crate) fn applies(table: &Table, parent: &Json, property: &Json, attribute: 
     Applies::No { governing: governing.clone(), wanted: words.join(" or "), actual: actual.to_owned() }
 }
 
-/// What [`applies`] says.
+/// Result of [`applies`].
 pub(crate) enum Applies {
     Yes,
     No { governing: String, wanted: String, actual: String },
@@ -82,7 +83,7 @@ impl Checker<'_> {
             Some(property) => self.keep(id, key, node, property),
             None => {
                 if let Some(meant) = self.unknown(node.id, key, known.keys().map(String::as_str)) {
-                    // It would only be said to be missing.
+                    // Otherwise the intended key would also be reported as missing.
                     self.nodes.mark_broken(id, &meant);
                 }
                 false
@@ -98,7 +99,7 @@ impl Checker<'_> {
         self.dependent(table, id, schema);
     }
 
-    /// Keys that another key makes useless.
+    /// Reports keys that have no effect because of another key.
     fn dependent(&mut self, table: &mut Table, id: NodeId, schema: &Json) {
         let known = properties(schema);
         let mut refused = Vec::new();
@@ -131,7 +132,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a value fits; what is inside it is looked at as well.
+    /// Checks a value and its contents. `false` if the value must be removed.
     fn keep(&mut self, parent: NodeId, key: &str, node: &mut Node, schema: &Json) -> bool {
         let keep = self.value(node, schema);
         if !keep {
@@ -163,7 +164,7 @@ impl Checker<'_> {
             Value::Switch(switch) => {
                 let fits = fitting.get("const").is_none_or(|only| only.as_bool() == Some(*switch));
                 if !fits {
-                    let message = "only true has a meaning here";
+                    let message = "only true is allowed here";
                     drop(self.report.at(self.nodes, node.id, message).hint("leave the key out instead"));
                 }
                 fits
@@ -215,7 +216,7 @@ impl Checker<'_> {
         false
     }
 
-    /// The word that was meant, as a hint.
+    /// Returns a hint with the word that was probably intended.
     fn meant_word(&self, id: NodeId, text: &str, known: &[&str]) -> Option<String> {
         let key = match self.nodes.step(id) {
             Step::Key(key) => key.as_str(),
@@ -273,7 +274,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Says that a key is unknown; gives the key that was meant.
+    /// Reports an unknown key. Returns the key that was probably intended.
     fn unknown<'n>(
         &mut self,
         id: NodeId,
@@ -343,7 +344,7 @@ fn fill_node(node: &mut Node, nodes: &mut Nodes, schema: &Json) {
     }
 }
 
-/// A default of the schema; tables are empty there.
+/// Converts a default of the schema to a value; default tables are empty.
 fn value_of(default: &Json, id: NodeId, nodes: &mut Nodes) -> Value {
     match default {
         Json::String(text) => Value::Text(text.clone()),

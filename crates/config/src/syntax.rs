@@ -1,4 +1,4 @@
-//! TOML text to a tree of values. Faults of the language itself are worded here.
+//! Parses TOML text into a tree of values, and words the syntax faults.
 
 use std::ops::Range;
 use std::string::FromUtf8Error;
@@ -7,10 +7,11 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::MAX_TEXT;
-use crate::error::{Faults, Report, quote};
+use crate::error::{Faults, Report};
+use crate::quote::quote;
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
 
-/// The text as a tree; `None` if it is no TOML, and the report says why.
+/// Parses the text. `None` if it is not TOML; the report contains the reason.
 pub(crate) fn read(text: &str, nodes: &mut Nodes, report: &mut Report) -> Option<Table> {
     let (document, errors) = DeTable::parse_recoverable(text);
     let mut reader = Reader { text, nodes, report };
@@ -29,8 +30,7 @@ pub(crate) fn read(text: &str, nodes: &mut Nodes, report: &mut Report) -> Option
     None
 }
 
-/// The text as a tree in which one section is as the file has it, also where the rest is no TOML; `None` if a fault may concern that
-/// section.
+/// Parses one section of the text, even if the rest is not TOML. `None` if a fault may affect the section.
 pub(crate) fn read_section(
     text: &str,
     section: &str,
@@ -41,7 +41,7 @@ pub(crate) fn read_section(
     if errors.is_empty() {
         return read(text, nodes, report);
     }
-    // From the name of the section to the next line that begins another one.
+    // Each part begins at a line that starts with the section's name, and ends before the next header.
     let is_header = |at: usize| text[at..].trim_start_matches([' ', '\t']).starts_with('[');
     let lines = || std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1));
     let named = |at: &usize| text[*at..].trim_start_matches([' ', '\t', '[']).starts_with(section);
@@ -59,25 +59,38 @@ pub(crate) fn read_section(
         })
     };
     let is_faulty = own.len() > MOST_PARTS || errors.iter().any(|error| concerns(error.span()));
-    if is_faulty || !document.get_ref().keys().any(|key| *key.get_ref() == section) {
-        return read(text, nodes, report);
-    }
+    let is_named = document.get_ref().keys().any(|key| *key.get_ref() == section);
+    // A list or text that is not closed before the section makes the parser take its header for something else: read
+    // the lines of the section alone, with spaces before them, so that spans are those of the file.
+    let header = format!("[{section}]");
+    let alone = match &own[..] {
+        [part] if (is_faulty || !is_named) && text[part.clone()].trim_start().starts_with(&header) => {
+            " ".repeat(part.start) + &text[part.clone()]
+        }
+        _ => String::new(),
+    };
+    let (alone, errors) = DeTable::parse_recoverable(&alone);
+    let document = match errors.is_empty() && alone.get_ref().contains_key(section) {
+        true => alone,
+        false if is_faulty || !is_named => return read(text, nodes, report),
+        false => document,
+    };
     let mut reader = Reader { text, nodes, report };
     let root = reader.nodes.add(None, Step::Root, Spans::default(), Origin::File);
     Some(reader.table(document.get_ref(), root))
 }
 
-/// More lines that begin with the name of a section are no section that is as it should be.
+/// Largest number of lines with the section's name at their start; a file with more is not intact.
 const MOST_PARTS: usize = 16;
 
-/// The fault of a file that is too long to be a configuration.
+/// Reports a file beyond the size limit.
 pub(crate) fn too_long(name: &str, len: usize) -> Faults {
     let mut report = Report::new(name, "");
     drop(report.whole(format!("{len} bytes long: a configuration holds at most {} MiB", MAX_TEXT >> 20)));
     report.into_faults()
 }
 
-/// The fault of a file that is no text.
+/// Reports a file that is not UTF-8.
 pub(crate) fn not_utf8(name: &str, error: &FromUtf8Error) -> Faults {
     let mut report = Report::new(name, "");
     let at = error.utf8_error().valid_up_to();
@@ -102,7 +115,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn table(&mut self, from: &DeTable<'_>, id: NodeId) -> Table {
         let mut keys: Vec<_> = from.iter().collect();
-        // Tables may be continued further down: the order is that of the first appearance.
+        // TOML allows a table to continue later: sort by the first appearance.
         keys.sort_by_key(|(key, _)| key.span().start);
         let mut table = Table::default();
         for (key, value) in keys {
@@ -148,7 +161,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Where a value stands; nothing for a table under a header: its key stands for it.
+    /// Place of a value; `None` for a table with a header, whose key has the place.
     fn span_of(&self, value: &Spanned<DeValue<'_>>) -> Option<Range<usize>> {
         let span = value.span();
         let is_table = matches!(value.get_ref(), DeValue::Table(_) | DeValue::Array(_));
@@ -165,18 +178,18 @@ impl Reader<'_> {
         (!span.is_empty() && (is_written || !is_table)).then_some(span)
     }
 
-    /// The header of an entry of a list of tables.
+    /// Place of the header of an entry in a list of tables.
     fn header_of(&self, entry: &Spanned<DeValue<'_>>) -> Option<Range<usize>> {
         is_header(self.text, entry).then(|| entry.span())
     }
 
-    /// The first fault of each line: what follows in it comes from the first one.
+    /// Reports only the first fault of each line, because it usually causes the others.
     fn syntax_faults(&mut self, errors: &[toml::de::Error], document: &DeTable<'_>) {
-        // The parser reports faults of single tokens before those of lines.
+        // The parser reports faults of tokens before those of lines: restore the order of the file.
         let mut errors: Vec<_> = errors.iter().collect();
         errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));
         let mut last_line = None;
-        // Behind a section that is given twice each of its keys would be given twice as well.
+        // A repeated section would repeat each of its keys too: report only the section.
         let mut twice_until = 0;
         for error in errors {
             let start = error.span().map_or(0, |span| span.start);
@@ -225,7 +238,7 @@ fn is_header(text: &str, entry: &Spanned<DeValue<'_>>) -> bool {
         && text.get(entry.span().start..).is_some_and(|rest| rest.starts_with("[["))
 }
 
-/// The message of the parser, without what it quotes of the file: the excerpt below shows it.
+/// Removes the quoted text from the parser's message, because the excerpt shows the text.
 fn plain_words(message: &str, written: &str) -> String {
     let message = message.trim();
     if message.is_empty() {
@@ -243,7 +256,7 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// The first line that says something, and the program whose configuration begins like that.
+/// Returns the first significant line, and the program whose configuration begins with that line.
 fn foreign_start(text: &str) -> Option<(Range<usize>, &'static str)> {
     const BLOCKS: [&str; 6] = ["server", "http", "upstream", "events", "stream", "location"];
     const SECTIONS: [&str; 5] = ["frontend", "backend", "listen", "global", "defaults"];
@@ -265,7 +278,7 @@ fn foreign_start(text: &str) -> Option<(Range<usize>, &'static str)> {
     let first = words.next()?;
     let more = words.count();
     let block = first.trim_end_matches('{');
-    // A block may open its brace in the next line.
+    // The opening brace of a block may be in the next line.
     let is_block = BLOCKS.contains(&block) && (written.ends_with('{') || !written.contains(':'));
     if is_block || (more > 0 && written.ends_with(';')) {
         return Some((line, "nginx"));
@@ -273,7 +286,7 @@ fn foreign_start(text: &str) -> Option<(Range<usize>, &'static str)> {
     (SECTIONS.contains(&first) && more <= 1 && !written.ends_with('{')).then_some((line, "HAProxy"))
 }
 
-/// What people write who are used to other languages.
+/// Returns a hint for common mistakes of users of other formats.
 fn syntax_hint(message: &str, line: &str, written: &str) -> Option<&'static str> {
     let line = line.trim();
     let (key, value) = line.split_once('=').map_or((line, ""), |(key, value)| (key.trim(), value.trim()));
@@ -301,7 +314,7 @@ fn syntax_hint(message: &str, line: &str, written: &str) -> Option<&'static str>
     } else if message.contains("array") {
         Some("a list ends in ], and its entries are separated by commas: is the one before this closed?")
     } else if matches!(value, "yes" | "no" | "on" | "off" | "True" | "False") {
-        Some("switches are written as true and false; words stand in quotes")
+        Some("booleans are true or false; text stands in quotes")
     } else if !key.starts_with('[') && (unquoted(value) || unquoted(written)) && !value.contains('"') {
         Some("text stands in quotes, as in bind = \":80\"")
     } else if !line.contains('=') && !line.starts_with('[') {
@@ -311,7 +324,7 @@ fn syntax_hint(message: &str, line: &str, written: &str) -> Option<&'static str>
     }
 }
 
-/// The last place before `before` where the same key is written at the beginning of a line, or as a header.
+/// Finds the last place before `before` where the same key begins a line or is a header.
 fn first_key(text: &str, table: &DeTable<'_>, written: &str, before: usize) -> Option<Range<usize>> {
     let name = written.trim_matches(['"', '\'']);
     let mut found: Option<Range<usize>> = None;

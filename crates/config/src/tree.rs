@@ -1,37 +1,37 @@
-//! The values of a configuration before they mean anything, each with where it came from.
+//! Tree of a configuration's values before their conversion, with the source of each value.
 
 use std::collections::HashSet;
 use std::fmt::Write;
 use std::ops::Range;
 
-use crate::error::quote;
+use crate::quote::quote;
 
-/// Names one value in [`Nodes`].
+/// Index of a value in [`Nodes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(pub(crate) u32);
 
-/// A value and its name in [`Nodes`].
+/// A value with its index in [`Nodes`].
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) value: Value,
 }
 
-/// What TOML can hold.
+/// Types of TOML values.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Text(String),
     Integer(i64),
     Float(f64),
     Switch(bool),
-    /// A date or time: no key takes one.
+    /// A date or time, which no key accepts.
     Time(String),
     List(Vec<Node>),
     Table(Table),
 }
 
 impl Value {
-    /// What it is called in the schema.
+    /// Name of the type in the schema.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Value::Text(_) => "string",
@@ -65,23 +65,21 @@ impl Table {
     }
 }
 
-/// Where a value came from.
+/// Source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Nobody gave it.
     Default,
-    /// The file.
     File,
-    /// The file names variables: the text as the file has it, such as `${HOST}:80`.
+    /// Text of the file with variables; contains the original text, such as `${HOST}:80`.
     Substituted(String),
-    /// A variable of the environment lies over the file.
+    /// Name of an environment variable that replaced the value of the file.
     Environment(String),
-    /// A flag of the command line.
+    /// Flag of the command line.
     Flag(&'static str),
 }
 
 impl Origin {
-    /// How faults name a value that no line of the file holds.
+    /// Names the source in faults; `None` for a value in the file.
     pub(crate) fn outside(&self) -> Option<String> {
         match self {
             Origin::Default | Origin::File | Origin::Substituted(_) => None,
@@ -91,13 +89,13 @@ impl Origin {
     }
 }
 
-/// Everything that is known of values besides themselves.
+/// Source, place and state of each value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nodes {
     infos: Vec<Info>,
-    /// Keys whose value was refused: what depends on them is not worth a further fault.
+    /// Keys with refused values: faults that follow from them are not reported.
     broken: HashSet<(NodeId, String)>,
-    /// Lists of which an entry was refused.
+    /// Lists with refused entries.
     incomplete: HashSet<NodeId>,
 }
 
@@ -110,16 +108,16 @@ struct Info {
     origin: Origin,
 }
 
-/// From a value to one inside it.
+/// Step from a value to a value inside it.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Root,
     Key(String),
-    /// From 0.
+    /// Index from 0.
     Entry(usize),
 }
 
-/// The stretches of the text that hold a key and its value.
+/// Places of a key and its value in the text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spans {
     pub(crate) key: Option<Range<usize>>,
@@ -133,7 +131,7 @@ impl Nodes {
         id
     }
 
-    /// The root table, added first.
+    /// The root table, which is always the first node.
     pub(crate) const ROOT: NodeId = NodeId(0);
 
     pub(crate) fn origin(&self, id: NodeId) -> &Origin {
@@ -144,13 +142,13 @@ impl Nodes {
         self.infos[id.0 as usize].origin = origin;
     }
 
-    /// The value in the text, or what stands for it.
+    /// Place of the value in the text, or of the nearest enclosing one.
     pub(crate) fn value_span(&self, id: NodeId) -> Option<Range<usize>> {
         let info = &self.infos[id.0 as usize];
         info.value.clone().or_else(|| self.key_span(id))
     }
 
-    /// The key in the text; that of the list for an entry of a list of tables.
+    /// Place of the key in the text; for an entry of a list of tables, the key of the list.
     pub(crate) fn key_span(&self, id: NodeId) -> Option<Range<usize>> {
         let info = &self.infos[id.0 as usize];
         info.key.clone().or_else(|| info.value.clone())
@@ -164,7 +162,7 @@ impl Nodes {
         self.infos[id.0 as usize].parent
     }
 
-    /// `listener.web.bind[2]`: entries of lists are counted from 1.
+    /// Path such as `listener.web.bind[2]`: entries of lists are counted from 1.
     pub(crate) fn path(&self, id: NodeId) -> String {
         let mut steps = Vec::new();
         let mut next = Some(id);
@@ -206,12 +204,12 @@ impl Nodes {
         self.incomplete.insert(list);
     }
 
-    /// Whether entries of the list were refused, so that nothing can be said of it as a whole.
+    /// Reports whether entries of the list were refused, so that statements about the whole list would be wrong.
     pub(crate) fn is_incomplete(&self, list: NodeId) -> bool {
         self.incomplete.contains(&list)
     }
 
-    /// A text value as faults show it: in quotes, and never one that came from the environment.
+    /// Quotes a text value for a fault; hides a value from the environment.
     pub(crate) fn show(&self, id: NodeId, text: &str) -> String {
         match self.origin(id) {
             Origin::Default | Origin::File | Origin::Flag(_) => quote(text),
@@ -220,13 +218,13 @@ impl Nodes {
         }
     }
 
-    /// Whether the value may be repeated in a fault.
+    /// Reports whether a fault may repeat the value.
     pub(crate) fn may_be_shown(&self, id: NodeId) -> bool {
         !matches!(self.origin(id), Origin::Substituted(_) | Origin::Environment(_))
     }
 }
 
-/// Whether a key needs no quotes in TOML, and is short enough to read.
+/// Reports whether a key needs no quotes in TOML and is short enough to read.
 pub(crate) fn is_bare(key: &str) -> bool {
     !key.is_empty()
         && key.len() <= 80

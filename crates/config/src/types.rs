@@ -1,4 +1,4 @@
-//! The configuration as the program uses it: if a value exists here, it is good.
+//! The configuration as the program uses it: every value of these types is valid.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hosts::tunnel::plan::{Endpoint, Tunnel};
 use logic::account::Shares;
 use logic::balance::{HashKey, Policy};
 use logic::health::{Check, PassiveRule, Rule};
 use logic::http1::request::Limits;
+use logic::http2::flood::Allowances;
 use logic::peers::PeerSet;
 use logic::proxy_header;
 use logic::route::{HeaderEdits, PoolId, Route};
-use logic::tunnel::plan::{Endpoint, Tunnel};
 use rustls_pki_types::ServerName;
 
 mod acme;
@@ -31,17 +32,17 @@ pub use tls::{
 pub struct Config {
     /// The process itself: threads, user, limits.
     pub process: Process,
-    /// Where finished sessions are written.
+    /// Destination of the lines about finished sessions.
     pub access_log: AccessLog,
     /// The control socket; `None` switches `penstock ctl` off.
     pub control: Option<Control>,
     /// The admin listener (metrics, health, status); `None` switches it off.
     pub admin: Option<Admin>,
-    /// Where clients arrive, in file order. Empty only in a file that has tunnels.
+    /// Listeners in file order. Empty only in a file that has tunnels.
     pub listeners: Vec<Listener>,
-    /// Sets of equal backends; a [`PoolId`] is an index into this.
+    /// Sets of equal backends; a [`PoolId`] is an index into this list.
     pub pools: Vec<Pool>,
-    /// Where certificates are ordered.
+    /// Sections that order certificates.
     pub acme: Vec<Acme>,
     /// Tunnels, for `penstock tunnel`.
     pub tunnels: Vec<Tunnel>,
@@ -52,53 +53,53 @@ pub struct Config {
 pub struct Process {
     /// Worker threads, each with its own runtime and listeners.
     pub workers: Workers,
-    /// User to become after binding; `None` stays who we are.
+    /// User after binding; `None`: root becomes the default user, if it can.
     pub user: Option<String>,
-    /// Group to become; `None` takes the user's own.
+    /// Group after binding; `None`: the user's own.
     pub group: Option<String>,
-    /// How long sessions may go on after SIGTERM.
+    /// Time for open sessions to end after SIGTERM.
     pub drain_timeout: Duration,
-    /// Client connections at once, over all listeners.
+    /// Limit of client connections over all listeners.
     pub max_connections: MaxConnections,
-    /// How many descriptors one client connection, and one address, may hold.
+    /// Largest parts of the descriptors for one client connection and for one address.
     pub shares: Shares,
-    /// An IPv6 source counts by its network of this prefix length.
+    /// Prefix length of IPv6 networks: all addresses of one network count as one source.
     pub source_ipv6_prefix: u8,
-    /// Where things are kept that outlive the process; `None`: where the usual place is there.
+    /// Directory for data that outlives the process; `None`: the default directory if it exists.
     pub state_directory: Option<PathBuf>,
 }
 
-/// How many workers.
+/// Number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
     /// One per core that this process may use.
     Auto,
-    /// Exactly so many.
+    /// Exactly this number.
     Count(NonZeroUsize),
 }
 
 /// Limit of client connections over all listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxConnections {
-    /// As many as there are descriptors for.
+    /// Limited by the number of descriptors.
     Auto,
-    /// Exactly so many.
+    /// Exactly this number.
     Count(usize),
 }
 
 /// `[access-log]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessLog {
-    /// Where lines go.
+    /// Destination of the lines.
     pub target: LogTarget,
-    /// How a line looks.
+    /// Format of a line.
     pub format: LogFormat,
 }
 
-/// Where the access log goes.
+/// Destination of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
-    /// Nowhere.
+    /// No access log.
     Off,
     /// Standard output.
     Stdout,
@@ -108,12 +109,12 @@ pub enum LogTarget {
     File(PathBuf),
 }
 
-/// How an access-log line looks.
+/// Format of an access-log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people: `key=value`.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -147,28 +148,63 @@ pub enum BindAddress {
 /// `[listener.NAME]`
 #[derive(Clone, Debug)]
 pub struct Listener {
-    /// NAME.
+    /// NAME of the section.
     pub name: Arc<str>,
     /// Addresses, at least one.
     pub binds: Vec<BindAddress>,
-    /// Permission bits of Unix sockets that we make.
+    /// Permission bits of the Unix sockets of this listener.
     pub unix_mode: u32,
     /// TLS, if this listener terminates it.
     pub tls: Option<TlsSettings>,
-    /// From whom a PROXY header is expected (and then required).
+    /// Peers that must send a PROXY header.
     pub proxy_protocol_from: PeerSet,
-    /// Client connections of this listener at once; `None`: only the process limit.
+    /// Largest number of client connections of this listener; `None`: only the process limit.
     pub max_connections: Option<usize>,
-    /// What is spoken.
+    /// Protocol with its settings.
     pub protocol: Protocol,
 }
 
-/// What a listener speaks.
+text::words! {
+    /// `protocol` of a listener, without the settings of that protocol.
+    #[derive(Default)]
+    pub enum ProtocolName: "protocol" {
+        /// HTTP/1.1 and HTTP/2.
+        #[default]
+        Http = "http",
+        /// Bytes without a known protocol.
+        Tcp = "tcp",
+        /// TLS that backends terminate.
+        TlsPassthrough = "tls-passthrough",
+    }
+}
+
+impl Protocol {
+    /// Name of the protocol.
+    #[must_use]
+    pub fn name(&self) -> ProtocolName {
+        match self {
+            Protocol::Tcp(_) => ProtocolName::Tcp,
+            Protocol::Http(_) => ProtocolName::Http,
+            Protocol::TlsPassthrough(_) => ProtocolName::TlsPassthrough,
+        }
+    }
+
+    /// Reports whether Penstock reads the requests.
+    #[must_use]
+    pub fn is_http(&self) -> bool {
+        match self {
+            Protocol::Http(_) => true,
+            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
+        }
+    }
+}
+
+/// Protocol of a listener.
 #[derive(Clone, Debug)]
 pub enum Protocol {
-    /// Bytes.
+    /// Bytes without a known protocol.
     Tcp(TcpSettings),
-    /// HTTP/1.1.
+    /// HTTP/1.1 and HTTP/2.
     Http(Box<HttpSettings>),
     /// TLS that backends terminate.
     TlsPassthrough(PassthroughSettings),
@@ -177,36 +213,40 @@ pub enum Protocol {
 /// A `protocol = "tls-passthrough"` listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassthroughSettings {
-    /// Routes in file order: they look at nothing but the host, and lead to pools.
+    /// Routes in file order. They have only hosts as conditions, and lead to pools.
     pub routes: Vec<Route>,
-    /// Where clients go that no route takes; `None`: they are refused.
+    /// Pool of clients that match no route; `None`: such clients are refused.
     pub pool: Option<PoolId>,
-    /// For a whole ClientHello.
+    /// Time limit of a whole ClientHello.
     pub handshake_timeout: Duration,
-    /// A session without a byte in either direction for so long is ended.
+    /// Idle timeout: a session without a byte in either direction for this time is ended.
     pub idle_timeout: Duration,
 }
 
 /// A `protocol = "tcp"` listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpSettings {
-    /// Where sessions go.
+    /// Pool of all sessions.
     pub pool: PoolId,
-    /// A session without a byte in either direction for so long is ended.
+    /// Idle timeout: a session without a byte in either direction for this time is ended.
     pub idle_timeout: Duration,
 }
 
 /// Whether clients may speak HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http2 {
-    /// They may.
+    /// Clients may use HTTP/2.
     On {
-        /// Streams at once on one connection.
+        /// Largest number of parallel streams of one connection.
         streams: u32,
         /// Bytes of responses that may wait for a client, over all streams of a connection.
         send_buffer: usize,
         /// Bytes of requests that may wait for backends, over all streams of a connection.
         receive_window: u32,
+        /// Bytes of one request that may wait for its backend.
+        stream_window: u32,
+        /// Allowances for frames that cost work but transfer no data.
+        flood: Allowances,
     },
     /// HTTP/1.1 only.
     Off,
@@ -217,119 +257,138 @@ pub enum Http2 {
 pub struct HttpSettings {
     /// Routes in file order.
     pub routes: Vec<Route>,
-    /// Where requests go that no route takes; `None`: 404.
+    /// Pool of requests that match no route; `None`: 404.
     pub pool: Option<PoolId>,
-    /// Answer everything with a redirect to https.
+    /// Whether every request is answered with a redirect to https.
     pub redirect_to_https: RedirectToHttps,
-    /// Value of Strict-Transport-Security on TLS connections; `None` switches it off.
+    /// Value of Strict-Transport-Security on TLS connections; `None` disables the header.
     pub hsts: Option<Box<str>>,
-    /// Whose X-Forwarded-*, Forwarded and request id are believed.
+    /// Peers whose X-Forwarded-*, Forwarded and request id are trusted.
     pub trusted_proxies: PeerSet,
-    /// Name of the header that carries the request id, as written.
+    /// Name of the header that contains the request id, as written in the file.
     pub request_id_header: Box<str>,
-    /// Whether HTTP/2 is spoken, too.
+    /// HTTP/2 settings.
     pub http2: Http2,
     /// Header changes for every request and response of this listener.
     pub edits: HeaderEdits,
-    /// Sizes.
+    /// Size limits.
     pub limits: Limits,
-    /// Times that a request may pass through Penstock, this one counted.
+    /// Number of times that a request may pass through Penstock, including this time.
     pub hops: u32,
-    /// Requests on one connection before it is closed; `None`: any number.
+    /// Largest number of requests on one connection; `None`: no limit.
     pub max_requests: Option<u64>,
-    /// Times.
+    /// Timeouts.
     pub timeouts: HttpTimeouts,
 }
 
-/// What happens to a request on this listener before routing.
+/// Treatment of a request before routing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedirectToHttps {
-    /// Nothing: it is routed.
+    /// No redirect: the request is routed.
     Off,
-    /// 308 to the same host and target under https, at this port.
+    /// 308 to the same host and target under https, with this port.
     Port(u16),
 }
 
-/// Times of an HTTP client connection.
+/// Timeouts of an HTTP client connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpTimeouts {
-    /// For the whole head, from its first byte (or from the connection's start for the first).
+    /// Time limit of a whole head, from its first byte (for the first head from the connection's start).
     pub head: Duration,
-    /// Waiting for the next request.
+    /// Idle timeout between requests.
     pub idle: Duration,
-    /// Between two reads of a request body.
+    /// Timeout between two reads of a request body.
     pub body: Duration,
-    /// The client takes no byte of the response for so long.
+    /// Timeout of a client that reads no byte of the response.
     pub write: Duration,
 }
 
 /// `[pool.NAME]`
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// NAME.
+    /// NAME of the section.
     pub name: Arc<str>,
-    /// How a backend is chosen.
+    /// Method of choosing a backend.
     pub balance: Policy,
-    /// What `hash` and `maglev` look at.
+    /// Input of the hash for `hash` and `maglev`.
     pub hash_key: HashKey,
-    /// `sticky`: how the table behaves.
+    /// Settings of `sticky`.
     pub sticky: Sticky,
-    /// At least one; addresses are unique within the pool.
+    /// Backends, at least one; addresses are unique within the pool.
     pub backends: Vec<Backend>,
     /// Active checks, if any.
     pub health: Option<ActiveCheck>,
-    /// Ejection by real traffic.
+    /// Ejection because of failures of real traffic.
     pub passive: PassiveRule,
-    /// What to do when no backend is healthy.
+    /// Behaviour while no backend is healthy.
     pub all_down: AllDown,
-    /// Sessions that may wait for a busy backend, per worker and pool; 0: none wait.
+    /// Largest number of sessions that wait for a busy backend, per worker and pool; 0: none wait.
     pub queue_length: usize,
-    /// A backend that came back gets its full share after so long; zero switches it off.
+    /// Time in which the share of a recovered backend grows to its full value; zero disables slow start.
     pub slow_start: Duration,
-    /// TLS to backends; without it the connection is plain.
+    /// TLS to backends; `None`: connections are plain.
     pub tls: Option<BackendTls>,
-    /// What is spoken to backends under HTTP.
+    /// HTTP version for backends.
     pub http: BackendHttp,
+    /// Limits of HTTP/2 connections to backends.
+    pub http2: BackendHttp2,
     /// PROXY header written to backends.
     pub send_proxy: Option<proxy_header::Version>,
-    /// Further backends tried for a request that may be tried again.
+    /// Largest number of further backends tried for a request that is safe to retry.
     pub retries: u32,
-    /// Idle connections kept per backend and worker.
+    /// Largest number of idle connections per backend and worker.
     pub keep_alive: usize,
-    /// Times.
+    /// Timeouts.
     pub timeouts: PoolTimeouts,
-    /// How often backend names are looked up again.
+    /// Interval of the look-ups of backends' names.
     pub resolve_interval: Duration,
 }
 
-/// What is spoken to backends under HTTP.
+/// HTTP version for backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendHttp {
     /// HTTP/1.1, one request at a time on a connection.
     Http1,
-    /// HTTP/2, many.
+    /// HTTP/2, many parallel requests on a connection.
     Http2,
+}
+
+/// Limits of the HTTP/2 connections to the backends of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackendHttp2 {
+    /// Largest number of concurrent requests on one connection.
+    pub streams: u32,
+    /// Bytes of one response that may wait for its client.
+    pub stream_window: u32,
+    /// The same for the further concurrent requests of a client connection.
+    pub narrow_window: u32,
+    /// Bytes of one request that may wait for a backend that reads nothing.
+    pub send_buffer: usize,
+    /// Largest response head, counted as in RFC 9113 section 6.5.2.
+    pub response_head: u32,
+    /// Allowances for frames that cost work but transfer no data.
+    pub flood: Allowances,
 }
 
 /// One server of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// Where it is.
+    /// Address of the backend.
     pub address: BackendAddress,
-    /// Share, relative to its neighbours; 0 takes no new sessions.
+    /// Share relative to the other backends of the pool; 0 takes no new sessions.
     pub weight: u32,
-    /// Sessions at once, over all workers.
+    /// Largest number of sessions over all workers.
     pub max_connections: Option<u32>,
-    /// What its certificate must be for; where its pool speaks TLS.
+    /// Name that the backend's certificate must contain; `None` without TLS.
     pub server_name: Option<ServerName<'static>>,
 }
 
-/// Where a backend is. `Display` gives the configuration's spelling, its identity everywhere (hash, logs, metrics).
+/// Address of a backend. `Display` gives the configured spelling, its identity everywhere (hash, logs, metrics).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BackendAddress {
     /// `10.0.0.1:80`, `[::1]:80`
     Ip(SocketAddr),
-    /// `app.internal:80`, looked up again and again.
+    /// `app.internal:80`, resolved repeatedly.
     Name {
         /// Host name.
         host: String,
@@ -340,9 +399,9 @@ pub enum BackendAddress {
     Unix(PathBuf),
     /// `ssh:nas/127.0.0.1:8000`, `ssh:nas/unix:/run/app.sock`: reached through an SSH host.
     Ssh {
-        /// The host, by the name that is its identity.
+        /// The SSH host, by the name that is its identity.
         host: String,
-        /// Where the host connects.
+        /// Address to which the SSH host opens the forwarded connection.
         connect: Endpoint,
     },
 }
@@ -372,45 +431,51 @@ impl std::fmt::Display for BindAddress {
 /// Active checks of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveCheck {
-    /// What is asked.
+    /// Protocol and contents of a check.
     pub check: Check,
-    /// How often, how long, how many verdicts.
+    /// Interval, timeout, and the numbers of verdicts.
     pub rule: Rule,
 }
 
-/// What happens when no backend of a pool is healthy.
+/// Behaviour while no backend of a pool is healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllDown {
-    /// Use all of them as if they were up, and say so.
+    /// Use all backends as if they were up, and report the pool as degraded.
     FailOpen,
     /// HTTP: 503 page; TCP: close.
     ErrorPage,
 }
 
-/// How `balance = "sticky"` remembers clients.
+/// Settings of `balance = "sticky"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sticky {
-    /// Clients remembered at most.
+    /// Largest number of remembered clients.
     pub entries: usize,
-    /// A client is forgotten after so long without a session.
+    /// Time without a session after which a client is forgotten.
     pub ttl: Duration,
-    /// IPv6 clients are one per network of this prefix length.
+    /// Prefix length of IPv6 networks: clients of one network count as one.
     pub ipv6_prefix: u8,
 }
 
-/// Times of a pool.
+/// Timeouts of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolTimeouts {
-    /// To open a connection.
+    /// Time limit of opening a connection.
     pub connect: Duration,
-    /// From the request's end to the response's first byte.
+    /// Timeout from the request's end to the response's first byte.
     pub response: Duration,
-    /// Between two reads of a response body, and for the backend to take a byte.
+    /// How long a request waits for the response of a backend that was judged down or ejected meanwhile.
+    pub down: Duration,
+    /// Timeout between two reads of a response body, and for a backend that reads no byte.
     pub body: Duration,
-    /// Waiting for a busy backend.
+    /// Time limit of a whole response body.
+    pub transfer: Option<Duration>,
+    /// Timeout between two reads of a gRPC stream.
+    pub grpc: Duration,
+    /// Time limit of waiting for a busy backend.
     pub queue: Duration,
-    /// An idle connection is kept for so long.
+    /// Lifetime of an idle connection.
     pub keep_alive: Duration,
-    /// A tunnel (upgrade) without a byte for so long is ended.
+    /// Idle timeout of an upgraded connection (WebSocket).
     pub tunnel: Duration,
 }

@@ -294,6 +294,8 @@ fn the_control_socket_is_read_from_a_file_with_faults_elsewhere() {
         "[listener.web]\npool = \"none\n",
         "[x]\na = = b\n",
         "[listener.web\nbind = \":80\"\n",
+        "[pool.app]\nbackends = [\n  \"10.0.0.1:80\"\n",
+        "[pool.app]\nbackends = [\"10.0.0.1:80\n",
     ] {
         for text in [format!("{faulty}{control}"), format!("{control}{faulty}")] {
             let found = socket(&text, &[("PENSTOCK_NO_KEY", "x")]);
@@ -373,12 +375,12 @@ fn faults_of_flags_name_the_flag() {
     assert_eq!(
         faults.render(),
         "\
-error: --backend: pool.main.backends[2]: \"wieght\" is no option of a backend
+error: --backend: pool.main.backends[2]: \"wieght\" is not an option of a backend
   hint: ADDRESS,weight=2,max-connections=10
 error: --protocol: listener.main.protocol: \"udp\" is not available in this version
   hint: there is \"http\", \"tcp\" or \"tls-passthrough\"
 error: --backend: pool.main.backends[3].weight: a whole number is expected here, not a text
-error: --listen: listener.main.bind[1]: \"80\" is no address
+error: --listen: listener.main.bind[1]: \"80\" is not an address
   hint: to listen on every address write \":80\"
 error: --backend: pool.main.backends[1]: \"app\" has no port
   hint: write \"app:80\"
@@ -410,7 +412,7 @@ fn flags_in_the_words_of_other_programs_get_a_hint_in_flags() {
 }
 
 #[test]
-fn the_variables_of_a_kubernetes_service_are_no_keys_and_others_like_them_are_faults() {
+fn the_variables_of_a_kubernetes_service_are_no_keys_and_others_like_them_are_warned_of() {
     let ours = [
         "SERVICE_HOST",
         "SERVICE_PORT",
@@ -427,9 +429,28 @@ fn the_variables_of_a_kubernetes_service_are_no_keys_and_others_like_them_are_fa
     for rest in
         ["SERVICE", "SERVICE_HOSTS", "SERVICE_PORTS", "PORTS", "PORT_80", "PORT_X_TCP", "PORT_80_TCPX"]
     {
-        let rendered = bad(DESIGN, &[(&format!("PENSTOCK_{rest}"), "x")]).render();
+        let rendered = good(DESIGN, &[(&format!("PENSTOCK_{rest}"), "x")]).warnings.render();
         assert!(rendered.contains("names no key"), "{rest}: {rendered}");
     }
+}
+
+#[test]
+fn variables_of_other_commands_and_of_tests_are_known() {
+    for name in ["CONFIG", "LOG", "WATCHER", "REFUSAL_MARK", "SEED", "TEST_WITHOUT_ROOT"] {
+        let loaded = good(DESIGN, &[(&format!("PENSTOCK_{name}"), "1")]);
+        assert!(loaded.warnings.is_empty(), "{name}: {}", loaded.warnings.render());
+    }
+}
+
+#[test]
+fn a_thousand_unknown_variables_hide_no_fault_and_get_few_warnings() {
+    let names: Vec<_> = (0..1000).map(|number| format!("PENSTOCK_CI_{number}")).collect();
+    let pairs: Vec<_> = names.iter().map(|name| (name.as_str(), "x")).collect();
+    let loaded = good(DESIGN, &pairs);
+    assert_eq!((loaded.warnings.len(), loaded.unknown_variables.len()), (11, 1000));
+    assert!(loaded.warnings.render().contains("990 more variables"), "{}", loaded.warnings.render());
+    let faults = bad("[listener.web]\nbind = \":80\"\npool = \"ap\"\n", &pairs);
+    assert!(faults.render().contains("ap"), "{}", faults.render());
 }
 
 #[test]
@@ -659,4 +680,31 @@ fn preloading_is_one_word_and_asks_for_nothing_where_http_is_redirected() {
     }
     assert!(!good(&text("preload", "pool = \"app\""), &[]).warnings.is_empty());
     assert!(good(&text("max-age=1; includeSubDomains", "pool = \"app\""), &[]).warnings.is_empty());
+}
+
+#[test]
+fn backend_written_as_a_url_is_the_address_that_it_means() {
+    let file = |backends: &str, more: &str| {
+        format!("[listener.a]\nbind = \":80\"\npool = \"p\"\n[pool.p]\nbackends = [{backends}]\n{more}")
+    };
+    let pool = |text: &str| good(text, &[]).config.pools[0].clone();
+    let plain =
+        pool(&file("\"http://10.0.0.11:8000\", { address = \"http://app.internal/\", weight = 2 }", ""));
+    let addresses: Vec<_> = plain.backends.iter().map(|backend| backend.address.to_string()).collect();
+    assert_eq!(addresses, ["10.0.0.11:8000", "app.internal:80"]);
+    assert!(plain.tls.is_none() && plain.backends[1].weight == 2);
+    let text = file("\"https://app.internal\", \"https://10.0.0.11:8443/\"", "");
+    let secure = pool(&text);
+    assert_eq!(secure.backends[0].address.to_string(), "app.internal:443");
+    assert!(secure.tls.is_some() && secure.backends[0].server_name.is_some());
+    let printed = good(&text, &[]).print();
+    assert!(printed.contains("tls = \"on\"  # line 5"), "{printed}");
+    assert!(pool(&printed).tls.is_some(), "{printed}");
+    let flags = Quick {
+        listen: vec![":80".into()],
+        backends: vec!["https://10.0.0.11,weight=2".into()],
+        ..Quick::default()
+    };
+    let quick = quick(&flags, &env(&[])).unwrap().config;
+    assert!(quick.pools[0].tls.is_some() && quick.pools[0].backends[0].weight == 2);
 }

@@ -1,6 +1,6 @@
-//! Where groups of hosts come from: `$XDG_CONFIG_HOME/penstock/groups` (lines `name: set`) and `groups.yaml` beside it, and
-//! what ClusterShell knows (`groups.conf` with its commands, the directories that it names). What they say is decided by
-//! `logic::fleet::groups`.
+//! Reads groups of hosts from `$XDG_CONFIG_HOME/penstock/groups` (lines `name: set`), from `groups.yaml` beside it, and
+//! from the sources of ClusterShell (`groups.conf` with its commands, and the directories that it names).
+//! `hosts::fleet::groups` parses them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,57 +10,59 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use logic::fleet::groups::{Catalog, Conf, OWN, Upcall};
+use hosts::fleet::groups::{Catalog, Conf, OWN, Upcall};
 use nix::sys::signal::Signal;
 use ssh::guardian::{self, Guard};
+use sys::directories::{self, NoDirectory};
 
-/// The directories with files of groups.
 #[derive(Debug, Clone, Default)]
 pub struct Directories {
-    /// Ours.
     pub own: Option<PathBuf>,
-    /// Those of ClusterShell, the most important first.
+    /// Why our own directory is not known.
+    pub nowhere: Option<NoDirectory>,
+    /// Directories of ClusterShell, the one with the highest priority first.
     pub clustershell: Vec<PathBuf>,
 }
 
 impl Directories {
-    /// As the environment says, for us and for ClusterShell.
+    /// Reads the directories from the environment.
     #[must_use]
     pub fn of_user() -> Self {
-        let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = set("HOME");
-        let base = set("XDG_CONFIG_HOME").or_else(|| Some(home.as_ref()?.join(".config")));
+        let base = directories::configuration_home();
+        let named =
+            std::env::var_os("CLUSTERSHELL_CFGDIR").map(PathBuf::from).filter(|path| path.is_absolute());
         let clustershell = [
-            set("CLUSTERSHELL_CFGDIR"),
-            base.as_ref().map(|base| base.join("clustershell")),
-            home.map(|home| home.join(".local/etc/clustershell")),
+            named,
+            base.as_ref().ok().map(|base| base.join("clustershell")),
+            directories::home().ok().map(|home| home.join(".local/etc/clustershell")),
             Some(PathBuf::from("/etc/clustershell")),
         ];
         Self {
-            own: base.map(|base| base.join("penstock")),
+            own: directories::configuration().ok(),
+            nowhere: base.err(),
             clustershell: clustershell.into_iter().flatten().collect(),
         }
     }
 }
 
-/// All groups, and what is wrong with their files.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// What is right.
     pub catalog: Catalog,
-    /// Faults in our own files.
     pub faults: Vec<String>,
-    /// Faults in files of ClusterShell, which are not ours to be strict about.
+    /// Faults in files of ClusterShell: warnings, since ClusterShell accepts some files that we do not.
     pub notes: Vec<String>,
 }
 
-/// Reads the files in `directories`. Faults in them come as lines to show; what is right is taken.
+/// Reads the files in `directories`. A fault in one group does not hide the other groups.
 #[must_use]
 pub fn catalog(directories: &Directories) -> Found {
     let mut found = Found::default();
     found.catalog.add_default(OWN);
     if let Some(directory) = &directories.own {
         found.own(directory);
+    }
+    if let Some(fault) = &directories.nowhere {
+        found.notes.push(format!("our own groups are not read: {fault}"));
     }
     found.clustershell(&directories.clustershell);
     found
@@ -87,8 +89,8 @@ impl Found {
         }
     }
 
-    /// As ClusterShell does: all of its `groups.conf` together, what is more important winning key by key; the directories in
-    /// them relative to the most important one that there is.
+    /// Reads the sources of ClusterShell in its own order: all `groups.conf` files are merged key by key, and the file
+    /// with the highest priority wins. Relative directories start at the directory of that file.
     fn clustershell(&mut self, directories: &[PathBuf]) {
         let files: Vec<PathBuf> = directories
             .iter()
@@ -116,14 +118,13 @@ impl Found {
         }
     }
 
-    /// Takes the sources of one file.
     fn conf(&mut self, file: &Path, config_directory: &Path) -> Option<Conf> {
         let place = file.display().to_string();
         let text = read(file).map_err(|fault| self.notes.push(fault)).ok()??;
         let directory = file.parent().unwrap_or(file).display().to_string();
         match Conf::parse(&place, &text, &directory, &config_directory.display().to_string()) {
             Ok(conf) => {
-                // Which source is the default is for the most important file to say.
+                // The default source comes from the `groups.conf` with the highest priority, which the caller adds.
                 self.catalog.add_conf(&place, &Conf { default: None, ..conf.clone() });
                 Some(conf)
             }
@@ -138,25 +139,28 @@ impl Found {
 fn read(path: &Path) -> Result<Option<String>, String> {
     let wrong =
         |error: &dyn std::fmt::Display| format!("cannot read the groups in {}: {error}", path.display());
-    // Opening a pipe that nobody writes to would wait for ever.
+    // Without O_NONBLOCK the open of a FIFO without a writer would block.
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
-    let mut file = match File::options().read(true).custom_flags(flags).open(path) {
+    let file = match File::options().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(wrong(&error)),
     };
     let kind = file.metadata().map_err(|error| wrong(&error))?.file_type();
-    // A directory says so itself; what leads to /dev/null is empty.
+    // The read below reports a directory as an error. A link to /dev/null counts as an empty file.
     let is_nothing = || path.canonicalize().is_ok_and(|path| path == Path::new("/dev/null"));
     if !kind.is_file() && !kind.is_dir() && !is_nothing() {
-        return Err(wrong(&"it is no regular file"));
+        return Err(wrong(&"it is not a regular file"));
     }
     let mut text = String::new();
-    file.read_to_string(&mut text).map_err(|error| wrong(&error))?;
+    file.take(LONGEST_FILE + 1).read_to_string(&mut text).map_err(|error| wrong(&error))?;
+    if text.len() as u64 > LONGEST_FILE {
+        return Err(wrong(&format!("it is longer than {} MiB, the most", LONGEST_FILE >> 20)));
+    }
     Ok(Some(text))
 }
 
-/// The files in a directory whose names end so, in order; none if there is no such directory.
+/// Files in `directory` with the extension `ending`, sorted; none if `directory` does not exist.
 fn listed(directory: &str, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries
@@ -167,10 +171,10 @@ fn listed(directory: &str, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Runs the command of a group source, for at most ten seconds.
+/// Runs the command of a group source, with a time limit of ten seconds.
 ///
 /// # Errors
-/// It cannot be started, did not end with 0 or in time, or printed too much.
+/// The command cannot be started, failed, exceeded its time limit, or printed more than `MOST` bytes.
 pub fn call(upcall: &Upcall) -> Result<String, String> {
     call_within(upcall, Duration::from_secs(10))
 }
@@ -181,7 +185,7 @@ fn call_within(upcall: &Upcall, limit: Duration) -> Result<String, String> {
     if !upcall.directory.is_empty() {
         command.current_dir(&upcall.directory);
     }
-    // All that it starts can be ended with it, and is if we end before.
+    // The guard kills the command and its children, also if this program dies.
     let (mut child, guard) = guardian::spawn(&mut command).map_err(|error| error.to_string())?;
     let until = Instant::now() + limit;
     let followed = follow(child.stdout.take()).and_then(|out| Ok((out, follow(child.stderr.take())?)));
@@ -199,7 +203,7 @@ fn call_within(upcall: &Upcall, limit: Duration) -> Result<String, String> {
         end(&mut child, &guard);
         return Err(format!("it printed more than {MOST} bytes; it was ended"));
     }
-    // It has closed its output; one that runs on all the same is not waited for.
+    // The command has closed its output, so a command that keeps running is killed at the time limit.
     let status = loop {
         match child.try_wait().map_err(|error| error.to_string())? {
             Some(status) => break status,
@@ -217,7 +221,7 @@ fn call_within(upcall: &Upcall, limit: Duration) -> Result<String, String> {
     Err(format!("{status}: {}", said.lines().next().unwrap_or_default()))
 }
 
-/// Reads a stream to its end, or a little further than [`MOST`].
+/// Reads a stream to its end, but at most one byte more than [`MOST`].
 fn follow(stream: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Receiver<Vec<u8>>> {
     let (tell, told) = mpsc::channel();
     std::thread::Builder::new().spawn(move || {
@@ -235,7 +239,9 @@ fn end(child: &mut Child, guard: &Guard) {
     let _ = child.wait();
 }
 
-/// Bytes that the command of a source may print.
+/// Limit of a file of groups, in bytes.
+const LONGEST_FILE: u64 = 16 << 20;
+/// Limit of the output of a group source's command, in bytes.
 const MOST: usize = 4 << 20;
 
 #[cfg(test)]

@@ -1,21 +1,28 @@
 //! A command on many hosts at once.
 //!
-//! `run/schedule.rs` says whose turn it is, `run/turn.rs` takes it with an engine (`run/native.rs`, `run/openssh.rs`), and
-//! everything that comes goes through one thread (`run/output.rs`) to a view, a hash and files. The decisions are in
-//! `logic::fleet`: the pace, what an ending means, when waves stop, what is sent so that a command ends with us.
+//! `run/schedule.rs` decides which host is next, `run/turn.rs` runs the command on one host with an engine
+//! (`run/native.rs`, `run/openssh.rs`), and `run/output.rs` passes all output through one thread to a view, a hash and
+//! files. The decisions are in `hosts::fleet`: the limit of hosts at once, the meaning of an ending, when waves stop,
+//! and how a command ends with this program.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use logic::fleet::ending::{Ending, Failure};
-use logic::fleet::verdict::Status;
-use logic::fleet::waves::{StopIf, Waves};
+use hosts::fleet::ending::Ending;
+use hosts::fleet::verdict::Status;
+use hosts::fleet::waves::{StopIf, Waves};
 use tokio::sync::mpsc;
 
+pub mod again;
 pub mod board;
 pub mod copy;
+mod ending;
+mod endings;
 pub mod engine;
+pub mod happening;
+mod host;
 pub mod input;
+mod job;
 pub mod journal;
 pub mod keep;
 pub mod native;
@@ -23,185 +30,100 @@ pub mod openssh;
 pub mod output;
 pub mod progress;
 mod schedule;
+mod shared;
 pub mod stop;
 pub mod summary;
 pub mod terminal;
 mod turn;
 pub mod view;
+mod writer;
+
+pub use host::Host;
+pub use job::{Done, Job, Order, nonce};
+pub use schedule::{Limits, Parallel};
 
 use board::Board;
-use engine::{Engine, Leash};
+use endings::Endings;
+use engine::Engine;
 use input::Input;
 use journal::Journal;
-use output::{Finish, Outbox, Written};
+use keep::Written;
+use output::{Finish, Outbox};
 use schedule::{Schedule, not_started};
-use stop::{Brake, Stop, Why};
+use shared::Shared;
+use stop::{Brake, Stop, Why, why};
 
-/// One host of a run.
-#[derive(Debug, Clone)]
-pub struct Host {
-    /// What the user called it.
-    pub name: String,
-    /// How to reach it, or why that is not known.
-    pub target: Result<ssh::Target, Failure>,
-}
-
-impl Host {
-    /// The bastion that it shares with others.
-    fn gate(&self) -> Option<&str> {
-        match &self.target.as_ref().ok()?.proxy {
-            ssh::Proxy::Jump(hops) => hops.first().map(|hop| hop.name.as_str()),
-            _ => None,
-        }
-    }
-}
-
-/// What is done with every host.
-#[derive(Debug, Clone)]
-pub enum Job {
-    /// It runs a command.
-    Command(Order),
-    /// Files are copied to it or from it.
-    Copy(copy::Order),
-}
-
-/// A command for every host.
-#[derive(Debug, Clone)]
-pub struct Order {
-    /// The command, as the remote shell gets it.
-    pub command: String,
-    /// What it reads.
-    pub input: Input,
-    /// Whether it ends when we vanish.
-    pub leash: Leash,
-    /// Letters and digits that nobody can guess: the mark of the leash.
-    pub nonce: String,
-    /// For each phase up to the start of the command.
-    pub connect_timeout: Duration,
-    /// For the command.
-    pub timeout: Option<Duration>,
-}
-
-/// How many at once.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// Who decides.
-    pub parallel: Parallel,
-    /// Sessions that this machine can hold.
-    pub sessions: usize,
-    /// Between two starts.
-    pub delay: Duration,
-}
-
-/// Who decides how many hosts are worked on at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parallel {
-    /// `logic::fleet::pace`.
-    Adaptive,
-    /// The user.
-    Fixed(usize),
-}
-
-/// Steps, and what happens between them.
+/// Waves of a run: only after one wave has ended does the next wave start.
 #[derive(Debug, Clone)]
 pub struct Steps {
-    /// How many hosts each.
     pub waves: Waves,
-    /// When no further one starts.
+    /// Condition under which the next wave does not start.
     pub stop_if: Option<StopIf>,
-    /// What happens between two.
     pub pause: Pause,
 }
 
-/// What happens between two waves.
 #[derive(Debug, Clone)]
 pub enum Pause {
-    /// Nothing.
     None,
-    /// So much time to look.
+    /// A pause of this length, in which the user can read the results.
     For(Duration),
-    /// Until somebody presses Enter: told through this.
+    /// A pause until the user presses Enter, which notifies the task.
     Enter(Arc<tokio::sync::Notify>),
 }
 
-/// A whole run.
 pub struct Plan {
-    /// On these hosts.
     pub hosts: Vec<Host>,
-    /// This.
     pub job: Job,
-    /// With this.
     pub engine: Engine,
-    /// So many at once.
     pub limits: Limits,
-    /// In these steps.
     pub steps: Option<Steps>,
-    /// Recorded here.
     pub journal: Option<Journal>,
 }
 
-/// What a run came to.
 #[derive(Debug)]
 pub struct Outcome {
-    /// In the order of the hosts.
+    /// Endings in the order of the hosts.
     pub endings: Vec<Ending>,
-    /// From the first host to the last.
+    /// Time from the start of the first host to the end of the last.
     pub elapsed: Duration,
-    /// The exit status.
     pub status: Status,
-    /// What was done.
     pub done: Done,
-    /// Hosts without a leash though one was wanted.
-    pub unleashed: Vec<usize>,
-    /// What could not be kept, and of whom.
+    /// Hosts that ran the command without a watcher although a watcher was wanted.
+    pub unwatched: Vec<usize>,
+    /// Hosts whose output could not be kept, with the reason.
     pub lost: Vec<(usize, String)>,
-    /// Whether all of it was written.
     pub output: Shown,
-    /// Whether to offer that what never started is done again.
     pub again: Again,
-    /// What the run is called in the journal.
+    /// Name of the run in the journal.
     pub id: Option<String>,
-    /// Why not all of it is on record, where a record was begun.
-    pub unrecorded: Option<std::io::Error>,
+    /// First error of a write to the journal.
+    pub record_error: Option<std::io::Error>,
 }
 
-/// Whether the output was written to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// Yes, but for what is said to be lost.
-    Whole,
-    /// The run was stopped, and then nobody took it. Standard output must be left alone: whoever writes there waits as long.
-    GivenUp,
-    /// What writes it broke, a fault of ours.
-    Broken,
+    /// All output was written, except for the output in [`Outcome::lost`].
+    Complete,
+    /// The run was stopped while the reader of standard output did not read. The caller must not write to standard
+    /// output: it would block.
+    Truncated,
+    /// The output thread panicked: a bug.
+    InternalError,
 }
 
-/// What was done with the hosts that ended well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Done {
-    /// They ran a command.
-    Ran,
-    /// They got all this together.
-    Put(ssh::Moved),
-    /// All this came from them together.
-    Got(ssh::Moved),
-}
-
-/// Whether hosts that never started can just be done again.
+/// Whether to offer `--again`, which repeats the run on the hosts that did not start the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// Yes.
     Fine,
-    /// Yes, and in the same waves, with the condition that held the run back.
+    /// Offer it with the same options of waves and the same stop condition.
     InWaves,
-    /// No: there is no record, or none of the input.
+    /// Do not offer it: the record or the input was not kept.
     NotOffered,
 }
 
-/// Runs it all.
 pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Outcome {
     let (up_to, up) = mpsc::unbounded_channel();
-    let shared = Arc::new(turn::Shared {
+    let shared = Arc::new(Shared {
         hosts: plan.hosts,
         job: plan.job,
         engine: plan.engine,
@@ -213,20 +135,20 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
     });
     let begin = Instant::now();
     let mut schedule = Schedule::new(Arc::clone(&shared), up, &plan.limits);
-    let mut ledger = Ledger { endings: vec![None; shared.hosts.len()], shared: Arc::clone(&shared) };
+    let mut endings = Endings { endings: vec![None; shared.hosts.len()], shared: Arc::clone(&shared) };
     let count = shared.hosts.len();
     let mut ends = plan.steps.as_ref().map_or_else(|| vec![count], |steps| steps.waves.ends(count));
     let mut at = 0;
     let mut held = None;
     ends.reverse();
     while let Some(end) = ends.pop() {
-        schedule.wave(at..end, &mut ledger).await;
+        schedule.wave(at..end, &mut endings).await;
         at = end;
         if brake.now() != Stop::No || at == count {
             break;
         }
         if let Some(steps) = &plan.steps {
-            let so_far: Vec<&Ending> = ledger.endings[..at].iter().flatten().collect();
+            let so_far: Vec<&Ending> = endings.endings[..at].iter().flatten().collect();
             if let Some(journal) = &shared.journal {
                 journal.settled(&brake, PATIENCE).await;
             }
@@ -236,12 +158,12 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
             }
         }
     }
-    let words = held.unwrap_or_else(|| turn::why(brake.now()).to_owned());
+    let words = held.unwrap_or_else(|| why(brake.now()).to_owned());
     for host in at..count {
-        ledger.close(host, not_started(&words), Duration::ZERO);
+        endings.close(host, not_started(&words), Duration::ZERO);
     }
     let elapsed = begin.elapsed();
-    let endings: Vec<Ending> = ledger
+    let endings: Vec<Ending> = endings
         .endings
         .into_iter()
         .map(|ending| ending.unwrap_or_else(|| turn::broken(&shared.job).ending))
@@ -250,9 +172,9 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         journal.settled(&brake, PATIENCE).await;
     }
     let (written, output) = match out.finish(&brake, PATIENCE).await {
-        Finish::Written(written) => (written, Shown::Whole),
-        Finish::GivenUp => (Written::default(), Shown::GivenUp),
-        Finish::Broken => (Written::default(), Shown::Broken),
+        Finish::Written(written) => (written, Shown::Complete),
+        Finish::GivenUp => (Written::default(), Shown::Truncated),
+        Finish::Broken => (Written::default(), Shown::InternalError),
     };
     let held_back = at < count && brake.now() == Stop::No;
     let spooled = matches!(&shared.job, Job::Command(order) if matches!(order.input, Input::Spool(_)));
@@ -263,7 +185,7 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
         (true, false) => Again::Fine,
     };
     let mut status = Status::worst(&endings);
-    if !written.lost.is_empty() || output == Shown::Broken {
+    if !written.lost.is_empty() || output == Shown::InternalError {
         status = status.max(Status::OutputLost);
     }
     status = match brake.now() {
@@ -275,49 +197,26 @@ pub async fn run(plan: Plan, board: Arc<Board>, brake: Brake, out: Outbox) -> Ou
             Why::NoInput => status,
         },
     };
-    let unrecorded = match &shared.journal {
+    let record_error = match &shared.journal {
         Some(journal) => journal.finish(status, &written.hashes, &brake, PATIENCE).await,
         None => None,
-    };
-    let done = match &shared.job {
-        Job::Command(_) => Done::Ran,
-        Job::Copy(order) => order.done(),
     };
     let id = shared.journal.as_ref().map(|journal| journal.id().to_owned());
     Outcome {
         endings,
         elapsed,
         status,
-        done,
-        unleashed: schedule.unleashed,
+        done: shared.job.done(),
+        unwatched: schedule.unwatched,
         lost: written.lost,
         output,
         again,
         id,
-        unrecorded,
+        record_error,
     }
 }
 
-/// The endings, as they come.
-struct Ledger {
-    endings: Vec<Option<Ending>>,
-    shared: Arc<turn::Shared>,
-}
-
-impl Ledger {
-    fn close(&mut self, host: usize, ending: Ending, took: Duration) {
-        let told = ending.clone();
-        let out = self.shared.out.clone();
-        let tell = move || out.ended(host, told, took);
-        match &self.shared.journal {
-            Some(journal) => journal.ended(host, &ending, tell),
-            None => tell(),
-        }
-        self.endings[host] = Some(ending);
-    }
-}
-
-/// The look between two waves: why there is no next one, or `None`.
+/// After a wave: compares the outputs of its hosts, checks the stop condition, then pauses. Returns why no further wave starts, or `None`.
 async fn between(
     steps: &Steps,
     so_far: &[&Ending],
@@ -329,7 +228,7 @@ async fn between(
     let mut watch = brake.watch();
     let outputs = match steps.stop_if {
         Some(StopIf::Differs) => tokio::select! {
-            stop = stop::stopped(&mut watch) => return Some(turn::why(stop).to_owned()),
+            stop = stop::stopped(&mut watch) => return Some(why(stop).to_owned()),
             outputs = out.differing((0..at).collect()) => match outputs {
                 Some(outputs) => outputs,
                 None => return Some("outputs could not be compared".to_owned()),
@@ -344,14 +243,14 @@ async fn between(
         out.note(format!("stopped {held}"));
         return Some(held);
     }
-    let well = so_far.iter().filter(|ending| ending.is_success()).count();
+    let ok = so_far.iter().filter(|ending| ending.is_success()).count();
     let looked = async {
         match &steps.pause {
             Pause::None => {}
             Pause::For(time) => {
                 out.look();
                 out.note(format!(
-                    "{at} of {count} hosts: {well} well; the next wave starts in {} s",
+                    "{at} of {count} hosts: {ok} ok; the next wave starts in {} s",
                     time.as_secs_f32()
                 ));
                 tokio::time::sleep(*time).await;
@@ -359,19 +258,19 @@ async fn between(
             Pause::Enter(pressed) => {
                 out.look();
                 out.note(format!(
-                    "{at} of {count} hosts: {well} well; press Enter for the next wave, Ctrl-C to stop here"
+                    "{at} of {count} hosts: {ok} ok; press Enter for the next wave, Ctrl-C to stop here"
                 ));
                 pressed.notified().await;
             }
         }
     };
     tokio::select! {
-        stop = stop::stopped(&mut watch) => Some(turn::why(stop).to_owned()),
+        stop = stop::stopped(&mut watch) => Some(why(stop).to_owned()),
         () = looked => None,
     }
 }
 
-/// For the last words when nobody may be reading, and for the record when the disk may hang.
+/// Time limit of the last output and of the last record after a run was stopped: the reader or the disk may hang.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

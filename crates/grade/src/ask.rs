@@ -1,4 +1,5 @@
-//! Asks one thing at a time: a connection, a ClientHello, the answer. Each ends in time, whatever the other side does.
+//! Makes one connection to the server, sends one ClientHello and reads the answer. A time limit holds even if the
+//! server stalls.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -8,43 +9,37 @@ use crate::hello::{self, Hello};
 use crate::reply::{self, Reader, Reply, ServerHello};
 use crate::wire::{self, Wire};
 
-/// Whom to ask, and for how long.
+/// Server to ask, and the time limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker {
-    /// The listener.
     pub(crate) address: SocketAddr,
-    /// The name that is sent (SNI).
+    /// Server name in the ClientHello (SNI).
     pub(crate) name: Option<String>,
-    /// The last moment for everything.
+    /// Deadline of all connections.
     pub(crate) end: Instant,
-    /// For one connection.
     pub(crate) patience: Duration,
 }
 
-/// How it took a ClientHello.
+/// Answer of the server to a ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It goes on.
     Hello(Box<ServerHello>),
-    /// It ended the handshake, with an alert or without.
+    /// The server ended the handshake, with or without an alert.
     Refused(Option<u8>),
-    /// It said something that is not TLS.
+    /// The server sent bytes that are not TLS.
     Garbage,
-    /// It did not answer in time, or there was no connection.
+    /// The server did not answer in time, or no connection was made.
     Silent(Silence),
 }
 
-/// Why there was no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Silence {
-    /// The time was over.
+    /// The time limit passed.
     Timeout,
-    /// No connection was made.
     Unreachable(ErrorKind),
 }
 
 impl Answer {
-    /// The ServerHello, if there is one.
     pub(crate) fn hello(self) -> Option<Box<ServerHello>> {
         match self {
             Self::Hello(hello) => Some(hello),
@@ -54,7 +49,7 @@ impl Answer {
 }
 
 impl Asker {
-    /// A connection that ends in time.
+    /// Connects to the server; the connection has the deadline `end`.
     pub(crate) fn connect(&self) -> Result<Wire, Silence> {
         let end = self.end.min(Instant::now() + self.patience);
         Wire::connect(self.address, end).map_err(|error| match wire::is_timeout(&error) {
@@ -63,7 +58,7 @@ impl Asker {
         })
     }
 
-    /// Says hello and hears the answer.
+    /// Sends a ClientHello and reads the answer.
     pub(crate) fn say(&self, hello: &Hello<'_>) -> Answer {
         let mut wire = match self.connect() {
             Ok(wire) => wire,
@@ -71,7 +66,7 @@ impl Asker {
         };
         let mut reader = Reader::default();
         let mut buffer = [0; 8192];
-        // It may have closed before it read everything; what it said until then counts.
+        // The server may have closed before it read everything; the bytes it sent until then count.
         let _ = wire.write_all(&hello.record());
         loop {
             let (reply, last) = match wire.read(&mut buffer) {
@@ -93,7 +88,7 @@ impl Asker {
         }
     }
 
-    /// Whether SSL 2.0 is spoken.
+    /// Tests whether the server speaks SSL 2.0.
     pub(crate) fn speaks_ssl2(&self) -> Result<bool, Silence> {
         let mut wire = self.connect()?;
         let _ = wire.write_all(&hello::ssl2());
@@ -103,7 +98,7 @@ impl Asker {
                 Ok(0) => return Ok(false),
                 Ok(length) => heard.extend_from_slice(&buffer[..length]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Many servers wait for the rest of a record that will never come: that is no SSL 2.0.
+                // Many servers wait for the rest of a record that will never come: they do not speak SSL 2.0.
                 Err(_) => return Ok(false),
             }
             if let Some(is) = reply::is_ssl2_hello(&heard) {

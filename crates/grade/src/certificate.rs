@@ -1,31 +1,22 @@
-//! What a chain of certificates says: names, keys, times, signatures, and in which order it comes.
+//! Reads from a chain of certificates: names, keys, validity, signatures, and order.
 
 use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::{CertificateDer, ServerName};
-use serde::Serialize;
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
+use x509_cert::der::asn1::Uint;
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::spki::SubjectPublicKeyInfoOwned;
 
-use crate::observed::{ChainOrder, ChainSeen, Feature, Hash, NameMatch};
+use crate::observed::{ChainOrder, ChainSeen, Feature, Hash, Key, NameMatch};
 use crate::reply::bits_of;
 use crate::staple;
-use crate::trust::Trust;
+use crate::trust::{Trust, is_self_issued};
 
-/// Kind and size of a public key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Key {
-    /// `ECDSA P-256`, `RSA 2048`.
-    pub kind: String,
-    /// How long an RSA key would be that is as hard to break, in bits (NIST SP 800-57 part 1, table 2).
-    pub rsa_bits: u32,
-}
-
-/// Reads a chain, leaf first. `Err`: the leaf is no certificate.
+/// Parses a chain, leaf first. `Err` if the leaf is not a certificate.
 pub(crate) fn read(
     chain: &[Vec<u8>],
     stapled: Option<&[u8]>,
@@ -43,7 +34,7 @@ pub(crate) fn read(
         time(tbs.validity().not_before.to_unix_duration()),
         time(tbs.validity().not_after.to_unix_duration()),
     );
-    // The time of the leaf is looked at apart: what is expired may still be trusted otherwise.
+    // The leaf's validity is checked separately: an expired certificate may otherwise be trusted.
     let moment = now.clamp(not_before, not_before.max(not_after));
     let own_roots = parsed.iter().filter(|one| !is_self_issued(one) || std::ptr::eq(*one, leaf));
     Ok(ChainSeen {
@@ -55,7 +46,7 @@ pub(crate) fn read(
         not_before,
         not_after,
         length: chain.len(),
-        order: if parsed.len() < chain.len() { ChainOrder::Unconnected } else { order(&parsed) },
+        order: if parsed.len() < chain.len() { ChainOrder::Unrelated } else { order(&parsed) },
         name: match rustls::server::ParsedCertificate::try_from(&der[0])
             .and_then(|leaf| rustls::client::verify_server_name(&leaf, name))
         {
@@ -67,11 +58,6 @@ pub(crate) fn read(
         must_staple: Feature::of(holds(leaf, TLS_FEATURE, STATUS_REQUEST)),
         staple: staple::read(stapled.unwrap_or_default(), now),
     })
-}
-
-/// Whether subject and issuer are the same: a root, or a certificate that vouches for itself.
-pub(crate) fn is_self_issued(certificate: &Certificate) -> bool {
-    certificate.tbs_certificate().issuer() == certificate.tbs_certificate().subject()
 }
 
 fn names(leaf: &Certificate) -> Vec<String> {
@@ -93,15 +79,15 @@ fn order(chain: &[Certificate]) -> ChainOrder {
         subject.tbs_certificate().issuer() == issuer.tbs_certificate().subject()
     };
     if chain.windows(2).all(|pair| issued(&pair[1], &pair[0])) {
-        return ChainOrder::Right;
+        return ChainOrder::InOrder;
     }
-    // From the leaf to its issuer as far as it goes: whoever is not met does not belong here.
+    // From the leaf to its issuer as far as the chain goes; the remaining certificates do not belong to it.
     let mut left: Vec<&Certificate> = chain.iter().skip(1).collect();
     let mut at = &chain[0];
     while let Some(next) = left.iter().position(|other| issued(other, at)) {
         at = left.remove(next);
     }
-    if left.is_empty() { ChainOrder::Wrong } else { ChainOrder::Unconnected }
+    if left.is_empty() { ChainOrder::OutOfOrder } else { ChainOrder::Unrelated }
 }
 
 fn holds(leaf: &Certificate, extension: ObjectIdentifier, part: &[u8]) -> bool {
@@ -133,7 +119,7 @@ fn key(key: &SubjectPublicKeyInfoOwned) -> Key {
         ("1.2.840.10045.2.1", Some("1.3.132.0.33")) => named("ECDSA P-224", 2048),
         ("1.2.840.10045.2.1", Some("1.3.132.0.10")) => named("ECDSA secp256k1", 3072),
         ("1.2.840.10045.2.1", _) => {
-            // A curve that has no name here: its field is half as long as its point.
+            // A curve without a name here: its field is half as long as its point.
             let bits = key.subject_public_key.raw_bytes().len() as u32 / 2 * 8;
             Key { kind: format!("ECDSA, {bits} bits"), rsa_bits: rsa_bits_of_curve(bits) }
         }
@@ -158,20 +144,20 @@ fn rsa_bits_of_curve(bits: u32) -> u32 {
 
 /// RSAPublicKey is a SEQUENCE of modulus and exponent (RFC 8017 appendix A.1.1).
 fn modulus_bits(key: &[u8]) -> Option<u32> {
-    let sequence = staple::element(key, 0x30)?;
-    Some(bits_of(staple::element(sequence.content, 0x02)?.content))
+    let numbers = Vec::<Uint>::from_der(key).ok()?;
+    Some(bits_of(numbers.first()?.as_bytes()))
 }
 
-/// Names that are kept of a certificate.
+/// Largest number of names kept of a certificate.
 const MAX_NAMES: usize = 100;
 
 const AUTHORITY_INFO_ACCESS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.1.1");
 const TLS_FEATURE: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.1.24");
 
-/// id-ad-ocsp, 1.3.6.1.5.5.7.48.1, as DER.
+/// id-ad-ocsp, 1.3.6.1.5.5.7.48.1, in DER.
 const OCSP_METHOD: &[u8] = &[0x06, 0x08, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01];
 
-/// The feature status_request, an INTEGER 5 as DER.
+/// The feature `status_request` (RFC 7633): INTEGER 5 in DER.
 const STATUS_REQUEST: &[u8] = &[0x02, 0x01, 0x05];
 
 /// Signature algorithms (RFC 3279, RFC 4055, RFC 5758, RFC 8410).

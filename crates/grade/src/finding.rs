@@ -1,46 +1,41 @@
-//! What there is to say about a listener, in words that somebody can act on who is no expert.
+//! Messages about a listener, worded for an operator who is not a TLS expert.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::letter::Letter;
 
-/// Something that costs the grade, or points, or could be better.
+/// Message about a fault that lowers the grade or the score, or about a possible improvement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// A word for programs, such as `old-version`.
+    /// Identifier for programs, such as `old-version`.
     pub code: &'static str,
-    /// What it does to the grade.
+    /// Effect on the grade. In JSON `effect`, with `cap` or `points` beside it.
+    #[serde(flatten)]
     pub effect: Effect,
-    /// What was seen.
     pub what: String,
-    /// Why it matters.
     pub why: String,
-    /// What to do in Penstock's configuration.
+    /// Advice for Penstock's configuration.
     pub penstock: String,
-    /// What to do with another server.
-    pub elsewhere: String,
+    /// Advice for other servers.
+    pub other_servers: String,
 }
 
-/// What a finding does to the grade.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Effect of a finding on the grade.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "effect", rename_all = "kebab-case")]
 pub enum Effect {
-    /// The grade cannot be better than this.
-    Caps(Letter),
-    /// There is no A+ with it.
+    /// Limits the grade.
+    Cap {
+        /// Best grade that remains possible.
+        #[serde(rename = "cap")]
+        at: Letter,
+    },
+    #[serde(rename = "no-a-plus")]
     NoPlus,
-    /// So many points of the score; the grade only if the score falls under its threshold.
-    Points(f64),
-    /// Nothing.
+    /// Lowers the score; the grade falls only if the score falls below the grade's threshold.
+    Points {
+        /// Points of 100.
+        points: f64,
+    },
     Advice,
-}
-
-impl Serialize for Effect {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Caps(letter) => serializer.serialize_str(&format!("caps at {letter}")),
-            Self::NoPlus => serializer.serialize_str("no A+"),
-            Self::Points(points) => serializer.serialize_str(&format!("costs {points} points")),
-            Self::Advice => serializer.serialize_str("advice"),
-        }
-    }
 }

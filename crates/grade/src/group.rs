@@ -1,32 +1,32 @@
 //! Groups of the key exchange (IANA's "TLS Supported Groups").
 
-/// A group, by its number.
+/// A group, by its IANA number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Group(pub u16);
 
 impl Group {
-    /// What people call it, or the number.
+    /// Returns the group's usual name, or its number.
     pub fn name(self) -> String {
         self.known().map_or_else(|| format!("0x{:04x}", self.0), |(_, name, _)| (*name).to_owned())
     }
 
-    /// How long an RSA key would be that is as hard to break, in bits (NIST SP 800-57 part 1, table 2). A hybrid group
-    /// counts as its classical half: it is at least as strong, and the rating guide has no row for the other half.
+    /// Length in bits of an RSA key of the same strength (NIST SP 800-57 part 1, table 2). A hybrid group counts as its
+    /// classical half: the group is at least as strong, and the rating guide has no row for the other half.
     pub fn rsa_bits(self) -> u32 {
         self.known().map_or(0, |(_, _, bits)| *bits)
     }
 
-    /// Whether what is recorded today stays closed to a quantum computer.
+    /// Returns true if a quantum computer cannot decrypt recordings of the connection.
     pub const fn is_post_quantum(self) -> bool {
         matches!(self.0, 0x0200..=0x0202 | 0x11eb..=0x11ed)
     }
 
-    /// Whether it is for TLS 1.3 only.
+    /// Returns true for groups that only TLS 1.3 has.
     pub const fn is_tls13_only(self) -> bool {
         self.is_post_quantum()
     }
 
-    /// Numbers of all that are asked for, those that people want first.
+    /// Numbers of all groups that are offered, the most wanted first.
     pub fn all() -> impl Iterator<Item = u16> {
         KNOWN.iter().map(|(number, _, _)| *number)
     }
@@ -36,7 +36,7 @@ impl Group {
     }
 }
 
-/// Number, name, length of an RSA key as strong.
+/// Number, name, and length in bits of an equally strong RSA key.
 const KNOWN: &[(u16, &str, u32)] = &[
     (0x11ec, "X25519MLKEM768", 3072),
     (0x11eb, "SecP256r1MLKEM768", 3072),

@@ -1,41 +1,37 @@
-//! ClientHello messages, written by hand: what a library would never offer must be offered too.
+//! ClientHello messages, built by hand, because a TLS library would not offer insecure versions and ciphers.
 //!
-//! No secret stands behind them: each is answered once, and the connection is closed.
+//! The messages carry no secret: each is answered once, and the connection is closed.
 
 use crate::group::Group;
 use crate::version::Version;
 
-/// What is offered.
 #[derive(Clone, Debug)]
 pub(crate) struct Hello<'a> {
-    /// The only version (TLS 1.3), or the newest.
+    /// The only version offered (TLS 1.3), or the newest one.
     pub(crate) version: Version,
     /// Cipher suites, the preferred one first.
     pub(crate) suites: &'a [u16],
     /// Groups for the key exchange, the preferred one first.
     pub(crate) groups: &'a [u16],
-    /// The name that is asked for (SNI).
+    /// Server name (SNI).
     pub(crate) name: Option<&'a str>,
-    /// Whether DEFLATE is offered.
     pub(crate) compression: Compression,
 }
 
-/// Whether DEFLATE is offered beside "none".
+/// Tells whether DEFLATE is offered beside "none".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
-    /// It is (RFC 3749).
+    /// DEFLATE is offered (RFC 3749).
     Offered,
-    /// It is not.
     Not,
 }
 
 impl Hello<'_> {
-    /// The record to send.
     pub(crate) fn record(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(512);
         put16(&mut body, self.version.number().min(Version::Tls12.number()));
         (0..32).for_each(|_| body.push(fastrand::u8(..)));
-        // A session id in TLS 1.3 is for boxes between that know only TLS 1.2 (RFC 8446 appendix D.4).
+        // A session id in TLS 1.3 is for middleboxes that know only TLS 1.2 (RFC 8446 appendix D.4).
         let id = if self.version == Version::Tls13 { 32 } else { 0 };
         body.push(id);
         (0..id).for_each(|_| body.push(fastrand::u8(..)));
@@ -50,7 +46,7 @@ impl Hello<'_> {
             body.extend(extensions);
         }
         let mut record = vec![HANDSHAKE];
-        // Servers before TLS 1.3 may mind a newer version here (RFC 8446 section 5.1).
+        // Servers before TLS 1.3 may refuse a newer version in the record header (RFC 8446 section 5.1).
         put16(&mut record, self.version.number().min(Version::Tls10.number()));
         put16(&mut record, body.len() as u16 + 4);
         record.push(CLIENT_HELLO);
@@ -86,7 +82,7 @@ impl Hello<'_> {
                 put16(out, Version::Tls13.number());
             });
             extension(&mut all, PSK_MODES, |out| out.extend([1, 1]));
-            // None: the server says which group it wants (RFC 8446 section 4.2.8).
+            // No key share: the server answers with the group it wants (RFC 8446 section 4.2.8).
             extension(&mut all, KEY_SHARE, |out| put16(out, 0));
         } else {
             extension(&mut all, RENEGOTIATION_INFO, |out| out.push(0));
@@ -99,7 +95,7 @@ impl Hello<'_> {
     }
 }
 
-/// A ClientHello of SSL 2.0, with all of its ciphers.
+/// Builds a ClientHello of SSL 2.0 with all of its ciphers.
 pub(crate) fn ssl2() -> Vec<u8> {
     let ciphers: [u8; 21] =
         [1, 0, 0x80, 2, 0, 0x80, 3, 0, 0x80, 4, 0, 0x80, 5, 0, 0x80, 6, 0, 0x40, 7, 0, 0xc0];
@@ -141,10 +137,10 @@ fn put24(out: &mut Vec<u8>, number: usize) {
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 
-/// "This is a second, lower attempt" (RFC 7507).
+/// Signals a second attempt with a lower version (RFC 7507).
 pub(crate) const FALLBACK_SCSV: u16 = 0x5600;
 
-/// For SSL 3.0, which has no extensions (RFC 5746 section 3.3).
+/// Replaces the extension renegotiation_info in SSL 3.0, which has no extensions (RFC 5746 section 3.3).
 pub(crate) const RENEGOTIATION_SCSV: u16 = 0x00ff;
 
 pub(crate) const SERVER_NAME: u16 = 0;
@@ -160,7 +156,7 @@ pub(crate) const PSK_MODES: u16 = 45;
 pub(crate) const KEY_SHARE: u16 = 51;
 pub(crate) const RENEGOTIATION_INFO: u16 = 0xff01;
 
-/// Every signature scheme that a server may hold a key for: ECDSA, EdDSA, RSA-PSS, RSA, and those with SHA-1, DSA too.
+/// Signature schemes for every key type of a server: ECDSA, EdDSA, RSA-PSS, RSA, DSA, and those with SHA-1.
 const SCHEMES: &[u16] = &[
     0x0403, 0x0503, 0x0603, 0x0807, 0x0808, 0x0804, 0x0805, 0x0806, 0x0809, 0x080a, 0x080b, 0x0401, 0x0501,
     0x0601, 0x0303, 0x0301, 0x0203, 0x0201, 0x0402, 0x0302, 0x0202, 0x0101,

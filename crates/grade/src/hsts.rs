@@ -1,8 +1,8 @@
-//! Strict-Transport-Security (RFC 6797), as a browser reads it.
+//! Parses Strict-Transport-Security (RFC 6797) like a browser.
 
 use crate::observed::{Feature, Hsts, Policy};
 
-/// Looks for it in the head of an answer.
+/// Finds the field in the head of a response.
 pub(crate) fn find(head: &[u8]) -> Hsts {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.split("\r\n").skip(1).take_while(|line| !line.is_empty());
@@ -10,11 +10,10 @@ pub(crate) fn find(head: &[u8]) -> Hsts {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("strict-transport-security").then(|| value.trim().to_owned())
     });
-    // Browsers take the first and ignore others (RFC 6797 section 8.1).
+    // Browsers take the first field and ignore others (RFC 6797 section 8.1).
     value.map_or(Hsts::Missing, |value| parse(&value))
 }
 
-/// Reads a value.
 pub(crate) fn parse(value: &str) -> Hsts {
     let mut max_age = None;
     let mut policy = Policy {
@@ -30,7 +29,7 @@ pub(crate) fn parse(value: &str) -> Hsts {
                 Ok(seconds) => max_age = Some(seconds),
                 Err(_) => return Hsts::Malformed(policy.value),
             },
-            // Twice is wrong, and then all of it is ignored (RFC 6797 section 6.1).
+            // A repeated directive makes the whole field invalid (RFC 6797 section 6.1).
             "max-age" => return Hsts::Malformed(policy.value),
             "includesubdomains" => policy.include_sub_domains = Feature::Yes,
             "preload" => policy.preload = Feature::Yes,

@@ -1,7 +1,8 @@
-//! The verdict: points, caps and warnings make a letter. Sees only what was observed, and the time. No sockets, no clock.
+//! Computes the grade from points, caps and warnings. Its only inputs are the observations and the time: no sockets, no
+//! clock.
 //!
-//! Caps and warnings are those of the rating guide's section "Changes", by the version that brought them; each is named
-//! where it is applied. What the guide says nothing about is advice and moves no letter.
+//! Caps and warnings come from the section "Changes" of the rating guide; the version that introduced each is noted
+//! where it is applied. Rules that the guide does not have are advice and do not change the grade.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,20 +17,17 @@ use crate::score::{Score, score};
 use crate::suite::{Exchange, Mode};
 use crate::version::Version;
 
-/// What it is worth.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// The letter; `None`: too little could be learnt.
+    /// The grade. `None` if too little could be observed.
     pub grade: Option<Letter>,
-    /// The letter if the certificate were trusted and for this name.
+    /// The grade if the certificate were trusted and valid for this name.
     pub grade_if_trusted: Option<Letter>,
-    /// The points.
     pub score: Option<Score>,
-    /// What costs the grade first, then what costs points, then advice.
+    /// Findings that lower the grade first, then those that cost points, then advice.
     pub findings: Vec<Finding>,
 }
 
-/// Judges.
 pub fn judge(observed: &Observed, now: SystemTime) -> Verdict {
     let score = score(observed);
     let mut findings = Vec::new();
@@ -45,9 +43,9 @@ pub fn judge(observed: &Observed, now: SystemTime) -> Verdict {
         points(score, &mut findings);
     }
     findings.sort_by_key(|finding| match finding.effect {
-        Effect::Caps(letter) => (0, u8::MAX - letter as u8),
+        Effect::Cap { at: letter } => (0, u8::MAX - letter as u8),
         Effect::NoPlus => (1, 0),
-        Effect::Points(_) => (2, 0),
+        Effect::Points { .. } => (2, 0),
         Effect::Advice => (3, 0),
     });
     let graded = observed.incomplete.is_empty().then_some(score.as_ref()).flatten();
@@ -55,7 +53,7 @@ pub fn judge(observed: &Observed, now: SystemTime) -> Verdict {
         let score = graded?;
         let counted = || findings.iter().filter(|finding| is_counted(finding)).map(|finding| finding.effect);
         let caps = counted().filter_map(|effect| match effect {
-            Effect::Caps(letter) => Some(letter),
+            Effect::Cap { at: letter } => Some(letter),
             _ => None,
         });
         let earned = Letter::of_points(score.total);
@@ -65,23 +63,26 @@ pub fn judge(observed: &Observed, now: SystemTime) -> Verdict {
     };
     Verdict {
         grade: letter(|_| true),
-        grade_if_trusted: letter(|finding| !matches!(finding.effect, Effect::Caps(Letter::T | Letter::M))),
+        grade_if_trusted: letter(|finding| {
+            !matches!(finding.effect, Effect::Cap { at: Letter::T | Letter::M })
+        }),
         score,
         findings,
     }
 }
 
-/// What makes clients turn away: T and M (guide, "Certificate inspection" and step 4 of the methodology).
+/// Finds the faults that make clients refuse the certificate: T and M (guide, "Certificate inspection" and step 4 of
+/// the methodology).
 fn trust(chain: &ChainSeen, now: SystemTime, findings: &mut Vec<Finding>) {
-    let mut untrusted = |code, what: String, why: &str, penstock: &str, elsewhere: &str| {
-        findings.push(finding(code, Effect::Caps(Letter::T), what, why, penstock, elsewhere));
+    let mut untrusted = |code, what: String, why: &str, penstock: &str, other_servers: &str| {
+        findings.push(finding(code, Effect::Cap { at: Letter::T }, what, why, penstock, other_servers));
     };
     let of = format!("the certificate with {} key", with_article(&chain.key.kind));
     if now > chain.not_after {
         untrusted(
             "expired",
             format!("{of} expired on {}", day(chain.not_after)),
-            "browsers refuse the page with a warning that most people turn away at",
+            "browsers refuse the page with a warning that stops most people",
             "renew it; a new pair of files in the directory is served within a second, without a reload",
             "renew the certificate, and make sure that the server reads the new file",
         );
@@ -98,14 +99,14 @@ fn trust(chain: &ChainSeen, now: SystemTime, findings: &mut Vec<Finding>) {
         Trusted::Yes => {}
         Trusted::SelfSigned => untrusted(
             "self-signed",
-            format!("{of} is signed by itself"),
-            "nobody can tell it from a forgery, so browsers warn of the page",
-            "get a certificate from an authority; inside a company: trust its own with --ca FILE",
-            "get a certificate from an authority; inside a company: trust its own with --ca FILE",
+            format!("{of} is self-signed"),
+            "clients cannot tell it from a forgery: browsers show a warning",
+            "get a certificate from an authority; for an authority of your own: penstock tls-grade --ca FILE",
+            "get a certificate from an authority; for an authority of your own: penstock tls-grade --ca FILE",
         ),
         Trusted::UnknownIssuer(issuer) => untrusted(
             "unknown-issuer",
-            format!("{of} was issued by \"{issuer}\", which is neither sent along nor trusted here"),
+            format!("{of} was issued by \"{issuer}\", which is neither sent nor trusted here"),
             "either an intermediate certificate is missing, which fails with many programs though some browsers find \
              it by themselves, or the authority is a private one",
             "put the intermediate certificates behind the certificate in NAME.crt (certbot: fullchain.pem), or into \
@@ -113,7 +114,7 @@ fn trust(chain: &ChainSeen, now: SystemTime, findings: &mut Vec<Finding>) {
             "configure the full chain, not the certificate alone (nginx: ssl_certificate with fullchain.pem); for a \
              private authority use --ca FILE",
         ),
-        Trusted::Broken(why) => untrusted(
+        Trusted::Untrusted(why) => untrusted(
             "not-trusted",
             format!("{of} is not trusted: {why}"),
             "clients that check certificates refuse the connection",
@@ -142,7 +143,7 @@ fn trust(chain: &ChainSeen, now: SystemTime, findings: &mut Vec<Finding>) {
     if chain.weakest_hash == Hash::Md5 {
         findings.push(finding(
             "md5",
-            Effect::Caps(Letter::F),
+            Effect::Cap { at: Letter::F },
             format!("{of}, or one above it, is signed with MD5 or MD2"),
             "such signatures can be forged with little effort",
             "get a new certificate",
@@ -157,9 +158,9 @@ fn trust(chain: &ChainSeen, now: SystemTime, findings: &mut Vec<Finding>) {
         };
         findings.push(finding(
             "name-mismatch",
-            Effect::Caps(Letter::M),
+            Effect::Cap { at: Letter::M },
             format!("{of} is for {names}, not for the name that was asked for"),
-            "browsers refuse the page, as they would if somebody posed as you",
+            "browsers refuse the page, as they would refuse an impostor",
             "put a certificate for this name into the directory; --name says which name to ask for",
             "install a certificate for this name; --name says which name to ask for",
         ));
@@ -167,12 +168,12 @@ fn trust(chain: &ChainSeen, now: SystemTime, findings: &mut Vec<Finding>) {
 }
 
 fn certificate(chain: &ChainSeen, now: SystemTime, findings: &mut Vec<Finding>) {
-    let mut say = |code, effect, what: String, why: &str, penstock: &str, elsewhere: &str| {
-        findings.push(finding(code, effect, what, why, penstock, elsewhere));
+    let mut say = |code, effect, what: String, why: &str, penstock: &str, other_servers: &str| {
+        findings.push(finding(code, effect, what, why, penstock, other_servers));
     };
     match chain.order {
-        ChainOrder::Right => {}
-        ChainOrder::Wrong => say(
+        ChainOrder::InOrder => {}
+        ChainOrder::OutOfOrder => say(
             "chain-order",
             Effect::Advice,
             "the certificates are sent in the wrong order".to_owned(),
@@ -181,7 +182,7 @@ fn certificate(chain: &ChainSeen, now: SystemTime, findings: &mut Vec<Finding>) 
             "nothing: Penstock puts them in order by itself, so another server answers here",
             "in the file: the server's certificate first, then the one that issued it, and so on",
         ),
-        ChainOrder::Unconnected => say(
+        ChainOrder::Unrelated => say(
             "chain-extra",
             Effect::Advice,
             "certificates are sent that have nothing to do with this one".to_owned(),
@@ -209,14 +210,14 @@ fn certificate(chain: &ChainSeen, now: SystemTime, findings: &mut Vec<Finding>) 
             "look at what renews it",
         );
     }
-    if let Staple::Useless(why) = &chain.staple {
+    if let Staple::Unusable(why) = &chain.staple {
         say(
-            "staple-useless",
+            "staple-unusable",
             Effect::NoPlus,
-            format!("the stapled OCSP response is of no use: {why}"),
+            format!("the stapled OCSP response is unusable: {why}"),
             "some clients refuse the connection, others ask the authority and wait",
             "remove the file NAME.ocsp, or look why it is not renewed",
-            "look why the server does not renew its OCSP responses",
+            "find out why the server does not renew its OCSP responses",
         );
     } else if chain.must_staple == Feature::Yes && chain.staple == Staple::None {
         say(
@@ -235,22 +236,29 @@ fn protocols(observed: &Observed, findings: &mut Vec<Finding>) {
     let newest = observed.versions.iter().map(|seen| seen.version).max();
     let mut say = |code, letter, what: &str, why: &str| {
         let penstock = "nothing: Penstock knows only TLS 1.2 and 1.3, so another server answers here";
-        let elsewhere = "allow only TLS 1.2 and 1.3 (nginx: ssl_protocols TLSv1.2 TLSv1.3)";
-        findings.push(finding(code, Effect::Caps(letter), what.to_owned(), why, penstock, elsewhere));
+        let other_servers = "allow only TLS 1.2 and 1.3 (nginx: ssl_protocols TLSv1.2 TLSv1.3)";
+        findings.push(finding(
+            code,
+            Effect::Cap { at: letter },
+            what.to_owned(),
+            why,
+            penstock,
+            other_servers,
+        ));
     };
-    // Since the guide's first version.
+    // Rule of the guide's first version.
     if accepts(Version::Ssl2) {
         say(
             "ssl2",
             Letter::F,
             "SSL 2.0 is accepted",
-            "it is broken, and opens other servers with the same key, too",
+            "it is broken, and endangers other servers with the same key",
         );
     }
-    // 2009i; on its own F since 2009j.
+    // 2009i; F for this alone since 2009j.
     if accepts(Version::Ssl3) {
         let letter = if newest == Some(Version::Ssl3) { Letter::F } else { Letter::C };
-        say("ssl3", letter, "SSL 3.0 is accepted", "somebody on the way can read parts of it (POODLE)");
+        say("ssl3", letter, "SSL 3.0 is accepted", "an attacker on the path can read parts of it (POODLE)");
     }
     // 2009q.
     for version in [Version::Tls10, Version::Tls11] {
@@ -272,7 +280,7 @@ fn protocols(observed: &Observed, findings: &mut Vec<Finding>) {
     if newest == Some(Version::Tls12) {
         findings.push(finding(
             "no-tls13",
-            Effect::Caps(Letter::AMinus),
+            Effect::Cap { at: Letter::AMinus },
             "TLS 1.3 is not accepted".to_owned(),
             "it is faster, hides the certificate, and has only safe ciphers",
             "remove tls.ciphers, or add TLS_AES_256_GCM_SHA384 to it",
@@ -283,7 +291,7 @@ fn protocols(observed: &Observed, findings: &mut Vec<Finding>) {
 
 fn ciphers(observed: &Observed, findings: &mut Vec<Finding>) {
     let penstock = "nothing: Penstock has no such cipher, so another server answers here";
-    let elsewhere =
+    let other_servers =
         "allow only ECDHE with AES-GCM or ChaCha20 (nginx: ssl_ciphers ECDHE+AESGCM:ECDHE+CHACHA20)";
     let all = || {
         let versions = observed.versions.iter();
@@ -300,22 +308,22 @@ fn ciphers(observed: &Observed, findings: &mut Vec<Finding>) {
             let more = names.len() - 1;
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let what = format!("{what}: {first}{more}");
-            findings.push(finding(code, Effect::Caps(letter), what, why, penstock, elsewhere));
+            findings.push(finding(code, Effect::Cap { at: letter }, what, why, penstock, other_servers));
         }
     };
-    // 2009: what gives no points in a category; 2009j for export.
+    // 2009: a category without points; 2009j for export ciphers.
     say(
         "no-encryption",
         Letter::F,
         "ciphers that do not encrypt are accepted",
-        "everybody on the way can read",
+        "every machine on the path can read the traffic",
         &|_, seen| seen.mode == Mode::Null,
     );
     say(
         "anonymous",
         Letter::F,
         "handshakes without a certificate are accepted",
-        "anybody can pose as this server",
+        "any machine on the path can pose as this server",
         &|_, seen| seen.exchange == Exchange::Anonymous,
     );
     say(
@@ -330,12 +338,16 @@ fn ciphers(observed: &Observed, findings: &mut Vec<Finding>) {
         "rc4-modern",
         Letter::C,
         "RC4 is accepted with TLS 1.1 or newer",
-        "parts of what is sent can be computed",
+        "an attacker can compute parts of the traffic",
         &|version, seen| seen.mode == Mode::Rc4 && version >= Version::Tls11,
     );
-    say("rc4", Letter::B, "RC4 is accepted", "parts of what is sent can be computed", &|version, seen| {
-        seen.mode == Mode::Rc4 && version < Version::Tls11
-    });
+    say(
+        "rc4",
+        Letter::B,
+        "RC4 is accepted",
+        "an attacker can compute parts of the traffic",
+        &|version, seen| seen.mode == Mode::Rc4 && version < Version::Tls11,
+    );
     // 2009n.
     say(
         "small-blocks",
@@ -348,43 +360,43 @@ fn ciphers(observed: &Observed, findings: &mut Vec<Finding>) {
     if all().next().is_none() {
         return;
     }
-    // 2009p, both.
+    // 2009p, both rules.
     if !accepts(|seen| matches!(seen.exchange, Exchange::Ecdhe | Exchange::Dhe)) {
         findings.push(finding(
             "no-forward-secrecy",
-            Effect::Caps(Letter::B),
+            Effect::Cap { at: Letter::B },
             "no cipher has forward secrecy".to_owned(),
-            "who gets the key one day can read everything that was recorded before",
+            "with the key, an attacker can read all earlier recorded traffic",
             penstock,
-            elsewhere,
+            other_servers,
         ));
     } else if accepts(|seen| matches!(seen.exchange, Exchange::Rsa | Exchange::Ecdh)) {
         findings.push(finding(
             "static-keys",
             Effect::Advice,
             "some ciphers have no forward secrecy".to_owned(),
-            "who gets the key one day can read what was recorded of the clients that chose them",
+            "with the key, an attacker can read recorded traffic of clients that chose them",
             penstock,
-            elsewhere,
+            other_servers,
         ));
     }
     if !accepts(|seen| seen.mode == Mode::Aead) {
         findings.push(finding(
             "no-aead",
-            Effect::Caps(Letter::B),
+            Effect::Cap { at: Letter::B },
             "no cipher authenticates what it encrypts (AES-GCM, ChaCha20-Poly1305)".to_owned(),
-            "the older way had one padding oracle after the other",
+            "older ciphers had padding oracles again and again",
             penstock,
-            elsewhere,
+            other_servers,
         ));
     } else if accepts(|seen| seen.mode == Mode::Cbc) {
         findings.push(finding(
             "cbc",
             Effect::Advice,
             "ciphers in CBC mode are accepted".to_owned(),
-            "every few years somebody finds a new padding oracle in an implementation",
+            "new padding oracles are found in implementations every few years",
             penstock,
-            elsewhere,
+            other_servers,
         ));
     }
 }
@@ -392,15 +404,15 @@ fn ciphers(observed: &Observed, findings: &mut Vec<Finding>) {
 fn features(observed: &Observed, findings: &mut Vec<Finding>) {
     let accepts = |is_it: fn(Version) -> bool| observed.versions.iter().any(|seen| is_it(seen.version));
     let foreign = "nothing: Penstock does not do this, so another server answers here";
-    let mut say = |code, effect, what: &str, why: &str, penstock: &str, elsewhere: &str| {
-        findings.push(finding(code, effect, what.to_owned(), why, penstock, elsewhere));
+    let mut say = |code, effect, what: &str, why: &str, penstock: &str, other_servers: &str| {
+        findings.push(finding(code, effect, what.to_owned(), why, penstock, other_servers));
     };
     // 2009d.
     if observed.compression == Feature::Yes {
-        let why = "somebody on the way can guess cookies (CRIME)";
+        let why = "an attacker on the path can guess cookies (CRIME)";
         say(
             "compression",
-            Effect::Caps(Letter::C),
+            Effect::Cap { at: Letter::C },
             "TLS compression is on",
             why,
             foreign,
@@ -409,28 +421,28 @@ fn features(observed: &Observed, findings: &mut Vec<Finding>) {
     }
     // 2009d.
     if observed.secure_renegotiation == Feature::No {
-        let why = "somebody on the way can put a request of his own in front of another's";
-        let elsewhere = "update the TLS library: all have it since 2010 (RFC 5746)";
+        let why = "an attacker on the path can inject a request before that of a client";
+        let other_servers = "update the TLS library: all have it since 2010 (RFC 5746)";
         say(
             "no-secure-renegotiation",
-            Effect::Caps(Letter::AMinus),
+            Effect::Cap { at: Letter::AMinus },
             "secure renegotiation is not announced",
             why,
             foreign,
-            elsewhere,
+            other_servers,
         );
     }
-    // 2009i; newer versions need no such signal (RFC 8446 section 4.1.3).
+    // 2009i; newer versions need no TLS_FALLBACK_SCSV (RFC 8446 section 4.1.3).
     if observed.fallback_scsv == Feature::No && accepts(|version| version < Version::Tls12) {
-        let why = "somebody on the way can make browsers use an older version than both could";
-        let elsewhere = "allow only TLS 1.2 and 1.3, or update the TLS library (RFC 7507)";
+        let why = "an attacker on the path can make browsers use an older version than both could";
+        let other_servers = "allow only TLS 1.2 and 1.3, or update the TLS library (RFC 7507)";
         say(
             "no-fallback-scsv",
             Effect::NoPlus,
             "TLS_FALLBACK_SCSV is not understood",
             why,
             foreign,
-            elsewhere,
+            other_servers,
         );
     }
     if observed.heartbeat == Feature::Yes {
@@ -442,7 +454,7 @@ fn features(observed: &Observed, findings: &mut Vec<Finding>) {
             "no-post-quantum",
             Effect::Advice,
             "there is no post-quantum key exchange",
-            "what is recorded today can be read as soon as somebody has a large quantum computer; current browsers \
+            "what is recorded today can be read once large quantum computers exist; current browsers \
              offer X25519MLKEM768",
             "put X25519MLKEM768 first in tls.groups, or remove that key",
             "update the TLS library (OpenSSL 3.5 has it) and allow X25519MLKEM768",
@@ -462,10 +474,10 @@ fn features(observed: &Observed, findings: &mut Vec<Finding>) {
 
 fn hsts(hsts: &Hsts, findings: &mut Vec<Finding>) {
     let why = "without it the first connection may be an unencrypted one, and stay so (RFC 6797)";
-    let mut say = |code, effect, what: String, why: &str, penstock: &str, elsewhere: &str| {
-        findings.push(finding(code, effect, what, why, penstock, elsewhere));
+    let mut say = |code, effect, what: String, why: &str, penstock: &str, other_servers: &str| {
+        findings.push(finding(code, effect, what, why, penstock, other_servers));
     };
-    let elsewhere = "send the header Strict-Transport-Security: max-age=31536000";
+    let other_servers = "send the header Strict-Transport-Security: max-age=31536000";
     match hsts {
         Hsts::Missing => say(
             "no-hsts",
@@ -473,7 +485,7 @@ fn hsts(hsts: &Hsts, findings: &mut Vec<Finding>) {
             "Strict-Transport-Security is not sent".to_owned(),
             why,
             "remove hsts = \"off\" from the listener: it is on by itself",
-            elsewhere,
+            other_servers,
         ),
         Hsts::Malformed(value) => say(
             "bad-hsts",
@@ -481,7 +493,7 @@ fn hsts(hsts: &Hsts, findings: &mut Vec<Finding>) {
             format!("browsers cannot read the value of Strict-Transport-Security, \"{value}\""),
             why,
             "set hsts = \"365d\" on the listener, or remove the header that a backend sends",
-            elsewhere,
+            other_servers,
         ),
         Hsts::Unknown(reason) => say(
             "hsts-unknown",
@@ -492,7 +504,7 @@ fn hsts(hsts: &Hsts, findings: &mut Vec<Finding>) {
             "see that it answers GET / over HTTP/1.1",
         ),
         Hsts::Sent(policy) => {
-            // 2009d says "long"; SSL Labs' API documentation puts it at 180 days (LONG_MAX_AGE).
+            // 2009d says "long"; SSL Labs' API documentation says 180 days (LONG_MAX_AGE).
             if policy.max_age < LONG_HSTS {
                 say(
                     "short-hsts",
@@ -500,7 +512,7 @@ fn hsts(hsts: &Hsts, findings: &mut Vec<Finding>) {
                     format!("Strict-Transport-Security is for {} days only", policy.max_age / 86_400),
                     "who comes back later than that may do so unencrypted; an A+ needs 180 days",
                     "set hsts = \"365d\" on the listener",
-                    elsewhere,
+                    other_servers,
                 );
             }
             let whole = policy.max_age >= PRELOAD_HSTS && policy.include_sub_domains == Feature::Yes;
@@ -509,7 +521,7 @@ fn hsts(hsts: &Hsts, findings: &mut Vec<Finding>) {
                     "hsts-preload",
                     Effect::Advice,
                     "Strict-Transport-Security says preload and is not good enough for it".to_owned(),
-                    "browsers' lists take only names with includeSubDomains and a max-age of at least 31536000",
+                    "browsers' preload lists take only names whose header has includeSubDomains and a max-age of at least 31536000",
                     "set hsts = \"preload\" on the listener",
                     "send Strict-Transport-Security: max-age=63072000; includeSubDomains; preload",
                 );
@@ -518,16 +530,16 @@ fn hsts(hsts: &Hsts, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What is missing to 100 points, unless something else has said it.
+/// Adds a finding for each category with less than 100 points, unless another finding already covers it.
 fn points(score: &Score, findings: &mut Vec<Finding>) {
     let lost = |points: f64, share: f64| ((100.0 - points) * share * 10.0).round() / 10.0;
     if score.key_exchange == 0.0 {
-        // Handshakes without a certificate, which were named before.
+        // Anonymous key exchange, which has its own finding.
     } else if score.key_exchange <= 40.0 {
-        // The guide: such keys are broken (2009d, and 2009k for Diffie-Hellman).
+        // The guide calls such keys broken (2009d, and 2009k for Diffie-Hellman).
         findings.push(finding(
             "broken-key",
-            Effect::Caps(Letter::F),
+            Effect::Cap { at: Letter::F },
             format!("the weakest key exchange can be broken: {}", score.weakest_key),
             "who breaks it can read everything, or pose as this server",
             "use a certificate with an ECDSA P-256 or RSA 2048 key",
@@ -536,7 +548,7 @@ fn points(score: &Score, findings: &mut Vec<Finding>) {
     } else if score.key_exchange < 90.0 {
         findings.push(finding(
             "weak-key",
-            Effect::Caps(Letter::B),
+            Effect::Cap { at: Letter::B },
             format!("the weakest key exchange is short: {}", score.weakest_key),
             "1024 bits are within reach of states",
             "use a certificate with an ECDSA P-256 or RSA 2048 key",
@@ -545,7 +557,7 @@ fn points(score: &Score, findings: &mut Vec<Finding>) {
     } else if score.key_exchange < 100.0 {
         findings.push(finding(
             "key-points",
-            Effect::Points(lost(score.key_exchange, 0.3)),
+            Effect::Points { points: lost(score.key_exchange, 0.3) },
             format!("the weakest key exchange is {}", score.weakest_key),
             "it is safe; the guide gives full points from RSA 4096 on, at the price of slower handshakes",
             "leave it; for the points alone: a certificate with a P-384 key, and tls.groups = [\"P-384\"]",
@@ -555,7 +567,7 @@ fn points(score: &Score, findings: &mut Vec<Finding>) {
     if score.ciphers < 100.0 && score.cipher_bits.1 >= 128 {
         findings.push(finding(
             "cipher-points",
-            Effect::Points(lost(score.ciphers, 0.4)),
+            Effect::Points { points: lost(score.ciphers, 0.4) },
             "ciphers with a key of 128 bits are accepted".to_owned(),
             "they are safe, and TLS 1.3 demands that servers have one of them (RFC 8446 section 9.1); the guide gives \
              full points to 256 bits only",
@@ -577,7 +589,7 @@ fn finding(
     what: String,
     why: &str,
     penstock: &str,
-    elsewhere: &str,
+    other_servers: &str,
 ) -> Finding {
     Finding {
         code,
@@ -585,25 +597,25 @@ fn finding(
         what,
         why: why.to_owned(),
         penstock: penstock.to_owned(),
-        elsewhere: elsewhere.to_owned(),
+        other_servers: other_servers.to_owned(),
     }
 }
 
 fn with_article(kind: &str) -> String {
-    // "an ECDSA", "an RSA", "a DSA".
+    // Chooses "an" or "a": "an ECDSA", "an RSA", "a DSA".
     let vowel = kind.starts_with(['E', 'R', 'A']);
     format!("{} {kind}", if vowel { "an" } else { "a" })
 }
 
-/// `2026-12-20`
+/// Formats a date: `2026-12-20`.
 pub(crate) fn day(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .map_or_else(|_| "an unknown day".to_owned(), |time| time.strftime("%F").to_string())
 }
 
-/// 180 days.
+/// 180 days, in seconds.
 pub(crate) const LONG_HSTS: u64 = 15_552_000;
-/// A year (<https://hstspreload.org>).
+/// One year, in seconds (<https://hstspreload.org>).
 pub(crate) const PRELOAD_HSTS: u64 = 31_536_000;
 
 #[cfg(test)]

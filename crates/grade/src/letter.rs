@@ -1,18 +1,18 @@
-//! The letters.
+//! Grades.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// A letter, the best first. T and M stand apart: what is not trusted is not safe, however well it is encrypted.
+/// A grade, the best first. T and M stand apart: an untrusted certificate is unsafe, however strong the encryption is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Letter {
-    /// As A, with a long Strict-Transport-Security and without a warning.
+    /// A, with a long Strict-Transport-Security and without a warning.
     APlus,
     /// 80 points or more.
     A,
-    /// An A with a warning that the guide takes seriously.
+    /// A with a serious warning of the guide.
     AMinus,
     /// 65 points or more.
     B,
@@ -22,11 +22,10 @@ pub enum Letter {
     D,
     /// 20 points or more.
     E,
-    /// Less, or something that is broken.
+    /// Fewer than 20 points, or a broken protocol or cipher.
     F,
-    /// The certificate is for other names.
+    /// The certificate is not valid for the name asked for.
     M,
-    /// The certificate is not trusted.
     T,
 }
 
@@ -34,7 +33,7 @@ impl Letter {
     const ALL: [Self; 10] =
         [Self::APlus, Self::A, Self::AMinus, Self::B, Self::C, Self::D, Self::E, Self::F, Self::M, Self::T];
 
-    /// The letter for so many points (table 1 of the guide).
+    /// Returns the grade for a score (table 1 of the guide).
     pub(crate) fn of_points(points: f64) -> Self {
         match points {
             80.0.. => Self::A,
@@ -46,7 +45,6 @@ impl Letter {
         }
     }
 
-    /// How it is written.
     pub const fn word(self) -> &'static str {
         match self {
             Self::APlus => "A+",
@@ -62,7 +60,7 @@ impl Letter {
         }
     }
 
-    /// Whether it is less than what is asked for.
+    /// Returns true if `self` is worse than `wanted`.
     pub fn is_below(self, wanted: Self) -> bool {
         self > wanted
     }
@@ -89,6 +87,6 @@ impl FromStr for Letter {
         graded
             .into_iter()
             .find(|letter| letter.word() == wanted)
-            .ok_or_else(|| "is no grade: they are A+, A, A-, B, C, D, E and F".to_owned())
+            .ok_or_else(|| "is not a grade: they are A+, A, A-, B, C, D, E and F".to_owned())
     }
 }

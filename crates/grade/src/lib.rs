@@ -1,15 +1,15 @@
-//! Asks a listener what it accepts, by real handshakes, and rates it as SSL Labs does.
+//! Tests by real handshakes what a TLS listener accepts, and grades it like SSL Labs.
 //!
-//! Sees servers from outside only: it depends on none of the crates that serve. Everything that a server sends is bounded
-//! in size and time; none of it can make this panic or wait for longer than it was told.
+//! Sees servers from outside only: the crate depends on none of the crates that serve. Everything that a server sends
+//! is limited in size and time; no answer can cause a panic or exceed the time limit.
 //!
-//! - `target.rs` says whom to ask, `ask.rs` asks one thing, `wire.rs` is the connection, `hello.rs` and `reply.rs` are
-//!   the messages
-//! - `probe.rs` finds out versions, ciphers and groups with handshakes that end after the first answer; `session.rs`
-//!   makes whole ones for certificates, resumption, ALPN and HTTP
-//! - `certificate.rs`, `trust.rs`, `staple.rs` and `hsts.rs` read what was shown; all of it becomes an `observed.rs`
-//! - `score.rs` and `judge.rs` decide: pure functions of what was observed and the time. `finding.rs` is what they say
-//! - `report.rs` prints it
+//! - `target.rs` parses the server's address, `ask.rs` sends one ClientHello, `wire.rs` is the connection
+//! - `hello.rs` and `reply.rs` are the messages
+//! - `probe.rs` finds versions, ciphers and groups by handshakes that end after the first answer
+//! - `session.rs` completes handshakes for certificates, resumption, ALPN and HTTP
+//! - `certificate.rs`, `trust.rs`, `staple.rs` and `hsts.rs` parse the answers into an `observed.rs`
+//! - `score.rs` and `judge.rs` are pure functions of the observations and the time; `finding.rs` holds their messages
+//! - `report.rs` prints the report
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
@@ -37,11 +37,11 @@ mod trust;
 mod version;
 mod wire;
 
-pub use certificate::Key;
 pub use finding::{Effect, Finding};
 pub use group::Group;
 pub use judge::{Verdict, judge};
 pub use letter::Letter;
+pub use observed::Key;
 pub use score::{SHARES, Score, score};
 pub use suite::{Exchange, Mode, Suite};
 pub use target::{Target, TargetError};
@@ -53,81 +53,53 @@ use observed::{ChainSeen, GroupSeen, Observed};
 use probe::{Nothing, UNRECOGNIZED_NAME};
 use reply::Shown;
 
-/// How long to ask.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For one connection.
     pub connection: Duration,
-    /// For everything.
     pub whole: Duration,
 }
 
-/// What there is to tell of a listener.
+/// Observations, score and grade of a listener.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The address that was asked.
     pub address: SocketAddr,
-    /// The name that certificates were asked for.
+    /// Server name sent in the handshakes.
     pub name: String,
-    /// Who is believed.
     pub trust: String,
-    /// The letter, the points, and why.
+    /// Grade, points and findings.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// What was seen.
     pub observed: Observed,
 }
 
-/// Why a listener could not be asked.
+/// Reason why a listener could not be tested.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The name was not found.
+    /// DNS does not know the name.
     #[error("the address of {host} was not found: {why}")]
-    Unknown {
-        /// Whose.
-        host: String,
-        /// Why.
-        why: String,
-    },
-    /// No connection.
+    Unknown { host: String, why: String },
     #[error("nothing answers at {address}: {why}")]
-    Unreachable {
-        /// Where.
-        address: SocketAddr,
-        /// Why.
-        why: String,
-    },
-    /// A connection, and then nothing.
-    #[error("{address} takes connections and does not answer a handshake of TLS")]
-    Silent {
-        /// Where.
-        address: SocketAddr,
-    },
-    /// Something else is spoken there.
+    Unreachable { address: SocketAddr, why: String },
+    /// The server accepted the connection and sent nothing.
+    #[error("{address} accepts connections but does not answer a TLS handshake")]
+    Silent { address: SocketAddr },
+    /// The server does not speak TLS.
     #[error("{address} does not speak TLS")]
-    NotTls {
-        /// Where.
-        address: SocketAddr,
-    },
-    /// It knows nothing of that name.
+    NotTls { address: SocketAddr },
+    /// The server does not serve the name.
     #[error("{address} has no certificate for {name}: name one that it serves with --name")]
-    UnknownName {
-        /// Where.
-        address: SocketAddr,
-        /// Which.
-        name: String,
-    },
-    /// Every handshake is refused.
+    UnknownName { address: SocketAddr, name: String },
+    /// The server refuses every handshake.
     #[error("{address} refuses every handshake{}", alert_words(*.alert))]
     Refused {
-        /// Where.
         address: SocketAddr,
-        /// With this alert (RFC 8446 section 6).
+        /// Alert that the server sent (RFC 8446 section 6).
         alert: Option<u8>,
     },
 }
 
-/// Asks, looks and judges.
+/// Tests a listener and grades it.
 pub fn grade(target: &Target, trust: &Trust, limits: Limits) -> Result<Report, AskError> {
     let end = Instant::now() + limits.whole;
     let host = || target.host.clone();
@@ -169,7 +141,7 @@ fn report(target: &Target, trust: &Trust, asker: &Asker, probed: probe::Probed) 
         incomplete.push("the certificate: no handshake came far enough to see one".to_owned());
     }
     if Instant::now() >= asker.end {
-        incomplete.push("the time was over before everything was asked: give more with --timeout".to_owned());
+        incomplete.push("not everything was asked in time: raise --timeout".to_owned());
     }
     let observed = Observed {
         versions: probed.versions,
@@ -212,14 +184,14 @@ fn error_of(target: &Target, address: SocketAddr, nothing: &Nothing) -> AskError
 
 fn alert_words(alert: Option<u8>) -> String {
     match alert {
-        // missing_extension (RFC 8446 section 9.2): that is how a server asks for a name.
+        // missing_extension (RFC 8446 section 9.2): the server requires a server name.
         Some(109) => " without a name: give one that it serves with --name".to_owned(),
         Some(alert) => format!(", with alert {alert}"),
         None => " by closing the connection".to_owned(),
     }
 }
 
-/// Addresses of one name that are tried.
+/// Largest number of addresses tried for one name.
 const MAX_ADDRESSES: usize = 4;
-/// Different certificates that are looked at.
+/// Largest number of different certificates examined.
 const MAX_CHAINS: usize = 8;

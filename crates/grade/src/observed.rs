@@ -1,152 +1,136 @@
-//! What was seen of a listener: facts only, no opinion. `judge.rs` has the opinions.
+//! Observations of a listener: facts only. `judge.rs` rates them.
 
 use std::time::SystemTime;
 
 use serde::{Serialize, Serializer};
 
-use crate::certificate::Key;
 use crate::group::Group;
 use crate::suite::{Exchange, Mode, Suite};
 use crate::version::Version;
 
-/// All that was seen.
 #[derive(Clone, Debug, Serialize)]
 pub struct Observed {
     /// Accepted versions, newest first.
     pub versions: Vec<VersionSeen>,
-    /// Groups that it accepts for the key exchange, in the order in which it prefers or was offered them.
+    /// Groups accepted for the key exchange, in the server's order of preference or in the order offered.
     pub groups: Vec<GroupSeen>,
-    /// Certificate chains: one for each kind of key.
+    /// Certificate chains: one for each key type.
     pub chains: Vec<ChainSeen>,
-    /// Whether a handshake with a post-quantum group came to its end.
+    /// Whether a handshake with a post-quantum group succeeded.
     pub post_quantum: Feature,
-    /// Whether it compresses (CVE-2012-4929).
+    /// Whether the server compresses (CVE-2012-4929).
     pub compression: Feature,
-    /// Whether renegotiation, if there is any, is bound to the connection (RFC 5746). For TLS 1.2 and older.
+    /// Whether renegotiation is bound to the connection (RFC 5746). For TLS 1.2 and older.
     pub secure_renegotiation: Feature,
-    /// Whether a client that was made to try an older version is told so (RFC 7507).
+    /// Whether the server refuses an unneeded retry with an older version (RFC 7507).
     pub fallback_scsv: Feature,
     /// Whether session keys are bound to the handshake (RFC 7627). For TLS 1.2 and older.
     pub extended_master_secret: Feature,
-    /// Whether it offers heartbeats (RFC 6520), which nothing on TCP needs.
+    /// Whether the server offers heartbeats (RFC 6520), which TCP does not need.
     pub heartbeat: Feature,
-    /// Whether a session is resumed in TLS 1.3.
     pub resumption_tls13: Feature,
-    /// Whether a session is resumed in TLS 1.2, by ticket or by id.
+    /// Whether a session is resumed in TLS 1.2, by ticket or by session id.
     pub resumption_tls12: Feature,
-    /// Protocols that it speaks in TLS (ALPN).
+    /// Protocols accepted by ALPN.
     pub alpn: Vec<String>,
-    /// What it says of Strict-Transport-Security.
     pub hsts: Hsts,
-    /// What could not be learnt, and why.
+    /// Facts that could not be observed, and why.
     pub incomplete: Vec<String>,
 }
 
-/// A version that is accepted.
 #[derive(Clone, Debug, Serialize)]
 pub struct VersionSeen {
-    /// Which.
     pub version: Version,
-    /// Its cipher suites. If the server has an order of its own, in that.
+    /// Accepted cipher suites, in the server's order if it has one.
     pub suites: Vec<SuiteSeen>,
-    /// Whose order counts.
     pub order: Order,
 }
 
-/// A suite that is accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SuiteSeen {
-    /// IANA's name.
     #[serde(serialize_with = "suite_name")]
     pub suite: Suite,
-    /// How keys come about.
     pub exchange: Exchange,
-    /// How bytes are encrypted.
     pub mode: Mode,
     /// Strength of the cipher in bits.
     pub bits: u16,
-    /// Prime of the key exchange in a finite field, in bits.
+    /// Size of the Diffie-Hellman prime in bits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dh_bits: Option<u32>,
 }
 
-/// A group that is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct GroupSeen {
-    /// Which.
     #[serde(serialize_with = "group_name")]
     pub group: Group,
 }
 
-/// Whose order of ciphers counts.
+/// Whose order of cipher suites counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// The server's.
     Server,
-    /// The client's.
     Client,
-    /// There is only one suite, or it could not be learnt.
+    /// There is only one suite, or the order could not be observed.
     #[default]
     Unknown,
 }
 
-/// Whether it has something.
+/// Whether the server has a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Feature {
-    /// It has.
     Yes,
-    /// It has not.
     No,
-    /// It could not be learnt, or makes no sense here.
+    /// The feature could not be observed, or does not apply.
     Unknown,
 }
 
 impl Feature {
-    /// Yes or no.
     pub fn of(has: bool) -> Self {
         if has { Self::Yes } else { Self::No }
     }
 }
 
-/// A certificate with what came along.
+/// A certificate chain and its staple.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChainSeen {
     /// Names of the leaf, as written in it.
     pub names: Vec<String>,
-    /// Its key.
     pub key: Key,
-    /// Its signature: `ECDSA with SHA-256`.
+    /// Signature of the leaf, such as `ECDSA with SHA-256`.
     pub signature: String,
-    /// Whether a hash in the chain, the root's left out, can be forged.
+    /// Weakest hash in the chain, the root excluded.
     pub weakest_hash: Hash,
-    /// Who issued it.
     pub issuer: String,
-    /// First second at which it is valid.
     #[serde(serialize_with = "timestamp")]
     pub not_before: SystemTime,
-    /// Last second at which it is valid.
+    /// Last second of the validity period (inclusive).
     #[serde(serialize_with = "timestamp")]
     pub not_after: SystemTime,
-    /// Certificates that were sent.
+    /// Number of certificates that the server sent.
     pub length: usize,
-    /// Whether each is followed by its issuer.
     pub order: ChainOrder,
-    /// Whether it is for the name that was asked for.
     pub name: NameMatch,
-    /// Whether it leads to a trusted authority, its time left aside.
+    /// Whether the chain leads to a trusted CA; the validity period is not checked.
     pub trust: Trusted,
-    /// Whether it names an OCSP responder.
+    /// Whether the certificate names an OCSP responder.
     pub responder: Feature,
-    /// Whether clients may insist on a staple (RFC 7633).
+    /// Whether the certificate requires a staple (RFC 7633).
     pub must_staple: Feature,
-    /// The stapled OCSP response.
     pub staple: Staple,
 }
 
-/// A hash that signs.
+/// Type and size of a public key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Key {
+    /// Such as `ECDSA P-256` or `RSA 2048`.
+    pub kind: String,
+    /// Length in bits of an RSA key of the same strength (NIST SP 800-57 part 1, table 2).
+    pub rsa_bits: u32,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hash {
@@ -158,84 +142,78 @@ pub enum Hash {
     Strong,
 }
 
-/// How certificates follow each other.
+/// Order of the certificates in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChainOrder {
-    /// Each is followed by its issuer.
-    Right,
-    /// All belong together, but not in this order.
-    Wrong,
-    /// Some issued none of the others.
-    Unconnected,
+    /// Each certificate is followed by its issuer.
+    InOrder,
+    /// All certificates belong together, but in another order.
+    OutOfOrder,
+    /// Some certificates do not belong to the chain.
+    Unrelated,
 }
 
-/// Whether a certificate is for the name that was asked for.
+/// Whether a certificate is valid for the name asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NameMatch {
-    /// It is.
     Yes,
-    /// It is for others.
     No,
 }
 
-/// Whether a chain leads to a trusted authority.
+/// Whether a chain leads to a trusted CA.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trusted {
-    /// It does.
     Yes,
-    /// It signed itself, and nobody trusts it.
+    /// The certificate is self-signed and not trusted.
     SelfSigned,
-    /// The last certificate's issuer is neither sent nor trusted. Its name.
+    /// The issuer of the last certificate was not sent and is not trusted. Holds the issuer's name.
     UnknownIssuer(String),
-    /// Anything else, in words.
-    Broken(String),
+    /// Any other reason, in words.
+    Untrusted(String),
 }
 
 /// A stapled OCSP response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Staple {
-    /// None was sent.
     None,
-    /// One that says that the certificate is good, with its time. The signature is not checked.
+    /// The response says that the certificate is good; with its times. The signature is not checked.
     Good {
-        /// Its nextUpdate.
         #[serde(serialize_with = "maybe_timestamp")]
         until: Option<SystemTime>,
     },
-    /// One that says that the certificate was revoked.
+    /// The response says that the certificate is revoked.
     Revoked,
-    /// One that says nothing of use.
-    Useless(String),
+    /// Clients cannot use the response.
+    Unusable(String),
 }
 
-/// What was learnt about Strict-Transport-Security (RFC 6797).
+/// Observed Strict-Transport-Security field (RFC 6797).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hsts {
-    /// It is sent.
     Sent(Policy),
-    /// It is sent, but not so that browsers take it.
+    /// The field is sent, but browsers ignore it.
     Malformed(String),
-    /// It is not sent.
+    /// The field is not sent.
     Missing,
-    /// It speaks no HTTP there, or not within our time.
+    /// The server speaks no HTTP, or did not answer in time.
     Unknown(String),
 }
 
 /// A policy of Strict-Transport-Security.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Policy {
-    /// The header's value.
+    /// Value of the field.
     pub value: String,
-    /// Seconds.
+    /// Lifetime in seconds.
     pub max_age: u64,
-    /// Whether it is for all names below, too.
+    /// Whether the policy applies to all subdomains.
     pub include_sub_domains: Feature,
-    /// Whether it asks for a place in the browsers' own lists.
+    /// Whether the policy asks for an entry in the browsers' preload lists.
     pub preload: Feature,
 }
 

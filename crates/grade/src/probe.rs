@@ -1,6 +1,6 @@
-//! Finds out, by one ClientHello after the other, what a listener accepts.
+//! Finds what a listener accepts by sending one ClientHello after the other.
 //!
-//! The way is the same everywhere: offer everything, note what it chose, offer the rest, until it wants none.
+//! The method is always the same: offer everything, note the server's choice, offer the rest, until the server refuses.
 
 use std::thread;
 
@@ -12,12 +12,12 @@ use crate::reply::{ServerHello, Shown};
 use crate::suite::{Exchange, Suite};
 use crate::version::Version;
 
-/// What ClientHellos found out.
+/// Result of the ClientHellos.
 #[derive(Clone, Debug)]
 pub(crate) struct Probed {
     pub(crate) versions: Vec<VersionSeen>,
     pub(crate) groups: Vec<Group>,
-    /// What was sent in the clear.
+    /// Certificates and staples that were sent unencrypted.
     pub(crate) shown: Vec<Shown>,
     pub(crate) compression: Feature,
     pub(crate) secure_renegotiation: Feature,
@@ -27,18 +27,17 @@ pub(crate) struct Probed {
     pub(crate) incomplete: Vec<String>,
 }
 
-/// Why nothing was found out.
+/// Reason why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Nothing {
     /// No connection, or no answer.
     Silent(Silence),
-    /// Something answers that does not speak TLS.
+    /// The server answers, but does not speak TLS.
     NotTls,
-    /// Every handshake is refused; the alert, if there is one.
+    /// The server refuses every handshake; with its alert, if it sent one.
     Refused(Option<u8>),
 }
 
-/// Asks for everything.
 pub(crate) fn probe(asker: &Asker) -> Result<Probed, Nothing> {
     let first = first_contact(asker)?;
     let scans: Vec<Scan> = thread::scope(|scope| {
@@ -47,7 +46,7 @@ pub(crate) fn probe(asker: &Asker) -> Result<Probed, Nothing> {
         let lost = |why: String| Scan { failure: Some(why), ..Scan::default() };
         let ended = started.into_iter().map(|scan| match scan.map(thread::ScopedJoinHandle::join) {
             Ok(Ok(scan)) => scan,
-            // A panic of a scan is a mistake of ours; its version then counts as not learnt.
+            // A panic of a scan is a bug in Penstock; its version counts as not observed.
             Ok(Err(_)) => lost("an error of this program".to_owned()),
             Err(error) => lost(format!("no thread for it: {error}")),
         });
@@ -99,7 +98,8 @@ pub(crate) fn probe(asker: &Asker) -> Result<Probed, Nothing> {
     }
     probed.compression = compresses(asker, &probed);
     probed.fallback_scsv = minds_fallback(asker, &probed);
-    // A server that has had enough of us looks like one that accepts nothing: ask again what worked at first.
+    // A server that now limits our connections looks like one that accepts nothing: repeat the first successful
+    // ClientHello.
     if !matches!(first.again(asker), Answer::Hello(_)) {
         let why = "it stopped answering while we asked; it may limit connections: wait and try again";
         probed.incomplete.push(why.to_owned());
@@ -108,7 +108,6 @@ pub(crate) fn probe(asker: &Asker) -> Result<Probed, Nothing> {
 }
 
 impl Silence {
-    /// In words.
     pub(crate) fn reason(self) -> String {
         match self {
             Self::Timeout => "no answer in time".to_owned(),
@@ -117,7 +116,7 @@ impl Silence {
     }
 }
 
-/// A hello that was answered.
+/// A ClientHello that the server accepted.
 struct First {
     version: Version,
     suite: u16,
@@ -129,7 +128,7 @@ impl First {
     }
 }
 
-/// The newest version that is accepted. What refuses all of them is told apart here.
+/// Finds the newest accepted version, or the reason why the server refuses all versions.
 fn first_contact(asker: &Asker) -> Result<First, Nothing> {
     let mut nothing = None;
     for version in Version::RECORDS {
@@ -138,12 +137,12 @@ fn first_contact(asker: &Asker) -> Result<First, Nothing> {
                 return Ok(First { version, suite: hello.suite });
             }
             Answer::Hello(hello) => {
-                // An older server answers with what it has; that version is asked for next.
+                // An older server answers with its own version, which is offered next.
                 nothing.get_or_insert(Nothing::Refused(None));
                 let _ = hello;
             }
             Answer::Refused(alert) => {
-                // unrecognized_name says more than the alerts for versions that follow it.
+                // unrecognized_name is more precise than the later alerts about versions.
                 if alert == Some(UNRECOGNIZED_NAME) {
                     return Err(Nothing::Refused(alert));
                 }
@@ -156,7 +155,7 @@ fn first_contact(asker: &Asker) -> Result<First, Nothing> {
     Err(nothing.unwrap_or(Nothing::Refused(None)))
 }
 
-/// One version's answers.
+/// Results for one version.
 #[derive(Default)]
 struct Scan {
     suites: Vec<SuiteSeen>,
@@ -190,7 +189,7 @@ fn scan(asker: &Asker, version: Version) -> Scan {
                 scan.first.get_or_insert(hello);
             }
             Answer::Silent(silence) => {
-                // A version that nobody speaks any more is met with silence by some; only what follows an answer counts.
+                // Some servers do not answer an obsolete version at all; a timeout counts only after an answer.
                 if scan.first.is_some() || version >= Version::Tls12 {
                     scan.failure = Some(silence.reason());
                 }
@@ -209,7 +208,7 @@ fn scan(asker: &Asker, version: Version) -> Scan {
     scan
 }
 
-/// Whose order counts: the server's own choice is at the front of `suites`; offer it last.
+/// Finds whose order counts: the server's choice is first in `suites`, so it is offered last.
 fn order(asker: &Asker, version: Version, suites: &[SuiteSeen]) -> Order {
     let mut turned: Vec<u16> = suites.iter().map(|seen| seen.suite.0).collect();
     if turned.len() < 2 {
@@ -238,7 +237,7 @@ fn accepted_groups(asker: &Asker, version: Version, suites: &[SuiteSeen]) -> Vec
 
 fn compresses(asker: &Asker, probed: &Probed) -> Feature {
     let Some(seen) = probed.versions.iter().find(|seen| seen.version <= Version::Tls12) else {
-        // TLS 1.3 has none.
+        // TLS 1.3 has no compression.
         return Feature::No;
     };
     let suites: Vec<u16> = seen.suites.iter().map(|seen| seen.suite.0).collect();
@@ -249,7 +248,7 @@ fn compresses(asker: &Asker, probed: &Probed) -> Feature {
     }
 }
 
-/// Asks for the second version, as a client does whose first attempt was disturbed.
+/// Offers the second version with TLS_FALLBACK_SCSV, like a client whose first attempt was disturbed.
 fn minds_fallback(asker: &Asker, probed: &Probed) -> Feature {
     let Some(seen) = probed.versions.iter().skip(1).find(|seen| seen.version != Version::Ssl2) else {
         return Feature::Unknown;
@@ -259,7 +258,7 @@ fn minds_fallback(asker: &Asker, probed: &Probed) -> Feature {
     match say(asker, seen.version, &suites, &groups_of(seen.version), Compression::Not) {
         Answer::Hello(_) => Feature::No,
         Answer::Refused(Some(INAPPROPRIATE_FALLBACK)) => Feature::Yes,
-        // It ends the handshake, which is what counts.
+        // The server ended the handshake, which is the expected reaction.
         Answer::Refused(_) | Answer::Garbage => Feature::Yes,
         Answer::Silent(_) => Feature::Unknown,
     }
@@ -277,6 +276,5 @@ fn groups_of(version: Version) -> Vec<u16> {
     Group::all().filter(|group| version == Version::Tls13 || !Group(*group).is_tls13_only()).collect()
 }
 
-/// Alerts.
 const INAPPROPRIATE_FALLBACK: u8 = 86;
 pub(crate) const UNRECOGNIZED_NAME: u8 = 112;

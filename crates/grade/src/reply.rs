@@ -1,55 +1,51 @@
-//! What a server says to a ClientHello: read byte by byte as it comes, believed in nothing, bounded in everything.
+//! Parses the server's answer to a ClientHello as it arrives. Every field is checked and limited.
 
 use crate::hello;
 use crate::version::Version;
 
-/// How a server took a ClientHello.
+/// Answer of a server to a ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// It goes on with the handshake.
+    /// The server continues the handshake.
     Hello(Box<ServerHello>),
-    /// It ends it with this alert (RFC 8446 section 6).
+    /// The server ends the handshake with this alert (RFC 8446 section 6).
     Alert(u8),
-    /// It says something that is not TLS, or breaks it.
+    /// The server sent bytes that are not valid TLS.
     Garbage,
 }
 
-/// What the server's side of a handshake says before it needs an answer.
+/// First flight of the server: its messages before it needs an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerHello {
-    /// The negotiated version.
     pub(crate) version: u16,
-    /// The chosen suite.
     pub(crate) suite: u16,
-    /// The chosen compression; 0 is none.
+    /// Chosen compression method; 0 is none.
     pub(crate) compression: u8,
-    /// The group of the key exchange, where it has a number.
+    /// Group of the key exchange, if the group has a number.
     pub(crate) group: Option<u16>,
-    /// Length of the prime of a key exchange in a finite field.
+    /// Size of the Diffie-Hellman prime in bits.
     pub(crate) dh_bits: Option<u32>,
-    /// Numbers of the extensions.
     pub(crate) extensions: Vec<u16>,
-    /// The certificates and the staple, up to TLS 1.2.
+    /// Certificates and staple, for TLS 1.2 and older.
     pub(crate) shown: Shown,
 }
 
-/// What a server shows of itself.
+/// Certificates and staple of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shown {
-    /// The certificates, its own first.
+    /// Certificates, leaf first.
     pub(crate) chain: Vec<Vec<u8>>,
-    /// The stapled OCSP response.
     pub(crate) staple: Option<Vec<u8>>,
 }
 
 impl ServerHello {
-    /// Whether the server sent this extension.
+    /// Returns true if the server sent the extension.
     pub(crate) fn has(&self, extension: u16) -> bool {
         self.extensions.contains(&extension)
     }
 }
 
-/// Reads a server's side. Feed it until it says what it was.
+/// Parser of the server's first flight. Feed it until it returns a reply.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     bytes: Vec<u8>,
@@ -59,7 +55,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Takes what came. `None`: more is needed.
+    /// Parses more bytes. `None` if the reply is not complete.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Option<Reply> {
         self.seen += bytes.len();
         if self.seen > MAX_REPLY {
@@ -83,7 +79,7 @@ impl Reader {
                         break Some(reply);
                     }
                 }
-                // After the ServerHello of TLS 1.3 everything else is encrypted or for boxes between.
+                // In TLS 1.3 all messages after the ServerHello are encrypted or meant for middleboxes.
                 _ => break Some(self.so_far().unwrap_or(Reply::Garbage)),
             }
         };
@@ -92,7 +88,7 @@ impl Reader {
         reply
     }
 
-    /// What is known when the server closes, or says no more. A ServerHello counts even if nothing follows it.
+    /// Returns the reply when the server closes or stops sending. A ServerHello counts even if nothing follows it.
     pub(crate) fn so_far(&mut self) -> Option<Reply> {
         self.found.take().map(|found| Reply::Hello(Box::new(found)))
     }
@@ -134,7 +130,7 @@ impl Reader {
     }
 }
 
-/// Whether an answer to a ClientHello of SSL 2.0 is a ServerHello with a cipher in it. `None`: more is needed.
+/// Tests whether an answer to an SSL 2.0 ClientHello is a ServerHello with a cipher. `None` if more bytes are needed.
 pub(crate) fn is_ssl2_hello(bytes: &[u8]) -> Option<bool> {
     // Length of two bytes with the top bit set, then: message 4, session id hit, certificate type, version, length of
     // the certificate, length of the ciphers.
@@ -151,7 +147,7 @@ pub(crate) fn is_ssl2_hello(bytes: &[u8]) -> Option<bool> {
     )
 }
 
-/// A record: its type, its content, its whole length.
+/// A record: its type, its content, its total length.
 struct Record<'a> {
     kind: u8,
     content: &'a [u8],
@@ -160,7 +156,7 @@ struct Record<'a> {
 
 struct NotTls;
 
-/// The first record. `None`: it is not complete.
+/// Returns the first record. `None` if it is incomplete.
 fn record(bytes: &[u8]) -> Option<Result<Record<'_>, NotTls>> {
     let kind = *bytes.first()?;
     if !(20..=24).contains(&kind) || bytes.get(1).is_some_and(|major| *major != 3) {
@@ -174,7 +170,7 @@ fn record(bytes: &[u8]) -> Option<Result<Record<'_>, NotTls>> {
     Some(Ok(Record { kind, content: rest.get(..length)?, length: 5 + length }))
 }
 
-/// ServerHello and HelloRetryRequest (RFC 8446 section 4.1.3), or that of an older version.
+/// Parses ServerHello and HelloRetryRequest (RFC 8446 section 4.1.3), or the ServerHello of an older version.
 fn server_hello(body: &[u8]) -> Option<ServerHello> {
     let mut rest = Bytes(body);
     let legacy = rest.number(2)?;
@@ -217,8 +213,8 @@ fn certificates(body: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(chain)
 }
 
-/// ServerKeyExchange starts with a named curve (RFC 8422 section 5.4) or with a prime (RFC 5246 section 7.4.3). Which
-/// of them is known from the suite.
+/// Parses ServerKeyExchange, which starts with a named curve (RFC 8422 section 5.4) or a prime (RFC 5246 section
+/// 7.4.3), depending on the cipher suite.
 fn key_exchange(hello: &mut ServerHello, body: &[u8]) {
     use crate::suite::{Exchange, Suite};
     let suite = Suite(hello.suite);
@@ -234,7 +230,7 @@ fn key_exchange(hello: &mut ServerHello, body: &[u8]) {
     }
 }
 
-/// Length of a big-endian number in bits.
+/// Size in bits of a big-endian number.
 pub(crate) fn bits_of(number: &[u8]) -> u32 {
     let mut significant = number.iter().skip_while(|byte| **byte == 0);
     let Some(first) = significant.next() else { return 0 };
@@ -268,11 +264,11 @@ const CERTIFICATE_STATUS: u8 = 22;
 const NAMED_CURVE: u8 = 3;
 const SSL2_SERVER_HELLO: u8 = 4;
 
-/// More than any record may hold (RFC 5246 section 6.2.3).
+/// Upper bound of a record's length (RFC 5246 section 6.2.3).
 const MAX_RECORD: usize = (1 << 14) + 2048;
-/// More than the first flight of any server that browsers would wait for.
+/// Upper bound of a server's first flight in bytes.
 const MAX_REPLY: usize = 256 * 1024;
-/// Certificates that are looked at.
+/// Largest number of certificates examined.
 const MAX_CHAIN: usize = 16;
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
-//! A report as a person reads it.
+//! Formats a report for people.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
+
+use text::terminal::plain;
+use text::wrap::wrapped;
 
 use crate::finding::{Effect, Finding};
 use crate::judge::{LONG_HSTS, PRELOAD_HSTS, day};
@@ -9,16 +12,14 @@ use crate::observed::{ChainOrder, ChainSeen, Feature, Hsts, NameMatch, Observed,
 use crate::score::{SHARES, Score};
 use crate::{Letter, Report};
 
-/// Whose server it is, as far as we know: what to do is said for that one.
+/// Which server was tested, as far as known: the report gives the advice for that server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// A listener of ours.
     Penstock,
-    /// Anybody's.
     Unknown,
 }
 
-/// The whole report. It ends with a line break.
+/// Formats the whole report. It ends with a line break.
 pub fn text(report: &Report, whose: Whose, now: SystemTime) -> String {
     let mut out = String::new();
     headline(&mut out, report);
@@ -30,7 +31,7 @@ pub fn text(report: &Report, whose: Whose, now: SystemTime) -> String {
     let is = |wanted: fn(&Effect) -> bool| {
         report.verdict.findings.iter().filter(move |finding| wanted(&finding.effect)).collect::<Vec<_>>()
     };
-    let costly = is(|effect| matches!(effect, Effect::Caps(_) | Effect::NoPlus));
+    let costly = is(|effect| matches!(effect, Effect::Cap { .. } | Effect::NoPlus));
     if !costly.is_empty() {
         section(&mut out, "What costs the A+", &costly, whose);
     } else if report.verdict.grade.is_some_and(|grade| grade != Letter::APlus) {
@@ -39,12 +40,12 @@ pub fn text(report: &Report, whose: Whose, now: SystemTime) -> String {
     section(
         &mut out,
         "What costs points, not the grade",
-        &is(|effect| matches!(effect, Effect::Points(_))),
+        &is(|effect| matches!(effect, Effect::Points { .. })),
         whose,
     );
     section(&mut out, "What could be better", &is(|effect| matches!(effect, Effect::Advice)), whose);
     if !report.observed.incomplete.is_empty() {
-        out.push_str("\nWhat could not be learnt, so that there is no grade\n");
+        out.push_str("\nNo grade, because this is not known\n");
         for what in &report.observed.incomplete {
             let _ = writeln!(out, "  - {what}");
         }
@@ -57,7 +58,7 @@ fn headline(out: &mut String, report: &Report) {
         (None, _) => "no grade".to_owned(),
         (Some(grade @ (Letter::T | Letter::M)), Some(otherwise)) => {
             let why = if grade == Letter::M { "for this name" } else { "trusted" };
-            format!("{grade}  ({otherwise} if the certificate were {why})")
+            format!("{grade}  (not {why}; it would be {otherwise})")
         }
         (Some(grade), _) => grade.to_string(),
     };
@@ -133,22 +134,22 @@ fn certificate(out: &mut String, chain: &ChainSeen, trust: &str, now: SystemTime
     row(out, "  time", &time);
     let order = match (chain.length, chain.order) {
         (1, _) => "the certificate alone".to_owned(),
-        (length, ChainOrder::Right) => format!("{length} certificates, in order"),
-        (length, ChainOrder::Wrong) => format!("{length} certificates, in the wrong order"),
-        (length, ChainOrder::Unconnected) => format!("{length} certificates, not all belong together"),
+        (length, ChainOrder::InOrder) => format!("{length} certificates, in order"),
+        (length, ChainOrder::OutOfOrder) => format!("{length} certificates, in the wrong order"),
+        (length, ChainOrder::Unrelated) => format!("{length} certificates, not all of them related"),
     };
     let trusted = match &chain.trust {
         Trusted::Yes => format!("trusted by {trust}"),
-        Trusted::SelfSigned => format!("signed by itself, unknown to {trust}"),
+        Trusted::SelfSigned => format!("self-signed, not trusted by {trust}"),
         Trusted::UnknownIssuer(_) => format!("leads to none of {trust}"),
-        Trusted::Broken(why) => format!("not trusted: {why}"),
+        Trusted::Untrusted(why) => format!("not trusted: {why}"),
     };
     row(out, "  chain", &format!("{order}; {trusted}"));
     let staple = match (&chain.staple, chain.responder, chain.must_staple) {
         (Staple::Good { until: Some(until) }, ..) => format!("good, until {}", day(*until)),
-        (Staple::Good { until: None }, ..) => "good, without an end".to_owned(),
+        (Staple::Good { until: None }, ..) => "good, with no expiry date".to_owned(),
         (Staple::Revoked, ..) => "revoked".to_owned(),
-        (Staple::Useless(why), ..) => format!("of no use: {why}"),
+        (Staple::Unusable(why), ..) => format!("unusable: {why}"),
         (Staple::None, _, Feature::Yes) => "none, though the certificate promises one".to_owned(),
         (Staple::None, Feature::Yes, _) => "none, though the certificate names a responder".to_owned(),
         (Staple::None, ..) => "none; the certificate names no responder".to_owned(),
@@ -166,7 +167,7 @@ fn hsts(hsts: &Hsts) -> String {
                 if policy.max_age < LONG_HSTS { "too short for an A+" } else { "long enough for an A+" };
             let preload = match (policy.preload, policy.include_sub_domains) {
                 (Feature::Yes, Feature::Yes) if policy.max_age >= PRELOAD_HSTS => "; may be preloaded",
-                (Feature::Yes, _) => "; asks for preloading without being fit for it",
+                (Feature::Yes, _) => "; asks for preloading but does not meet its rules",
                 _ => "",
             };
             format!("{} ({} days, {long}{preload})", policy.value, policy.max_age / 86_400)
@@ -181,9 +182,9 @@ fn section(out: &mut String, title: &str, findings: &[&Finding], whose: Whose) {
     let _ = writeln!(out, "\n{title}");
     for finding in findings {
         let effect = match finding.effect {
-            Effect::Caps(letter) => format!("{letter}: "),
+            Effect::Cap { at: letter } => format!("{letter}: "),
             Effect::NoPlus => String::new(),
-            Effect::Points(points) => format!("{points} points: "),
+            Effect::Points { points } => format!("{points} points: "),
             Effect::Advice => String::new(),
         };
         wrap(out, "  - ", &format!("{effect}{}", finding.what));
@@ -191,13 +192,13 @@ fn section(out: &mut String, title: &str, findings: &[&Finding], whose: Whose) {
         match whose {
             Whose::Penstock => wrap(out, "    do:  ", &finding.penstock),
             Whose::Unknown
-                if finding.penstock == finding.elsewhere || finding.penstock.starts_with(NOT_OURS) =>
+                if finding.penstock == finding.other_servers || finding.penstock.starts_with(NOT_OURS) =>
             {
-                wrap(out, "    do:  ", &finding.elsewhere)
+                wrap(out, "    do:  ", &finding.other_servers)
             }
             Whose::Unknown => {
                 wrap(out, "    do, with Penstock: ", &finding.penstock);
-                wrap(out, "    do, elsewhere:     ", &finding.elsewhere);
+                wrap(out, "    do, elsewhere:     ", &finding.other_servers);
             }
         }
     }
@@ -206,7 +207,7 @@ fn section(out: &mut String, title: &str, findings: &[&Finding], whose: Whose) {
 fn rows(out: &mut String, label: &str, values: &[String]) {
     let _ = writeln!(out, "{label}");
     for value in values {
-        let _ = writeln!(out, "  {}", printable(value));
+        let _ = writeln!(out, "  {}", plain(value));
     }
 }
 
@@ -214,30 +215,10 @@ fn row(out: &mut String, label: &str, value: &str) {
     wrap(out, &format!("{label:<14} "), value);
 }
 
-/// Fills lines; what follows the first is set under its text.
+/// Wraps text and indents the following lines. Names in certificates and field values are chosen by the server.
 fn wrap(out: &mut String, start: &str, text: &str) {
-    let indent = start.chars().count();
-    let mut line = start.to_owned();
-    let mut length = indent;
-    for word in printable(text).split(' ') {
-        if length > indent && length + 1 + word.chars().count() > WIDTH {
-            let _ = writeln!(out, "{}", line.trim_end());
-            line = " ".repeat(indent);
-            length = indent;
-        }
-        if length > indent {
-            line.push(' ');
-            length += 1;
-        }
-        line.push_str(word);
-        length += word.chars().count();
-    }
-    let _ = writeln!(out, "{}", line.trim_end());
-}
-
-/// Names in certificates and values of headers are chosen by others, and shown on a terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let indent = " ".repeat(start.chars().count());
+    let _ = writeln!(out, "{}", wrapped(start, &indent, &plain(text), WIDTH).trim_end());
 }
 
 fn word(feature: Feature) -> &'static str {
@@ -250,5 +231,5 @@ fn word(feature: Feature) -> &'static str {
 
 const WIDTH: usize = 100;
 
-/// How the advice for Penstock starts where its listeners cannot have the fault.
+/// Start of the advice for Penstock where its listeners cannot have the fault.
 const NOT_OURS: &str = "nothing: ";

@@ -1,4 +1,4 @@
-//! The points: three categories, as the rating guide counts them.
+//! Computes the points of three categories by the rating guide.
 //!
 //! Source: SSL Server Rating Guide of SSL Labs, version 2009r of May 2025
 //! (<https://github.com/ssllabs/research/wiki/SSL-Server-Rating-Guide>), section "Scoring":
@@ -11,7 +11,7 @@
 //! - **ciphers**, 40 %: none 0 points, below 128 bits 20, below 256 80, else 100; the mean of the best and the worst
 //!   that is accepted (table 6)
 //!
-//! A category with 0 points makes all of it 0.
+//! A category with 0 points makes the total 0.
 
 use serde::Serialize;
 
@@ -20,27 +20,26 @@ use crate::observed::Observed;
 use crate::suite::Exchange;
 use crate::version::Version;
 
-/// Points of each category and of all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Score {
-    /// Of 100.
+    /// Points of 100.
     pub total: f64,
-    /// Of 100; 30 % of the total.
+    /// Points of 100; 30 % of the total.
     pub protocols: f64,
-    /// Of 100; 30 % of the total.
+    /// Points of 100; 30 % of the total.
     pub key_exchange: f64,
-    /// Of 100; 40 % of the total.
+    /// Points of 100; 40 % of the total.
     pub ciphers: f64,
-    /// What the key exchange was counted by, in words.
+    /// The key that determined the points of the key exchange, in words.
     pub weakest_key: String,
     /// Strength of the strongest and of the weakest cipher, in bits.
     pub cipher_bits: (u16, u16),
 }
 
-/// What each category is of the whole.
+/// Weight of each category in the total.
 pub const SHARES: [f64; 3] = [0.3, 0.3, 0.4];
 
-/// Counts. `None`: nothing was accepted that points could be given for.
+/// Computes the points. `None` if the listener accepted nothing that can be rated.
 pub fn score(observed: &Observed) -> Option<Score> {
     let versions = observed.versions.iter().map(|seen| protocol_points(seen.version));
     let (best, worst) = ends(versions)?;
@@ -55,7 +54,7 @@ pub fn score(observed: &Observed) -> Option<Score> {
         true => 0.0,
         false => parts.iter().zip(SHARES).map(|(points, share)| points * share).sum(),
     };
-    // Tenths are shown; what is smaller than that is how numbers are kept here.
+    // Reports show tenths; smaller differences are floating-point errors.
     let total = (total * 10.0_f64).round() / 10.0;
     Some(Score { total, protocols, key_exchange, ciphers, weakest_key, cipher_bits: (strongest, weakest) })
 }
@@ -83,7 +82,7 @@ fn cipher_points(bits: u16) -> f64 {
     }
 }
 
-/// Points for a key of so many bits.
+/// Returns the points for a key as strong as an RSA key of `rsa_bits`.
 pub(crate) fn key_points(rsa_bits: u32) -> f64 {
     match rsa_bits {
         ..512 => 20.0,
@@ -94,7 +93,7 @@ pub(crate) fn key_points(rsa_bits: u32) -> f64 {
     }
 }
 
-/// The weakest of all keys that protect a key exchange: its points, and what it is.
+/// Finds the weakest key that protects a key exchange: its points and its description.
 fn weakest_exchange(observed: &Observed) -> Option<(f64, String)> {
     let mut found: Vec<(u32, f64, String)> = Vec::new();
     let mut add = |bits: u32, points: f64, what: String| found.push((bits, points, what));

@@ -1,4 +1,4 @@
-//! Whole handshakes, as browsers make them: certificates of TLS 1.3, resumption, ALPN, and a request for `/`.
+//! Complete handshakes like a browser's: certificates of TLS 1.3, resumption, ALPN, and a request for `/`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use crate::observed::{Feature, Hsts};
 use crate::reply::Shown;
 use crate::wire::Wire;
 
-/// What whole handshakes found out.
+/// Results of the complete handshakes.
 #[derive(Clone, Debug)]
 pub(crate) struct Sessions {
     pub(crate) shown: Vec<Shown>,
@@ -30,9 +30,9 @@ pub(crate) struct Sessions {
     pub(crate) hsts: Hsts,
 }
 
-/// Makes them. `name` is what certificates are asked for.
+/// Makes the handshakes. `name` is the server name.
 pub(crate) fn meet(asker: &Asker, name: &ServerName<'static>, host: &str) -> Sessions {
-    let met = |plan: Plan<'_>| Meeting::new(asker, name, plan).once();
+    let met = |plan: Plan<'_>| TestClient::new(asker, name, plan).once();
     let mut shown: Vec<Shown> = Vec::new();
     for schemes in [ECDSA, RSA] {
         let plan = Plan { schemes, ..Plan::default() };
@@ -54,15 +54,15 @@ pub(crate) fn meet(asker: &Asker, name: &ServerName<'static>, host: &str) -> Ses
         }
     }
     let resumes = |versions| {
-        let meeting = Meeting::new(asker, name, Plan { versions, ..Plan::default() });
+        let meeting = TestClient::new(asker, name, Plan { versions, ..Plan::default() });
         match (meeting.ask_for_root(host), meeting.once()) {
             (Some(_), Some(met)) => Feature::of(met.resumed),
             _ => Feature::Unknown,
         }
     };
-    let answer = Meeting::new(asker, name, Plan { alpn: Some("http/1.1"), ..Plan::default() })
+    let answer = TestClient::new(asker, name, Plan { alpn: Some("http/1.1"), ..Plan::default() })
         .ask_for_root(host)
-        .or_else(|| Meeting::new(asker, name, Plan::default()).ask_for_root(host));
+        .or_else(|| TestClient::new(asker, name, Plan::default()).ask_for_root(host));
     Sessions {
         shown,
         post_quantum: Feature::of(post_quantum.is_some()),
@@ -77,7 +77,7 @@ pub(crate) fn meet(asker: &Asker, name: &ServerName<'static>, host: &str) -> Ses
     }
 }
 
-/// What a client brings along.
+/// Offers of the client in a handshake.
 #[derive(Clone, Copy)]
 struct Plan<'a> {
     schemes: &'static [SignatureScheme],
@@ -92,27 +92,27 @@ impl Default for Plan<'_> {
     }
 }
 
-/// What a handshake said.
+/// Result of a handshake.
 struct Met {
     shown: Shown,
     alpn: Option<Vec<u8>>,
     resumed: bool,
 }
 
-/// A client that may come more than once.
-struct Meeting<'a> {
+/// A client that may connect more than once, to test resumption.
+struct TestClient<'a> {
     asker: &'a Asker,
     name: ServerName<'static>,
     config: Option<Arc<ClientConfig>>,
     seen: Arc<Seen>,
 }
 
-impl<'a> Meeting<'a> {
+impl<'a> TestClient<'a> {
     fn new(asker: &'a Asker, name: &ServerName<'static>, plan: Plan<'_>) -> Self {
         let mut provider = aws_lc_rs::default_provider();
         match plan.groups {
             Some(groups) => provider.kx_groups = groups.to_vec(),
-            // Those that nobody has by default are asked for by name.
+            // The group is off by default in every provider, so it is added here.
             None => provider.kx_groups.push(kx_group::SECP256R1MLKEM768),
         }
         let seen = Arc::new(Seen { schemes: plan.schemes, staple: Mutex::default() });
@@ -125,7 +125,7 @@ impl<'a> Meeting<'a> {
         Some((connection, self.asker.connect().ok()?))
     }
 
-    /// One handshake. `None`: it failed.
+    /// Makes one handshake. `None` if it failed.
     fn once(&self) -> Option<Met> {
         let (mut connection, mut wire) = self.connection()?;
         while connection.is_handshaking() {
@@ -145,7 +145,7 @@ impl<'a> Meeting<'a> {
         Some(met)
     }
 
-    /// Asks for `/` in HTTP/1.1: the head of the answer. `None`: the handshake failed.
+    /// Requests `/` by HTTP/1.1 and returns the head of the response. `None` if the handshake failed.
     fn ask_for_root(&self, host: &str) -> Option<Result<Vec<u8>, String>> {
         let (mut connection, mut wire) = self.connection()?;
         while connection.is_handshaking() {
@@ -156,13 +156,13 @@ impl<'a> Meeting<'a> {
             "GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: penstock-tls-grade\r\nAccept: */*\r\nConnection: close\r\n\r\n"
         );
         if let Err(error) = stream.write_all(request.as_bytes()) {
-            return Some(Err(format!("it took no request: {error}")));
+            return Some(Err(format!("cannot send the request to the server: {error}")));
         }
         Some(read_head(&mut stream))
     }
 }
 
-/// Reads to the end of the head, or to the last byte that is read of anybody.
+/// Reads up to the end of the head, or up to [`MAX_HEAD`].
 fn read_head(stream: &mut impl Read) -> Result<Vec<u8>, String> {
     let (mut head, mut buffer) = (Vec::new(), [0; 4096]);
     while head.len() < MAX_HEAD {
@@ -194,7 +194,7 @@ fn client(provider: CryptoProvider, plan: Plan<'_>, seen: Arc<Seen>) -> Result<C
     Ok(config)
 }
 
-/// Takes every certificate: it is looked at, not believed. `trust.rs` judges.
+/// Verifier that accepts and records every certificate; `trust.rs` judges them.
 #[derive(Debug)]
 struct Seen {
     schemes: &'static [SignatureScheme],
@@ -268,5 +268,5 @@ const ALL: &[SignatureScheme] = &[
     SignatureScheme::RSA_PKCS1_SHA512,
 ];
 
-/// More than any server's head.
+/// Upper bound of a response head in bytes.
 const MAX_HEAD: usize = 64 * 1024;

@@ -1,52 +1,51 @@
-//! Cipher suites: every one that a server may still accept, and what its name says of it.
+//! Cipher suites that a server may still accept, and the properties that their names state.
 //!
-//! Numbers and names are those of IANA's registry. Suites with a pre-shared key or a password are left out: they need a
-//! secret that we do not have, so nobody outside is offered them.
+//! Numbers and names are IANA's. Suites with a pre-shared key or a password are left out: servers do not offer them to
+//! clients without the secret.
 
 use serde::Serialize;
 
 use crate::version::Version;
 
-/// A cipher suite, by its number.
+/// A cipher suite, by its IANA number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Suite(pub u16);
 
-/// How the keys of a connection come about.
+/// Key exchange method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exchange {
-    /// A fresh key pair for each connection on an elliptic curve, signed by the certificate's key; all of TLS 1.3.
+    /// Ephemeral keys on an elliptic curve, signed by the certificate's key; includes all of TLS 1.3.
     Ecdhe,
-    /// A fresh key pair for each connection in a finite field, signed by the certificate's key.
+    /// Ephemeral keys in a finite field, signed by the certificate's key.
     Dhe,
-    /// The client encrypts a secret to the certificate's key: who gets that key later can read everything.
+    /// The client encrypts a secret with the certificate's key: an attacker who gets that key later can decrypt
+    /// everything.
     Rsa,
-    /// The certificate's own key on a curve: no forward secrecy either.
+    /// The certificate's own key on a curve: no forward secrecy.
     Ecdh,
-    /// Nobody shows a certificate: anybody may be the server.
+    /// The server shows no certificate: any machine can impersonate it.
     Anonymous,
 }
 
-/// How bytes are encrypted.
+/// Encryption mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Encryption and authentication in one (GCM, CCM, ChaCha20-Poly1305).
+    /// Encryption and authentication combined (GCM, CCM, ChaCha20-Poly1305).
     Aead,
-    /// Cipher block chaining with a MAC beside it.
+    /// Cipher block chaining with a separate MAC.
     Cbc,
-    /// RC4.
     Rc4,
-    /// Not at all.
     Null,
 }
 
 impl Suite {
-    /// Those of TLS 1.3 or those of everything older.
+    /// Returns the suites of TLS 1.3 or those of all older versions.
     pub fn all_of(version: Version) -> Vec<u16> {
         let tls13 = version == Version::Tls13;
         let all = NAMES.iter().map(|(number, _)| *number);
-        // Those of today come first: a server that reads only the start of the list still finds one.
+        // Modern suites first: a server that reads only the start of the list still finds one.
         let mut found: Vec<u16> = all.filter(|number| Self(*number).is_tls13() == tls13).collect();
         found.sort_by_key(|number| {
             let suite = Self(*number);
@@ -55,17 +54,16 @@ impl Suite {
         found
     }
 
-    /// IANA's name, or the number.
+    /// Returns IANA's name, or the number.
     pub fn name(self) -> String {
         self.known_name().map_or_else(|| format!("0x{:04x}", self.0), str::to_owned)
     }
 
-    /// Whether it is of TLS 1.3 (RFC 8446 appendix B.4).
+    /// Returns true for suites of TLS 1.3 (RFC 8446 appendix B.4).
     pub const fn is_tls13(self) -> bool {
         self.0 >> 8 == 0x13
     }
 
-    /// How keys come about.
     pub fn exchange(self) -> Exchange {
         let name = self.known_name().unwrap_or_default();
         if self.is_tls13() || name.starts_with("TLS_ECDHE_") {
@@ -81,7 +79,6 @@ impl Suite {
         }
     }
 
-    /// How bytes are encrypted.
     pub fn mode(self) -> Mode {
         let name = self.known_name().unwrap_or_default();
         if name.contains("_GCM_") || name.contains("_CCM") || name.contains("_POLY1305_") {
@@ -95,18 +92,18 @@ impl Suite {
         }
     }
 
-    /// Whether it was weakened on purpose for export: at most 40 bits, and keys of 512.
+    /// Returns true for suites weakened for export: at most 40 bits, and 512-bit keys.
     pub fn is_export(self) -> bool {
         self.known_name().is_some_and(|name| name.contains("_EXPORT_"))
     }
 
-    /// Whether its blocks have only 64 bits, so that they repeat after some gigabytes (CVE-2016-2183).
+    /// Returns true if the cipher has 64-bit blocks, which repeat after some gigabytes (CVE-2016-2183).
     pub fn has_small_blocks(self) -> bool {
         let small = ["_3DES_", "_DES_", "_DES40_", "_RC2_", "_IDEA_"];
         self.known_name().is_some_and(|name| small.iter().any(|cipher| name.contains(cipher)))
     }
 
-    /// Strength of the cipher in bits. Triple DES counts 112: that is what attacks leave of its 168.
+    /// Strength of the cipher in bits. Triple DES counts 112: attacks reduce its 168 bits to that.
     pub fn bits(self) -> u16 {
         let name = self.known_name().unwrap_or_default();
         let has = |part| name.contains(part);
@@ -126,7 +123,7 @@ impl Suite {
     }
 }
 
-/// By number.
+/// Suites by number.
 const NAMES: &[(u16, &str)] = &[
     (0x0001, "TLS_RSA_WITH_NULL_MD5"),
     (0x0002, "TLS_RSA_WITH_NULL_SHA"),

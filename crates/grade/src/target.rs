@@ -1,4 +1,4 @@
-//! Whom to ask: an address, and the name that certificates are asked for.
+//! Server to test: its address, and the server name for the handshake.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc;
@@ -7,30 +7,28 @@ use std::time::Duration;
 
 use rustls::pki_types::{DnsName, ServerName};
 
-/// A listener to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// A name or an IP address.
+    /// DNS name or IP address.
     pub host: String,
-    /// The port.
     pub port: u16,
-    /// The name that the certificate must be for, and that is sent in the handshake unless it is an IP address.
+    /// Name that the certificate must be valid for; sent in the handshake unless it is an IP address.
     pub name: ServerName<'static>,
 }
 
-/// Why this is nobody to ask.
+/// Reason why the target is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// Not of the form `HOST`, `HOST:PORT` or `[IPv6]:PORT`.
-    #[error("\"{0}\" is no address: write HOST, HOST:PORT or [IPv6]:PORT")]
+    /// The text is not of the form `HOST`, `HOST:PORT` or `[IPv6]:PORT`.
+    #[error("\"{0}\" is not an address: write HOST, HOST:PORT or [IPv6]:PORT")]
     Address(String),
-    /// Neither a DNS name nor an IP address.
-    #[error("\"{0}\" is no name that a certificate could be for")]
+    /// The name is neither a DNS name nor an IP address.
+    #[error("\"{0}\" is not a name that a certificate could be for")]
     Name(String),
 }
 
 impl Target {
-    /// `text` is `HOST`, `HOST:PORT`, `[IPv6]:PORT` or an https URL; `name` overrides the name.
+    /// Parses `HOST`, `HOST:PORT`, `[IPv6]:PORT` or an https URL; `name` overrides the server name.
     pub fn parse(text: &str, name: Option<&str>) -> Result<Self, TargetError> {
         let bad = || TargetError::Address(text.to_owned());
         let rest = text.strip_prefix("https://").unwrap_or(text);
@@ -60,7 +58,7 @@ impl Target {
         Ok(Self { host, port, name })
     }
 
-    /// The name that is sent in the handshake: never an IP address (RFC 6066 section 3).
+    /// Server name for the handshake; never an IP address (RFC 6066 section 3).
     pub(crate) fn sni(&self) -> Option<&str> {
         match &self.name {
             ServerName::DnsName(name) => Some(DnsName::as_ref(name)),
@@ -68,7 +66,7 @@ impl Target {
         }
     }
 
-    /// For the Host header.
+    /// Value of the Host field.
     pub(crate) fn authority(&self) -> String {
         let host = match &self.name {
             ServerName::IpAddress(_) => {
@@ -87,14 +85,14 @@ impl Target {
         }
     }
 
-    /// Its addresses, looked up within `limit`.
+    /// Looks up the addresses within `limit`.
     pub(crate) fn addresses(&self, limit: Duration) -> Result<Vec<SocketAddr>, String> {
         if let Ok(ip) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, self.port)]);
         }
         let (send, receive) = mpsc::channel();
         let (host, port) = (self.host.clone(), self.port);
-        // The system's look-up cannot be given a limit; it is left alone when that has passed.
+        // The system's DNS lookup has no time limit; after `limit` its thread is abandoned.
         let look_up = move || send.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
         thread::Builder::new().spawn(look_up).map_err(|error| format!("no thread to look it up: {error}"))?;
         match receive.recv_timeout(limit) {

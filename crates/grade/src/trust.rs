@@ -1,4 +1,4 @@
-//! Which authorities are believed: the system's, or those of a file.
+//! Trusted CAs: the system's, or those of a file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,43 +12,35 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, Error, RootCertStore};
 use x509_cert::Certificate;
 
-use crate::certificate::is_self_issued;
 use crate::observed::Trusted;
 
-/// Authorities that are believed.
 #[derive(Clone, Debug)]
 pub struct Trust {
     roots: Arc<RootCertStore>,
     certificates: Vec<CertificateDer<'static>>,
-    /// Where they come from, in words.
+    /// Origin of the CAs, in words.
     pub source: String,
 }
 
-/// Why there are no authorities.
+/// Reason why there are no CAs.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// The file cannot be read.
     #[error("cannot read the certificates of authorities in {file}: {why}")]
-    File {
-        /// The file.
-        file: String,
-        /// Why.
-        why: String,
-    },
-    /// No certificate in the file.
+    File { file: String, why: String },
+    /// The file contains no certificate.
     #[error("{0} holds no certificate of an authority in PEM form")]
     Empty(String),
 }
 
 impl Trust {
-    /// The authorities that this system trusts. There may be none: then nothing is trusted.
+    /// Returns the CAs of the operating system. If it has none, no certificate is trusted.
     pub fn system() -> Self {
         let certificates = rustls_native_certs::load_native_certs().certs;
         let count = certificates.len();
         Self::of(certificates, format!("the {count} authorities that this system trusts"))
     }
 
-    /// The certificates of a PEM file, and no others.
+    /// Reads the CAs of a PEM file; no others are trusted.
     pub fn from_file(file: &Path) -> Result<Self, TrustError> {
         let name = file.display().to_string();
         let failed = |why: String| TrustError::File { file: name.clone(), why };
@@ -67,14 +59,14 @@ impl Trust {
         Self { roots: Arc::new(roots), certificates, source }
     }
 
-    /// Whether a chain leads to one of them. `parsed` are those of `chain` that could be read.
+    /// Decides whether a chain leads to a trusted CA. `parsed` are the certificates of `chain` that could be parsed.
     pub(crate) fn judge(
         &self,
         chain: &[CertificateDer<'_>],
         parsed: &[Certificate],
         moment: SystemTime,
     ) -> Trusted {
-        // Somebody put this very certificate among the authorities: that is trust, whatever else it says.
+        // The operator listed this certificate itself among the CAs, so it is trusted.
         if self.certificates.iter().any(|known| known.as_ref() == chain[0].as_ref()) {
             return Trusted::Yes;
         }
@@ -95,10 +87,15 @@ impl Trust {
                 let last = parsed.iter().rfind(|one| !is_self_issued(one)).unwrap_or(&parsed[0]);
                 Trusted::UnknownIssuer(last.tbs_certificate().issuer().to_string())
             }
-            Err(Error::InvalidCertificate(error)) => Trusted::Broken(words(&error)),
-            Err(error) => Trusted::Broken(error.to_string()),
+            Err(Error::InvalidCertificate(error)) => Trusted::Untrusted(words(&error)),
+            Err(error) => Trusted::Untrusted(error.to_string()),
         }
     }
+}
+
+/// Returns true if subject and issuer are equal: a root or a self-signed certificate.
+pub(crate) fn is_self_issued(certificate: &Certificate) -> bool {
+    certificate.tbs_certificate().issuer() == certificate.tbs_certificate().subject()
 }
 
 fn words(error: &CertificateError) -> String {

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 /// A version, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// SSL 2.0; has a handshake of its own.
+    /// SSL 2.0; has a different handshake.
     Ssl2,
     /// SSL 3.0 (RFC 6101).
     Ssl3,
@@ -20,10 +20,10 @@ pub enum Version {
 }
 
 impl Version {
-    /// Every one whose ClientHello looks like that of TLS, newest first.
+    /// All versions whose ClientHello has the TLS format, newest first.
     pub const RECORDS: [Self; 5] = [Self::Tls13, Self::Tls12, Self::Tls11, Self::Tls10, Self::Ssl3];
 
-    /// What people call it.
+    /// Usual name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ssl2 => "SSL 2.0",
@@ -35,7 +35,7 @@ impl Version {
         }
     }
 
-    /// Its number in messages.
+    /// Number of the version in messages.
     pub const fn number(self) -> u16 {
         match self {
             Self::Ssl2 => 0x0002,

@@ -1,17 +1,16 @@
-//! A connection that cannot last longer than it may: every read and write ends at the same moment.
+//! A TCP connection with a deadline for all reads and writes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// A TCP connection with a last moment.
 pub(crate) struct Wire {
     stream: TcpStream,
     end: Instant,
 }
 
 impl Wire {
-    /// Connects; everything on it ends at `end`.
+    /// Connects; all operations on the connection end at `end`.
     pub(crate) fn connect(address: SocketAddr, end: Instant) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, left(end)?)?;
         stream.set_nodelay(true)?;
@@ -37,12 +36,12 @@ impl Write for Wire {
     }
 }
 
-/// Whether this is what the system says when a time is over.
+/// Returns true if the system reports a timeout.
 pub(crate) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Time until `end`; zero is no timeout that the system knows.
+/// Time left until `end`. A timeout error if no time is left, because the system does not accept a zero timeout.
 fn left(end: Instant) -> io::Result<Duration> {
     match end.checked_duration_since(Instant::now()) {
         Some(left) if !left.is_zero() => Ok(left),

@@ -1,4 +1,4 @@
-//! Does one step of the HTTP/1.1 codec N times: `codec CASE N`. What `crates/penstock/tests/instructions.rs` counts.
+//! Does one step of the HTTP/1.1 codec N times: `codec CASE N`. What `crates/penstock/tests/instructions/main.rs` counts.
 //! The counts in `bench/instructions.toml` are of exactly these messages: another message is another count.
 
 use logic::http1::chunked::{ChunkLimits, Decoder, Step, write_chunk_header, write_end};

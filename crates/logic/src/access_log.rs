@@ -1,69 +1,60 @@
-//! One finished session as one line, as text or as JSON.
+//! Writes a finished session as one line of text or JSON.
 //!
-//! Clients choose much of what stands in it. Whatever they send, it stays one line, keeps its place, and
-//! cannot steer the terminal that shows it.
+//! Clients control much of the content. Their data is always escaped: it stays on one line and in its field, and
+//! contains no control sequences for the operator's terminal.
 
 use std::io::Write;
 use std::time::Duration;
 
-use crate::harmless::is_harmless;
 use crate::peers::Peer;
+use text::terminal::is_printable;
 
-/// A finished session: a request over HTTP, or a connection over TCP.
+/// Finished session: an HTTP request or a TCP connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// When it ended, RFC 3339.
+    /// Start of the session, RFC 3339.
     pub at: &'a str,
-    /// Name of the listener.
     pub listener: &'a str,
-    /// The client, from a believed PROXY header if there was one.
+    /// Client address, from the PROXY header if the sender is trusted.
     pub client: Peer,
-    /// What kind of session.
     pub kind: Kind,
-    /// Its id.
     pub request_id: Option<&'a str>,
-    /// Method of the request.
     pub method: Option<&'a [u8]>,
-    /// Host of the request.
     pub host: Option<&'a [u8]>,
-    /// Target as it came.
     pub target: Option<&'a [u8]>,
-    /// Version of the protocol, as `HTTP/1.1`.
+    /// Protocol version, such as `HTTP/1.1`.
     pub version: Option<&'a str>,
-    /// Status of the response.
     pub status: Option<u16>,
-    /// Name of the pool.
+    /// `grpc-status` of the response.
+    pub grpc_status: Option<u8>,
     pub pool: Option<&'a str>,
-    /// Name of the last backend that was tried.
+    /// Last backend that was tried.
     pub backend: Option<&'a str>,
-    /// How many backends were tried.
+    /// Attempts at backends; one on a kept connection that the backend had closed counts too.
     pub attempts: u32,
-    /// Bytes from the client.
+    /// How often the request left a backend that was judged down.
+    pub moved: u32,
     pub bytes_in: u64,
-    /// Bytes to the client.
     pub bytes_out: u64,
-    /// From its first byte (TCP: from accept) to its end.
+    /// From the start of the session to its end.
     pub duration: Duration,
-    /// Parts of the duration.
     pub timings: Timings,
-    /// `User-Agent` of the request.
     pub user_agent: Option<&'a [u8]>,
-    /// `Referer` of the request.
     pub referer: Option<&'a [u8]>,
-    /// Version of TLS, as `TLSv1.3`.
+    /// TLS version, such as `TLSv1.3`.
     pub tls: Option<&'a str>,
-    /// Server name that a client asked for whose TLS is passed through.
+    /// Server name of a TLS connection that is passed through without termination.
     pub sni: Option<&'a [u8]>,
-    /// How it ended: `ok`, `client-closed`, `refused: <reason>`, and so on.
+    /// Subject of a client certificate that was refused.
+    pub refused_certificate: Option<&'a str>,
+    /// `ok`, `client-closed`, `refused: <reason>`, and so on.
     pub outcome: &'a str,
 }
 
-/// What kind of session an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A connection that is passed on byte by byte.
+    /// A TCP session, or a client of any listener that was refused or failed before its first request.
     Tcp,
-    /// A request.
     Http,
 }
 
@@ -76,20 +67,19 @@ impl Kind {
     }
 }
 
-/// Where the time of a session went.
+/// Parts of the duration of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// Waiting for a backend with room.
+    /// Wait in the queue for a backend below its session limit.
     pub queue: Option<Duration>,
-    /// Connecting to the backend; nothing if a kept connection was used.
+    /// Time to connect to the backend; `None` if an idle connection was reused.
     pub connect: Option<Duration>,
-    /// From the request sent to the first byte of the response.
+    /// Time from the start of the session to the first byte of the response.
     pub first_byte: Option<Duration>,
 }
 
-/// Appends the entry as a line of text: time, listener, client, kind, status and outcome in this order,
-/// then `key=value` for what there is. A value with anything but plain characters stands in quotes; bytes
-/// that are not printable ASCII, `"` and `\` are written `\xNN`.
+/// Appends the entry as text: time, listener, client, kind, status and outcome, then `key=value` for each known value.
+/// A value with special characters is quoted; bytes that are not printable ASCII, `"` and `\` are written as `\xNN`.
 pub fn text(entry: &Entry<'_>, out: &mut Vec<u8>) {
     text_value(out, entry.at.as_bytes());
     out.push(b' ');
@@ -115,9 +105,8 @@ pub fn text(entry: &Entry<'_>, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Appends the entry as a JSON object on one line. What is not known is left out. Bytes that are no UTF-8
-/// are written as the characters they are in Latin-1, and every character that could steer a terminal as
-/// `\uNNNN`.
+/// Appends the entry as a JSON object on one line, without unknown values. Bytes that are not UTF-8 are written as
+/// Latin-1 characters, and unprintable characters as `\uNNNN`.
 pub fn json(entry: &Entry<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"at\":");
     json_string(out, entry.at.as_bytes());
@@ -146,7 +135,7 @@ enum Value<'a> {
     Time(Duration),
 }
 
-/// What stands behind the head, in its order, for both forms: their keys cannot drift apart.
+/// Passes all fields after the first ones in order; shared by both forms, so that their keys are equal.
 fn each_field<'a>(entry: &Entry<'a>, mut put: impl FnMut(&'static str, Value<'a>)) {
     let bytes = |text: Option<&'a str>| text.map(str::as_bytes);
     let named = [
@@ -157,6 +146,7 @@ fn each_field<'a>(entry: &Entry<'a>, mut put: impl FnMut(&'static str, Value<'a>
         ("version", bytes(entry.version)),
         ("tls", bytes(entry.tls)),
         ("sni", entry.sni),
+        ("refused_certificate", bytes(entry.refused_certificate)),
         ("pool", bytes(entry.pool)),
         ("backend", bytes(entry.backend)),
     ];
@@ -165,7 +155,13 @@ fn each_field<'a>(entry: &Entry<'a>, mut put: impl FnMut(&'static str, Value<'a>
             put(key, Value::Bytes(value));
         }
     }
+    if let Some(status) = entry.grpc_status {
+        put("grpc_status", Value::Number(status.into()));
+    }
     put("attempts", Value::Number(entry.attempts.into()));
+    if entry.moved > 0 {
+        put("moved", Value::Number(entry.moved.into()));
+    }
     put("bytes_in", Value::Number(entry.bytes_in));
     put("bytes_out", Value::Number(entry.bytes_out));
     put("duration_ms", Value::Time(entry.duration));
@@ -186,14 +182,14 @@ fn each_field<'a>(entry: &Entry<'a>, mut put: impl FnMut(&'static str, Value<'a>
     }
 }
 
-/// Milliseconds with three decimals.
+/// Writes a duration in milliseconds with three decimals: `1.234`.
 fn milliseconds(out: &mut Vec<u8>, time: Duration) {
     let micros = time.as_micros();
     let _ = write!(out, "{}.{:03}", micros / 1000, micros % 1000);
 }
 
 fn text_value(out: &mut Vec<u8>, value: &[u8]) {
-    // A lone `-` means "nothing" in the head.
+    // A lone `-` means that there is no value.
     let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'=');
     let target_like = |byte: &u8| plain(byte) || (*byte == b'=' && value[0] == b'/');
     if !value.is_empty() && value != b"-" && value.iter().all(target_like) {
@@ -229,7 +225,7 @@ fn json_char(out: &mut Vec<u8>, c: char) {
         '"' => out.extend_from_slice(b"\\\""),
         '\\' => out.extend_from_slice(b"\\\\"),
         ' '..='~' => out.push(c as u8),
-        c if !is_harmless(c) => {
+        c if !is_printable(c) => {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(out, "\\u{unit:04x}");
             }

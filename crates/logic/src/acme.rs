@@ -1,127 +1,124 @@
-//! When a certificate is ordered from an ACME authority, and how long to wait after a failure.
+//! Decides when a certificate is ordered from an ACME authority, and how long to wait after a failed order.
 //!
-//! An authority counts what it is asked, and locks out who asks too much: every rule here errs on the side of waiting,
-//! but never so long that a certificate that could be renewed expires.
+//! An authority limits the rate of orders and locks out accounts that exceed the limit: every rule here prefers to
+//! wait, but never so long that a certificate expires.
 
 use std::time::{Duration, SystemTime};
 
-/// From when until when a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// First moment.
     pub from: SystemTime,
-    /// Last moment.
     pub until: SystemTime,
 }
 
 impl Validity {
-    /// How long it is valid in all.
     pub fn lifetime(&self) -> Duration {
         self.until.duration_since(self.from).unwrap_or_default()
     }
 }
 
-/// When the authority suggests to renew (RFC 9773 section 4.2).
+/// Time in which the authority suggests to renew the certificate (RFC 9773 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// First moment.
     pub start: SystemTime,
-    /// Last moment, after the first.
     pub end: SystemTime,
 }
 
-/// A certificate that is there, for all names that it should be for.
+/// An existing certificate that covers all configured names.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
-    /// When it is valid.
+pub struct HeldCertificate {
     pub validity: Validity,
-    /// What the authority suggests; `None` if it does not.
+    /// Renewal window from the authority; `None` if the authority suggests none.
     pub suggested: Option<Window>,
-    /// Where in a window this certificate is renewed: from 0 to 1, the same for one certificate at every call, and as
-    /// if by chance from one to the next.
+    /// Point inside the window at which this certificate is renewed, from 0 to 1. It is constant for one certificate
+    /// and pseudo-random between certificates.
     pub place: f64,
 }
 
-/// When to order next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Next {
-    /// Not before this.
+    /// Earliest time of the next order.
     pub at: SystemTime,
-    /// What for.
     pub reason: Reason,
 }
 
-/// Why a certificate is ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// There is none for these names.
+    /// No certificate exists for these names.
     Missing,
-    /// The authority suggests the time.
+    /// The authority suggested a renewal window.
     Suggested,
-    /// Most of its time is over.
+    /// Two thirds of the lifetime are over.
     Age,
 }
 
 impl Reason {
-    /// For people, behind "renewal": why it is at that time.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Missing => "none-yet",
+            Self::Suggested => "suggested",
+            Self::Age => "age",
+        }
+    }
+
+    /// Reason for operators, printed after the time of the order.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::Missing => "there is none like this yet",
-            Self::Suggested => "as the authority suggests",
-            Self::Age => "when two thirds of its time are over",
+            Self::Missing => "as there is no certificate yet",
+            Self::Suggested => "suggested by the authority",
+            Self::Age => "after two thirds of its lifetime",
         }
     }
 }
 
-/// Why an order did not lead to a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setback {
-    /// The authority did not answer, or said that the fault is its own: it has counted nothing.
+pub enum OrderFailure {
+    /// The authority did not answer, or reported an error of its own: the attempt does not count against a rate limit.
     Unavailable,
-    /// Something must change before it can succeed.
+    /// The authority refused the order: something must change before an order can succeed.
     Refused,
 }
 
-/// What was tried for one certificate.
+/// Record of the orders for one certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Failures since the last success.
     pub failures: u32,
-    /// When the last failure was.
     pub failed_at: Option<SystemTime>,
-    /// Not before this, after a failure.
+    /// Earliest time of the next order after a failure.
     pub not_before: Option<SystemTime>,
-    /// Until when the authority asked to be left alone.
+    /// Time until which the authority asked for no requests (Retry-After).
     pub asked_until: Option<SystemTime>,
-    /// When the last two certificates were issued, the newest first.
+    /// Times at which the last two certificates were issued, newest first.
     pub issued: [Option<SystemTime>; 2],
 }
 
 /// Longest wait that a failure or an authority can cause.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(3 * 86_400);
 
-/// Waits after failures that the authority may count grow from this
+/// First wait after a failure that the authority may count.
 const REFUSED_FIRST: Duration = Duration::from_secs(60);
-/// by this factor up to half a day: no more than four in the first hour, where Let's Encrypt allows five.
+/// Each further wait is longer by this factor, up to 12 hours: at most four orders in the first hour, where Let's
+/// Encrypt allows five.
 const REFUSED_GROWTH: u32 = 4;
 const REFUSED_MOST: Duration = Duration::from_secs(12 * 3600);
 
-/// The same while the authority cannot be reached.
+/// Waits while the authority cannot be reached, by the same rule.
 const UNAVAILABLE_FIRST: Duration = Duration::from_secs(5);
 const UNAVAILABLE_GROWTH: u32 = 2;
 const UNAVAILABLE_MOST: Duration = Duration::from_secs(900);
 
-/// Of three renewals, the first and the last are so far apart at least: an authority whose suggestions are always due
-/// must not make us order for ever.
+/// Minimum time between the first and the third of three successive renewals: an authority whose suggested window is
+/// always in the past must not cause endless orders.
 const RENEWALS_APART: Duration = Duration::from_secs(6 * 3600);
 
-/// After a restart the wait for a failure is no longer than this, unless the authority asked for it: whoever restarts may
-/// have repaired something. It keeps a process that restarts for ever at five orders an hour.
+/// Longest wait after a restart, unless the authority asked for a longer one: the operator may have repaired the cause.
+/// A process that restarts all the time then sends five orders an hour.
 const AFTER_RESTART: Duration = Duration::from_secs(12 * 60);
 
 impl Progress {
-    /// When to order next. `held` is what there is.
-    pub fn next(&self, now: SystemTime, held: Option<Held>) -> Next {
+    /// Time of the next order. `held` is the existing certificate.
+    pub fn next(&self, now: SystemTime, held: Option<HeldCertificate>) -> Next {
         let (mut at, reason) = match held {
             None => (now, Reason::Missing),
             Some(held) => due(&held),
@@ -131,18 +128,25 @@ impl Progress {
         {
             at = at.max(before + RENEWALS_APART.min(held.validity.lifetime() / 3));
         }
-        // A wait that is longer than any we would choose: the clock was set back.
+        // A longer wait than any rule here sets means that the clock was set back.
         let not_before = self.not_before.filter(|until| *until <= now + LONGEST_PAUSE);
         Next { at: not_before.map_or(at, |until| at.max(until)), reason }
     }
 
-    /// Notes a failure. `retry_after` is what the authority asked for, `chance` from 0 to 1.
-    pub fn failed(&mut self, now: SystemTime, setback: Setback, retry_after: Option<Duration>, chance: f64) {
+    /// Records a failure. `retry_after` is the wait that the authority asked for; `chance`, from 0 to 1, randomizes the
+    /// wait.
+    pub fn failed(
+        &mut self,
+        now: SystemTime,
+        setback: OrderFailure,
+        retry_after: Option<Duration>,
+        chance: f64,
+    ) {
         self.failures = self.failures.saturating_add(1);
         self.failed_at = Some(now);
         let (first, growth, most) = match setback {
-            Setback::Unavailable => (UNAVAILABLE_FIRST, UNAVAILABLE_GROWTH, UNAVAILABLE_MOST),
-            Setback::Refused => (REFUSED_FIRST, REFUSED_GROWTH, REFUSED_MOST),
+            OrderFailure::Unavailable => (UNAVAILABLE_FIRST, UNAVAILABLE_GROWTH, UNAVAILABLE_MOST),
+            OrderFailure::Refused => (REFUSED_FIRST, REFUSED_GROWTH, REFUSED_MOST),
         };
         let grown = growth.saturating_pow(self.failures - 1);
         let wait = first.saturating_mul(grown).min(most).mul_f64(1.0 + chance.clamp(0.0, 1.0) / 4.0);
@@ -150,12 +154,11 @@ impl Progress {
         self.not_before = Some(self.asked_until.unwrap_or(now).max(now + wait));
     }
 
-    /// Notes a certificate.
     pub fn issued(&mut self, now: SystemTime) {
         *self = Self { issued: [Some(now), self.issued[0]], ..Self::default() };
     }
 
-    /// What holds of it after a restart.
+    /// Returns the record as it applies after a restart of the process.
     pub fn resumed(mut self) -> Self {
         let most = self.failed_at.map(|failed| failed + AFTER_RESTART);
         self.not_before =
@@ -164,22 +167,23 @@ impl Progress {
     }
 }
 
-fn due(held: &Held) -> (SystemTime, Reason) {
+fn due(held: &HeldCertificate) -> (SystemTime, Reason) {
     let Validity { from, until } = held.validity;
     let lifetime = held.validity.lifetime();
     let place = held.place.clamp(0.0, 1.0);
     if let Some(Window { start, end }) = held.suggested {
         let length = end.duration_since(start).unwrap_or_default();
-        // A window that is too late would have clients see an expired certificate.
+        // A later renewal would leave clients with an expired certificate.
         let latest = until.checked_sub(lifetime / 10).unwrap_or(until);
         return (start.checked_add(length.mul_f64(place)).unwrap_or(latest).min(latest), Reason::Suggested);
     }
-    // Spread over a twentieth of the time: certificates that were ordered together are not renewed together.
+    // Spread over a twentieth of the lifetime: certificates ordered together are not renewed together.
     let spread = (lifetime / 20).mul_f64(place);
     (from + lifetime * 2 / 3 - spread, Reason::Age)
 }
 
-/// When to ask the authority for its suggestion again (RFC 9773 section 4.3.2); `asked` is what it says itself.
+/// Time until the authority is asked for its renewal window again (RFC 9773 section 4.3.2). `asked` is the Retry-After
+/// of the authority.
 pub fn poll_again(asked: Option<Duration>, lifetime: Duration) -> Duration {
     const LEAST: Duration = Duration::from_secs(60);
     const USUAL: Duration = Duration::from_secs(6 * 3600);

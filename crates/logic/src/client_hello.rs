@@ -1,49 +1,46 @@
-//! The first message of TLS, read far enough to see which server the client wants (RFC 8446 sections 4.1.2 and 5.1, RFC
-//! 6066 section 3, RFC 7301). Nothing is answered, and nothing is changed: the bytes go on as they came.
+//! Parses the first TLS message of a client to learn the server name (RFC 8446 sections 4.1.2 and 5.1, RFC 6066 section
+//! 3, RFC 7301). The parser sends nothing and changes nothing: the bytes are forwarded unchanged.
 
-/// Bytes of a ClientHello that are read, with the headers of its records: forty times what browsers send. It also bounds the
-/// records, as none may be empty.
+/// Maximum size of a ClientHello in bytes, with its record headers: forty times the size that browsers send. The limit
+/// also bounds the number of records, because an empty record is an error.
 pub const LIMIT: usize = 64 * 1024;
 
-/// Collects the bytes of a ClientHello until it is whole. Holds what it was given, and once a message in several records is
-/// whole, that message; both within [`LIMIT`]. Each byte is looked at once, however they are cut.
+/// Collects bytes until the ClientHello is complete. Memory is bounded by [`LIMIT`] for the bytes, and by [`LIMIT`] for
+/// a message joined from several records. Each byte is parsed once, however the stream is split into reads.
 #[derive(Debug, Default)]
 pub struct Reader {
     bytes: Vec<u8>,
-    /// Where the next record header begins; records before it are whole.
+    /// Offset of the next record header; all records before it are complete.
     next: usize,
-    /// Bytes of the message in whole records.
+    /// Bytes of the message in complete records.
     whole: usize,
 }
 
-/// How far a [`Reader`] is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// More must come.
     Incomplete,
-    /// It is whole.
     Complete(ClientHello),
 }
 
-/// What a client asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientHello {
-    /// The name in server_name as it came, if there is one.
+    /// Host name of the server_name extension, unchanged.
     server_name: Option<Box<[u8]>>,
-    /// The list of application_layer_protocol_negotiation, as it came.
+    /// Content of the application_layer_protocol_negotiation extension, unchanged.
     protocols: Box<[u8]>,
 }
 
 impl ClientHello {
-    /// The name that the client gives the server, as it came.
+    /// Server name that the client sent, unchanged.
     pub fn server_name(&self) -> Option<&[u8]> {
         self.server_name.as_deref()
     }
 
-    /// The same as a host name in lower case. `None` if it is none: an address, a path, anything that DNS does not hold.
+    /// Returns the server name in lower case. `None` if it is not a valid DNS host name, for example an address or a
+    /// path.
     pub fn host(&self) -> Option<String> {
         let name = std::str::from_utf8(self.server_name()?).ok()?;
-        // RFC 6066 forbids the last dot; some clients send it, and mean the same.
+        // RFC 6066 forbids the trailing dot, but some clients send it.
         let name = name.strip_suffix('.').unwrap_or(name);
         let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         let is_label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(known);
@@ -51,35 +48,34 @@ impl ClientHello {
         (name.len() <= 253 && name.split('.').all(is_label) && !is_address).then(|| name.to_ascii_lowercase())
     }
 
-    /// The protocols that the client offers, best first.
+    /// ALPN protocols that the client offers, most preferred first.
     pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = Cursor(&self.protocols);
         std::iter::from_fn(move || rest.vector8())
     }
 }
 
-/// Why bytes are no ClientHello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloFault {
-    /// They begin like something else.
+    /// The first bytes are not a TLS handshake record.
     #[error("the client does not speak TLS")]
     NotTls,
-    /// Another message of TLS.
+    /// The first TLS message is not a ClientHello.
     #[error("the client does not begin with a ClientHello")]
     OtherMessage,
-    /// A record of more than 2^14 bytes, or of none.
+    /// A record is longer than 2^14 bytes, or empty.
     #[error("a TLS record has a length that is not allowed")]
     RecordLength,
-    /// More than [`LIMIT`].
+    /// The ClientHello is longer than [`LIMIT`].
     #[error("the ClientHello is longer than 64 KiB")]
     TooLong,
-    /// Lengths in it do not fit.
+    /// A length inside the ClientHello does not match the data.
     #[error("the ClientHello is malformed")]
     Malformed,
 }
 
 impl HelloFault {
-    /// The alert that says so (RFC 8446 section 6.2): decode_error, unexpected_message, record_overflow.
+    /// Alert for this fault (RFC 8446 section 6.2): decode_error, unexpected_message or record_overflow.
     pub fn alert(self) -> u8 {
         match self {
             Self::NotTls | Self::Malformed | Self::TooLong => 50,
@@ -89,19 +85,19 @@ impl HelloFault {
     }
 }
 
-/// unrecognized_name (RFC 6066 section 3): the alert for a name that nobody serves.
+/// unrecognized_name (RFC 6066 section 3): the alert for a server name that is not served.
 pub const UNRECOGNIZED_NAME: u8 = 112;
 
-/// An alert that ends a connection, as a record in the clear.
+/// Encodes a fatal alert as an unencrypted TLS record.
 pub fn fatal_alert(description: u8) -> [u8; 7] {
     [ALERT, 3, 3, 0, 2, FATAL, description]
 }
 
 impl Reader {
-    /// Takes more bytes of the client. After [`Progress::Complete`] or an error it takes no more.
+    /// Adds bytes from the client. Must not be called again after [`Progress::Complete`] or an error.
     pub fn read(&mut self, more: &[u8]) -> Result<Progress, HelloFault> {
         let room = LIMIT.saturating_sub(self.bytes.len());
-        // What comes behind the limit is looked at only to see that it is too much.
+        // Bytes beyond the limit are used only to detect that the limit is exceeded.
         let fits = &more[..more.len().min(room)];
         self.bytes.extend_from_slice(fits);
         let progress = self.advance()?;
@@ -116,7 +112,7 @@ impl Reader {
         }
     }
 
-    /// All bytes that came, to be passed on.
+    /// All bytes received so far, to be forwarded.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -136,7 +132,7 @@ impl Reader {
             }
             let start = self.next + RECORD_HEADER;
             let Some(payload) = self.bytes.get(start..start + length) else {
-                // The beginning of the message may show already that it cannot be one.
+                // An incomplete record may already show that the message is not a valid ClientHello.
                 self.check_message(self.bytes.len().min(start + length) - start, start)?;
                 return Ok(Progress::Incomplete);
             };
@@ -152,7 +148,7 @@ impl Reader {
         }
     }
 
-    /// The first bytes of a record header that has not come whole.
+    /// Checks the first bytes of an incomplete record header.
     fn check_beginning(&self) -> Result<(), HelloFault> {
         match &self.bytes[self.next..] {
             [] | [HANDSHAKE] | [HANDSHAKE, 3, ..] => Ok(()),
@@ -160,7 +156,7 @@ impl Reader {
         }
     }
 
-    /// The kind and the length of the message, with `count` more bytes of it at `start`.
+    /// Checks the type and the length of the message, with `count` more of its bytes at `start`.
     fn check_message(&self, count: usize, start: usize) -> Result<(), HelloFault> {
         if self.whole >= MESSAGE_HEADER {
             return Ok(());
@@ -176,12 +172,12 @@ impl Reader {
         }
     }
 
-    /// The message as far as its records are whole.
+    /// Bytes of the message in complete records.
     fn message(&self) -> impl Iterator<Item = u8> {
         self.fragments().flatten().copied()
     }
 
-    /// The payloads of the whole records.
+    /// Payloads of the complete records.
     fn fragments(&self) -> impl Iterator<Item = &[u8]> {
         let mut records = Cursor(&self.bytes[..self.next]);
         std::iter::from_fn(move || {
@@ -190,7 +186,7 @@ impl Reader {
         })
     }
 
-    /// Its length with its header, once that is known.
+    /// Length of the message with its header, once the header is complete.
     fn message_length(&self) -> Option<usize> {
         if self.whole < MESSAGE_HEADER {
             return None;
@@ -213,7 +209,7 @@ impl Reader {
     }
 }
 
-/// A ClientHello without the header of its message. `None`: lengths do not fit.
+/// Parses a ClientHello without its message header. `None` if a length does not match the data.
 fn parse(body: &[u8]) -> Option<ClientHello> {
     let mut body = Cursor(body);
     body.take(2 + 32)?; // legacy_version, random
@@ -223,7 +219,7 @@ fn parse(body: &[u8]) -> Option<ClientHello> {
     (!body.vector8()?.is_empty()).then_some(())?; // legacy_compression_methods
     let mut hello = ClientHello::default();
     if body.0.is_empty() {
-        // Extensions came with TLS 1.2 (RFC 5246 section 7.4.1.2).
+        // A ClientHello may end without extensions (RFC 5246 section 7.4.1.2).
         return Some(hello);
     }
     let mut extensions = Cursor(body.vector16()?);
@@ -248,7 +244,7 @@ fn parse(body: &[u8]) -> Option<ClientHello> {
     Some(hello)
 }
 
-/// The one host_name of a ServerNameList. Other kinds of names do not exist.
+/// Returns the only host_name of a ServerNameList. No other name type is defined.
 fn server_name(value: &[u8]) -> Option<&[u8]> {
     let mut value = Cursor(value);
     let mut list = Cursor(value.vector16()?);
@@ -257,7 +253,7 @@ fn server_name(value: &[u8]) -> Option<&[u8]> {
     (kind == [HOST_NAME] && !name.is_empty() && list.0.is_empty() && value.0.is_empty()).then_some(name)
 }
 
-/// A ProtocolNameList whose names are whole.
+/// Checks a ProtocolNameList and returns it.
 fn protocol_list(value: &[u8]) -> Option<&[u8]> {
     let mut value = Cursor(value);
     let list = value.vector16()?;
@@ -268,7 +264,7 @@ fn protocol_list(value: &[u8]) -> Option<&[u8]> {
     (!list.is_empty() && value.0.is_empty()).then_some(list)
 }
 
-/// What is left of some bytes.
+/// Remaining bytes of the input.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -282,37 +278,36 @@ impl<'a> Cursor<'a> {
         self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// A vector behind its length in one byte.
+    /// Reads a vector with a length of one byte.
     fn vector8(&mut self) -> Option<&'a [u8]> {
         let length = self.take(1)?[0];
         self.take(length.into())
     }
 
-    /// A vector behind its length in two bytes.
+    /// Reads a vector with a length of two bytes.
     fn vector16(&mut self) -> Option<&'a [u8]> {
         let length = self.number16()?;
         self.take(length.into())
     }
 }
 
-/// Content types, a level and a message type (RFC 8446 sections 4, 5.1 and 6).
+/// Content types, an alert level and a message type (RFC 8446 sections 4, 5.1 and 6).
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const FATAL: u8 = 2;
 const CLIENT_HELLO: u8 = 1;
 
-/// Extensions (RFC 8446 section 4.2), and the one kind of server name.
+/// Extension types (RFC 8446 section 4.2), and the only type of server name.
 const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
 const HOST_NAME: u8 = 0;
 
-/// Content type, version, length.
+/// Size of content type, version and length in bytes.
 const RECORD_HEADER: usize = 5;
 
-/// Message type, length.
 const MESSAGE_HEADER: usize = 4;
 
-/// RFC 8446 section 5.1.
+/// Maximum length of a TLS record in bytes (RFC 8446 section 5.1).
 const LONGEST_RECORD: usize = 1 << 14;
 
 #[cfg(test)]

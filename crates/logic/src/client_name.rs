@@ -1,46 +1,44 @@
-//! Which client certificates are let in, by the names in them.
+//! Decides by the names in a client certificate whether the client is accepted.
 //!
-//! The names are those of one certificate that was verified before; a pattern never looks at anything else.
+//! The names must be from one verified certificate; a pattern uses nothing else.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::route::{HostPattern, HostPatternError};
 
-/// The names that a certificate is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientNames {
     /// DNS names of subjectAltName.
     pub dns: Vec<Box<str>>,
     /// URIs of subjectAltName.
     pub uris: Vec<Box<str>>,
-    /// Addresses of e-mail of subjectAltName.
+    /// E-mail addresses of subjectAltName.
     pub emails: Vec<Box<str>>,
     /// IP addresses of subjectAltName.
     pub addresses: Vec<std::net::IpAddr>,
-    /// The common name of the subject, if there is exactly one.
+    /// Common name of the subject; `None` unless there is exactly one.
     pub common_name: Option<Box<str>>,
 }
 
-/// A name, or a set of names, of which a certificate must have one.
+/// Name or set of names; a certificate must have one of them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NamePattern {
-    /// `dns:host.example`, `dns:*.example.com`: as hosts of routes are written.
+    /// `dns:host.example`, `dns:*.example.com`: same form as the host of a route.
     Dns(HostPattern),
-    /// `uri:spiffe://example.com/web`: exactly this, byte for byte.
+    /// `uri:spiffe://example.com/web`: exact, byte for byte.
     Uri(Box<str>),
-    /// `uri:spiffe://example.com/web/*`: everything below; kept with its slash, without the star.
+    /// `uri:spiffe://example.com/web/*`: every URI below; stored with its slash, without the star.
     UriBelow(Box<str>),
-    /// `email:me@example.com`: the part before the @ byte for byte, the rest in any case.
+    /// `email:me@example.com`: the part before the @ byte for byte, the domain in any case.
     Email(Box<str>),
-    /// `email:*@example.com`: everybody there; kept without the star, lower case.
+    /// `email:*@example.com`: every address of the domain; stored without the star, in lower case.
     EmailDomain(Box<str>),
-    /// `cn:NAME`: exactly this, byte for byte.
+    /// `cn:NAME`: exact, byte for byte.
     CommonName(Box<str>),
 }
 
 impl NamePattern {
-    /// Whether one of `names` is meant.
     pub fn matches(&self, names: &ClientNames) -> bool {
         match self {
             Self::Dns(pattern) => names.dns.iter().any(|name| pattern.matches(&name.to_ascii_lowercase())),
@@ -55,7 +53,7 @@ impl NamePattern {
     }
 }
 
-/// A dot segment could lead out again in the eyes of whoever resolves it (RFC 3986 section 5.2.4).
+/// Refuses dot segments: a server that resolves one could leave the prefix (RFC 3986 section 5.2.4).
 fn is_below(uri: &str, prefix: &str) -> bool {
     uri.strip_prefix(prefix).is_some_and(|rest| {
         !rest.is_empty() && rest.split(['/', '?', '#']).all(|segment| segment != "." && segment != "..")
@@ -119,28 +117,23 @@ impl fmt::Display for NamePattern {
     }
 }
 
-/// Why a text is no [`NamePattern`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NamePatternError {
-    /// It does not say which kind of name is meant.
+    /// The prefix for the kind of name is missing or unknown.
     #[error("a name begins with its kind: `dns:`, `uri:`, `email:` or `cn:`")]
     Kind,
-    /// Nothing behind the kind.
+    /// No name follows the kind.
     #[error("there is no name behind its kind")]
     Empty,
-    /// A DNS name that is none.
     #[error(transparent)]
     Dns(#[from] HostPatternError),
-    /// No scheme.
     #[error("a URI has a scheme, as in `uri:spiffe://example.com/web`")]
     Uri,
-    /// A star where it would mean too much.
+    /// A star that would match too many URIs.
     #[error("`*` may only be the whole rest of a URI behind a `/`, as in `uri:spiffe://example.com/web/*`")]
     UriStar,
-    /// No address of e-mail.
     #[error("an address of e-mail is `email:me@example.com`, or `email:*@example.com` for everybody there")]
     Email,
-    /// A star in a common name.
     #[error("a common name is compared as a whole: `*` has no meaning there")]
     CommonNameStar,
 }

@@ -1,8 +1,9 @@
-//! The health of one backend: from verdicts of checks, traffic and name resolution to a state.
+//! Decides the health of one backend from the verdicts of checks, client traffic and name resolution.
 //!
-//! A backend nobody has judged takes sessions; the first probe decides at once, later ones by `rise` and
-//! `fall`. Failing traffic ejects for a time that doubles when it happens again soon. Time comes in as
-//! `now`; whoever drives this asks [`Health::poll_timeout`] when to come back.
+//! A backend without a verdict takes sessions. The first check changes its state at once, later checks by `rise` and
+//! `fall`. Failed traffic ejects the backend. An ejected backend with checks returns after `rise` passes, one without
+//! checks after a time. A backend that is ejected again soon after its return stays out for a time in any case, each
+//! time twice as long. The caller passes the time as `now`, and asks [`Health::poll_timeout`] when to call again.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,24 +14,24 @@ use crate::balance::Availability;
 mod check;
 mod verdict;
 
-pub use check::{Check, CheckMethod, Spoken, StatusRange, StatusRangeError};
+pub use check::{Check, CheckMethod, DurationText, StatusRange, StatusRangeError};
 pub use verdict::{Cause, Source, Verdict, VerdictOutcome};
 
 /// When to check, and how many verdicts change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// From the end of one check to the next, give or take a tenth.
+    /// Time from the end of one check to the start of the next, plus or minus a tenth.
     pub interval: Duration,
-    /// How long a check may take.
+    /// Time limit of one check.
     pub timeout: Duration,
-    /// Passes in a row that bring a backend up.
+    /// Successful checks in a row that change the state to up.
     pub rise: u32,
-    /// Failures in a row that take it down.
+    /// Failed checks in a row that change the state to down.
     pub fall: u32,
 }
 
 impl Rule {
-    /// Every 2 s, with 1 s to answer; up after 2 passes, down after 3 failures.
+    /// A check every 2 s with a time limit of 1 s; up after 2 passes, down after 3 failures.
     pub const DEFAULT: Rule =
         Rule { interval: Duration::from_secs(2), timeout: Duration::from_secs(1), rise: 2, fall: 3 };
 }
@@ -41,22 +42,25 @@ impl Default for Rule {
     }
 }
 
-/// When failing traffic ejects a backend, and for how long.
+/// When failed traffic ejects a backend, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassiveRule {
-    /// Sessions that must fail in a row; 0 turns this off.
+    /// Failed sessions in a row that eject the backend; 0 disables ejection.
     pub failures: u32,
-    /// How long the first ejection lasts. Each further one lasts twice as long as the one before, up to
-    /// [`PassiveRule::LONGEST`] times the first.
+    /// Duration of the first ejection without checks, and shortest duration of the second one with checks. Each further
+    /// one lasts twice as long as the one before, up to [`PassiveRule::LONGEST`] times this duration.
     pub ejection: Duration,
 }
 
 impl PassiveRule {
-    /// Five failures, ten seconds.
     pub const DEFAULT: PassiveRule = PassiveRule { failures: 5, ejection: Duration::from_secs(10) };
 
-    /// The longest ejection, as a multiple of the first.
+    /// Longest ejection, as a multiple of the first.
     pub const LONGEST: u32 = 30;
+
+    /// A backend that is ejected within this time after its return flaps, if no check failed in between: it stays out
+    /// longer.
+    pub const CALM: Duration = Duration::from_secs(60);
 
     fn ejection_time(&self, ejections_before: u32) -> Duration {
         let factor = 1_u32.checked_shl(ejections_before).unwrap_or(u32::MAX).min(PassiveRule::LONGEST);
@@ -70,21 +74,18 @@ impl Default for PassiveRule {
     }
 }
 
-/// Whether a backend takes sessions, and why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Nobody has judged it: it does.
+    /// No verdict yet: the backend takes sessions.
     Unchecked,
-    /// It does.
     Up,
-    /// Checks failed, or its name has no address.
+    /// Checks failed, or the backend's name has no address.
     Down,
-    /// Traffic failed; it returns after a time.
+    /// Sessions failed; the backend returns after a time.
     Ejected,
 }
 
 impl State {
-    /// What the balancer needs to know.
     pub fn availability(self) -> Availability {
         match self {
             State::Unchecked | State::Up => Availability::Available,
@@ -104,16 +105,16 @@ impl fmt::Display for State {
     }
 }
 
-/// A change of state that others want to know of.
+/// Change of state, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// Checks say that it works.
+    /// Checks succeeded.
     WentUp,
-    /// Checks say that it does not, or its name has no address.
+    /// Checks failed, or the backend's name has no address.
     WentDown,
-    /// Traffic says that it does not.
+    /// Sessions failed.
     Ejected,
-    /// An ejection is over, or its name has an address again.
+    /// An ejection ended, or the backend's name has an address again.
     Readmitted,
 }
 
@@ -128,28 +129,45 @@ impl fmt::Display for Event {
     }
 }
 
-/// How many verdicts are kept.
 pub const VERDICTS_KEPT: usize = 16;
 
-/// The health of one backend.
 #[derive(Clone, Debug)]
 pub struct Health {
     active: Option<Rule>,
     passive: PassiveRule,
     state: State,
     since: Instant,
-    /// Whether a probe has decided since this began to be checked.
+    /// Whether a check has returned a verdict since checks of this backend began.
     judged: Judged,
     address: Address,
     passes: u32,
     failures: u32,
     next_probe: Option<Instant>,
-    /// Not before this may it come back; kept when checks take an ejected backend down.
-    ejected_until: Option<Instant>,
-    /// Ejections that were not forgotten yet.
+    /// Start of the running or last check.
+    probe_began: Option<Instant>,
+    /// Start of the ejection; kept when checks change an ejected backend to down.
+    ejected_at: Option<Instant>,
+    /// Number of recent ejections; each one doubles the next. Reset if the state did not change for
+    /// [`PassiveRule::CALM`] and three times the last ejection.
     ejections: u32,
-    last_ejection: Duration,
+    last_ejection: SeenBy,
     verdicts: VecDeque<Verdict>,
+}
+
+/// What must happen before an ejected backend returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaits {
+    /// Time that must pass. Zero with checks unless the backend flaps.
+    pub time: Duration,
+    /// Number of checks in a row that must pass.
+    pub passes: u32,
+}
+
+/// Which verdicts showed the fault of an ejected backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SeenBy {
+    TrafficOnly,
+    Checks,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,12 +179,12 @@ enum Judged {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Address {
     Known,
-    /// Down because there is nothing to connect to; probes have no say.
+    /// The backend is down because its name has no address; checks cannot change the state.
     Missing,
 }
 
 impl Health {
-    /// The health of a backend nobody has judged. `jitter`, from 0 to 1, spreads the first probes over one
+    /// Creates the health of a backend without a verdict. `jitter`, from 0 to 1, spreads the first checks over one
     /// interval.
     pub fn new(active: Option<Rule>, passive: PassiveRule, now: Instant, jitter: f64) -> Self {
         Health {
@@ -179,54 +197,69 @@ impl Health {
             passes: 0,
             failures: 0,
             next_probe: active.map(|rule| now + rule.interval.mul_f64(unit(jitter))),
-            ejected_until: None,
+            probe_began: None,
+            ejected_at: None,
             ejections: 0,
-            last_ejection: Duration::ZERO,
+            last_ejection: SeenBy::TrafficOnly,
             verdicts: VecDeque::with_capacity(VERDICTS_KEPT),
         }
     }
 
-    /// The state now.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Since when it has been so.
+    /// Time of the last change of state.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Remembers a failure of real traffic that changes nothing yet, so that its cause can be shown.
+    /// Keeps a failure of client traffic for display; the state does not change.
     pub fn note_traffic_failure(&mut self, verdict: Verdict) {
         self.note(verdict);
     }
 
-    /// The last verdicts, newest first.
+    /// Last verdicts, newest first.
     pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter()
     }
 
-    /// The rule of active checks, if there are any.
+    /// What an ejected backend needs to return; `None` if it is not ejected.
+    pub fn awaits(&self, now: Instant) -> Option<Awaits> {
+        let end = self.ejection_end();
+        let time = end.map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
+        let needed = self.active.map_or(0, |rule| rule.rise.max(1));
+        let passes = needed.saturating_sub(self.passes);
+        (self.state == State::Ejected).then_some(Awaits { time, passes })
+    }
+
+    /// Rule of active checks; `None` without checks.
     pub fn rule(&self) -> Option<Rule> {
         self.active
     }
 
-    /// A check came to an end. `jitter`, from 0 to 1, moves the next one by up to a tenth of the interval.
+    /// Records the result of a check. `jitter`, from 0 to 1, moves the next check by up to a tenth of the interval.
     pub fn handle_probe(&mut self, verdict: Verdict, now: Instant, jitter: f64) -> Option<Event> {
         let outcome = verdict.outcome;
         self.note(verdict);
-        // A check may end after a reload took checks away: it is kept for people to see, and changes nothing.
+        // A check may end after a reload removed checks: its verdict is kept for display and changes nothing.
         let rule = self.active?;
         self.next_probe = Some(now + rule.interval.mul_f64(0.9 + 0.2 * unit(jitter)));
         if self.address == Address::Missing {
             return None;
         }
+        let is_old = self.state == State::Ejected && self.probe_began.is_some_and(|began| began < self.since);
         match outcome {
+            // The check began before the failures that ejected the backend.
+            VerdictOutcome::Pass if is_old => {}
             VerdictOutcome::Pass => {
                 (self.passes, self.failures) = (self.passes.saturating_add(1), 0);
             }
             VerdictOutcome::Fail => {
                 (self.passes, self.failures) = (0, self.failures.saturating_add(1));
+                if self.ejected_at.is_some() {
+                    self.last_ejection = SeenBy::Checks;
+                }
             }
         }
         let first = self.judged == Judged::NotYet;
@@ -244,7 +277,7 @@ impl Health {
         }
     }
 
-    /// Sessions of clients failed, `consecutive` of them in a row. The verdict is kept if it ejects the
+    /// Counts a failed client session, `consecutive` of them in a row. The verdict is kept only if it ejects the
     /// backend.
     pub fn handle_traffic_failure(
         &mut self,
@@ -257,21 +290,23 @@ impl Health {
             return None;
         }
         self.note(verdict);
-        // Sessions that began before the last ejection may still fail for a while after it, but not for
-        // this long.
-        let calm = self.last_ejection.saturating_mul(3);
+        // Sessions that began before the last ejection may still fail for a while after it, but not for this long.
+        let calm = self.ejection_time().saturating_mul(3).max(PassiveRule::CALM);
         if now.saturating_duration_since(self.since) >= calm {
             self.ejections = 0;
         }
-        self.last_ejection = self.passive.ejection_time(self.ejections);
-        self.ejections = self.ejections.saturating_add(1);
-        self.ejected_until = Some(now + self.last_ejection);
+        // An outage that the checks saw as well has ended when they pass: such a backend does not flap.
+        if self.ejections == 0 || self.last_ejection == SeenBy::TrafficOnly {
+            self.ejections = self.ejections.saturating_add(1);
+        }
+        self.last_ejection = SeenBy::TrafficOnly;
+        self.ejected_at = Some(now);
         (self.passes, self.failures) = (0, 0);
         self.enter(State::Ejected, now, Event::Ejected)
     }
 
-    /// The backend's name was resolved, or not at all. Without an address it is down at once; with one
-    /// again, it is as a backend nobody has judged, and probed right away.
+    /// Records the result of a name resolution. Without an address the backend is down at once. With an address again,
+    /// it has no verdict and is checked at once.
     pub fn handle_resolution(&mut self, verdict: Verdict, now: Instant) -> Option<Event> {
         let outcome = verdict.outcome;
         match (outcome, self.address) {
@@ -287,7 +322,7 @@ impl Health {
                 self.address = Address::Known;
                 self.judged = Judged::NotYet;
                 (self.passes, self.failures) = (0, 0);
-                self.ejected_until = None;
+                self.ejected_at = None;
                 self.next_probe = self.active.map(|_| now);
                 self.enter(State::Unchecked, now, Event::Readmitted)
             }
@@ -295,28 +330,29 @@ impl Health {
         }
     }
 
-    /// To be called when the time of [`Health::poll_timeout`] has come: ends an ejection.
+    /// Ends an ejection that is over. The caller calls this at the time of [`Health::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) -> Option<Event> {
         self.return_if_due(now)
     }
 
-    /// A probe begins: the next is due only after this one had its time, even if its verdict gets lost.
+    /// Records the start of a check: the next one is due only after this check's time limit, even if its verdict is
+    /// lost.
     pub fn handle_probe_start(&mut self, now: Instant) {
+        self.probe_began = Some(now);
         self.next_probe = self.active.map(|rule| now + rule.timeout + rule.interval);
     }
 
-    /// When the next probe is due.
     pub fn poll_probe(&self) -> Option<Instant> {
         self.next_probe
     }
 
-    /// When there is something to do next: a probe, or the end of an ejection.
+    /// Time of the next action: a check, or the end of an ejection.
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.next_probe, self.poll_return()].into_iter().flatten().min()
     }
 
-    /// The rules changed on a reload. State, counts and verdicts stay; without checks, what only checks had
-    /// said is forgotten.
+    /// Takes the rules of a reload. State, counts and verdicts stay; if checks are removed, the state that only checks
+    /// had set is reset.
     pub fn adopt(
         &mut self,
         active: Option<Rule>,
@@ -336,10 +372,10 @@ impl Health {
             if self.address == Address::Missing {
                 return None;
             }
-            return match (self.state, self.ejected_until) {
+            return match (self.state, self.ejection_end()) {
                 (State::Down, Some(until)) if now < until => self.enter(State::Ejected, now, Event::Ejected),
                 (State::Down, _) => {
-                    self.ejected_until = None;
+                    self.ejected_at = None;
                     self.enter(State::Unchecked, now, Event::Readmitted)
                 }
                 (State::Up, _) => {
@@ -354,17 +390,32 @@ impl Health {
         None
     }
 
-    /// When an ejection ends, or a backend that passed its checks comes back. `None` where that takes another verdict.
+    /// Time at which an ejection ends, or at which a backend that passed its checks returns. `None` if that needs
+    /// another verdict.
     pub fn poll_return(&self) -> Option<Instant> {
         if self.address == Address::Missing {
             return None;
         }
         match (self.state, self.active) {
-            (State::Ejected, None) => Some(self.ejected_until.unwrap_or(self.since)),
+            (State::Ejected, None) => Some(self.ejection_end().unwrap_or(self.since)),
             (State::Ejected | State::Down, Some(rule)) if self.passes >= rule.rise.max(1) => {
-                Some(self.ejected_until.unwrap_or(self.since))
+                Some(self.ejection_end().unwrap_or(self.since))
             }
             _ => None,
+        }
+    }
+
+    fn ejection_end(&self) -> Option<Instant> {
+        Some(self.ejected_at? + self.ejection_time())
+    }
+
+    /// Shortest duration of the last ejection.
+    fn ejection_time(&self) -> Duration {
+        match (self.active, self.ejections) {
+            // Checks say when the backend works again; only one that flaps has to wait.
+            (_, 0) | (Some(_), 1) => Duration::ZERO,
+            (None, ejections) => self.passive.ejection_time(ejections - 1),
+            (Some(_), ejections) => self.passive.ejection_time(ejections - 2),
         }
     }
 
@@ -372,9 +423,9 @@ impl Health {
         if self.poll_return().is_none_or(|due| now < due) {
             return None;
         }
-        self.ejected_until = None;
+        self.ejected_at = None;
         let event = if self.state == State::Ejected { Event::Readmitted } else { Event::WentUp };
-        // Without checks nobody has judged it: only its time is over.
+        // Without checks the end of the ejection is no verdict.
         let next = if self.active.is_some() { State::Up } else { State::Unchecked };
         self.enter(next, now, event)
     }
@@ -393,7 +444,7 @@ impl Health {
     }
 }
 
-/// A jitter as it is promised, whatever came in.
+/// Clamps a jitter to 0 to 1; NaN becomes 0.5.
 fn unit(jitter: f64) -> f64 {
     if jitter.is_nan() { 0.5 } else { jitter.clamp(0.0, 1.0) }
 }

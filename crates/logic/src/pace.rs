@@ -1,68 +1,66 @@
-//! Shares a bounded part of a core fairly: how much may be done at all, and whose turn it is.
+//! Shares a bounded part of a core fairly: limits the total work, and chooses the next client.
 //!
-//! All work together is held to one unit in so many of time (the generic cell rate algorithm). Who goes next is the client that
-//! has had least (weighted fair queueing): what was done for one is charged to its own account, so that clients that ask much,
-//! however many, make one that asks little wait for one step of theirs and no more. A client that comes new begins with what
-//! each of the others would have had by now: so those who come anew again and again do not go before one that has come.
+//! The total is limited by the generic cell rate algorithm: each unit of work needs a multiple of its time. The client
+//! that has used least goes next (weighted fair queueing): each client's work is charged to its own account, so that a
+//! client with few requests waits for one step of other clients at most, however many they are. A new client starts
+//! with the average of the others, so that a client gains nothing by reconnecting.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How much may be done.
+/// Limit of the total work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Time that must pass for each unit of work.
+    /// Time that must pass per unit of work.
     pub stretch: u32,
-    /// So much of that time may be owed: work is done at once after a pause.
+    /// Maximum debt, as time: work is done without delay after a pause.
     pub burst: Duration,
-    /// The least that a step costs, also where the clock shows less.
+    /// Minimum cost of a step, even if the clock shows less.
     pub least: Duration,
 }
 
-/// What a client has had so far.
+/// Work that a client has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// On the scale of [`Pace::round`].
+    /// Used work, on the scale of [`Pace::round`].
     spent: Duration,
 }
 
-/// A place in the line.
+/// Place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
     start: Duration,
     number: u64,
 }
 
-/// What a client in the line is to do.
+/// Result for a client in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Work.
     Now,
-    /// Ask again then: it is the first, and too much has been done lately.
+    /// First in the queue, but the limit is reached: ask again at this time.
     At(Instant),
-    /// Wait until it is told: another is before it.
+    /// Another client is first: wait until woken.
     Behind,
 }
 
-/// The line, and what is owed.
+/// Queue and current debt.
 #[derive(Debug)]
 pub struct Pace {
     share: Share,
-    /// When all work done so far is paid for.
+    /// Time at which the debt of all work so far is paid.
     paid_at: Option<Instant>,
-    /// What each client that always waited in the line would have had: who comes new begins there.
+    /// Work that a client waiting all the time would have used; start value of a new client.
     round: Duration,
     line: BTreeSet<Ticket>,
     tickets: u64,
 }
 
 impl Pace {
-    /// Nothing is owed.
     pub fn new(share: Share) -> Self {
         Self { share, paid_at: None, round: Duration::ZERO, line: BTreeSet::new(), tickets: 0 }
     }
 
-    /// Puts a client in the line.
+    /// Adds a client to the queue.
     pub fn join(&mut self, account: &Account) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket { start: account.spent.max(self.round), number: self.tickets };
@@ -70,7 +68,7 @@ impl Pace {
         ticket
     }
 
-    /// What the client with this ticket is to do. On [`Turn::Now`] it has left the line.
+    /// Decides for the client with this ticket. [`Turn::Now`] removes it from the queue.
     pub fn poll_turn(&mut self, ticket: Ticket, now: Instant) -> Turn {
         if self.line.first().is_some_and(|first| *first != ticket) {
             return Turn::Behind;
@@ -84,12 +82,12 @@ impl Pace {
         Turn::Now
     }
 
-    /// Takes a client out of the line that wants its turn no more.
+    /// Removes a client that no longer wants its turn.
     pub fn leave(&mut self, ticket: Ticket) {
         self.line.remove(&ticket);
     }
 
-    /// Enters work that was done.
+    /// Records work that was done.
     pub fn charge(&mut self, account: &mut Account, took: Duration, now: Instant) {
         let cost = took.clamp(self.share.least, MOST.max(self.share.least));
         account.spent = account.spent.max(self.round) + cost;
@@ -98,13 +96,13 @@ impl Pace {
         self.paid_at = Some(self.paid_at.unwrap_or(now).max(now) + cost * self.share.stretch);
     }
 
-    /// The ticket of the client that is to be woken when something has changed.
+    /// Ticket of the client to wake after a change.
     pub fn first(&self) -> Option<Ticket> {
         self.line.first().copied()
     }
 }
 
-/// The most that one step costs: a machine that slept has not worked.
+/// Maximum cost of a step: the clock may jump when the machine was suspended.
 const MOST: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -116,7 +114,7 @@ mod tests {
         Share { stretch: 10, burst: Duration::from_millis(500), least: Duration::from_micros(50) };
     const STEP: Duration = Duration::from_millis(1);
 
-    /// Lets all clients that are in the line work until `until`; gives what each has done.
+    /// Lets all clients in the queue work until `until`; returns the work of each.
     fn run(
         pace: &mut Pace,
         clients: &mut [Account],
@@ -150,7 +148,7 @@ mod tests {
         let mut clients = vec![Account::default(); 50];
         let done = run(&mut pace, &mut clients, start, Duration::from_secs(10), STEP);
         let all: Duration = done.iter().sum();
-        // A tenth of 10 s, a tenth of the burst, and the step that was begun.
+        // A tenth of 10 s, a tenth of the burst, and one started step.
         assert!(all >= Duration::from_millis(950) && all <= Duration::from_millis(1060), "{all:?}");
         let (least, most) = (done.iter().min().unwrap(), done.iter().max().unwrap());
         assert!(*most - *least <= STEP, "{least:?} to {most:?}");
@@ -162,7 +160,7 @@ mod tests {
         let mut flood = vec![Account::default(); 1000];
         run(&mut pace, &mut flood, start, Duration::from_secs(5), STEP);
         let now = start + Duration::from_secs(5);
-        // All of the flood is in the line again; a new one, and one that has long been there and rested.
+        // All clients of the flood are in the queue again, with a new client and one that was idle for long.
         let newcomer = pace.join(&Account::default());
         let before: Vec<_> = flood.iter().map(|account| pace.join(account)).collect();
         assert!(before.iter().filter(|ticket| **ticket < newcomer).count() <= 1);

@@ -1,4 +1,4 @@
-//! Who is on the other end of a connection, and sets of peers that are believed.
+//! Remote end of a connection, and sets of trusted peers.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,17 +6,16 @@ use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// Who is on the other end of an accepted connection.
+/// Remote end of an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
-    /// An IP address and port.
     Ip(SocketAddr),
-    /// A client of a Unix socket: it has no address.
+    /// A client of a Unix socket, which has no address.
     Unix,
 }
 
 impl Peer {
-    /// The IP address, with an IPv4-mapped IPv6 address as IPv4; nothing for a Unix socket.
+    /// IP address, with IPv4-mapped IPv6 as IPv4; `None` for a Unix socket.
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Peer::Ip(address) => Some(address.ip().to_canonical()),
@@ -34,31 +33,28 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A set of peers from which something is believed (PROXY headers, `X-Forwarded-*`). Empty by default.
+/// Set of peers that are trusted for PROXY headers or `X-Forwarded-*`. Empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerSet {
     networks: Vec<IpNet>,
     unix: UnixPeers,
 }
 
-/// Whether peers that arrive over a Unix socket belong to a [`PeerSet`].
+/// Whether clients of Unix sockets belong to a [`PeerSet`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnixPeers {
-    /// They belong to the set.
     Listed,
-    /// They do not.
     #[default]
     NotListed,
 }
 
 impl PeerSet {
-    /// A set of these networks, with or without the peers of Unix sockets.
     pub fn new(networks: Vec<IpNet>, unix: UnixPeers) -> Self {
         let networks = networks.into_iter().map(|network| unmapped(network.trunc())).collect();
         PeerSet { networks, unix }
     }
 
-    /// Whether `peer` is in the set. An IPv4-mapped IPv6 address is the IPv4 address it stands for.
+    /// An IPv4-mapped IPv6 address is compared as IPv4.
     pub fn contains(&self, peer: &Peer) -> bool {
         match peer.ip() {
             Some(ip) => self.networks.iter().any(|network| network.contains(&ip)),
@@ -66,12 +62,11 @@ impl PeerSet {
         }
     }
 
-    /// Whether no peer can be in the set.
     pub fn is_empty(&self) -> bool {
         self.networks.is_empty() && self.unix == UnixPeers::NotListed
     }
 
-    /// The entries, networks first.
+    /// Entries, networks first.
     pub fn entries(&self) -> impl Iterator<Item = PeerSetEntry> + '_ {
         let unix = (self.unix == UnixPeers::Listed).then_some(PeerSetEntry::Unix);
         self.networks.iter().copied().map(PeerSetEntry::Network).chain(unix)
@@ -92,7 +87,7 @@ impl FromIterator<PeerSetEntry> for PeerSet {
     }
 }
 
-/// An IPv6 network inside `::ffff:0:0/96` is the IPv4 network it stands for: peers are compared in that form.
+/// Converts an IPv6 network inside `::ffff:0:0/96` to the IPv4 network: peers are compared in that form.
 fn unmapped(network: IpNet) -> IpNet {
     if let IpNet::V6(v6) = network
         && v6.prefix_len() >= 96
@@ -103,13 +98,12 @@ fn unmapped(network: IpNet) -> IpNet {
     network
 }
 
-/// One entry of a [`PeerSet`] as it is written in a configuration: `10.0.0.0/8`, `192.0.2.7`, `::1` or
-/// `unix`.
+/// Entry of a [`PeerSet`] as written in the configuration: `10.0.0.0/8`, `192.0.2.7`, `::1` or `unix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerSetEntry {
-    /// A network; a single address is a network of one.
+    /// Network; a single address is a network with one address.
     Network(IpNet),
-    /// Every peer of a Unix socket.
+    /// Every client of a Unix socket.
     Unix,
 }
 
@@ -151,28 +145,24 @@ impl fmt::Display for PeerSetEntry {
     }
 }
 
-/// Why a text is no [`PeerSetEntry`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerSetEntryError {
-    /// Neither an address nor a network nor `unix`.
-    #[error("`{0}` is no IP address, no network like 10.0.0.0/8, and not `unix`")]
+    #[error("`{0}` is not an IP address, a network like 10.0.0.0/8, or `unix`")]
     NotAnAddress(Box<str>),
-    /// What stands after the `/` is no prefix length of that address family.
+    /// Invalid prefix length for the address family.
     #[error("prefix length `{written}` is not between 0 and {longest}")]
     PrefixLength {
-        /// As written.
         written: Box<str>,
-        /// The longest of the address family.
+        /// Longest prefix of the address family.
         longest: u8,
     },
-    /// The address is not the first one of the network: one of the two was mistyped.
+    /// The address is not the first one of the network: the operator has mistyped the address or the prefix length.
     #[error(
         "`{written}` is an address inside {network}, not a network: write {network} or the address alone"
     )]
     HostBits {
-        /// As written.
         written: Box<str>,
-        /// The network that the prefix length names.
+        /// Network with this prefix length.
         network: IpNet,
     },
 }
@@ -239,7 +229,7 @@ mod tests {
         assert_eq!(message("::1/x"), "prefix length `x` is not between 0 and 128");
         assert!(message("10.0.0.1/8").contains("write 10.0.0.0/8 or the address alone"));
         for text in ["", "localhost", "10.0.0", "10.0.0.1:80", "Unix", " 10.0.0.1", "/8"] {
-            assert!(message(text).contains("no IP address"), "{text}");
+            assert!(message(text).contains("not an IP address"), "{text}");
         }
     }
 

@@ -1,7 +1,7 @@
-//! The PROXY protocol, versions 1 and 2 (haproxy.org, proxy-protocol.txt): who the client of a forwarded
-//! connection is.
+//! PROXY protocol, versions 1 and 2 (haproxy.org, proxy-protocol.txt): carries the address of the client of a forwarded
+//! connection.
 //!
-//! Read strictly: a sender that is believed about addresses must at least say them correctly.
+//! Parsed strictly: a trusted sender must at least send addresses correctly.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,12 +13,10 @@ mod additions;
 
 pub use additions::{Additions, ClientProof, Tls};
 
-/// Which form of header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// A line of text.
+    /// Text line; version 2 is binary.
     V1,
-    /// Binary.
     V2,
 }
 
@@ -43,47 +41,40 @@ impl FromStr for Version {
     }
 }
 
-/// A word that names no [`Version`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is no version of the PROXY protocol: use v1 or v2", .0.escape_debug())]
+#[error("`{}` is not a version of the PROXY protocol: use v1 or v2", .0.escape_debug())]
 pub struct VersionError(Box<str>);
 
-/// What the bytes at the beginning of a connection hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// A header that has not come whole.
+    /// The header is incomplete.
     Incomplete,
-    /// A header.
     Complete {
-        /// What it says.
         header: Header,
-        /// Its length in bytes; what follows is the client's.
+        /// Length in bytes; the bytes after it are from the client.
         len: usize,
     },
 }
 
-/// What a header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// The sender speaks for itself, for example in a health check: the connection's own addresses count.
+    /// Command LOCAL: the sender's own connection, for example a health check. The addresses of the connection apply.
     Local,
-    /// The sender does not know or say who its client is.
+    /// The sender does not know or does not tell its client.
     Unknown,
-    /// A TCP client.
     Tcp {
-        /// The client.
         source: SocketAddr,
-        /// Where the client connected to.
+        /// Address that the client connected to.
         destination: SocketAddr,
     },
     /// A client of a Unix socket.
     Unix,
 }
 
-/// Longest header of version 1, line end included.
+/// Maximum length of a version 1 header in bytes, with the line end.
 pub const MAX_V1: usize = 107;
 
-/// Longest header of version 2 that is accepted, with all its additions. The protocol would allow 64 KiB.
+/// Maximum accepted length of a version 2 header in bytes, with TLVs. The protocol allows 64 KiB.
 pub const MAX_V2: usize = 4096;
 
 const V1_START: &[u8] = b"PROXY ";
@@ -92,8 +83,8 @@ const V2_FIXED: usize = 16;
 
 const CRC32C_TYPE: u8 = 0x03;
 
-/// Reads a header from the beginning of a connection. `Incomplete` asks for more bytes; it is never said
-/// when [`MAX_V2`] bytes are there.
+/// Parses a header at the start of a connection. `Incomplete` asks for more bytes; never returned for [`MAX_V2`] or
+/// more bytes.
 pub fn parse(bytes: &[u8]) -> Result<Parsed, ProxyHeaderError> {
     if begins_like(bytes, V1_START) {
         return parse_v1(bytes);
@@ -104,7 +95,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, ProxyHeaderError> {
     Err(ProxyHeaderError::Absent)
 }
 
-/// Whether `bytes` begins with `start`, as far as it has come.
+/// Tells whether `bytes` begins with `start`, as far as received.
 fn begins_like(bytes: &[u8], start: &[u8]) -> bool {
     bytes.iter().zip(start).all(|(a, b)| a == b)
 }
@@ -124,8 +115,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Parsed, ProxyHeaderError> {
         (b'\r', None) => return Err(ProxyHeaderError::LineTooLong),
         _ => return Err(ProxyHeaderError::LineEnd),
     }
-    // A line end can stand inside the start itself only if the start is wrong, and that was looked at
-    // already.
+    // Only a wrong start can contain a line end, and the start was checked before.
     let line = &within[V1_START.len().min(end)..end];
     let line = std::str::from_utf8(line).map_err(|_| ProxyHeaderError::Text)?;
     let header =
@@ -157,7 +147,7 @@ fn address<A: FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, ProxyHeaderE
     text.parse::<A>().map(Into::into).map_err(|_| ProxyHeaderError::Address)
 }
 
-/// Decimal, without sign or leading zeros.
+/// Parses a decimal port without sign or leading zeros.
 fn port(text: &str) -> Result<u16, ProxyHeaderError> {
     let plain = text == "0" || text.starts_with(|c: char| ('1'..='9').contains(&c));
     if !plain {
@@ -183,13 +173,13 @@ fn parse_v2(bytes: &[u8]) -> Result<Parsed, ProxyHeaderError> {
     if len > MAX_V2 {
         return Err(ProxyHeaderError::TooLong { len });
     }
-    // A header that cannot be right is refused before the rest of it comes.
+    // An invalid header is refused before the rest of it arrives.
     let addresses = V2_FIXED + family.addresses();
     if command == Command::Proxy && len < addresses {
         return Err(ProxyHeaderError::AddressesCutOff);
     }
     let Some(whole) = bytes.get(..len) else { return Ok(Parsed::Incomplete) };
-    // For LOCAL and unspecified families the protocol tells receivers to skip what follows without a look.
+    // For LOCAL and unspecified families the protocol requires receivers to skip the rest.
     if command == Command::Local {
         return Ok(Parsed::Complete { header: Header::Local, len });
     }
@@ -227,13 +217,13 @@ impl V2Family {
             0x11 => Ok(V2Family::Tcp4),
             0x21 => Ok(V2Family::Tcp6),
             0x31 => Ok(V2Family::Unix),
-            // Datagrams, on a connection that carries a stream.
+            // Datagram families are invalid on a stream connection.
             0x12 | 0x22 | 0x32 => Err(ProxyHeaderError::Datagram),
             _ => Err(ProxyHeaderError::Family),
         }
     }
 
-    /// Length of the two addresses with their ports.
+    /// Length in bytes of the two addresses with their ports.
     fn addresses(self) -> usize {
         match self {
             V2Family::Unspecified => 0,
@@ -244,7 +234,7 @@ impl V2Family {
     }
 }
 
-/// `N` bytes from `at` on; the caller has checked that they are there.
+/// Copies `N` bytes from offset `at`; the caller has checked the length.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
@@ -265,7 +255,7 @@ fn tcp6(block: [u8; 36]) -> Header {
     Header::Tcp { source: end(0, 32), destination: end(16, 34) }
 }
 
-/// Walks the type-length-value additions behind the addresses: each must fit, and a checksum must be right.
+/// Checks the TLVs after the addresses: lengths must fit, and a checksum must be correct.
 fn check_additions(whole: &[u8], mut at: usize) -> Result<(), ProxyHeaderError> {
     let mut checksum_at = None;
     while at < whole.len() {
@@ -294,7 +284,7 @@ fn check_additions(whole: &[u8], mut at: usize) -> Result<(), ProxyHeaderError> 
     }
 }
 
-/// CRC32c of the header with zeros in place of the checksum itself (section 2.2.3).
+/// CRC32c of the header with the checksum field set to zero (section 2.2.3).
 fn checksum(whole: &[u8], field: usize) -> u32 {
     let mut crc = Crc32c::new();
     crc.update(&whole[..field]);
@@ -338,8 +328,8 @@ impl Crc32c {
     }
 }
 
-/// Appends a header that tells a backend about a client. If the two ends are of different families, or Unix
-/// sockets, the header says that the client is not known. Only version 2 has room for additions.
+/// Appends a header about a client for a backend. If the two addresses are of different families, or of Unix sockets,
+/// the header says that the client is unknown. Only version 2 can carry TLVs.
 pub fn write(version: Version, out: &mut Vec<u8>, source: &Peer, destination: &Peer, additions: &Additions) {
     let ends = match (source, destination) {
         (Peer::Ip(source), Peer::Ip(destination)) => Ends::of(*source, *destination),
@@ -351,7 +341,7 @@ pub fn write(version: Version, out: &mut Vec<u8>, source: &Peer, destination: &P
     }
 }
 
-/// Appends a header for a connection of our own, such as a health check.
+/// Appends a header for Penstock's own connection, such as a health check.
 pub fn write_local(version: Version, out: &mut Vec<u8>) {
     match version {
         Version::V1 => write_v1(out, None),
@@ -362,7 +352,7 @@ pub fn write_local(version: Version, out: &mut Vec<u8>) {
     }
 }
 
-/// Two ends of one family. IPv4-mapped addresses are IPv4.
+/// Two addresses of one family. IPv4-mapped addresses are IPv4.
 enum Ends {
     V4 { source: (Ipv4Addr, u16), destination: (Ipv4Addr, u16) },
     V6 { source: (Ipv6Addr, u16), destination: (Ipv6Addr, u16) },
@@ -398,7 +388,7 @@ fn write_v1(out: &mut Vec<u8>, ends: Option<Ends>) {
 
 fn write_v2(out: &mut Vec<u8>, ends: Option<Ends>, additions: &[u8]) {
     out.extend_from_slice(V2_SIGNATURE);
-    // Additions are bounded far below what a length of 16 bits can say.
+    // The TLVs are much shorter than 64 KiB.
     let length =
         |addresses: usize| u16::try_from(addresses + additions.len()).unwrap_or(u16::MAX).to_be_bytes();
     let ports = match ends {
@@ -426,55 +416,45 @@ fn write_v2(out: &mut Vec<u8>, ends: Option<Ends>, additions: &[u8]) {
     out.extend_from_slice(additions);
 }
 
-/// Why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyHeaderError {
-    /// The connection begins with something else.
+    /// The connection begins with other bytes.
     #[error("the connection does not begin with a PROXY header")]
     Absent,
-    /// No line end in time.
     #[error("the PROXY line is longer than 107 bytes")]
     LineTooLong,
     /// CR without LF, or LF without CR.
     #[error("the PROXY line does not end with CR LF")]
     LineEnd,
-    /// Bytes that are no text.
     #[error("the PROXY line is not text")]
     Text,
-    /// Too few fields, too many, or more than one space between them.
+    /// The line has too few or too many fields, or more than one space between two fields.
     #[error("the PROXY line does not have its six fields")]
     Fields,
-    /// An address family that does not exist.
     #[error("the PROXY header names an unknown address family")]
     Family,
-    /// Not an address of the named family.
+    /// The address is not of the stated family.
     #[error("the PROXY line holds a wrong address")]
     Address,
-    /// Not a port.
     #[error("the PROXY line holds a wrong port")]
     Port,
-    /// Binary, but not version 2.
+    /// The header has the binary signature, but not version 2.
     #[error("the PROXY header is of an unknown version")]
     UnknownVersion,
-    /// Neither LOCAL nor PROXY.
+    /// The command is neither LOCAL nor PROXY.
     #[error("the PROXY header holds an unknown command")]
     UnknownCommand,
-    /// It announces a datagram.
     #[error("the PROXY header announces a datagram, not a connection")]
     Datagram,
-    /// Longer than [`MAX_V2`].
+    /// The header is longer than [`MAX_V2`].
     #[error("the PROXY header is {len} bytes long; 4096 are accepted")]
-    TooLong {
-        /// Its whole length.
-        len: usize,
-    },
-    /// Shorter than the addresses of its family.
+    TooLong { len: usize },
+    /// The header is shorter than the addresses of its family.
     #[error("the PROXY header is too short for its addresses")]
     AddressesCutOff,
-    /// A TLV that does not fit into the header.
+    /// A TLV that is longer than the rest of the header.
     #[error("an addition to the PROXY header is cut off")]
     AdditionCutOff,
-    /// The checksum does not fit.
     #[error("the checksum of the PROXY header is wrong")]
     Checksum,
 }

@@ -1,16 +1,14 @@
-//! Whether a request that failed may be sent to another backend: never if it could then be done twice.
+//! Decides whether a failed request may be sent to another backend: never if it could be executed twice.
 
-/// Whether doing a request twice is the same as doing it once.
+/// Whether executing a request twice has the same effect as once (RFC 9110 section 9.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idempotence {
-    /// It is.
     Idempotent,
-    /// It may not be.
     NotIdempotent,
 }
 
 impl Idempotence {
-    /// By method (RFC 9110 section 9.2.2), in its own case. An unknown method is not idempotent.
+    /// Idempotence of a method (RFC 9110 section 9.2.2), case-sensitive. An unknown method is not idempotent.
     pub fn of(method: &str) -> Self {
         match method {
             "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE" => Idempotence::Idempotent,
@@ -19,29 +17,28 @@ impl Idempotence {
     }
 }
 
-/// How far an attempt had come when it failed. Ordered: later means further.
+/// Progress of an attempt when it failed, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Progress {
-    /// No byte of the request was given to the backend: connecting failed, or waiting in the queue.
+    /// No byte was sent to the backend: the connection or the wait in the queue failed.
     NothingSent,
     /// Bytes of the request may have reached the backend.
     RequestSent,
-    /// Body bytes were taken from the client and are gone: the request cannot be sent again.
+    /// Body bytes from the client were forwarded and not kept: the request cannot be sent again.
     BodyConsumed,
-    /// Bytes of the final response went to the client.
+    /// The client has received bytes of the final response.
     ResponseStarted,
 }
 
-/// What to do after an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Send the request to a backend that was not tried yet.
     RetryElsewhere,
-    /// Answer the client with an error, or end the connection if a response has begun.
+    /// Answer the client with an error, or close the connection if a response has begun.
     GiveUp,
 }
 
-/// Decides. `attempts_so_far` counts the one that failed; `retries_allowed` counts those after the first.
+/// Decides after a failed attempt. `attempts_so_far` includes it; `retries_allowed` excludes the first attempt.
 pub fn decide(
     idempotence: Idempotence,
     progress: Progress,
@@ -54,6 +51,36 @@ pub fn decide(
         Progress::BodyConsumed | Progress::ResponseStarted => false,
     };
     if harmless && attempts_so_far <= retries_allowed { Decision::RetryElsewhere } else { Decision::GiveUp }
+}
+
+/// Whether another backend of the pool could take a request now, or after a wait in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    Room,
+    NoRoom,
+}
+
+/// What a request does that waits at a backend which was judged down or ejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenDown {
+    /// It goes to another backend at once.
+    Move,
+    /// It waits for the response, up to the limit for such waits: it could be executed twice, or has nowhere to go.
+    Wait,
+}
+
+/// Decides for a request whose backend was judged down while it waits. `attempts_so_far` includes this one.
+pub fn when_down(
+    idempotence: Idempotence,
+    progress: Progress,
+    attempts_so_far: u32,
+    retries_allowed: u32,
+    elsewhere: Elsewhere,
+) -> WhenDown {
+    match (decide(idempotence, progress, attempts_so_far, retries_allowed), elsewhere) {
+        (Decision::RetryElsewhere, Elsewhere::Room) => WhenDown::Move,
+        _ => WhenDown::Wait,
+    }
 }
 
 #[cfg(test)]
@@ -85,6 +112,18 @@ mod tests {
             assert_eq!(decide(Idempotent, Progress::NothingSent, attempts, retries), expected);
         }
         assert_eq!(decide(Idempotent, Progress::NothingSent, u32::MAX, u32::MAX - 1), GiveUp);
+    }
+
+    #[test]
+    fn a_request_leaves_a_backend_that_is_down_if_it_may_be_repeated_and_has_somewhere_to_go() {
+        let at = |idempotence, progress, elsewhere| when_down(idempotence, progress, 1, 2, elsewhere);
+        assert_eq!(at(Idempotent, Progress::RequestSent, Elsewhere::Room), WhenDown::Move);
+        assert_eq!(at(Idempotent, Progress::RequestSent, Elsewhere::NoRoom), WhenDown::Wait);
+        assert_eq!(at(NotIdempotent, Progress::NothingSent, Elsewhere::Room), WhenDown::Move);
+        assert_eq!(at(NotIdempotent, Progress::RequestSent, Elsewhere::Room), WhenDown::Wait);
+        assert_eq!(at(Idempotent, Progress::BodyConsumed, Elsewhere::Room), WhenDown::Wait);
+        let spent = when_down(Idempotent, Progress::RequestSent, 3, 2, Elsewhere::Room);
+        assert_eq!(spent, WhenDown::Wait);
     }
 
     #[test]

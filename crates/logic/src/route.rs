@@ -1,7 +1,7 @@
-//! From the facts of a request to what happens with it: a pool, a redirect, or a refusal.
+//! Chooses what happens with a request: a pool, a redirect, or a refusal.
 //!
-//! The table is ordered once, when it is made: exact host before longer wildcard before any host, then the
-//! longer path, then more conditions, then the order of the file. The first route that matches decides.
+//! The table is sorted once, when it is created: exact host before longer wildcard before any host, then the longer
+//! path, then more conditions, then the order of the file. The first matching route decides.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -22,21 +22,19 @@ pub use redirect::{Location, LocationError, RedirectStatus, RedirectStatusError}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub usize);
 
-/// Which hosts a route is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HostPattern {
-    /// Every host, and requests that name none.
+    /// Every host, and requests without a host.
     #[default]
     Any,
-    /// One host, lower case.
+    /// One host, in lower case.
     Exact(Box<str>),
-    /// `*.example.com`, kept as `.example.com`: any name of one or more labels before it, not `example.com`
-    /// itself.
+    /// `*.example.com`, stored as `.example.com`: matches names with one or more labels before it, not `example.com`.
     Wildcard(Box<str>),
 }
 
 impl HostPattern {
-    /// Whether `host` (lower case, without port) is one of these.
+    /// `host` must be in lower case, without port.
     pub fn matches(&self, host: &str) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host);
         match self {
@@ -104,49 +102,43 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// Why a text is no [`HostPattern`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostPatternError {
-    /// Nothing is written.
     #[error("a host is empty: write a name, `*.example.com`, or `*` for every host")]
     Empty,
-    /// Routes see the host without its port.
+    /// Routes are compared with the host without its port.
     #[error(
         "a host is matched without its port: leave out everything from the `:` on (an IPv6 address stands in [ ])"
     )]
     Port,
-    /// A star anywhere but as the whole first label.
+    /// A star that is not the complete first label.
     #[error("`*` may only stand alone or as the whole first label, as in `*.example.com`")]
     Star,
-    /// The name is written in Unicode.
     #[error("a host is written in ASCII: use the `xn--` form of the name")]
     NotAscii,
-    /// A character that no host name holds.
     #[error("`{0}` does not belong in a host name")]
     Character(char),
-    /// Two dots in a row, or one at an end.
+    /// The host name has two dots in a row, or begins or ends with a dot.
     #[error("a label of the host is empty: a dot too many")]
     EmptyLabel,
-    /// Longer than the DNS can hold (RFC 1035 section 2.3.4).
+    /// The host is longer than DNS allows (RFC 1035 section 2.3.4).
     #[error("a host holds at most 253 characters, and 63 between two dots")]
     TooLong,
 }
 
-/// A header field that a request must carry.
+/// Header field that a request must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderMatch {
-    /// Field name, lower case.
+    /// Field name in lower case.
     pub name: Box<str>,
-    /// What its value must be.
     pub value: HeaderValueMatch,
 }
 
-/// What the value of a header field must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderValueMatch {
-    /// Anything: the field must only be there.
+    /// The field must be present, with any value.
     Present,
-    /// Exactly this, byte for byte.
+    /// The value must be equal, byte for byte.
     Exact(Box<str>),
 }
 
@@ -160,34 +152,26 @@ impl HeaderMatch {
     }
 }
 
-/// What a route does with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send it to a backend of this pool.
+    /// Send the request to a backend of this pool.
     Pool(PoolId),
-    /// Answer with a redirect.
     Redirect {
-        /// The status of the answer.
         status: RedirectStatus,
-        /// Where to.
         location: Location,
     },
 }
 
-/// One route: conditions, and what happens when all of them hold.
+/// Conditions, and the action if all of them match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Which hosts.
     pub host: HostPattern,
-    /// Which paths.
     pub path: PathPrefix,
-    /// Which methods, in their own case (RFC 9110 section 9.1); empty means any.
+    /// Methods, case-sensitive (RFC 9110 section 9.1); empty means any.
     pub methods: Vec<Box<str>>,
-    /// Header fields that must be there, all of them.
+    /// Header fields that must all match.
     pub headers: Vec<HeaderMatch>,
-    /// What happens.
     pub action: Action,
-    /// Header changes on the way.
     pub edits: HeaderEdits,
 }
 
@@ -203,53 +187,48 @@ impl Route {
     }
 }
 
-/// What routing may know of a request.
+/// Parts of a request that routing depends on.
 #[derive(Clone, Copy)]
 pub struct Facts<'a> {
-    /// Host, lower case, without port; empty if the request names none.
+    /// Host in lower case, without port; empty if the request has none.
     pub host: &'a str,
-    /// Path of the target as it came, without query.
+    /// Path of the target, unchanged, without query.
     pub path: &'a str,
-    /// Method as it came.
     pub method: &'a str,
-    /// The header fields.
     pub headers: &'a dyn HeaderLookup,
 }
 
-/// Access to the header fields of a request.
 pub trait HeaderLookup {
-    /// The value of the first line of this name (given in lower case), without surrounding white space.
+    /// Value of the first line of this name (in lower case), without surrounding white space.
     fn header(&self, lower_case_name: &str) -> Option<&[u8]>;
 }
 
-/// What the table says of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision<'a> {
-    /// This route takes it.
     Route(&'a Route),
-    /// No route matches; the listener names this pool.
+    /// No route matches; the listener has this default pool.
     Fallback(PoolId),
-    /// No route matches and the listener names no pool: 404.
+    /// No route matches and the listener has no default pool: 404.
     NoRoute,
-    /// Two readers could take the path for different resources, and the table decides by path: 400.
+    /// Two programs could map the path to different resources, and a route depends on the path: 400.
     Ambiguous(PathAmbiguity),
 }
 
-/// The routes of a listener, ready to decide.
+/// Sorted routes of a listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteTable {
-    /// Grouped by host, each group in the order in which its routes are tried.
+    /// Grouped by host; within a group in the order of comparison.
     routes: Vec<Route>,
     exact: HashMap<Box<str>, Range<usize>>,
-    /// Keyed by suffix, `.example.com`.
+    /// Key: suffix, `.example.com`.
     wildcard: HashMap<Box<str>, Range<usize>>,
     any: Range<usize>,
     fallback: Option<PoolId>,
     paths: PathUse,
 }
 
-/// Whether the table looks at paths. Without it even an odd path leads to the same place, and is none of
-/// our business.
+/// Whether any route depends on the path. If none does, an ambiguous path is not refused, because it cannot change the
+/// route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum PathUse {
     #[default]
@@ -258,7 +237,7 @@ enum PathUse {
 }
 
 impl RouteTable {
-    /// A table of these routes, given in the order of the file. `fallback` takes what no route matches.
+    /// `routes` are in the order of the file. `fallback` is the pool for requests that match no route.
     pub fn new(mut routes: Vec<Route>, fallback: Option<PoolId>) -> Self {
         routes.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
         let mut table = RouteTable { fallback, ..RouteTable::default() };
@@ -279,17 +258,16 @@ impl RouteTable {
         table
     }
 
-    /// The routes, in the order in which they are tried for one host.
+    /// Routes in the order of comparison for one host.
     pub fn routes(&self) -> &[Route] {
         &self.routes
     }
 
-    /// The pool for what no route matches.
+    /// Pool for requests that match no route.
     pub fn fallback(&self) -> Option<PoolId> {
         self.fallback
     }
 
-    /// Decides about one request.
     pub fn decide(&self, facts: &Facts<'_>) -> Decision<'_> {
         let path = match self.paths {
             PathUse::Ignored => path::Comparable::root(),
@@ -311,7 +289,7 @@ impl RouteTable {
         self.fallback.map_or(Decision::NoRoute, Decision::Fallback)
     }
 
-    /// The wildcard groups that hold `host`, longest suffix first.
+    /// Wildcard groups that match `host`, longest suffix first.
     fn wildcards<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Range<usize>> {
         let host = if self.wildcard.is_empty() { "" } else { host };
         let dots = host.match_indices('.').filter(|(at, _)| *at > 0);
@@ -321,8 +299,8 @@ impl RouteTable {
 
 type SortKey<'a> = (u8, &'a str, Reverse<usize>, Reverse<usize>);
 
-/// Groups routes of one host, then the longer path, then more conditions; the sort is stable, so the file
-/// decides last.
+/// Groups routes by host, then sorts longer paths first, then more conditions; the sort is stable, so the order of the
+/// file decides last.
 fn sort_key(route: &Route) -> SortKey<'_> {
     let (class, host) = match &route.host {
         HostPattern::Exact(name) => (0, &**name),

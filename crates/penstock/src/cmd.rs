@@ -1,17 +1,17 @@
-//! The commands: each parses its arguments, calls one function, prints.
+//! The commands: each one parses its arguments, calls one function of another crate, and prints the result.
 
-pub mod bench;
-pub mod bench_ssh;
-pub mod check;
-pub mod copy;
-pub mod ctl;
-pub mod demo;
-pub mod documents;
-pub mod host;
-pub mod known_hosts;
-pub mod lab;
-pub mod run;
-pub mod serve;
-pub mod ssh;
-pub mod tls_grade;
-pub mod tunnel;
+pub(crate) mod bench;
+pub(crate) mod bench_ssh;
+pub(crate) mod check;
+pub(crate) mod copy;
+pub(crate) mod ctl;
+pub(crate) mod demo;
+pub(crate) mod documents;
+pub(crate) mod host;
+pub(crate) mod known_hosts;
+pub(crate) mod lab;
+pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod ssh;
+pub(crate) mod tls_grade;
+pub(crate) mod tunnel;

@@ -1,3 +1,3 @@
-//! The control protocol, as a client speaks it.
+//! Client side of the control protocol.
 
-pub mod client;
+pub(crate) mod client;

@@ -1,5 +1,5 @@
-//! The directory of one run of the demo or the lab: everything it writes is in there, nobody else can look into it,
-//! and it is gone when the run ends.
+//! Private directory of one run of the demo or the lab: it contains all files of the run, no other user can read it,
+//! and it is removed when the run ends.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{BuildHasher, RandomState};
@@ -7,18 +7,18 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// A directory that is removed with everything in it when this is dropped.
+/// A directory that is removed with its contents on drop.
 #[derive(Debug)]
-pub struct Directory(PathBuf);
+pub(crate) struct Directory(PathBuf);
 
 impl Directory {
-    /// Makes a new one, mode 0700, under the directory for temporary files; its name says what it is for.
-    pub fn create(kind: &str) -> io::Result<Self> {
+    /// Makes a directory with mode 0700 among the temporary files. Its name contains `kind`.
+    pub(crate) fn create(kind: &str) -> io::Result<Self> {
         Self::create_in(&std::env::temp_dir(), kind)
     }
 
     fn create_in(parent: &Path, kind: &str) -> io::Result<Self> {
-        // A name that exists, whoever made it, is never used: `create` refuses it.
+        // `create` fails for an existing name: try others.
         for _ in 0..64 {
             let random = RandomState::new().hash_one(std::process::id());
             let path = parent.join(format!("penstock-{kind}-{:08x}", random as u32));
@@ -31,20 +31,14 @@ impl Directory {
         Err(io::Error::new(ErrorKind::AlreadyExists, "no free name for a directory"))
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
-    }
-
-    /// A file in it.
-    pub fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Nothing can be done about a directory that cannot be removed; it is in the directory for temporary files.
+        // An error is ignored: the directory is among the temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -60,7 +54,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let directory = Directory::create_in(parent.path(), "test").unwrap();
         assert_eq!(directory.path().metadata().unwrap().permissions().mode() & 0o777, 0o700);
-        fs::write(directory.join("file"), "x").unwrap();
+        fs::write(directory.path().join("file"), "x").unwrap();
         let path = directory.path().to_owned();
         drop(directory);
         assert!(!path.exists());

@@ -1,35 +1,35 @@
-//! Times in options: as the configuration has them, `500ms`, `30s`, `1m`. A number alone counts what the option always counted.
+//! Durations in options: the format of the configuration (`500ms`, `30s`, `1m`), or a number in the option's own unit.
 
 use std::time::Duration;
 
-/// A number alone is seconds.
-pub fn seconds(text: &str) -> Result<Duration, String> {
+/// Parses a duration; a number without a unit is seconds.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let time = match text.parse::<f64>() {
         Ok(seconds) if seconds > LONGEST.as_secs_f64() => return Err(too_long()),
         Ok(seconds) => Duration::try_from_secs_f64(seconds).unwrap_or_default(),
         Err(_) => config::duration(text)?,
     };
     match time {
-        Duration::ZERO => Err("a number of seconds is above 0".to_owned()),
+        Duration::ZERO => Err("the number of seconds must be greater than 0".to_owned()),
         time if time > LONGEST => Err(too_long()),
         time => Ok(time),
     }
 }
 
-/// A number alone is milliseconds, which the result counts.
-pub fn milliseconds(text: &str) -> Result<u64, String> {
+/// Parses a duration into milliseconds; a number without a unit is milliseconds.
+pub(crate) fn milliseconds(text: &str) -> Result<u64, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
     let time = config::duration(text)?;
     match u64::try_from(time.as_millis()) {
         Ok(number) if Duration::from_millis(number) == time => Ok(number),
-        _ => Err(format!("{text:?} is no whole number of milliseconds")),
+        _ => Err(format!("{text:?} is not a whole number of milliseconds")),
     }
 }
 
-/// A number alone is seconds; not shorter or longer than this.
-pub fn between(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
+/// Parses a duration between `least` and `most`; a number without a unit is seconds.
+pub(crate) fn between(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
     let time = seconds(text)?;
     if (least..=most).contains(&time) {
         return Ok(time);

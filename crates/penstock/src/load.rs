@@ -1,4 +1,4 @@
-//! Reads what `config` needs and never reads itself: the file, standard input, the environment.
+//! Reads the inputs of `config`, which does no input itself: the file, standard input, the environment.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,15 +9,15 @@ use config::{Loaded, Source};
 
 use crate::output::{Failure, plain};
 
-/// The environment of this process. A value that is no UTF-8 is made so, and then refused where it is used.
-pub fn environment() -> BTreeMap<String, String> {
+/// Returns the environment of this process. A value that is not UTF-8 is converted, and refused where it is used.
+pub(crate) fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
         .collect()
 }
 
-/// The text of a configuration file; `-` is standard input.
-pub fn source(path: &Path) -> Result<Source, Failure> {
+/// Reads the text of a configuration file; `-` is standard input.
+pub(crate) fn source(path: &Path) -> Result<Source, Failure> {
     let (name, bytes) = if path.as_os_str() == "-" {
         ("standard input".to_owned(), read(io::stdin().lock()))
     } else {
@@ -27,18 +27,17 @@ pub fn source(path: &Path) -> Result<Source, Failure> {
     Source::from_bytes(name, bytes).map_err(|faults| Failure::Usage(faults.render()))
 }
 
-/// A configuration file, read and understood. Faults come back as they are shown.
-pub fn file(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loaded, Failure> {
+/// Reads and parses a configuration file. Faults are returned as formatted text.
+pub(crate) fn file(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loaded, Failure> {
     let name = path.display().to_string();
-    // Unlike `check`, which reads a pipe once and is done, what comes here is read again at a reload.
-    let bytes =
-        serve::file::read(path, config::MAX_TEXT as u64).map_err(|error| unreadable(&name, &error))?;
+    // `check` may read a pipe once; a server reads the file again at each reload: accept only regular files.
+    let bytes = sys::file::read(path, config::MAX_TEXT as u64).map_err(|error| unreadable(&name, &error))?;
     let source = Source::from_bytes(name, bytes).map_err(|faults| Failure::Usage(faults.render()))?;
     config::load(&source, environment).map_err(|faults| Failure::Usage(faults.render()))
 }
 
-/// The control socket that a configuration file names, if it names one. Faults in the rest of the file do not matter.
-pub fn control_socket(path: &Path) -> Result<Option<PathBuf>, Failure> {
+/// Returns the control socket that a configuration file names. Faults in other sections are ignored.
+pub(crate) fn control_socket(path: &Path) -> Result<Option<PathBuf>, Failure> {
     let name = path.display().to_string();
     let cannot = |why: &str| {
         let shown = plain(&name);
@@ -46,8 +45,7 @@ pub fn control_socket(path: &Path) -> Result<Option<PathBuf>, Failure> {
             "cannot learn the control socket from {shown}: {why}\n  hint: penstock ctl --socket PATH names it"
         ))
     };
-    let bytes =
-        serve::file::read(path, config::MAX_TEXT as u64).map_err(|error| cannot(&error.to_string()))?;
+    let bytes = sys::file::read(path, config::MAX_TEXT as u64).map_err(|error| cannot(&error.to_string()))?;
     let socket = Source::from_bytes(name.clone(), bytes)
         .and_then(|source| config::control_socket(&source, &environment()));
     socket.map_err(|faults| match cannot("its [control] section has faults, or the file is no TOML there") {
@@ -56,7 +54,7 @@ pub fn control_socket(path: &Path) -> Result<Option<PathBuf>, Failure> {
     })
 }
 
-/// One byte more than is allowed is enough for `config` to refuse it.
+/// Reads one byte more than the limit, so that `config` detects and refuses a longer file.
 fn read(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(config::MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;

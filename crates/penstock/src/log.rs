@@ -1,9 +1,9 @@
-//! The log of the process, on standard error. A standard error that nobody reads must hold up nothing: neither traffic nor
-//! a signal. So lines go through a bounded queue to a thread of their own; what does not fit is counted and said later.
+//! The log of the process on standard error. A reader that stops reading must delay neither traffic nor a signal.
+//! Therefore lines go through a bounded queue to a separate thread; lines that do not fit are counted.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::output::Failure;
 
-/// Lines that may wait.
+/// Largest number of lines in the queue.
 const QUEUE: usize = 1024;
 
-/// How long the end of the process waits for lines that are still in the queue.
+/// Time limit for writing the remaining lines at the end of the process.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 static LINES: OnceLock<SyncSender<Message>> = OnceLock::new();
-static DROPPED: AtomicU64 = AtomicU64::new(0);
+static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
 enum Message {
     Line(Vec<u8>),
     Flush(SyncSender<()>),
 }
 
-/// Starts the log: colours only where somebody looks at them; PENSTOCK_LOG says how much.
-pub fn start() -> Result<(), Failure> {
+/// Starts the log: colours only on a terminal; PENSTOCK_LOG sets the level.
+pub(crate) fn start() -> Result<(), Failure> {
     let filter = match std::env::var("PENSTOCK_LOG") {
         Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).map_err(|error| {
             Failure::usage(format_args!(
                 "PENSTOCK_LOG: {error}\n  hint: use error, warn, info, debug or trace, or MODULE=LEVEL with commas"
             ))
         })?,
-        // What peers do wrong in their handshakes is in the access log; rustls would warn of each.
+        // rustls would warn of each failed handshake, which the access log already contains.
         _ => EnvFilter::new("info,rustls=error"),
     };
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -47,12 +47,12 @@ pub fn start() -> Result<(), Failure> {
         .map_err(|error| Failure::runtime(format_args!("cannot start the log: {error}")))
 }
 
-/// Waits until what was logged is written, but not for ever.
-pub fn finish() {
+/// Waits until all queued lines are written, at most `LAST_WORDS`.
+pub(crate) fn finish() {
     let Some(lines) = LINES.get() else { return };
     let (done, written) = sync_channel(1);
     if lines.try_send(Message::Flush(done)).is_ok() {
-        // Nobody reads: then there is nobody to wait for.
+        // Times out if the reader has stopped reading.
         let _ = written.recv_timeout(LAST_WORDS);
     }
 }
@@ -68,7 +68,7 @@ impl<'a> MakeWriter<'a> for ToThread {
 }
 
 impl Write for ToThread {
-    /// Takes one whole line: the formatter calls it once for each.
+    /// Queues one line: the formatter calls `write` once per line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match sender() {
             None => io::stderr().write_all(line)?,
@@ -86,15 +86,15 @@ impl Write for ToThread {
     }
 }
 
-/// The queue. There is none while the process has one thread: privileges can only be dropped then, and a blocked standard
-/// error holds up nobody but us.
+/// Returns the queue. `None` while the process has only one thread: privileges can only be dropped then, and a blocked
+/// standard error delays nothing else.
 fn sender() -> Option<&'static SyncSender<Message>> {
     if LINES.get().is_none() && !has_other_threads() {
         return None;
     }
     Some(LINES.get_or_init(|| {
         let (lines, queue) = sync_channel(QUEUE);
-        // Without the thread the queue is closed and every line counts as dropped.
+        // If the thread cannot be started, the queue is closed and every line counts as dropped.
         let _ = std::thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&queue));
         lines
     }))
@@ -109,8 +109,9 @@ fn write_all(queue: &Receiver<Message>) {
         let dropped = DROPPED.swap(0, Relaxed);
         let mut out = io::stderr();
         if dropped > 0 {
-            // A standard error that is closed takes nothing; there is nowhere else to say so.
-            let _ = writeln!(out, "{dropped} lines of this log are missing: standard error was not read");
+            // An error is ignored: there is no other place to report a closed standard error.
+            let lost = text::units::count(dropped, "line");
+            let _ = writeln!(out, "{lost} missing from this log: standard error was not read");
         }
         match message {
             Message::Line(line) => drop(out.write_all(&line)),

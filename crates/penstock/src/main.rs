@@ -1,19 +1,21 @@
-//! `penstock`: the binary. Parses arguments, calls one function of another crate, prints what comes back.
-//! Nothing here decides anything about traffic.
+//! `penstock`: the binary. It parses arguments, calls one function of another crate, and prints the result.
 //!
-//! - `cmd/serve.rs` runs the front door, `cmd/check.rs` validates a configuration without touching anything
-//! - `cmd/ctl.rs` talks to a running front door; `ctl/client.rs` is the protocol
-//! - `cmd/demo.rs` shows all of it in one command; `demo/` holds its backends, certificates, traffic and table
-//! - `cmd/host.rs` and `cmd/known_hosts.rs` show and change who is known; decisions are in `crates/logic`, files in `crates/ssh`
-//! - `cmd/run.rs` runs a command on many hosts, `cmd/copy.rs` copies files to and from them; all of that is in `crates/fleet`
-//! - `cmd/lab.rs` starts SSH hosts to try things on; all of them are in `crates/ssh`
-//! - `cmd/bench.rs` measures; all of that is in `crates/bench`
-//! - `cmd/tls_grade.rs` rates listeners; all of that is in `crates/grade`
-//! - `cmd/tunnel.rs` brings tunnels up, proves them and runs jobs through them; all of that is in `crates/fleet`
-//! - `cmd/ssh.rs` says what the SSH configuration says of a host, and what happens on the way to it
-//! - `cmd/documents.rs` prints what packages ship: man pages, completions, the schema and the reference page
+//! - `cmd/serve.rs` runs the front door, `cmd/check.rs` validates a configuration without other effects
+//! - `cmd/ctl.rs` sends commands to a running front door; `ctl/client.rs` is the protocol
+//! - `cmd/demo.rs` shows the front door in one command; `crates/demo` contains its backends, certificates, traffic and
+//!   table
+//! - `cmd/host.rs` and `cmd/known_hosts.rs` show and change the identities of hosts; decisions are in `crates/hosts`,
+//!   files in `crates/ssh`
+//! - `cmd/run.rs` runs a command on many hosts, `cmd/copy.rs` copies files to and from them, with `crates/fleet`
+//! - `cmd/lab.rs` starts SSH hosts for trials, with `crates/lab`
+//! - `cmd/bench.rs` measures servers, with `crates/bench`
+//! - `cmd/tls_grade.rs` rates listeners, with `crates/grade`
+//! - `cmd/tunnel.rs` brings tunnels up, checks their services and runs jobs through them, with `crates/fleet`
+//! - `cmd/ssh.rs` shows the SSH configuration of a host, and explains a connection to it
+//! - `cmd/documents.rs` prints what packages contain: man pages, completions, the schema and the reference page
 //!
-//! Exit codes: 0 well, 1 a failure at run time, 2 bad usage or a bad configuration.
+//! Exit codes: 0 success, 1 failure at run time, 2 wrong usage or a wrong configuration; those of `run`, `tunnel`, `lab` and `bench` are in
+//! docs/machine-readable.md.
 
 use std::process::ExitCode;
 
@@ -24,7 +26,6 @@ use crate::output::Failure;
 
 mod cmd;
 mod ctl;
-mod demo;
 mod directory;
 mod duration;
 mod load;
@@ -33,13 +34,14 @@ mod output;
 mod paste;
 mod signals;
 mod threads;
+mod usage;
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // What a limit of file sizes keeps from being written is an error like that of a full disk, not the end of us.
+    // A file size limit (RLIMIT_FSIZE) must cause a write error, like a full disk, and not end the process.
     if let Err(error) = sys::file_size::survive_file_size_limit() {
         return Failure::from(error).report();
     }
@@ -53,8 +55,24 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if is_test_option(&error) => return Failure::usage(TEST_OPTION).report(),
-        Err(error) => error.exit(),
+        Err(error) => return usage::answer(&error).report(),
     };
+    if let Command::Run(_)
+    | Command::Put(_)
+    | Command::Get(_)
+    | Command::Host(_)
+    | Command::Tunnel(_)
+    | Command::Ssh(_) = &cli.command
+    {
+        cmd::lab::note_if_left();
+    }
+    // ssh shows what known-hosts says at every connection.
+    if !matches!(cli.command, Command::KnownHosts(_)) {
+        for (variable, value) in sys::directories::ignored() {
+            let value = output::plain(&value.to_string_lossy());
+            output::complain(&format!("note: {variable} is ignored: {value} is not an absolute path\n"));
+        }
+    }
     let result = match cli.command {
         Command::Serve(arguments) => cmd::serve::run(&arguments),
         Command::Check(arguments) => cmd::check::run(&arguments),
@@ -76,7 +94,7 @@ fn main() -> ExitCode {
         Command::Man(arguments) => cmd::documents::man(Cli::command(), &arguments),
         Command::Completions(arguments) => cmd::documents::completions(Cli::command(), &arguments),
     };
-    // A question on the terminal may be open still.
+    // A prompt may still be open and have changed the terminal's settings.
     ssh::keys::restore_terminal();
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -84,7 +102,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether somebody asks for `-t`, with which other servers check their configuration.
+/// Detects the option `-t`, with which other servers check their configuration.
 fn is_test_option(error: &clap::Error) -> bool {
     let word = error.get(ContextKind::InvalidArg);
     error.kind() == ErrorKind::UnknownArgument
@@ -136,7 +154,8 @@ Examples:
   penstock serve /etc/penstock/penstock.toml
   penstock ctl status                             what a running server is doing
 
-Exit codes: 0 well; 1 it failed while running; 2 wrong usage or a wrong configuration.";
+Exit codes: 0 ok; 1 it failed while running; 2 wrong usage or a wrong configuration. run, put, get, tunnel, lab and bench have more:
+see their --help.";
 
 #[cfg(test)]
 mod tests {

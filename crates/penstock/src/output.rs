@@ -1,40 +1,38 @@
-//! What a command prints, and how it ends when it fails.
-//! Everything for standard output goes through [`print()`]: a reader that has seen enough (`| head`) is no failure.
+//! Output of commands, and their exit status after a failure. All text for standard output goes through [`print()`]: a
+//! reader that closes early (`| head`) is not a failure.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-pub use logic::harmless::plain;
+pub(crate) use text::terminal::plain;
 
-/// Why a command ends without having done all of its work.
 #[derive(Debug)]
-pub enum Failure {
-    /// Wrong usage or a wrong configuration: exit code 2. The text is complete, as it is shown.
+pub(crate) enum Failure {
+    /// Wrong usage or a wrong configuration: exit code 2. The text is printed unchanged.
     Usage(String),
-    /// It could not be done: exit code 1.
+    /// A failure at run time: exit code 1.
     Runtime(anyhow::Error),
-    /// A wrong configuration, about which everything has been said: exit code 2.
+    /// A wrong configuration whose faults were already printed: exit code 2.
     Refused,
-    /// Everything has been said; this is the exit code.
+    /// The messages were already printed; contains the exit code.
     Status(u8),
-    /// Nobody reads standard output any more: exit code 0.
+    /// The reader closed standard output: exit code 0.
     OutputClosed,
 }
 
 impl Failure {
-    /// Wrong usage, said in the form that all errors have.
-    pub fn usage(message: impl fmt::Display) -> Self {
+    /// Wrong usage, with the usual prefix of errors.
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Failure::Usage(format!("error: {message}\n"))
     }
 
-    /// A failure at run time.
-    pub fn runtime(message: impl fmt::Display) -> Self {
+    pub(crate) fn runtime(message: impl fmt::Display) -> Self {
         Failure::Runtime(anyhow::anyhow!("{message}"))
     }
 
-    /// Says it on standard error and gives the exit code.
-    pub fn report(self) -> ExitCode {
+    /// Prints the failure on standard error and returns the exit code.
+    pub(crate) fn report(self) -> ExitCode {
         match self {
             Failure::Usage(text) => {
                 complain(&text);
@@ -57,8 +55,8 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Writes to standard output at once.
-pub fn print(text: &str) -> Result<(), Failure> {
+/// Writes to standard output and flushes.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
@@ -67,22 +65,31 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes to standard error. If that is gone, there is nobody left to tell.
-pub fn complain(text: &str) {
+/// Writes the text of a command that ends with the exit code `code`. Returns its failure, also if the reader of
+/// standard output is gone.
+pub(crate) fn print_failed(text: &str, code: u8) -> Failure {
+    match print(text) {
+        Ok(()) | Err(Failure::OutputClosed) => Failure::Status(code),
+        Err(failure) => failure,
+    }
+}
+
+/// Writes to standard error. An error is ignored: there is no other place to report it.
+pub(crate) fn complain(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// [`plain`] for several lines.
-pub fn plain_lines(text: &str) -> String {
+/// Like [`plain`] for several lines.
+pub(crate) fn plain_lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
-/// Writes JSON to standard output, in which nothing is left that a terminal obeys.
-pub fn print_json(json: &str) -> Result<(), Failure> {
-    print(&logic::harmless::json(json))
+/// Writes JSON to standard output, with terminal control characters escaped.
+pub(crate) fn print_json(json: &str) -> Result<(), Failure> {
+    print(&text::terminal::json(json))
 }
 
-/// An error and its causes on one line each time they add something.
+/// Formats an error with those causes that add information, on one line.
 fn describe(error: &anyhow::Error) -> String {
     let mut text = format!("error: {error}");
     for cause in error.chain().skip(1) {
@@ -117,8 +124,8 @@ mod tests {
     fn json_says_the_same_and_cannot_move_the_cursor() {
         let said = serde_json::json!({ "said": "\u{9b}31m \u{202e}\u{1b}[2J\u{7f}\u{e0041}" });
         let text = format!("{said:#}\n");
-        let shown = logic::harmless::json(&text);
-        assert!(!shown.chars().any(|c| !logic::harmless::is_harmless(c) && c != '\n'), "{shown:?}");
+        let shown = text::terminal::json(&text);
+        assert!(!shown.chars().any(|c| !text::terminal::is_printable(c) && c != '\n'), "{shown:?}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).expect("JSON"), said);
     }
 }

@@ -1,30 +1,45 @@
-//! A runtime with threads of its own, or the reason why there is none.
+//! Makes a multi-threaded runtime, or returns the reason why threads are not available.
 
 use std::io;
 use std::sync::RwLock;
 use std::thread;
 
+use text::units;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::output::Failure;
 
-/// A runtime with so many workers.
+/// Makes a runtime with `workers` worker threads.
 ///
 /// # Errors
-/// The kernel gives this user no more threads. Tokio would panic: so as many as it needs at first are started before, and end again.
-pub fn runtime(workers: usize) -> Result<Runtime, Failure> {
-    // The workers, and one that may wait: for the DNS, a file, a terminal.
+/// The kernel refuses more threads for this user. Tokio would panic in that case, so the number of threads that it
+/// needs at first is tried out before.
+pub(crate) fn runtime(workers: usize) -> Result<Runtime, Failure> {
+    // The workers, and one thread for a blocking call: DNS, a file, a terminal.
     let needed = workers + 1;
-    try_out(needed).map_err(|error| {
-        Failure::runtime(format_args!(
-            "cannot start {needed} threads: {error}\n  hint: this user has too many processes (ulimit -u), or the service \
-             has too many tasks (TasksMax)"
-        ))
-    })?;
+    try_out(needed).map_err(|error| refused(needed, &error))?;
     Ok(Builder::new_multi_thread().worker_threads(workers).enable_all().build()?)
 }
 
-/// Whether so many threads can be had at once.
+/// Makes a runtime on this thread, for few connections.
+///
+/// # Errors
+/// The kernel refuses the thread that a look-up of a name needs.
+pub(crate) fn single() -> Result<Runtime, Failure> {
+    try_out(1).map_err(|error| refused(1, &error))?;
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Failure of a program that the kernel gives no more threads.
+pub(crate) fn refused(needed: usize, error: &io::Error) -> Failure {
+    Failure::runtime(format_args!(
+        "cannot start {}: {error}\n  hint: this user has too many processes (ulimit -u), or the service has too many tasks \
+         (TasksMax)",
+        units::count(needed, "thread")
+    ))
+}
+
+/// Checks that this number of threads can exist at the same time.
 fn try_out(threads: usize) -> io::Result<()> {
     let gate = RwLock::new(());
     thread::scope(|scope| {
@@ -32,7 +47,7 @@ fn try_out(threads: usize) -> io::Result<()> {
         let started: io::Result<Vec<_>> =
             (0..threads).map(|_| thread::Builder::new().spawn_scoped(scope, || drop(gate.read()))).collect();
         drop(closed);
-        // They are gone when the runtime starts its own.
+        // Join the threads before the runtime starts its own.
         started.map(|threads| threads.into_iter().for_each(|thread| _ = thread.join()))
     })
 }

@@ -1,8 +1,9 @@
-//! Certificates from an authority (ACME, RFC 8555): one task for each orders it, and renews it when it is due.
-//! `logic/src/acme.rs` decides when. What is issued goes as one file into a certificate directory, which is watched and
-//! served like any other.
+//! Certificates from an authority (ACME, RFC 8555). One task per certificate orders it, and renews it when renewal is
+//! due.
+//! `logic/src/acme.rs` decides when. An issued certificate is written as one file into a certificate directory;
+//! listeners watch and serve that directory like any other.
 //!
-//! Runs on the slow runtime. Workers only answer the challenges that `acme/challenges.rs` holds.
+//! The tasks run on the slow runtime. Workers only answer the challenges in `crates/state/src/acme/challenges.rs`.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,53 +13,46 @@ use std::time::{Duration, Instant, SystemTime};
 use config::Config;
 use config::types::{Acme, AcmeCertificate};
 use instant_acme::{Account, CertificateIdentifier};
-use logic::acme::{self as rules, Held, Next, Progress, Reason, Setback, Validity, Window};
+use logic::acme::{self as rules, HeldCertificate, Next, OrderFailure, Progress, Reason, Validity, Window};
 use rustls_pki_types::Der;
+use state::State;
+use state::account::{Account as Descriptors, OF_ORDER, Purpose};
+use state::acme::{Key, Phase, RenewalState};
+use state::events::{Level, timestamp};
+use state::lock::lock;
+use tls::Bundle;
 use tokio::task::AbortHandle;
 
-use crate::account::{Account as Descriptors, OF_ORDER, Purpose};
-use crate::events::{Level, timestamp};
-use crate::lock::lock;
-use crate::state::State;
-use crate::tls::Bundle;
-
 mod account;
-mod board;
-mod challenges;
 mod client;
 mod fault;
 mod kept;
 mod order;
 
-use board::Key;
-pub use board::{Board, Phase, Standing};
-pub use challenges::{ALPN, Challenges};
 use client::Client;
 use fault::Fault;
 use kept::{Files, on_disk};
 use order::{Limits, Wanted};
 
-/// Longest time without a look at the clock and the disk: another process may have renewed the certificate, and the
-/// clock may have jumped.
+/// Longest time between two reads of clock and disk: another process may have renewed, or the clock may have jumped.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
-/// Another process is ordering: its certificate may be there after so long.
+/// Pause while another process orders the same certificate.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// So long an authority that did not answer is not asked for suggestions: a thousand certificates must not wait for it one
-/// after the other.
+/// Time without requests for renewal suggestions after the authority failed to answer one. Without this pause, a
+/// thousand certificates would each wait for a timeout.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// Orders and questions at once, for each section.
+/// Largest number of parallel orders and renewal-suggestion requests of one section.
 pub(crate) const ORDERS_AT_ONCE: usize = 4;
 
-/// Runs the tasks. Dropping it ends them.
+/// Runs the ordering tasks. Dropping the orderer aborts them.
 pub struct Orderer {
     state: Arc<State>,
     sections: HashMap<Arc<str>, Running>,
 }
 
-/// The tasks of a section.
 struct Running {
     settings: Acme,
     tasks: Vec<AbortHandle>,
@@ -71,13 +65,12 @@ impl Drop for Running {
 }
 
 impl Orderer {
-    /// Without tasks.
     pub fn new(state: Arc<State>) -> Self {
         Self { state, sections: HashMap::new() }
     }
 
-    /// Starts the tasks of new sections and ends those of sections that are gone or have changed.
-    /// Must be called on a tokio runtime: the tasks run there.
+    /// Starts the tasks of new sections and aborts those of sections that were removed or changed.
+    /// Must be called on a tokio runtime.
     pub fn reconcile(&mut self, config: &Config) {
         let is_used = |section: &Acme| {
             let sources = config.listeners.iter().filter_map(|listener| listener.tls.as_ref()?.acme.as_ref());
@@ -129,13 +122,13 @@ impl Orderer {
     }
 }
 
-/// Removes certificates that nobody orders any more, once their time is over: until then they serve those names that
-/// nothing else is for.
+/// Removes certificates that no section orders any more, once they have expired. Until they expire, listeners serve
+/// them for names that no other certificate covers.
 async fn clear_away(settings: Acme, state: Arc<State>) {
     loop {
         let section = settings.clone();
         for name in on_disk(move || Ok(kept::remove_unwanted(&section))).await.unwrap_or_default() {
-            let message = "removed: it has expired, and is ordered no more";
+            let message = "removed: it has expired and is not ordered any more";
             state.events.record(Level::Info, subject(&settings.name, &name), message);
         }
         tokio::time::sleep(LOOK_AGAIN).await;
@@ -146,18 +139,17 @@ fn subject(section: &str, name: &str) -> String {
     format!("acme.{section}.{name}")
 }
 
-/// What the certificates of a section share.
+/// State that all certificates of a section share.
 struct Section {
     settings: Acme,
     account: tokio::sync::Mutex<Option<Opened>>,
     places: tokio::sync::Semaphore,
-    /// The account of descriptors: its requests and lock files take turns there.
+    /// The account of descriptors. Requests and lock files reserve their descriptors in it.
     turns: Arc<Descriptors>,
-    /// Until then the authority is not asked for suggestions: it did not answer.
+    /// End of the pause in renewal-suggestion requests after the authority did not answer.
     silent_until: Mutex<Option<Instant>>,
 }
 
-/// An account with the client that speaks for it.
 #[derive(Clone)]
 struct Opened {
     account: Account,
@@ -165,7 +157,7 @@ struct Opened {
 }
 
 impl Section {
-    /// The account. `None`: another process is registering one.
+    /// Opens the account at the first call. `None` while another process registers one.
     async fn account(&self) -> Result<Option<Opened>, (Fault, Option<Duration>)> {
         let mut kept = self.account.lock().await;
         if kept.is_none() {
@@ -180,13 +172,14 @@ impl Section {
         Ok(kept.clone())
     }
 
-    /// After a failure everything is read anew: files may have been repaired, URLs may have moved.
+    /// Makes the next order read the account files and the authority's directory again after a failure: an operator may
+    /// have repaired the files, and the authority's URLs may have changed.
     async fn forget_account(&self) {
         *self.account.lock().await = None;
     }
 }
 
-/// The care for one certificate.
+/// State of the task that orders and renews one certificate.
 struct Job {
     section: Arc<Section>,
     certificate: AcmeCertificate,
@@ -197,14 +190,14 @@ struct Job {
 
 const NONE_YET: &str = "there is no certificate for these names yet";
 
-/// What came of an order.
+/// Result of one order.
 enum Done {
     Issued,
-    /// Somebody else orders it, or has.
+    /// Another process orders the certificate now, or has already ordered it.
     Elsewhere,
 }
 
-/// What the authority suggests for a certificate.
+/// Renewal time that the authority suggests for the certificate `leaf` (RFC 9773).
 struct Suggestion {
     leaf: Vec<u8>,
     window: Option<Window>,
@@ -214,7 +207,7 @@ struct Suggestion {
 impl Job {
     async fn run(self) {
         let files = self.files.clone();
-        // Whether it can be written is seen at the first order.
+        // An unwritable directory is not reported here: the first order reports it.
         let (mut progress, mut reason) = on_disk(move || Ok(files.progress())).await.unwrap_or_default();
         let mut suggestion: Option<Suggestion> = None;
         if self.held().await.is_none() {
@@ -266,14 +259,14 @@ impl Job {
         }
     }
 
-    /// The certificate that is there, if it is for the names that are wanted now.
+    /// Reads the installed certificate. `None` unless it covers all configured names.
     async fn held(&self) -> Option<Bundle> {
         let files = self.files.clone();
         let bundle = on_disk(move || Ok(files.bundle())).await.ok().flatten()?;
         self.certificate.names.iter().all(|name| bundle.facts.names.contains(name)).then_some(bundle)
     }
 
-    /// Asks when the authority would like the certificate to be renewed (RFC 9773), if it is time to ask.
+    /// Asks the authority for a renewal suggestion (RFC 9773) if the time for the next question has come.
     async fn ask_for_suggestion(&self, bundle: &Bundle, suggestion: &mut Option<Suggestion>) {
         let now = SystemTime::now();
         let before = suggestion.take().filter(|before| before.leaf == bundle.leaf);
@@ -307,7 +300,7 @@ impl Job {
             return Err("the authority does not answer".to_owned());
         }
         let failed = |fault: Fault| {
-            if fault.setback() == Setback::Unavailable {
+            if fault.setback() == OrderFailure::Unavailable {
                 *lock(&self.section.silent_until) = Some(Instant::now() + SILENCE);
             }
             fault.to_string()
@@ -321,7 +314,7 @@ impl Job {
             start: SystemTime::from(info.suggested_window.start),
             end: SystemTime::from(info.suggested_window.end),
         };
-        // A window without length means nothing (RFC 9773 section 4.2).
+        // RFC 9773 section 4.2: ignore a window that does not start before its end.
         Ok(((window.start < window.end).then_some(window), again))
     }
 
@@ -330,7 +323,7 @@ impl Job {
         before: Option<&Bundle>,
         reason: Reason,
     ) -> Result<Done, (Fault, Option<Duration>)> {
-        // Not before the account is there, and not more at once than is decent.
+        // At most `ORDERS_AT_ONCE` orders of a section run in parallel.
         let Ok(_place) = self.section.places.acquire().await else { return Ok(Done::Elsewhere) };
         let _turn = self.section.turns.turn(Purpose::Order, OF_ORDER).await;
         let files = self.files.clone();
@@ -342,7 +335,7 @@ impl Job {
         });
         let alone = |fault| (fault, None);
         let Some(_lock) = locked.await.map_err(alone)? else { return Ok(Done::Elsewhere) };
-        // Whoever had the lock before may have brought it.
+        // Another process may have installed the certificate while this task waited for the lock.
         if self.held().await.map(|bundle| bundle.leaf) != before.map(|bundle| bundle.leaf.clone()) {
             return Ok(Done::Elsewhere);
         }
@@ -380,18 +373,15 @@ impl Job {
         let again = timestamp(again);
         let rest = match before {
             Some(bundle) => {
-                format!(
-                    "the certificate that is there serves on, until {}",
-                    timestamp(bundle.facts.not_after)
-                )
+                format!("the present certificate stays in use, until {}", timestamp(bundle.facts.not_after))
             }
             None => NONE_YET.to_owned(),
         };
-        self.state.events.record(Level::Error, &self.subject, format!("{words}; the next try is at {again}"));
+        self.state.events.record(Level::Error, &self.subject, format!("{words}; next try at {again}"));
         self.state.degrade(&self.subject, &format!("{rest}: {words}"));
     }
 
-    /// Keeps what was tried. That it could not be kept is no reason to stop, and the next order will say so.
+    /// Saves the progress of the orders. A failure to save is ignored: the next order reports the same disk fault.
     async fn note(&self, progress: &Progress, reason: Option<&str>) {
         let (files, progress, reason) = (self.files.clone(), *progress, reason.map(ToOwned::to_owned));
         if let Err(fault) = on_disk(move || files.note(&progress, reason.as_deref())).await {
@@ -400,7 +390,7 @@ impl Job {
     }
 
     fn publish(&self, phase: Phase, next: Next, progress: &Progress, reason: Option<&str>) {
-        let standing = Standing {
+        let standing = RenewalState {
             names: self.certificate.names.clone(),
             phase,
             next,
@@ -416,17 +406,17 @@ fn validity(bundle: &Bundle) -> Validity {
     Validity { from: bundle.facts.not_before, until: bundle.facts.not_after }
 }
 
-fn held(bundle: &Bundle, suggestion: Option<&Suggestion>) -> Held {
-    // Of the certificate's own bytes: the same after a restart and on another machine, and another one for the next.
+fn held(bundle: &Bundle, suggestion: Option<&Suggestion>) -> HeldCertificate {
+    // The hash of the certificate is stable across restarts and machines, and changes with each renewal.
     let place = logic::balance::hash_bytes(0, &bundle.leaf) as f64 / u64::MAX as f64;
     let suggested = suggestion.filter(|it| it.leaf == bundle.leaf).and_then(|it| it.window);
-    Held { validity: validity(bundle), suggested, place }
+    HeldCertificate { validity: validity(bundle), suggested, place }
 }
 
-/// What the authority calls the certificate (RFC 9773 section 4.1).
+/// Builds the identifier of the certificate for renewal information (RFC 9773 section 4.1).
 fn identifier(bundle: &Bundle) -> Option<CertificateIdentifier<'static>> {
     let mut serial = bundle.facts.serial.clone();
-    // As its DER has it: a number is positive.
+    // DER encodes a positive integer whose first bit is set with a leading zero byte.
     if serial.first().is_none_or(|first| first & 0x80 != 0) {
         serial.insert(0, 0);
     }

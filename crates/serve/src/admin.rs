@@ -1,7 +1,6 @@
-//! The admin listener: `/metrics` for Prometheus, `/healthz` for monitors of this process, `/status` for
-//! programs. Reads only. Runs on the slow runtime, with its own limits: a client can neither disturb traffic
-//! nor keep other clients from their answers. A connection is served in `admin/connection.rs`, what costs much is
-//! written in `admin/page.rs`.
+//! The admin listener: `/metrics` for Prometheus, `/healthz` for monitors of this process, `/status` for programs. It
+//! is read-only. It runs on the slow runtime with its own limits, so that an admin client can delay neither traffic nor
+//! other admin clients. `admin/connection.rs` serves one connection; `admin/page.rs` writes the expensive pages.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,16 +17,17 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use config::types::BindAddress;
+use proxy::front::Front;
+use state::client_slots::Size;
+use state::listen::SocketPath;
 use sys::cpu::thread_time;
 use sys::socket::{DualStack, ListenUnixError, listen_tcp, listen_unix, probe_tcp};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 
-use crate::front::Front;
-use crate::listen::SocketPath;
-use crate::metrics::exposition;
+use crate::client_slots::ClientSlotSet;
+use crate::exposition;
 use crate::pace::{self, Pace, Paced};
-use crate::places::{PlaceSet, Size};
 use crate::report::Status;
 
 mod connection;
@@ -35,69 +35,52 @@ mod page;
 
 use page::Page;
 
-/// Connections at once. A new one gets the place of the one that has asked nothing for longest.
-pub(crate) const SIZE: Size = Size { places: 64, following: 0 };
+/// Largest number of connections. When all slots are taken, a new connection replaces the longest idle one.
+pub(crate) const SIZE: Size = Size { slots: 64, following: 0 };
 
-/// One part in ten of a core for what clients ask, and another one for accepting them: some thousands in a
-/// second.
+/// Admin requests may use 1/10 of a core, and accepting connections another 1/10 (some thousands per second).
 const WORK_PART: u32 = 10;
 const ACCEPT_PART: u32 = 10;
 
-/// One part in ten of a core for writing `/metrics` and `/status`, on threads beside this one.
+/// Threads that write `/metrics` and `/status` may use 1/10 of a core.
 const PAGE_PART: u32 = 10;
 
-/// Time for a whole connection: a reader that takes nothing must not keep its place.
+/// Time limit of a connection: a client that reads nothing must not keep its slot.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
 
-/// Pause after an accept that failed, for example for lack of descriptors.
+/// Pause after a failed accept, for example when descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// So many wait in the kernel's queue: where it is full, a client's first packet is dropped, and sent again only after a second.
+/// Length of the kernel's accept queue. When the queue is full, the kernel drops a client's SYN, and the client repeats
+/// it only after one second.
 const BACKLOG: u32 = 4096;
 
-/// Permission bits of the Unix socket: the owner and its group, such as that of a metrics collector.
+/// Permission bits of the Unix socket: access for its owner and its group, such as the group of a metrics collector.
 const UNIX_MODE: u32 = 0o660;
 
-/// The listening socket.
 #[derive(Debug)]
 pub enum AdminListener {
-    /// On an address.
     Tcp(std::net::TcpListener),
-    /// On a path, which goes away with the listener.
+    /// Unix socket; its file is removed when the listener is dropped.
     Unix(std::os::unix::net::UnixListener, SocketPath),
 }
 
-/// Why there is no admin listener.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The address cannot be had.
     #[error("listen on {address} for admin")]
-    Tcp {
-        /// As configured.
-        address: BindAddress,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The path cannot be had.
+    Tcp { address: BindAddress, source: io::Error },
     #[error("listen on unix:{} for admin", .path.display())]
-    Unix {
-        /// As configured.
-        path: PathBuf,
-        /// What is in the way.
-        source: ListenUnixError,
-    },
-    /// The configuration refuses sockets of systemd here.
+    Unix { path: PathBuf, source: ListenUnixError },
+    /// systemd socket addresses, which the configuration rejects here.
     #[error("listen on systemd:{0} for admin: a socket of systemd can only be a listener's")]
     Systemd(String),
-    /// The socket cannot be used by the runtime.
     #[error("register the admin listener")]
     Register(#[source] io::Error),
 }
 
-/// Binds the admin listener.
 pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
     let tcp = |socket: SocketAddr, dual: DualStack| {
-        // The port is shared with nobody, so somebody who has it is an error and not a companion.
+        // Without SO_REUSEPORT: a process that already listens on the port is an error.
         let free = if socket.port() == 0 { Ok(()) } else { probe_tcp(socket, dual) };
         free.and_then(|()| listen_tcp(socket, dual, BACKLOG))
             .map(AdminListener::Tcp)
@@ -107,7 +90,7 @@ pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
         BindAddress::Ip(socket) => tcp(*socket, DualStack::V6Only),
         BindAddress::AnyIp(port) => match tcp((Ipv6Addr::UNSPECIFIED, *port).into(), DualStack::Both) {
             Err(AdminError::Tcp { source, .. }) if source.kind() != io::ErrorKind::AddrInUse => {
-                // A kernel without IPv6.
+                // The kernel has no IPv6.
                 tcp((Ipv4Addr::UNSPECIFIED, *port).into(), DualStack::V6Only)
             }
             result => result,
@@ -119,7 +102,7 @@ pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
     }
 }
 
-/// Serves until the future is dropped. Must be called on a tokio runtime with timers.
+/// Serves clients until the future is dropped. Must be called on a tokio runtime with timers.
 pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), AdminError> {
     let mut clients = Clients::new(front);
     match listener {
@@ -134,7 +117,7 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
                 }
             }
         }
-        // `_file` is dropped after everything made below, the socket included.
+        // `_file` is dropped after the socket and everything else made below.
         AdminListener::Unix(listener, _file) => {
             listener.set_nonblocking(true).map_err(AdminError::Register)?;
             let listener = tokio::net::UnixListener::from_std(listener).map_err(AdminError::Register)?;
@@ -149,15 +132,14 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
     }
 }
 
-/// Where clients are served, so many at a time.
+/// The slots of admin clients and the pace of their work.
 struct Clients {
     router: Router,
-    places: Arc<PlaceSet>,
+    slots: Arc<ClientSlotSet>,
     work: Arc<Pace>,
     accepting: pace::Client,
 }
 
-/// What the endpoints answer with.
 struct Pages {
     front: Arc<Front>,
     metrics: Arc<Page>,
@@ -167,7 +149,7 @@ struct Pages {
 impl Clients {
     fn new(front: Arc<Front>) -> Self {
         Self {
-            places: PlaceSet::new(front.state.account.size_of(SIZE), front.state.admin_evicted.clone()),
+            slots: ClientSlotSet::new(front.state.account.size_of(SIZE), front.state.admin_evicted.clone()),
             work: Pace::one_part_in(WORK_PART),
             accepting: Pace::one_part_in(ACCEPT_PART).client(),
             router: router(front),
@@ -178,17 +160,16 @@ impl Clients {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let place = Arc::new(self.places.place().await);
+        let slot = Arc::new(self.slots.slot().await);
         let start = thread_time();
-        let id = place.id();
-        let serve = timeout(CONNECTION_LIMIT, connection::serve(stream, self.router.clone(), place.clone()));
-        let task = Paced::new(self.work.client(), serve).tells(place);
-        self.places.keep(id, tokio::spawn(task).abort_handle());
+        let id = slot.id();
+        let serve = timeout(CONNECTION_LIMIT, connection::serve(stream, self.router.clone(), slot.clone()));
+        let task = Paced::new(self.work.client(), serve).tells(slot);
+        self.slots.keep(id, tokio::spawn(task).abort_handle());
         self.accepting.charge(thread_time().saturating_sub(start));
     }
 }
 
-/// All endpoints.
 pub fn router(front: Arc<Front>) -> Router {
     let pages = Pace::one_part_in(PAGE_PART);
     let pages = Pages {
@@ -196,7 +177,7 @@ pub fn router(front: Arc<Front>) -> Router {
         metrics: Arc::new(Page::new(pages.client(), write_metrics)),
         status: Arc::new(Page::new(pages.client(), write_status)),
     };
-    // GET also answers HEAD; anything else is 405.
+    // GET also answers HEAD; other methods get 405.
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))

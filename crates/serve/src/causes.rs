@@ -1,6 +1,6 @@
-//! Why something failed, down to the first cause.
+//! Error messages with all their causes.
 
-/// An error with all that is behind it: many say only half of it themselves.
+/// Joins the messages of an error and of all its sources: many errors do not name their source.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut inner = error.source();

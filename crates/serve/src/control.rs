@@ -1,14 +1,14 @@
-//! The control socket: where `penstock ctl` asks and changes things.
+//! The control socket, which `penstock ctl` uses to read and change the state of the process.
 //!
-//! It has a thread and a runtime of its own, and the work it may do is paced, for all clients together and fairly among them:
-//! neither an idle nor a flooding client changes anything for traffic, nor for another client. Who may talk is decided by the
-//! kernel's peer credentials (SO_PEERCRED, unix(7)).
+//! It has its own thread and runtime, and a limit of CPU time that all its clients share fairly: neither an idle nor a
+//! flooding client delays traffic or another client. Peer credentials (SO_PEERCRED, unix(7)) decide who may send
+//! commands.
 //!
 //! # The path of a control command
 //!
 //! `crates/penstock/src/cmd/ctl.rs` -> the Unix socket -> `crates/serve/src/control/session.rs` (framing, limits, peer
-//! credentials) -> `crates/serve/src/control/command.rs` (one table: name, arguments, help, handler) -> `State`, or a request to the
-//! supervisor in `crates/serve/src/start.rs`.
+//! credentials) -> `crates/serve/src/control/command.rs` (one table: name, arguments, help, handler) -> `State`, or a
+//! request to the supervisor in `crates/serve/src/start.rs`.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,17 +16,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use proxy::front::Front;
+use state::client_slots::Size;
+use state::events::Level;
+use state::listen::SocketPath;
 use sys::cpu::thread_time;
 use sys::socket::{ListenUnixError, listen_unix};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::events::Level;
-use crate::front::Front;
-use crate::listen::SocketPath;
+use crate::client_slots::ClientSlotSet;
 use crate::pace::{Pace, Paced};
-use crate::places::{PlaceSet, Size};
 
 mod client;
 mod command;
@@ -36,53 +37,44 @@ mod session;
 use client::Shared;
 use session::Session;
 
-/// Clients at once. A new one gets the place of the one that has said nothing for longest.
+/// Largest number of clients. When all slots are taken, a new client replaces the one silent longest.
 ///
-/// Clients that follow events keep their places: an operator who watches must not lose the events of the next minute because
-/// another one has logged in. So there have to be places that no follower can have.
-pub(crate) const SIZE: Size = Size { places: 64, following: 56 };
+/// Clients that follow events keep their slots: an operator who watches must not lose later events because another
+/// operator connects. Some slots are therefore never given to followers.
+pub(crate) const SIZE: Size = Size { slots: 64, following: 56 };
 
-/// How long a client waits for a place while all others are in the middle of a command.
+/// Time that a new client waits for a slot while all other clients are in the middle of a command.
 const PLACE_LIMIT: Duration = Duration::from_secs(5);
 
-/// The control thread may do its clients' work for a tenth of the time, and accept new ones for another: some thousands in a
-/// second.
+/// The control thread may use 1/10 of a core for commands, and 1/10 to accept clients (some thousands per second).
 const WORK_PART: u32 = 10;
 const ACCEPT_PART: u32 = 10;
 
-/// Pause after an accept that failed, for example for lack of descriptors.
+/// Pause after a failed accept, for example when descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Only the owner: nobody else can even connect.
+/// Only the owner may connect.
 const MODE: u32 = 0o600;
 
-/// Why there is no control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The path cannot be had.
     #[error("listen on control socket {}", .path.display())]
-    Bind {
-        /// As configured.
-        path: PathBuf,
-        /// What is in the way.
-        source: ListenUnixError,
-    },
-    /// The thread or its runtime cannot be started.
+    Bind { path: PathBuf, source: ListenUnixError },
     #[error("start the control thread")]
     Start(#[source] io::Error),
 }
 
-/// A control socket that is bound and not yet served. Its file goes away with it.
+/// A bound control socket without its thread. Dropping it removes the socket file.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: std::os::unix::net::UnixListener,
-    /// The effective user at the time of the bind, before privileges were dropped.
+    /// Effective user at the time of the bind, before privileges were dropped.
     owner: u32,
-    // After `listener`: fields are dropped in this order.
+    // Declared after `listener`: Rust drops fields in declaration order.
     file: SocketPath,
 }
 
-/// A control socket that is served by its own thread. Dropping it ends the thread and removes the file.
+/// The thread that serves the control socket. Dropping this handle ends the thread and removes the socket file.
 #[derive(Debug)]
 pub struct ControlThread {
     stop: Option<oneshot::Sender<()>>,
@@ -90,7 +82,7 @@ pub struct ControlThread {
     file: SocketPath,
 }
 
-/// Binds the control socket. Call it before privileges are dropped: the directory may belong to root.
+/// Binds the control socket. Call this before privileges are dropped: the directory may belong to root.
 pub fn bind(path: &Path) -> Result<ControlSocket, ControlError> {
     let (listener, file) =
         listen_unix(path, MODE).map_err(|source| ControlError::Bind { path: path.to_owned(), source })?;
@@ -98,7 +90,7 @@ pub fn bind(path: &Path) -> Result<ControlSocket, ControlError> {
 }
 
 impl ControlSocket {
-    /// Starts the thread that serves it.
+    /// Starts the thread that serves the socket.
     pub fn run(self, front: Arc<Front>) -> Result<ControlThread, ControlError> {
         let Self { listener, owner, file } = self;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -126,14 +118,12 @@ impl ControlSocket {
         Ok(ControlThread { stop: Some(stop), thread: Some(thread), file })
     }
 
-    /// Where it listens.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 }
 
 impl ControlThread {
-    /// Where it listens.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -143,16 +133,16 @@ impl Drop for ControlThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of that thread has already been printed; there is nobody left to tell.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
 }
 
 async fn accept(listener: UnixListener, shared: Arc<Shared>) {
-    let places = {
+    let slots = {
         let state = &shared.front.state;
-        PlaceSet::new(state.account.size_of(SIZE), state.control_evicted.clone())
+        ClientSlotSet::new(state.account.size_of(SIZE), state.control_evicted.clone())
     };
     let work = Pace::one_part_in(WORK_PART);
     let mut accepting = Pace::one_part_in(ACCEPT_PART).client();
@@ -164,15 +154,15 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>) {
         };
         let start = thread_time();
         match shared.admit(&stream) {
-            Ok(who) => match places.place_within(PLACE_LIMIT).await {
-                Some(place) => {
-                    let id = place.id();
-                    let place = Arc::new(place);
-                    let session = Session::new(shared.clone(), who, stream, place.clone());
-                    let task = Paced::new(work.client(), session.run()).tells(place);
-                    places.keep(id, tokio::spawn(task).abort_handle());
+            Ok(who) => match slots.slot_within(PLACE_LIMIT).await {
+                Some(slot) => {
+                    let id = slot.id();
+                    let slot = Arc::new(slot);
+                    let session = Session::new(shared.clone(), who, stream, slot.clone());
+                    let task = Paced::new(work.client(), session.run()).tells(slot);
+                    slots.keep(id, tokio::spawn(task).abort_handle());
                 }
-                None => refuse(stream, "too many control clients: all are in the middle of a command"),
+                None => refuse(stream, "too many control clients, and all are busy"),
             },
             Err(reason) => {
                 shared.front.state.events.record(Level::Warning, "control", format!("refused: {reason}"));
@@ -183,12 +173,16 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>) {
     }
 }
 
-/// Says why and closes, without waiting for a client that does not read: what fits into the socket's empty buffer is
-/// all there is to say.
+/// Sends the reason and closes without waiting: the message must fit into the socket's empty send buffer.
 fn refuse(stream: UnixStream, reason: &str) {
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write(&framing::refusal(reason, ""));
     }
+}
+
+/// Names of all commands, for programs that implement a client.
+pub fn commands() -> impl Iterator<Item = &'static str> {
+    command::names()
 }
 
 #[cfg(test)]

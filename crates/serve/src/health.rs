@@ -1,21 +1,23 @@
-//! Finds out which backends work: one task per backend makes its checks, hears of failing traffic and publishes the
-//! state that workers read. Every decision is in `logic/src/health.rs`; the check itself is in `health/probe.rs`.
+//! Health checks of backends. One task per backend runs its checks, receives failures of its traffic and publishes the
+//! state that workers read. `logic/src/health.rs` makes every decision; `health/probe.rs` performs one check.
 //!
-//! Runs on the slow runtime. Traffic waits for no check. A check waits for others only where descriptors are few: each takes its
-//! turn (`crates/serve/src/account/turns.rs`).
+//! The tasks run on the slow runtime. Traffic waits for no check. When descriptors are scarce, checks wait in turn for
+//! theirs (`crates/state/src/account/turns.rs`).
 //!
 //! # The path of a health check
 //!
-//! 1. `crates/serve/src/health.rs` has one task per backend. It waits until `crates/logic/src/health.rs` says that a probe is due.
-//! 2. The probe connects (`crates/serve/src/health/probe.rs`) and its verdict, with cause and time, goes back into
-//!    `crates/logic/src/health.rs`, which keeps the last 16 and decides by rise and fall.
-//! 3. A change is published as one atomic in `crates/serve/src/state.rs`, where workers read it, and as an event
-//!    (`crates/serve/src/events.rs`) that `penstock ctl events` shows.
-//! 4. A backend with a name has its addresses looked up again and again by `crates/serve/src/resolve.rs`; a name without an address
-//!    takes its backend down. Checks and traffic connect through the same `crates/serve/src/connect.rs`.
-//! 5. Real traffic counts too: `crates/serve/src/upstream.rs` notes failures in a row and ejects a backend at once; the task
-//!    decides when it comes back.
-//! 6. `crates/serve/src/report.rs` (the account of descriptors: `crates/serve/src/report/descriptors.rs`) is the one model behind `penstock ctl status`, `ctl backends` and the admin `/status`.
+//! 1. `crates/serve/src/health.rs` has one task per backend. It waits until `crates/logic/src/health.rs` says that a
+//!    probe is due.
+//! 2. The probe connects (`crates/serve/src/health/probe.rs`). Its verdict, with cause and time, goes to
+//!    `crates/logic/src/health.rs`, which keeps the last 16 and applies `rise` and `fall`.
+//! 3. A change of state is published as one atomic in `crates/state/src/lib.rs`, where workers read it, and as an event
+//!    (`crates/state/src/events.rs`) that `penstock ctl events` shows.
+//! 4. For a backend with a name, `crates/serve/src/resolve.rs` looks its addresses up repeatedly; a name without an
+//!    address makes its backend `down`. Checks and traffic connect through the same `crates/proxy/src/connect.rs`.
+//! 5. Real traffic counts too: `crates/proxy/src/upstream.rs` counts consecutive failures and ejects a backend at once;
+//!    the task decides when the backend returns.
+//! 6. `crates/serve/src/report.rs` (the account of descriptors: `crates/serve/src/report/descriptors.rs`) is the one
+//!    model behind `penstock ctl status`, `ctl backends` and the admin `/status`.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -26,33 +28,33 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::types::{ActiveCheck, AllDown};
 use logic::balance::Availability;
-use logic::health::{Event, PassiveRule, Source, Spoken, State as HealthState, Verdict, VerdictOutcome};
+use logic::health::{
+    DurationText, Event, PassiveRule, Source, State as HealthState, Verdict, VerdictOutcome,
+};
+use proxy::snapshot::Snapshot;
+use state::account::Purpose;
+use state::events::Level;
+use state::lock::lock;
+use state::{Admission, BackendState, State};
 use tokio::sync::watch;
-
-use crate::account::Purpose;
-use crate::events::Level;
-use crate::lock::lock;
-use crate::snapshot::Snapshot;
-use crate::state::{Admission, BackendState, State};
 
 mod probe;
 
 use probe::{Finding, Way};
 
-/// Runs the checks of all backends. Dropping it ends them.
+/// Runs the checks of all backends. Dropping the checker aborts them.
 pub struct Checker {
     state: Arc<State>,
     tasks: HashMap<Key, Task>,
 }
 
 impl Checker {
-    /// A checker without backends.
     pub fn new(state: Arc<State>) -> Self {
         Self { state, tasks: HashMap::new() }
     }
 
-    /// Starts checks of new backends, ends those of backends that are gone and gives the others their new rules.
-    /// Must be called on a tokio runtime: the tasks run there.
+    /// Starts the checks of new backends, ends those of removed backends and gives the other tasks their new settings.
+    /// Must be called on a tokio runtime.
     pub fn reconcile(&mut self, snapshot: &Snapshot) {
         let mut gone = std::mem::take(&mut self.tasks);
         for pool in &snapshot.pools {
@@ -79,7 +81,7 @@ impl Checker {
                     },
                     watch: watch.clone(),
                 });
-                // The rules were adopted when the snapshot was built; what that changed is published here.
+                // The snapshot's construction already changed the health rules; `settle` publishes the resulting state.
                 target.settle();
                 let key = (pool.settings.name.clone(), plan.state.name.clone());
                 let task = match gone.remove(&key) {
@@ -101,12 +103,12 @@ impl Checker {
     }
 }
 
-/// Enters what a look-up of a backend's name has shown, and publishes the state that follows from it.
+/// Records the verdict of a name look-up, and publishes the resulting state of the backend.
 pub(crate) fn note_resolution(state: &State, backend: &BackendState, verdict: Verdict) {
     note_resolution_at(Level::Warning, state, backend, verdict);
 }
 
-/// The same, with what it means that the backend is down: at first it is only on its way.
+/// Like [`note_resolution`], with the level of the event "down": a tunnel that is still opening is only information.
 pub(crate) fn note_resolution_at(down: Level, state: &State, backend: &BackendState, verdict: Verdict) {
     let now = Instant::now();
     let cause = verdict.cause.to_string();
@@ -132,18 +134,18 @@ pub(crate) fn note_resolution_at(down: Level, state: &State, backend: &BackendSt
     backend.wake_health.notify_one();
 }
 
-/// What a backend was without.
+/// Reason why the backend had no address before it recovered.
 enum Again {
     Name,
     Tunnel,
 }
 
-/// Pool and backend by name.
+/// Names of a pool and of a backend in it.
 type Key = (Arc<str>, Arc<str>);
 
 struct Task {
     backend: Arc<BackendState>,
-    /// The task ends when this is dropped.
+    /// Dropping this sender ends the task.
     targets: watch::Sender<Arc<Target>>,
 }
 
@@ -156,7 +158,7 @@ impl Task {
     }
 }
 
-/// What a task needs to know of its backend; a reload brings a new one.
+/// Settings of one backend's task. A reload replaces them.
 struct Target {
     backend: Arc<BackendState>,
     active: Option<ActiveCheck>,
@@ -165,7 +167,7 @@ struct Target {
     watch: Arc<PoolWatch>,
 }
 
-/// A timer that was late and a check that is still running would otherwise make the loop spin.
+/// Shortest time to the next timer while a check runs: an overdue timer would otherwise make the loop spin.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 const DESCRIPTORS: &str = "health-checks";
@@ -177,13 +179,13 @@ async fn watch_backend(mut targets: watch::Receiver<Arc<Target>>) {
         let due = {
             let health = target.backend.lock_health();
             match probe {
-                // The next check is due only when this one is over, however long it waits for its turn.
+                // A running check also delays the next one, even while it waits for descriptors.
                 Some(_) => health.poll_return().map(|due| due.max(Instant::now() + BUSY_PAUSE)),
                 None => health.poll_timeout(),
             }
         };
         tokio::select! {
-            // First: a task whose backend is gone must not say anything more.
+            // Checked first: the task of a removed backend must not record anything.
             biased;
             changed = targets.changed() => {
                 if changed.is_err() {
@@ -196,7 +198,7 @@ async fn watch_backend(mut targets: watch::Receiver<Arc<Target>>) {
                 new.settle();
                 continue;
             }
-            // Before a finding: a check that passed must not hide that traffic fails.
+            // Polled before `finished`: a check that passed must not hide failing traffic.
             () = target.backend.wake_health.notified() => target.handle_traffic(),
             finding = finished(&mut probe) => {
                 probe = None;
@@ -241,8 +243,8 @@ impl Target {
         let (backend, way, account) =
             (self.backend.clone(), self.way.clone(), self.watch.state.account.clone());
         Some(Box::pin(async move {
-            // A check that waits for its turn is not late: its time begins when it connects.
-            let _turn = account.turn(Purpose::Check, backend.places()).await;
+            // The time limit of a check begins when it connects, not while it waits for descriptors.
+            let _turn = account.turn(Purpose::Check, backend.slots()).await;
             probe::run(&backend, &active, &way).await
         }))
     }
@@ -250,7 +252,7 @@ impl Target {
     fn handle_finding(&self, finding: Finding) {
         let verdict = match finding {
             Finding::Verdict(verdict) => verdict,
-            // The resolver has said so already.
+            // The resolver has already reported the missing address.
             Finding::NoAddress => return,
             Finding::OurOwnFault(error) => {
                 self.watch.state.degrade(DESCRIPTORS, &format!("checks cannot be made: {error}"));
@@ -288,7 +290,7 @@ impl Target {
         }
     }
 
-    /// Publishes the state and looks at the whole pool.
+    /// Publishes the health of the backend and evaluates its pool.
     fn settle(&self) {
         let state = self.backend.lock_health().state();
         if self.backend.health_state() != state {
@@ -297,8 +299,8 @@ impl Target {
         self.watch.judge();
     }
 
-    /// Takes over an ejection that a worker has made. Its mark is the cause: the published state may have been
-    /// overwritten since, and the count may have been reset with it.
+    /// Records an ejection that a worker made. The cause comes from `last_failure`: the published state and the failure
+    /// count may have changed since.
     fn handle_traffic(&self) {
         let Some(cause) = lock(&self.backend.last_failure).take() else { return };
         let failures = self.backend.failures.load(Relaxed).max(self.passive.failures);
@@ -317,7 +319,7 @@ impl Target {
     }
 
     fn record_return(&self, event: Event, before: HealthState, since: Instant, now: Instant) {
-        let away = Spoken(now.saturating_duration_since(since));
+        let away = DurationText(now.saturating_duration_since(since));
         let message = match (event, before) {
             (_, HealthState::Unchecked) => "up: first check passed".to_owned(),
             (Event::Readmitted, _) => format!("readmitted after {away}"),
@@ -331,14 +333,14 @@ impl Target {
     }
 }
 
-/// Says it loudly when a pool has nobody left.
+/// Reports a pool without a usable backend as degraded.
 struct PoolWatch {
     subject: String,
     all_down: AllDown,
     state: Arc<State>,
-    /// With the weights of the configuration.
+    /// Backends with their configured weights.
     members: Vec<(Arc<BackendState>, u32)>,
-    /// One task judges at a time: an older look must not overwrite what a newer one said.
+    /// Serializes the tasks: an older result must not overwrite a newer one.
     turn: Mutex<()>,
 }
 

@@ -1,48 +1,46 @@
-//! How many descriptors the process needs for itself, by its configuration.
+//! Number of descriptors that the process needs for itself, computed from its configuration.
 
 use config::Config;
 use config::types::{BackendAddress, BackendHttp, Listener, MaxConnections, Ocsp, Pool};
-use logic::account::{Division, Own, TooFew};
+use logic::account::{Division, ProcessNeeds, TooFew};
+use state::account::{OF_LOOK_UP, OF_ORDER, OF_REQUEST, Purpose, Wanted};
+use tls::ocsp;
 
-use crate::account::{OF_LOOK_UP, OF_ORDER, OF_REQUEST, Purpose, Wanted};
-use crate::tls::ocsp;
 use crate::{acme, admin, control};
 
-/// Of a worker: two instances of epoll, one of them twice, and what wakes it.
+/// Descriptors per worker: two epoll instances, a duplicate of one of them, and the waker.
 const OF_WORKER: usize = 5;
 
-/// Of a worker to a backend that speaks HTTP/2: the first connection of each width (`http2/backend.rs`).
+/// Descriptors per worker and HTTP/2 backend: the first connection of each width (`http2/backend.rs`).
 const OF_MULTIPLEXED: usize = 2;
 
-/// Of a directory of certificates, or of CAs: inotify(7), and what ends the thread that watches it.
+/// Descriptors per watched directory of certificates or CAs: inotify(7), and the waker that ends the watching thread.
 const OF_DIRECTORY: usize = 3;
 
-/// Files that are read at once: certificates, the configuration, a log that is opened again.
+/// Largest number of files read at the same time: certificates, the configuration, a reopened log.
 const FILES: usize = 16;
 
-/// The listener of a tunnel and its SSH connection: a socket, or the pipes and the process of a `ProxyCommand`; the agent; a
-/// command for host keys.
+/// Descriptors per tunnel: its listener, its SSH connection (a socket, or the pipes and the process of a
+/// `ProxyCommand`), the agent, and a command for host keys.
 const OF_TUNNEL: usize = 10;
 
-/// No more descriptors than that are divided, unless `max-connections` asks for more: some container runtimes set a limit of a
-/// thousand million, and half of that, for one address, is no limit.
+/// Largest number of descriptors that are divided, unless `max-connections` needs more. Some container runtimes set a
+/// limit of a thousand million; half of that for one address would be no limit.
 const MOST_DIVIDED: usize = 1 << 20;
 
-/// What the division of the descriptors follows from, beside the configuration.
+/// Inputs for the division of the descriptors, beside the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
-    /// The limit of the process.
     pub limit: usize,
-    /// Open before the first listener and the first worker.
+    /// Descriptors open before the first listener and the first worker.
     pub base: usize,
-    /// Worker threads.
     pub workers: usize,
-    /// For clients of admin and control, which stay what they were when the process started.
+    /// Descriptors for admin and control clients, fixed at the start of the process.
     pub services: usize,
 }
 
-/// Descriptors for clients of admin and control.
-pub fn services(started_with: &Config) -> usize {
+/// Number of descriptors for admin and control clients.
+pub(crate) fn services(started_with: &Config) -> usize {
     let admin = started_with.admin.as_ref().map_or(0, |_| admin::SIZE.descriptors());
     let control = started_with.control.as_ref().map_or(0, |_| control::SIZE.descriptors());
     admin + control
@@ -55,26 +53,26 @@ impl Needs {
         Division::new(self.limit.min(most_divided(config, own)), own)
     }
 
-    fn own(&self, config: &Config) -> Own {
+    fn own(&self, config: &Config) -> ProcessNeeds {
         let sockets: usize = config.listeners.iter().map(|listener| self.sockets(listener)).sum();
         let backends =
             || config.pools.iter().flat_map(|pool| pool.backends.iter().map(move |one| (pool, one)));
         let multiplexed = backends().filter(|(pool, _)| pool.http == BackendHttp::Http2).count();
-        // Of each socket: itself, and a client that was accepted and has no place yet.
+        // `2 * sockets`: each socket, and one accepted client per socket that has no slot yet.
         let tls = || config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
         let directories: usize = tls()
             .map(|tls| 1 + usize::from(tls.acme.is_some()) + usize::from(tls.client_certificates.is_some()))
             .sum();
         let fixed = self.base
-            + self.workers * (OF_WORKER + OF_MULTIPLEXED * multiplexed * backend_places(config))
+            + self.workers * (OF_WORKER + OF_MULTIPLEXED * multiplexed * backend_slots(config))
             + 2 * sockets
             + directories * OF_DIRECTORY;
         let tunnels = backends().filter(|(_, backend)| is_ssh(&backend.address)).count();
         let mut watch = FILES + tunnels * OF_TUNNEL + wanted(config).sum();
-        // A reload may open each of them anew before the old ones are closed.
+        // A reload may open every socket again before it closes the old ones.
         watch += sockets;
         watch += self.services;
-        Own { fixed, watch }
+        ProcessNeeds { fixed, watch }
     }
 
     fn sockets(&self, listener: &Listener) -> usize {
@@ -82,8 +80,8 @@ impl Needs {
     }
 }
 
-/// What is opened in turns, beside traffic.
-pub fn wanted(config: &Config) -> Wanted {
+/// Descriptors that tasks beside traffic request from the account, by purpose.
+pub(crate) fn wanted(config: &Config) -> Wanted {
     let backends = |pool: &Pool| pool.backends.len();
     let checked = config.pools.iter().filter(|pool| pool.health.is_some()).map(backends).sum();
     let is_name = |address: &BackendAddress| matches!(address, BackendAddress::Name { .. });
@@ -93,7 +91,7 @@ pub fn wanted(config: &Config) -> Wanted {
     let staples = if tls.any(|tls| tls.ocsp == Ocsp::On) { ocsp::MOST } else { 0 };
     let orders = config.acme.len() * acme::ORDERS_AT_ONCE;
     Wanted::default()
-        .with(Purpose::Check, checked, backend_places(config))
+        .with(Purpose::Check, checked, backend_slots(config))
         .with(Purpose::LookUp, names, OF_LOOK_UP)
         .with(Purpose::Staple, staples, OF_REQUEST)
         .with(Purpose::Order, orders, OF_ORDER)
@@ -104,18 +102,18 @@ fn is_ssh(address: &BackendAddress) -> bool {
     matches!(address, BackendAddress::Ssh { .. })
 }
 
-fn most_divided(config: &Config, own: Own) -> usize {
+fn most_divided(config: &Config, own: ProcessNeeds) -> usize {
     let clients = match config.process.max_connections {
         MaxConnections::Auto => 0,
-        MaxConnections::Count(count) => count.saturating_mul(1 + backend_places(config)),
+        MaxConnections::Count(count) => count.saturating_mul(1 + backend_slots(config)),
     };
     clients.saturating_add(own.fixed + own.watch).max(MOST_DIVIDED)
 }
 
-/// Places of a connection to the most expensive backend. Clients from before a reload that adds the first backend behind SSH have
-/// taken one place for their backend, and may use one such backend until they end: the process then has a descriptor more open
-/// for each of them than the account says, and what it keeps for itself is smaller by that.
-pub fn backend_places(config: &Config) -> usize {
+/// Number of slots of a connection to the most expensive backend: 2 if any backend is behind SSH, else 1. If a reload
+/// adds the first backend behind SSH, each client from before the reload still holds one slot for its backend. Such a
+/// client may open one more descriptor than the account shows; that descriptor comes from the reserve.
+pub(crate) fn backend_slots(config: &Config) -> usize {
     let any = config.pools.iter().flat_map(|pool| &pool.backends).any(|backend| is_ssh(&backend.address));
     if any { 2 } else { 1 }
 }
@@ -136,7 +134,7 @@ mod tests {
         config::load(&source, &BTreeMap::new()).unwrap_or_else(|faults| panic!("{faults:?}")).config
     }
 
-    fn own(text: &str) -> Own {
+    fn own(text: &str) -> ProcessNeeds {
         let config = config(text);
         Needs { limit: 1024, base: 10, workers: 2, services: services(&config) }.own(&config)
     }
@@ -170,13 +168,13 @@ mod tests {
     #[test]
     fn what_a_configuration_opens_for_itself_is_kept_back() {
         let plain = own(&format!("{LISTENER}{POOL}"));
-        assert_eq!(plain, Own { fixed: 10 + 2 * OF_WORKER + 4, watch: FILES + 2 });
+        assert_eq!(plain, ProcessNeeds { fixed: 10 + 2 * OF_WORKER + 4, watch: FILES + 2 });
         let admin = own(&format!("[admin]\nbind = \"127.0.0.1:90\"\n{LISTENER}{POOL}"));
         assert_eq!(admin.watch, plain.watch + 64 + 8 + 1);
         let control = own(&format!("[control]\nsocket = \"/run/c\"\n{LISTENER}{POOL}"));
         assert_eq!(control.watch, plain.watch + 64 + 8 + 1);
         let more = format!("{LISTENER}{}{POOL}", LISTENER.replace("web", "more").replace("80", "81"));
-        assert_eq!(own(&more), Own { fixed: plain.fixed + 4, watch: plain.watch + 2 });
+        assert_eq!(own(&more), ProcessNeeds { fixed: plain.fixed + 4, watch: plain.watch + 2 });
     }
 
     #[test]

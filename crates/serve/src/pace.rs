@@ -1,5 +1,5 @@
-//! Holds the control socket and the admin listener to their part of a core: each client's task is polled when it is its turn.
-//! Who has it is decided in `logic/pace.rs`.
+//! Limits the control socket and the admin listener to a part of a core: polls the task of a client only in its turn.
+//! `logic/pace.rs` decides the order.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -9,41 +9,39 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use logic::pace::{self, Account, Share, Ticket, Turn};
+use state::lock::lock;
 use sys::cpu::thread_time;
 use tokio::time::Sleep;
 
-use crate::lock::lock;
-use crate::places::Place;
+use crate::client_slots::ClientSlot;
 
-/// The least that a step costs, in microseconds: a system call or two, and the runtime's work around it.
+/// Smallest charge of one step in microseconds: one or two system calls, and the runtime's overhead.
 const LEAST: u64 = 20;
 
-/// What all clients of a listener may do together.
+/// CPU time that all clients of a listener share.
 #[derive(Debug)]
 pub(crate) struct Pace(Mutex<Line>);
 
 #[derive(Debug)]
 struct Line {
     pace: pace::Pace,
-    /// Of those in the line.
     wakers: HashMap<Ticket, Waker>,
 }
 
 impl Pace {
-    /// One part in `stretch` of a core.
+    /// Makes a pace of 1/`stretch` of a core.
     pub(crate) fn one_part_in(stretch: u32) -> Arc<Self> {
         let share = Share { stretch, burst: Duration::from_millis(500), least: Duration::from_micros(LEAST) };
         Arc::new(Self(Mutex::new(Line { pace: pace::Pace::new(share), wakers: HashMap::new() })))
     }
 
-    /// A new client.
     pub(crate) fn client(self: &Arc<Self>) -> Client {
         Client { pace: self.clone(), account: Account::default(), ticket: None, sleep: None }
     }
 }
 
 impl Line {
-    /// The first of the line may have its turn now, or must know when.
+    /// Wakes the first client of the queue: its turn has come, or it must set its timer.
     fn wake_first(&self) {
         if let Some(waker) = self.pace.first().and_then(|first| self.wakers.get(&first)) {
             waker.wake_by_ref();
@@ -51,18 +49,18 @@ impl Line {
     }
 }
 
-/// One of those who share a pace.
+/// One client of a pace.
 #[derive(Debug)]
 pub(crate) struct Client {
     pace: Arc<Pace>,
     account: Account,
-    /// While it waits for its turn.
+    /// Place in the queue while the client waits for its turn.
     ticket: Option<Ticket>,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Client {
-    /// Ready when it may work.
+    /// Returns `Ready` when the client may work.
     pub(crate) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let turn = {
@@ -73,7 +71,7 @@ impl Client {
                     Turn::Now => {
                         line.wakers.remove(&ticket);
                         self.ticket = None;
-                        // This one may never say what it did.
+                        // The current client may be dropped without a `charge`.
                         line.wake_first();
                     }
                     Turn::At(_) | Turn::Behind => drop(line.wakers.insert(ticket, cx.waker().clone())),
@@ -93,12 +91,12 @@ impl Client {
         }
     }
 
-    /// Waits until it may work.
+    /// Waits until the client may work.
     pub(crate) async fn turn(&mut self) {
         poll_fn(|cx| self.poll_turn(cx)).await;
     }
 
-    /// Enters work that was done.
+    /// Charges `took` of CPU time to the client.
     pub(crate) fn charge(&mut self, took: Duration) {
         let mut line = lock(&self.pace.0);
         line.pace.charge(&mut self.account, took, Instant::now());
@@ -117,22 +115,22 @@ impl Drop for Client {
     }
 }
 
-/// A future that works only when it is its client's turn.
+/// A future that is polled only in its client's turn.
 pub(crate) struct Paced<F> {
     client: Client,
-    place: Option<Arc<Place>>,
+    slot: Option<Arc<ClientSlot>>,
     work: Pin<Box<F>>,
 }
 
 impl<F: Future> Paced<F> {
-    /// All that `work` does is charged to `client`.
+    /// Charges all CPU time of `work` to `client`.
     pub(crate) fn new(client: Client, work: F) -> Self {
-        Self { client, place: None, work: Box::pin(work) }
+        Self { client, slot: None, work: Box::pin(work) }
     }
 
-    /// Tells `place` when the client waits for its turn and when it had it.
-    pub(crate) fn tells(mut self, place: Arc<Place>) -> Self {
-        self.place = Some(place);
+    /// Makes the future report to `slot` when its client begins to wait and when it has been served.
+    pub(crate) fn tells(mut self, slot: Arc<ClientSlot>) -> Self {
+        self.slot = Some(slot);
         self
     }
 }
@@ -141,18 +139,18 @@ impl<F: Future> Future for Paced<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let Self { client, place, work } = self.get_mut();
+        let Self { client, slot, work } = self.get_mut();
         if client.poll_turn(cx).is_pending() {
-            if let Some(place) = place {
-                place.stands_in_line();
+            if let Some(slot) = slot {
+                slot.stands_in_line();
             }
             return Poll::Pending;
         }
         let start = thread_time();
         let result = work.as_mut().poll(cx);
         client.charge(thread_time().saturating_sub(start));
-        if let Some(place) = place {
-            place.was_served();
+        if let Some(slot) = slot {
+            slot.was_served();
         }
         result
     }
@@ -162,7 +160,7 @@ impl<F: Future> Future for Paced<F> {
 mod tests {
     use super::*;
 
-    /// Works for `step` at a time, without end.
+    /// Works in steps of `step`, without end.
     async fn flood(step: Duration, worked: Arc<Mutex<Duration>>) {
         loop {
             let start = thread_time();
@@ -181,7 +179,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1000)).await;
         let asked = Instant::now();
         Paced::new(pace.client(), async {}).await;
-        // Two steps of 2 ms cost 40 ms: generous, as the machine may be busy. Behind all 50 it would be a second.
+        // Two steps of 2 ms cost 40 ms; 500 ms allows for a busy machine. Behind all 50 clients it would be one second.
         assert!(asked.elapsed() < Duration::from_millis(500), "{:?}", asked.elapsed());
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         let (worked, time) = (*lock(&worked), start.elapsed());

@@ -1,21 +1,20 @@
-//! Something that is kept for each backend of one kind, through every change of the configuration: look-ups of names, tunnels.
+//! Values kept per backend of one kind (look-ups of names, tunnels), across changes of the configuration.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proxy::snapshot::{PoolPlan, Snapshot};
+use state::{BackendState, State};
 use tokio::time::timeout;
 
-use crate::snapshot::{PoolPlan, Snapshot};
-use crate::state::{BackendState, State};
-
-/// How long [`PerBackend::first`] waits: what is gone out there must not hold the start.
+/// Time limit of [`PerBackend::first`]: an unreachable peer must not delay the start.
 pub(crate) const FIRST_LIMIT: Duration = Duration::from_secs(2);
 
-/// What is kept, by pool and backend.
-pub struct PerBackend<T>(HashMap<Key, (Arc<BackendState>, T)>);
+/// The kept values, by pool and backend.
+pub(crate) struct PerBackend<T>(HashMap<Key, (Arc<BackendState>, T)>);
 
-/// The names of a pool and of a backend in it.
+/// Names of a pool and of a backend in it.
 type Key = (Arc<str>, Arc<str>);
 
 impl<T> Default for PerBackend<T> {
@@ -25,10 +24,9 @@ impl<T> Default for PerBackend<T> {
 }
 
 impl<T> PerBackend<T> {
-    /// Brings it in line with a configuration. `keep` gets every backend with what is kept for it, if anything, and returns what is
-    /// to be kept from now on; `None` if the backend is of another kind. What is kept for backends that are gone is dropped, and
-    /// nothing is said about them any more.
-    pub fn reconcile(
+    /// Adapts the values to a new configuration. `keep` gets each backend with its present value, and returns the new
+    /// value, or `None` for a backend of another kind. The values and the status of removed backends are dropped.
+    pub(crate) fn reconcile(
         &mut self,
         state: &State,
         snapshot: &Snapshot,
@@ -50,8 +48,8 @@ impl<T> PerBackend<T> {
         }
     }
 
-    /// Waits until `done` has come for everything that is kept, but at most 2 s. What is not there by then comes later.
-    pub async fn first(&self, done: impl AsyncFn(&T)) {
+    /// Waits until `done` has completed for all kept values, but at most 2 s.
+    pub(crate) async fn first(&self, done: impl AsyncFn(&T)) {
         let all = async {
             for (_, kept) in self.0.values() {
                 done(kept).await;
@@ -61,7 +59,7 @@ impl<T> PerBackend<T> {
     }
 
     #[cfg(test)]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }

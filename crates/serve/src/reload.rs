@@ -1,49 +1,58 @@
-//! From a new configuration to every worker serving it: sockets opened and closed by difference, one snapshot swapped.
-//! Nothing changes unless everything that is new could be made.
+//! Applies a new configuration to all workers: opens and closes only sockets that differ, and replaces one snapshot. If
+//! any new part cannot be made, nothing changes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use config::Config;
-use config::types::MaxConnections;
+use config::types::{MaxConnections, Process};
 use logic::account::{Division, TooFew};
+use proxy::front::Front;
+use proxy::snapshot::{Facts, Snapshot, adopt, compile};
+use proxy::worker::Command;
+use state::State;
+use state::events::Level;
+use state::listen::{self, BindError, Bound, BoundKey, Changed, Holder, OpenAddress, Passed, Socket};
+use state::lock::lock;
+use text::units::{count, count_of};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::events::Level;
-use crate::front::Front;
-use crate::listen::{self, BindError, Bound, BoundKey, Changed, Holder, OpenAddress, Passed, Socket};
-use crate::lock::lock;
-use crate::needs::{Needs, backend_places, wanted};
-use crate::snapshot::Snapshot;
-use crate::state::State;
-use crate::tls;
-use crate::worker::Command;
+mod changes;
 
-/// What is open, and who to tell.
+use crate::needs::{Needs, backend_slots, wanted};
+
+/// Compiles the next configuration and adopts it into `state`. Blocks on the disk.
+pub fn build(config: Arc<Config>, state: &State, tls: &tls::Shared, before: Option<&Snapshot>) -> Snapshot {
+    let facts = Facts::read(&config, state, tls, before);
+    let snapshot = compile(config, &facts);
+    adopt(&snapshot, state, tls);
+    snapshot
+}
+
+/// Open sockets, workers and settings that a reload needs.
 pub struct Supervisor {
-    /// The slow side's view.
+    /// State shared with the tasks beside the workers.
     pub front: Arc<Front>,
-    /// One channel per worker.
+    /// Command channels, one per worker.
     pub workers: Vec<mpsc::UnboundedSender<Command>>,
-    /// What is listened on.
     pub open: HashMap<BoundKey, OpenAddress>,
-    /// What all TLS listeners share.
+    /// State shared by all TLS listeners.
     pub tls: Arc<tls::Shared>,
     /// Sockets that systemd passed.
     pub passed: Passed,
-    /// Descriptors of this process.
+    /// Descriptors that this process needs.
     pub descriptors: Needs,
-    /// What the process was started with: some of it holds until its end.
+    /// Configuration at the start of the process: some settings never change.
     pub started_with: Arc<Config>,
 }
 
-/// Makes the limits of a configuration hold.
+/// Applies the limits of a configuration to `state`.
 pub fn set_limits(state: &State, config: &Config, descriptors: &Needs, division: Division) {
     let (process, account) = (&config.process, &state.account);
-    account.set(descriptors.limit, division, process.shares, wanted(config), backend_places(config));
+    account.set(descriptors.limit, division, process.shares, wanted(config), backend_slots(config));
     account.sources.set_ipv6_prefix(process.source_ipv6_prefix);
-    let possible = division.clients(account.client_places());
+    let possible = division.clients(account.client_slots());
     let most = match process.max_connections {
         MaxConnections::Auto => possible,
         MaxConnections::Count(count) => count,
@@ -57,7 +66,7 @@ pub fn set_limits(state: &State, config: &Config, descriptors: &Needs, division:
     state.max_connections.store(most, Relaxed);
 }
 
-/// Says how many descriptors are divided where that is fewer than there are.
+/// Records an event if fewer descriptors are divided than the process may open.
 pub fn tell_division(state: &State, descriptors: &Needs, division: Division) {
     let divided = division.reserve + division.traffic;
     if divided < descriptors.limit {
@@ -69,12 +78,11 @@ pub fn tell_division(state: &State, descriptors: &Needs, division: Division) {
     }
 }
 
-/// Sockets made for a configuration that is not yet served.
+/// Sockets opened for a configuration that is not yet served.
 #[derive(Debug, Default)]
 pub struct Opened(Vec<Bound>);
 
 impl Opened {
-    /// The sockets of one worker.
     pub fn take_for_worker(&mut self, worker: usize) -> Vec<(BoundKey, Socket)> {
         let of_each = |bound: &mut Bound| {
             let key = bound.key.clone();
@@ -83,13 +91,13 @@ impl Opened {
         self.0.iter_mut().flat_map(of_each).collect()
     }
 
-    /// What is remembered of each, by key.
+    /// Returns the address records of all sockets, by key.
     pub fn into_open(self) -> impl Iterator<Item = (BoundKey, OpenAddress)> {
         self.0.into_iter().map(|bound| (bound.key, bound.open))
     }
 }
 
-/// Listens on every address of `config` that is not open yet; all errors at once.
+/// Listens on every address of `config` that is not open yet. Returns all errors, not only the first.
 pub fn open_new(
     config: &Config,
     open: &HashMap<BoundKey, OpenAddress>,
@@ -113,21 +121,20 @@ pub fn open_new(
     if errors.is_empty() { Ok(opened) } else { Err(errors) }
 }
 
-/// Why a configuration that is valid is not served.
+/// Reason why a valid configuration is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// An address cannot be listened on.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// There are too few descriptors for it.
     #[error(transparent)]
     Descriptors(#[from] TooFew),
 }
 
 impl Supervisor {
-    /// Serves a new configuration. On an error the old one serves on, untouched.
+    /// Serves a new configuration. On an error, the old one remains in use, unchanged.
     pub async fn apply(&mut self, config: Config) -> Result<String, Vec<ApplyError>> {
         let config = Arc::new(config);
+        let changes = changes::between(&self.front.snapshot.load().config, &config);
         let workers = self.workers.len();
         let division = self.descriptors.divide(&config).map_err(|few| vec![ApplyError::from(few)])?;
         let opened = open_new(&config, &self.open, workers, &mut self.passed);
@@ -146,7 +153,7 @@ impl Supervisor {
             let (done, told) = oneshot::channel();
             let open = opened.take_for_worker(index);
             let command = Command::Apply { snapshot: snapshot.clone(), open, close: close.clone(), done };
-            // A worker that is gone has ended the process, or is about to.
+            // The process ends, or is about to end, when a worker's channel is closed.
             if worker.send(command).is_ok() {
                 waiting.push(told);
             }
@@ -156,39 +163,39 @@ impl Supervisor {
             let _ = told.await;
         }
         for key in &close {
-            // The last handle on a Unix socket of ours: its name goes with it, unless another listener has taken it over.
+            // Dropping the last handle of our Unix socket removes its file, unless another listener uses the path.
             drop(self.open.remove(key));
         }
         self.set_modes(&config);
         let state = &self.front.state;
         self.tls.reconcile(&config, state);
         forget_unused(state, &config);
-        publish_addresses(state, &snapshot, &self.open);
+        publish_addresses(&snapshot, &self.open);
         Ok(format!(
-            "serving generation {}: {}, {}; {} opened, {} closed",
+            "serving generation {}: {}, {}; {} opened, {} closed; {changes}",
             snapshot.generation,
-            counted(config.listeners.len(), "listener", "listeners"),
-            counted(config.pools.len(), "pool", "pools"),
-            counted(opened_count, "address", "addresses"),
+            count(config.listeners.len(), "listener"),
+            count(config.pools.len(), "pool"),
+            count_of(opened_count, "address", "addresses"),
             close.len()
         ))
     }
 
-    /// Compiles what will be served. It reads certificates, so it runs where a slow disk holds nobody up.
+    /// Compiles the next snapshot on a thread for blocking calls, because it reads certificates from the disk.
     async fn build(&self, config: &Arc<Config>) -> Arc<Snapshot> {
         let (config, front, tls) = (config.clone(), self.front.clone(), self.tls.clone());
-        let build = move || Snapshot::build(config, &front.state, &tls, Some(&front.snapshot.load_full()));
+        let build = move || build(config, &front.state, &tls, Some(&front.snapshot.load_full()));
         match tokio::task::spawn_blocking(build).await {
             Ok(snapshot) => Arc::new(snapshot),
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // Only when the runtime ends, and then nobody waits here any more.
+                // The join fails only while the runtime shuts down, when no request waits here.
                 Err(_) => std::future::pending().await,
             },
         }
     }
 
-    /// A socket that stays open gets the permissions that are configured now.
+    /// Sets the configured permissions on sockets that stay open.
     fn set_modes(&self, config: &Config) {
         for listener in &config.listeners {
             for bind in &listener.binds {
@@ -208,25 +215,33 @@ impl Supervisor {
         }
     }
 
-    /// Says what a reload could not change: it is as it was at the start. The warning is also given back.
+    /// Records a warning about settings that a reload cannot change, and returns it.
     pub fn warn_of_fixed(&self, new: &Config) -> Option<String> {
-        let old = &self.started_with;
-        let mut fixed = Vec::new();
-        if old.process.workers != new.process.workers {
-            fixed.push("process.workers");
-        }
-        if (&old.process.user, &old.process.group) != (&new.process.user, &new.process.group) {
-            fixed.push("process.user");
-        }
-        if old.process.state_directory != new.process.state_directory {
-            fixed.push("process.state-directory");
-        }
-        if old.control != new.control {
-            fixed.push("control.socket");
-        }
-        if old.admin != new.admin {
-            fixed.push("admin.bind");
-        }
+        // Name every key, so that a new key does not compile before its author decides when it takes effect.
+        let Config { process, control, admin, access_log: _, listeners: _, pools: _, acme: _, tunnels: _ } =
+            new;
+        let Process {
+            workers,
+            user,
+            group,
+            state_directory,
+            drain_timeout: _,
+            max_connections: _,
+            shares: _,
+            source_ipv6_prefix: _,
+        } = process;
+        let old = &*self.started_with;
+        let fixed: Vec<_> = [
+            ("process.workers", old.process.workers != *workers),
+            ("process.user", (&old.process.user, &old.process.group) != (user, group)),
+            ("process.state-directory", old.process.state_directory != *state_directory),
+            ("control.socket", old.control != *control),
+            ("admin.bind", old.admin != *admin),
+        ]
+        .into_iter()
+        .filter(|(_, changed)| *changed)
+        .map(|(key, _)| key)
+        .collect();
         if fixed.is_empty() {
             return None;
         }
@@ -236,19 +251,15 @@ impl Supervisor {
     }
 }
 
-fn counted(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
-/// Every address of a configuration.
+/// Returns every listening address of a configuration.
 pub fn keys(config: &Config) -> impl Iterator<Item = BoundKey> + '_ {
     config.listeners.iter().flat_map(|listener| {
         listener.binds.iter().map(|bind| BoundKey { listener: listener.name.clone(), bind: bind.clone() })
     })
 }
 
-/// Tells the listeners' states where they are reached.
-pub fn publish_addresses(state: &State, snapshot: &Snapshot, open: &HashMap<BoundKey, OpenAddress>) {
+/// Publishes the bound addresses in the listeners' states.
+pub fn publish_addresses(snapshot: &Snapshot, open: &HashMap<BoundKey, OpenAddress>) {
     for plan in snapshot.listeners.values() {
         let mut bound = Vec::new();
         for bind in &plan.settings.binds {
@@ -257,7 +268,7 @@ pub fn publish_addresses(state: &State, snapshot: &Snapshot, open: &HashMap<Boun
                 bound.extend(open.texts());
             }
         }
-        *lock(&state.listener(&plan.settings.name).bound) = bound;
+        *lock(&plan.state.bound) = bound;
     }
 }
 

@@ -1,7 +1,6 @@
-//! One model of how the front door is, for `penstock ctl status`, `ctl backends` and the admin listener's `/status`.
+//! Status model of the front door, for `penstock ctl status`, `ctl backends` and the admin listener's `/status`.
 //!
-//! A reader of state, snapshot and counters; it changes nothing. `report/text.rs` renders it for people, serde for
-//! programs.
+//! It only reads state, snapshot and counters. `report/tables.rs` renders it for people, serde for programs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,123 +8,102 @@ use std::time::{Duration, Instant};
 
 use config::types::{BackendAddress, Protocol};
 use logic::health::{Source, State as HealthState, Verdict, VerdictOutcome};
+use proxy::front::Front;
+use proxy::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use serde::Serialize;
-
-use crate::events::timestamp;
-use crate::front::Front;
-use crate::lock::lock;
-use crate::metrics::{Counter, LatencySum, PerWorker};
-use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
-use crate::state::Admission;
+use state::Admission;
+use state::events::timestamp;
+use state::lock::lock;
+use state::metrics::{Counter, LatencySum, PerWorker};
 
 pub mod certificates;
+pub mod confinement;
 pub mod descriptors;
 #[cfg(test)]
 pub(crate) mod fixture;
-pub mod text;
+pub mod tables;
 
+use confinement::ConfinementReport;
 use descriptors::Descriptors;
 
-/// How the whole front door is.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// Version of the program.
     pub version: &'static str,
-    /// Process id.
     pub pid: u32,
-    /// Whether it takes new sessions.
     pub phase: Phase,
-    /// Since the process started.
     pub uptime_seconds: u64,
-    /// Number of the snapshot that is served.
+    /// Number of the current configuration.
     pub generation: u64,
-    /// Worker threads.
     pub workers: usize,
-    /// Client connections.
     pub connections: Connections,
-    /// Descriptors, and what holds them.
     pub descriptors: Descriptors,
-    /// What does not work as configured.
+    pub confinement: ConfinementReport,
     pub degraded: Vec<Degraded>,
-    /// Listeners in configuration order.
+    /// In configuration order.
     pub listeners: Vec<ListenerReport>,
-    /// Pools in configuration order.
+    /// In configuration order.
     pub pools: Vec<PoolReport>,
-    /// Counts of things that should be rare.
+    /// Counts of rare events.
     pub counters: Counters,
 }
 
-/// Whether the front door takes new sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// It does.
     Serving,
-    /// It was told to stop and waits for its sessions.
+    /// The process was told to stop and waits for its sessions to end.
     Draining,
 }
 
-/// Client connections.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Connections {
-    /// Open now.
     pub now: usize,
-    /// Their limit, if it is known.
+    /// Configured limit; `None` if unknown.
     pub max: Option<usize>,
 }
 
-/// Something that does not work as configured.
+/// A part that does not work as configured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Degraded {
-    /// What, as a path: `pool.app`, `listener.web.tls`.
+    /// Path of the configuration key: `pool.app`, `listener.web.tls`.
     pub subject: String,
-    /// Why, and what is done instead.
+    /// Reason and fallback.
     pub reason: String,
 }
 
-/// A listener.
 #[derive(Clone, Debug, Serialize)]
 pub struct ListenerReport {
     /// NAME of `[listener.NAME]`.
     pub name: String,
     /// `tcp`, `http`, `tcp+tls` or `http+tls`.
     pub protocol: &'static str,
-    /// Addresses really bound.
     pub bound: Vec<String>,
-    /// Client connections open now.
+    /// Open client connections.
     pub connections: usize,
-    /// Client connections accepted so far.
+    /// Client connections accepted since the process started.
     pub accepted: u64,
-    /// Sessions ended so far (HTTP: requests; TCP: connections).
+    /// Sessions ended since the process started (HTTP: requests; TCP: connections).
     pub sessions: u64,
-    /// HTTP answers by class.
     pub statuses: Statuses,
-    /// Bytes from clients.
     pub bytes_in: u64,
-    /// Bytes to clients.
     pub bytes_out: u64,
     /// Time from a session's first byte to its end.
     pub latency: LatencyReport,
-    /// Sessions that did not end well, by reason.
+    /// Number of sessions that ended with an error, by reason.
     pub endings: BTreeMap<&'static str, u64>,
 }
 
-/// HTTP answers by class.
+/// Number of HTTP answers by status class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Statuses {
-    /// Interim answers.
     #[serde(rename = "1xx")]
     pub interim: u64,
-    /// Successes.
     #[serde(rename = "2xx")]
     pub success: u64,
-    /// Redirects.
     #[serde(rename = "3xx")]
     pub redirect: u64,
-    /// The client's faults.
     #[serde(rename = "4xx")]
     pub client_error: u64,
-    /// The server's faults.
     #[serde(rename = "5xx")]
     pub server_error: u64,
 }
@@ -143,7 +121,7 @@ impl Statuses {
         }
     }
 
-    /// Each class with its name.
+    /// Pairs each class with its name.
     pub fn classes(&self) -> [(&'static str, u64); 5] {
         [
             ("1xx", self.interim),
@@ -155,12 +133,12 @@ impl Statuses {
     }
 }
 
-/// What the buckets say of a latency. Estimates: exact only to the bucket.
+/// Percentiles of a latency, estimated from histogram buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyReport {
-    /// Half of all sessions took at most so many milliseconds.
+    /// Median in milliseconds.
     pub p50_ms: Option<f64>,
-    /// 99 of 100 sessions took at most so many milliseconds.
+    /// 99th percentile in milliseconds.
     pub p99_ms: Option<f64>,
 }
 
@@ -171,110 +149,104 @@ impl From<LatencySum> for LatencyReport {
     }
 }
 
-/// A pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolReport {
     /// NAME of `[pool.NAME]`.
     pub name: String,
-    /// How a backend is chosen.
+    /// Balancing method, as configured.
     pub balance: String,
-    /// Sessions that wait for a busy backend now.
-    pub waiting: usize,
-    /// Backends that take new sessions now.
+    /// Sessions waiting in the queue for a backend below its limit.
+    pub queued: usize,
+    /// Number of backends that take new sessions.
     pub available: usize,
-    /// In configuration order.
     pub backends: Vec<BackendReport>,
 }
 
-/// A backend.
 #[derive(Clone, Debug, Serialize)]
 pub struct BackendReport {
-    /// Its address as configured.
+    /// Address as configured.
     pub name: String,
     /// `unchecked`, `up`, `down` or `ejected`.
     pub state: &'static str,
-    /// For how long it has been in this state.
+    /// Seconds since the last change of state.
     pub state_seconds: u64,
-    /// What operators said.
+    /// What an ejected backend needs to return.
+    pub returns_after: Option<ReturnReport>,
     pub admission: AdmissionReport,
-    /// As configured.
     pub weight: u32,
-    /// An operator's weight, which counts instead.
+    /// Weight set by an operator, instead of the configured one.
     pub weight_override: Option<u32>,
-    /// Sessions now.
     pub in_flight: u32,
-    /// Limit of these.
     pub max_connections: Option<u32>,
-    /// Sessions so far.
     pub sessions: u64,
-    /// HTTP answers by class.
     pub statuses: Statuses,
-    /// Connections opened.
     pub connects: u64,
-    /// Idle connections used again.
+    /// Number of sessions that reused an idle connection.
     pub reused: u64,
-    /// Attempts that failed.
     pub failures: u64,
-    /// Attempts that failed and were made again elsewhere.
+    /// Failed attempts that were retried on another connection.
     pub retries: u64,
-    /// Failures in a row now.
-    pub failing: u32,
-    /// Bytes sent to it.
+    /// Requests that went elsewhere when the backend was judged down.
+    pub moved: u64,
+    /// Current number of consecutive failures.
+    pub consecutive_failures: u32,
     pub bytes_in: u64,
-    /// Bytes received from it.
     pub bytes_out: u64,
-    /// Time to its first byte.
+    /// Time to the first byte of an answer.
     pub latency: LatencyReport,
-    /// What its name was resolved to; empty for other addresses.
+    /// Addresses of the backend's name; empty for other kinds of address.
     pub addresses: Vec<String>,
-    /// Newest first.
     pub last_verdicts: Vec<VerdictReport>,
 }
 
-/// What operators said of a backend.
+/// What must happen before an ejected backend returns.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ReturnReport {
+    /// Seconds that must pass, rounded up. Not 0 without checks, and for a backend that was ejected again within a minute.
+    pub seconds: u64,
+    /// Number of checks in a row that must pass.
+    pub passes: u32,
+}
+
+/// Setting of an operator for a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdmissionReport {
-    /// It takes its share.
     Ready,
-    /// No new sessions.
     Draining,
 }
 
-/// What a check, or traffic, said of a backend.
+/// Result of a check, of traffic, of a look-up or of a tunnel.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerdictReport {
     /// RFC 3339 in UTC.
     pub at: String,
-    /// `probe`, `traffic`, `resolver` or `operator`.
+    /// `probe`, `traffic`, `resolver` or `tunnel`.
     pub source: &'static str,
     /// `pass` or `fail`.
     pub outcome: &'static str,
-    /// For people.
     pub cause: String,
-    /// How long it took to find out.
+    /// Duration of the check in milliseconds.
     pub took_ms: f64,
 }
 
-/// Counts of things that should be rare.
+/// Counts of rare events.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Counters {
-    /// Idle client connections closed to make room.
-    pub evicted: u64,
-    /// Times that accepting paused.
+    /// Idle client connections closed to free descriptors.
+    pub idle_clients_closed: u64,
     pub accept_pauses: u64,
-    /// Access-log lines that the writer had no time for.
+    /// Access-log lines dropped because the writer was too slow.
     pub log_lines_dropped: u64,
     /// Access-log lines that could not be written.
     pub log_lines_failed: u64,
     /// Sessions that ended in a panic.
     pub panics: u64,
-    /// Reloads refused.
     pub reloads_refused: u64,
 }
 
 impl Status {
-    /// How `front` is now.
+    /// Reads the current status of `front`.
     pub fn read(front: &Front) -> Self {
         let state = &front.state;
         let snapshot = front.snapshot.load();
@@ -291,6 +263,7 @@ impl Status {
                 max: (max != usize::MAX).then_some(max),
             },
             descriptors: Descriptors::read(state),
+            confinement: ConfinementReport::read(&state.confinement),
             degraded: state
                 .degraded()
                 .into_iter()
@@ -305,7 +278,7 @@ impl Status {
                 .collect(),
             pools: pools(front, None),
             counters: Counters {
-                evicted: state.evicted.load(Relaxed),
+                idle_clients_closed: state.evicted.load(Relaxed),
                 accept_pauses: state.accept_pauses.load(Relaxed),
                 log_lines_dropped: state.log_lines_dropped.load(Relaxed),
                 log_lines_failed: state.log_lines_failed.load(Relaxed),
@@ -316,7 +289,7 @@ impl Status {
     }
 }
 
-/// All pools, or the one with this name.
+/// Reports all pools, or only the pool named `only`.
 pub fn pools(front: &Front, only: Option<&str>) -> Vec<PoolReport> {
     let now = Instant::now();
     let snapshot = front.snapshot.load();
@@ -328,7 +301,6 @@ pub fn pools(front: &Front, only: Option<&str>) -> Vec<PoolReport> {
         .collect()
 }
 
-/// The word for a health state.
 pub fn health_word(state: HealthState) -> &'static str {
     match state {
         HealthState::Unchecked => "unchecked",
@@ -371,7 +343,7 @@ impl PoolReport {
         Self {
             name: plan.settings.name.to_string(),
             balance: plan.settings.balance.to_string(),
-            waiting: plan.queue.waiting(),
+            queued: plan.queue.waiting(),
             available: backends.iter().filter(|backend| backend.takes_sessions()).count(),
             backends,
         }
@@ -382,14 +354,18 @@ impl BackendReport {
     fn read(plan: &BackendPlan, now: Instant) -> Self {
         let state = &plan.state;
         let counters = &state.counters;
-        let (since, last_verdicts) = {
+        let (since, awaits, last_verdicts) = {
             let health = state.lock_health();
-            (health.since(), health.verdicts().map(VerdictReport::read).collect())
+            (health.since(), health.awaits(now), health.verdicts().map(VerdictReport::read).collect())
         };
         Self {
             name: state.name.to_string(),
             state: health_word(state.health_state()),
             state_seconds: now.saturating_duration_since(since).as_secs(),
+            returns_after: awaits.map(|awaits| ReturnReport {
+                seconds: awaits.time.as_millis().div_ceil(1000) as u64,
+                passes: awaits.passes,
+            }),
             admission: match state.admission() {
                 Admission::Ready => AdmissionReport::Ready,
                 Admission::Draining => AdmissionReport::Draining,
@@ -404,7 +380,8 @@ impl BackendReport {
             reused: counters.sum(|block| &block.reused),
             failures: counters.sum(|block| &block.failures),
             retries: counters.sum(|block| &block.retries),
-            failing: state.failures.load(Relaxed),
+            moved: counters.sum(|block| &block.moved),
+            consecutive_failures: state.failures.load(Relaxed),
             bytes_in: counters.sum(|block| &block.bytes_in),
             bytes_out: counters.sum(|block| &block.bytes_out),
             latency: counters.sum_latency(|block| &block.latency).into(),
@@ -418,7 +395,7 @@ impl BackendReport {
         }
     }
 
-    /// Whether new sessions go there, if its pool has a healthy backend at all.
+    /// Reports whether the backend takes new sessions while its pool has a healthy backend.
     fn takes_sessions(&self) -> bool {
         matches!(self.state, "up" | "unchecked")
             && self.admission == AdmissionReport::Ready
@@ -461,12 +438,36 @@ mod tests {
         front.state.degrade("pool.app", "no \x1b[31mbackend");
         let snapshot = front.snapshot.load();
         snapshot.pools[0].backends[1].state.publish_health(HealthState::Down, Instant::now());
-        let text = text::status(&Status::read(&front));
+        let text = tables::status(&Status::read(&front));
         let position = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in:\n{text}"));
         assert!(position("DEGRADED") < position("LISTENERS"));
         assert!(position("no \\u{1b}[31mbackend") < position("LISTENERS"));
         assert!(position("127.0.0.1:2") < position("127.0.0.1:1 "), "{text}");
         assert!(position("POOL app (maglev): 1 of 2 backends available") > 0);
+    }
+
+    #[test]
+    fn last_verdicts_of_a_backend_fit_100_columns_and_the_newest_is_first() {
+        let front =
+            fixture::front("backends = ['app-server-12.internal.example:8000', 'unix:/tmp/gunicorn.sock']");
+        let long = "connect to 10.0.0.12:8000 failed: connection refused, as it was 17 times before; \u{1b}[31m and more words";
+        let verdict = |second: u64, cause: &str| VerdictReport {
+            at: timestamp(std::time::UNIX_EPOCH + Duration::from_secs(second)),
+            source: "probe",
+            outcome: "fail",
+            cause: cause.to_owned(),
+            took_ms: 2.0,
+        };
+        let mut pools = pools(&front, None);
+        pools[0].backends[0].last_verdicts =
+            vec![verdict(4, long), verdict(3, "third"), verdict(2, "second"), verdict(1, "first")];
+        let text = tables::pools(&pools);
+        let position = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in:\n{text}"));
+        assert!(position("1970-01-01T00:00:04Z  probe  fail  connect to") < position("probe  fail  third"));
+        assert!(position("third") < position("second") && !text.contains("first"), "{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
+        }
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! Keeps the addresses of backends that are configured by name: one task per backend looks its name up again and
-//! again.
+//! Resolves backends that are configured by name: one task per backend repeats its look-up.
 //!
-//! A name that does not resolve degrades that backend alone and never holds the start. Once it was resolved, the last
-//! good addresses stay in use whatever the resolver says later.
+//! A name that does not resolve degrades only its own backend and never delays the start. After a first success, the
+//! last addresses stay in use even if later look-ups fail.
 
 use std::future::Future;
 use std::io;
@@ -13,28 +12,28 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::types::BackendAddress;
 use logic::health::{Cause, Source, Verdict, VerdictOutcome};
+use proxy::snapshot::Snapshot;
+use state::account::{OF_LOOK_UP, Purpose, Turn};
+use state::{BackendState, State};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::account::{OF_LOOK_UP, Purpose, Turn};
 use crate::health::note_resolution;
 use crate::per_backend::PerBackend;
-use crate::snapshot::Snapshot;
-use crate::state::{BackendState, State};
 
-/// A look-up may take so long.
+/// Time limit of one look-up.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
 
-/// Pause after the first failure; it doubles up to the interval of the pool.
+/// Pause after the first failure. Each further failure doubles the pause, up to the pool's interval.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Addresses used of one name.
+/// Largest number of addresses used per name.
 const MAX_ADDRESSES: usize = 32;
 
-/// Finds the addresses of a name.
+/// Resolver of names.
 pub trait Lookup: Send + Sync + 'static {
-    /// All addresses of `host`, each with `port`, the best first.
+    /// Returns all addresses of `host`, each with `port`, in order of preference.
     fn lookup(
         &self,
         host: &str,
@@ -42,7 +41,7 @@ pub trait Lookup: Send + Sync + 'static {
     ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 }
 
-/// The system's resolver: getaddrinfo(3), with everything that nsswitch.conf(5) names.
+/// The system's resolver: getaddrinfo(3), with all sources in nsswitch.conf(5).
 pub struct SystemLookup;
 
 impl Lookup for SystemLookup {
@@ -56,7 +55,7 @@ impl Lookup for SystemLookup {
     }
 }
 
-/// Runs the look-ups of all backends. Dropping it ends them.
+/// Runs the look-ups of all backends. Dropping the resolver ends them.
 pub struct Resolver {
     state: Arc<State>,
     lookup: Arc<dyn Lookup>,
@@ -64,18 +63,18 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// A resolver without names, which asks the system.
+    /// Makes a resolver without tasks, which uses [`SystemLookup`].
     pub fn new(state: Arc<State>) -> Self {
         Self::with_lookup(state, Arc::new(SystemLookup))
     }
 
-    /// A resolver without names, which asks `lookup`.
+    /// Makes a resolver without tasks, which uses `lookup`.
     pub fn with_lookup(state: Arc<State>, lookup: Arc<dyn Lookup>) -> Self {
         Self { state, lookup, tasks: PerBackend::default() }
     }
 
-    /// Starts look-ups of new names, at once and side by side, and ends those of names that are gone.
-    /// Must be called on a tokio runtime: the tasks run there.
+    /// Starts the look-ups of new names at once and in parallel, and ends those of removed names.
+    /// Must be called on a tokio runtime.
     pub fn reconcile(&mut self, snapshot: &Snapshot) {
         let mut tasks = std::mem::take(&mut self.tasks);
         tasks.reconcile(&self.state, snapshot, |pool, backend, kept| {
@@ -92,11 +91,11 @@ impl Resolver {
         self.tasks = tasks;
     }
 
-    /// Waits until every name has been looked up once, well or badly, but at most 2 s.
+    /// Waits until every name has been looked up once, with or without success, but at most 2 s.
     pub async fn first(&self) {
         self.tasks
             .first(async |task| {
-                // An error means that the task is gone, and so is what it could still find.
+                // An error means that the task has ended: ignore its backend.
                 let _ = task.looked_up.clone().wait_for(|done| *done == LookedUp::Once).await;
             })
             .await;
@@ -119,7 +118,7 @@ impl Resolver {
 }
 
 struct Task {
-    /// The task ends when this is dropped.
+    /// Dropping this sender ends the task.
     interval: watch::Sender<Duration>,
     looked_up: watch::Receiver<LookedUp>,
 }
@@ -130,15 +129,14 @@ enum LookedUp {
     Once,
 }
 
-/// One name of one backend.
 struct Name {
     state: Arc<State>,
     lookup: Arc<dyn Lookup>,
     backend: Arc<BackendState>,
     host: String,
     port: u16,
-    /// A look-up that took too long. getaddrinfo cannot be interrupted and holds a thread: there is never a second one
-    /// for the same backend.
+    /// A look-up that exceeded its time limit. getaddrinfo cannot be interrupted and blocks a thread, so a backend
+    /// never has a second look-up beside it.
     pending: Option<JoinHandle<io::Result<Vec<SocketAddr>>>>,
 }
 
@@ -154,7 +152,7 @@ impl Name {
             let start = Instant::now();
             let found = self.look_up(turn).await;
             if intervals.has_changed().is_err() {
-                // The backend is gone: nothing more is said about it.
+                // The backend was removed: record nothing about it.
                 return;
             }
             let next = match found {
@@ -172,7 +170,7 @@ impl Name {
             };
             done.send_replace(LookedUp::Once);
             tokio::select! {
-                // Names of many backends, configured together, would otherwise be asked for together for ever.
+                // Jitter of 10 % spreads the look-ups of names that were configured together.
                 () = sleep(next.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}
                 changed = intervals.changed() => if changed.is_err() {
                     return;
@@ -181,7 +179,7 @@ impl Name {
         }
     }
 
-    /// Waits for the turn of a new look-up. `None`: one is running, and has its turn.
+    /// Waits for the descriptors of a new look-up. `None` if a look-up still runs, which holds its own.
     async fn turn(&self) -> Option<Turn> {
         match self.pending {
             Some(_) => None,
@@ -201,7 +199,7 @@ impl Name {
             Ok(Ok(Ok(addresses))) if addresses.is_empty() => Err("no address".to_owned()),
             Ok(Ok(Ok(addresses))) => Ok(addresses),
             Ok(Ok(Err(error))) => Err(error.to_string()),
-            Ok(Err(_)) => Err("the look-up broke off".to_owned()),
+            Ok(Err(_)) => Err("the look-up was aborted".to_owned()),
             Err(_) => {
                 self.pending = Some(running);
                 Err(format!("no answer within {} s", LOOKUP_LIMIT.as_secs()))
@@ -216,7 +214,7 @@ impl Name {
             if !before.is_empty() {
                 let list: Vec<_> = addresses.iter().map(ToString::to_string).collect();
                 let message = format!("its name now resolves to {}", list.join(", "));
-                self.state.events.record(crate::events::Level::Info, self.backend.subject(), message);
+                self.state.events.record(state::events::Level::Info, self.backend.subject(), message);
             }
             self.backend.addresses.store(Arc::new(addresses));
         }
@@ -237,7 +235,7 @@ impl Name {
     }
 }
 
-/// Comes when the backend is gone.
+/// Completes when the backend is removed.
 async fn gone(intervals: &mut watch::Receiver<Duration>) {
     while intervals.changed().await.is_ok() {}
 }
@@ -246,8 +244,7 @@ fn verdict(outcome: VerdictOutcome, cause: Cause, took: Duration) -> Verdict {
     Verdict { at: SystemTime::now(), source: Source::Resolver, outcome, cause, took }
 }
 
-/// What was known stays in its order, what is new comes behind: resolvers rotate their answers, and a mere rotation
-/// is no change.
+/// Keeps known addresses in their order and appends new ones, because resolvers rotate their answers.
 fn merge(before: &[SocketAddr], found: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut merged: Vec<_> = before.iter().filter(|address| found.contains(address)).copied().collect();
     for address in found {

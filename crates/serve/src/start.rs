@@ -1,59 +1,68 @@
-//! Brings the front door up, keeps it up, takes it down: bind everything, drop privileges, start workers, then wait for
-//! signals and requests.
+//! Start, main loop and end of the front door: binds sockets, drops privileges, starts workers, waits for signals.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use config::types::{BindAddress, Workers};
+use config::types::Workers;
 use config::{Config, Loaded, Quick, Source};
 use fleet::tunnel::{Asking, Native};
 use logic::account::TooFew;
+use proxy::front::{Front, Request};
+use proxy::snapshot::Snapshot;
+use proxy::worker::{self, Command};
 use sd_notify::NotifyState;
-use sys::privilege::Capability;
+use state::State;
+use state::access_log::AccessLog;
+use state::events::Level;
+use state::listen::{BindError, OpenAddress, Passed};
+use state::state_directory::StateDirectory;
+use sys::file;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::access_log::AccessLog;
 use crate::acme::Orderer;
 use crate::causes::causes;
-use crate::events::Level;
-use crate::front::{Front, Request};
+use crate::confinement::Sandbox;
 use crate::health::Checker;
-use crate::listen::{BindError, OpenAddress, Passed};
 use crate::needs::{Needs, services};
 use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
-use crate::snapshot::Snapshot;
-use crate::state::State;
-use crate::state_directory::StateDirectory;
 use crate::through::Tunnels;
-use crate::worker::{self, Command};
-use crate::{admin, control, file, tls};
+use crate::{admin, confinement, control, paths};
 
-/// Sessions that are cut off have so long to write their records.
+/// Time for aborted sessions to write their log records.
 const CUT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Descriptors of the process beside workers and listeners: the runtime of the slow side, signals, admin and control
-/// sockets, what watches certificates, the access log.
+/// Descriptors of the process beside workers and listeners: the main runtime, signals, admin and control sockets,
+/// certificate watchers, the access log.
 const OF_PROCESS: usize = 14;
 
-/// Where the configuration comes from, and comes from again at a reload.
+/// Source of the configuration, at the start and at each reload.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of it in a process")]
 pub enum ConfigSource {
-    /// A file, read anew.
+    /// A file, read again at each reload.
     File(PathBuf),
-    /// The command line: always the same.
+    /// The command line: a reload does not change it.
     Quick(Quick),
 }
 
-/// Why a configuration that is valid cannot be served: it is for `penstock tunnel` alone.
+impl ConfigSource {
+    fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Quick(_) => None,
+        }
+    }
+}
+
+/// Explains why a valid configuration without listeners cannot be served. `None` if it can be served.
 pub fn nothing_to_serve(config: &Config) -> Option<String> {
     config.listeners.is_empty().then(|| {
         "there is no listener: this file is for `penstock tunnel` alone
@@ -62,69 +71,54 @@ pub fn nothing_to_serve(config: &Config) -> Option<String> {
     })
 }
 
-/// Whether something degraded stops the start.
+/// Reaction of the start to a degraded part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// It serves what works and says what does not.
+    /// Serves the working parts and reports the others.
     Degrade,
-    /// It refuses to start.
     Strict,
 }
 
-/// What to run.
 pub struct Options {
-    /// Where `config` came from.
     pub source: ConfigSource,
-    /// The environment it was read with.
+    /// Environment variables for the configuration.
     pub environment: BTreeMap<String, String>,
-    /// The configuration to start with.
     pub config: Loaded,
-    /// Whether degraded things stop the start.
     pub strict: Strictness,
+    pub sandbox: Sandbox,
 }
 
-/// Why the front door did not come up, or went down.
+/// Reason why the front door did not start, or ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Addresses that could not be listened on.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Bind(Vec<BindError>),
-    /// Sockets from systemd that make no sense.
+    /// Invalid or unusable sockets from systemd.
     #[error("sockets passed by systemd cannot be used: {0}")]
     Passed(#[from] sys::socket::InheritedError),
-    /// The control socket could not be made.
     #[error("control.socket: {}", causes(.0))]
     Control(control::ControlError),
-    /// The admin listener could not be made.
     #[error("admin.bind: {}", causes(.0))]
     Admin(#[from] admin::AdminError),
-    /// The access log could not be opened.
     #[error("access-log.target: {0}")]
-    AccessLog(#[from] crate::access_log::AccessLogError),
-    /// Privileges could not be dropped.
+    AccessLog(#[from] state::access_log::AccessLogError),
     #[error("process.user: {0}")]
     Privilege(#[from] sys::privilege::PrivilegeError),
-    /// `--strict`, and something is degraded.
+    /// With `--strict`: the degraded parts.
     #[error("--strict: {}", .0.iter().map(|(subject, reason)| format!("{subject}: {reason}")).collect::<Vec<_>>().join("; "))]
     Degraded(Vec<(String, String)>),
-    /// There are too few descriptors.
     #[error(transparent)]
     Descriptors(#[from] TooFew),
     /// The system refused a thread, a runtime or a signal handler.
     #[error("cannot {doing}: {source}")]
-    System {
-        /// What we were doing.
-        doing: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A worker's thread ended although nobody asked it to.
+    System { doing: &'static str, source: io::Error },
+    /// The thread of this worker ended unexpectedly.
     #[error("worker {0} ended unexpectedly; ending the process so that its supervisor starts it anew")]
     WorkerEnded(usize),
 }
 
 impl StartError {
-    /// Whether the same configuration fails again on this machine however often it is started.
+    /// Reports whether a restart with the same configuration would fail again.
     pub fn side(&self) -> Side {
         use sys::privilege::PrivilegeError;
         match self {
@@ -136,12 +130,11 @@ impl StartError {
     }
 }
 
-/// What has to change before a start can go well.
+/// Cause that must change before a start can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The configuration.
     Configuration,
-    /// Something around it, which may change by itself.
+    /// The machine, which may change without a change of the configuration.
     Machine,
 }
 
@@ -149,7 +142,7 @@ fn system(doing: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::System { doing, source }
 }
 
-/// Runs the front door until SIGTERM, SIGINT or `penstock ctl stop`. Call it while the process has one thread.
+/// Runs the front door until SIGTERM, SIGINT or `penstock ctl stop`. Call this while the process has only one thread.
 pub fn run(options: Options) -> Result<(), StartError> {
     let config = Arc::new(options.config.config.clone());
     let mut passed = Passed::take()?;
@@ -167,7 +160,12 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let admin = config.admin.as_ref().map(|admin| admin::bind(&admin.bind)).transpose()?;
     let control = config.control.as_ref().map(|control| control::bind(&control.socket)).transpose();
     let control = control.map_err(StartError::Control)?;
-    drop_privileges(&config)?;
+    let needs = paths::of(&config, options.source.file());
+    let mut state = State::new(workers);
+    state.confinement = confinement::drop_privileges(&config, &needs)?;
+    open_state_directory(&config, &mut state);
+    confinement::restrict(&mut state.confinement, &config, &needs, options.sandbox);
+    confinement::tell(&state);
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -176,15 +174,13 @@ pub fn run(options: Options) -> Result<(), StartError> {
         .build()
         .map_err(system("start the runtime"))?;
     let ended = runtime.block_on(async {
-        // First: a signal that comes before its handler ends the process without a word.
+        // Catch signals first: a signal without a handler ends the process without a message.
         let mut signals = Signals::catch()?;
-        let mut state = State::new(workers);
-        open_state_directory(&config, &mut state);
         let state = Arc::new(state);
         reload::set_limits(&state, &config, &descriptors, division);
         reload::tell_division(&state, &descriptors, division);
         let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
-        let snapshot = Arc::new(Snapshot::build(config.clone(), &state, &tls, None));
+        let snapshot = Arc::new(reload::build(config.clone(), &state, &tls, None));
         let log = AccessLog::open(&config.access_log.target, state.clone())?;
         let (requests, asked) = mpsc::channel(16);
         let front = Arc::new(Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests });
@@ -196,7 +192,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
             () = signals.stop() => return Ok(()),
         }
         slow.checker.reconcile(&snapshot);
-        for name in passed.left() {
+        for name in passed.unused() {
             let message = "systemd passed this socket, but no listener names it";
             front.state.events.record(Level::Warning, format!("systemd:{name}"), message);
         }
@@ -215,7 +211,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
             let (done, told) = oneshot::channel();
             let open = opened.take_for_worker(index);
             let command = Command::Apply { snapshot: snapshot.clone(), open, close: Vec::new(), done };
-            // A worker that is gone already is found by the supervisor.
+            // The supervisor detects a worker that has ended.
             let _ = commands.send(command);
             started.push(told);
         }
@@ -224,7 +220,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         }
         front.state.generation.store(snapshot.generation, Relaxed);
         let open: HashMap<_, _> = opened.into_open().collect();
-        reload::publish_addresses(&front.state, &snapshot, &open);
+        reload::publish_addresses(&snapshot, &open);
         tls.reconcile(&config, &front.state);
         tokio::spawn(tls.clone().refresh_staples(front.state.clone()));
         slow.orderer.reconcile(&config);
@@ -251,12 +247,12 @@ pub fn run(options: Options) -> Result<(), StartError> {
         door.close().await;
         ended
     });
-    // Not waited for: a look-up of a name cannot be interrupted, and may take as long as its resolver likes.
+    // Do not wait: a name look-up cannot be interrupted, and may take as long as the resolver's timeout.
     runtime.shutdown_background();
     ended
 }
 
-/// Without a place to keep things, everything that does not need one works.
+/// Opens the state directory. Without it, everything that does not need it works.
 fn open_state_directory(config: &Config, state: &mut State) {
     match StateDirectory::open(config.process.state_directory.as_deref()) {
         Ok(directory) => state.directory = directory,
@@ -264,27 +260,10 @@ fn open_state_directory(config: &Config, state: &mut State) {
     }
 }
 
-/// Where OCSP responses are kept.
+/// Directory for OCSP responses.
 fn staple_directory(state: &State) -> Option<PathBuf> {
     let directory = state.directory.as_ref()?.part("ocsp");
     directory.map_err(|error| state.degrade("process.state-directory", &format!("ocsp: {error}"))).ok()
-}
-
-fn drop_privileges(config: &Config) -> Result<(), StartError> {
-    let Some(user) = &config.process.user else { return Ok(()) };
-    let below_1024 = |bind: &BindAddress| match bind {
-        BindAddress::AnyIp(port) => (1..1024).contains(port),
-        BindAddress::Ip(address) => (1..1024).contains(&address.port()),
-        BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
-    };
-    // A reload may open such a port again, or another one; nothing else needs a capability.
-    let keep: &[Capability] =
-        match config.listeners.iter().flat_map(|listener| &listener.binds).any(below_1024) {
-            true => &[Capability::NetBindService],
-            false => &[],
-        };
-    sys::privilege::drop_to(user, config.process.group.as_deref(), keep)?;
-    Ok(())
 }
 
 fn start_worker(
@@ -306,7 +285,7 @@ fn start_worker(
     Ok((commands, thread))
 }
 
-/// Never ends: without its admin listener the front door serves on, and says so.
+/// Serves the admin listener and never returns: if the listener fails, the front door continues as degraded.
 async fn serve_admin(listener: Option<admin::AdminListener>, front: Arc<Front>) -> Result<(), StartError> {
     if let Some(listener) = listener
         && let Err(error) = admin::run(listener, front.clone()).await
@@ -319,7 +298,7 @@ async fn serve_admin(listener: Option<admin::AdminListener>, front: Arc<Front>) 
 fn admin_address((listener, settings): (&admin::AdminListener, &config::types::Admin)) -> String {
     let bound = match listener {
         admin::AdminListener::Tcp(tcp) => tcp.local_addr().ok(),
-        // A Unix socket's own name for itself is a temporary one: the configuration knows the path.
+        // getsockname(2) returns the temporary path of the bind; the configuration has the final one.
         admin::AdminListener::Unix(..) => None,
     };
     bound.map_or_else(|| settings.bind.to_string(), |address| address.to_string())
@@ -328,7 +307,7 @@ fn admin_address((listener, settings): (&admin::AdminListener, &config::types::A
 fn say_where(config: &Config, supervisor: &Supervisor, admin: Option<String>) {
     for listener in &config.listeners {
         for bind in &listener.binds {
-            let key = crate::listen::BoundKey { listener: listener.name.clone(), bind: bind.clone() };
+            let key = state::listen::BoundKey { listener: listener.name.clone(), bind: bind.clone() };
             for address in supervisor.open.get(&key).into_iter().flat_map(OpenAddress::texts) {
                 tracing::info!(listener = %listener.name, address = %address, "listening");
             }
@@ -342,7 +321,7 @@ fn say_where(config: &Config, supervisor: &Supervisor, admin: Option<String>) {
     }
 }
 
-/// The slow side's tasks that follow the snapshot.
+/// Tasks of the main runtime that follow the snapshot.
 struct Slow {
     checker: Checker,
     resolver: Resolver,
@@ -355,7 +334,7 @@ impl Slow {
         Self {
             checker: Checker::new(state.clone()),
             resolver: Resolver::new(state.clone()),
-            tunnels: Tunnels::new(state.clone(), Arc::new(Native::new(Asking::Nobody))),
+            tunnels: Tunnels::new(state.clone(), Arc::new(Native::new(Asking::Never))),
             orderer: Orderer::new(state.clone()),
         }
     }
@@ -395,7 +374,7 @@ impl Signals {
         })
     }
 
-    /// Comes when the process is to end.
+    /// Completes when a signal asks the process to end.
     async fn stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -413,7 +392,7 @@ impl FrontDoor {
             tokio::select! {
                 _ = signals.reload.recv() => {
                     self.log.reopen();
-                    // The faults are in the log and in the events already.
+                    // The log and the events already contain the faults.
                     let _ = self.reload_unless_stopped(signals).await;
                 }
                 _ = signals.reopen.recv() => self.log.reopen(),
@@ -422,7 +401,7 @@ impl FrontDoor {
                 request = self.asked.recv() => match request {
                     Some(Request::Reload(reply)) => {
                         let result = self.reload_unless_stopped(signals).await;
-                        // Whoever asked may have gone.
+                        // The client may have disconnected.
                         let _ = reply.send(result);
                     }
                     Some(Request::Stop) | None => self.stopping = Stopping::Asked,
@@ -434,13 +413,13 @@ impl FrontDoor {
         Ok(())
     }
 
-    /// A slow disk must not make the process deaf to the order to end.
+    /// Reloads, but aborts the reload at a signal to end: a slow disk must not delay the end of the process.
     async fn reload_unless_stopped(&mut self, signals: &mut Signals) -> Result<String, String> {
         tokio::select! {
             result = self.reload() => result,
             () = signals.stop() => {
                 self.stopping = Stopping::Asked;
-                Err("error: broken off: the process is ending".to_owned())
+                Err("error: reload aborted: the process is ending".to_owned())
             }
         }
     }
@@ -459,7 +438,7 @@ impl FrontDoor {
                 events.record(
                     Level::Error,
                     "process",
-                    format!("reload refused, the old configuration serves on:\n{faults}"),
+                    format!("reload refused, the earlier configuration stays in use:\n{faults}"),
                 );
             }
         }
@@ -470,7 +449,7 @@ impl FrontDoor {
         })
     }
 
-    /// What was done, and what takes effect at the next start only.
+    /// Returns the result, and a warning about changes that take effect only after a restart.
     async fn try_reload(&mut self) -> Result<(String, Option<String>), String> {
         let environment = &self.options.environment;
         let loaded = match &self.options.source {
@@ -492,6 +471,10 @@ impl FrontDoor {
         };
         if let Some(why) = nothing_to_serve(&loaded.config) {
             return Err(format!("error: {why}"));
+        }
+        let confined = &self.supervisor.front.state.confinement;
+        if let Some(beyond) = confinement::beyond(confined, &loaded.config, self.options.source.file()) {
+            return Err(format!("error: {beyond}"));
         }
         let log_before = self.supervisor.front.snapshot.load().config.access_log.target.clone();
         let done = self.supervisor.apply(loaded.config.clone()).await.map_err(|errors| {
@@ -523,7 +506,7 @@ impl FrontDoor {
         }
     }
 
-    /// Lets sessions end, up to the limit. A second signal ends it at once.
+    /// Waits for sessions to end, up to the limit. A second signal ends the wait.
     async fn drain(&mut self, signals: &mut Signals) {
         let front = self.supervisor.front.clone();
         let limit = front.snapshot.load().config.process.drain_timeout;
@@ -531,13 +514,13 @@ impl FrontDoor {
         notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
         let open = front.state.connections.load(Relaxed);
         let message = if limit.is_zero() {
-            format!("stopping: no new connections; {open} open ones are ended at once")
+            format!("stopping: no new connections; {open} open ones are closed at once")
         } else {
             format!("stopping: no new connections; {open} open ones may go on for {} s", limit.as_secs_f32())
         };
         front.state.events.record(Level::Info, "process", message);
         for worker in &self.supervisor.workers {
-            // A worker that is gone has nothing left to drain.
+            // A worker that has ended has no sessions to drain.
             let _ = worker.send(Command::Drain);
         }
         let deadline = Instant::now() + limit;
@@ -569,10 +552,10 @@ impl FrontDoor {
         front.state.events.record(Level::Warning, "process", format!("{why}: connections cut off: {left}"));
     }
 
-    /// Ends what is left, and gives up what outlives the process: sockets in the file system, lines in the log's queue.
+    /// Aborts the remaining sessions, removes Unix sockets from the file system and flushes the access log.
     async fn close(mut self) {
         for worker in &self.supervisor.workers {
-            // A worker that has ended has nothing left to cut.
+            // A worker that has ended has no sessions to abort.
             let _ = worker.send(Command::Cut);
         }
         let deadline = Instant::now() + CUT_LIMIT;
@@ -582,16 +565,16 @@ impl FrontDoor {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         for thread in self.threads.into_iter().flatten().filter(JoinHandle::is_finished) {
-            // A worker that panicked has said so.
+            // A worker that panicked has already printed its message.
             let _ = thread.join();
         }
-        // The last handles on Unix sockets of ours, whose names go with them.
+        // Dropping the last handles removes the files of our Unix sockets.
         self.supervisor.open.clear();
         self.log.close();
     }
 }
 
-/// Tells systemd, if it listens.
+/// Notifies systemd, if it started this process.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!("systemd was not told: {error}");

@@ -1,6 +1,6 @@
-//! Backends behind SSH hosts: one supervised tunnel for each, which ends in a private Unix socket of ours. Traffic and checks
-//! connect to that socket, so that the data path knows nothing of SSH. A tunnel that is down takes its backends down, with
-//! its reason as the cause.
+//! Backends behind SSH hosts: one supervised tunnel per backend, which ends in a private Unix socket of this process.
+//! Traffic and checks connect to that socket, so that the data path needs no SSH code. While a tunnel is down, its
+//! backend is down with the tunnel's reason as the cause.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,19 +8,22 @@ use std::time::{Duration, SystemTime};
 
 use config::types::BackendAddress;
 use fleet::tunnel::engine::Engine;
-use fleet::tunnel::supervise::{Standing, Supervised};
+use fleet::tunnel::supervise::{ConnectionState, Supervised};
+use hosts::tunnel::backoff::Backoff;
+use hosts::tunnel::plan::{Check, Endpoint, Forward, Listen, Tunnel, Way};
 use logic::health::{Cause, Source, Verdict, VerdictOutcome};
-use logic::tunnel::backoff::Backoff;
-use logic::tunnel::plan::{Check, Endpoint, Forward, Listen, Tunnel, Way};
+use proxy::snapshot::Snapshot;
+use state::events::Level;
+use state::{BackendState, State};
 use tokio::sync::watch;
 
-use crate::events::Level;
 use crate::health::{note_resolution, note_resolution_at};
 use crate::per_backend::PerBackend;
-use crate::snapshot::Snapshot;
-use crate::state::{BackendState, State};
 
-/// The tunnels of all backends behind SSH. Dropping it ends them.
+// This byte is the only protocol shared by the data path and the tunnels.
+const _: () = assert!(proxy::connect::READY == fleet::tunnel::supervise::READY);
+
+/// The tunnels of all backends behind SSH. Dropping this value closes them.
 pub struct Tunnels {
     state: Arc<State>,
     engine: Arc<dyn Engine>,
@@ -29,7 +32,7 @@ pub struct Tunnels {
 
 struct Task {
     backend: Arc<BackendState>,
-    standing: watch::Receiver<Standing>,
+    standing: watch::Receiver<ConnectionState>,
     keeper: tokio::task::JoinHandle<()>,
 }
 
@@ -41,13 +44,13 @@ impl Drop for Task {
 }
 
 impl Tunnels {
-    /// None yet; `engine` will carry them.
+    /// Makes a set without tunnels; `engine` will carry them.
     pub fn new(state: Arc<State>, engine: Arc<dyn Engine>) -> Self {
         Self { state, engine, tasks: PerBackend::default() }
     }
 
-    /// Opens those of new backends, and closes those of backends that are gone.
-    /// Must be called on a tokio runtime: the tasks run there.
+    /// Opens the tunnels of new backends, and closes those of removed backends.
+    /// Must be called on a tokio runtime.
     pub fn reconcile(&mut self, snapshot: &Snapshot) {
         let mut tasks = std::mem::take(&mut self.tasks);
         tasks.reconcile(&self.state, snapshot, |_, backend, kept| match &backend.address {
@@ -59,21 +62,22 @@ impl Tunnels {
         self.tasks = tasks;
     }
 
-    /// Waits until every tunnel stands or has failed once, but at most 2 s.
+    /// Waits until every tunnel is open or has failed once, but at most 2 s.
     pub async fn first(&self) {
         self.tasks
             .first(async |task| {
-                // An error means that the tunnel is gone.
-                let _ = task.standing.clone().wait_for(|standing| *standing != Standing::Opening).await;
+                // An error means that the tunnel has ended: ignore it.
+                let _ =
+                    task.standing.clone().wait_for(|standing| *standing != ConnectionState::Opening).await;
             })
             .await;
     }
 
     fn open(&self, backend: &Arc<BackendState>, host: &str, connect: &Endpoint) -> Task {
-        // Nothing is wrong yet.
+        // `Level::Info`, because a tunnel that is still opening is not a fault.
         let opening = verdict(VerdictOutcome::Fail, Cause::Tunnel("it is being opened".to_owned()));
         note_resolution_at(Level::Info, &self.state, backend, opening);
-        let told = watch::Sender::new(Standing::Opening);
+        let told = watch::Sender::new(ConnectionState::Opening);
         let standing = told.subscribe();
         let keeper = Keeper {
             state: Arc::clone(&self.state),
@@ -87,14 +91,13 @@ impl Tunnels {
     }
 }
 
-/// Keeps one tunnel.
 struct Keeper {
     state: Arc<State>,
     engine: Arc<dyn Engine>,
     backend: Arc<BackendState>,
     host: String,
     connect: Endpoint,
-    told: watch::Sender<Standing>,
+    told: watch::Sender<ConnectionState>,
 }
 
 impl Keeper {
@@ -103,9 +106,9 @@ impl Keeper {
         let (tunnel, home) = loop {
             match self.open() {
                 Ok(opened) => break opened,
-                Err(why) => self.stands(Standing::Down(why)),
+                Err(why) => self.stands(ConnectionState::Down(why)),
             }
-            // Descriptors or a directory may come back.
+            // Missing descriptors or directories may become available again.
             tokio::time::sleep(backoff.next(fastrand::f64())).await;
         };
         self.backend.through.store(Some(Arc::new(home.socket())));
@@ -119,8 +122,8 @@ impl Keeper {
         }
     }
 
-    fn open(&self) -> Result<(Supervised, Home), String> {
-        let home = Home::make()?;
+    fn open(&self) -> Result<(Supervised, SocketDirectory), String> {
+        let home = SocketDirectory::make()?;
         let way = Way::Local { listen: Listen::Unix(home.socket()), connect: self.connect.clone() };
         let tunnel = tunnel(&self.backend.name, &self.host, way);
         let subject = self.backend.subject();
@@ -129,17 +132,17 @@ impl Keeper {
         opened.map(|tunnel| (tunnel, home)).map_err(|failure| failure.detail)
     }
 
-    fn stands(&self, standing: Standing) {
+    fn stands(&self, standing: ConnectionState) {
         follow(&self.state, &self.backend, &standing);
         self.told.send_replace(standing);
     }
 }
 
-/// A directory of one tunnel, for our user only; made when it is needed, for the user that the process is then. It holds nothing
-/// but sockets, and is removed when it is dropped.
-struct Home(PathBuf);
+/// A directory of one tunnel, for the process's current user only. It is made when needed, after privileges were
+/// dropped. It contains only sockets, and is removed on drop.
+struct SocketDirectory(PathBuf);
 
-impl Home {
+impl SocketDirectory {
     fn make() -> Result<Self, String> {
         let parent =
             std::env::var_os("RUNTIME_DIRECTORY").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -155,7 +158,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for SocketDirectory {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             tracing::debug!(directory = %self.0.display(), %error, "cannot remove a directory of sockets");
@@ -163,15 +166,15 @@ impl Drop for Home {
     }
 }
 
-/// Passes on how a tunnel stands.
-fn follow(state: &State, backend: &BackendState, standing: &Standing) {
+/// Records the tunnel's state as the health of its backend.
+fn follow(state: &State, backend: &BackendState, standing: &ConnectionState) {
     let (outcome, cause) = match standing {
-        Standing::Opening => return,
-        Standing::Up => {
+        ConnectionState::Opening => return,
+        ConnectionState::Up => {
             state.restore(&backend.subject());
             (VerdictOutcome::Pass, Cause::TunnelUp)
         }
-        Standing::Down(why) => {
+        ConnectionState::Down(why) => {
             let cause = Cause::Tunnel(why.clone());
             state.degrade(&backend.subject(), &cause.to_string());
             (VerdictOutcome::Fail, cause)

@@ -1,5 +1,5 @@
-//! A client of ssh-agent (draft-ietf-sshm-ssh-agent). A few connections serve all hosts; what a person must touch or
-//! confirm is asked one at a time.
+//! A client of ssh-agent (draft-ietf-sshm-ssh-agent). All hosts share a few connections to an agent. A signature for
+//! which a person must touch a key or confirm is requested only after the one before it has finished.
 
 mod signature;
 mod wire;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use logic::ssh::key::{Fingerprint, PublicKey};
+use hosts::ssh::key::{Fingerprint, PublicKey};
 use russh::keys::agent::AgentSessionBinding;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,20 +18,19 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::timeout;
 
-use crate::harmless::{harmless, shell_word};
+use text::shell;
+use text::terminal::escaped;
 
-/// Limits on an agent.
 #[derive(Debug, Clone)]
 pub struct AgentLimits {
-    /// Connections at once.
     pub connections: usize,
-    /// For connecting and for listing keys.
+    /// Timeout to connect and to list the keys.
     pub list: Duration,
-    /// For one signature, in which a person may be asked to touch a key or to confirm.
+    /// Timeout of one signature. It includes the time in which a person touches a key or confirms.
     pub sign: Duration,
-    /// How old a list of keys may be.
+    /// Maximum age of a list of keys, before the agent is asked for a new one.
     pub fresh: Duration,
-    /// A signature that takes longer than this was waiting for a person.
+    /// Time limit for an agent without a person: a signature that takes longer has waited for a person.
     pub person: Duration,
 }
 
@@ -47,64 +46,43 @@ impl Default for AgentLimits {
     }
 }
 
-/// A key that an agent holds.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentKey {
-    /// A plain key or a certificate.
     pub(crate) key: PublicKey,
-    /// Harmless on a terminal.
+    /// Comment of the key, safe to print on a terminal.
     pub(crate) comment: String,
 }
 
-/// What was asked of an agent and did not come.
+/// Failure of a request to an agent.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum AgentFault {
-    /// The socket is not there, or nobody listens.
-    #[error("no agent answers at {}: {why}", shell_word(path))]
-    Gone {
-        /// Its socket.
-        path: PathBuf,
-        /// What the system said.
-        why: String,
-    },
-    /// It did not answer in time.
-    #[error("the agent at {} did not answer within {} s", shell_word(path), .after.as_secs_f32())]
-    Silent {
-        /// Its socket.
-        path: PathBuf,
-        /// The limit.
-        after: Duration,
-    },
-    /// What it answered is not the protocol of agents.
-    #[error("the agent at {} answered with what is no answer of an agent ({what})", shell_word(path))]
-    Garbage {
-        /// Its socket.
-        path: PathBuf,
-        /// What was wrong.
-        what: &'static str,
-    },
-    /// It did not list its keys.
-    #[error("the agent at {} refused to list its keys", shell_word(path))]
-    RefusedToList {
-        /// Its socket.
-        path: PathBuf,
-    },
-    /// It did not sign, at once.
+    /// The socket does not exist, or no agent listens on it.
+    #[error("no agent answers at {}: {why}", shell::path(path))]
+    Gone { path: PathBuf, why: String },
+    /// The agent did not answer in time.
+    #[error("the agent at {} did not answer within {} s", shell::path(path), .after.as_secs_f32())]
+    Silent { path: PathBuf, after: Duration },
+    /// The answer does not follow the agent protocol.
+    #[error("the agent at {} sent a malformed answer ({what})", shell::path(path))]
+    Garbage { path: PathBuf, what: &'static str },
+    #[error("the agent at {} refused to list its keys", shell::path(path))]
+    RefusedToList { path: PathBuf },
+    /// The agent refused at once to sign.
     #[error("the agent refused to sign with this key")]
     RefusedToSign,
-    /// It did not sign, after a while in which a person may have been asked.
+    /// The agent refused to sign after a delay, in which a person may have been asked.
     #[error("the agent did not sign with this key: it was not confirmed, or not touched in time")]
     Declined,
-    /// What it gave is no signature of this key over what was to be signed.
+    /// The agent's answer is not a signature of this key over the requested data.
     #[error("the agent made a wrong signature with this key")]
     WrongSignature,
-    /// It signed with SHA-1 though asked not to.
+    /// The agent signed with SHA-1, although another algorithm was requested.
     #[error("the agent signs only with {0}, which servers refuse")]
     OtherAlgorithm(String),
 }
 
 impl AgentFault {
-    /// What to do about it.
+    /// Returns advice for the user who sees this failure.
     #[must_use]
     pub fn advice(&self) -> String {
         match self {
@@ -128,41 +106,39 @@ impl AgentFault {
     }
 }
 
-/// An agent. What it holds is listed once for all who ask at the same time.
+/// An ssh-agent. Tasks that ask for the list of keys at the same time share one request.
 pub(crate) struct Agent {
     path: PathBuf,
     limits: AgentLimits,
     places: Semaphore,
     idle: Mutex<Vec<UnixStream>>,
     listed: AsyncMutex<Option<(Instant, Listed)>>,
-    manners: Mutex<HashMap<Fingerprint, Arc<AsyncMutex<Manner>>>>,
+    manners: Mutex<HashMap<Fingerprint, Arc<AsyncMutex<AgentBehaviour>>>>,
 }
 
 type Listed = Result<Arc<[AgentKey]>, AgentFault>;
 
-/// How a key of an agent behaves; learnt from its first signature, which runs alone.
+/// Behaviour of one key of an agent, learnt from the first signature of the key. That signature runs alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum AgentBehaviour {
     Unknown,
-    /// It signs at once, for many at a time, over any connection.
+    /// The agent signs at once, many requests at a time, over any connection.
     Machine,
-    /// It signs only over a connection that is bound to the host (`ssh-add -h`).
+    /// The agent signs only over a connection that is bound to the host (`ssh-add -h`).
     Bound,
-    /// A person touches or confirms, each time.
+    /// A person must touch the key or confirm each signature.
     Person,
-    /// A person was asked and did not agree: not asked again.
+    /// A person was asked and refused: the key is not used again.
     Declined,
 }
 
-/// What to sign, and with what.
 pub(crate) struct SignRequest<'a> {
-    /// The key or certificate, as the agent listed it.
+    /// Key or certificate, as the agent listed it.
     pub(crate) key: &'a PublicKey,
-    /// The signature's algorithm, such as `rsa-sha2-512`.
+    /// Signature algorithm, such as `rsa-sha2-512`.
     pub(crate) algorithm: &'a str,
-    /// The data.
     pub(crate) data: &'a [u8],
-    /// Ties a connection to the host, for keys that are restricted to hosts.
+    /// Session that a new connection to the agent is bound to, for keys that the agent restricts to hosts.
     pub(crate) binding: Option<&'a AgentSessionBinding>,
 }
 
@@ -182,7 +158,7 @@ impl Agent {
         &self.path
     }
 
-    /// The keys it holds, in its order.
+    /// Returns the keys of the agent, in the order of the agent.
     pub(crate) async fn list(&self) -> Listed {
         let mut listed = self.listed.lock().await;
         if let Some((at, result)) = &*listed
@@ -202,7 +178,7 @@ impl Agent {
                 .map(|keys| {
                     let key = |(key, comment): (PublicKey, String)| AgentKey {
                         key,
-                        comment: harmless(&comment, 80),
+                        comment: escaped(&comment, 80),
                     };
                     keys.into_iter().map(key).collect()
                 })
@@ -212,45 +188,45 @@ impl Agent {
         }
     }
 
-    /// The signature's blob (RFC 4253 section 6.6).
+    /// Returns the signature blob (RFC 4253 section 6.6).
     pub(crate) async fn sign(&self, request: SignRequest<'_>) -> Result<Vec<u8>, AgentFault> {
         let manner = {
             let mut manners = self.manners.lock().unwrap_or_else(PoisonError::into_inner);
-            let fresh = || Arc::new(AsyncMutex::new(Manner::Unknown));
+            let fresh = || Arc::new(AsyncMutex::new(AgentBehaviour::Unknown));
             Arc::clone(manners.entry(request.key.fingerprint()).or_insert_with(fresh))
         };
         let mut manner = manner.lock_owned().await;
         let known = *manner;
         match known {
-            Manner::Declined => return Err(AgentFault::Declined),
-            Manner::Machine | Manner::Bound => {
+            AgentBehaviour::Declined => return Err(AgentFault::Declined),
+            AgentBehaviour::Machine | AgentBehaviour::Bound => {
                 drop(manner);
-                let binding = if known == Manner::Bound { request.binding } else { None };
+                let binding = if known == AgentBehaviour::Bound { request.binding } else { None };
                 return self.sign_over(&request, binding).await;
             }
-            Manner::Unknown | Manner::Person => {}
+            AgentBehaviour::Unknown | AgentBehaviour::Person => {}
         }
         let began = Instant::now();
         let mut result = self.sign_over(&request, None).await;
         let waited = began.elapsed() >= self.limits.person;
         let touch = request.key.algorithm().starts_with("sk-");
-        *manner = if touch || waited { Manner::Person } else { Manner::Machine };
+        *manner = if touch || waited { AgentBehaviour::Person } else { AgentBehaviour::Machine };
         match result {
             Err(AgentFault::RefusedToSign) if waited => {
-                *manner = Manner::Declined;
+                *manner = AgentBehaviour::Declined;
                 return Err(AgentFault::Declined);
             }
-            Err(AgentFault::Silent { .. }) => *manner = Manner::Unknown,
-            // A key restricted to hosts is refused on a connection that is bound to none
+            Err(AgentFault::Silent { .. }) => *manner = AgentBehaviour::Unknown,
+            // The agent refuses a key that is restricted to hosts if the connection is bound to no host.
             Err(AgentFault::RefusedToSign) if request.binding.is_some() => {
                 result = self.sign_over(&request, request.binding).await;
                 *manner = match result {
-                    Ok(_) if touch => Manner::Person,
-                    Ok(_) => Manner::Bound,
-                    Err(_) => Manner::Unknown,
+                    Ok(_) if touch => AgentBehaviour::Person,
+                    Ok(_) => AgentBehaviour::Bound,
+                    Err(_) => AgentBehaviour::Unknown,
                 };
             }
-            Err(_) => *manner = Manner::Unknown,
+            Err(_) => *manner = AgentBehaviour::Unknown,
             Ok(_) => {}
         }
         result
@@ -265,14 +241,14 @@ impl Agent {
         let answer = self.exchange(&message, binding, self.limits.sign).await?;
         match wire::Answer::of(&answer) {
             wire::Answer::Signature(Ok((algorithm, blob))) if algorithm == request.algorithm => {
-                // The server would only say that it refuses.
+                // Without this check, the server would refuse the log-in without a reason.
                 if signature::is_wrong(request.key, request.data, &blob) {
                     return Err(AgentFault::WrongSignature);
                 }
                 Ok(blob)
             }
             wire::Answer::Signature(Ok((algorithm, _))) => {
-                Err(AgentFault::OtherAlgorithm(harmless(&algorithm, 64)))
+                Err(AgentFault::OtherAlgorithm(escaped(&algorithm, 64)))
             }
             wire::Answer::Signature(Err(what)) => Err(self.garbage(what)),
             wire::Answer::Failure => Err(AgentFault::RefusedToSign),
@@ -280,7 +256,7 @@ impl Agent {
         }
     }
 
-    /// One question and its answer. A connection that was idle may have died meanwhile: then a new one is made.
+    /// Sends one request and returns its answer. If an idle connection has broken, the function opens a new one.
     async fn exchange(
         &self,
         message: &[u8],
@@ -302,7 +278,7 @@ impl Agent {
         let Some(binding) = binding else {
             return self.ask(stream, message, limit).await;
         };
-        // An agent that does not know of binding says so, which is no reason to stop
+        // An agent that does not support binding answers with a failure; the request follows all the same.
         timeout(self.limits.list, talk(&mut stream, &wire::bind_request(binding)))
             .await
             .map_err(|_| self.silent(self.limits.list))?
@@ -313,7 +289,7 @@ impl Agent {
             .map_err(|error| self.trouble(&error))
     }
 
-    /// Asks over a connection that goes back to the idle ones, unless something was wrong with it.
+    /// Sends a request over `stream`. After a success, the connection becomes idle again.
     async fn ask(
         &self,
         mut stream: UnixStream,
@@ -328,7 +304,7 @@ impl Agent {
         Ok(answer)
     }
 
-    /// Connects. An agent whose queue is full says "try again", which is done for a while.
+    /// Connects to the agent. While the queue of the agent is full (EAGAIN), the function retries until the timeout.
     async fn connect(&self) -> Result<UnixStream, AgentFault> {
         let began = Instant::now();
         loop {
@@ -363,8 +339,8 @@ impl Agent {
 fn said(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such socket".to_owned(),
-        io::ErrorKind::ConnectionRefused => "nobody listens there any more".to_owned(),
-        io::ErrorKind::PermissionDenied => "it belongs to somebody else".to_owned(),
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::PermissionDenied => "it belongs to another user".to_owned(),
         io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
             "it closed the connection".to_owned()
         }
@@ -372,7 +348,7 @@ fn said(error: &io::Error) -> String {
     }
 }
 
-/// Sends a message and reads one, whose length is bounded.
+/// Sends a message and reads one answer of limited length.
 async fn talk(stream: &mut UnixStream, message: &[u8]) -> io::Result<Vec<u8>> {
     stream.write_all(message).await?;
     let length = stream.read_u32().await? as usize;

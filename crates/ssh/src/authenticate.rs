@@ -1,17 +1,19 @@
-//! Proving who we are (RFC 4252): which keys are offered in which order, what the server said to each, and what that
-//! means. A key is asked about first, and signs only when the server wants it: no touch, no passphrase for nothing.
+//! User authentication (RFC 4252): the order in which keys are offered, the server's answers, and their meaning.
+//! Penstock first asks the server about a key, and signs only if the server accepts the key: so no person must touch a
+//! key or type a passphrase without need.
 //!
 //! # The path of a log-in
 //!
 //! 1. `crates/ssh/src/client.rs` has a connection to a host whose identity is proved, and calls
 //!    `crates/ssh/src/authenticate.rs` with the host's `KeyPlan` (`crates/ssh/src/keys/plan.rs`).
-//! 2. `crates/ssh/src/authenticate/candidate.rs` puts keys in order. Files are read once for all connections by
-//!    `crates/ssh/src/keys.rs` (one file: `crates/ssh/src/keys/file.rs`; what is wrong with it: `crates/ssh/src/keys/fault.rs`);
-//!    agents are asked by `crates/ssh/src/agent.rs`.
-//! 3. The server is asked about each key. For the one it wants, `crates/ssh/src/authenticate/sign.rs` makes the signature: only
-//!    then is a passphrase asked (`crates/ssh/src/keys/ask.rs`), on a thread of its own, once for all who wait.
-//! 4. Every step is an `crates/ssh/src/authenticate/attempt.rs`; `crates/ssh/src/authenticate/verdict.rs` sums up those of a
-//!    log-in that failed, with what to do.
+//! 2. `crates/ssh/src/authenticate/candidate.rs` puts the keys in order. `crates/ssh/src/keys.rs` reads each file once
+//!    for all connections (one file: `crates/ssh/src/keys/file.rs`; its faults: `crates/ssh/src/keys/fault.rs`).
+//!    `crates/ssh/src/agent.rs` asks the agents.
+//! 3. Penstock asks the server about each key. For the key that the server accepts,
+//!    `crates/ssh/src/authenticate/sign.rs` makes the signature. Only then does `crates/ssh/src/keys/ask.rs` ask for a
+//!    passphrase, on its own thread, once for all connections.
+//! 4. Every step is an `Attempt` (`crates/ssh/src/authenticate/attempt.rs`); `crates/ssh/src/authenticate/verdict.rs`
+//!    makes one failure, with advice, of the steps of a log-in that failed.
 
 mod attempt;
 mod candidate;
@@ -22,44 +24,43 @@ mod verdict;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hosts::fleet::ending::Failure;
 use jiff::Timestamp;
-use logic::fleet::ending::Failure;
 use russh::client::{AuthResult, Handle, KeyboardInteractiveAuthResponse};
 use russh::keys::HashAlg;
 use zeroize::Zeroizing;
 
 use crate::handler::{Handler, Shared};
-use crate::harmless::harmless;
 use crate::keys::{Answered, Keys, Method, Question};
 use crate::target::Target;
 pub use attempt::{Answer, Attempt, Source, What};
 use candidate::{Candidate, Offer, With};
-use patience::Patience;
+use patience::QuestionTimeout;
 use sign::{SignFault, Signing};
+use text::terminal::escaped;
 
-/// Which key the server accepted, and all that came before.
+/// The key that the server accepted, and all steps of the log-in.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Login {
-    /// As the user knows it: a file, or the comment of an agent's key. Empty: the server wanted no proof.
+    /// Name of the key for the user: a file, or the comment of an agent's key. Empty if the server asked for no proof.
     pub(crate) key: String,
-    /// Every step.
     pub(crate) attempts: Vec<Attempt>,
 }
 
-/// Someone who is told each step of a log-in as it happens.
-pub type Narrator = dyn Fn(&Attempt) + Send + Sync;
+/// Callback for each step of a log-in.
+pub type AttemptObserver = dyn Fn(&Attempt) + Send + Sync;
 
-/// Logs in to `target`, whose identity has been proved. The server's answers are waited for as long as
-/// `connect_timeout` says; people are not hurried.
+/// Logs in to `target`, whose identity is proved. `connect_timeout` limits the wait for the server's answers, not the
+/// time in which a person types or touches a key.
 ///
 /// # Errors
-/// None of our keys was accepted, or one could not be used.
+/// The server accepted no key, or a key could not be used.
 pub(crate) async fn authenticate(
     handle: &mut Handle<Handler>,
     target: &Target,
     keys: &Keys,
     shared: &Shared,
-    listener: Option<&Narrator>,
+    listener: Option<&AttemptObserver>,
 ) -> Result<Login, Failure> {
     let mut dialogue =
         Dialogue { handle, target, keys, shared, listener, attempts: Vec::new(), methods: None, rsa: None };
@@ -74,15 +75,16 @@ struct Dialogue<'a> {
     target: &'a Target,
     keys: &'a Keys,
     shared: &'a Shared,
-    listener: Option<&'a Narrator>,
+    listener: Option<&'a AttemptObserver>,
     attempts: Vec<Attempt>,
-    /// The methods that the server named last.
+    /// Methods that the server named in its last answer.
     methods: Option<Vec<&'static str>>,
-    /// What RSA keys sign with here, once asked: `Some(None)` is only SHA-1.
+    /// Hash for signatures with RSA keys; `None` before the first query, `Some(None)` if the server supports only
+    /// SHA-1.
     rsa: Option<Option<HashAlg>>,
 }
 
-/// What the answer to one offer means for the next.
+/// Next step after the server's answer to one offer of a key, a certificate or a password.
 enum Next {
     Done,
     Further,
@@ -90,7 +92,7 @@ enum Next {
 }
 
 impl Dialogue<'_> {
-    /// The key that was accepted; None: it is in `attempts` why there is none.
+    /// Returns the name of the accepted key. If `None`, `attempts` has the reason.
     async fn run(&mut self) -> Option<String> {
         let plan = &self.target.keys;
         let mut candidates = Vec::new();
@@ -102,7 +104,8 @@ impl Dialogue<'_> {
                 self.note(attempt);
             }
         }
-        // Asking for the methods costs a round trip, and a try on some servers: only when there is no better question
+        // The request `none` costs a round trip, and some servers count it as an attempt: so it is sent only if there
+        // is no key to ask about, or if a listener wants every step.
         if candidates.is_empty() || self.listener.is_some() {
             match self.ask_for_methods().await {
                 Next::Done => return Some(String::new()),
@@ -129,7 +132,7 @@ impl Dialogue<'_> {
         None
     }
 
-    /// Until the server has named its methods, it may take any.
+    /// Returns true if the server may accept the method. Before the server has named its methods, it may accept any.
     fn server_takes(&self, method: &str) -> bool {
         self.methods.as_ref().is_none_or(|methods| methods.contains(&method))
     }
@@ -142,7 +145,7 @@ impl Dialogue<'_> {
     }
 
     async fn ask_for_methods(&mut self) -> Next {
-        let patience = Patience::new(self.limit());
+        let patience = QuestionTimeout::new(self.limit());
         let asked = self.handle.authenticate_none(self.target.user.clone());
         let answer = match patience.wait(asked).await {
             None => Answer::Silent(self.limit()),
@@ -156,7 +159,7 @@ impl Dialogue<'_> {
         let (what, source) = (candidate.what(), candidate.source());
         let offer = match &candidate.offer {
             Some(offer) => offer.clone(),
-            // Whose key it is shows only when it is open
+            // The public key is known only after the file is opened.
             None => match self.open_blind(candidate).await {
                 Ok(offer) => offer,
                 Err(answer) => return self.conclude(what, source, answer),
@@ -183,7 +186,7 @@ impl Dialogue<'_> {
             let why = format!("PubkeyAcceptedAlgorithms has no {}", offer.algorithm(hash));
             return self.conclude(what, source, Answer::NotOffered(why));
         }
-        let patience = Patience::new(self.limit());
+        let patience = QuestionTimeout::new(self.limit());
         let binding = self.handle.agent_session_binding().cloned();
         let mut signing = Signing {
             with: &candidate.with,
@@ -237,10 +240,10 @@ impl Dialogue<'_> {
         self.keys.open(file).await.map(|key| Offer::Key(key.public_key().clone())).map_err(unusable)
     }
 
-    /// What RSA keys sign with here. None: only SHA-1.
+    /// Returns the hash for signatures with RSA keys; `None` if the server supports only SHA-1.
     async fn rsa_hash(&mut self) -> Option<HashAlg> {
         if self.rsa.is_none() {
-            // The server says so right after the key exchange (RFC 8308 section 2.4), or never
+            // The server announces its algorithms right after the key exchange (RFC 8308 section 2.4), or not at all.
             let said = tokio::time::timeout(EXTENSIONS_COME, self.handle.best_supported_rsa_hash()).await;
             self.rsa = Some(match said {
                 Ok(Ok(Some(hash))) => hash,
@@ -250,9 +253,9 @@ impl Dialogue<'_> {
         self.rsa.flatten()
     }
 
-    /// Answers of a person to the server's questions, where the configuration wants that.
+    /// Lets a person answer the server's questions (keyboard-interactive).
     async fn interactive(&mut self) -> Next {
-        let patience = Patience::new(self.limit());
+        let patience = QuestionTimeout::new(self.limit());
         let begun = self.handle.authenticate_keyboard_interactive_start(self.target.user.clone(), None);
         let mut result = patience.wait(begun).await;
         for _ in 0..ROUNDS {
@@ -266,7 +269,7 @@ impl Dialogue<'_> {
             }
             let mut answers: Vec<Zeroizing<String>> = Vec::new();
             for prompt in prompts {
-                let text = format!("{}: {}", self.target.name, harmless(prompt.prompt.trim_end(), 200));
+                let text = format!("{}: {}", self.target.name, escaped(prompt.prompt.trim_end(), 200));
                 let answer = if prompt.echo { Answered::Seen } else { Answered::Unseen };
                 match self.keys.ask(Question { text: format!("{text} "), answer }).await {
                     Ok(answer) => answers.push(answer),
@@ -277,7 +280,7 @@ impl Dialogue<'_> {
                 }
             }
             let answers = answers.iter().map(|answer| answer.to_string()).collect();
-            let patience = Patience::new(self.limit());
+            let patience = QuestionTimeout::new(self.limit());
             result = patience.wait(self.handle.authenticate_keyboard_interactive_respond(answers)).await;
         }
         let answer = match result {
@@ -313,7 +316,7 @@ impl Dialogue<'_> {
         match result {
             AuthResult::Success => Answer::Accepted,
             AuthResult::Failure { remaining_methods, partial_success } => {
-                // The library says "no methods" for a connection that is gone
+                // The library reports "no methods" if the connection has ended.
                 if remaining_methods.is_empty() {
                     return self.hung_up().await;
                 }
@@ -327,12 +330,12 @@ impl Dialogue<'_> {
         }
     }
 
-    /// The connection is gone: waits a moment for the reason.
+    /// Waits up to [`REASON_COMES`] for the reason why the connection has ended.
     async fn hung_up(&self) -> Answer {
         let mut ended = self.shared.ended.subscribe();
         let why = tokio::time::timeout(REASON_COMES, ended.wait_for(Option::is_some)).await;
         let why = why.ok().and_then(Result::ok).and_then(|failure| failure.clone());
-        Answer::HungUp(why.map(|failure| harmless(&failure.detail, 200)))
+        Answer::HungUp(why.map(|failure| escaped(&failure.detail, 200)))
     }
 
     fn limit(&self) -> Duration {
@@ -340,7 +343,7 @@ impl Dialogue<'_> {
     }
 }
 
-/// Whether a signature was sent.
+/// State of a log-in with one key: whether penstock has sent a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Signed {
     Not,
@@ -349,6 +352,6 @@ enum Signed {
 
 const EXTENSIONS_COME: Duration = Duration::from_millis(200);
 const REASON_COMES: Duration = Duration::from_millis(300);
-/// Rounds of questions, and questions in a round, that a server may put to a person.
+/// Maximum number of rounds of questions, and of questions in one round, from a server to a person.
 const ROUNDS: usize = 10;
 const PROMPTS: usize = 10;

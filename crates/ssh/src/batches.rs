@@ -1,8 +1,9 @@
-//! TCP for bulk: while much comes, the reader is woken once for many packets instead of once for each.
+//! TCP for bulk data: during a long transfer, the kernel wakes the reader once for many packets and not once for each.
 //!
-//! A client is faster than the server that encrypts for it, so it empties the socket after every packet of 32 KiB and goes
-//! to sleep: a quarter of its CPU time is that. In a long transfer the kernel is told to wake us only when a batch has
-//! come; a timer ends that when it does not, so the last bytes of a transfer wait two milliseconds, and short ones never.
+//! A client is faster than the server that encrypts, so it empties the socket after every packet of 32 KiB and waits
+//! again, which takes a quarter of its CPU time. In a long transfer, penstock tells the kernel to wake it only after
+//! `BATCH` bytes. A timer of `PAUSE` resets this: the last bytes of a long transfer wait 2 ms, and short transfers
+//! never wait.
 
 use std::io;
 use std::pin::Pin;
@@ -13,23 +14,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A TCP connection that is read in batches while much comes.
 pub(crate) struct Batches {
     stream: TcpStream,
     mark: Mark,
-    /// Bytes that came without a pause.
+    /// Bytes received without a pause.
     streak: usize,
-    /// When something was read last.
+    /// When bytes were last read from the connection.
     last: Instant,
     patience: Pin<Box<Sleep>>,
 }
 
-/// What wakes us.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
-    /// Any byte.
+    /// The kernel wakes the reader after one byte.
     Low,
-    /// A batch.
     High,
 }
 
@@ -42,7 +40,7 @@ impl Batches {
     fn set(&mut self, mark: Mark) {
         if self.mark != mark {
             let bytes = if mark == Mark::High { BATCH } else { 1 };
-            // A kernel that does not know it wakes us for every packet.
+            // A kernel that does not support the option wakes the reader for every packet.
             if sys::low_water::set_low_water(&self.stream, bytes).is_ok() {
                 self.mark = mark;
             } else {
@@ -84,7 +82,7 @@ impl AsyncRead for Batches {
         }
         if this.patience.as_mut().poll(cx).is_ready() {
             this.streak = 0;
-            // What is there wakes us now: the stream has our waker.
+            // If data is in the buffer, the kernel wakes this task now: the stream has its waker.
             this.set(Mark::Low);
         }
         Poll::Pending
@@ -105,11 +103,11 @@ impl AsyncWrite for Batches {
     }
 }
 
-/// What wakes us in a long transfer: eight packets of OpenSSH.
+/// Low-water mark of a long transfer in bytes: eight packets of OpenSSH.
 const BATCH: i32 = 256 * 1024;
-/// A transfer is long when so much has come without a pause.
+/// Bytes without a pause from which on a transfer is long.
 const LONG: usize = 2 * 1024 * 1024;
-/// Silence that ends a streak.
+/// Time without data that ends the count of bytes.
 const PAUSE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
@@ -118,7 +116,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
-    /// Writes `sizes`, waiting for an answer of a byte after each, while the other side reads them through batches.
+    /// Writes `sizes`, and waits for an answer of one byte after each; the other side reads through [`Batches`].
     async fn transfer(sizes: &[usize]) -> (usize, bool) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (sender, accepted) =

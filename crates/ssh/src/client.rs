@@ -1,96 +1,97 @@
-//! Opens connections. Shared by all connections of a process.
+//! The SSH client: finds a way to a host, proves its identity and logs in.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use logic::fleet::ending::{Failure, Phase, Reason};
+use hosts::fleet::ending::{Failure, Phase, Reason};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-use crate::authenticate::{Narrator, authenticate};
+use crate::authenticate::{AttemptObserver, authenticate};
 use crate::batches::Batches;
 use crate::connect;
 use crate::facts::{Facts, Timings};
 use crate::handler::{Fault, Handler, Shared};
-use crate::judge::{BoxFuture, Judge, Place};
-use crate::jump::Gates;
+use crate::judge::{BoxFuture, HostVerifier, Place};
+use crate::jump::JumpHosts;
 use crate::keys::Keys;
 use crate::preferences;
 use crate::proxy_command::{Account, ProxyCommand};
 use crate::session::Session;
 use crate::target::{Proxy, Purpose, Target};
-use crate::trouble::{self, harmless, late};
+use crate::trouble::{self, late, quoted};
 use crate::wire::{Carrier, Wire};
 
-/// Opens connections to hosts, with one judge of their identities and one set of keys.
+/// Opens connections to hosts, with one judge of their identities and one set of keys. All connections of a process
+/// share it.
 #[derive(Clone)]
 pub struct Client {
-    judge: Arc<dyn Judge>,
+    judge: Arc<dyn HostVerifier>,
     keys: Arc<Keys>,
     lookups: Arc<Semaphore>,
-    gates: Arc<Gates>,
-    listener: Option<Arc<Narrator>>,
+    jump_hosts: Arc<JumpHosts>,
+    listener: Option<Arc<AttemptObserver>>,
     watcher: Option<Arc<Watcher>>,
 }
 
-/// Someone who is told what was learnt of each host (by its name) whose identity was accepted, before the log-in begins.
-/// Jump hosts come first.
+/// Callback with the name and the facts of each host whose identity was accepted, before the log-in begins. Jump hosts
+/// come first.
 pub type Watcher = dyn Fn(&str, &Facts) + Send + Sync;
 
-/// A way to a host, before SSH begins.
-struct Way {
+/// An open connection to a host, before SSH begins.
+struct OpenedConnection {
     carrier: Box<dyn Carrier>,
     place: Place,
-    /// What is known of the proxy command, if it is one.
+    /// Output and exit status of the proxy command; `None` without one.
     command: Option<Arc<Account>>,
 }
 
-/// Who is told of each phase as it begins.
+/// Callback at the start of each phase.
 type OnPhase<'a> = &'a (dyn Fn(Phase) + Sync);
 
 impl Client {
-    /// A client that connects only to hosts which `judge` accepts, and logs in with `keys`.
+    /// Creates a client that connects only to hosts which `judge` accepts, and logs in with `keys`.
     #[must_use]
-    pub fn new(judge: Arc<dyn Judge>, keys: Arc<Keys>) -> Self {
+    pub fn new(judge: Arc<dyn HostVerifier>, keys: Arc<Keys>) -> Self {
         Self {
             judge,
             keys,
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
-            gates: Arc::default(),
+            jump_hosts: Arc::default(),
             listener: None,
             watcher: None,
         }
     }
 
-    /// The same client, telling each step of a log-in; it also asks each server first what it accepts.
+    /// Adds a callback for each step of a log-in. The client then also asks each server first for its methods.
     #[must_use]
-    pub fn narrating(self, listener: Arc<Narrator>) -> Self {
+    pub fn narrating(self, listener: Arc<AttemptObserver>) -> Self {
         Self { listener: Some(listener), ..self }
     }
 
-    /// The same client, telling what was learnt of each host before the log-in.
+    /// Adds a callback for the facts of each host before the log-in.
     #[must_use]
     pub fn watching(self, watcher: Arc<Watcher>) -> Self {
         Self { watcher: Some(watcher), ..self }
     }
 
-    /// Connects and logs in. `on_phase` is told each phase as it begins. Dropping the future ends the attempt.
+    /// Connects and logs in. The client calls `on_phase` at the start of each phase. Dropping the future ends the
+    /// attempt.
     ///
     /// # Errors
-    /// Says in which phase it stopped and why. No command was started.
+    /// The failure has the phase and the reason. No command was started.
     pub async fn connect(&self, target: &Target, on_phase: OnPhase<'_>) -> Result<Session, Failure> {
         let mut timings = Timings::default();
         let way = self.reach(target, on_phase, &mut timings).await?;
         self.log_in(way, target, on_phase, timings).await
     }
 
-    /// Finds a way to the host.
     async fn reach(
         &self,
         target: &Target,
         on_phase: OnPhase<'_>,
         timings: &mut Timings,
-    ) -> Result<Way, Failure> {
+    ) -> Result<OpenedConnection, Failure> {
         let limit = target.connect_timeout;
         match &target.proxy {
             Proxy::Jump(hops) if !hops.is_empty() => {
@@ -115,47 +116,55 @@ impl Client {
                     Purpose::Commands => Box::new(stream),
                     Purpose::Bulk => Box::new(Batches::new(stream)),
                 };
-                Ok(Way { carrier, place: Place::Address(address), command: None })
+                Ok(OpenedConnection { carrier, place: Place::Address(address), command: None })
             }
             Proxy::Command(command) => {
                 on_phase(Phase::Connect);
                 let command = ProxyCommand::start(command).map_err(|fault| {
                     let detail = format!("start the proxy command of {}: {fault}", target.name);
                     let exhausted = trouble::is_exhaustion(&fault);
-                    let reason = if exhausted { Reason::Exhausted } else { Reason::Local };
+                    let reason = if exhausted { Reason::OutOfResources } else { Reason::LocalError };
                     trouble::failure(Phase::Connect, reason, detail)
                 })?;
                 let account = Some(Arc::clone(&command.account));
                 let place = Place::Command { port: target.port };
-                Ok(Way { carrier: Box::new(command), place, command: account })
+                Ok(OpenedConnection { carrier: Box::new(command), place, command: account })
             }
         }
     }
 
-    /// From jump host to jump host, and from the last one to `target`.
-    async fn jump(&self, hops: &[Target], target: &Target) -> Result<Way, Failure> {
-        // A channel that nobody reads holds up the others of its session. Commands are read without pause; what is
-        // forwarded waits for strangers, so it has connections of its own.
-        let own = Gates::default();
-        let gates = match target.purpose {
-            Purpose::Commands => &*self.gates,
+    /// Connects from one jump host to the next, and from the last one to `target`.
+    async fn jump(&self, hops: &[Target], target: &Target) -> Result<OpenedConnection, Failure> {
+        // If no task reads a channel, it blocks the other channels of its session. Commands are always read, so they
+        // share jump hosts; forwards wait for other programs, so each connection for bulk data has its own sessions.
+        let own = JumpHosts::default();
+        let jump_hosts = match target.purpose {
+            Purpose::Commands => &*self.jump_hosts,
             Purpose::Bulk => &own,
         };
         let hops: Vec<_> = hops.iter().map(|hop| Target { purpose: target.purpose, ..hop.clone() }).collect();
-        let way = self.through(gates, &hops, target).await;
+        let way = self.through(jump_hosts, &hops, target).await;
         match way {
-            // The connection that we share ended before this was noticed. Nothing was sent to the target yet.
-            Err(failure) if failure.reason == Reason::Lost => self.through(gates, &hops, target).await,
+            // The shared session had already ended, and penstock noticed only now. Nothing was sent to the target yet,
+            // so one retry is safe.
+            Err(failure) if failure.reason == Reason::ConnectionLost => {
+                self.through(jump_hosts, &hops, target).await
+            }
             way => way,
         }
     }
 
-    async fn through(&self, gates: &Gates, hops: &[Target], target: &Target) -> Result<Way, Failure> {
+    async fn through(
+        &self,
+        jump_hosts: &JumpHosts,
+        hops: &[Target],
+        target: &Target,
+    ) -> Result<OpenedConnection, Failure> {
         let Some(last) = hops.last() else {
             let detail = format!("{}: no jump host", target.name);
-            return Err(trouble::failure(Phase::Connect, Reason::Configuration, detail));
+            return Err(trouble::failure(Phase::Connect, Reason::BadConfiguration, detail));
         };
-        let session = self.gate(gates, hops).await.map_err(|failure| Failure {
+        let session = self.jump_host(jump_hosts, hops).await.map_err(|failure| Failure {
             phase: Phase::Connect,
             detail: format!("jump host: {}", failure.detail),
             ..failure
@@ -163,32 +172,32 @@ impl Client {
         step(session, &last.name, target).await
     }
 
-    /// A session with the last of `hops`, which is not empty.
-    fn gate<'a>(
+    /// Returns a session with the last of `hops`. `hops` must not be empty.
+    fn jump_host<'a>(
         &'a self,
-        gates: &'a Gates,
+        jump_hosts: &'a JumpHosts,
         hops: &'a [Target],
     ) -> BoxFuture<'a, Result<Arc<Session>, Failure>> {
         Box::pin(async move {
-            let gate = gates.at(hops);
+            let jump_host = jump_hosts.at(hops);
             let log_in = async {
                 match hops {
                     [before @ .., nearer, hop] => {
-                        let session = self.gate(gates, &hops[..=before.len()]).await?;
+                        let session = self.jump_host(jump_hosts, &hops[..=before.len()]).await?;
                         let way = step(session, &nearer.name, hop).await?;
                         self.log_in(way, hop, &|_| {}, Timings::default()).await
                     }
                     _ => self.connect(&hops[0], &|_| {}).await,
                 }
             };
-            gate.session(log_in).await
+            jump_host.session(log_in).await
         })
     }
 
-    /// Key exchange, verdict, authentication.
+    /// Does the key exchange, gets the judge's verdict and authenticates.
     async fn log_in(
         &self,
-        way: Way,
+        way: OpenedConnection,
         target: &Target,
         on_phase: OnPhase<'_>,
         mut timings: Timings,
@@ -221,7 +230,13 @@ impl Client {
             Ok(handle) => handle,
             Err(Fault::Refused(failure)) => return Err(target.advised(failure)),
             Err(Fault::Library(fault)) => {
-                let failure = trouble::handshake(&fault, &heard, &name, &place);
+                let failure = trouble::handshake(
+                    &fault,
+                    &heard,
+                    shared.parting.get().map(String::as_str),
+                    &name,
+                    &place,
+                );
                 return Err(match &way.command {
                     Some(command) => command.explain(failure, &heard, target).await,
                     None => failure,
@@ -236,7 +251,7 @@ impl Client {
         }
         on_phase(Phase::Authenticate);
         let begun = Instant::now();
-        // Its limits are its own: the server is timed, the person who types a passphrase is not.
+        // `authenticate` has its own timeouts: they apply to the server, not to the person who types a passphrase.
         let listener = self.listener.as_deref();
         let login = authenticate(&mut handle, target, &self.keys, &shared, listener).await?;
         timings.authenticate = begun.elapsed();
@@ -249,11 +264,12 @@ impl Client {
     }
 }
 
-/// From a jump host to `next`, whose name the jump host looks up.
-async fn step(from: Arc<Session>, name: &str, next: &Target) -> Result<Way, Failure> {
+/// Opens a stream from a jump host to `next`. The jump host resolves the name.
+async fn step(from: Arc<Session>, name: &str, next: &Target) -> Result<OpenedConnection, Failure> {
     let limit = next.connect_timeout;
     let (host, port) = (next.host.clone(), next.port);
-    // If we are given up, the channel may still be opened, and is then closed: others use the session.
+    // The opening runs in its own task: if this future is dropped, the channel may still be opened and is then closed,
+    // and other users of the session are not disturbed.
     let opening =
         tokio::spawn(async move { from.open_tcp(&host, port).await.map(|stream| stream.keeping(from)) });
     let opened = timeout(limit, opening)
@@ -269,16 +285,16 @@ async fn step(from: Arc<Session>, name: &str, next: &Target) -> Result<Way, Fail
         ..failure
     })?;
     let place = Place::Jumped { through: name.to_owned(), host: next.host.clone(), port: next.port };
-    Ok(Way { carrier: Box::new(stream), place, command: None })
+    Ok(OpenedConnection { carrier: Box::new(stream), place, command: None })
 }
 
 fn stalled(name: &str, place: &str, version: Option<String>, limit: Duration) -> Failure {
     let what = match version {
         None => format!("at {place} it did not say who it is"),
-        Some(version) => format!("at {place} ({}) the key exchange did not finish", harmless(&version)),
+        Some(version) => format!("at {place} ({}) the key exchange did not finish", quoted(&version)),
     };
     late(Phase::Identity, name, &what, limit)
 }
 
-/// So many names are looked up at once: more would only queue at the resolver.
+/// Maximum number of name lookups at the same time: more would only wait in the queue of the resolver.
 const LOOKUPS: usize = 64;

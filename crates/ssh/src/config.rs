@@ -1,17 +1,20 @@
-//! The user's and the system's `ssh_config`: reads the files and asks this machine what `logic::ssh::config` wants to
-//! know. What comes out is a [`Target`] (`ssh/src/target/configured.rs`).
+//! The user's and the system's `ssh_config`: reads the files, and answers the questions of `hosts::ssh::config` about
+//! this machine. The result is a [`Target`] (`ssh/src/target/configured.rs`).
 //!
 //! # The path of a host's SSH configuration
 //!
-//! 1. `crates/ssh/src/config.rs` reads the files that `crates/logic/src/ssh/config/load.rs` asks for, and runs what `Match exec` says.
-//! 2. `crates/logic/src/ssh/config/source.rs` reads a file once: `crates/logic/src/ssh/config/words.rs` splits lines,
-//!    `crates/logic/src/ssh/config/keyword.rs` knows the keywords, `crates/logic/src/ssh/config/setting.rs` their arguments.
-//! 3. For each host, `crates/logic/src/ssh/config/evaluate.rs` goes through the lines (conditions:
-//!    `crates/logic/src/ssh/config/criteria.rs`), and `crates/logic/src/ssh/config/resolved.rs` is what holds in the end.
-//!    `crates/logic/src/ssh/config/notice.rs` says what we do not follow.
-//! 4. `crates/ssh/src/target/configured.rs` makes a target of it, and of every host on the way, each by its own configuration.
-//! 5. `crates/ssh/tests/ssh_config.rs` compares all of it with `ssh -G`.
-//! 6. `crates/ssh/src/explain.rs` watches one connection from there to the end of the log-in; `penstock ssh explain` tells it.
+//! 1. `crates/ssh/src/config.rs` reads the files that `crates/hosts/src/ssh/config/load.rs` asks for, and runs the
+//!    commands of `Match exec`.
+//! 2. `crates/hosts/src/ssh/config/source.rs` parses each file once: `crates/hosts/src/ssh/config/words.rs` splits
+//!    lines, `crates/hosts/src/ssh/config/keyword.rs` has the keywords, `crates/hosts/src/ssh/config/setting.rs` their
+//!    arguments.
+//! 3. For each host, `crates/hosts/src/ssh/config/evaluate.rs` goes through the lines (conditions:
+//!    `crates/hosts/src/ssh/config/criteria.rs`); the result is in `crates/hosts/src/ssh/config/resolved.rs`.
+//!    `crates/hosts/src/ssh/config/notice.rs` reports settings that penstock does not follow.
+//! 4. `crates/ssh/src/target/configured.rs` makes a target for the host and for every jump host, each from its own
+//!    configuration.
+//! 5. `crates/ssh/tests/ssh/ssh_config.rs` compares the results with `ssh -G`.
+//! 6. `crates/ssh/src/explain.rs` records one connection up to the end of the log-in; `penstock ssh explain` prints it.
 
 use std::fs;
 use std::io::Read;
@@ -23,8 +26,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use logic::ssh::config::{
-    Asked, Catalogue, Config, Faults, File, Files, Group, Local, Machine, Presence, Resolved, Sources,
+use hosts::ssh::config::{
+    Asked, Config, Faults, File, Files, Group, KnownAlgorithms, Local, Machine, Presence, Resolved, Sources,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -32,20 +35,17 @@ use nix::unistd::{self, Gid, Uid, User};
 
 use crate::guardian;
 
-/// Which files are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigFiles {
-    /// `~/.ssh/config`, then `/etc/ssh/ssh_config`.
     Usual,
-    /// This one alone, as with `ssh -F`. It may be a pipe: then it can be read once.
+    /// Only this file, as with `ssh -F`. It may be a pipe, which can be read only once.
     Only(PathBuf),
-    /// None, as with `ssh -F none`.
+    /// No file, as with `ssh -F none`.
     None,
 }
 
-/// `ssh_config` of this user on this machine: read once, asked for as many hosts as there are.
-///
-/// Asking may run commands (`Match exec`): not on a thread that must not wait.
+/// The parsed `ssh_config` of one user on this machine, for any number of hosts. [`Self::resolve`] may run commands
+/// (`Match exec`), so it must not run on a thread that must not block.
 #[derive(Debug)]
 pub struct SshConfig {
     config: Config,
@@ -53,17 +53,17 @@ pub struct SshConfig {
 }
 
 impl SshConfig {
-    /// Reads the files. What is wrong in them comes out with the first host.
+    /// Reads the files. [`Self::resolve`] reports faults in them.
     ///
     /// # Errors
-    /// Nobody knows who runs this: no home directory.
-    pub fn read(files: &ConfigFiles) -> Result<Self, WhoAmI> {
-        Ok(Self::of(files, Self::current_user()?, Catalogue::openssh()))
+    /// The home directory of the user is unknown.
+    pub fn read(files: &ConfigFiles) -> Result<Self, NoUserEntry> {
+        Ok(Self::of(files, Self::current_user()?, KnownAlgorithms::openssh()))
     }
 
-    /// The same for another user, and another version of OpenSSH, which knows other algorithms.
+    /// Reads the files for another user, or for another version of OpenSSH with other algorithms.
     #[must_use]
-    pub fn of(files: &ConfigFiles, local: Local, known: Catalogue) -> Self {
+    pub fn of(files: &ConfigFiles, local: Local, known: KnownAlgorithms) -> Self {
         let user = match files {
             ConfigFiles::Usual => Some((format!("{}/.ssh/config", local.home), Presence::Optional)),
             ConfigFiles::Only(path) => Some((path.to_string_lossy().into_owned(), Presence::Required)),
@@ -75,15 +75,16 @@ impl SshConfig {
             ConfigFiles::Only(path) => Some(path.to_string_lossy().into_owned()),
             ConfigFiles::Usual | ConfigFiles::None => None,
         };
-        let config = Config::read(&sources, &Disk { given }, &Here, known);
+        let config = Config::read(&sources, &Disk { given }, &LocalMachine, known);
         Self { config, local }
     }
 
-    /// Who runs this. The home directory is HOME, else what the system knows; OpenSSH looks at the second only.
+    /// Returns the user who runs this program. The home directory is HOME, else the entry in the user database; OpenSSH
+    /// uses only the user database.
     ///
     /// # Errors
-    /// Nobody knows the home directory.
-    pub fn current_user() -> Result<Local, WhoAmI> {
+    /// The home directory is unknown.
+    pub fn current_user() -> Result<Local, NoUserEntry> {
         let uid = Uid::effective();
         let entry = User::from_uid(uid).ok().flatten();
         let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
@@ -91,45 +92,43 @@ impl SshConfig {
         let user = entry.map(|entry| entry.name).or_else(|| variable("USER"));
         let hostname =
             unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let (home, user) = home.zip(user).ok_or(WhoAmI(uid.as_raw()))?;
+        let (home, user) = home.zip(user).ok_or(NoUserEntry(uid.as_raw()))?;
         Ok(Local { user, uid: uid.as_raw(), home, hostname })
     }
 
-    /// What holds for a host.
+    /// Returns the settings for one host.
     ///
     /// # Errors
-    /// Everything that is wrong in the files.
+    /// All faults in the files.
     pub fn resolve(&self, asked: &Asked) -> Result<Resolved, Faults> {
-        self.config.resolve(asked, &self.local, &Here)
+        self.config.resolve(asked, &self.local, &LocalMachine)
     }
 
-    /// Every name that a `Host` line says as it is, in the order of the files.
+    /// Returns every name without a pattern in the `Host` lines, in the order of the files.
     #[must_use]
     pub fn hosts(&self) -> Vec<&str> {
         self.config.hosts()
     }
 
-    /// Who asks, and from where.
     #[must_use]
     pub fn local(&self) -> &Local {
         &self.local
     }
 }
 
-/// The user has no entry and no HOME.
+/// The user has no entry in the user database and no HOME.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("nobody knows the home directory of user {0}: set HOME and USER")]
-pub struct WhoAmI(u32);
+#[error("the home directory of user {0} is unknown: set HOME and USER")]
+pub struct NoUserEntry(u32);
 
-/// Files of this machine.
 struct Disk {
-    /// The one that somebody named: only that may be a pipe or a device.
+    /// The file that the user named: only this file may be a pipe or a device.
     given: Option<String>,
 }
 
 impl Files for Disk {
     fn read(&self, path: &str) -> Result<Option<File>, String> {
-        // Opening a pipe that nobody writes to would wait for ever.
+        // Without O_NONBLOCK, open(2) of a pipe without a writer blocks for ever.
         let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
         let file = match fs::OpenOptions::new().read(true).custom_flags(flags).open(path) {
             Ok(file) => file,
@@ -139,12 +138,12 @@ impl Files for Disk {
         let about = file.metadata().map_err(|error| error.to_string())?;
         let is_nothing = || fs::metadata("/dev/null").is_ok_and(|nothing| nothing.rdev() == about.rdev());
         let mut bytes = Vec::new();
-        // A directory has no lines, as for OpenSSH.
+        // A directory counts as an empty file, as in OpenSSH.
         if about.is_file() || about.file_type().is_char_device() && is_nothing() {
             file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
         } else if !about.is_dir() {
             if self.given.as_deref() != Some(path) {
-                return Err("it is no regular file".to_owned());
+                return Err("it is not a regular file".to_owned());
             }
             bytes = to_the_end(file, PATIENCE)?;
         }
@@ -156,7 +155,7 @@ impl Files for Disk {
         }))
     }
 
-    /// As glob(3) does for ssh: what cannot be looked into has no files, and `**` is `*`.
+    /// Expands a pattern like glob(3) in ssh: directories that cannot be read have no files, and `**` means `*`.
     fn glob(&self, pattern: &str) -> Result<Vec<String>, String> {
         if !pattern.contains(['*', '?', '[']) {
             let is_there = fs::symlink_metadata(pattern).is_ok();
@@ -174,7 +173,7 @@ impl Files for Disk {
     }
 }
 
-/// All that comes from a pipe, a terminal or a device, such as `/dev/stdin`, or what a shell has for `<(command)`.
+/// Reads a pipe, a terminal or a device to its end: `/dev/stdin`, or the file of a shell's `<(command)`.
 fn to_the_end(mut file: fs::File, limit: Duration) -> Result<Vec<u8>, String> {
     let until = Instant::now() + limit;
     let mut bytes = Vec::new();
@@ -182,7 +181,7 @@ fn to_the_end(mut file: fs::File, limit: Duration) -> Result<Vec<u8>, String> {
     while bytes.len() as u64 <= LARGEST {
         let left = until.saturating_duration_since(Instant::now());
         let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        // Before the first writer a pipe seems to be at its end: only this waits for one.
+        // Before its first writer, a pipe reads as ended; poll(2) waits for the writer.
         let ready = poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], wait);
         if left.is_zero() || ready == Ok(0) {
             return Err(format!("it is a pipe or a device that had no end within {} s", limit.as_secs_f32()));
@@ -201,7 +200,8 @@ fn to_the_end(mut file: fs::File, limit: Duration) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Where every user has a group of the same name, nobody else is in it unless somebody put them there.
+/// Finds out if other users are in a group. Systems give every user a group of the same name; other users are in this
+/// group only if an administrator added them.
 fn group(owner: u32, group: u32) -> Group {
     let name = User::from_uid(Uid::from_raw(owner)).ok().flatten().map(|user| user.name);
     let entry = unistd::Group::from_gid(Gid::from_raw(group)).ok().flatten();
@@ -213,15 +213,15 @@ fn group(owner: u32, group: u32) -> Group {
     }
 }
 
-/// This machine.
-struct Here;
+struct LocalMachine;
 
-impl Machine for Here {
+impl Machine for LocalMachine {
     fn exec(&self, command: &str) -> Result<bool, String> {
         let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh".into());
         let mut run = Command::new(&shell);
         run.arg("-c").arg(command).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // In a session of its own: so all of it ends when its time is over. The guard ends it if we end before.
+        // The command runs in its own session, so that a timeout can end all its processes. The guard ends them if
+        // penstock ends first.
         let (mut child, guard) =
             guardian::spawn(&mut run).map_err(|error| format!("{}: {error}", Path::new(&shell).display()))?;
         let (done, ended) = mpsc::channel();
@@ -237,7 +237,7 @@ impl Machine for Here {
             },
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => {
-                // The thread reaps it.
+                // The thread waits for the ended command.
                 guard.signal(Signal::SIGKILL);
                 Err(format!("it ran for more than {} s", PATIENCE.as_secs()))
             }
@@ -259,9 +259,9 @@ impl Machine for Here {
     }
 }
 
-/// Bytes read of one file; the limit is `logic`'s to complain about.
+/// Maximum number of bytes read from one file: one more than the limit that `hosts` reports.
 const LARGEST: u64 = (16 << 20) + 1;
-/// How long a command of `Match exec` may take, and whoever writes to a pipe that was given as the file.
+/// Timeout of a command of `Match exec`, and of the writer of a pipe that the user named.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

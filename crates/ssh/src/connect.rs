@@ -1,11 +1,11 @@
-//! TCP to a host: its addresses, tried one after another with a head start each (RFC 8305).
+//! Connects to a host over TCP: tries the addresses one after another, each with a head start (RFC 8305).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use logic::fleet::ending::{Failure, Phase, Reason};
-use logic::ssh::place::NameWithPort;
+use hosts::fleet::ending::{Failure, Phase, Reason};
+use hosts::ssh::place::NameWithPort;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -13,10 +13,10 @@ use tokio::task::JoinSet;
 use crate::target::Target;
 use crate::trouble::{advised, failure, is_exhaustion, late};
 
-/// The addresses of `target`, in the order in which to try them.
+/// Returns the addresses of `target`, in the order of the attempts.
 ///
 /// # Errors
-/// Its name has none.
+/// The name has no address.
 pub(crate) async fn resolve(target: &Target, lookups: &Semaphore) -> Result<Vec<SocketAddr>, Failure> {
     let family = target.addresses.family;
     let of_family = |addresses: &[IpAddr]| -> Vec<SocketAddr> {
@@ -30,7 +30,7 @@ pub(crate) async fn resolve(target: &Target, lookups: &Semaphore) -> Result<Vec<
     }
     let _turn = lookups.acquire().await;
     let hints = of_family(&target.addresses.hints);
-    // Where a hint will do, a name server that is silent does not hold up the host.
+    // If the host has hints, a name server that does not answer must not delay the connection.
     let patience = if hints.is_empty() { FOREVER } else { LOOKUP_BESIDE_HINTS };
     let looked_up = tokio::net::lookup_host((target.host.as_str(), target.port));
     let fault = match tokio::time::timeout(patience, looked_up).await {
@@ -55,7 +55,7 @@ pub(crate) async fn resolve(target: &Target, lookups: &Semaphore) -> Result<Vec<
 /// Connects to the first address that answers within `limit`.
 ///
 /// # Errors
-/// None did.
+/// No address answered.
 pub(crate) async fn tcp(
     name: &str,
     addresses: &[SocketAddr],
@@ -68,7 +68,7 @@ pub(crate) async fn tcp(
     }
 }
 
-/// The first that answers; what others said goes to `refusals`.
+/// Returns the first connection that succeeds. The failures of other addresses go to `refusals`.
 async fn first(
     name: &str,
     addresses: &[SocketAddr],
@@ -98,7 +98,7 @@ async fn first(
     Err(last.unwrap_or_else(|| failure(Phase::Resolve, Reason::NoAddress, format!("{name} has no address"))))
 }
 
-/// IPv6 and IPv4 in turns, beginning with what the system put first.
+/// Orders the addresses: IPv6 and IPv4 in turn, starting with the family that the system put first.
 fn in_turns(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first = found.first().is_some_and(SocketAddr::is_ipv6);
     let (same, other): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| address.is_ipv6() == first);
@@ -123,14 +123,14 @@ fn no_address(target: &Target, why: &str) -> Failure {
         (Some(line), _) => format!("{line}: change it there"),
         (None, Some(meant)) => format!("a port does not go behind the name of a host: {meant}"),
         (None, None) => format!(
-            "say where it is: HostName for {0} in ~/.ssh/config, or, once it is enrolled, penstock host move {0} ADDRESS",
+            "check the spelling of its name, or set HostName for {0} in ~/.ssh/config; if it is enrolled: penstock host move {0} ADDRESS",
             target.name
         ),
     };
     advised(Phase::Resolve, Reason::NoAddress, detail, &advice)
 }
 
-/// Some answered that nobody is there, and the others not at all.
+/// Makes the failure of a timeout: some addresses refused the connection, the others did not answer.
 fn silent(
     name: &str,
     addresses: &[SocketAddr],
@@ -139,7 +139,7 @@ fn silent(
 ) -> Failure {
     let quiet = addresses.iter().filter(|address| refusals.iter().all(|(refused, _)| refused != *address));
     let shown: Vec<_> = quiet.take(4).map(ToString::to_string).collect();
-    let mut late = late(Phase::Connect, name, &format!("nobody answered at {}", shown.join(", ")), limit);
+    let mut late = late(Phase::Connect, name, &format!("no answer from {}", shown.join(", ")), limit);
     if let Some((_, last)) = refusals.pop() {
         late.detail.push_str(&format!("; {}", last.detail));
     }
@@ -151,20 +151,20 @@ fn refused(name: &str, address: SocketAddr, fault: &io::Error) -> Failure {
     match fault.kind() {
         io::ErrorKind::ConnectionRefused => advised(
             Phase::Connect,
-            Reason::Refused,
-            format!("{doing}: nobody listens there"),
+            Reason::ConnectionRefused,
+            format!("{doing}: connection refused"),
             "check that sshd runs, and its port",
         ),
         io::ErrorKind::TimedOut => failure(Phase::Connect, Reason::TimedOut, format!("{doing}: no answer")),
         io::ErrorKind::AddrNotAvailable => advised(
             Phase::Connect,
-            Reason::Local,
+            Reason::LocalError,
             format!("{doing}: this machine has no port left, or not that kind of address"),
             "fewer at once",
         ),
         _ if is_exhaustion(fault) => advised(
             Phase::Connect,
-            Reason::Exhausted,
+            Reason::OutOfResources,
             format!("{doing}: this machine has no descriptor or memory left: {fault}"),
             "raise the limit (ulimit -n), or fewer at once",
         ),
@@ -172,19 +172,19 @@ fn refused(name: &str, address: SocketAddr, fault: &io::Error) -> Failure {
             failure(Phase::Connect, Reason::Unreachable, format!("{doing}: no way there"))
         }
         io::ErrorKind::ConnectionReset => {
-            failure(Phase::Connect, Reason::Refused, format!("{doing}: the connection was reset"))
+            failure(Phase::Connect, Reason::ConnectionRefused, format!("{doing}: the connection was reset"))
         }
         _ => failure(Phase::Connect, Reason::Unreachable, format!("{doing}: {fault}")),
     }
 }
 
-/// An address has so much time before the next is tried beside it.
+/// Time of one attempt, before the next address is tried in parallel.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// How long a name is looked up where its host has hints.
+/// Timeout of a name lookup if the host has hints.
 const LOOKUP_BESIDE_HINTS: Duration = Duration::from_secs(2);
 
-/// The caller has a limit.
+/// No timeout here: the caller has one.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]
@@ -196,7 +196,8 @@ mod tests {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let refusing = nobody.local_addr().unwrap();
         drop(nobody);
-        // A queue that is full: nobody accepts, and what comes then is not answered.
+        // A listener that accepts no connection and whose queue is full: the kernel does not answer further
+        // connections.
         let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         full.listen(0).unwrap();
@@ -212,7 +213,7 @@ mod tests {
             (
                 Reason::TimedOut,
                 format!(
-                    "h1: nobody answered at {silent} within 0.6 s; connect to h1 at {refusing}: nobody listens there"
+                    "h1: no answer from {silent} within 0.6 s; connect to h1 at {refusing}: connection refused"
                 )
             )
         );

@@ -1,58 +1,50 @@
-//! One connection attempt, told step by step: what was found, what the host said, which keys were tried, what to do.
-//! Nothing is run there.
+//! Connects to a host once and records each step: the way, the host's identity, the keys that were tried, and advice.
+//! No command is run on the host.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use logic::fleet::ending::{Failure, Phase};
-use logic::ssh::key::PublicKey;
+use hosts::fleet::ending::{Failure, Phase};
+use hosts::ssh::key::PublicKey;
 
 use crate::authenticate::{Answer, Attempt, What};
 use crate::client::Client;
 use crate::facts::Facts;
-use crate::judge::{BoxFuture, Judge, Offered, Place, Verdict};
+use crate::judge::{BoxFuture, HostVerifier, Offered, Place, Verdict};
 use crate::keys::Keys;
 use crate::target::Target;
 
-/// What happened, in the order in which it happened.
+/// All steps of one connection, in the order of time.
 #[derive(Debug)]
 pub struct Explanation {
-    /// The steps, those of jump hosts first.
+    /// Steps; the steps of jump hosts come first.
     pub steps: Vec<Step>,
-    /// How it ended: logged in, or why not.
+    /// The facts after a successful log-in, or the failure.
     pub outcome: Result<Facts, Failure>,
-    /// What to look at besides the advice of a failure, most likely first.
+    /// Further advice, besides the advice of the failure; most likely first.
     pub hints: Vec<String>,
 }
 
-/// One step.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// The host itself (not one on the way) has got to this phase.
+    /// The target itself (not a jump host) has entered this phase.
     Phase(Phase),
     /// A host showed a key, and the judge has decided.
     Identity {
-        /// Its name.
         host: String,
-        /// Where it answered.
         place: Place,
-        /// What it showed.
         offered: Offered,
-        /// What was decided.
         verdict: Verdict,
     },
-    /// The key exchange with a host is done.
     Handshake {
-        /// Its name.
         host: String,
-        /// What was learnt of it.
         facts: Box<Facts>,
     },
-    /// One step of a log-in: to the host of the last handshake.
+    /// One step of the log-in to the host of the last handshake.
     Attempt(Attempt),
 }
 
-/// Connects, logs in, hangs up, and tells all of it.
-pub async fn explain(judge: Arc<dyn Judge>, keys: Arc<Keys>, target: &Target) -> Explanation {
+/// Connects, logs in and closes the connection, and returns all steps.
+pub async fn explain(judge: Arc<dyn HostVerifier>, keys: Arc<Keys>, target: &Target) -> Explanation {
     let steps = Steps::default();
     let judge = Arc::new(Watched { judge, steps: steps.clone() });
     let (tells, tried) = (steps.clone(), steps.clone());
@@ -75,7 +67,7 @@ pub async fn explain(judge: Arc<dyn Judge>, keys: Arc<Keys>, target: &Target) ->
     Explanation { steps, outcome, hints }
 }
 
-/// What a failed log-in leaves open.
+/// Returns advice that the steps of a failed log-in suggest.
 fn hints(steps: &[Step], target: &Target) -> Vec<String> {
     let mut hints = Vec::new();
     let attempts = steps.iter().filter_map(|step| match step {
@@ -119,13 +111,13 @@ impl Steps {
     }
 }
 
-/// A judge whose verdicts are told.
+/// A judge that records the verdicts of another judge.
 struct Watched {
-    judge: Arc<dyn Judge>,
+    judge: Arc<dyn HostVerifier>,
     steps: Steps,
 }
 
-impl Judge for Watched {
+impl HostVerifier for Watched {
     fn wanted(&self, name: &str) -> Vec<String> {
         self.judge.wanted(name)
     }
@@ -148,5 +140,5 @@ impl Judge for Watched {
     }
 }
 
-/// More refused keys than this come close to what servers allow.
+/// Number of refused keys that is close to the limit of servers (MaxAuthTries).
 const MOST_TRIES: usize = 4;

@@ -1,4 +1,4 @@
-//! What was learnt of a host while connecting to it.
+//! Facts about a host that were learnt during a connection.
 
 use std::time::Duration;
 
@@ -6,90 +6,78 @@ use russh::Names;
 
 use crate::judge::{Offered, Place};
 
-/// What was learnt while connecting.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// Where the host answered.
+    /// Address or jump host through which the host answered.
     pub address: Option<Place>,
-    /// Its version line, harmless on a terminal.
+    /// Version line of the server, safe to print on a terminal.
     pub server: String,
-    /// What it wants users to read before they log in. As it came: not harmless on a terminal.
+    /// Banner before authentication (RFC 4252 section 5.4), as received: not safe to print on a terminal.
     pub banner: String,
-    /// The key or certificate that it proved.
+    /// Key or certificate that the host has proved to hold.
     pub identity: Option<Offered>,
-    /// What the judge wants the user to know.
+    /// Message of the judge to the user.
     pub note: Option<String>,
-    /// Our key that it accepted.
     pub key: String,
-    /// Every step of the log-in.
     pub attempts: Vec<crate::Attempt>,
-    /// What was negotiated, the last time.
+    /// Algorithms of the last key exchange.
     pub negotiated: Option<Negotiated>,
-    /// How long each phase took.
     pub timings: Timings,
 }
 
-/// Algorithms in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Key exchange.
     pub kex: String,
-    /// Signature of the host key.
     pub host_key: String,
-    /// Cipher, both ways.
     pub cipher: String,
-    /// Message authentication towards us; with an AEAD cipher it is part of that.
+    /// Message authentication algorithm from the server to the client. An AEAD cipher includes it.
     pub mac: String,
-    /// Whether the order of messages in the key exchange is protected (CVE-2023-48795, "Terrapin").
+    /// Protection of the message order in the key exchange (CVE-2023-48795, "Terrapin").
     pub strict: Strict,
-    /// Whether a recording of the connection stays secret from a quantum computer.
+    /// Protection of a recorded connection against a quantum computer.
     pub quantum: Quantum,
 }
 
-/// Whether both ends keep to the strict key exchange.
+/// Support of the strict key exchange by both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strict {
-    /// Both do.
     Yes,
-    /// The server does not know it.
+    /// The server does not support the strict key exchange.
     No,
 }
 
-/// What an attacker between client and server can do to the first messages of a connection (CVE-2023-48795).
+/// Effect of an attacker between client and server on the first messages of a connection (CVE-2023-48795).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terrapin {
-    /// Nothing: both ends keep to the strict key exchange.
+    /// No effect: both sides use the strict key exchange.
     Closed,
-    /// Nothing, because the cipher notices messages that are missing, though the server is not strict.
+    /// No effect: the server is not strict, but the cipher detects missing messages.
     CipherHolds,
-    /// Remove some of them unnoticed, and with them the extensions that they announce (RFC 8308).
+    /// The attacker can remove messages unnoticed, with the extensions that they announce (RFC 8308).
     Open,
 }
 
-/// Whether the key exchange resists quantum computers.
+/// Resistance of the key exchange to quantum computers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantum {
     /// A hybrid with a post-quantum method.
     Safe,
-    /// A classical method only.
     Exposed,
 }
 
-/// How long each phase of connecting took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// Names to addresses.
     pub resolve: Duration,
-    /// TCP, jump hosts or the proxy command.
+    /// Time of TCP, the jump hosts or the proxy command.
     pub connect: Duration,
-    /// Banner, key exchange and verdict.
+    /// Time of the SSH version exchange, the key exchange and the verdict.
     pub identity: Duration,
-    /// Authentication.
     pub authenticate: Duration,
 }
 
 impl Negotiated {
-    /// Whether Terrapin works here: without strict key exchange, with ChaCha20-Poly1305, or CBC and a MAC over the ciphertext.
+    /// Evaluates the Terrapin attack. It works without strict key exchange, with ChaCha20-Poly1305 or with CBC and
+    /// encrypt-then-MAC.
     #[must_use]
     pub fn terrapin(&self) -> Terrapin {
         let is_taken = self.cipher.contains("chacha20-poly1305")

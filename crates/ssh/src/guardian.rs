@@ -1,10 +1,10 @@
 //! Ends the local commands that penstock has started when penstock ends, even if SIGKILL ends penstock.
 //!
-//! A signal handler is not enough: a process cannot handle SIGKILL, and penstock sets other signal handlers for some of the
-//! time. So penstock starts a small shell, the guardian, and writes the list of its running commands to a pipe that the
-//! guardian reads. Each command leads its own session. The kernel closes the pipe when penstock ends. Then the guardian proves
-//! which processes in the process groups of these commands belong to the commands (`leash/proof.sh` of `logic`), and sends
-//! SIGTERM to these processes, and SIGKILL two seconds later.
+//! A signal handler is not enough: a process cannot handle SIGKILL, and penstock sets other signal handlers for some of
+//! the time. So penstock starts a small shell, the guardian, and writes the list of its running commands to a pipe that
+//! the guardian reads. Each command leads its own session. The kernel closes the pipe when penstock ends. Then the
+//! guardian proves which processes in the process groups of these commands belong to the commands (`watcher/proof.sh`
+//! of `hosts`), and sends SIGTERM to these processes, and SIGKILL two seconds later.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use logic::fleet::leash;
+use hosts::fleet::watcher;
 use nix::sys::signal::Signal;
 use sys::process::{self, OwnSession, Sent};
 
@@ -20,19 +20,21 @@ use sys::process::{self, OwnSession, Sent};
 #[derive(Debug)]
 pub struct Guard {
     session: OwnSession,
-    /// The line that tells the guardian of the command; `None` where the command's start time could not be read from /proc.
+    /// The line that tells the guardian of the command; `None` where the command's start time could not be read from
+    /// /proc.
     entry: Option<String>,
 }
 
-/// Starts `command` as the leader of its own session, without a controlling terminal. While the caller keeps the guard, the
-/// processes of the session do not outlive penstock.
+/// Starts `command` as the leader of its own session, without a controlling terminal. While the caller keeps the guard,
+/// the processes of the session do not outlive penstock.
 ///
-/// If the guardian cannot be started (the limit of processes is reached, for example), the command is started without it.
+/// If the guardian cannot be started (the limit of processes is reached, for example), the command is started without
+/// it.
 ///
 /// # Errors
 /// The command cannot be started.
 pub fn spawn(command: &mut Command) -> io::Result<(Child, Guard)> {
-    // The guardian is started before the command, so that the time in which the guardian does not know of the command is short.
+    // The guardian starts before the command, to keep the time short in which it does not know the command.
     WARD.lock().unwrap_or_else(PoisonError::into_inner).start();
     let (child, session) = process::spawn(command)?;
     let entry = session.leader().id().map(|it| entry(it, session.nonce()));
@@ -43,12 +45,14 @@ pub fn spawn(command: &mut Command) -> io::Result<(Child, Guard)> {
 }
 
 impl Guard {
-    /// Sends a signal to the process group of the command, if the group is proved to be still that of this command.
+    /// Sends a signal to the process group of the command, after a proof that the group is still the group of this
+    /// command.
     pub fn signal(&self, signal: Signal) -> Sent {
         self.session.signal(signal)
     }
 
-    /// Whether the command's process group may still have members. A command that has not been waited for is a member.
+    /// Returns true if the command's process group may still have members. A command that has not been waited for is a
+    /// member.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.session.is_left()
@@ -67,17 +71,17 @@ fn entry(command: process::ProcessId, nonce: &process::Nonce) -> String {
     format!("{}:{}:{nonce}", command.process, command.start)
 }
 
-/// The only `Ward` of the program.
-static WARD: Mutex<Ward> = Mutex::new(Ward { entries: BTreeSet::new(), guardian: None });
+static WARD: Mutex<GuardedCommands> =
+    Mutex::new(GuardedCommands { entries: BTreeSet::new(), guardian: None });
 
 /// The commands that must not outlive penstock, and the guardian that has the list of these commands.
 #[derive(Debug)]
-struct Ward {
+struct GuardedCommands {
     entries: BTreeSet<String>,
     guardian: Option<Guardian>,
 }
 
-impl Ward {
+impl GuardedCommands {
     /// Starts a guardian if none runs. A guardian that replaces a killed one gets the list of all commands.
     fn start(&mut self) {
         if self.guardian.as_mut().is_some_and(Guardian::has_ended) {
@@ -118,11 +122,12 @@ struct Guardian {
 impl Guardian {
     fn start() -> io::Result<Self> {
         let mut child = Command::new("/bin/sh")
-            .args(["-c", &(leash::proof() + SCRIPT)])
+            .args(["-c", &(watcher::proof() + SCRIPT)])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // In `/` the guardian keeps no file system busy; in its own process group it gets no signal from the terminal.
+            // In `/` the guardian keeps no file system in use; in its own process group it gets no signal from the
+            // terminal.
             .current_dir("/")
             .process_group(0)
             .spawn()?;
@@ -130,13 +135,13 @@ impl Guardian {
         Ok(Self { child, pipe })
     }
 
-    /// Whether the guardian was killed. Otherwise it ends only after penstock.
+    /// Returns true if the guardian was killed. Otherwise it ends only after penstock.
     fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
     fn tell(&mut self, what: char, entry: &str) -> io::Result<()> {
-        // One write, so that the guardian never reads half a line.
+        // One write(2), so that the guardian never reads half a line.
         self.pipe.write_all(format!("{what} {entry}\n").as_bytes())
     }
 }
@@ -233,7 +238,7 @@ mod tests {
 
     #[test]
     fn variable_of_the_nonce_is_the_same_here_and_on_hosts() {
-        assert_eq!(process::VARIABLE, leash::VARIABLE);
-        assert!(leash::proof().contains(&format!("{}=$N", leash::VARIABLE)));
+        assert_eq!(process::VARIABLE, watcher::VARIABLE);
+        assert!(watcher::proof().contains(&format!("{}=$N", watcher::VARIABLE)));
     }
 }

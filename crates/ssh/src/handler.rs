@@ -1,11 +1,11 @@
-//! What the SSH library calls us for while a connection lives.
+//! The callbacks that the SSH library calls during a connection.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use logic::fleet::ending::{Failure, Phase, Reason};
-use logic::identity::changed_anew;
-use logic::ssh::key::PublicKey;
+use hosts::fleet::ending::{Failure, Phase, Reason};
+use hosts::identity::changed_anew;
+use hosts::ssh::key::PublicKey;
 use russh::client::{ChannelOpenHandle, DisconnectReason, Handle, Msg, Session as Library};
 use russh::keys::PublicKeyOrCertificate;
 use russh::{Channel, ChannelId, ChannelOpenFailure, Names};
@@ -13,45 +13,44 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::facts::{Facts, Negotiated};
-use crate::judge::{Judge, Offered, Place, Verdict};
-use crate::listen::Listeners;
+use crate::judge::{HostVerifier, Offered, Place, Verdict};
+use crate::listeners::Listeners;
 use crate::refusal::Refusals;
 use crate::stream::Stream;
 use crate::target::Purpose;
-use crate::trouble::{failure, harmless, of};
-use crate::wire::{Heard, Line};
+use crate::trouble::{failure, of, quoted};
+use crate::wire::{Line, ServerText};
 
-/// The callbacks of one connection.
 pub(crate) struct Handler {
     pub(crate) name: Arc<str>,
-    pub(crate) judge: Arc<dyn Judge>,
+    pub(crate) judge: Arc<dyn HostVerifier>,
     pub(crate) place: Place,
-    /// An RSA key of the host with fewer bits is refused.
+    /// Minimum length of an RSA host key in bits; shorter keys are refused.
     pub(crate) rsa_bits: usize,
-    /// What the judge accepted.
     pub(crate) accepted: Option<Offered>,
-    pub(crate) heard: Arc<Heard>,
+    pub(crate) heard: Arc<ServerText>,
     pub(crate) shared: Arc<Shared>,
-    /// Keys that the server announced go here, to be proved.
+    /// Receives the keys that the server announced, for a proof that the server holds them.
     pub(crate) announced: mpsc::Sender<Vec<russh::keys::PublicKey>>,
 }
 
-/// What the callbacks learn and the session tells.
+/// Data that the callbacks write and the session reads.
 pub(crate) struct Shared {
     pub(crate) name: Arc<str>,
     pub(crate) facts: Mutex<Facts>,
-    /// Why the connection ended.
+    /// Reason why the connection has ended; `None` while it is open.
     pub(crate) ended: watch::Sender<Option<Failure>>,
-    /// Ports and sockets on which the server listens for us.
+    /// Ports and sockets on which the server listens for this connection.
     pub(crate) listeners: Listeners,
-    /// What the connection is for.
     pub(crate) purpose: Purpose,
-    /// The connection, once it is logged in and for as long as somebody uses it.
+    /// The connection, from the log-in on and while it is used.
     pub(crate) handle: OnceLock<Weak<Handle<Handler>>>,
-    /// What holds it for as long.
+    /// The lifeline of the connection, for the same time as `handle`.
     pub(crate) line: OnceLock<Weak<Line>>,
-    /// Why the server could not connect for us.
+    /// The server's reasons for connections that it could not open.
     pub(crate) refusals: Refusals,
+    /// Text of the server's disconnect message.
+    pub(crate) parting: OnceLock<String>,
 }
 
 impl Shared {
@@ -61,6 +60,7 @@ impl Shared {
             handle: OnceLock::new(),
             line: OnceLock::new(),
             refusals: Refusals::default(),
+            parting: OnceLock::new(),
             name,
             facts: Mutex::new(Facts::default()),
             ended: watch::Sender::new(None),
@@ -68,7 +68,7 @@ impl Shared {
         }
     }
 
-    /// For what is opened on the connection.
+    /// Returns the lifeline of the connection, for a new stream.
     fn line(&self) -> Option<Arc<Line>> {
         self.line.get().and_then(Weak::upgrade)
     }
@@ -77,8 +77,8 @@ impl Shared {
         note(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The failure that `fault` is. Where the library knows only that the connection is gone, the reason that it gave to
-    /// the callbacks is told, which may come a moment later.
+    /// Makes a failure from `fault`. If the library reports only that the connection has ended, the function waits up
+    /// to [`SOON`] for the reason, which the library passes to a callback.
     pub(crate) async fn why(&self, phase: Phase, fault: &russh::Error) -> Failure {
         use russh::Error::{Disconnect, HUP, RecvError, SendError};
         if matches!(fault, Disconnect | HUP | RecvError | SendError)
@@ -89,7 +89,7 @@ impl Shared {
         of(phase, fault, &self.name)
     }
 
-    /// Why the connection ended, if it did.
+    /// Waits up to [`SOON`] for the reason why the connection has ended.
     pub(crate) async fn ended_soon(&self) -> Option<Failure> {
         let mut ended = self.ended.subscribe();
         timeout(SOON, ended.wait_for(Option::is_some)).await.ok()?.ok()?.clone()
@@ -106,12 +106,10 @@ impl Shared {
     }
 }
 
-/// What ends a connection from inside a callback.
+/// An error of a callback: it ends the connection.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The library's own.
     Library(russh::Error),
-    /// The judge refused the host.
     Refused(Failure),
 }
 
@@ -124,7 +122,8 @@ impl From<russh::Error> for Fault {
 impl russh::client::Handler for Handler {
     type Error = Fault;
 
-    /// Called at every key exchange; the version of the library that comes from its registry does so at the first one alone.
+    /// The library calls this function at every key exchange; the registry's version of the library does so only at the
+    /// first.
     async fn check_server_key(&mut self, offered: &PublicKeyOrCertificate) -> Result<bool, Fault> {
         let offered = match offered {
             PublicKeyOrCertificate::PublicKey { key, .. } => Offered::Key(logical(key)?),
@@ -157,11 +156,11 @@ impl russh::client::Handler for Handler {
         let negotiated = Negotiated::new(names);
         let server = self.heard.version().unwrap_or_default();
         self.shared.note(|facts| {
-            // Keys exchanged anew say nothing of strictness: that was settled the first time.
+            // A later key exchange does not change the strict mode: the first one decided it.
             let strict = facts.negotiated.as_ref().map(|first| first.strict);
             facts.negotiated = Some(Negotiated { strict: strict.unwrap_or(negotiated.strict), ..negotiated });
             if facts.server.is_empty() {
-                facts.server = harmless(&server).trim_matches('"').to_owned();
+                facts.server = quoted(&server).trim_matches('"').to_owned();
             }
         });
         Ok(())
@@ -208,7 +207,7 @@ impl russh::client::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Library,
     ) -> Result<(), Fault> {
-        let from = format!("{}:{from_port}", harmless(from).trim_matches('"'));
+        let from = format!("{}:{from_port}", quoted(from).trim_matches('"'));
         let Some(room) = self.shared.listeners.tcp(address, port) else {
             return refuse(reply).await;
         };
@@ -230,7 +229,7 @@ impl russh::client::Handler for Handler {
         Ok(())
     }
 
-    // The library accepts these by default; a server has no business to open any of them.
+    // The library accepts these channels by default; a server has no reason to open one.
 
     async fn server_channel_open_agent_forward(
         &mut self,
@@ -287,8 +286,9 @@ impl russh::client::Handler for Handler {
     async fn disconnected(&mut self, reason: DisconnectReason<Fault>) -> Result<(), Fault> {
         match reason {
             DisconnectReason::ReceivedDisconnect(said) => {
-                let detail = format!("{} ended the connection: {}", self.name, harmless(&said.message));
-                self.shared.end(failure(Phase::Run, Reason::Lost, detail));
+                let detail = format!("{} ended the connection: {}", self.name, quoted(&said.message));
+                let _ = self.shared.parting.set(said.message);
+                self.shared.end(failure(Phase::Run, Reason::ConnectionLost, detail));
                 Ok(())
             }
             DisconnectReason::Error(Fault::Library(fault)) => {
@@ -304,18 +304,18 @@ impl russh::client::Handler for Handler {
 }
 
 impl Drop for Handler {
-    /// The library's task is over, in whatever way.
+    /// The library's task has ended.
     fn drop(&mut self) {
         self.shared.listeners.close();
         self.shared.end(failure(
             Phase::Run,
-            Reason::Lost,
+            Reason::ConnectionLost,
             format!("the connection to {} was closed", self.name),
         ));
     }
 }
 
-/// A verdict as the library wants it: what refuses a host ends the connection.
+/// Converts a verdict for the library: the error of a refused host ends the connection.
 fn refused(phase: Phase, verdict: Verdict) -> Result<bool, Fault> {
     let Verdict::Refused { reason, message, advice } = verdict else { return Ok(true) };
     let mut failure = failure(phase, reason, message);
@@ -323,7 +323,8 @@ fn refused(phase: Phase, verdict: Verdict) -> Result<bool, Fault> {
     Err(Fault::Refused(failure))
 }
 
-/// A host key that anybody who is rich enough could forge proves nothing, whoever it is pinned for.
+/// Makes the failure for a short RSA host key. An attacker with money could forge such a key, so it is refused even if
+/// it is pinned.
 fn too_short(name: &str, bits: usize, least: usize) -> Failure {
     let detail = format!(
         "{name} showed an RSA key of {bits} bits, and RequiredRSASize asks for {least}; nothing was sent"
@@ -334,13 +335,12 @@ fn too_short(name: &str, bits: usize, least: usize) -> Failure {
     refused
 }
 
-/// Our form of a key.
 pub(crate) fn logical(key: &russh::keys::PublicKey) -> Result<PublicKey, russh::Error> {
     let blob = key.to_bytes()?;
     PublicKey::from_blob(&blob).map_err(|_| russh::Error::CouldNotReadKey)
 }
 
-/// For what the server has no business to open.
+/// Refuses a channel that a server has no reason to open.
 async fn refuse(reply: ChannelOpenHandle) -> Result<(), Fault> {
     reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
     Ok(())
@@ -362,8 +362,8 @@ async fn admit(
     }
 }
 
-/// The library tells a caller that a connection is gone a moment before it says why.
+/// Maximum time between the library's report that a connection has ended and its report of the reason.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Of the text before authentication so many characters are kept.
+/// Maximum number of characters that are kept of the banner before authentication.
 const LONGEST_BANNER: usize = 4096;

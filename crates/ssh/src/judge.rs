@@ -1,52 +1,47 @@
-//! Who decides whether the host that answered is the one that was meant.
+//! The interface that decides if the host that answered is the intended host.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
-pub use logic::identity::Verdict;
-use logic::ssh::key::PublicKey;
+pub use hosts::identity::Verdict;
+use hosts::ssh::key::PublicKey;
 
-/// A future on the heap.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Judges the identities of hosts. Called for every connection, before anything of ours is sent.
-pub trait Judge: Send + Sync {
-    /// Host key algorithms to ask for, types that are pinned first. Empty: the usual order, no certificates.
+/// Judges the identities of hosts. The client calls it for every connection, before it sends anything secret.
+pub trait HostVerifier: Send + Sync {
+    /// Returns the host key algorithms to ask for, types of pinned keys first. Empty: the usual order, without
+    /// certificates.
     fn wanted(&self, name: &str) -> Vec<String>;
 
-    /// Decides about what a host offered. The server has proved that it holds the key.
+    /// Decides about the key or certificate of a host. The server has proved that it holds the key.
     fn judge<'a>(&'a self, name: &'a str, at: &'a Place, offered: &'a Offered) -> BoxFuture<'a, Verdict>;
 
-    /// Which of the keys that an accepted host announced are worth a proof: all, or those that are not known yet.
+    /// Returns the keys, among those that an accepted host announced, that the server must prove: all of them, or the
+    /// new ones.
     fn unproved(&self, name: &str, keys: Vec<PublicKey>) -> Vec<PublicKey> {
         let _ = name;
         keys
     }
 
-    /// More keys of a host that was accepted (`hostkeys-00@openssh.com`), each proved by the server.
+    /// Receives further keys of an accepted host (`hostkeys-00@openssh.com`). The server has proved each of them.
     fn announced(&self, name: &str, keys: Vec<PublicKey>);
 }
 
-/// Where a host answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// Straight over TCP.
+    /// Directly over TCP.
     Address(SocketAddr),
-    /// Through a jump host, which looked the name up.
+    /// Through a jump host, which resolved the name.
     Jumped {
-        /// The name of the last jump host.
         through: String,
-        /// What the jump host was asked for.
+        /// Host name that the jump host was asked to connect to.
         host: String,
-        /// With this port.
         port: u16,
     },
-    /// Through a command; nobody knows where it leads.
-    Command {
-        /// The port that was meant.
-        port: u16,
-    },
+    /// Through a proxy command, whose destination is unknown.
+    Command { port: u16 },
 }
 
 impl fmt::Display for Place {
@@ -59,11 +54,10 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a host offered as the proof of its identity.
+/// The key or certificate with which a host proves its identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Offered {
-    /// A bare key.
     Key(PublicKey),
-    /// A certificate, whole, as the wire carries it. Nothing of it has been checked but that the server holds the key in it.
+    /// A whole certificate as received. Only one thing is checked: the server holds the certified key.
     Certificate(PublicKey),
 }

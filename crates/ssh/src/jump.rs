@@ -1,51 +1,50 @@
-//! Connections to jump hosts, shared by all who go through them. A log-in for each host behind a gate would be punished
-//! there: `MaxStartups` turns away what comes at once, `PerSourcePenalties` who comes too often.
+//! Connections to jump hosts, shared by all targets behind them. With one log-in per target, the jump host would refuse
+//! some: `MaxStartups` limits simultaneous connections, `PerSourcePenalties` frequent ones.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use logic::fleet::ending::Failure;
-use tokio::sync::Mutex as Turnstile;
+use hosts::fleet::ending::Failure;
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::session::Session;
 use crate::target::Target;
 
-/// Every gate that somebody went through, by the whole way up to it.
+/// All jump hosts in use, by the chain of hosts up to and including the jump host.
 #[derive(Default)]
-pub(crate) struct Gates(Mutex<HashMap<Vec<Target>, Arc<Gate>>>);
+pub(crate) struct JumpHosts(Mutex<HashMap<Vec<Target>, Arc<JumpHost>>>);
 
-/// One jump host, as reached in one way.
 #[derive(Default)]
-pub(crate) struct Gate {
-    open: Turnstile<Open>,
-    /// How many log-ins have failed.
+pub(crate) struct JumpHost {
+    open: AsyncMutex<Open>,
+    /// Number of failed log-ins.
     failures: AtomicU64,
 }
 
 #[derive(Default)]
 struct Open {
     sessions: Vec<Arc<Session>>,
-    /// Why the last log-in that failed did.
+    /// Failure of the last failed log-in.
     failure: Option<Failure>,
 }
 
-impl Gates {
-    /// The gate at the end of `way`.
-    pub(crate) fn at(&self, way: &[Target]) -> Arc<Gate> {
-        let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(gate) = gates.get(way) {
-            return Arc::clone(gate);
+impl JumpHosts {
+    /// Returns the jump host at the end of `way`.
+    pub(crate) fn at(&self, way: &[Target]) -> Arc<JumpHost> {
+        let mut jump_hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(jump_host) = jump_hosts.get(way) {
+            return Arc::clone(jump_host);
         }
-        let gate = Arc::new(Gate::default());
-        gates.insert(way.to_vec(), Arc::clone(&gate));
-        gate
+        let jump_host = Arc::new(JumpHost::default());
+        jump_hosts.insert(way.to_vec(), Arc::clone(&jump_host));
+        jump_host
     }
 }
 
-impl Gate {
-    /// A session with room for one more channel; whoever holds it takes one of its places. One user at a time logs in. Those
-    /// who waited for that get its session, or its failure: asking again at once would only be refused again.
+impl JumpHost {
+    /// Returns a session with room for one more channel. One task at a time logs in. Tasks that waited for it get its
+    /// session or its failure: a retry at once would only be refused again.
     pub(crate) async fn session(
         &self,
         log_in: impl Future<Output = Result<Session, Failure>>,
@@ -74,5 +73,5 @@ impl Gate {
     }
 }
 
-/// So many channels share a session. Each is a descriptor of one sshd process, which mostly has 1,024 of them.
+/// Maximum number of channels per session. Each uses a descriptor of one sshd process, whose limit is usually 1,024.
 const PLACES: usize = 256;

@@ -1,5 +1,5 @@
-//! The keys of this process, shared by all its connections: each file is read once, each passphrase is asked once, each
-//! agent is connected to a few times only.
+//! The keys of this process, shared by all its connections: each file is read once, each passphrase is asked once, and
+//! each agent gets only a few connections.
 
 mod ask;
 pub(crate) mod certificate;
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use logic::ssh::key::Fingerprint;
+use hosts::ssh::key::Fingerprint;
 use russh::keys::PrivateKey;
 use russh::keys::ssh_key::Certificate;
 use tokio::sync::Mutex as AsyncMutex;
 
-pub use ask::{Answered, Ask, AskError, Nobody, Person, Question, restore_terminal};
+pub use ask::{Answered, Ask, AskError, NoPrompt, Question, UserPrompt, restore_terminal};
 pub use fault::{Fault as KeyFileFault, KeyFault};
 pub use plan::{DEFAULT_IDENTITIES, Identity, KeyPlan, Method, Named, OtherKeys};
 
@@ -25,7 +25,7 @@ use crate::agent::{Agent, AgentLimits};
 use fault::Fault;
 use file::{KeyFile, Private, Stamp};
 
-/// The keys of this process. Decrypted keys are overwritten in memory when it is dropped.
+/// Key files, certificates and agents. On drop, decrypted keys are overwritten in memory.
 pub struct Keys {
     asked: Arc<Asked>,
     limits: AgentLimits,
@@ -35,13 +35,13 @@ pub struct Keys {
     worked: Mutex<HashMap<Fingerprint, u32>>,
 }
 
-/// A key file with what became of its passphrase.
+/// A key file and the state of its decryption.
 pub(crate) struct LoadedKey {
     pub(crate) file: KeyFile,
     opened: Arc<AsyncMutex<Opened>>,
 }
 
-/// Who is asked, and that they are asked one thing at a time.
+/// The person who is asked, and a lock so that only one question is open at a time.
 struct Asked {
     person: Arc<dyn Ask>,
     turn: AsyncMutex<()>,
@@ -56,7 +56,7 @@ enum Opened {
 type Found = Result<Arc<LoadedKey>, KeyFault>;
 type FoundCertificate = Result<Arc<Certificate>, KeyFault>;
 
-/// What was read of a file, the state the file had then, and when it was last compared with the file.
+/// The content of a file, the state of the file when it was read, and the time of the last comparison with the file.
 struct Read<T> {
     stamp: Option<Stamp>,
     looked: Instant,
@@ -66,13 +66,13 @@ struct Read<T> {
 type Slot<T> = Arc<AsyncMutex<Option<Read<T>>>>;
 
 impl Keys {
-    /// Nothing is read yet; passphrases are asked of the person at this terminal or desktop.
+    /// Creates a store without keys. It asks for passphrases on this terminal or desktop.
     #[must_use]
     pub fn new() -> Self {
-        Self::asking(Arc::new(Person::from_environment()), AgentLimits::default())
+        Self::asking(Arc::new(UserPrompt::from_environment()), AgentLimits::default())
     }
 
-    /// Nothing is read yet; passphrases are asked of `person`.
+    /// Creates a store without keys. It asks `person` for passphrases.
     #[must_use]
     pub fn asking(person: Arc<dyn Ask>, limits: AgentLimits) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Keys {
         }
     }
 
-    /// The key file at `path`: read once, and again when it has changed.
+    /// Returns the key file at `path`. Reads it once, and again if the file has changed.
     pub(crate) async fn file(&self, path: &Path) -> Found {
         read_once(&self.files, path, |path| {
             KeyFile::read(path)
@@ -95,14 +95,13 @@ impl Keys {
         .unwrap_or_else(|| Err(Fault::Unreadable("the program is ending".to_owned()).at(path)))
     }
 
-    /// The certificate at `path`: read once, and again when it has changed.
+    /// Returns the certificate at `path`. Reads it once, and again if the file has changed.
     pub(crate) async fn certificate(&self, path: &Path) -> FoundCertificate {
         read_once(&self.certificates, path, |path| certificate::read(path).map(Arc::new))
             .await
             .unwrap_or_else(|| Err(Fault::Unreadable("the program is ending".to_owned()).at(path)))
     }
 
-    /// The agent at `socket`.
     pub(crate) fn agent(&self, socket: &Path) -> Arc<Agent> {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let agent = agents
@@ -111,7 +110,7 @@ impl Keys {
         Arc::clone(agent)
     }
 
-    /// The private half of a key file; asks for its passphrase if need be, once for all who want it.
+    /// Returns the private key of a key file. Asks for the passphrase if needed, once for all connections.
     pub(crate) async fn open(&self, key: &Arc<LoadedKey>) -> Result<Arc<PrivateKey>, KeyFault> {
         let path = &key.file.path;
         match &key.file.private {
@@ -119,7 +118,7 @@ impl Keys {
             Private::Elsewhere => return Err(Fault::NoPrivateHalf.at(path)),
             Private::Locked(_) => {}
         }
-        // A task of its own: a connection that gives up does not take the question on the terminal with it
+        // The question runs in its own task: it stays on the terminal if the connection that caused it gives up.
         let (asked, key) = (Arc::clone(&self.asked), Arc::clone(key));
         let opening = tokio::spawn(async move {
             let mut opened = key.opened.lock().await;
@@ -139,19 +138,18 @@ impl Keys {
         opening.await.unwrap_or_else(|_| Err(Fault::NoPassphrase(AskError::Cancelled).at(path)))
     }
 
-    /// Asks a question that is no passphrase of a key, one at a time with those.
+    /// Asks a question that is not a passphrase. Only one question of either kind is open at a time.
     pub(crate) async fn ask(&self, question: Question) -> Result<zeroize::Zeroizing<String>, AskError> {
         let _turn = self.asked.turn.lock().await;
         let person = Arc::clone(&self.asked.person);
         on_a_thread(move || person.ask(&question)).await.unwrap_or(Err(AskError::Cancelled))
     }
 
-    /// How many hosts accepted this key so far.
+    /// Returns the number of hosts that have accepted this key.
     pub(crate) fn worked(&self, key: Fingerprint) -> u32 {
         self.worked.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied().unwrap_or(0)
     }
 
-    /// One more host accepted this key.
     pub(crate) fn note_worked(&self, key: Fingerprint) {
         *self.worked.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
     }
@@ -172,7 +170,7 @@ impl std::fmt::Debug for Keys {
 impl Asked {
     async fn passphrase_of(&self, key: &Arc<LoadedKey>) -> Result<Arc<PrivateKey>, KeyFault> {
         let path = key.file.path.clone();
-        let shown = crate::harmless::harmless(&path.to_string_lossy(), 200);
+        let shown = text::terminal::escaped(&path.to_string_lossy(), 200);
         for attempt in 1..=TRIES {
             let again = if attempt == 1 { "" } else { "wrong passphrase; " };
             let text = format!("{again}passphrase of the key {shown}: ");
@@ -184,7 +182,7 @@ impl Asked {
                 let Private::Locked(text) = &key.file.private else {
                     return Err(Fault::NoPrivateHalf.at(&key.file.path));
                 };
-                // Nothing typed is no try: ssh goes on to the next key
+                // An empty answer is no attempt: as in ssh, the next key follows.
                 if passphrase.is_empty() {
                     return Err(Fault::NoPassphrase(AskError::Cancelled).at(&key.file.path));
                 }
@@ -207,7 +205,8 @@ impl Asked {
     }
 }
 
-/// Runs what waits for a person: on a thread that nobody has to wait for when the program ends. None: it panicked.
+/// Runs work that waits for a person on a thread that does not delay the end of the program. `None` if the work
+/// panicked, or if there is no thread.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("ask".to_owned()).spawn(move || {
@@ -219,7 +218,7 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     result.await.ok()
 }
 
-/// What `read` makes of the file at `path`; a thousand who ask at once make it run once. None: the program is ending.
+/// Reads the file at `path` with `read`, once for all tasks that ask at the same time. `None` if the program is ending.
 async fn read_once<T: Clone + Send + 'static>(
     slots: &Mutex<HashMap<PathBuf, Slot<T>>>,
     path: &Path,
@@ -254,7 +253,7 @@ async fn read_once<T: Clone + Send + 'static>(
     slot.as_ref().map(|known| known.value.clone())
 }
 
-/// How often a wrong passphrase may be typed, as in ssh(1).
+/// Maximum number of wrong passphrases, as in ssh(1).
 const TRIES: u32 = 3;
-/// How old what we know of a file may be before it is compared with the file.
+/// Maximum age of a file's content before it is compared with the file again.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);

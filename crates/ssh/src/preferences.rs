@@ -1,9 +1,9 @@
-//! What we negotiate and the sizes we use: every default of the SSH library that is unsafe or slow is replaced here.
+//! Algorithms and sizes of a connection: replaces every default of the SSH library that is unsafe or slow.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use logic::fleet::ending::{Failure, Phase, Reason};
+use hosts::fleet::ending::{Failure, Phase, Reason};
 use russh::client::Config;
 use russh::keys::Algorithm;
 use russh::{Limits, Preferred, SshId, cipher, compression, kex, mac};
@@ -11,16 +11,16 @@ use russh::{Limits, Preferred, SshId, cipher, compression, kex, mac};
 use crate::target::{Purpose, Target};
 use crate::trouble;
 
-/// The configuration of one connection. `wanted`: host key algorithms, best first.
+/// Makes the configuration of one connection. `wanted` has host key algorithms, best first.
 ///
 /// # Errors
-/// The target allows only algorithms that we do not have.
+/// The target allows only algorithms that the library does not support.
 pub(crate) fn config(target: &Target, wanted: &[String]) -> Result<Arc<Config>, Failure> {
     let (window_size, maximum_packet_size, channel_buffer_size) = match target.purpose {
         Purpose::Commands => (256 * 1024, 32 * 1024, 8),
         Purpose::Bulk => (16 * 1024 * 1024, 65_535, 16),
     };
-    // The library asserts that no more than 1 GiB goes under one key (RFC 4253 section 9).
+    // The library asserts a maximum of 1 GiB per key (RFC 4253 section 9).
     let bytes = target.rekey.bytes.clamp(64 * 1024, 1 << 30);
     Ok(Arc::new(Config {
         client_id: SshId::Standard(Cow::Borrowed(concat!("SSH-2.0-Penstock_", env!("CARGO_PKG_VERSION")))),
@@ -37,7 +37,7 @@ pub(crate) fn config(target: &Target, wanted: &[String]) -> Result<Arc<Config>, 
     }))
 }
 
-/// How much is read from the socket at once. Each connection holds it for as long as it lives.
+/// Returns the size of the read buffer in bytes. Each connection keeps its buffer until its end.
 pub(crate) fn read_buffer(purpose: Purpose) -> usize {
     match purpose {
         Purpose::Commands => 8 * 1024,
@@ -64,12 +64,13 @@ fn preferred(target: &Target, wanted: &[String]) -> Result<Preferred, Failure> {
         host_key_certificates: Cow::Owned(host_key_certificates),
         cipher: Cow::Owned(cipher),
         mac: Cow::Owned(mac),
-        // Compression before encryption has leaked secrets and exhausted memory: never offered.
+        // Compression before encryption has leaked secrets and exhausted memory: it is never offered.
         compression: Cow::Borrowed(&[compression::NONE]),
     })
 }
 
-/// The names of `allowed` that we have, in its order; ours if it is empty; nothing if we have none of them.
+/// Returns the supported names of `allowed`, in its order; `ours` if `allowed` is empty; `None` if no name is
+/// supported.
 fn chosen<T: Clone>(allowed: &[String], ours: &[T], known: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
     if allowed.is_empty() {
         return Some(ours.to_vec());
@@ -82,9 +83,9 @@ fn chosen<T: Clone>(allowed: &[String], ours: &[T], known: impl Fn(&str) -> Opti
     (!left.is_empty()).then_some(left)
 }
 
-/// Bare keys and certificates to ask for. What is wanted comes first and the rest behind it, so that a host without
-/// any key of a wanted type still answers, and can be judged. Certificates only if they are wanted: whoever knows no
-/// authority for a host could only refuse them.
+/// Returns the algorithms for plain host keys and for certificates. The `wanted` ones come first, the others follow: so
+/// a host without a key of a wanted type still answers and can be judged. Certificates only if they are wanted: without
+/// a known authority the client could only refuse them.
 fn host_keys(allowed: &[String], wanted: &[String]) -> (Vec<Algorithm>, Vec<Algorithm>) {
     let may = |name: &str| allowed.is_empty() || allowed.iter().any(|allowed| allowed == name);
     let mut bare: Vec<Algorithm> = Vec::new();
@@ -95,7 +96,7 @@ fn host_keys(allowed: &[String], wanted: &[String]) -> (Vec<Algorithm>, Vec<Algo
             Some(plain) => (&mut certified, plain, CERTIFICATE),
             None => (&mut bare, name, ""),
         };
-        // `ssh-rsa` names a type of key; the algorithm of that name signs with SHA-1, so it must be allowed by name.
+        // `ssh-rsa` is a key type; the algorithm of the same name signs with SHA-1, so the user must allow it by name.
         let names: &[&str] = match plain {
             "ssh-rsa" if allowed.iter().any(|allowed| allowed == name) => {
                 &["rsa-sha2-512", "rsa-sha2-256", "ssh-rsa"]
@@ -118,16 +119,17 @@ fn host_keys(allowed: &[String], wanted: &[String]) -> (Vec<Algorithm>, Vec<Algo
 fn nothing_left(target: &Target, option: &str, allowed: &[String]) -> Failure {
     trouble::failure(
         Phase::Queued,
-        Reason::Configuration,
+        Reason::BadConfiguration,
         format!(
             "{}: {option} allows only what we do not have: {}",
             target.name,
-            trouble::harmless(&allowed.join(","))
+            trouble::quoted(&allowed.join(","))
         ),
     )
 }
 
-/// With instructions for AES in the CPU it is the fastest by far; without them slow, and not constant in time.
+/// Returns the ciphers in order. AES-GCM is by far the fastest if the CPU has AES instructions; without them it is
+/// slow, and not constant in time.
 fn ciphers() -> &'static [cipher::Name] {
     #[cfg(target_arch = "x86_64")]
     let aes = std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
@@ -177,7 +179,8 @@ const HOST_KEYS: &[&str] = &[
 
 const CERTIFICATE: &str = "-cert-v01@openssh.com";
 
-/// Names the library knows and we never use: no encryption, no authentication, and markers of the negotiation itself.
+/// Names that the library knows and penstock never uses: no encryption, no authentication, and markers of the
+/// negotiation.
 const REFUSED: &[&str] = &[
     "none",
     "clear",

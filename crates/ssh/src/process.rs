@@ -1,10 +1,10 @@
-//! A command that runs on a host.
+//! Commands on a host: their start, output, input and end.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use logic::fleet::ending::{Core, Ending, Failure, Phase, Reason, Remote};
-use logic::fleet::verdict;
+use hosts::fleet::ending::{Core, Ending, Failure, Phase, Reason, Remote};
+use hosts::fleet::verdict;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::sync::watch;
@@ -15,57 +15,53 @@ use crate::stream::close_later;
 use crate::trouble::{advised, failure};
 use crate::wire::Line;
 
-/// How a command is started.
+/// Options for the start of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exec {
-    /// Variables to set; servers refuse most (`AcceptEnv`), silently.
+    /// Environment variables to set. Servers silently refuse most of them (`AcceptEnv`).
     pub environment: Vec<(String, String)>,
-    /// A terminal to run it in; without one standard output and error stay apart.
+    /// Terminal for the command. Without a terminal, standard output and standard error stay separate.
     pub terminal: Option<Terminal>,
 }
 
-/// A terminal as a remote command sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terminal {
-    /// The value of `TERM`.
+    /// Value of `TERM`.
     pub kind: String,
-    /// Its width in characters.
+    /// Width in characters.
     pub columns: u32,
-    /// Its height in lines.
+    /// Height in lines.
     pub rows: u32,
 }
 
-/// What a command does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The server says that it runs.
+    /// The server confirmed the start of the command.
     Started,
-    /// From its standard output.
     Stdout(Bytes),
-    /// From its standard error.
     Stderr(Bytes),
-    /// The last event.
     Ended(Ending),
 }
 
-/// A running command. Nothing is read from the network while its events are not taken, but for a small buffer.
+/// A running command. While the caller takes no events, the connection reads nothing from the network beyond a small
+/// buffer.
 ///
-/// Dropping it closes the channel; the command may then go on (see [`Process::end`]).
+/// The drop closes the channel; the command may go on running (see [`Process::end`]).
 pub struct Process {
     pub(crate) reading: ChannelReadHalf,
     pub(crate) channel: Arc<ChannelWriteHalf<Msg>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) phase: Phase,
-    /// How the command itself ended.
+    /// Exit status or other end of the command itself.
     pub(crate) ending: Option<Ending>,
-    /// Nothing more comes from it, nor from what it started.
+    /// True after the end of the output of the command and of all processes that it started.
     silent: bool,
-    /// True once no more events will come.
+    /// True after the last event.
     pub(crate) over: watch::Sender<bool>,
     _line: Arc<Line>,
 }
 
-/// The standard input of a command, to be written while its events are read.
+/// Standard input of a command. It can be written while the events of the command are read.
 #[derive(Clone)]
 pub struct Stdin {
     channel: Arc<ChannelWriteHalf<Msg>>,
@@ -88,11 +84,11 @@ impl Process {
         }
     }
 
-    /// The next event; `None` after [`Event::Ended`]. May be dropped and called again without losing anything.
+    /// Waits for the next event; `None` after [`Event::Ended`]. The future can be dropped without loss of an event.
     ///
-    /// A command has ended when its output has: like OpenSSH's client this waits for what it started and left behind,
-    /// for as long as that holds its standard output or error open. Nothing is cut off. Whoever has a limit of time learns
-    /// from [`Process::ended_itself`] what he waits for.
+    /// Like OpenSSH's client, the function waits until the output has ended: processes that the command left behind may
+    /// hold standard output or standard error open after the command's own end. A caller with a time limit finds out by
+    /// [`Process::ended_itself`] that the command itself has ended.
     pub async fn next(&mut self) -> Option<Event> {
         if *self.over.borrow() {
             return None;
@@ -132,7 +128,7 @@ impl Process {
                 Some(ChannelMsg::Eof) => self.silent = true,
                 Some(ChannelMsg::Close) => return Some(self.finish()),
                 None => {
-                    // The connection is gone; why comes a moment later.
+                    // The connection has ended; the reason follows a moment later.
                     match &self.ending {
                         None => self.ending = Some(Ending::Failed(self.lost().await)),
                         Some(ending) if !self.silent => {
@@ -155,14 +151,13 @@ impl Process {
         }
     }
 
-    /// How the command itself ended, which is known before [`Event::Ended`] while something that it started holds its
+    /// Returns the end of the command itself. It is known before [`Event::Ended`] if another process still holds the
     /// output open.
     #[must_use]
     pub fn ended_itself(&self) -> Option<&Ending> {
         self.ending.as_ref()
     }
 
-    /// Its standard input.
     #[must_use]
     pub fn stdin(&self) -> Stdin {
         Stdin {
@@ -172,8 +167,8 @@ impl Process {
         }
     }
 
-    /// Writes to its standard input; waits while the other side does not read. While it waits no events are taken, so
-    /// where the command may answer much, write through [`Process::stdin`] beside reading.
+    /// Writes to the standard input of the command, and waits while the command does not read. No events are read
+    /// meanwhile: if the command may write much output, write through [`Process::stdin`] in parallel with reading.
     ///
     /// # Errors
     /// The command or the connection has ended.
@@ -181,7 +176,7 @@ impl Process {
         self.stdin().write(Bytes::copy_from_slice(data)).await
     }
 
-    /// Ends its standard input.
+    /// Closes the standard input of the command.
     ///
     /// # Errors
     /// The connection has ended.
@@ -189,8 +184,8 @@ impl Process {
         self.stdin().finish().await
     }
 
-    /// Sends a signal, such as `TERM`, to the command and all it started (RFC 4254 section 6.9). The server does not say
-    /// whether it obeyed; OpenSSH does not for commands that its configuration forces.
+    /// Sends a signal, such as `TERM`, to the command and its processes (RFC 4254 section 6.9). The server does not
+    /// report the effect; OpenSSH ignores signals to commands that its configuration forces.
     ///
     /// # Errors
     /// The connection has ended.
@@ -207,7 +202,7 @@ impl Process {
             Some(ending) => ending.clone(),
             None => Ending::Failed(failure(
                 self.phase,
-                Reason::NoStatus,
+                Reason::NoExitStatus,
                 format!("{} closed the channel without saying how the command ended", self.shared.name),
             )),
         };
@@ -222,7 +217,7 @@ impl Process {
             format!("{} logged us in, but refused to run the command", self.shared.name),
             "look at the options of our key in authorized_keys there, and at its sshd_config",
         );
-        refused.remote = Remote::NeverStarted;
+        refused.remote = Remote::NotStarted;
         refused
     }
 
@@ -240,7 +235,7 @@ impl Drop for Process {
 }
 
 impl Stdin {
-    /// Writes; waits while the other side does not read.
+    /// Writes data, and waits while the command does not read.
     ///
     /// # Errors
     /// The command or the connection has ended.
@@ -248,7 +243,7 @@ impl Stdin {
         let mut ended = self.shared.ended.subscribe();
         let sent = tokio::select! {
             sent = self.channel.data_bytes(data) => sent,
-            // Nobody opens the window of a channel that is closed.
+            // After the channel is closed, the server sends no further window, so the write would wait for ever.
             _ = self.over.wait_for(|over| *over) => Err(russh::Error::WrongChannel),
             _ = ended.wait_for(Option::is_some) => Err(russh::Error::Disconnect),
         };
@@ -263,7 +258,7 @@ impl Stdin {
         }
     }
 
-    /// Ends it.
+    /// Closes the standard input.
     ///
     /// # Errors
     /// The connection has ended.
@@ -275,5 +270,5 @@ impl Stdin {
     }
 }
 
-/// How long a server may take to close a channel on which nothing more comes.
+/// Maximum wait for the close of a channel after the end of its output.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);

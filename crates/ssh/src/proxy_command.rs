@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use logic::fleet::ending::{Failure, Reason};
-use logic::fleet::proxy_command::{self, End};
+use hosts::fleet::ending::{Failure, Reason};
+use hosts::fleet::proxy_command::{self, End};
 use nix::sys::signal::Signal;
 use sys::process::Sent;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
@@ -21,21 +21,20 @@ use tokio::sync::watch;
 
 use crate::guardian::{self, Guard};
 use crate::target::Target;
-use crate::trouble::harmless;
-use crate::wire::Heard;
+use crate::trouble::quoted;
+use crate::wire::ServerText;
 
-/// A running command and its two standard streams. Its process group is ended with it.
+/// A running command and its standard input and output. The drop ends its process group.
 pub(crate) struct ProxyCommand {
     stream: UnixStream,
-    /// Ends the command when the stream is dropped.
     _command: Running,
-    /// What is known of it, then too.
+    /// The command's messages and exit status, also after the drop.
     pub(crate) account: Arc<Account>,
 }
 
-/// What a command said, and how it ended.
+/// Messages of a command on standard error, and its exit status.
 pub(crate) struct Account {
-    /// The last of what it said on standard error.
+    /// The last [`KEPT`] bytes of standard error.
     said: Mutex<Vec<u8>>,
     progress: watch::Sender<Progress>,
 }
@@ -43,7 +42,7 @@ pub(crate) struct Account {
 #[derive(Clone, Copy, Default)]
 struct Progress {
     status: Option<ExitStatus>,
-    /// Nobody holds its standard error any more.
+    /// True if no process holds standard error open any more.
     silent: bool,
 }
 
@@ -59,7 +58,7 @@ impl ProxyCommand {
     /// Starts `command` in a shell.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The command cannot be started.
     pub(crate) fn start(command: &str) -> io::Result<Self> {
         let (ours, theirs) = Pair::pair()?;
         let (errors, their_errors) = Pair::pair()?;
@@ -72,7 +71,7 @@ impl ProxyCommand {
         let account = Arc::new(Account::new());
         let group = Group { child, guard, account: Arc::clone(&account) };
         let command = Running(Some(group));
-        // It has our copies of its ends.
+        // `run` holds copies of the command's descriptors, which must be closed here.
         drop(run);
         ours.set_nonblocking(true)?;
         errors.set_nonblocking(true)?;
@@ -101,16 +100,16 @@ impl Account {
         said.drain(..excess);
     }
 
-    /// `failure`, by which a connection ended, with what the command has to do with it: mostly it is the reason. To be asked
-    /// when the stream is dropped.
-    pub(crate) async fn explain(&self, mut failure: Failure, heard: &Heard, target: &Target) -> Failure {
+    /// Adds the command's messages and exit status to the failure of a connection: mostly they are its reason. The
+    /// caller must drop the stream first.
+    pub(crate) async fn explain(&self, mut failure: Failure, heard: &ServerText, target: &Target) -> Failure {
         let mut progress = self.progress.subscribe();
-        // Its streams close a moment before it ends, and what it said last may not have been read.
+        // The command closes its streams a moment before it ends, and its last message may not be read yet.
         let _ = tokio::time::timeout(ENDING, progress.wait_for(|it| it.status.is_some() && it.silent)).await;
         let end = progress.borrow().status.and_then(end);
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let said = String::from_utf8_lossy(&said);
-        let hung_up = failure.reason == Reason::TurnedAway && heard.version().is_none();
+        let hung_up = failure.reason == Reason::ClosedByServer && heard.version().is_none();
         let end = end.filter(|_| hung_up && heard.before().is_empty());
         let ended = end.and_then(|end| proxy_command::ended(&target.name, end, &said));
         if said.trim().is_empty() {
@@ -120,13 +119,13 @@ impl Account {
             }
         } else {
             failure = Failure { advice: None, ..ended.unwrap_or(failure) };
-            failure.detail.push_str(&format!("; the proxy command said {}", harmless(&said)));
+            failure.detail.push_str(&format!("; the proxy command said {}", quoted(&said)));
         }
         failure
     }
 }
 
-/// How it ended; `None` if that may have been by us.
+/// Converts an exit status; `None` if a signal of penstock may have ended the command.
 fn end(status: ExitStatus) -> Option<End> {
     let ours = [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGKILL];
     match (status.code(), status.signal()) {
@@ -139,11 +138,11 @@ fn end(status: ExitStatus) -> Option<End> {
 }
 
 impl Drop for Running {
-    /// Asks the group to end, and insists. A thread waits for it, because it may take its time; if the program ends before,
-    /// the guardian does the same.
+    /// Sends SIGHUP to the process group, and then SIGTERM and SIGKILL if needed. A thread waits for the end of the
+    /// group. If the program ends first, the guardian ends the group.
     fn drop(&mut self) {
         let Some(mut group) = self.0.take() else { return };
-        // How it ended by itself, before it may end by us.
+        // Records the command's own end, before a signal of penstock ends it.
         group.look();
         if group.guard.signal(Signal::SIGHUP) == Sent::Signalled && group.is_left() {
             wait_for(group, Builder::new().name("proxy-command".into()));
@@ -152,7 +151,7 @@ impl Drop for Running {
 }
 
 impl Group {
-    /// Whether the first of the group runs.
+    /// Returns true if the first process of the group runs.
     fn look(&mut self) -> bool {
         let Ok(Some(status)) = self.child.try_wait() else { return true };
         self.account.progress.send_modify(|progress| progress.status = Some(status));
@@ -164,13 +163,14 @@ impl Group {
         let _ = self.child.wait();
     }
 
-    /// Whether anything of the group is left. The command may end before what it started.
+    /// Returns true if a process of the group is left. The command may end before the processes that it started.
     fn is_left(&mut self) -> bool {
         self.look() || self.guard.is_left()
     }
 }
 
-/// Waits for the end of a command on a thread. Without one, as when 1,000 commands end at once, it is ended here and now.
+/// Waits for the end of a command on a thread. If no thread can be started (1,000 commands end at once, for example),
+/// kills the group at once.
 fn wait_for(group: Group, thread: Builder) {
     let group = Arc::new(Mutex::new(group));
     let kept = Arc::clone(&group);
@@ -215,13 +215,13 @@ impl AsyncWrite for ProxyCommand {
     }
 }
 
-/// How long a command may take to end by itself.
+/// Time between SIGTERM and SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a command that closed its streams may take until its end is known, and its last words.
+/// Maximum wait for the exit status and the last messages of a command that has closed its streams.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// Of standard error so much is kept.
+/// Maximum number of bytes kept of standard error.
 const KEPT: usize = 1024;
 
 #[cfg(test)]
@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn command_is_ended_and_waited_for_also_where_no_thread_can_be_started() {
         let mut group = started("trap '' HUP TERM; echo; sleep 600");
-        // It ignores the gentle signals by now.
+        // From here on, the shell ignores SIGHUP and SIGTERM.
         std::io::Read::read_exact(&mut group.child.stdout.take().unwrap(), &mut [0]).unwrap();
         let number = group.child.id();
-        // No machine has room for such a stack.
+        // No machine has memory for this stack size.
         let none = Builder::new().stack_size(1 << 60);
         assert!(Builder::new().stack_size(1 << 60).spawn(|| ()).is_err());
         wait_for(group, none);
@@ -249,13 +249,13 @@ mod tests {
 
     #[test]
     fn what_the_command_started_ends_although_the_command_itself_obeyed() {
-        // What is started ignores all but SIGKILL; the first of the group does not.
+        // The subshell ignores SIGHUP and SIGTERM; the first process of the group does not.
         let script = "(trap '' HUP TERM; echo; exec sleep 600) & wait";
         let mut group = started(script);
         let mut out = group.child.stdout.take().unwrap();
         std::io::Read::read_exact(&mut out, &mut [0]).unwrap();
         drop(Running(Some(group)));
-        // Held open by all of the group.
+        // Every process of the group held the output open.
         let begun = Instant::now();
         std::io::Read::read_to_end(&mut out, &mut Vec::new()).unwrap();
         assert!(begun.elapsed() < Duration::from_secs(300));

@@ -1,41 +1,41 @@
-//! Why the host could not connect, in its own words. The library hands those to a callback, without the channel, right after
-//! it told whoever opens one that it failed. The callback waits for that one to take them, and until it has returned nobody
-//! else's channel fails: so the words are those of the channel.
+//! The host's own message about a channel that it could not open. The library first reports the failure to the task
+//! that opens the channel, and then passes the message to a callback, without naming the channel. The callback waits
+//! until the task has taken the message. Until the callback returns, no other channel can fail: so the message belongs
+//! to this channel.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use logic::harmless::escaped;
+use text::terminal::escaped;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// The words of a channel that failed just now.
 #[derive(Default)]
 pub(crate) struct Refusals {
-    /// How many want to know, should theirs fail.
+    /// Number of tasks that open a channel and want the message of a failure.
     opening: AtomicUsize,
     words: Mutex<Option<String>>,
     there: Notify,
     taken: Notify,
 }
 
-/// Somebody who opens a channel. Whoever gives up drops it.
+/// A task that opens a channel. On drop, the task no longer wants a message.
 pub(crate) struct Opening<'a>(&'a Refusals);
 
 impl Refusals {
-    /// To be held from before a channel is opened.
+    /// Registers a task. The caller must do this before it opens the channel.
     pub(crate) fn opening(&self) -> Opening<'_> {
         self.opening.fetch_add(1, Relaxed);
         Opening(self)
     }
 
-    /// A channel failed with these words: they are there until they are taken, or it is clear that nobody does.
+    /// Stores the message of a channel that failed, until a task takes the message or [`SOON`] is over.
     pub(crate) async fn tell(&self, words: &str) {
         if self.opening.load(Relaxed) == 0 {
             return;
         }
-        // Of one who took the words before these just as nobody waited for that any more.
+        // Discards an old notification: a task may have taken the last message just after the wait for it was over.
         tokio::select! {
             biased;
             () = self.taken.notified() => {}
@@ -43,7 +43,7 @@ impl Refusals {
         }
         *self.words() = Some(escaped(words, LONGEST));
         self.there.notify_one();
-        // The connection stands still meanwhile: whoever gave up at this moment costs it no more than this.
+        // The connection reads nothing during this wait. If the task has given up, the wait ends after [`SOON`].
         let _ = timeout(SOON, self.taken.notified()).await;
         *self.words() = None;
     }
@@ -54,7 +54,7 @@ impl Refusals {
 }
 
 impl Opening<'_> {
-    /// The words of the host, after the channel failed; empty when they did not come.
+    /// Returns the host's message after the channel failed; empty if no message came.
     pub(crate) async fn words(self) -> String {
         let taken = async {
             loop {
@@ -75,8 +75,8 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// A busy machine takes its time to wake who waits.
+/// Maximum wait for a task or a message. A busy machine may wake a task late.
 const SOON: Duration = Duration::from_millis(250);
 
-/// Words of a host that are kept: what OpenSSH says is far shorter.
+/// Maximum length of a message in characters. OpenSSH's messages are far shorter.
 const LONGEST: usize = 200;

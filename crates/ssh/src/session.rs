@@ -1,24 +1,24 @@
-//! A connection to a host that is who it should be, logged in.
+//! A connection to a host with a proved identity, after the log-in.
 
 use std::sync::{Arc, PoisonError, Weak};
 
-use logic::fleet::ending::{Failure, Phase, Reason, Remote};
-use logic::ssh::unconnected::Unconnected;
+use hosts::fleet::ending::{Failure, Phase, Reason, Remote};
+use hosts::ssh::unconnected::Unconnected;
 use russh::client::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::facts::Facts;
 use crate::handler::{Handler, Shared, logical};
-use crate::judge::Judge;
+use crate::judge::HostVerifier;
 use crate::listen::{Incoming, Listener};
 use crate::process::{Exec, Process};
 use crate::refusal::Opening;
 use crate::stream::Stream;
 use crate::trouble::{self, failure};
-use crate::wire::{Lifeline, Line};
+use crate::wire::{CloseOnDrop, Line};
 
-/// A connection, logged in. Dropping it and all that was opened on it closes it.
+/// A connection after the log-in. It closes when the session and everything opened on it are dropped.
 pub struct Session {
     handle: Arc<Handle<Handler>>,
     shared: Arc<Shared>,
@@ -36,9 +36,9 @@ impl Session {
     pub(crate) fn new(
         handle: Handle<Handler>,
         shared: Arc<Shared>,
-        judge: Arc<dyn Judge>,
+        judge: Arc<dyn HostVerifier>,
         announced: mpsc::Receiver<Vec<russh::keys::PublicKey>>,
-        lifeline: Lifeline,
+        lifeline: CloseOnDrop,
     ) -> Self {
         let handle = Arc::new(handle);
         let (pending, proofs) = watch::channel(Proofs::None);
@@ -51,34 +51,34 @@ impl Session {
         Self { handle, shared, proofs, line }
     }
 
-    /// Sends a command. Its events, [`crate::Event::Started`] first, come from [`Process::next`].
+    /// Starts a command. [`Process::next`] returns its events, [`crate::Event::Started`] first.
     ///
     /// # Errors
     /// The server refused a channel, or the connection broke; the command was not started.
     pub async fn exec(&self, command: &str, options: &Exec) -> Result<Process, Failure> {
         let channel = match self.handle.channel_open_session().await {
             Ok(channel) => channel,
-            Err(fault) => return Err(self.never_started(&fault).await),
+            Err(fault) => return Err(self.not_started(&fault).await),
         };
         for (name, value) in &options.environment {
             if let Err(fault) = channel.set_env(false, name.as_str(), value.as_str()).await {
-                return Err(self.never_started(&fault).await);
+                return Err(self.not_started(&fault).await);
             }
         }
         if let Some(terminal) = &options.terminal {
             let (columns, rows) = (terminal.columns, terminal.rows);
             let sent = channel.request_pty(false, &terminal.kind, columns, rows, 0, 0, &[]).await;
             if let Err(fault) = sent {
-                return Err(self.never_started(&fault).await);
+                return Err(self.not_started(&fault).await);
             }
         }
         if let Err(fault) = channel.exec(true, command).await {
-            return Err(self.never_started(&fault).await);
+            return Err(self.not_started(&fault).await);
         }
         Ok(Process::new(channel, Arc::clone(&self.shared), Arc::clone(&self.line)))
     }
 
-    /// Opens a stream to a TCP port as the host sees it (RFC 4254 section 7.2).
+    /// Opens a stream to a TCP port. The host resolves the name and connects (RFC 4254 section 7.2).
     ///
     /// # Errors
     /// The server refused, or could not connect.
@@ -98,46 +98,46 @@ impl Session {
         self.stream(opened, opening, path).await
     }
 
-    /// Has the host listen on a TCP port for us. With port 0 it chooses one; [`Incoming::at`] tells.
+    /// Makes the host listen on a TCP port for this client. If `port` is 0, the host chooses a port, which
+    /// [`Incoming::at`] returns.
     ///
     /// # Errors
     /// The server refused.
     pub async fn listen_tcp(&self, address: &str, port: u16) -> Result<Incoming, Failure> {
         let weak = Arc::downgrade(&self.handle);
         let asked = Listener::Tcp(address.to_owned(), port);
-        // A port that is known is awaited before it is asked for, so that the first client finds us ready.
-        let early = (port != 0).then(|| self.shared.listeners.open(asked, weak.clone()));
+        // A known port is registered before the request, so that the connection of the first client finds its queue.
+        let early = (port != 0).then(|| Incoming::open(&self.shared.listeners, asked, weak.clone()));
         match self.handle.tcpip_forward(address, u32::from(port)).await {
             Ok(chosen) => Ok(early.unwrap_or_else(|| {
                 let chosen = u16::try_from(chosen).unwrap_or_default();
-                self.shared.listeners.open(Listener::Tcp(address.to_owned(), chosen), weak)
+                Incoming::open(&self.shared.listeners, Listener::Tcp(address.to_owned(), chosen), weak)
             })),
             Err(fault) => Err(self.no_listener(&fault, &format!("{address}:{port}")).await),
         }
     }
 
-    /// Has the host listen on a Unix socket for us.
+    /// Makes the host listen on a Unix socket for this client.
     ///
     /// # Errors
     /// The server refused, for instance because the path exists.
     pub async fn listen_unix(&self, path: &str) -> Result<Incoming, Failure> {
         let at = Listener::Unix(path.to_owned());
-        let incoming = self.shared.listeners.open(at, Arc::downgrade(&self.handle));
+        let incoming = Incoming::open(&self.shared.listeners, at, Arc::downgrade(&self.handle));
         match self.handle.streamlocal_forward(path).await {
             Ok(()) => Ok(incoming),
             Err(fault) => Err(self.no_listener(&fault, path).await),
         }
     }
 
-    /// A channel to a subsystem.
     pub(crate) async fn subsystem(&self, name: &str) -> Result<Stream, Failure> {
         let opened = self.handle.channel_open_session().await;
         let mut channel = match opened {
             Ok(channel) => channel,
-            Err(fault) => return Err(self.never_started(&fault).await),
+            Err(fault) => return Err(self.not_started(&fault).await),
         };
         if let Err(fault) = channel.request_subsystem(true, name).await {
-            return Err(self.never_started(&fault).await);
+            return Err(self.not_started(&fault).await);
         }
         loop {
             match channel.wait().await {
@@ -151,58 +151,56 @@ impl Session {
                         format!("{} has no subsystem {name}", self.shared.name),
                         &format!("add \"Subsystem {name} internal-{name}\" to its sshd_config"),
                     );
-                    refused.remote = Remote::NeverStarted;
+                    refused.remote = Remote::NotStarted;
                     return Err(refused);
                 }
                 Some(russh::ChannelMsg::Close) | None => {
-                    return Err(self.never_started(&russh::Error::Disconnect).await);
+                    return Err(self.not_started(&russh::Error::Disconnect).await);
                 }
                 Some(_) => {}
             }
         }
     }
 
-    /// What was learnt while connecting.
+    /// Returns the facts that the connection has learnt.
     #[must_use]
     pub fn facts(&self) -> Facts {
         self.shared.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The name under which the host is known.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// What the connection is for.
     pub(crate) fn purpose(&self) -> crate::target::Purpose {
         self.shared.purpose
     }
 
-    /// Whether the connection still stands, as far as is known.
+    /// Returns false if the connection is known to have ended.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.handle.is_closed()
     }
 
-    /// Waits until the connection has ended, and says why.
+    /// Waits until the connection has ended, and returns the reason.
     pub async fn closed(&self) -> Failure {
         let mut ended = self.shared.ended.subscribe();
         match ended.wait_for(Option::is_some).await.map(|why| why.clone()) {
             Ok(Some(failure)) => failure,
             _ => failure(
                 Phase::Run,
-                Reason::Lost,
+                Reason::ConnectionLost,
                 format!("the connection to {} was closed", self.shared.name),
             ),
         }
     }
 
-    /// Says goodbye, after the proofs of announced keys that are under way.
+    /// Closes the connection with a disconnect message, after the current proof of announced keys has ended.
     pub async fn close(mut self) {
         let _ = timeout(LAST_PROOF, self.proofs.wait_for(|proofs| *proofs == Proofs::None)).await;
         let goodbye = self.handle.disconnect(russh::Disconnect::ByApplication, "", "");
-        // To a host that does not read, nothing can be said.
+        // If the host does not read, the message cannot be sent.
         let _ = timeout(LAST_PROOF, goodbye).await;
     }
 
@@ -215,7 +213,7 @@ impl Session {
         match opened {
             Ok(channel) => Ok(Stream::new(channel, Some(Arc::clone(&self.line)))),
             Err(fault) => {
-                let mut failure = self.never_started(&fault).await;
+                let mut failure = self.not_started(&fault).await;
                 if matches!(fault, russh::Error::ChannelOpenFailure(russh::ChannelOpenFailure::ConnectFailed))
                 {
                     let words = opening.words().await;
@@ -239,11 +237,11 @@ impl Session {
     }
 
     async fn no_listener(&self, fault: &russh::Error, at: &str) -> Failure {
-        let mut failure = self.never_started(fault).await;
+        let mut failure = self.not_started(fault).await;
         if matches!(fault, russh::Error::RequestDenied) {
             failure.detail = format!("{} refused to listen on {at} for us", self.shared.name);
             let advice = match at.starts_with('/') {
-                // sshd leaves the file behind when the connection ends.
+                // sshd does not remove the socket file when the connection ends.
                 true => {
                     "remove that file there if an earlier connection left it, or set StreamLocalBindUnlink yes in its sshd_config, which replaces it; look at AllowStreamLocalForwarding there, too"
                 }
@@ -256,16 +254,16 @@ impl Session {
         failure
     }
 
-    async fn never_started(&self, fault: &russh::Error) -> Failure {
-        Failure { remote: Remote::NeverStarted, ..self.shared.why(Phase::Start, fault).await }
+    async fn not_started(&self, fault: &russh::Error) -> Failure {
+        Failure { remote: Remote::NotStarted, ..self.shared.why(Phase::Start, fault).await }
     }
 }
 
-/// Has the server prove the keys that it announced, and passes them on.
+/// Lets the server prove the keys that it announced, and passes the keys to the judge.
 async fn prove(
     handle: Weak<Handle<Handler>>,
     name: Arc<str>,
-    judge: Arc<dyn Judge>,
+    judge: Arc<dyn HostVerifier>,
     mut announced: mpsc::Receiver<Vec<russh::keys::PublicKey>>,
     pending: watch::Sender<Proofs>,
 ) {
@@ -288,8 +286,8 @@ async fn prove(
     }
 }
 
-/// How long a proof may take; and so long the end of a session waits for one.
+/// Timeout of a proof. The close of a session waits for a proof no longer than this.
 const LAST_PROOF: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// So many announced keys are looked at.
+/// Maximum number of announced keys that are examined.
 const MOST_KEYS: usize = 32;

@@ -1,4 +1,4 @@
-//! Files to and from a host (SFTP version 3, draft-ietf-secsh-filexfer-02), many requests in flight.
+//! Copies files to and from a host (SFTP version 3, draft-ietf-secsh-filexfer-02), with many requests in flight.
 
 mod get;
 mod put;
@@ -12,7 +12,7 @@ pub use get::{Allowance, Directory, Links, make_directory};
 pub use put::{Change, Put};
 pub use tree::{Tree, TreeError};
 
-use logic::fleet::ending::{Failure, Phase, Reason, Remote};
+use hosts::fleet::ending::{Failure, Phase, Reason, Remote};
 use russh_sftp::client::RawSftpSession;
 use russh_sftp::client::error::Error;
 use russh_sftp::protocol::{FileAttributes, Packet, StatusCode};
@@ -21,18 +21,18 @@ use thiserror::Error;
 use self::requests::{FLOODED, Requests, Watched};
 use crate::session::Session;
 use crate::target::Purpose;
-use crate::trouble::{failure, harmless};
+use crate::trouble::{failure, quoted};
 
-/// A channel for files.
+/// An SFTP channel.
 pub struct Sftp {
     raw: Arc<Requests>,
-    /// Requests that may wait for an answer at once.
+    /// Maximum number of requests that wait for an answer.
     in_flight: usize,
-    /// Bytes of a file in one request.
+    /// Maximum number of file bytes in one request.
     chunk: Chunk,
-    /// Whether the server tells how much room is left on its disks.
+    /// True if the server can report the free space of its disks.
     tells_room: bool,
-    /// Whether the server can rename over a file that exists.
+    /// Support of a rename that replaces an existing file.
     replaces: Replaces,
 }
 
@@ -48,131 +48,107 @@ enum Replaces {
     No,
 }
 
-/// What was moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Files, not counting directories and symbolic links.
+    /// Number of files, without directories and symbolic links.
     pub files: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 
-/// Why a file could not be moved. What was moved before stays.
+/// Reason why a file could not be copied. Files that were copied before stay. All strings are safe to print on a
+/// terminal.
 #[derive(Debug, Error)]
 pub enum TransferError {
-    /// On this machine.
     #[error("{doing} {path}: {source}")]
     Here {
-        /// Such as `read` or `write`.
+        /// Failed operation, such as `read` or `write`.
         doing: &'static str,
-        /// The file, harmless on a terminal.
         path: String,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// A file of ours is not any more what it was when the copying began.
+    /// A local file has changed since the copy began.
     #[error("{path} was changed while it was copied")]
-    Moving {
-        /// Which, harmless on a terminal.
-        path: String,
-    },
-    /// On the host.
+    Moving { path: String },
     #[error("{doing} {path} there: {said}")]
     There {
-        /// Such as `open` or `write`.
+        /// Failed operation, such as `open` or `write`.
         doing: &'static str,
-        /// The file, harmless on a terminal.
         path: String,
-        /// What the server said, harmless on a terminal.
+        /// Message of the server.
         said: String,
     },
-    /// Neither a file, a directory nor a symbolic link.
-    #[error("{path} is no file, directory or symbolic link: such things cannot be copied")]
-    Special {
-        /// Which, harmless on a terminal.
-        path: String,
-    },
-    /// It ended before the size that the server had told.
+    /// The path is neither a file, a directory nor a symbolic link.
+    #[error("{path} is not a file, directory or symbolic link, and cannot be copied")]
+    Special { path: String },
+    /// The file ended before the size that the server had reported.
     #[error(
-        "{path} ended there after {got} of {size} bytes: it was made shorter while it was copied, or cannot be read to its end"
+        "{path} ended on the host after {got} of {size} bytes: it was truncated during the copy, or cannot be read to its end"
     )]
     Short {
-        /// Which, harmless on a terminal.
         path: String,
-        /// Bytes that came.
         got: u64,
-        /// Bytes that it was said to have.
+        /// Size in bytes, as reported by the server.
         size: u64,
     },
-    /// A directory about which a server talks without end.
-    #[error("what the server lists in {path} is longer than any list: {bytes} bytes for {names} names")]
+    /// The server's list of a directory is too long for its number of names.
+    #[error("the list of {path} from the server is too long: {bytes} bytes for {names} names")]
     Talkative {
-        /// Which, harmless on a terminal.
         path: String,
-        /// Of names and what is told of them.
+        /// Bytes of the names and their descriptions.
         bytes: u64,
-        /// How many there were so far.
+        /// Number of names in the list so far.
         names: u64,
     },
-    /// A name that could leave the directory it is in, or that no file has here.
-    #[error("the server lists a file with the name {name}, which is none")]
-    Name {
-        /// As it was sent, harmless on a terminal.
-        name: String,
-    },
-    /// A symbolic link that leads out of what is copied.
+    /// A name that could lead out of its directory, or that no local file can have.
+    #[error("the server lists a file with the invalid name {name}")]
+    Name { name: String },
+    /// A symbolic link that leads out of the copied directory.
     #[error("the link {path} leads out of what is copied, to {to}")]
     Outside {
-        /// Which, harmless on a terminal.
+        /// Commands on many hosts: windows of 256 KiB.
         path: String,
-        /// Where to, harmless on a terminal.
+        /// Target of the symbolic link.
         to: String,
     },
-    /// A name that came with U+FFFD in it: the library puts that for what is not UTF-8, so the name may lead to another file.
+    /// A name with U+FFFD: the library replaces bytes that are not UTF-8 by it, so the name may lead to another file.
     #[error(
-        "in {directory} there the name {name} is not in UTF-8, and could be taken for another one: rename it there"
+        "in {directory} on the host, the name {name} is not UTF-8 and could be confused with another: rename it there"
     )]
     Lossy {
-        /// What is left of it, harmless on a terminal.
+        /// Name after the replacement.
         name: String,
-        /// Where it stands, harmless on a terminal.
         directory: String,
     },
-    /// A tree deeper than any real one: perhaps a loop.
-    #[error("{path} is more than {DEEPEST} directories deep")]
+    /// The tree is deeper than any real tree: perhaps it is a loop.
+    #[error("{path} is nested more than {DEEPEST} directories deep")]
     Deep {
-        /// Where it was given up, harmless on a terminal.
+        /// Path at which the copy was stopped.
         path: String,
     },
-    /// More bytes than are wanted.
-    #[error("it is more than {most} bytes with {path}")]
+    /// The files have more bytes than the allowance.
+    #[error("the total exceeds {most} bytes with {path}")]
     Large {
-        /// The limit.
         most: u64,
-        /// Where it was given up, harmless on a terminal.
+        /// Path at which the copy was stopped.
         path: String,
     },
-    /// More files and directories than are wanted.
+    /// The tree has more files and directories than the allowance.
     #[error("there are more than {most} files and directories, with those in {path}")]
     Many {
-        /// The limit.
         most: u64,
-        /// Where it was given up, harmless on a terminal.
+        /// Path at which the copy was stopped.
         path: String,
     },
-    /// What is there to be copied into is no directory.
-    #[error("{path} is no directory there, and more than one thing is to go into it")]
-    NoDirectory {
-        /// Which, harmless on a terminal.
-        path: String,
-    },
-    /// A fault of this program.
-    #[error("internal error: a task broke: {0}; please report this")]
+    /// The destination of several files exists and is not a directory.
+    #[error("{path} is not a directory there, and more than one source goes into it")]
+    NoDirectory { path: String },
+    /// A fault of penstock itself.
+    #[error("internal error: a task panicked: {0}; please report this")]
     Broken(String),
 }
 
 impl Session {
-    /// Opens a channel for files.
+    /// Opens an SFTP channel.
     ///
     /// # Errors
     /// The server has no SFTP, or refused the channel.
@@ -183,7 +159,7 @@ impl Session {
         raw.set_timeout(REQUEST_SECONDS);
         let broken = |fault: Error| {
             let detail = format!("{} does not speak SFTP: {}", self.name(), said(&fault));
-            Failure { remote: Remote::NeverStarted, ..failure(Phase::Start, Reason::Protocol, detail) }
+            Failure { remote: Remote::NotStarted, ..failure(Phase::Start, Reason::ProtocolError, detail) }
         };
         let version = raw.init().await.map_err(broken)?;
         let has = |extension: &str| version.extensions.contains_key(extension);
@@ -193,7 +169,7 @@ impl Session {
             && let Ok(limits) = raw.limits().await
         {
             let limits: russh_sftp::client::rawsession::Limits = limits.into();
-            // A write has its handle, at most 256 bytes, and five numbers around its bytes.
+            // A write request has the handle (at most 256 bytes) and five numbers besides its data.
             let packet = limits.packet_len.map_or(u64::MAX, |packet| packet.saturating_sub(512));
             let within = |limit: Option<u64>| {
                 let least = limit.unwrap_or(u64::MAX).min(packet).clamp(1, u64::from(CHUNK));
@@ -212,14 +188,14 @@ impl Session {
 }
 
 impl Sftp {
-    /// At most so many requests of 32 KiB wait for an answer at once: what a copy takes of this machine's memory.
+    /// Limits the number of requests of 32 KiB that wait for an answer, and so the memory of a copy on this machine.
     #[must_use]
     pub fn at_most(mut self, in_flight: usize) -> Self {
         self.in_flight = in_flight.clamp(1, self.in_flight);
         self
     }
 
-    /// Renames over what is there, in one step.
+    /// Renames a file in one step, and replaces an existing file.
     async fn replace(&self, from: &str, to: &str) -> Result<(), Error> {
         let mut names = Vec::new();
         for name in [from, to] {
@@ -248,7 +224,7 @@ enum Kind {
     Special,
 }
 
-/// What a mode of Unix says.
+/// Converts a Unix mode.
 fn kind(mode: u32) -> Kind {
     match mode & 0o170_000 {
         0o100_000 => Kind::File,
@@ -266,13 +242,13 @@ fn here(doing: &'static str, path: &Path, source: std::io::Error) -> TransferErr
     TransferError::Here { doing, path: shown(path), source }
 }
 
-/// A path of this machine, harmless on a terminal.
+/// Formats a local path, safe to print on a terminal.
 fn shown(path: &Path) -> String {
-    harmless(&path.to_string_lossy())
+    quoted(&path.to_string_lossy())
 }
 
 fn there(doing: &'static str, path: &str, fault: &Error) -> TransferError {
-    TransferError::There { doing, path: harmless(path), said: said(fault) }
+    TransferError::There { doing, path: quoted(path), said: said(fault) }
 }
 
 fn said(fault: &Error) -> String {
@@ -280,12 +256,12 @@ fn said(fault: &Error) -> String {
         Error::Status(status) => match status.status_code {
             StatusCode::NoSuchFile => "no such file or directory".to_owned(),
             StatusCode::PermissionDenied => "permission denied".to_owned(),
-            StatusCode::OpUnsupported => "the server cannot do that".to_owned(),
-            _ => harmless(&status.error_message),
+            StatusCode::OpUnsupported => "the server does not support this operation".to_owned(),
+            _ => quoted(&status.error_message),
         },
         Error::Timeout => format!("no answer within {REQUEST_SECONDS} s"),
         Error::Limited(_) => "it is over a limit of the server".to_owned(),
-        Error::UnexpectedPacket => "it answered something else".to_owned(),
+        Error::UnexpectedPacket => "the server sent an SFTP reply of the wrong type".to_owned(),
         Error::UnexpectedBehavior(why) if why == FLOODED => FLOODED.to_owned(),
         Error::IO(_) | Error::UnexpectedBehavior(_) => {
             "the channel is closed: the server ended it, or sent what is not SFTP".to_owned()
@@ -293,7 +269,7 @@ fn said(fault: &Error) -> String {
     }
 }
 
-/// A path there as SFTP takes it: it begins where we are logged in, and no shell reads `~`.
+/// Converts a remote path for SFTP: it starts in the log-in directory, where no shell expands `~`.
 fn path_there(path: &str) -> &str {
     match path.strip_prefix('~') {
         Some("") => ".",
@@ -305,29 +281,29 @@ fn path_there(path: &str) -> &str {
     }
 }
 
-/// Work on files, where it delays nobody.
+/// Runs file operations on a thread where they delay no connection.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|fault| Err(std::io::Error::other(fault)))
 }
 
-/// A name beside `path` that nobody else uses, on the way to it.
+/// Returns a temporary name beside `path` that no other process uses.
 fn beside(path: &str) -> String {
     let (directory, name) = path.rsplit_once('/').map_or(("", path), |(directory, name)| (directory, name));
     let slash = if path.contains('/') { "/" } else { "" };
-    // With four bytes a character it is still a name: 255 bytes are.
+    // With 4 bytes per character, the name stays below the limit of 255 bytes.
     let short: String = name.chars().take(50).collect();
     format!("{directory}{slash}.{short}.{:08x}", fastrand::u32(..))
 }
 
-/// Servers need not take more in one request (draft section 3), and OpenSSH's packets are no larger.
+/// Maximum size of one request. Servers need not accept more (draft section 3), and OpenSSH's packets are no larger.
 const CHUNK: u32 = 32 * 1024;
 
-/// A request may wait behind all others on a slow line.
+/// Timeout of a request, which may wait behind all others on a slow line.
 const REQUEST_SECONDS: u64 = 300;
 
-/// Trees are followed so far.
+/// Maximum depth of a tree.
 const DEEPEST: usize = 128;
 
 const POSIX_RENAME: &str = "posix-rename@openssh.com";

@@ -1,4 +1,4 @@
-//! Signals by the names of RFC 4254 section 6.10.
+//! Signals by their names in RFC 4254 section 6.10.
 
 use std::mem::discriminant;
 
@@ -19,20 +19,21 @@ const NAMED: [(&str, Sig); 12] = [
     ("USR1", Sig::USR1),
 ];
 
-/// The signal of a name, with or without `SIG`.
-pub(crate) fn named(name: &str) -> Option<Sig> {
+/// Returns the signal with this name, with or without `SIG`.
+#[must_use]
+pub fn named(name: &str) -> Option<Sig> {
     let name = name.strip_prefix("SIG").unwrap_or(name);
     NAMED.into_iter().find(|(word, _)| *word == name).map(|(_, signal)| signal)
 }
 
-/// The signal of a name, which may be one that only the server knows.
+/// Returns the signal with this name, which may be one that only the server knows.
 pub(crate) fn any(name: &str) -> Sig {
     named(name).unwrap_or_else(|| Sig::Custom(name.strip_prefix("SIG").unwrap_or(name).to_owned()))
 }
 
-/// Its name without `SIG`; harmless on a terminal.
+/// Returns the name of a signal without `SIG`, safe to print on a terminal.
 pub(crate) fn word(signal: &Sig) -> String {
-    // A name of the server's own choice.
+    // The server chose this name freely, so it must be escaped.
     if let Sig::Custom(name) = signal {
         return name.chars().filter(char::is_ascii_graphic).take(LONGEST_NAME).collect();
     }

@@ -1,9 +1,9 @@
-//! Ends a connection whose peer neither takes what we write nor says anything.
+//! Ends a connection whose peer neither receives nor sends data.
 //!
-//! The SSH library asks a silent peer for a sign of life, but not while it writes: then it reads nothing and looks at no
-//! timer, however long the peer takes nothing (RFC 4254 leaves both to us). So whoever owns the bytes below it watches
-//! the writes that wait. A peer that says something is alive, whether it reads or not: what it says is read ahead, as
-//! nobody could tell otherwise what came just now from what was there before.
+//! The SSH library sends keep-alive messages to a silent peer, but not while a write waits: then it neither reads nor
+//! looks at a timer, however long the peer receives nothing (RFC 4254 does not rule on this). So the owner of the
+//! socket watches the writes that wait. A peer that sends data is alive, whether it receives or not. To see data that
+//! arrives now, and not before, the data is read ahead into a buffer.
 
 use std::io;
 use std::pin::Pin;
@@ -14,74 +14,71 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::target::KeepAlive;
+use crate::keep_alive::KeepAlive;
 
-/// Watches the writes of one connection.
 pub(crate) struct Stall {
-    patience: Option<Patience>,
-    /// Begun when a write has to wait, and not taken back when it need not any more: that would cost more than one look
-    /// too many at each end.
+    patience: Option<StallLimit>,
+    /// Timer of a waiting write. It is not cancelled when the write ends: to cancel it each time costs more than one
+    /// unnecessary check.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Whether something was taken since the last look.
+    /// True if the peer has received data since the last check.
     taken: bool,
-    /// Whether something came since then, as far as anybody looked.
-    said: Said,
-    /// Looks without a sign of life.
+    /// Data received from the peer since the last check, as far as it was read.
+    said: Activity,
+    /// Number of checks in a row without activity.
     silent: usize,
-    /// When there was one, as far as it was seen.
+    /// Time of the last known activity.
     last: Instant,
-    /// What came meanwhile.
     ahead: BytesMut,
 }
 
-/// Looks are so far apart, and so many without a sign of life are the end.
+/// Interval of the checks, and number of checks without activity that ends the connection.
 #[derive(Clone, Copy)]
-struct Patience {
+struct StallLimit {
     interval: Duration,
     count: usize,
 }
 
-/// For so long the peer took nothing, though there was something to take, and said nothing.
+/// The time in which the peer has neither received waiting data nor sent any.
 #[derive(Debug, thiserror::Error)]
-#[error("timed out, as for {} s the other side took nothing of what was sent, and sent nothing", .0.as_secs())]
+#[error("timed out: for {} s the other side neither received nor sent anything", .0.as_secs())]
 struct Stalled(Duration);
 
 impl Stall {
-    /// Whoever is not asked for signs of life is not watched: an interval of none, or a count of 0.
+    /// Creates the watch. Without keep-alive (no interval, or a count of 0), the connection is not watched.
     pub(crate) fn new(keep_alive: KeepAlive) -> Self {
         let KeepAlive { interval, count } = keep_alive;
         let interval = interval.filter(|interval| !interval.is_zero() && count > 0);
-        let patience = interval.map(|interval| Patience { interval, count });
+        let patience = interval.map(|interval| StallLimit { interval, count });
         let last = Instant::now();
-        let said = Said::Nothing;
+        let said = Activity::Nothing;
         Self { patience, timer: None, taken: true, said, silent: 0, last, ahead: BytesMut::new() }
     }
 
-    /// A write was taken.
     pub(crate) fn handle_taken(&mut self) {
         self.taken = true;
     }
 
-    /// A write waits. `from` is the same connection's other direction.
+    /// Handles a write that waits. `from` is the reading side of the same connection.
     ///
     /// # Errors
-    /// It has waited for too long, or nothing more can come.
+    /// The write has waited for too long, or the peer has closed the connection.
     pub(crate) fn handle_waiting(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut (impl AsyncRead + Unpin),
     ) -> io::Result<()> {
-        let Some(Patience { interval, count }) = self.patience else { return Ok(()) };
+        let Some(StallLimit { interval, count }) = self.patience else { return Ok(()) };
         let mut timer = self.timer.take().unwrap_or_else(|| Box::pin(sleep(interval)));
         if !self.taken {
-            // It waits for long: what wakes us now may be something that came.
+            // The write has waited since the last check: new data from the peer may have caused this wake-up.
             self.read_ahead(cx, from)?;
         }
-        // A process that was stopped finds one look overdue, and not all of them.
+        // If this process was stopped (SIGSTOP), only one check is overdue.
         while timer.as_mut().poll(cx).is_ready() {
             self.read_ahead(cx, from)?;
-            let said = std::mem::replace(&mut self.said, Said::Nothing);
-            if std::mem::take(&mut self.taken) || said == Said::Something {
+            let said = std::mem::replace(&mut self.said, Activity::Nothing);
+            if std::mem::take(&mut self.taken) || said == Activity::Something {
                 (self.silent, self.last) = (0, Instant::now());
             } else {
                 self.silent += 1;
@@ -95,7 +92,6 @@ impl Stall {
         Ok(())
     }
 
-    /// Reads all that is there.
     fn read_ahead(&mut self, cx: &mut Context<'_>, from: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
         let mut piece = [0; PIECE];
         while self.ahead.len() < MOST_AHEAD {
@@ -107,56 +103,57 @@ impl Stall {
                 }
                 Poll::Ready(()) => {
                     self.ahead.extend_from_slice(buffer.filled());
-                    self.said = Said::Something;
+                    self.said = Activity::Something;
                 }
             }
         }
-        // More may come all the time, for all we know: it is left to whoever gives the connection up.
-        self.said = Said::Something;
+        // The buffer is full, so further data cannot be seen: the peer counts as active. The task that uses the
+        // connection must end it.
+        self.said = Activity::Something;
         Ok(())
     }
 
-    /// Whether something was read ahead, which comes before all else.
+    /// Returns true if data was read ahead. The reader must take this data first.
     pub(crate) fn is_ahead(&self) -> bool {
         !self.ahead.is_empty()
     }
 
-    /// Hands on what was read ahead.
+    /// Moves data that was read ahead into the reader's buffer.
     pub(crate) fn take(&mut self, into: &mut ReadBuf<'_>) {
         let count = self.ahead.len().min(into.remaining());
         into.put_slice(&self.ahead[..count]);
         self.ahead.advance(count);
         if self.ahead.is_empty() {
-            // It is rarely needed, and may have grown.
+            // The buffer is rarely needed and may be large, so its memory is freed.
             self.ahead = BytesMut::new();
         }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Said {
+enum Activity {
     Nothing,
     Something,
 }
 
-/// So much is read at once.
+/// Bytes per read.
 const PIECE: usize = 8 * 1024;
-/// So much is read ahead at most: more than the kernel keeps of a connection by default (`tcp_rmem`: 6 MiB), so that all
-/// that was there before a peer fell silent is told from what comes after.
+/// Maximum number of bytes to read ahead: more than the kernel's default receive buffer (`tcp_rmem`: 6 MiB), so that
+/// data from before the peer's silence is told from later data.
 const MOST_AHEAD: usize = 8 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Lifeline, Wire};
+    use crate::wire::{CloseOnDrop, Wire};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::timeout;
 
     const INTERVAL: Duration = Duration::from_secs(15);
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// Both ends of a connection that holds 64 bytes each way, after the greeting.
-    async fn pair(interval: Option<Duration>, count: usize) -> (Wire, DuplexStream, Lifeline) {
+    /// Returns both ends of a connection with 64 bytes of buffer each way, after the version exchange.
+    async fn pair(interval: Option<Duration>, count: usize) -> (Wire, DuplexStream, CloseOnDrop) {
         let (near, mut far) = duplex(64);
         let (mut wire, _, lifeline) = Wire::new(Box::new(near), 16, KeepAlive { interval, count });
         far.write_all(b"SSH-2.0-far\r\n").await.unwrap();
@@ -171,16 +168,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_and_says_nothing_ends_the_connection_in_time() {
         let (mut wire, mut far, _lifeline) = pair(Some(INTERVAL), 3).await;
-        // What it said before does not count, and is not lost on anybody: 16 bytes in the buffer, the others below it.
+        // Earlier data does not count as activity, and is not lost: 16 bytes are in the buffer, the others in the pipe.
         far.write_all(&bytes(40)).await.unwrap();
         wire.read_exact(&mut [0; 1]).await.unwrap();
         let begun = Instant::now();
         let fault = timeout(HOUR, wire.write_all(&bytes(1000))).await.unwrap().unwrap_err();
         assert!((3 * INTERVAL..=4 * INTERVAL).contains(&begun.elapsed()), "{:?}", begun.elapsed());
         assert_eq!(fault.kind(), io::ErrorKind::TimedOut);
-        let said = "timed out, as for 45 s the other side took nothing of what was sent, and sent nothing";
+        let said = "timed out: for 45 s the other side neither received nor sent anything";
         assert_eq!(fault.to_string(), said);
-        // Whoever is told of it lets go of the connection, which does not wait for the peer, either.
+        // The library then shuts the connection down, which does not wait for the peer either.
         timeout(HOUR, wire.shutdown()).await.unwrap().unwrap();
     }
 

@@ -1,8 +1,9 @@
-//! A channel as a stream of bytes: forwards, jump hosts, subsystems.
+//! A channel as a stream of bytes, for forwards, jump hosts and subsystems.
 
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -13,40 +14,43 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::session::Session;
-use crate::wire::Line;
+use crate::wire::{LAST_WORDS, Line, while_it_moves};
 
-/// A stream of bytes through a session. Closing one direction (`shutdown`) leaves the other open; dropping it closes both.
+/// A stream of bytes through a session. `shutdown` closes one direction; the drop closes both.
 ///
-/// Like a socket it sends what it took without being asked again: nobody has to flush, and what was taken before a drop goes
-/// out for 10 s longer.
+/// Like a socket, the stream needs no flush. Data written before a drop is still sent, as long as the peer reads: a wait
+/// of 10 s ends it.
 ///
-/// What arrives and is not taken is held back at the server after one window, like on a socket. Until then it shares
-/// the connection: a stream that nobody reads holds up the others of its session.
+/// The server stops sending when one window of unread data has arrived. Until then, the data uses the shared
+/// connection: a stream that is not read blocks the other streams of its session.
 pub struct Stream {
     reading: ChannelReadHalf,
     read: Read,
     channel: Arc<ChannelWriteHalf<Msg>>,
-    /// What was taken and did not fit at once. It goes on by itself.
+    /// A write that did not fit into the window at once. It continues in its own task.
     writing: Option<Writing>,
-    /// The end of our direction was said.
+    /// Number of pieces of data that have been sent.
+    sent: Arc<AtomicU64>,
+    /// True if the end of this direction was sent.
     ended: bool,
-    /// Who waits to write, to be told that the channel is closed.
+    /// The task that waits to write; it must be woken when the channel is closed.
     writer: Option<Waker>,
-    /// A session that lives as long as this.
-    kept: Option<Arc<Session>>,
-    /// Of the session that it belongs to.
+    /// Session that must live as long as this stream.
+    kept: Option<Below>,
+    /// Lifeline of this stream's connection.
     _line: Option<Arc<Line>>,
 }
 
-/// Something on its way into a channel.
+/// The task of a write to a channel.
 pub(crate) type Writing = JoinHandle<Result<(), russh::Error>>;
+
+/// A session that lives as long as the stream through it.
+pub(crate) type Below = Arc<dyn Send + Sync>;
 
 enum Read {
     Open(Bytes),
-    /// Nothing more will come, but the other side may still read.
+    /// The peer sends no more data, but may still read.
     Ended,
-    /// Neither.
     Closed,
 }
 
@@ -58,6 +62,7 @@ impl Stream {
             read: Read::Open(Bytes::new()),
             channel: Arc::new(channel),
             writing: None,
+            sent: Arc::default(),
             ended: false,
             writer: None,
             kept: None,
@@ -65,26 +70,25 @@ impl Stream {
         }
     }
 
-    /// The same stream, which counts as a user of `session`.
-    pub(crate) fn keeping(mut self, session: Arc<Session>) -> Self {
+    /// Adds a session that must live as long as this stream.
+    pub(crate) fn keeping(mut self, session: Below) -> Self {
         self.kept = Some(session);
         self
     }
 
-    /// The next bytes, without copying them; `None` at the end.
+    /// Returns the next bytes without a copy; `None` at the end.
     pub async fn chunk(&mut self) -> Option<Bytes> {
         std::future::poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
-    /// Sends bytes without copying them; waits while the other side does not read.
+    /// Sends bytes without a copy, and waits while the peer does not read.
     ///
     /// # Errors
     /// The channel is closed.
     pub async fn send(&mut self, data: Bytes) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_written(cx)).await?;
         if !data.is_empty() {
-            let channel = Arc::clone(&self.channel);
-            let mut sending = Some(async move { channel.data_bytes(data).await });
+            let mut sending = Some(self.sending(data));
             std::future::poll_fn(|cx| {
                 Poll::Ready(sending.take().map_or(Ok(()), |sending| self.begin(cx, sending)))
             })
@@ -110,7 +114,7 @@ impl Stream {
         }
     }
 
-    /// After the end of the other side's data, watches for the channel to be closed.
+    /// After the end of the peer's data, checks if the channel is closed.
     fn poll_closed(&mut self, cx: &mut Context<'_>) {
         while matches!(self.read, Read::Ended) {
             let message = pin!(self.reading.wait()).poll(cx);
@@ -129,7 +133,19 @@ impl Stream {
         }
     }
 
-    /// Begins to send. What does not fit at once goes on in a task of its own, so that it needs no further poll.
+    /// Sends data in pieces of one packet, and counts them: the progress of a write that waits is known.
+    fn sending(&self, mut data: Bytes) -> impl Future<Output = Result<(), russh::Error>> + Send + 'static {
+        let (channel, sent) = (Arc::clone(&self.channel), Arc::clone(&self.sent));
+        async move {
+            while !data.is_empty() {
+                channel.data_bytes(data.split_to(data.len().min(PIECE))).await?;
+                sent.fetch_add(1, Relaxed);
+            }
+            Ok(())
+        }
+    }
+
+    /// Begins a write. If it does not complete at once, it continues in its own task and needs no further poll.
     fn begin(
         &mut self,
         cx: &mut Context<'_>,
@@ -145,7 +161,7 @@ impl Stream {
         }
     }
 
-    /// Ready when what was given to the channel has gone out.
+    /// Ready when the current write has completed.
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_closed(cx);
         if matches!(self.read, Read::Closed) {
@@ -191,9 +207,8 @@ impl AsyncWrite for Stream {
         }
         let taken = Bytes::copy_from_slice(&data[..data.len().min(LARGEST_WRITE)]);
         let length = taken.len();
-        let channel = Arc::clone(&self.channel);
-        let begun = self.begin(cx, async move { channel.data_bytes(taken).await });
-        Poll::Ready(begun.map(|()| length))
+        let sending = self.sending(taken);
+        Poll::Ready(self.begin(cx, sending).map(|()| length))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -204,7 +219,7 @@ impl AsyncWrite for Stream {
         if let Err(fault) = ready!(self.poll_written(cx)) {
             return Poll::Ready(Err(fault));
         }
-        // Said once: this is polled again while it does not fit.
+        // The end is sent once: this function is polled again while the message waits.
         if !std::mem::replace(&mut self.ended, true) {
             let channel = Arc::clone(&self.channel);
             self.begin(cx, async move { channel.eof().await })?;
@@ -215,30 +230,28 @@ impl AsyncWrite for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        close_later(&self.channel, self.writing.take(), self.kept.take());
+        let writing = self.writing.take().map(|writing| (writing, Arc::clone(&self.sent)));
+        close_later(&self.channel, writing, self.kept.take());
     }
 }
 
-/// Closes a channel from where nobody can wait, after what was being written. The connection below it, if it is one of
-/// ours, is let go after that.
+/// Closes a channel from a function that cannot wait, after the current write, whose progress is counted. Then drops
+/// `below`, the session below the channel.
 pub(crate) fn close_later(
     channel: &Arc<ChannelWriteHalf<Msg>>,
-    writing: Option<Writing>,
-    below: Option<Arc<Session>>,
+    writing: Option<(Writing, Arc<AtomicU64>)>,
+    below: Option<Below>,
 ) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     let channel = Arc::clone(channel);
     runtime.spawn(async move {
-        let closing = async {
-            if let Some(mut writing) = writing
-                && timeout(LAST_WORDS, &mut writing).await.is_err()
-            {
-                writing.abort();
-            }
-            let _ = channel.close().await;
-        };
-        // A connection that takes nothing any more is not held for that.
-        let _ = timeout(LAST_WORDS + CLOSING, closing).await;
+        if let Some((mut writing, sent)) = writing
+            && while_it_moves(LAST_WORDS, 1, &sent, &mut writing).await.is_none()
+        {
+            writing.abort();
+        }
+        // The wait ends if the connection accepts no more data.
+        let _ = timeout(CLOSING, channel.close()).await;
         drop(below);
     });
 }
@@ -247,11 +260,11 @@ fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the other side closed the channel")
 }
 
-/// One write is copied at most so much.
+/// Bytes that are sent as one piece: the longest packet of our connections.
+const PIECE: usize = 64 * 1024;
+
+/// Maximum number of bytes that one write copies.
 const LARGEST_WRITE: usize = 128 * 1024;
 
-/// How long data that was written before a drop may still take.
-pub(crate) const LAST_WORDS: Duration = Duration::from_secs(10);
-
-/// How long it may take to say that a channel is closed.
+/// Timeout for the close message of a channel.
 const CLOSING: Duration = Duration::from_secs(2);

@@ -1,53 +1,45 @@
-//! Everything needed to reach one host. Filled from the command line, and from `ssh_config` in
+//! All settings for the connection to one host, from the command line, and from `ssh_config` in
 //! `ssh/src/target/configured.rs`.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use logic::ssh::config::Family;
+use hosts::ssh::config::Family;
 
 use crate::keys::KeyPlan;
 
 mod configured;
 mod hints;
+mod said;
 mod via;
 
+pub use crate::keep_alive::KeepAlive;
 pub use configured::Configured;
-pub use hints::Said;
+pub use said::LocationSources;
 
-/// One host, and how to reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// The identity: `HostKeyAlias`, else what the user typed. Pins and certificates are looked up under it.
+    /// Identity: `HostKeyAlias`, else the name that the user typed. Pins and certificates are looked up by it.
     pub name: String,
-    /// The host to connect to: `HostName` after its tokens were replaced.
+    /// Host to connect to: `HostName` with its tokens expanded.
     pub host: String,
-    /// Where its addresses come from.
     pub addresses: Addresses,
-    /// The TCP port.
     pub port: u16,
-    /// Who said where it is.
-    pub said: Said,
-    /// Who we log in as.
+    pub said: LocationSources,
     pub user: String,
-    /// What the connection goes through.
     pub proxy: Proxy,
-    /// Which keys may be offered, and in what order.
     pub keys: KeyPlan,
-    /// Restrictions on what is negotiated.
     pub algorithms: Algorithms,
-    /// The limit of each phase of connecting: TCP, banner and key exchange, authentication.
+    /// Timeout of each phase of a connection: TCP; version exchange and key exchange; authentication.
     pub connect_timeout: Duration,
-    /// When a silent connection counts as broken.
     pub keep_alive: KeepAlive,
-    /// When keys are exchanged anew.
     pub rekey: Rekey,
-    /// What the connection is for; sizes the windows.
+    /// Purpose of the connection, which decides the window size.
     pub purpose: Purpose,
 }
 
 impl Target {
-    /// `name` under its own name, port 22, as `user`, no proxy, no keys.
+    /// Creates a target with the defaults: host `name`, port 22, user `user`, no proxy, no keys.
     #[must_use]
     pub fn new(name: &str, user: &str) -> Self {
         Self {
@@ -55,7 +47,7 @@ impl Target {
             host: name.to_owned(),
             addresses: Addresses::default(),
             port: 22,
-            said: Said::default(),
+            said: LocationSources::default(),
             user: user.to_owned(),
             proxy: Proxy::None,
             keys: KeyPlan::default(),
@@ -68,65 +60,46 @@ impl Target {
     }
 }
 
-/// Where a host's addresses come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Addresses {
-    /// Tried in this order. With none the host's name is looked up.
+    /// Addresses in the order of the attempts. If empty, the host name is resolved.
     pub known: Vec<IpAddr>,
-    /// Tried after those that the name has, and where it has none.
+    /// Addresses to try after those of the name, or if the name has none.
     pub hints: Vec<IpAddr>,
-    /// Only addresses of this kind are used (`AddressFamily`).
+    /// Address family to use (`AddressFamily`).
     pub family: Family,
 }
 
-/// What a connection goes through.
+/// Route of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Proxy {
-    /// TCP straight to the host.
+    /// A direct TCP connection.
     None,
-    /// From host to host, the first one first; each is judged like any other. For commands, all who go the same way share
-    /// the connections to these hosts.
+    /// Jump hosts in order; each is judged like any other host. For commands, all targets with the same route share
+    /// these connections.
     Jump(Vec<Target>),
-    /// The standard input and output of this shell command (tokens already replaced).
+    /// Standard input and output of this shell command, with its tokens expanded.
     Command(String),
 }
 
-/// Restrictions on what is negotiated, as names of RFC 4253 and OpenSSH. An empty list means ours, best first.
+/// Allowed algorithms, by their names in RFC 4253 and OpenSSH. An empty list means the defaults of penstock, best
+/// first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Algorithms {
-    /// Key exchange.
     pub kex: Vec<String>,
-    /// Ciphers.
     pub ciphers: Vec<String>,
-    /// Message authentication, for ciphers that need it.
+    /// Message authentication codes, for ciphers that need one.
     pub macs: Vec<String>,
-    /// Host keys.
     pub host_keys: Vec<String>,
-    /// RSA keys with fewer bits are no keys, neither of the host nor of ours (`RequiredRSASize`).
+    /// Minimum length of an RSA key in bits, for host keys and user keys (`RequiredRSASize`).
     pub rsa_bits: usize,
 }
 
-/// When a silent connection counts as broken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeepAlive {
-    /// Ask after so much silence; `None` never asks.
-    pub interval: Option<Duration>,
-    /// Broken after so many questions without an answer.
-    pub count: usize,
-}
-
-impl Default for KeepAlive {
-    fn default() -> Self {
-        Self { interval: Some(Duration::from_secs(15)), count: 3 }
-    }
-}
-
-/// When keys are exchanged anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rekey {
-    /// After so many bytes either way; at most 1 GiB (RFC 4253 section 9).
+    /// Number of bytes in one direction after which the keys are changed; at most 1 GiB (RFC 4253 section 9).
     pub bytes: usize,
-    /// After this time.
+    /// Time after which the keys are changed.
     pub time: Duration,
 }
 
@@ -136,23 +109,23 @@ impl Default for Rekey {
     }
 }
 
-/// What a connection is for. A window is memory that the other side may make us hold, so it is only as large as needed.
+/// Purpose of a connection. The peer can fill the window, which takes memory here: so it is only as large as needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// Commands on many hosts: windows of 256 KiB.
     Commands,
-    /// Files, forwards: windows of 16 MiB, packets of 64 KiB.
+    /// Files and forwards: windows of 16 MiB, packets of 64 KiB.
     Bulk,
 }
 
-/// How the way up to a host is found.
+/// Source of the jump hosts before a host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// By what is configured for the host itself, and known of it.
+    /// The configuration and the hints of the host itself.
     Own,
-    /// By whoever named it in a chain: its own `ProxyJump` and `via=` do not count.
+    /// The host that named this one in a chain: the own `ProxyJump` and `via=` do not count.
     Chosen,
 }
 
-/// Hosts on one way, at most.
+/// Maximum number of jump hosts on the way to a host.
 const LONGEST_WAY: usize = 16;

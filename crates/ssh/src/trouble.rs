@@ -1,31 +1,30 @@
-//! What went wrong on a connection, in our words: no message of the SSH library reaches a user.
+//! Converts errors of a connection into messages of penstock: no message of the SSH library reaches a user.
 
 use std::io;
 use std::time::Duration;
 
-use logic::fleet::ending::{Failure, Phase, Reason, Remote};
+use hosts::fleet::ending::{Failure, Phase, Reason, Remote};
 use russh::{AlgorithmKind, ChannelOpenFailure, Error};
 
-use crate::wire::Heard;
+use crate::wire::ServerText;
 
-/// A failure with what is known of the remote process in that phase.
+/// Makes a failure, with the state of the remote process that follows from the phase.
 pub(crate) fn failure(phase: Phase, reason: Reason, detail: String) -> Failure {
-    let remote = if phase < Phase::Start { Remote::NeverStarted } else { Remote::Unknown };
+    let remote = if phase < Phase::Start { Remote::NotStarted } else { Remote::MayHaveRun };
     Failure { phase, reason, detail, advice: None, remote }
 }
 
-/// A failure with advice.
 pub(crate) fn advised(phase: Phase, reason: Reason, detail: String, advice: &str) -> Failure {
     Failure { advice: Some(advice.to_owned()), ..failure(phase, reason, detail) }
 }
 
-/// Whether this machine has too little of something: with fewer at once it would have done.
+/// Returns true if this machine lacked a resource: with fewer connections at the same time, the call would succeed.
 pub(crate) fn is_exhaustion(fault: &io::Error) -> bool {
     use nix::libc::{EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM};
     matches!(fault.raw_os_error(), Some(EMFILE | ENFILE | ENOMEM | ENOBUFS | EAGAIN))
 }
 
-/// `phase` took longer than `limit`.
+/// Makes the failure of a `phase` that took longer than `limit`.
 pub(crate) fn late(phase: Phase, name: &str, what: &str, limit: Duration) -> Failure {
     let seconds = limit.as_secs_f32();
     let mut late = failure(phase, Reason::TimedOut, format!("{name}: {what} within {seconds} s"));
@@ -40,12 +39,13 @@ pub(crate) fn late(phase: Phase, name: &str, what: &str, limit: Duration) -> Fai
     late
 }
 
-/// What the library says went wrong in `phase`, on a connection to `name`.
+/// Converts an error of the library in `phase`, on a connection to `name`.
 pub(crate) fn of(phase: Phase, fault: &Error, name: &str) -> Failure {
-    let protocol = |what: &str| failure(phase, Reason::Protocol, format!("{name} {what}"));
+    let protocol = |what: &str| failure(phase, Reason::ProtocolError, format!("{name} {what}"));
     match fault {
         Error::NoCommonAlgo { kind, theirs, .. } => no_algorithm(phase, kind, theirs, name),
         Error::Version => protocol("does not speak SSH 2"),
+        Error::PacketSize(0) => protocol("sent an empty packet: damaged, or not SSH"),
         Error::PacketSize(size) => {
             protocol(&format!("sent a packet that claims {size} bytes: damaged, or not SSH"))
         }
@@ -56,10 +56,19 @@ pub(crate) fn of(phase: Phase, fault: &Error, name: &str) -> Failure {
             phase,
             Reason::KeyRefused,
             format!("{name} could not prove that it holds the key it showed"),
-            "somebody may stand between, or its host key file is damaged: ssh-keygen -y -f on the server tells",
+            "an attacker may be in between, or its host key file is damaged: check it on the server with ssh-keygen -y -f",
+        ),
+        // The library's limit for RSA keys, which the vendored copy tells apart from a wrong signature.
+        Error::SshKey(russh::keys::ssh_key::Error::Crypto) => advised(
+            phase,
+            Reason::NoCommonAlgorithm,
+            format!(
+                "{name} showed an RSA key that is too long to verify here: the most are {LONGEST_RSA} bits"
+            ),
+            "let it show an Ed25519 key as well, or use --engine openssh",
         ),
         Error::StrictKeyExchangeViolation { .. } => protocol(
-            "sent, or somebody on the way inserted, a message that does not belong in a key exchange",
+            "sent, or an attacker on the path inserted, a message that does not belong in a key exchange",
         ),
         Error::Kex | Error::KexInit | Error::Signature(_) | Error::UnknownAlgo => {
             protocol("broke the rules of the key exchange")
@@ -81,14 +90,16 @@ pub(crate) fn of(phase: Phase, fault: &Error, name: &str) -> Failure {
         }
         Error::ChannelOpenFailure(why) => channel_refused(phase, why, name),
         Error::RequestDenied => failure(phase, Reason::ChannelRefused, format!("{name} refused the request")),
-        Error::KeepaliveTimeout => {
-            failure(phase, Reason::Lost, format!("{name} no longer answers: the connection is dead"))
-        }
+        Error::KeepaliveTimeout => failure(
+            phase,
+            Reason::ConnectionLost,
+            format!("{name} no longer answers: the connection is dead"),
+        ),
         Error::ConnectionTimeout | Error::InactivityTimeout | Error::Elapsed(_) => {
             failure(phase, Reason::TimedOut, format!("{name} took too long"))
         }
         Error::Disconnect | Error::HUP | Error::SendError | Error::RecvError => {
-            failure(phase, Reason::Lost, format!("{name} closed the connection"))
+            failure(phase, Reason::ConnectionLost, format!("{name} closed the connection"))
         }
         Error::IO(fault) => lost(phase, fault, name),
         Error::Join(_) => failure(
@@ -97,16 +108,23 @@ pub(crate) fn of(phase: Phase, fault: &Error, name: &str) -> Failure {
             format!("the connection to {name} ended by a fault of this program"),
         ),
         Error::NoHomeDir | Error::InvalidConfig(_) => {
-            failure(phase, Reason::Configuration, format!("the configuration of {name} cannot be used"))
+            failure(phase, Reason::BadConfiguration, format!("the configuration of {name} cannot be used"))
         }
-        // The library says that more kinds may come.
+        // The library's documentation says that the enum may get more variants.
         #[allow(unreachable_patterns)]
-        _ => protocol("did something unexpected"),
+        _ => protocol("sent a message that does not belong here"),
     }
 }
 
-/// What the library says went wrong before the host proved its identity, read together with what the host said in clear.
-pub(crate) fn handshake(fault: &Error, heard: &Heard, name: &str, place: &str) -> Failure {
+/// Converts an error of the library from before the host proved its identity. The host's unencrypted text helps to
+/// explain it, and the text of its disconnect message, if one came.
+pub(crate) fn handshake(
+    fault: &Error,
+    heard: &ServerText,
+    parting: Option<&str>,
+    name: &str,
+    place: &str,
+) -> Failure {
     let hung_up = match fault {
         Error::Disconnect | Error::HUP => true,
         Error::IO(fault) => matches!(
@@ -120,64 +138,49 @@ pub(crate) fn handshake(fault: &Error, heard: &Heard, name: &str, place: &str) -
     if full.iter().any(|words| said.to_ascii_lowercase().contains(words)) {
         return advised(
             Phase::Identity,
-            Reason::TurnedAway,
-            format!("{name} at {place} turned us away: {}", harmless(&said)),
+            Reason::ClosedByServer,
+            format!("{name} at {place} turned us away: {}", quoted(&said)),
             BUSY,
+        );
+    }
+    if let Some(parting) = parting {
+        return failure(
+            Phase::Identity,
+            Reason::ClosedByServer,
+            format!("{name} at {place} ended the connection during the key exchange: {}", quoted(parting)),
         );
     }
     match (heard.version(), hung_up) {
         (None, _) if !said.is_empty() => advised(
             Phase::Identity,
-            Reason::Protocol,
-            format!("what answers for {name} at {place} does not speak SSH: it said {}", harmless(&said)),
+            Reason::ProtocolError,
+            format!("what answers for {name} at {place} does not speak SSH: it said {}", quoted(&said)),
             "check the port",
         ),
-        (Some(version), _) if !["SSH-2.0-", "SSH-1.99-"].iter().any(|known| version.starts_with(known)) => {
-            failure(
-                Phase::Identity,
-                Reason::Protocol,
-                format!("{name} at {place} does not speak SSH 2: it said {}", harmless(&version)),
-            )
-        }
+        (Some(version), _) if !heard.may_be_ssh_2() => failure(
+            Phase::Identity,
+            Reason::ProtocolError,
+            format!("{name} at {place} does not speak SSH 2: it said {}", quoted(&version)),
+        ),
         (None, true) => advised(
             Phase::Identity,
-            Reason::TurnedAway,
+            Reason::ClosedByServer,
             format!("{name} at {place} hung up before it said anything"),
             BUSY,
         ),
         (Some(version), true) => advised(
             Phase::Identity,
-            Reason::TurnedAway,
-            format!("{name} at {place} ({}) hung up during the key exchange", harmless(&version)),
+            Reason::ClosedByServer,
+            format!("{name} at {place} ({}) hung up during the key exchange", quoted(&version)),
             BUSY,
         ),
         _ => of(Phase::Identity, fault, name),
     }
 }
 
-/// What other side said, as one line that a terminal can show: control characters escaped, cut to a readable length.
-pub(crate) fn harmless(text: &str) -> String {
-    let text = text.trim();
-    let mut shown = String::new();
-    for character in text.chars() {
-        // What counts is what is read: an escape is up to ten characters for one.
-        if shown.chars().count() + escaped(character).count() > LONGEST_QUOTE {
-            return format!("\"{shown}...\"");
-        }
-        shown.extend(escaped(character));
-    }
-    format!("\"{shown}\"")
-}
-
-fn escaped(character: char) -> impl Iterator<Item = char> {
-    let plain = character != '\\' && character != '"';
-    let (kept, escape) =
-        if plain && (character.is_alphanumeric() || character.is_ascii_graphic() || character == ' ') {
-            (Some(character), None)
-        } else {
-            (None, Some(character.escape_default()))
-        };
-    kept.into_iter().chain(escape.into_iter().flatten())
+/// Quotes the text of a peer, safe to print on a terminal.
+pub(crate) fn quoted(text: &str) -> String {
+    text::terminal::quoted(text.trim(), LONGEST_QUOTE)
 }
 
 fn no_algorithm(phase: Phase, kind: &AlgorithmKind, theirs: &[String], name: &str) -> Failure {
@@ -188,10 +191,10 @@ fn no_algorithm(phase: Phase, kind: &AlgorithmKind, theirs: &[String], name: &st
         AlgorithmKind::Compression => ("compression", "Compression"),
         AlgorithmKind::Mac => ("MAC", "MACs"),
     };
-    let theirs = harmless(&theirs.join(", "));
+    let theirs = quoted(&theirs.join(", "));
     advised(
         phase,
-        Reason::NoAlgorithm,
+        Reason::NoCommonAlgorithm,
         format!("no {what} in common with {name}: it offers {theirs}"),
         &format!("update the server; or allow one of these with {option}, if we have it at all"),
     )
@@ -201,7 +204,7 @@ fn channel_refused(phase: Phase, why: &ChannelOpenFailure, name: &str) -> Failur
     let (said, advice) = match why {
         ChannelOpenFailure::AdministrativelyProhibited => (
             "its configuration forbids it",
-            // Of a session; whoever opens a forward says otherwise.
+            // This advice is for a session; the code that opens a forward gives other advice.
             Some("look at MaxSessions in its sshd_config (0 allows no command at all)"),
         ),
         ChannelOpenFailure::ConnectFailed => ("it could not connect there", None),
@@ -221,15 +224,18 @@ fn lost(phase: Phase, fault: &io::Error, name: &str) -> Failure {
         io::ErrorKind::UnexpectedEof => "the other side closed it without a word".to_owned(),
         io::ErrorKind::ConnectionReset => "the other side, or something between, reset it".to_owned(),
         io::ErrorKind::BrokenPipe => "the other side was gone".to_owned(),
-        // Where it is not the kernel that gave up, whoever did says what it waited for.
+        // If the timeout is not the kernel's, the error names what was waited for.
         io::ErrorKind::TimedOut if fault.get_ref().is_none() => "nothing came back".to_owned(),
         _ => fault.to_string(),
     };
-    failure(phase, Reason::Lost, format!("the connection to {name} broke: {what}"))
+    failure(phase, Reason::ConnectionLost, format!("the connection to {name} broke: {what}"))
 }
+
+/// Longest RSA key whose signatures the library verifies, in bits.
+const LONGEST_RSA: usize = 8192;
 
 const BUSY: &str = "sshd does so when too many connect at once (MaxStartups) or after failures from this address \
                     (PerSourcePenalties); a firewall may do it too: fewer at once, or wait a minute";
 
-/// Longer texts of others are cut; in characters as shown.
+/// Maximum length of a quoted text, in characters as shown.
 const LONGEST_QUOTE: usize = 300;

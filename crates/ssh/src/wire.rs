@@ -1,8 +1,9 @@
-//! The bytes below SSH: a buffer for reading, an ear for what is said before SSH begins, a cord to pull, and an eye on
-//! writes that wait.
+//! The bytes below SSH: a read buffer, a copy of the server's text before SSH begins, a way to close the connection
+//! from outside, and a watch over writes that wait.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -10,33 +11,34 @@ use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::sync::oneshot;
 
+use crate::keep_alive::KeepAlive;
 use crate::stall::Stall;
-use crate::stream::LAST_WORDS;
-use crate::target::KeepAlive;
 
-/// What a connection runs over: a socket, a child's standard streams, a channel of another connection.
+/// A bidirectional stream: a socket, a child's standard streams, or a channel of another connection.
 pub(crate) trait Carrier: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Carrier for T {}
 
-/// A carrier as the SSH library sees it.
+/// A carrier as the SSH library uses it.
 pub(crate) struct Wire {
     carrier: BufReader<Box<dyn Carrier>>,
-    heard: Option<Arc<Heard>>,
-    cord: Cord,
+    heard: Option<Arc<ServerText>>,
+    cord: CloseState,
     stall: Stall,
     state: State,
+    /// Bytes that the carrier has taken.
+    written: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Alive,
-    /// The peer took nothing for too long: it is not waited for, whatever for.
+    /// The peer has received no data for too long, so the shutdown does not wait for it.
     Stalled,
 }
 
-/// What the other side said before SSH began, and how it ended.
+/// The server's text before SSH began.
 #[derive(Debug, Default)]
-pub(crate) struct Heard(Mutex<Text>);
+pub(crate) struct ServerText(Mutex<Text>);
 
 #[derive(Debug, Default)]
 struct Text {
@@ -44,45 +46,51 @@ struct Text {
     total: u64,
 }
 
-/// Dropped, it ends the connection: the library's task may be waiting for a peer that never speaks again, or never reads, and
-/// holds a socket.
-pub(crate) struct Lifeline(oneshot::Sender<()>);
+/// Closes the connection on drop. Without it, the library's task could wait for a silent peer for ever, and hold a
+/// socket.
+pub(crate) struct CloseOnDrop {
+    cord: oneshot::Sender<()>,
+    /// [`Wire::written`].
+    written: Arc<AtomicU64>,
+}
 
-/// The lifeline of a connection that is logged in, shared by its session and all that was opened on it. When the last of
-/// them is gone the connection mostly ends by itself, with all that was sent before; what has not ended after
-/// [`GOODBYE`] never would.
-pub(crate) struct Line(Option<Lifeline>);
+/// The lifeline of a connection after the log-in, shared by its session and everything opened on it. After the last of
+/// them is dropped, the connection usually ends by itself, and sends all earlier data before. If it sends next to nothing
+/// for [`GOODBYE`] and has not ended, the lifeline closes it.
+pub(crate) struct Line(Option<CloseOnDrop>);
 
-enum Cord {
+enum CloseState {
     Whole(oneshot::Receiver<()>),
     Pulled,
 }
 
 impl Wire {
-    /// Reads `carrier` through a buffer of `size` bytes. A write that waits for longer than `keep_alive` allows silence,
-    /// while nothing comes, ends with [`io::ErrorKind::TimedOut`].
+    /// Reads `carrier` through a buffer of `size` bytes. If the peer neither receives nor sends data for the time of
+    /// `keep_alive`, a waiting write ends with [`io::ErrorKind::TimedOut`].
     pub(crate) fn new(
         carrier: Box<dyn Carrier>,
         size: usize,
         keep_alive: KeepAlive,
-    ) -> (Self, Arc<Heard>, Lifeline) {
-        let heard = Arc::new(Heard::default());
+    ) -> (Self, Arc<ServerText>, CloseOnDrop) {
+        let heard = Arc::new(ServerText::default());
         let (sender, cord) = oneshot::channel();
+        let written = Arc::new(AtomicU64::new(0));
         let wire = Self {
             carrier: BufReader::with_capacity(size, carrier),
             heard: Some(Arc::clone(&heard)),
-            cord: Cord::Whole(cord),
+            cord: CloseState::Whole(cord),
             stall: Stall::new(keep_alive),
             state: State::Alive,
+            written: Arc::clone(&written),
         };
-        (wire, heard, Lifeline(sender))
+        (wire, heard, CloseOnDrop { cord: sender, written })
     }
 
-    /// What became of a write, which may wait for as long as the peer is alive.
+    /// Passes the result of a write to the watch. The write may wait as long as the peer is alive.
     fn watched<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match wrote {
             Poll::Ready(_) => self.stall.handle_taken(),
-            // Before that the greeting is not known as a whole, and the time for connecting is limited as it is.
+            // Before the version line is complete, no watch is needed: the time for the connection is limited anyway.
             Poll::Pending if self.heard.is_none() => {
                 if let Err(fault) = self.stall.handle_waiting(cx, &mut self.carrier) {
                     self.state = State::Stalled;
@@ -95,36 +103,37 @@ impl Wire {
     }
 
     fn poll_cord(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if let Cord::Whole(cord) = &mut self.cord {
+        if let CloseState::Whole(cord) = &mut self.cord {
             if Pin::new(cord).poll(cx).is_pending() {
                 return Ok(());
             }
-            self.cord = Cord::Pulled;
+            self.cord = CloseState::Pulled;
         }
         Err(io::Error::new(io::ErrorKind::ConnectionAborted, "given up"))
     }
 }
 
 impl Line {
-    pub(crate) fn new(lifeline: Lifeline) -> Self {
+    pub(crate) fn new(lifeline: CloseOnDrop) -> Self {
         Self(Some(lifeline))
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let (Some(Lifeline(mut cord)), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current())
+        let (Some(CloseOnDrop { mut cord, written }), Ok(runtime)) =
+            (self.0.take(), tokio::runtime::Handle::try_current())
         else {
             return;
         };
         runtime.spawn(async move {
-            let _ = tokio::time::timeout(GOODBYE, cord.closed()).await;
+            let _ = while_it_moves(GOODBYE, LEAST_SENT, &written, cord.closed()).await;
         });
     }
 }
 
-impl Heard {
-    /// The line that begins with `SSH-`, without its end.
+impl ServerText {
+    /// Returns the line that begins with `SSH-`, without its newline.
     pub(crate) fn version(&self) -> Option<String> {
         let text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         text.bytes
@@ -133,7 +142,13 @@ impl Heard {
             .map(|line| String::from_utf8_lossy(line).trim_end().to_owned())
     }
 
-    /// All that was said before that line, or all if there is none.
+    /// Returns false if the version line names another protocol than SSH 2 (RFC 4253 sections 4.2 and 5.1).
+    pub(crate) fn may_be_ssh_2(&self) -> bool {
+        let version = self.version();
+        version.is_none_or(|version| ["SSH-2.0-", "SSH-1.99-"].iter().any(|known| version.starts_with(known)))
+    }
+
+    /// Returns all text before the version line, or all text if there is no such line.
     pub(crate) fn before(&self) -> String {
         let text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = text.bytes.split_inclusive(|byte| *byte == b'\n');
@@ -142,7 +157,7 @@ impl Heard {
         String::from_utf8_lossy(&before).into_owned()
     }
 
-    fn listen(&self, bytes: &[u8]) -> Ear {
+    fn listen(&self, bytes: &[u8]) -> CaptureState {
         let mut text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         text.total += bytes.len() as u64;
         let room = LONGEST_GREETING.saturating_sub(text.bytes.len());
@@ -150,11 +165,11 @@ impl Heard {
         let begun =
             text.bytes.starts_with(b"SSH-") || text.bytes.windows(5).any(|window| window == b"\nSSH-");
         let whole = begun && text.bytes.ends_with(b"\n");
-        if whole || text.bytes.len() >= LONGEST_GREETING { Ear::Full } else { Ear::Open }
+        if whole || text.bytes.len() >= LONGEST_GREETING { CaptureState::Full } else { CaptureState::Open }
     }
 }
 
-enum Ear {
+enum CaptureState {
     Open,
     Full,
 }
@@ -174,12 +189,17 @@ impl AsyncRead for Wire {
             }
             return Pin::new(&mut this.carrier).poll_read(cx, buffer);
         };
-        // Until the version line is whole, a line at a time at most, so that nothing but text is kept.
+        // Until the version line is complete, at most one line is read at a time, so that only text is kept.
         let ready = ready!(Pin::new(&mut this.carrier).poll_fill_buf(cx))?;
         let line = ready.iter().position(|byte| *byte == b'\n').map_or(ready.len(), |end| end + 1);
         let taken = line.min(buffer.remaining());
         buffer.put_slice(&ready[..taken]);
-        if matches!(heard.listen(&ready[..taken]), Ear::Full) {
+        let is_full = matches!(heard.listen(&ready[..taken]), CaptureState::Full);
+        if is_full && !heard.may_be_ssh_2() {
+            // The library takes the line for text before the version line, and would wait for another.
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "not SSH 2")));
+        }
+        if is_full {
             this.heard = None;
         }
         Pin::new(&mut this.carrier).consume(taken);
@@ -191,6 +211,9 @@ impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_cord(cx)?;
         let wrote = Pin::new(self.carrier.get_mut()).poll_write(cx, data);
+        if let Poll::Ready(Ok(count)) = wrote {
+            self.written.fetch_add(count as u64, Relaxed);
+        }
         self.watched(cx, wrote)
     }
 
@@ -203,7 +226,7 @@ impl AsyncWrite for Wire {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_cord(cx)?;
         if self.state == State::Stalled {
-            // The library tells nobody why it ends before this is done.
+            // The library reports the reason of its end only after this function has returned.
             return Poll::Ready(Ok(()));
         }
         let shut = Pin::new(self.carrier.get_mut()).poll_shutdown(cx);
@@ -211,8 +234,66 @@ impl AsyncWrite for Wire {
     }
 }
 
-/// How long a connection that nobody uses any more may take to end: longer than what was written last.
+/// Waits for `done` as long as `progress` grows by `least` or more in each `limit`. `None` if it did not.
+pub(crate) async fn while_it_moves<T>(
+    limit: Duration,
+    least: u64,
+    progress: &AtomicU64,
+    done: impl Future<Output = T>,
+) -> Option<T> {
+    let mut done = std::pin::pin!(done);
+    let mut before = progress.load(Relaxed);
+    loop {
+        if let Ok(done) = tokio::time::timeout(limit, &mut done).await {
+            return Some(done);
+        }
+        let now = progress.load(Relaxed);
+        if now.saturating_sub(before) < least {
+            return None;
+        }
+        before = now;
+    }
+}
+
+/// Maximum time without progress of an unused connection that has not ended: longer than [`LAST_WORDS`].
 const GOODBYE: Duration = LAST_WORDS.saturating_add(Duration::from_secs(2));
 
-/// Of what comes before the version line, so much is kept to be shown.
+/// Maximum number of bytes kept of the text before the version line.
 const LONGEST_GREETING: usize = 4096;
+/// Bytes of an unused connection that count as progress: more than those of the keepalives in this time.
+const LEAST_SENT: u64 = 4096;
+/// Maximum time without progress of data that was written before a drop.
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::time::{Instant, sleep};
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_is_no_longer_used_may_send_as_long_as_its_peer_reads() {
+        let (near, mut far) = duplex(1024);
+        let (mut wire, _, lifeline) = Wire::new(Box::new(near), 16, KeepAlive { interval: None, count: 0 });
+        far.write_all(b"SSH-2.0-far\r\n").await.unwrap();
+        wire.read_exact(&mut [0; 13]).await.unwrap();
+        drop(Line::new(lifeline));
+        let data = vec![7; 64 * 1024];
+        let reads = async {
+            let mut taken = vec![0; data.len()];
+            for piece in taken.chunks_mut(8 * 1024) {
+                sleep(GOODBYE / 2).await;
+                far.read_exact(piece).await.unwrap();
+            }
+            taken
+        };
+        let (taken, wrote) = tokio::join!(reads, wire.write_all(&data));
+        wrote.unwrap();
+        assert!(taken == data);
+        // A peer that reads no more has the connection for one limit.
+        let begun = Instant::now();
+        let fault = wire.write_all(&data).await.unwrap_err();
+        assert_eq!(fault.kind(), io::ErrorKind::ConnectionAborted);
+        assert!(begun.elapsed() <= 2 * GOODBYE, "{:?}", begun.elapsed());
+    }
+}

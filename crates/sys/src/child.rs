@@ -1,4 +1,4 @@
-//! Child processes that cannot outlive their parent, tied to cores before their first instruction.
+//! Child processes that end with their parent, and that can be restricted to given CPU cores.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -10,16 +10,16 @@ use nix::unistd::{Pid, getppid};
 
 use crate::process;
 
-/// Makes `command` start its process as leader of its own session ([`process::own_session`]), on `cores` only (none: on all), and
-/// get SIGTERM when the *thread* that started it ends (PR_SET_PDEATHSIG): start it from a thread that lives long enough.
-///
-/// Processes that the child starts do not inherit the parent-death signal; [`process::OwnSession::signal`] reaches them.
-pub fn leash(command: &mut Command, cores: &[usize]) -> nix::Result<()> {
-    leash_with(command, cores, Signal::SIGTERM)
+/// Makes `command` start its process as leader of its own session ([`process::own_session`]) and on `cores` only
+/// (empty: on all cores). The kernel sends SIGTERM to the process when the *thread* that started the process ends
+/// (PR_SET_PDEATHSIG): start the process from a thread that lives long enough. Processes that the child starts do not
+/// inherit the parent-death signal; [`process::OwnSession::signal`] reaches them.
+pub fn end_with_parent(command: &mut Command, cores: &[usize]) -> nix::Result<()> {
+    end_with_parent_by(command, cores, Signal::SIGTERM)
 }
 
-/// The same with another signal.
-pub fn leash_with(command: &mut Command, cores: &[usize], signal: Signal) -> nix::Result<()> {
+/// Does the same as [`end_with_parent`], with `signal` in place of SIGTERM.
+pub fn end_with_parent_by(command: &mut Command, cores: &[usize], signal: Signal) -> nix::Result<()> {
     let mut set = CpuSet::new();
     for core in cores {
         set.set(*core)?;
@@ -29,7 +29,7 @@ pub fn leash_with(command: &mut Command, cores: &[usize], signal: Signal) -> nix
     process::own_session(command);
     let prepare = move || {
         prctl::set_pdeathsig(signal)?;
-        // The parent may have ended before `set_pdeathsig`: then the kernel sends no signal.
+        // If the parent has ended before `set_pdeathsig`, the kernel sends no signal.
         if getppid() != parent {
             return Err(nix::Error::ESRCH.into());
         }
@@ -49,11 +49,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_leashed_child_runs_on_its_core_in_its_own_session() {
+    fn a_child_runs_on_its_core_in_its_own_session() {
         let core = *crate::cpu::usable().unwrap().last().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "grep Cpus_allowed_list /proc/self/status; ps -o sid= -p $$; echo $$"]);
-        leash(&mut command, &[core]).unwrap();
+        end_with_parent(&mut command, &[core]).unwrap();
         let output = command.output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let words: Vec<_> = text.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! The cores this process may use, and tying a worker to one of them.
+//! The CPU cores that this process may use. A thread can be tied to one of them.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -8,28 +8,31 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
-/// How many threads can run at once: the allowed cores, further limited by a cgroup's CPU quota. At least one.
+/// Number of threads that can run at the same time: the allowed cores, limited by the CPU quota of a cgroup. At least
+/// 1.
 pub fn count() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// The numbers of the cores the calling thread may run on, ascending (sched_getaffinity(2)).
+/// Returns the numbers of the cores on which the calling thread may run, in ascending order (sched_getaffinity(2)).
 pub fn usable() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(0))?;
     Ok((0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect())
 }
 
-/// Ties the calling thread to `core`, one of [`usable`]. Threads it starts later inherit that.
+/// Ties the calling thread to `core`, which must be one of [`usable`]. Threads that it starts later inherit the
+/// setting.
 pub fn pin_current_thread(core: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core)?;
     Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
 }
 
-/// The CPU time that the calling thread has used. Time in which the core runs other threads does not count (clock_gettime(2)).
+/// Returns the CPU time that the calling thread has used, without the time in which other threads ran
+/// (clock_gettime(2)).
 pub fn thread_time() -> Duration {
-    // The kernel has this clock for every thread. If a kernel refused it, all work would seem to cost no time; callers count a
-    // least cost for each step.
+    // The kernel has this clock for every thread. If a kernel refuses the clock, all work seems to take no time; so the
+    // callers count a minimum time for each step.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 

@@ -1,13 +1,12 @@
-//! How many descriptors this process may have open, and how many it has.
+//! Open file descriptors of this process: their limit and their number.
 
 use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Raises the soft limit of open descriptors to the hard one and returns it.
-///
-/// Call it before privileges are dropped and before sessions arrive: every session needs up to four.
+/// Raises the soft limit of open descriptors to the hard limit, and returns the hard limit. The caller must call this
+/// function before privileges are dropped and before sessions arrive: every session needs up to four descriptors.
 pub fn raise_limit() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
@@ -16,11 +15,10 @@ pub fn raise_limit() -> io::Result<u64> {
     Ok(hard)
 }
 
-/// The number of descriptors open now.
-///
-/// Before Linux 6.2 the call takes time in proportion to this number: call it for a status page or a scrape, not for each session.
+/// Returns the number of open descriptors. Before Linux 6.2 the call takes time in proportion to this number: call the
+/// function for a status page or a scrape, not for each session.
 pub fn open_count() -> io::Result<usize> {
-    // Since Linux 6.2 the size of the directory is the number of open descriptors (proc(5)); before, the size was 0.
+    // Since Linux 6.2 the size of the directory is the number of open descriptors (proc(5)); before 6.2 the size is 0.
     match fs::metadata("/proc/self/fd")?.len() {
         0 => count_entries(),
         count => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
@@ -28,11 +26,11 @@ pub fn open_count() -> io::Result<usize> {
 }
 
 fn count_entries() -> io::Result<usize> {
-    // One of the entries is the directory that is being read.
+    // One of the entries is the descriptor by which the directory is read.
     Ok(fs::read_dir("/proc/self/fd")?.count().saturating_sub(1))
 }
 
-/// Whether a system call failed because no descriptor is left, in this process or in the whole system.
+/// Returns true if a system call failed because no descriptor is left in this process or in the whole system.
 pub fn are_exhausted(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EMFILE | Errno::ENFILE))
 }
@@ -49,9 +47,16 @@ mod tests {
         assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));
     }
 
+    /// The tests that open many files run one after another.
+    fn lock() -> std::sync::MutexGuard<'static, ()> {
+        static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     #[test]
     fn the_kernels_count_is_that_of_the_entries() {
-        // Other tests open and close a few dozen meanwhile: far fewer than these.
+        let _alone = lock();
+        // Other tests open and close a few dozen files at the same time, far fewer than 200.
         let files: Vec<_> = (0..200).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         let (told, counted) = (open_count().unwrap(), count_entries().unwrap());
         assert!(told.abs_diff(counted) < 100, "{told} told, {counted} counted, {} files", files.len());
@@ -59,7 +64,7 @@ mod tests {
 
     #[test]
     fn descriptors_opened_are_counted() {
-        // Other tests open and close a few dozen meanwhile: far fewer than these.
+        let _alone = lock();
         let before = open_count().unwrap();
         let files: Vec<_> = (0..200).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         let during = open_count().unwrap();

@@ -1,16 +1,15 @@
-//! The flag of a file or directory that nobody may change it (`chattr +i`).
+//! The file attribute by which no process may change a file or directory (`chattr +i`).
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Whether it can be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Immutability {
-    /// Not even by root.
+    /// The file cannot be changed, even by root.
     Immutable,
-    /// By whom its permissions allow.
+    /// The file can be changed by the users whom its permissions allow.
     Changeable,
 }
 
@@ -18,13 +17,14 @@ mod request {
     nix::ioctl_read!(get_flags, b'f', 1, nix::libc::c_long);
 }
 
-/// Asks the file system (FS_IOC_GETFLAGS, ioctl_iflags(2)); many do not know the flag.
+/// Reads the attribute from the file system (FS_IOC_GETFLAGS, ioctl_iflags(2)). An error on file systems without
+/// attributes.
 pub fn look(path: &Path) -> io::Result<Immutability> {
     const FS_IMMUTABLE_FL: nix::libc::c_long = 0x10;
     let file = File::open(path)?;
     let mut flags: nix::libc::c_long = 0;
     // SAFETY: the descriptor is open as long as `file` lives, and the kernel writes at most the size that the request
-    // names, which is that of `flags`.
+    // names, which is the size of `flags`.
     unsafe { request::get_flags(file.as_raw_fd(), &raw mut flags) }?;
     Ok(if flags & FS_IMMUTABLE_FL == 0 { Immutability::Changeable } else { Immutability::Immutable })
 }

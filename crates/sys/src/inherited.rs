@@ -1,7 +1,7 @@
-//! Listening sockets that systemd opened for us (socket activation, sd_listen_fds(3)).
+//! Listening sockets that systemd has opened and passed to this process (socket activation, sd_listen_fds(3)).
 //!
-//! Called once, first thing in `main`, before any thread: it takes the variables out of the environment so that
-//! no program started from here believes they are meant for it.
+//! The binary calls this module once, at the start of `main`, before it starts any thread: [`inherited`] removes the
+//! variables from the environment, so that programs that penstock starts do not take the sockets for their own.
 
 use std::env;
 use std::io;
@@ -15,71 +15,44 @@ use socket2::{SockRef, Type};
 
 use crate::threads;
 
-/// Where an inherited socket listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// TCP over IPv4 or IPv6.
     Tcp(SocketAddr),
-    /// A Unix stream socket with a path.
     Unix(PathBuf),
 }
 
-/// One listening socket, nonblocking and closed on exec.
+/// One listening socket, nonblocking and with close-on-exec.
 #[derive(Debug)]
 pub struct Inherited {
-    /// `FileDescriptorName=` of the socket unit; `unknown` when none was passed.
+    /// `FileDescriptorName=` of the socket unit; `unknown` if systemd passed no name.
     pub name: String,
-    /// The socket. Turn it into a `TcpListener` or `UnixListener` after a look at `address`.
+    /// The socket. The caller makes it a `TcpListener` or a `UnixListener`, according to `address`.
     pub socket: OwnedFd,
-    /// Where it listens.
     pub address: ListenAddress,
 }
 
-/// Why the sockets that were passed cannot be used.
+/// Reason why the passed sockets cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InheritedError {
-    /// Asked too late: with other threads running, the environment cannot be changed safely.
+    /// Other threads run already, so the environment cannot be changed safely.
     #[error("inherited sockets must be taken before threads start, but {threads} are running")]
-    Threads {
-        /// How many there are.
-        threads: usize,
-    },
-    /// A variable is there and makes no sense.
-    #[error("{variable} is \"{value}\", which is not a number that makes sense there")]
-    Variable {
-        /// `LISTEN_PID` or `LISTEN_FDS`.
-        variable: &'static str,
-        /// What it held.
-        value: String,
-    },
-    /// Not a listening TCP or Unix stream socket.
+    Threads { threads: usize },
+    /// The value of a variable is not valid.
+    #[error("{variable} is \"{value}\", which is out of range")]
+    Variable { variable: &'static str, value: String },
     #[error(
         "inherited socket \"{name}\" (descriptor {descriptor}) is not a listening TCP or Unix stream socket"
     )]
-    Unsupported {
-        /// Its name.
-        name: String,
-        /// Its number.
-        descriptor: RawFd,
-    },
-    /// The descriptor cannot be used at all.
+    Unsupported { name: String, descriptor: RawFd },
+    /// The descriptor cannot be used.
     #[error("using inherited socket \"{name}\" (descriptor {descriptor}) failed")]
-    Io {
-        /// Its name.
-        name: String,
-        /// Its number.
-        descriptor: RawFd,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// `/proc` cannot be read.
+    Io { name: String, descriptor: RawFd, source: io::Error },
     #[error("counting the threads of this process failed")]
     Proc(#[source] io::Error),
 }
 
-/// The sockets passed to this process, in the order of the socket units; none when it was started otherwise.
-///
-/// A second call finds none.
+/// Returns the sockets that were passed to this process, in the order of the socket units. Empty if none were passed,
+/// and at a second call.
 pub fn inherited() -> Result<Vec<Inherited>, InheritedError> {
     let variable = |name| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let passed = Passed {
@@ -95,7 +68,7 @@ pub fn inherited() -> Result<Vec<Inherited>, InheritedError> {
         return Err(InheritedError::Threads { threads });
     }
     for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"] {
-        // SAFETY: this is the only thread (counted above), so nobody reads the environment meanwhile.
+        // SAFETY: this is the only thread (counted above), so no other thread reads the environment at the same time.
         unsafe { env::remove_var(name) };
     }
     let names = passed.names_for(std::process::id())?;
@@ -109,7 +82,7 @@ struct Passed {
 }
 
 impl Passed {
-    /// One name per descriptor. Empty when the sockets are for another process than `own`.
+    /// Returns one name per descriptor. Empty if `LISTEN_PID` is not `own`: the sockets are for another process.
     fn names_for(self, own: u32) -> Result<Vec<String>, InheritedError> {
         let (Some(pid), Some(count)) = (self.pid, self.count) else { return Ok(Vec::new()) };
         match pid.parse::<u32>() {
@@ -134,12 +107,12 @@ fn take(descriptor: RawFd, name: String) -> Result<Inherited, InheritedError> {
     if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1 {
         return Err(InheritedError::Io { name, descriptor, source: io::Error::last_os_error() });
     }
-    // SAFETY: it is open, and LISTEN_PID gave it to this process; the variables are gone, so this happens once.
+    // SAFETY: the descriptor is open, and LISTEN_PID gave it to this process; the variables have been removed, so this
+    // code takes the descriptor only once.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
     match prepare(&socket) {
         Ok(Some(address)) => Ok(Inherited { name, socket, address }),
         Ok(None) => Err(InheritedError::Unsupported { name, descriptor }),
-        // Whatever is not a socket says so here.
         Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => {
             Err(InheritedError::Unsupported { name, descriptor })
         }
@@ -159,9 +132,9 @@ fn prepare(fd: &OwnedFd) -> io::Result<Option<ListenAddress>> {
     Ok(tcp.or_else(|| local.as_pathname().map(Path::to_owned).map(ListenAddress::Unix)))
 }
 
-/// systemd passes descriptors from this number on (SD_LISTEN_FDS_START).
+/// Number of the first descriptor that systemd passes (SD_LISTEN_FDS_START).
 const FIRST_DESCRIPTOR: RawFd = 3;
-/// More than any service has; keeps a wild number from being taken for a count.
+/// Limit of `LISTEN_FDS`: a higher value is an error. No real service has so many sockets.
 const MOST_DESCRIPTORS: usize = 4096;
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
-//! What only the operating system can do: socket options, splice, privileges, descriptors, cores.
+//! Functions of the operating system: socket options, splice, privileges, the sandbox, descriptors, cores.
 //!
-//! Stands beside `logic`: `serve` and the binary call it, it calls neither. It is the only crate that may say
-//! `unsafe`, and it is small so that this can be read in one sitting. Nothing here blocks on a peer, starts a
-//! thread or keeps state; every function is one step whose failure the caller sees.
+//! This crate calls no other crate of penstock. Only this crate may contain `unsafe`, and it is kept small so that all
+//! its unsafe code can be reviewed at once. No function waits for a peer, starts a thread or keeps state; every
+//! function takes one step and returns its error to the caller.
 
 pub mod child;
 pub mod cpu;
 pub mod descriptors;
+pub mod directories;
+pub mod file;
 pub mod file_size;
 pub mod immutable;
 mod inherited;
@@ -16,6 +18,7 @@ pub mod memory;
 pub mod peer;
 pub mod privilege;
 pub mod process;
+pub mod sandbox;
 pub mod socket;
 pub mod splice;
 pub mod terminal;

@@ -1,10 +1,11 @@
-//! Who holds the lock of a file.
+//! Finds the processes that hold the lock of a file.
 
 use std::fs;
 
-/// The processes that hold a lock (flock(2)) of a file with this inode, as proc_locks(5) lists them. The device is not
-/// compared: on some file systems (btrfs, overlayfs) the list has another one than stat(2). A process that cannot be seen from
-/// here, as one of another container, is left out; so is whoever only waits. Empty where the list cannot be read.
+/// Returns the processes that hold a lock (flock(2)) of a file with this inode, according to proc_locks(5). The
+/// function does not compare the device: on some file systems (btrfs, overlayfs) the list has another device number
+/// than stat(2). Processes in other PID namespaces (containers) and processes that wait for the lock are left out.
+/// Empty if the list cannot be read.
 #[must_use]
 pub fn holders(inode: u64) -> Vec<u32> {
     fs::read_to_string("/proc/locks").map(|list| listed(&list, inode)).unwrap_or_default()
@@ -13,7 +14,8 @@ pub fn holders(inode: u64) -> Vec<u32> {
 fn listed(list: &str, inode: u64) -> Vec<u32> {
     let inode = inode.to_string();
     let holder = |line: &str| {
-        // Number, kind, ADVISORY, WRITE, process, device and inode. Before the kind of one who waits stands `->`.
+        // Fields: number, kind, ADVISORY, WRITE, process, device:inode. `->` precedes the kind if the process waits for
+        // the lock.
         let words: Vec<_> = line.split_whitespace().collect();
         let [_, "FLOCK", _, _, process, place, ..] = words.as_slice() else { return None };
         let process = process.parse().ok().filter(|process| *process > 0)?;

@@ -1,4 +1,4 @@
-//! The low-water mark of a socket's receive buffer: how much must have come before its reader is woken.
+//! The low-water mark of a socket's receive buffer: the number of bytes from which on the kernel wakes the reader.
 
 use std::io;
 use std::mem::size_of;
@@ -6,15 +6,16 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use nix::libc;
 
-/// Wakes the reader of a TCP socket only when `bytes` have come, or the other side has ended (SO_RCVLOWAT, socket(7),
-/// tcp(7)). Lowering it below what is there wakes the reader at once. The kernel makes the buffer large enough for it.
+/// Makes the kernel wake the reader of a TCP socket only when `bytes` bytes have arrived, or when the peer has ended
+/// its stream (SO_RCVLOWAT, socket(7), tcp(7)). A mark below the number of bytes in the buffer wakes the reader at
+/// once. The kernel makes the buffer large enough for the mark.
 ///
 /// # Errors
-/// Not a socket.
+/// The descriptor is not a socket.
 pub fn set_low_water(socket: &impl AsFd, bytes: i32) -> io::Result<()> {
     let size = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel reads `size` bytes at the address of
-    // `bytes`, which is an i32 that lives until the call has returned.
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel reads `size` bytes at the address of `bytes`,
+    // an i32 that lives until the call has returned.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

@@ -1,17 +1,18 @@
-//! Memory that the allocator keeps for a thread that does not need it any more.
+//! Memory that the calling thread has freed and that the allocator still holds.
 
-/// Gives the system back what the calling thread has freed and the allocator still holds. mimalloc does that only as it
-/// goes about other work: of a thread that fell silent it would keep everything. Takes microseconds per MiB in use.
-/// Without the feature `mimalloc` it does nothing.
+/// Returns the memory that the calling thread has freed to the system. mimalloc returns memory only during other calls
+/// of the thread: for an idle thread it would keep all of it. Takes microseconds per MiB in use. Does nothing without
+/// the feature `mimalloc`.
 pub fn give_back() {
     #[cfg(feature = "mimalloc")]
-    // SAFETY: any thread may call it at any time (mimalloc.h); it touches only what nobody uses.
+    // SAFETY: any thread may call `mi_collect` at any time (mimalloc.h); the function frees only memory that is not in
+    // use.
     unsafe {
         mi_collect(true);
     }
 }
 
-// Without its feature `extended`, which wants one crate more, the library's own crate does not name it.
+// `libmimalloc_sys` declares `mi_collect` only with its feature `extended`, which needs one more crate.
 #[cfg(feature = "mimalloc")]
 use libmimalloc_sys as _;
 

@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket, as the kernel says it.
+//! The identity of the process at the other end of a Unix socket, as the kernel reports it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,23 +6,23 @@ use std::os::fd::AsFd;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
-/// The process that connected, with the identity it had at that moment (SO_PEERCRED, unix(7)).
+/// The process that connected, with its identity at the moment of the connection (SO_PEERCRED, unix(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its process id; absent when it lives in a PID namespace that is not visible from here. For logs only:
-    /// the id may belong to another process by now.
+    /// Process id; `None` if the process is in a PID namespace that this process cannot see. For logs only: the kernel
+    /// may have given the id to another process since.
     pub pid: Option<u32>,
-    /// Its effective user id.
+    /// Effective user id.
     pub uid: u32,
-    /// Its effective group id.
+    /// Effective group id.
     pub gid: u32,
 }
 
-/// The credentials of the peer of a connected Unix stream socket.
+/// Returns the credentials of the peer of a connected Unix stream socket.
 pub fn credentials<S: AsFd>(stream: &S) -> io::Result<Credentials> {
     let peer = getsockopt(stream, PeerCredentials)?;
     let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0);
-    // A socket that is not connected has no peer; the kernel then answers pid 0 and all-ones ids.
+    // A socket that is not connected has no peer: the kernel then reports pid 0, and ids with all bits set.
     if pid.is_none() && peer.uid() == u32::MAX {
         return Err(io::ErrorKind::NotConnected.into());
     }

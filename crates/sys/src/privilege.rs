@@ -1,97 +1,79 @@
-//! Becomes an ordinary user for good, after everything that needs root was opened.
+//! Changes to an ordinary user for the rest of the process, after everything that needs root was opened.
 //!
-//! Called once by the binary, between binding and starting the workers: while there is a single thread, because
-//! capabilities and the no-new-privileges flag belong to a thread and are inherited by those started later.
-//! After it, nothing this process does or starts can become root again, and it leaves no core dump.
+//! The front door calls [`drop_to`] or [`stay`] once, after it has bound the listeners and before it starts the workers: while there is
+//! a single thread, because capabilities and the no-new-privileges flag belong to a thread, and later threads inherit
+//! them. After the call, neither this process nor a program that it starts can become root again, and the process
+//! writes no core dump.
 
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::io;
+use std::path::Path;
 
 use caps::{CapSet, CapsHashSet};
 use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::prctl;
-use nix::unistd::{self, Gid, Group, Uid, User};
+use nix::sys::resource::{self, Resource};
+use nix::unistd::{self, AccessFlags, Gid, Group, Uid, User};
 
 use crate::threads;
 
-/// A power of root that may be kept.
+/// A capability of root that the process may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Capability {
-    /// Listening on ports below 1024 (CAP_NET_BIND_SERVICE): for listeners that a reload adds.
+    /// CAP_NET_BIND_SERVICE: listens on ports below 1024, for listeners that a reload adds.
     NetBindService,
 }
 
-/// What this process is from now on.
+/// User, groups and capabilities of this process after the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
-    /// The user, as real, effective and saved id.
+    /// User id: the real, the effective and the saved one.
     pub uid: u32,
-    /// The group, likewise.
     pub gid: u32,
-    /// The supplementary groups, ascending.
+    /// Supplementary groups, in ascending order.
     pub groups: Vec<u32>,
-    /// Those of the asked-for capabilities that are still there; fewer when they were not there before.
+    /// Requested capabilities that the process still has. A capability that the process did not have before is not in
+    /// the list.
     pub kept: Vec<Capability>,
 }
 
-/// Why privileges were not dropped. The process must not go on: some of the steps may have happened.
+/// Reason why the privileges were not dropped. The process must end: some of the steps may have been done.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
-    /// Asked too late: the other threads would keep their powers.
+    /// Other threads run already: they would keep their capabilities.
     #[error("privileges must be dropped before threads start, but {threads} are running")]
-    Threads {
-        /// How many there are.
-        threads: usize,
-    },
-    /// The user database has no such user.
+    Threads { threads: usize },
     #[error("no user named \"{user}\": create it (useradd --system {user}) or name another one")]
-    NoSuchUser {
-        /// The name asked for.
-        user: String,
-    },
-    /// The group database has no such group.
+    NoSuchUser { user: String },
     #[error("no group named \"{group}\": create it (groupadd --system {group}) or name another one")]
-    NoSuchGroup {
-        /// The name asked for.
-        group: String,
-    },
-    /// A user or group that is root is no drop at all.
+    NoSuchGroup { group: String },
+    /// The requested user or group is root.
     #[error("\"{name}\" has the id of root: name an ordinary user and group")]
     StaysRoot {
-        /// The user or group asked for.
+        /// Name of the requested user or group.
         name: String,
     },
-    /// Only root can become somebody else.
+    /// This process does not run as root: only root can become another user.
     #[error(
         "cannot become user \"{user}\" as uid {uid}: start as root, start as \"{user}\", or configure no user"
     )]
-    NotRoot {
-        /// The user asked for.
-        user: String,
-        /// Who we are.
-        uid: u32,
-    },
-    /// A system call failed.
+    NotRoot { user: String, uid: u32 },
     #[error("{step} failed")]
     Step {
-        /// What was being done.
+        /// Description of the step.
         step: &'static str,
-        /// The kernel's reason.
         source: io::Error,
     },
-    /// Everything seemed to work, and yet a power is still there.
+    /// All steps succeeded, but the final check found that the process still has a right of root.
     #[error("privileges were dropped, but {left} is still there")]
-    NotGone {
-        /// Which one.
-        left: &'static str,
-    },
+    NotGone { left: &'static str },
 }
 
-/// Becomes `user`, with `group` (its primary group when absent), its supplementary groups and the powers in `keep`.
-///
-/// Started as that user already, it only gives up what is left to give up (systemd's ambient capabilities except
-/// `keep`, new privileges, core dumps). Started as anybody else but root, it fails.
+/// Changes to the user `user`, with `group` (default: its primary group), its supplementary groups and the capabilities
+/// in `keep`. If the process runs as `user` already, the function only gives up the remaining rights: systemd's ambient
+/// capabilities except `keep`, new privileges, core dumps. Fails if the process runs as a third user who is not root.
 pub fn drop_to(user: &str, group: Option<&str>, keep: &[Capability]) -> Result<Dropped, PrivilegeError> {
     let threads = threads::count().map_err(step("counting the threads of this process"))?;
     if threads > 1 {
@@ -103,14 +85,88 @@ pub fn drop_to(user: &str, group: Option<&str>, keep: &[Capability]) -> Result<D
     } else if unistd::getuid() != target.uid || unistd::getgid() != target.gid {
         return Err(PrivilegeError::NotRoot { user: user.to_owned(), uid: unistd::getuid().as_raw() });
     }
-    let kept = keep_only(keep)?;
-    prctl::set_no_new_privs().map_err(errno("giving up new privileges"))?;
-    prctl::set_dumpable(false).map_err(errno("switching core dumps off"))?;
+    let kept = give_up(keep)?;
     target.verify()?;
+    dropped(kept)
+}
+
+/// Keeps the user and gives up the rest: all capabilities but those in `keep`, new privileges, core dumps. Root keeps
+/// what belongs to it: its files.
+pub fn stay(keep: &[Capability]) -> Result<Dropped, PrivilegeError> {
+    let threads = threads::count().map_err(step("counting the threads of this process"))?;
+    if threads > 1 {
+        return Err(PrivilegeError::Threads { threads });
+    }
+    reduce_bounding(keep);
+    dropped(give_up(keep)?)
+}
+
+/// Returns the first of `paths` that `user` may not reach as asked. Only root can ask this, before threads start. A
+/// path that does not exist is no answer.
+pub fn unreachable<'a>(
+    user: &str,
+    paths: impl IntoIterator<Item = (&'a Path, Reach)>,
+) -> Result<Option<&'a Path>, PrivilegeError> {
+    let threads = threads::count().map_err(step("counting the threads of this process"))?;
+    if threads > 1 {
+        return Err(PrivilegeError::Threads { threads });
+    }
+    let target = Target::find(user, None)?;
+    let groups = unistd::getgroups().map_err(errno("reading the groups"))?;
+    let gid = unistd::getegid();
+    unistd::initgroups(&target.name, target.gid).map_err(errno("setting the supplementary groups"))?;
+    unistd::setegid(target.gid).map_err(errno("setting the group"))?;
+    unistd::seteuid(target.uid).map_err(errno("setting the user"))?;
+    let refused = paths.into_iter().find(|(path, reach)| {
+        let flags = match reach {
+            Reach::Read => AccessFlags::R_OK,
+            Reach::Write => AccessFlags::W_OK,
+            Reach::Change => AccessFlags::W_OK | AccessFlags::X_OK,
+        };
+        let asked = unistd::faccessat(AT_FDCWD, *path, flags, AtFlags::AT_EACCESS);
+        matches!(asked, Err(Errno::EACCES | Errno::EROFS))
+    });
+    unistd::seteuid(Uid::from_raw(0)).map_err(errno("taking the user back"))?;
+    unistd::setegid(gid).map_err(errno("taking the group back"))?;
+    unistd::setgroups(&groups).map_err(errno("taking the groups back"))?;
+    Ok(refused.map(|(path, _)| path))
+}
+
+/// Kind of access to a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    Read,
+    /// Writes to a file, or connects to a socket.
+    Write,
+    /// Makes and removes files in a directory.
+    Change,
+}
+
+/// Gives up all capabilities except `keep`, new privileges and core dumps.
+fn give_up(keep: &[Capability]) -> Result<Vec<Capability>, PrivilegeError> {
+    let kept = keep_only(keep)?;
+    prctl::set_no_new_privs().map_err(errno("disabling new privileges"))?;
+    prctl::set_dumpable(false).map_err(errno("switching core dumps off"))?;
+    // The flag above ends with execve(2), the limit does not.
+    resource::setrlimit(Resource::RLIMIT_CORE, 0, 0).map_err(errno("switching core dumps off"))?;
+    Ok(kept)
+}
+
+fn dropped(kept: Vec<Capability>) -> Result<Dropped, PrivilegeError> {
     let mut groups: Vec<u32> =
         unistd::getgroups().map_err(errno("reading the groups"))?.into_iter().map(Gid::as_raw).collect();
     groups.sort_unstable();
-    Ok(Dropped { uid: target.uid.as_raw(), gid: target.gid.as_raw(), groups, kept })
+    Ok(Dropped { uid: unistd::getuid().as_raw(), gid: unistd::getgid().as_raw(), groups, kept })
+}
+
+/// Reduces the bounding set, which needs CAP_SETPCAP. With a narrow bounding set, no program that this process starts
+/// can gain a capability from its file. In a container the call may fail; then no-new-privileges has the same effect.
+fn reduce_bounding(keep: &[Capability]) {
+    for capability in caps::runtime::thread_all_supported() {
+        if !keep.iter().any(|kept| kept.kernel() == capability) {
+            let _ = caps::drop(None, CapSet::Bounding, capability);
+        }
+    }
 }
 
 struct Target {
@@ -139,16 +195,11 @@ impl Target {
     }
 
     fn become_it(&self, keep: &[Capability]) -> Result<(), PrivilegeError> {
-        // While still root: it needs CAP_SETPCAP. With a narrow bounding set, no program started from here can gain
-        // a capability from its file. Containers may not have that power; no-new-privileges then does the same job.
-        for capability in caps::runtime::thread_all_supported() {
-            if !keep.iter().any(|kept| kept.kernel() == capability) {
-                let _ = caps::drop(None, CapSet::Bounding, capability);
-            }
-        }
+        // Before the change of user, which takes CAP_SETPCAP away.
+        reduce_bounding(keep);
         prctl::set_keepcaps(!keep.is_empty())
             .map_err(errno("keeping capabilities over the change of user"))?;
-        // Groups first: the user we become may not change them.
+        // The groups come first: the new user may not change them.
         unistd::initgroups(&self.name, self.gid).map_err(errno("setting the supplementary groups"))?;
         unistd::setresgid(self.gid, self.gid, self.gid).map_err(errno("setting the group"))?;
         unistd::setresuid(self.uid, self.uid, self.uid).map_err(errno("setting the user"))?;
@@ -158,24 +209,31 @@ impl Target {
     fn verify(&self) -> Result<(), PrivilegeError> {
         let users = unistd::getresuid().map_err(errno("reading the user"))?;
         if [users.real, users.effective, users.saved] != [self.uid; 3] {
-            return Err(PrivilegeError::NotGone { left: "another user id" });
+            return Err(PrivilegeError::NotGone { left: "an earlier user id" });
         }
         let groups = unistd::getresgid().map_err(errno("reading the group"))?;
         if [groups.real, groups.effective, groups.saved] != [self.gid; 3] {
-            return Err(PrivilegeError::NotGone { left: "another group id" });
+            return Err(PrivilegeError::NotGone { left: "an earlier group id" });
         }
         let root = Uid::from_raw(0);
         if unistd::setuid(root).is_ok() || unistd::setresuid(root, root, root).is_ok() {
-            return Err(PrivilegeError::NotGone { left: "the way back to root" });
+            return Err(PrivilegeError::NotGone { left: "the right to become root again" });
         }
         if unistd::setgid(Gid::from_raw(0)).is_ok() {
-            return Err(PrivilegeError::NotGone { left: "the way back to group 0" });
+            return Err(PrivilegeError::NotGone { left: "the right to take group 0 again" });
         }
         Ok(())
     }
 }
 
 impl Capability {
+    /// Name in capabilities(7).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NetBindService => "CAP_NET_BIND_SERVICE",
+        }
+    }
+
     fn kernel(self) -> caps::Capability {
         match self {
             Self::NetBindService => caps::Capability::CAP_NET_BIND_SERVICE,
@@ -192,7 +250,7 @@ fn keep_only(keep: &[Capability]) -> Result<Vec<Capability>, PrivilegeError> {
         }
     }
     let wanted: CapsHashSet = kept.iter().map(|kept| kept.kernel()).collect();
-    // The ambient and inheritable sets would hand powers on to programs started from here.
+    // Programs that this process starts would inherit the ambient and inheritable sets.
     caps::clear(None, CapSet::Ambient).map_err(capability("clearing the ambient capabilities"))?;
     caps::clear(None, CapSet::Inheritable).map_err(capability("clearing the inheritable capabilities"))?;
     caps::set(None, CapSet::Effective, &wanted).map_err(capability("setting the effective capabilities"))?;

@@ -1,8 +1,8 @@
-//! Listeners as the workers need them, opened here or inherited, and the socket options that sessions set.
+//! Listening sockets of the workers, opened here or inherited, and the socket options of sessions.
 //!
-//! Every worker has a listener of its own on the same address (`SO_REUSEPORT`): the kernel spreads connections
-//! over them. That option also lets a second program of the same user listen there unnoticed; [`probe_tcp`]
-//! is the question to ask before the first bind of an address.
+//! Every worker has its own listener on the same address (`SO_REUSEPORT`): the kernel distributes the connections among
+//! them. With this option a second program of the same user could listen on the address too, without an error; so the
+//! caller calls [`probe_tcp`] before the first bind of an address.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,50 +15,46 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 pub use crate::inherited::{Inherited, InheritedError, ListenAddress, inherited};
 pub use crate::unix_listener::{ListenUnixError, Removal, SocketFile, listen_unix, remove_stale_unix};
 
-/// What a listener on an IPv6 address does with IPv4 clients. Without effect on an IPv4 address.
+/// Use of an IPv6 listener by IPv4 clients. No effect on an IPv4 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DualStack {
-    /// They arrive here too, as IPv4-mapped addresses (`::ffff:192.0.2.1`).
+    /// The listener accepts IPv4 clients, with IPv4-mapped addresses (`::ffff:192.0.2.1`).
     Both,
-    /// They do not: another listener can have the IPv4 address with the same port.
+    /// The listener accepts IPv6 clients only: another listener can have the IPv4 address with the same port.
     V6Only,
 }
 
-/// Listens on `addr`, nonblocking and closed on exec, together with every other listener made by this function.
-///
-/// `backlog` is the length of the queue of connections not yet accepted; the kernel caps it at
-/// `net.core.somaxconn`.
+/// Listens on `addr`, nonblocking and with close-on-exec, with every other listener that this function has made there.
+/// `backlog` is the length of the queue of connections that wait for accept(2); its maximum is `net.core.somaxconn`.
 pub fn listen_tcp(addr: SocketAddr, dual: DualStack, backlog: u32) -> io::Result<TcpListener> {
     let socket = bind_tcp(addr, dual, PortSharing::WithOurWorkers)?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(socket.into())
 }
 
-/// Fails with [`io::ErrorKind::AddrInUse`] when anything listens on `addr`, even something that shares its port.
-///
-/// Connections that linger in TIME-WAIT do not count. Nothing can connect while the probe lasts.
+/// Fails with [`io::ErrorKind::AddrInUse`] if a process listens on `addr`, even with `SO_REUSEPORT`. Connections in
+/// TIME-WAIT do not matter. The probe binds the address and does not listen, so no client can connect to it.
 pub fn probe_tcp(addr: SocketAddr, dual: DualStack) -> io::Result<()> {
     bind_tcp(addr, dual, PortSharing::No).map(drop)
 }
 
-/// Who speaks first on a connection that is opened.
+/// The side that sends the first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Opening {
-    /// We do, and at once: the last packet of the handshake waits for our first bytes and goes with them, which saves both
-    /// ends a packet. Should nothing be written after all, it goes after 200 ms.
+    /// Penstock sends first, and at once: the kernel delays the last packet of the TCP handshake and sends it with the
+    /// first bytes, which saves each side one packet. Without first bytes, the kernel sends the packet after 200 ms.
     WeSpeak,
-    /// Perhaps the other side.
+    /// The peer may send first.
     TheyMaySpeak,
 }
 
-/// Begins to connect to `addr`, nonblocking, closed on exec, and without waiting to fill segments (`TCP_NODELAY`).
-///
-/// It has succeeded when the socket is writable and has no error (connect(2), EINPROGRESS).
+/// Begins to connect to `addr`: nonblocking, with close-on-exec, and with `TCP_NODELAY`. The connection is established
+/// when the socket is writable and has no error (connect(2), EINPROGRESS).
 pub fn connect_tcp(addr: SocketAddr, opening: Opening) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
     if opening == Opening::WeSpeak {
-        // Holds for the handshake only: the kernel leaves this mode when the answer to its SYN arrives.
+        // The option applies to the handshake only: the kernel resets it when the answer to its SYN arrives.
         socket.set_tcp_quickack(false)?;
     }
     match socket.connect(&addr.into()) {
@@ -67,21 +63,20 @@ pub fn connect_tcp(addr: SocketAddr, opening: Opening) -> io::Result<TcpStream> 
     }
 }
 
-/// Another handle on the same listening socket, closed on exec: how a Unix or inherited socket reaches each worker.
-///
-/// The handles share one queue and one set of flags; the socket ends when the last handle is closed.
+/// Duplicates the descriptor of a listening socket, with close-on-exec: so each worker gets a Unix or inherited socket.
+/// The descriptors share one queue and one set of flags. The kernel closes the socket with the last descriptor.
 pub fn dup_listener<L: AsFd + From<OwnedFd>>(listener: &L) -> io::Result<L> {
     Ok(L::from(listener.as_fd().try_clone_to_owned()?))
 }
 
-/// Sends small segments at once instead of waiting for an acknowledgement (`TCP_NODELAY`).
+/// Makes the kernel send small segments at once, without a wait for an acknowledgement (`TCP_NODELAY`).
 pub fn set_nodelay(fd: BorrowedFd<'_>) -> io::Result<()> {
     SockRef::from(&fd).set_tcp_nodelay(true)
 }
 
-/// Makes the close of a TCP connection a reset: unsent data is dropped and the peer sees an error, not an end.
-///
-/// For a relay whose other side broke off: a clean end would make a cut-short stream look complete.
+/// Makes the close of a TCP connection a reset (RST): the kernel drops unsent data, and the peer sees an error. A relay
+/// calls this function when its other side has failed: after a normal close, the peer would take an incomplete stream
+/// for a complete one.
 pub fn set_linger_zero(fd: BorrowedFd<'_>) -> io::Result<()> {
     SockRef::from(&fd).set_linger(Some(Duration::ZERO))
 }
@@ -96,13 +91,13 @@ fn bind_tcp(addr: SocketAddr, dual: DualStack, sharing: PortSharing) -> io::Resu
     // socket2 sets SOCK_CLOEXEC in the same system call.
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
-    // Without it a restart would have to wait until the connections in TIME-WAIT are gone.
+    // Without SO_REUSEADDR a restart would have to wait until no connection is in TIME-WAIT.
     socket.set_reuse_address(true)?;
     if sharing == PortSharing::WithOurWorkers {
         socket.set_reuse_port(true)?;
     }
     if addr.is_ipv6() {
-        // Always said: the default is a sysctl (net.ipv6.bindv6only).
+        // The option is always set, because its default is a sysctl (net.ipv6.bindv6only).
         socket.set_only_v6(dual == DualStack::V6Only)?;
     }
     socket.bind(&addr.into())?;
@@ -147,12 +142,12 @@ mod tests {
 
     #[test]
     fn only_a_dual_stack_listener_hears_ipv4_clients() {
-        // `::ffff:127.0.0.1`: an IPv6 socket that hears IPv4 clients of this machine only.
+        // `::ffff:127.0.0.1`: an IPv6 socket that accepts only IPv4 clients of this machine.
         let mapped = SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 0));
         let both = listen_tcp(mapped, DualStack::Both, 16).unwrap();
         let port = both.local_addr().unwrap().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-        // The same address is refused to a listener that may speak IPv6 only.
+        // The kernel refuses the same address to a listener for IPv6 only.
         assert!(listen_tcp(mapped, DualStack::V6Only, 16).is_err());
     }
 

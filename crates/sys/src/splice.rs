@@ -1,7 +1,7 @@
-//! Moves bytes between two sockets without copying them through this process (splice(2)).
+//! Moves bytes between two sockets without a copy through this process (splice(2)).
 //!
-//! One [`Pipe`] serves one direction of a relay: fill it from one socket, empty it into the other. Nothing here
-//! waits: a socket that is not ready gives [`io::ErrorKind::WouldBlock`].
+//! One [`Pipe`] serves one direction of a relay: the relay fills the pipe from one socket and empties it into the
+//! other. No function waits: for a socket that is not ready, it returns [`io::ErrorKind::WouldBlock`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,22 +11,23 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use nix::unistd::pipe2;
 
-/// A kernel buffer with two ends, and how much is in it. Closed, with what it holds, when dropped.
+/// A pipe(2) of the kernel and the number of bytes in it. On drop, the pipe is closed and its bytes are lost.
 #[derive(Debug)]
 pub struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
     capacity: usize,
-    // Atomic only so that a relay's future may move between threads; a pipe has one user at a time.
+    // Atomic only because a relay's future may move between threads: one task at a time uses a pipe.
     held: AtomicUsize,
 }
 
 impl Pipe {
-    /// A pipe of about `size_hint` bytes, as far as the system allows (fs.pipe-max-size, pipe-user-pages-soft).
+    /// Creates a pipe of about `size_hint` bytes, within the limits of the system (fs.pipe-max-size,
+    /// pipe-user-pages-soft).
     pub fn new(size_hint: usize) -> io::Result<Self> {
         let (read, write) = pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC)?;
-        // Refused to users who hold much pipe memory already (by default 64 MiB): less may be granted, or the relay works
-        // with what it has.
+        // The kernel refuses the size to a user who has much pipe memory already (by default 64 MiB). Then a quarter
+        // may be allowed; if not, the relay uses the default size.
         let _ = [size_hint, size_hint / 4].into_iter().find(|size| {
             let size = i32::try_from(*size).unwrap_or(i32::MAX);
             fcntl(&write, FcntlArg::F_SETPIPE_SZ(size)).is_ok()
@@ -35,38 +36,35 @@ impl Pipe {
         Ok(Self { read, write, capacity: usize::try_from(capacity).unwrap_or(0), held: AtomicUsize::new(0) })
     }
 
-    /// Bytes the pipe could hold at most. Small segments fill it earlier: each takes a page.
+    /// Maximum number of bytes in the pipe. Small segments fill the pipe with fewer bytes: each segment uses a page.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Bytes taken in and not yet given out.
+    /// Number of bytes in the pipe.
     pub fn len(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Whether everything taken in was given out.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes at most `max` bytes from the socket `from`. Zero (with `max` above zero) is its end.
-    ///
-    /// Call it on an empty pipe: otherwise `WouldBlock` may also mean that the pipe is full, and a caller that
-    /// takes it for "the socket has nothing" would wait for a readiness that is already there.
+    /// Moves at most `max` bytes from the socket `from` into the pipe. Zero (with `max` above zero) means end of
+    /// stream. The pipe must be empty: otherwise `WouldBlock` may also mean that the pipe is full. A caller that takes
+    /// this for "the socket has no data" would wait for a readiness that is already there.
     pub fn splice_in(&self, from: BorrowedFd<'_>, max: usize) -> io::Result<usize> {
         let moved = splice_once(from, self.write.as_fd(), max, SpliceFFlags::empty())?;
         self.held.fetch_add(moved, Ordering::Relaxed);
         Ok(moved)
     }
 
-    /// Gives at most `max` bytes of what the pipe holds to the socket `to`, and zero only when it holds none.
-    ///
-    /// A peer that is gone gives `BrokenPipe`; the Rust runtime has switched SIGPIPE off.
+    /// Moves at most `max` bytes from the pipe to the socket `to`. Zero only if the pipe is empty. If the peer has
+    /// closed the connection, the error is `BrokenPipe`; the Rust runtime ignores SIGPIPE.
     pub fn splice_out(&self, to: BorrowedFd<'_>, max: usize) -> io::Result<usize> {
         let held = self.len();
-        // "More follows" lets TCP fill its segments. Said only when it is already in the pipe: otherwise the last
-        // bytes of a message would wait in the kernel for up to 200 ms.
+        // SPLICE_F_MORE lets TCP fill its segments. The flag is set only if more bytes are already in the pipe:
+        // otherwise the last bytes of a message would wait in the kernel for up to 200 ms.
         let more = if max < held { SpliceFFlags::SPLICE_F_MORE } else { SpliceFFlags::empty() };
         let wanted = max.min(held);
         if wanted == 0 {
@@ -120,7 +118,7 @@ mod tests {
             backend.read_to_end(&mut received).unwrap();
             received
         });
-        // Blocking sockets: SPLICE_F_NONBLOCK concerns the pipe, so no readiness loop is needed here.
+        // The sockets block: SPLICE_F_NONBLOCK applies to the pipe only, so the test needs no readiness loop.
         let pipe = Pipe::new(256 * 1024).unwrap();
         while pipe.splice_in(session.as_fd(), pipe.capacity()).unwrap() > 0 {
             while !pipe.is_empty() {

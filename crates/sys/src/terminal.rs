@@ -1,17 +1,18 @@
-//! How wide a terminal is.
+//! The width of a terminal.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::libc;
 
-/// Columns of the terminal behind `descriptor` now (TIOCGWINSZ, `ioctl_tty(2)`); `None` if it is none, or does not know.
+/// Returns the columns of the terminal `descriptor` (TIOCGWINSZ, `ioctl_tty(2)`). `None` if it is no terminal, or the
+/// terminal does not report its width.
 pub fn columns(descriptor: &impl AsFd) -> Option<usize> {
     let mut size = MaybeUninit::<libc::winsize>::zeroed();
-    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel writes at most a winsize, for which
-    // there is room until the call has returned.
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most one winsize; `size` has room
+    // for one until the call has returned.
     let result = unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), libc::TIOCGWINSZ, size.as_mut_ptr()) };
-    // SAFETY: all of it was zero before, which is a winsize.
+    // SAFETY: all bytes of `size` were set to zero, which is a valid winsize.
     let size = unsafe { size.assume_init() };
     (result == 0 && size.ws_col > 0).then(|| usize::from(size.ws_col))
 }

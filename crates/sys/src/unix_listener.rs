@@ -1,10 +1,12 @@
-//! Unix-socket listeners that appear at their path complete: with their mode, listening, and never in place of a live socket.
+//! Listeners on Unix sockets that appear at their path only when they are complete, and that never replace a live
+//! socket.
 //!
-//! A socket that is bound in place is reachable with the umask's mode until it is chmodded, and refuses clients
-//! until it listens. So it is made in a private directory beside its path and linked into place when it is ready.
-//! A socket that is already at the path is removed only if the kernel refuses a connection to this socket, and if no process
-//! has bound the socket without listening on it yet. Both are checked again after the socket was moved aside. Programs that
-//! start at the same moment take turns by a lock on the directory, so that they do not remove each other's socket.
+//! A socket that is bound at its path has the mode of the umask until chmod(2), and refuses clients until listen(2). So
+//! this module makes the socket in a private directory beside the path, and links it to the path when it is ready. It
+//! removes a socket that is already at the path only if the kernel refuses a connection to that socket, and if no
+//! process has bound that socket without listening on it yet. It checks both again after it has moved the socket aside.
+//! Programs that start at the same moment lock the directory one after the other, so that they do not remove each
+//! other's socket.
 
 mod bound;
 
@@ -19,49 +21,38 @@ use std::time::Duration;
 use nix::errno::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Why there is no listener at a path.
+/// Reason why there is no listener at a path.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenUnixError {
-    /// A process answers there: replacing its socket would take its clients away.
+    /// A process listens on the socket at the path: to replace the socket would cut off the clients of the process.
     #[error("{} is in use: a running process answers there", .path.display())]
-    InUse {
-        /// The path asked for.
-        path: PathBuf,
-    },
-    /// Something that is not a socket has that name; it may be a file of another program, so it stays.
+    InUse { path: PathBuf },
+    /// The file at the path is not a socket. It may belong to another program, so penstock does not remove it.
     #[error("{} exists and is not a socket", .path.display())]
-    NotASocket {
-        /// The path asked for.
-        path: PathBuf,
-    },
-    /// The kernel's address structure does not hold the path.
-    #[error("{} is too long for a socket: {LONGEST_DIRECTORY} bytes for the directory and {LONGEST_PATH} in all are possible", .path.display())]
-    TooLong {
-        /// The path asked for.
-        path: PathBuf,
-    },
-    /// A step failed: the directory is missing or may not be written, for example.
+    NotASocket { path: PathBuf },
+    /// The path is longer than the kernel's address structure.
+    #[error("{} is too long for a socket: at most {LONGEST_DIRECTORY} bytes for the directory and {LONGEST_PATH} in total", .path.display())]
+    TooLong { path: PathBuf },
+    /// A step failed, for example because the directory does not exist or is not writable.
     #[error("{step} {} failed", .path.display())]
     Io {
-        /// What was being done, as the start of a sentence that names the path.
+        /// Description of the step, as the start of a sentence that names the path.
         step: &'static str,
-        /// The path it was done to.
         path: PathBuf,
-        /// The kernel's reason.
         source: io::Error,
     },
 }
 
-/// Listens at `path` with exactly the permission bits `mode` (0o600, for example), nonblocking and closed on exec.
-///
-/// A socket on which no process listens is replaced. The listener's `local_addr` returns the private path at which the
-/// socket was made; [`SocketFile::path`] returns `path`, and [`SocketFile::remove`] removes the socket at `path`.
+/// Listens at `path` with exactly the permission bits `mode` (for example 0o600), nonblocking and with close-on-exec.
+/// The function replaces a socket on which no process listens. The listener's `local_addr` returns the private path at
+/// which the socket was made; [`SocketFile::path`] returns `path`, and [`SocketFile::remove`] removes the socket at
+/// `path`.
 pub fn listen_unix(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ListenUnixError> {
     let directory = directory_of(path);
     if path.as_os_str().len() > LONGEST_PATH || directory.as_os_str().len() > LONGEST_DIRECTORY {
         return Err(ListenUnixError::TooLong { path: path.to_owned() });
     }
-    let cradle = Cradle::create_in(directory)?;
+    let cradle = PrivateDirectory::create_in(directory)?;
     let listener = cradle.listen(mode)?;
     let file = SocketFile { path: path.to_owned(), file: socket_at(&cradle.socket()) };
     let _turn = wait_for_turn(directory);
@@ -74,21 +65,21 @@ pub fn listen_unix(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile),
             }
         }
     }
-    // Whoever puts sockets there faster than we can look at them is alive.
+    // Another process creates a socket at the path after each removal, so the process is alive.
     Err(ListenUnixError::InUse { path: path.to_owned() })
 }
 
-/// What [`remove_stale_unix`] found.
+/// Result of [`remove_stale_unix`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
-    /// A socket that nobody listened on is gone.
+    /// The function has removed a socket on which no process listened.
     Removed,
-    /// Nothing was removed: the path is free, in use by a live process, or not a socket.
+    /// The function has removed no file: the path is free, a live process uses it, or it is not a socket.
     Kept,
 }
 
-/// Removes the socket at `path` if no process listens on the socket. The function moves the socket aside and checks the socket
-/// again, under the lock of the directory: so the socket of another program that binds the path meanwhile stays.
+/// Removes the socket at `path` if no process listens on the socket. The function locks the directory, moves the socket
+/// aside and checks the socket again: so the socket of another program that binds the path meanwhile stays.
 pub fn remove_stale_unix(path: &Path) -> Result<Removal, ListenUnixError> {
     let looked_at = inspect(path, path).map_err(|source| ListenUnixError::Io {
         step: "looking at",
@@ -98,7 +89,7 @@ pub fn remove_stale_unix(path: &Path) -> Result<Removal, ListenUnixError> {
     if !matches!(looked_at, Occupant::Stale) {
         return Ok(Removal::Kept);
     }
-    let cradle = Cradle::create_in(directory_of(path))?;
+    let cradle = PrivateDirectory::create_in(directory_of(path))?;
     let _turn = wait_for_turn(directory_of(path));
     match cradle.take_away_stale(path) {
         Ok(()) => Ok(Removal::Removed),
@@ -120,14 +111,13 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the socket, unless another file is at its path by now. The listener must still be open: while the listener is open,
-    /// the file system gives the inode of the socket to no other file.
+    /// Removes the socket, unless another file is at its path by now. The listener must still be open: while the
+    /// listener is open, the file system gives the inode of the socket to no other file.
     pub fn remove(&self) -> Removal {
         match self.has_its_name() && fs::remove_file(&self.path).is_ok() {
             true => Removal::Removed,
@@ -135,8 +125,8 @@ impl SocketFile {
         }
     }
 
-    /// Removes the socket after the listener was closed, unless another file is at its path by now, or a process listens there: the
-    /// file system may have given the inode to the socket of another program.
+    /// Removes the socket after the listener was closed, unless another file is at its path by now, or a process
+    /// listens there: the file system may have given the inode to the socket of another program.
     pub fn remove_closed(&self) -> Removal {
         match self.has_its_name() {
             // This process may have lost the right to write to the directory; the next start replaces the stale socket.
@@ -155,15 +145,15 @@ fn socket_at(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// The private directory in which the socket is made. The directory is removed on drop, unless it holds a file that could not be
-/// put back.
-struct Cradle {
+/// The private directory in which the socket is made. Removed on drop, unless it holds a file that could not be moved
+/// back.
+struct PrivateDirectory {
     directory: PathBuf,
 }
 
-impl Cradle {
+impl PrivateDirectory {
     fn create_in(parent: &Path) -> Result<Self, ListenUnixError> {
-        // mkdtemp creates it with mode 0700 whatever the umask: only this user can reach what is in it.
+        // mkdtemp(3) creates the directory with mode 0700 under any umask: only this user can reach the files in it.
         nix::unistd::mkdtemp(&parent.join(CRADLE_TEMPLATE)).map(|directory| Self { directory }).map_err(
             |errno| {
                 let path = parent.to_owned();
@@ -204,34 +194,32 @@ impl Cradle {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(source) => return Err(io("replacing")(source)),
         }
-        // Another program may have put a live socket (or a file) at the path between the check and the rename.
+        // Another program may have put a live socket or a file at the path between the check and the rename.
         if matches!(inspect(&self.replaced(), path), Ok(Occupant::Stale)) {
             return fs::remove_file(self.replaced()).map_err(io("replacing"));
         }
         fs::hard_link(self.replaced(), path).map_err(|source| ListenUnixError::Io {
-            step: "putting back what was moved to",
+            step: "restoring what was moved to",
             path: self.replaced(),
             source,
         })?;
-        // The live socket is at its own path again, so this second link is removed.
+        // The live socket is at its own path again, so the code removes this second link.
         let _ = fs::remove_file(self.replaced());
         Err(ListenUnixError::InUse { path: path.to_owned() })
     }
 }
 
-impl Drop for Cradle {
+impl Drop for PrivateDirectory {
     fn drop(&mut self) {
-        // Not remove_dir_all: the socket is the only file made here. A file that could not be put back stays, and the error
-        // names this file.
+        // The code does not use remove_dir_all: the socket is the only file made here. A file that could not be moved
+        // back stays, and the error names the file.
         let _ = fs::remove_file(self.socket());
         let _ = fs::remove_dir(&self.directory);
     }
 }
 
-/// Locks the directory until the file is dropped.
-///
-/// Best effort: who cannot have the lock (anybody who may read the directory can hold it) goes on without, and is
-/// then protected by the second look only.
+/// Locks the directory until the returned file is dropped. Any user who may read the directory can hold the lock; if
+/// penstock does not get the lock, it continues without, and only the second check protects live sockets.
 fn wait_for_turn(directory: &Path) -> Option<File> {
     let directory = File::open(directory).ok()?;
     for _ in 0..TURN_ATTEMPTS {
@@ -251,8 +239,8 @@ enum Occupant {
     NotASocket,
 }
 
-/// Finds out what is at `path`. `bound` is the path at which a program has bound the socket: it differs from `path` if the socket
-/// was moved aside.
+/// Finds out what is at `path`. `bound` is the path at which a program has bound the socket: it differs from `path` if
+/// the socket was moved aside.
 fn inspect(path: &Path, bound: &Path) -> io::Result<Occupant> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => {}
@@ -261,7 +249,7 @@ fn inspect(path: &Path, bound: &Path) -> io::Result<Occupant> {
         Err(error) => return Err(error),
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // A full queue must answer "try again" here, not make us wait for a process that may be stopped.
+    // A full queue must give EAGAIN here: a blocking connect(2) would wait for a process that may be stopped.
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::unix(path)?) {
         Ok(()) => Ok(Occupant::Live),
@@ -269,7 +257,7 @@ fn inspect(path: &Path, bound: &Path) -> io::Result<Occupant> {
             // The kernel also refuses a connection to a socket that is bound and does not listen yet.
             Some(Errno::ECONNREFUSED) if bound::is_bound(bound) => Ok(Occupant::Live),
             Some(Errno::ECONNREFUSED) => Ok(Occupant::Stale),
-            // Its queue is full, or it is of another type: somebody has it open.
+            // The queue of the socket is full, or the socket has another type: a process has it open.
             Some(Errno::EAGAIN | Errno::EPROTOTYPE) => Ok(Occupant::Live),
             Some(Errno::ENOENT) => Ok(Occupant::Nothing),
             _ => Err(error),
@@ -277,10 +265,10 @@ fn inspect(path: &Path, bound: &Path) -> io::Result<Occupant> {
     }
 }
 
-/// Bytes of `sockaddr_un.sun_path` without its final zero.
+/// Maximum length of `sockaddr_un.sun_path` in bytes, without its final zero.
 const LONGEST_PATH: usize = 107;
 const CRADLE_TEMPLATE: &str = ".pXXXXXX";
-/// What `/.pXXXXXX/s` leaves for the directory.
+/// Maximum length of the directory, when `/.pXXXXXX/s` is added.
 const LONGEST_DIRECTORY: usize = LONGEST_PATH - CRADLE_TEMPLATE.len() - 3;
 const PLACING_ATTEMPTS: usize = 8;
 const TURN_ATTEMPTS: usize = 50;
@@ -360,7 +348,7 @@ mod tests {
         let (listener, _) = listen_unix(&path, 0o600).unwrap();
         let error = listen_unix(&path, 0o600).unwrap_err();
         assert!(matches!(error, ListenUnixError::InUse { .. }), "{error}");
-        // The refused attempt has itself connected once.
+        // The refused attempt has made one connection to the listener.
         listener.accept().unwrap();
         UnixStream::connect(&path).unwrap();
         listener.accept().unwrap();

@@ -6,10 +6,12 @@
 
 use std::collections::HashMap;
 use std::env;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{self, User};
-use sys::privilege::{Capability, drop_to};
+use sys::privilege::{Capability, Reach, drop_to, stay, unreachable};
 
 const ROLE: &str = "PENSTOCK_TEST_KEEP";
 /// Bit 10 (CAP_NET_BIND_SERVICE) of the masks in /proc/self/status.
@@ -21,12 +23,18 @@ fn main() {
         return drop_and_tell(&keep);
     }
     if !unistd::geteuid().is_root() {
-        eprintln!("not run: only root can drop privileges; run `sudo -E cargo test -p sys --test privilege`");
-        return;
+        let left_out = env::var_os("PENSTOCK_TEST_WITHOUT_ROOT").is_some();
+        assert!(
+            left_out,
+            "only root can drop privileges: run `sudo -E cargo test -p sys --test privilege`, or set PENSTOCK_TEST_WITHOUT_ROOT=1 to leave it out"
+        );
+        return eprintln!("not run: only root can drop privileges");
     }
     without_keep_no_capability_and_no_way_back_is_left();
     with_keep_only_the_right_to_low_ports_is_left();
-    println!("dropping privileges: 2 tests passed");
+    root_that_stays_has_no_capability();
+    another_user_is_asked_about_without_becoming_it();
+    println!("dropping privileges: 4 tests passed");
 }
 
 fn without_keep_no_capability_and_no_way_back_is_left() {
@@ -46,6 +54,29 @@ fn with_keep_only_the_right_to_low_ports_is_left() {
         assert_eq!(status[set], NOTHING, "{set}");
     }
     assert_is_nobody(&status);
+}
+
+fn root_that_stays_has_no_capability() {
+    let status = status_after_drop("stay");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(status[set], NOTHING, "{set}");
+    }
+    assert_eq!((&*status["Uid"], &*status["NoNewPrivs"], &*status["dumpable"]), ("0 0 0 0", "1", "false"));
+    assert_eq!(status["core"], "(0, 0)");
+}
+
+fn another_user_is_asked_about_without_becoming_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (open, closed) = (std::path::Path::new("/"), directory.path());
+    let ask = |paths: &[(&'static std::path::Path, Reach)]| unreachable("nobody", paths.to_vec()).unwrap();
+    assert_eq!(ask(&[(open, Reach::Read)]), None);
+    assert_eq!(ask(&[(open, Reach::Change)]), Some(open));
+    let file = closed.join("file");
+    std::fs::write(&file, "secret").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let paths = [(open, Reach::Read), (&*file, Reach::Read)];
+    assert_eq!(unreachable("nobody", paths).unwrap(), Some(&*file));
+    assert!(unistd::geteuid().is_root() && unistd::getegid().as_raw() == 0);
 }
 
 fn assert_is_nobody(status: &HashMap<String, String>) {
@@ -74,6 +105,10 @@ fn status_after_drop(keep: &str) -> HashMap<String, String> {
 }
 
 fn drop_and_tell(keep: &str) {
+    if keep == "stay" {
+        assert_eq!(stay(&[]).unwrap().uid, 0);
+        return tell();
+    }
     let keep: &[Capability] = if keep == "nothing" { &[] } else { &[Capability::NetBindService] };
     // Groups of the starter that must not survive.
     unistd::setgroups(&[unistd::Gid::from_raw(0), unistd::Gid::from_raw(4)]).unwrap();
@@ -86,6 +121,11 @@ fn drop_and_tell(keep: &str) {
     assert_eq!(drop_to("nobody", None, keep).unwrap(), dropped);
     let other = drop_to("daemon", None, keep).unwrap_err().to_string();
     assert!(other.contains("start as root"), "{other}");
+    tell();
+}
+
+fn tell() {
+    println!("core: {:?}", getrlimit(Resource::RLIMIT_CORE).unwrap());
     println!("{}", std::fs::read_to_string("/proc/self/status").unwrap());
     println!("dumpable: {}", nix::sys::prctl::get_dumpable().unwrap());
 }

@@ -1,5 +1,4 @@
-//! The cipher alone: how much of an AEAD this core does when nothing is sent, copied or waited for. It is the ceiling of
-//! every program that encrypts with it.
+//! Throughput of an AEAD on one core without sending, copying or waiting: the upper limit for every program.
 
 use std::io;
 use std::rc::Rc;
@@ -9,42 +8,33 @@ use aws_lc_rs::aead::chacha20_poly1305_openssh::{KEY_LEN, OpeningKey, SealingKey
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, LessSafeKey, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 
-use super::{Gauge, Phase};
+use super::gauge::{Gauge, Phase};
 
-/// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aead {
-    /// With which cipher.
     pub cipher: Cipher,
-    /// In which direction.
     pub work: Work,
 }
 
-/// A cipher that authenticates too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cipher {
-    /// AES-128-GCM.
     Aes128Gcm,
-    /// AES-256-GCM.
     Aes256Gcm,
-    /// ChaCha20-Poly1305 as SSH arranges it: the two functions pass over a packet one after the other. What TLS has (RFC
-    /// 8439) is one pass, a good deal faster, and of no use to SSH.
+    /// ChaCha20-Poly1305 in the construction of SSH: two passes over a packet, one per function. The construction of
+    /// TLS (RFC 8439) needs one pass and is faster, but SSH cannot use it.
     ChaCha20Poly1305,
 }
 
-/// What a sender or a receiver does with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
-    /// Encrypt.
     Seal,
-    /// Check and decrypt.
     Open,
 }
 
 impl Cipher {
-    /// The AEAD behind a cipher of SSH; none for those that have a MAC beside them.
+    /// Returns the AEAD of an SSH cipher name. `None` for ciphers with a separate MAC.
     #[must_use]
     pub fn of_ssh(name: &str) -> Option<Self> {
         match name {
@@ -57,10 +47,10 @@ impl Cipher {
 }
 
 impl Aead {
-    /// Works until the window is over.
+    /// Encrypts or decrypts until the window is over.
     ///
     /// # Errors
-    /// The library refused, which it has no reason to.
+    /// The cryptographic library refused an operation; not expected.
     pub fn run(self, gauge: &Rc<Gauge>) -> io::Result<()> {
         match self.cipher {
             Cipher::Aes128Gcm => self.gcm(&AES_128_GCM, gauge),
@@ -69,7 +59,7 @@ impl Aead {
         }
     }
 
-    // The same nonce again and again is fatal for secrets, and nothing to a stopwatch.
+    // Reusing one nonce is unsafe for secrets, but does not affect the time.
 
     fn gcm(self, algorithm: &'static Algorithm, gauge: &Rc<Gauge>) -> io::Result<()> {
         let refused = |_| refusal();
@@ -85,7 +75,7 @@ impl Aead {
                 key.seal_in_place_separate_tag(nonce(), Aad::empty(), &mut plain).map(drop).map_err(refused)
             }
             Work::Open => {
-                // What was opened cannot be opened again; the copy is a fortieth of the work.
+                // Decryption overwrites its input; this copy takes 1/40 of the time.
                 scratch.copy_from_slice(&sealed);
                 key.open_in_place(nonce(), Aad::empty(), &mut scratch).map(drop).map_err(refused)
             }
@@ -130,14 +120,14 @@ fn refusal() -> io::Error {
     io::Error::other("the AEAD refused a record")
 }
 
-/// What OpenSSH puts into a packet.
+/// Payload of one OpenSSH packet.
 const RECORD: usize = 32 * 1024;
 const BETWEEN_LOOKS: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::Window;
+    use crate::load::gauge::Window;
     use std::time::Duration;
 
     #[test]

@@ -1,8 +1,8 @@
 //! HTTP/1.1 requests over TCP and Unix sockets.
 //!
-//! A closed loop sends the next request when the response is there: it shows what work costs. An open loop sends at
-//! its own rate, whatever the server does, and counts from the moment at which a request was *meant* to be sent: a
-//! server that stalls is not excused for the requests that it held up.
+//! A closed loop sends the next request after the response: it measures the cost of the work. An open loop sends at its
+//! own rate, independent of the server, and measures latency from the *intended* start of a request, so that the delays
+//! of a stalled server are counted for all waiting requests.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,54 +22,46 @@ use tokio::task;
 use tokio::time::timeout;
 
 use self::response::{After, is_unused, receive};
-use super::tls::Connector;
-use super::{Gauge, Phase};
+use super::connector::Connector;
+use super::gauge::{Gauge, Phase};
 use crate::address::Address;
 
 mod response;
 
-/// What to ask for, and how.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
-    /// Where the server is.
     pub server: Address,
-    /// Path of the request.
     pub path: String,
-    /// Connections at once.
     pub connections: usize,
-    /// Whether connections are kept.
     pub reuse: Reuse,
-    /// When requests are sent.
     pub pace: Pace,
 }
 
-/// Whether connections are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
-    /// As long as the server keeps them.
+    /// Connections are used until the server closes them.
     Keep,
-    /// Each request has its own, and says that it is the last.
+    /// Each request has its own connection, with `Connection: close`.
     Never,
 }
 
-/// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pace {
-    /// When the response before is there.
+    /// Send a request after the previous response.
     Closed,
-    /// So many a second.
+    /// Requests per second.
     Open(f64),
 }
 
 impl Load {
-    /// Starts its connections as tasks of this thread; they go on until the gauge's window is over.
+    /// Starts the connections as tasks of this thread, which run until the gauge's window is over.
     pub async fn start(&self, gauge: &Rc<Gauge>) -> io::Result<()> {
         self.start_over(gauge, None).await
     }
 
-    /// The same, with TLS if there is something that speaks it.
+    /// Like [`Load::start`], over TLS if there is a connector.
     pub(super) async fn start_over(&self, gauge: &Rc<Gauge>, tls: Option<Connector>) -> io::Result<()> {
         let connection = match self.reuse {
             Reuse::Keep => "",
@@ -88,7 +80,7 @@ impl Load {
             due: Semaphore::new(0),
             ready: Semaphore::new(0),
         });
-        // The first request tells, before anything is measured, whether there is a server at all.
+        // The first request reports a missing server before the measurement.
         match timeout(FIRST_RESPONSE, Client::new(&shared).exchange()).await {
             Ok(response) => response?,
             Err(_) => return Err(io::Error::new(ErrorKind::TimedOut, "the first request has no response")),
@@ -97,7 +89,7 @@ impl Load {
             let shared = shared.clone();
             task::spawn_local(async move { shared.work().await });
         }
-        // Opening kept connections, with TLS above all, is no part of what is measured.
+        // The opening of kept connections, above all TLS handshakes, is not measured.
         for _ in 0..self.connections {
             shared.ready.acquire().await.map_err(io::Error::other)?.forget();
         }
@@ -114,21 +106,21 @@ impl Load {
     }
 }
 
-/// What all connections of a load share.
+/// State shared by all connections of a load.
 struct Shared {
     load: Load,
     tls: Option<Connector>,
     request: Vec<u8>,
     gauge: Rc<Gauge>,
-    /// In an open loop: requests that are due, by the time at which they were meant to be sent.
+    /// Open loop: intended start times of requests that are due.
     intended: RefCell<VecDeque<Instant>>,
     due: Semaphore,
-    /// Connections that have had their first request.
+    /// Connections that have completed their first request.
     ready: Semaphore,
 }
 
 impl Shared {
-    /// One connection's work, to the end of the window.
+    /// Runs one connection until the window is over.
     async fn work(self: Rc<Self>) {
         let mut client = Client::new(&self);
         if self.load.reuse == Reuse::Keep
@@ -151,7 +143,7 @@ impl Shared {
                     self.gauge.forgive(start);
                     self.gauge.error(error);
                     client.stream = None;
-                    // A server that refuses everybody must not be asked a million times a second.
+                    // Limit the retry rate against a server that refuses every connection.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             }
@@ -169,7 +161,7 @@ impl Shared {
         }
     }
 
-    /// Makes requests due at an even rate. A late wake-up makes all due that were meant for the time before it.
+    /// Open loop: makes requests due at a constant rate. After a late wake-up, all overdue requests become due at once.
     async fn pace(&self, rate: f64, timer: Timer) -> io::Result<()> {
         let start = Instant::now();
         let mut number = 0_u64;
@@ -185,7 +177,7 @@ impl Shared {
             self.due.add_permits(1);
             number += 1;
             if number.is_multiple_of(16) {
-                // Whoever is behind must still let the connections work.
+                // Yield, so that a late sender does not starve the connections.
                 task::yield_now().await;
             }
         }
@@ -193,18 +185,18 @@ impl Shared {
     }
 }
 
-/// A connection, opened when it is needed.
+/// A connection that is opened on demand.
 struct Client<'a> {
     shared: &'a Shared,
     stream: Option<Stream>,
     buffer: Vec<u8>,
 }
 
-/// What bytes can be read from and written to.
+/// Stream of bytes in both directions.
 pub trait Bytes: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Bytes for T {}
 
-/// A client's connection of any kind.
+/// A client connection of any kind.
 pub type Stream = Box<dyn Bytes>;
 
 impl<'a> Client<'a> {
@@ -212,11 +204,11 @@ impl<'a> Client<'a> {
         Client { shared, stream: None, buffer: vec![0; 64 * 1024] }
     }
 
-    /// One request and its response; gives the length of the response on the wire.
+    /// Sends one request and reads its response. Returns the length of the response on the wire.
     async fn exchange(&mut self) -> io::Result<usize> {
         let kept = self.stream.is_some();
         match self.attempt().await {
-            // A server may close an idle connection at any time: that is no failure of a request.
+            // A server may close an idle connection at any time, which is not a failure of the request.
             Err(error) if kept && is_unused(&error) => {
                 self.stream = None;
                 self.attempt().await
@@ -256,17 +248,19 @@ pub(super) async fn connect(address: &Address, tls: Option<&Connector>) -> io::R
     }
 }
 
-/// One request on a connection that has to stay open.
+/// Sends one request on a connection that must stay open.
 pub(super) async fn get_once(stream: &mut Stream) -> io::Result<()> {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: bench.test\r\nUser-Agent: penstock-bench\r\n\r\n").await?;
     stream.flush().await?;
     match receive(stream, &mut vec![0; 16 * 1024]).await? {
         (_, After::Open) => Ok(()),
-        (_, After::Closed) => Err(io::Error::other("the server does not keep connections")),
+        (_, After::Closed) => Err(io::Error::other(
+            "the server closes the connection after each response, and this load needs keep-alive",
+        )),
     }
 }
 
-/// A timer that is precise to some microseconds: the runtime's own is good to a millisecond only.
+/// A timer with a precision of some microseconds: the runtime's own has one of a millisecond.
 struct Timer(AsyncFd<Descriptor>);
 
 struct Descriptor(TimerFd);
@@ -297,7 +291,7 @@ impl Timer {
     }
 }
 
-/// How long a server may take for the first request, for which an application may have to be loaded.
+/// Time limit of the first response: an application may have to be loaded.
 const FIRST_RESPONSE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

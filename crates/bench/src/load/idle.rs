@@ -1,4 +1,4 @@
-//! Connections that are held and do nothing: what do they cost in memory?
+//! Memory cost of idle connections.
 
 use std::io;
 use std::rc::Rc;
@@ -7,55 +7,51 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
+use super::connector::{Client, Connector};
+use super::gauge::Gauge;
+use super::http;
 use super::http::Stream;
-use super::tcp::{self, Conversation};
-use super::tls::{Client, Connector};
-use super::{Gauge, http};
+use super::tcp::{self, TrafficShape};
 use crate::address::Address;
 use crate::meter;
 
-/// Opens connections, uses each of them once, and holds them. It does all of its work before the window, which may
-/// have no length, and gives figures in bytes: [`GROWTH`], [`BEFORE_REST`] and [`ALL`].
+/// Opens connections, uses each once, and keeps them idle. All work is done before the window, whose length may be
+/// zero. The figures are in bytes: [`GROWTH`], [`BEFORE_REST`] and [`ALL`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
-    /// Where the server is.
     pub server: Address,
-    /// How many.
     pub connections: usize,
-    /// How each is used once.
     pub talk: Talk,
-    /// How long they do nothing before the memory is read.
+    /// Idle time before the memory is read.
     pub rest: Duration,
-    /// Speak TLS.
+    /// TLS settings; `None` for plain connections.
     pub tls: Option<Client>,
-    /// Whose memory is read: the root of a process tree.
+    /// Root of the process tree whose memory is read.
     pub holder: i32,
 }
 
-/// How a connection is used.
+/// Use of a connection before it becomes idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Talk {
-    /// A question and an answer of 100 bytes: see [`Conversation::Kept`].
+    /// A question and an answer of 100 bytes: see [`TrafficShape::Kept`].
     Bytes,
-    /// A GET request.
     Http,
 }
 
-/// Figure: by how much the holder's memory grew, for each connection.
+/// Figure: growth of the holder's memory per connection, after the idle time.
 pub const GROWTH: &str = "memory-growth";
 
-/// Figure: the same, before they rest.
+/// Figure: growth of the holder's memory per connection, before the idle time.
 pub const BEFORE_REST: &str = "memory-before-rest";
 
-/// Figure: all of the holder's memory, divided by the connections: what it reserved before is part of it.
+/// Figure: all memory of the holder per connection, including memory reserved earlier.
 pub const ALL: &str = "memory-all";
 
-/// With fewer, what a process allocates in one piece hides what a connection costs, or makes it seem to cost nothing.
+/// Smallest number of connections. With fewer, large allocations of the process hide the cost of one connection.
 pub const LEAST: usize = 500;
 
 impl Load {
-    /// Does it all.
     pub async fn start(&self, gauge: &Rc<Gauge>) -> io::Result<()> {
         if self.connections < LEAST {
             return Err(io::Error::other(format!(
@@ -65,7 +61,7 @@ impl Load {
             )));
         }
         let tls = self.tls.as_ref().map(Client::connector).transpose()?.map(Rc::new);
-        // The first connections make a server allocate what it keeps for all of them.
+        // The first connections make a server allocate memory that all connections share.
         drop(self.open(tls.as_ref(), FIRST).await?);
         let before = self.settled().await?;
         let held = self.open(tls.as_ref(), self.connections).await?;
@@ -107,13 +103,13 @@ impl Load {
     async fn open_one(&self, tls: Option<&Connector>) -> io::Result<Stream> {
         let mut stream = http::connect(&self.server, tls).await?;
         match self.talk {
-            Talk::Bytes => tcp::exchange(&mut stream, Conversation::Kept).await?,
+            Talk::Bytes => tcp::exchange(&mut stream, TrafficShape::Kept).await?,
             Talk::Http => http::get_once(&mut stream).await?,
         }
         Ok(stream)
     }
 
-    /// Memory of the holder, as soon as it does not change any more.
+    /// Waits until the holder's memory is stable and returns it.
     async fn settled(&self) -> io::Result<u64> {
         let start = Instant::now();
         let mut last = meter::pss_of_tree(self.holder)?;

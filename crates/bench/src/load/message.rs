@@ -1,5 +1,5 @@
-//! Messages between two processes over a bare socket: the smallest thing that can be measured, and what the first of
-//! the questions is about. Blocking and single-threaded, as the simplest program would do it.
+//! Messages between two processes over a bare socket, the smallest possible measurement. Blocking and single-threaded,
+//! like the simplest program.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -10,65 +10,57 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 
-use super::{Gauge, Phase};
+use super::gauge::{Gauge, Phase};
 use crate::address::Address;
 
 /// Answers with messages of one size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Server {
-    /// Where it listens.
     pub listen: Address,
-    /// How it deals with a connection.
     pub exchange: Exchange,
     /// Size of a message in bytes.
     pub size: usize,
 }
 
-/// Receives messages as fast as they come.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Client {
-    /// Where from.
     pub peer: Peer,
-    /// What makes a message.
     pub exchange: Exchange,
     /// Size of a message in bytes.
     pub size: usize,
 }
 
-/// The other end of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
-    /// A server that listens.
     Listens(Address),
-    /// A child of the client on the other end of a socketpair(2), on these cores.
+    /// A child process at the other end of a socketpair(2), on these cores.
     Child(Vec<usize>),
 }
 
-/// What makes a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exchange {
-    /// Connect, receive, close: each message has a connection of its own.
+    /// One connection per message: connect, receive, close.
     Connection,
-    /// One byte asks, the message is the answer; the connection stays.
+    /// One connection for all messages: a byte requests each one.
     Kept,
 }
 
 impl Server {
-    /// Listens; the address is the one that it really got.
+    /// Listens. Returns the socket with its actual address.
     pub fn bind(&self) -> io::Result<(Socket, Address)> {
         let listener = self.listen.listen()?;
         let address = self.listen.of(&listener)?;
         Ok((listener, address))
     }
 
-    /// Serves one client after the other, for ever.
+    /// Serves one client after another, forever.
     pub fn run(&self, listener: &Socket) -> io::Result<()> {
         let buffer = vec![b'x'; self.size.min(RECORD)];
         loop {
             let (socket, _) = listener.accept()?;
-            // A client that goes away in the middle is not a fault of the server.
+            // A client may disconnect at any time, which is not a fault of the server.
             let _ = match self.exchange {
                 Exchange::Connection => send(&socket, &buffer, self.size),
                 Exchange::Kept => self.listen.tune(&socket).and_then(|()| serve_kept(&socket, self.size)),
@@ -78,7 +70,7 @@ impl Server {
 }
 
 impl Client {
-    /// Receives until the window is over.
+    /// Receives messages until the window is over.
     pub fn run(&self, gauge: &Rc<Gauge>) -> io::Result<()> {
         let mut buffer = vec![0; self.size.clamp(32, RECORD)];
         match (&self.peer, self.exchange) {
@@ -91,7 +83,7 @@ impl Client {
                 let (socket, theirs) = Socket::pair(Domain::UNIX, Type::STREAM, None)?;
                 let mut child = self.start_child(theirs, cores)?;
                 let result = self.ask(gauge, &socket, &mut buffer);
-                // End of the connection ends the child.
+                // Closing the connection ends the child.
                 drop(socket);
                 child.wait()?;
                 result
@@ -110,12 +102,12 @@ impl Client {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["bench-load", "--answer", &self.size.to_string()]);
         command.stdin(Stdio::from(std::os::fd::OwnedFd::from(socket))).stdout(Stdio::null());
-        sys::child::leash(&mut command, cores)?;
+        sys::child::end_with_parent(&mut command, cores)?;
         command.spawn()
     }
 }
 
-/// Answers on the socket that is this process's standard input until it ends.
+/// Answers on the socket that is this process's standard input, until it is closed.
 pub fn answer_on_stdin(size: usize) -> io::Result<()> {
     serve_kept(&Socket::from(io::stdin().as_fd().try_clone_to_owned()?), size)
 }
@@ -140,7 +132,7 @@ fn repeat(gauge: &Rc<Gauge>, mut once: impl FnMut() -> io::Result<usize>) -> io:
         let mut start = now;
         let next = gauge.advance(now);
         if next != phase {
-            // The meters were read meanwhile.
+            // `advance` has read the meters: start the clock of the unit again.
             (phase, start) = (next, Instant::now());
         }
         if phase == Phase::Over {
@@ -176,8 +168,8 @@ fn receive(mut socket: &Socket, buffer: &mut [u8], size: usize) -> io::Result<us
     Ok(size)
 }
 
-/// The largest piece that is written or read at once; a message of sequenced packets travels in packets of this size,
-/// because one packet must fit into the socket's buffer (212,992 bytes, net.core.wmem_default).
+/// Largest number of bytes per write or read. A message over SOCK_SEQPACKET is sent in packets of this size, because
+/// one packet must fit into the socket buffer (212,992 bytes, net.core.wmem_default).
 const RECORD: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -186,7 +178,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::Window;
+    use crate::load::gauge::Window;
 
     #[test]
     fn messages_of_every_size_arrive_whole_over_every_kind_of_socket() {

@@ -1,5 +1,5 @@
-//! One end of a named pipe whose other end is a program's standard input or output: bytes in or out as fast as it goes.
-//! It is what `pv` and `cat` are beside `ssh`, without their copies on the measured core.
+//! One end of a named pipe, whose other end is a program's standard input or output; it transfers bytes as fast as
+//! possible. It replaces `pv` or `cat` beside `ssh`, without their copies on the measured core.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,36 +12,32 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 
-use super::{Gauge, Phase};
+use super::gauge::{Gauge, Phase};
 
-/// The load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Pipe {
-    /// The named pipe.
     pub path: PathBuf,
-    /// Which of its ends is ours.
     pub end: End,
 }
 
-/// An end of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
-    /// We write what the program reads.
+    /// Write the program's input.
     Write,
-    /// We read what the program writes.
+    /// Read the program's output.
     Read,
 }
 
 impl Pipe {
-    /// Moves bytes until the window is over.
+    /// Transfers bytes until the window is over.
     ///
     /// # Errors
-    /// The pipe cannot be opened, or the other end is gone.
+    /// The pipe cannot be opened, or the other end was closed.
     pub fn run(&self, gauge: &Rc<Gauge>) -> io::Result<()> {
         let mut file = self.open()?;
         let mut ring = Ring::new();
-        // A program that has stopped must not stop the clock: nobody waits in a read or write.
+        // Non-blocking, so that a stopped program cannot delay the end of the window.
         while gauge.advance(Instant::now()) != Phase::Over {
             let moved = match self.end {
                 End::Write => file.write(ring.next()),
@@ -77,8 +73,7 @@ impl Pipe {
     }
 }
 
-/// Memory that is written again and again: larger than the caches near a core, as data that is really sent is, and not
-/// zeros.
+/// A buffer that is written repeatedly: larger than the caches near a core, like real data, and not zeros.
 struct Ring {
     bytes: Vec<u8>,
     at: usize,
@@ -89,7 +84,7 @@ impl Ring {
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         let mut bytes = Vec::with_capacity(RING);
         while bytes.len() < RING {
-            // xorshift64: quick, and nothing can compress it.
+            // xorshift64: fast, and its output cannot be compressed.
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
@@ -112,25 +107,24 @@ impl Ring {
     }
 }
 
-/// Writes a file of the same bytes, which a program on the other side can read again and again.
+/// Writes a file with the same bytes, for a program on the other side that reads it repeatedly.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn write_ring(path: &std::path::Path) -> io::Result<()> {
     std::fs::write(path, Ring::new().bytes)
 }
 
-/// The size of the ring.
 const RING: usize = 16 * 1024 * 1024;
-/// The most that is moved at once: what a pipe can be made to hold.
+/// Largest number of bytes per read or write.
 const CHUNK: usize = 128 * 1024;
-/// How often, in milliseconds, the clock is looked at while nothing moves.
+/// Interval of the clock checks in milliseconds while no byte moves.
 const LOOK: u8 = 50;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::Window;
+    use crate::load::gauge::Window;
     use nix::sys::stat::Mode;
     use std::time::Duration;
 

@@ -1,6 +1,5 @@
-//! Bytes over TCP and Unix sockets, with and without TLS: short connections, messages on kept ones, and streams that
-//! do not end. Server and client know the bytes that have to arrive, so a relay that loses or changes some is found
-//! out.
+//! Bytes over TCP and Unix sockets, with and without TLS: short connections, messages on kept connections, and endless
+//! streams. Server and client know the expected bytes, and therefore detect a relay that loses or changes some.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
@@ -13,50 +12,46 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::task;
 
+use super::connector::{Client, Connector};
+use super::gauge::{Gauge, Phase};
 use super::http::{Stream, connect};
-use super::tls::{Client, Connector};
-use super::{Gauge, Phase};
 use crate::address::Address;
 
-/// The end behind a relay.
+/// The server behind a relay.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Server {
-    /// Where it listens.
     pub listen: Address,
-    /// What passes on each connection.
-    pub conversation: Conversation,
+    pub conversation: TrafficShape,
 }
 
-/// The end before a relay.
+/// The clients of a relay.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
-    /// Where the relay, or the server itself, is.
+    /// Address of the relay, or of the server itself.
     pub server: Address,
-    /// What passes on each connection; the same as the server's.
-    pub conversation: Conversation,
-    /// Connections at once.
+    /// Must be equal to the server's.
+    pub conversation: TrafficShape,
     pub connections: usize,
-    /// Speak TLS.
+    /// TLS settings; `None` for plain connections.
     pub tls: Option<Client>,
 }
 
-/// What passes on a connection.
+/// Traffic on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Conversation {
-    /// 100 bytes there, 100 bytes back, and the server closes. A unit is such a connection. The client must not be
-    /// the one who closes first: its ports would be taken for a minute, by connections in TIME-WAIT.
+pub enum TrafficShape {
+    /// 100 bytes to the server, 100 bytes back, then the server closes. One connection is a unit. If the client closed
+    /// first, its ports would stay in TIME-WAIT for a minute.
     Short,
-    /// 100 bytes there and 100 bytes back, again and again. A unit is one time.
+    /// 100 bytes to the server and 100 bytes back, repeatedly. One exchange is a unit.
     Kept,
-    /// The server sends and does not end. There are no units, only bytes.
+    /// The server sends endlessly. Only bytes are counted, no units.
     Download,
-    /// The client sends and the server does not answer. There are no units, only bytes.
+    /// The client sends endlessly, the server sends nothing. Only bytes are counted, no units.
     Upload,
 }
 
 impl Server {
-    /// Opens its listener.
     pub fn bind(&self) -> io::Result<(Listener, Address)> {
         let socket = self.listen.listen()?;
         socket.set_nonblocking(true)?;
@@ -69,20 +64,19 @@ impl Server {
         Ok((listener, address))
     }
 
-    /// Serves for ever.
     pub async fn run(&self, listener: Listener) -> io::Result<()> {
         let conversation = self.conversation;
         let stream: Rc<[u8]> = Pattern::chunk().into();
         loop {
             let chunk = stream.clone();
-            // Clients that go away in the middle are no fault of the server.
+            // A client may disconnect at any time, which is not a fault of the server.
             match &listener {
                 Listener::Tcp(listener) => {
                     let (stream, _) = listener.accept().await?;
                     stream.set_nodelay(true)?;
                     task::spawn_local(async move {
                         match conversation {
-                            Conversation::Upload => take_in(stream).await,
+                            TrafficShape::Upload => take_in(stream).await,
                             other => answer(stream, other, &chunk).await,
                         }
                     });
@@ -96,29 +90,26 @@ impl Server {
     }
 }
 
-/// A listener that is open.
 #[derive(Debug)]
 pub enum Listener {
-    /// For TCP.
     Tcp(TcpListener),
-    /// For a Unix stream socket.
     Unix(UnixListener),
 }
 
 async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
-    conversation: Conversation,
+    conversation: TrafficShape,
     chunk: &[u8],
 ) -> io::Result<()> {
     match conversation {
-        Conversation::Short => serve_message(&mut stream).await,
-        Conversation::Kept => loop {
+        TrafficShape::Short => serve_message(&mut stream).await,
+        TrafficShape::Kept => loop {
             serve_message(&mut stream).await?;
         },
-        Conversation::Download => loop {
+        TrafficShape::Download => loop {
             stream.write_all(chunk).await?;
         },
-        Conversation::Upload => {
+        TrafficShape::Upload => {
             let mut buffer = vec![0; PIECE];
             verify(&mut stream, &mut buffer).await?;
             while stream.read(&mut buffer).await? > 0 {}
@@ -130,7 +121,7 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
 async fn serve_message<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> io::Result<()> {
     let mut message = [0; QUESTION.len()];
     stream.read_exact(&mut message).await?;
-    // A question that arrived broken gets no answer: the client reports it.
+    // Close without an answer to a damaged question: the client reports the error.
     if message == QUESTION { stream.write_all(&ANSWER).await } else { Err(ErrorKind::InvalidData.into()) }
 }
 
@@ -142,13 +133,13 @@ async fn take_in(mut stream: TcpStream) -> io::Result<()> {
 }
 
 impl Load {
-    /// Starts its connections as tasks of this thread; they go on until the gauge's window is over.
+    /// Starts the connections as tasks of this thread, which run until the gauge's window is over.
     pub async fn start(&self, gauge: &Rc<Gauge>) -> io::Result<()> {
         let tls = self.tls.as_ref().map(Client::connector).transpose()?.map(Rc::new);
         let shared = Rc::new(Shared { load: self.clone(), tls, gauge: gauge.clone() });
         match self.conversation {
-            Conversation::Short | Conversation::Kept => {
-                // The first one tells, before anything is measured, whether there is a server at all.
+            TrafficShape::Short | TrafficShape::Kept => {
+                // The first connection reports a missing server before the measurement.
                 let mut stream = shared.connect().await?;
                 exchange(&mut stream, self.conversation).await?;
                 for _ in 0..self.connections {
@@ -156,7 +147,7 @@ impl Load {
                     task::spawn_local(async move { shared.talk().await });
                 }
             }
-            Conversation::Download | Conversation::Upload => {
+            TrafficShape::Download | TrafficShape::Upload => {
                 for _ in 0..self.connections {
                     shared.clone().begin_stream().await?;
                 }
@@ -166,7 +157,7 @@ impl Load {
     }
 }
 
-/// What all connections of a load share.
+/// State shared by all connections of a load.
 struct Shared {
     load: Load,
     tls: Option<Rc<Connector>>,
@@ -178,7 +169,7 @@ impl Shared {
         connect(&self.load.server, self.tls.as_deref()).await
     }
 
-    /// Question and answer, to the end of the window.
+    /// Exchanges questions and answers until the window is over.
     async fn talk(&self) {
         let mut kept = None;
         while self.gauge.phase() != Phase::Over {
@@ -187,7 +178,7 @@ impl Shared {
                 Ok(()) => self.gauge.unit(start, Instant::now()),
                 Err(error) => {
                     self.gauge.error(error);
-                    // A server that refuses everybody must not be asked a million times a second.
+                    // Limit the retry rate against a server that refuses every connection.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             }
@@ -200,7 +191,7 @@ impl Shared {
             None => self.connect().await?,
         };
         exchange(&mut stream, self.load.conversation).await?;
-        if self.load.conversation == Conversation::Kept {
+        if self.load.conversation == TrafficShape::Kept {
             *kept = Some(stream);
         }
         Ok(())
@@ -209,14 +200,14 @@ impl Shared {
     async fn begin_stream(self: Rc<Self>) -> io::Result<()> {
         let mut buffer = vec![0; PIECE];
         match (&self.load.server, self.load.conversation) {
-            (_, Conversation::Upload) => {
+            (_, TrafficShape::Upload) => {
                 let mut stream = self.connect().await?;
                 task::spawn_local(async move {
                     let result = self.send(&mut stream).await;
                     self.ended(result);
                 });
             }
-            // What TLS encrypted must be decrypted to be counted; other bytes need not be copied.
+            // Plain TCP data can be counted without copying; TLS data must be decrypted.
             (Address::Tcp(address), _) if self.tls.is_none() => {
                 let mut stream = TcpStream::connect(address).await?;
                 verify(&mut stream, &mut buffer).await?;
@@ -241,7 +232,7 @@ impl Shared {
         let chunk = Pattern::chunk();
         while self.gauge.phase() != Phase::Over {
             let mut rest = &chunk[..];
-            // The stream goes on where it is: what was written is counted when it was.
+            // A write may be partial; count its bytes immediately.
             while !rest.is_empty() {
                 match stream.write(rest).await? {
                     0 => return Err(ErrorKind::WriteZero.into()),
@@ -277,22 +268,25 @@ impl Shared {
     }
 }
 
-/// One question and its answer; then, if it is a short connection, its end.
-pub(super) async fn exchange(stream: &mut Stream, conversation: Conversation) -> io::Result<()> {
+/// Sends one question and checks its answer and, for a short connection, the close by the server.
+pub(super) async fn exchange(stream: &mut Stream, conversation: TrafficShape) -> io::Result<()> {
     stream.write_all(&QUESTION).await?;
     stream.flush().await?;
     let mut answer = [0; ANSWER.len()];
     stream.read_exact(&mut answer).await?;
     if answer != ANSWER {
-        return Err(io::Error::new(ErrorKind::InvalidData, "the answer arrived changed"));
+        return Err(io::Error::new(ErrorKind::InvalidData, "the answer is not what was sent"));
     }
-    if conversation == Conversation::Short && stream.read(&mut answer).await? > 0 {
-        return Err(io::Error::new(ErrorKind::InvalidData, "more bytes than the answer has"));
+    if conversation == TrafficShape::Short && stream.read(&mut answer).await? > 0 {
+        return Err(io::Error::new(
+            ErrorKind::InvalidData,
+            "received more bytes than the expected answer has",
+        ));
     }
     Ok(())
 }
 
-/// Reads the beginning of a stream and compares it.
+/// Compares the beginning of a stream with the expected bytes.
 async fn verify<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut [u8]) -> io::Result<()> {
     let mut pattern = Pattern::default();
     let mut left = VERIFIED;
@@ -301,14 +295,14 @@ async fn verify<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut [u8]) -> io::
         match stream.read(&mut buffer[..limit]).await? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             count if pattern.matches(&buffer[..count]) => left -= count,
-            _ => return Err(io::Error::new(ErrorKind::InvalidData, "the stream arrived changed")),
+            _ => return Err(io::Error::new(ErrorKind::InvalidData, "the stream is not what was sent")),
         }
     }
     Ok(())
 }
 
-/// Takes bytes out of the socket without copying them (MSG_TRUNC, tcp(7)): the copy would be made on the core that
-/// both ends of a measured relay share, and would keep it from being the limit.
+/// Discards bytes of the socket without copying them (MSG_TRUNC, tcp(7)): a copy would use the core that both ends of a
+/// measured relay share, and would become the bottleneck instead of the relay.
 async fn discard(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         stream.readable().await?;
@@ -320,7 +314,7 @@ async fn discard(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// The bytes of a stream: their place, modulo a prime, so that a piece that is missing, doubled or moved shows.
+/// Expected bytes of a stream: position modulo a prime, which reveals a missing, repeated or moved part.
 #[derive(Debug, Default)]
 struct Pattern {
     place: usize,
@@ -329,7 +323,7 @@ struct Pattern {
 impl Pattern {
     const PERIOD: usize = 251;
 
-    /// A piece that can be repeated.
+    /// A part of the stream that can be repeated without a break in the pattern.
     fn chunk() -> Vec<u8> {
         (0..Self::PERIOD * 1024).map(|place| (place % Self::PERIOD) as u8).collect()
     }
@@ -347,11 +341,10 @@ impl Pattern {
 const QUESTION: [u8; 100] = [b'q'; 100];
 const ANSWER: [u8; 100] = [b'a'; 100];
 
-/// The largest piece that is read at once.
+/// Largest number of bytes per read.
 const PIECE: usize = 256 * 1024;
 
-/// So much of the beginning of each stream is compared, which is long enough for a relay to have changed to the way
-/// in which it moves bulk.
+/// Number of compared bytes at the beginning of each stream: enough for a relay to switch to its method for bulk data.
 const VERIFIED: usize = 16 << 20;
 
 #[cfg(test)]
@@ -360,18 +353,22 @@ mod tests {
     use tokio::task::LocalSet;
 
     use super::*;
-    use crate::load::Window;
+    use crate::load::gauge::Window;
 
-    fn run(listen: Address, conversation: Conversation, relay: bool) -> io::Result<crate::load::Tally> {
+    fn run(
+        listen: Address,
+        conversation: TrafficShape,
+        relay: bool,
+    ) -> io::Result<crate::load::gauge::Tally> {
         run_for(Duration::from_millis(20), listen, conversation, relay)
     }
 
     fn run_for(
         duration: Duration,
         listen: Address,
-        conversation: Conversation,
+        conversation: TrafficShape,
         relay: bool,
-    ) -> io::Result<crate::load::Tally> {
+    ) -> io::Result<crate::load::gauge::Tally> {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             let server = Server { listen, conversation };
@@ -388,7 +385,7 @@ mod tests {
         })
     }
 
-    /// Passes everything on, but the 50th byte of each direction changed.
+    /// A relay that changes the 50th byte of each direction.
     async fn broken_relay(server: Address) -> io::Result<Address> {
         async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
             let (mut buffer, mut place) = (vec![0; 1 << 16], 0);
@@ -419,8 +416,8 @@ mod tests {
         Ok(Address::Tcp(address))
     }
 
-    const ALL: [Conversation; 4] =
-        [Conversation::Short, Conversation::Kept, Conversation::Download, Conversation::Upload];
+    const ALL: [TrafficShape; 4] =
+        [TrafficShape::Short, TrafficShape::Kept, TrafficShape::Download, TrafficShape::Upload];
 
     fn tcp() -> Address {
         Address::Tcp("127.0.0.1:0".parse().unwrap())
@@ -431,7 +428,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for conversation in ALL {
             for listen in [tcp(), Address::Unix(directory.path().join(format!("{conversation:?}")))] {
-                // A busy machine may do nothing else for the whole of a short window: then a longer one tells.
+                // Repeat with longer windows: on a busy machine a short window may count nothing.
                 let counted = [20, 200, 2_000, 20_000].into_iter().any(|milliseconds| {
                     let window = Duration::from_millis(milliseconds);
                     let listen = match &listen {
@@ -441,8 +438,8 @@ mod tests {
                     let tally = run_for(window, listen, conversation, false).unwrap();
                     assert_eq!(tally.first_error, None, "{conversation:?}");
                     let counted = match conversation {
-                        Conversation::Short | Conversation::Kept => tally.units,
-                        Conversation::Download | Conversation::Upload => tally.bytes,
+                        TrafficShape::Short | TrafficShape::Kept => tally.units,
+                        TrafficShape::Download | TrafficShape::Upload => tally.bytes,
                     };
                     counted > 0
                 });

@@ -1,5 +1,5 @@
-//! Loads CA certificates the way this program's TLS does: PEM is decoded by rustls-pki-types, and each certificate is
-//! parsed into a trust anchor and put into a `RootCertStore` by rustls.
+//! Loads CA certificates as this program's TLS does: rustls-pki-types decodes PEM, and rustls parses each certificate
+//! into a trust anchor of a `RootCertStore`.
 
 use std::fs;
 use std::io;
@@ -10,20 +10,19 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 
-use super::Tally;
+use super::gauge::Tally;
 
-/// Certificates on the disk (PEM).
+/// Location of the certificates (PEM).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrustStore {
-    /// All in one file.
     Bundle(PathBuf),
-    /// One in each file of a directory.
+    /// A directory with one certificate per file.
     Files(PathBuf),
 }
 
 impl TrustStore {
-    /// Loads them; the tally's units are certificates.
+    /// Loads the certificates. The units of the tally are certificates.
     pub fn load(&self) -> io::Result<Tally> {
         let mut store = RootCertStore::empty();
         match self {
@@ -35,7 +34,7 @@ impl TrustStore {
             }
         }
         let units = store.len() as u64;
-        // What others do at their end belongs to the cost here too.
+        // Other contestants free their memory before exit: include the cost here too.
         drop(store);
         Ok(Tally { units, ..Tally::default() })
     }

@@ -1,24 +1,23 @@
-//! Two runs side by side: what became better or worse between them, and what only one of them has.
+//! Comparison of two runs: figures that became better or worse, and contestants that only one run has.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::BarLine;
+use super::LimitLine;
 use crate::compare::{Comparison, Verdict};
 use crate::results::{ContestantResult, GroupResult, Results};
 
-/// Two runs, compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contrast {
-    /// What came out, for people.
+    /// Report for people.
     pub text: String,
-    /// How many figures both runs have. Without any, nothing was compared.
+    /// Number of figures in both runs. With 0, nothing was compared.
     pub compared: usize,
 }
 
 impl Contrast {
-    /// A line for each contestant that both runs have, B divided by A; what one of them has alone; and what forbids
-    /// comparing them.
+    /// Compares two runs: one line per common contestant with the ratio B / A, the contestants of only one run, and the
+    /// differences that make the runs incomparable.
     pub fn of(a: &Results, b: &Results) -> Self {
         let mut contrast = Contrast { text: warnings(a, b), compared: 0 };
         let doubt = if a.differences(b).is_empty() { "" } else { ", on another machine" };
@@ -30,7 +29,7 @@ impl Contrast {
         }
         contrast.alone("A", &first, &second);
         contrast.alone("B", &second, &first);
-        contrast.bars(a, b);
+        contrast.limits(a, b);
         if contrast.compared == 0 {
             contrast.text.push_str("the two runs have nothing in common that could be compared\n");
         }
@@ -75,29 +74,29 @@ impl Contrast {
         }
     }
 
-    /// Bars that both runs have, with what became of them in each.
-    fn bars(&mut self, a: &Results, b: &Results) {
+    /// Adds the common limits with their outcomes in both runs.
+    fn limits(&mut self, a: &Results, b: &Results) {
         let text = &mut self.text;
-        let key = |line: &BarLine| (line.place.clone(), line.what.clone());
-        let others: BTreeMap<_, _> = super::bars(b).into_iter().map(|line| (key(&line), line)).collect();
-        let both = super::bars(a).into_iter().filter_map(|line| Some((others.get(&key(&line))?, line)));
+        let key = |line: &LimitLine| (line.place.clone(), line.what.clone());
+        let others: BTreeMap<_, _> = super::limits(b).into_iter().map(|line| (key(&line), line)).collect();
+        let both = super::limits(a).into_iter().filter_map(|line| Some((others.get(&key(&line))?, line)));
         for (index, (second, first)) in both.enumerate() {
             if index == 0 {
-                text.push_str("bars\n");
+                text.push_str("limits\n");
             }
             let mark = if first.outcome == second.outcome { "" } else { "  (changed)" };
-            let _ = writeln!(text, "  {}: {}, must {}{mark}", first.place, first.what, second.must);
+            let _ = writeln!(text, "  {}: {}, limit {}{mark}", first.place, first.what, second.limit);
             for (name, line) in [("A", &first), ("B", second)] {
                 let _ = writeln!(text, "    {name}: {:<12}  {}", line.verdict(), line.measured);
             }
-            if first.must != second.must {
-                let _ = writeln!(text, "    warning: A had another limit: {}", first.must);
+            if first.limit != second.limit {
+                let _ = writeln!(text, "    warning: A had another limit: {}", first.limit);
             }
         }
     }
 }
 
-/// Groups by scenario and name, in the order of the alphabet.
+/// Groups by scenario and name, sorted.
 type Groups<'a> = BTreeMap<String, &'a GroupResult>;
 
 fn groups(results: &Results) -> Groups<'_> {
@@ -108,7 +107,7 @@ fn groups(results: &Results) -> Groups<'_> {
     groups
 }
 
-/// What has to be known before the figures.
+/// Warnings shown before the figures.
 fn warnings(a: &Results, b: &Results) -> String {
     let mut text = String::new();
     for difference in a.differences(b) {
@@ -121,7 +120,7 @@ fn warnings(a: &Results, b: &Results) -> String {
         }
     }
     if a.trial_seconds != b.trial_seconds {
-        let _ = writeln!(text, "warning: trials of {} s and {} s", a.trial_seconds, b.trial_seconds);
+        let _ = writeln!(text, "warning: trials of {} s in A, {} s in B", a.trial_seconds, b.trial_seconds);
     }
     for (results, name) in [(a, "A"), (b, "B")] {
         for (scenario, group) in results.disturbed() {
@@ -139,7 +138,7 @@ fn warnings(a: &Results, b: &Results) -> String {
                 writeln!(text, "warning: {name} was interrupted by {signal} before everything was measured");
         }
         for (scenario, group) in results.groups() {
-            if let Some(wanted) = group.interrupted {
+            if let Some(wanted) = group.planned_rounds {
                 let (place, done) = (format!("{}/{}", scenario.name, group.id), group.rounds.len());
                 let _ = writeln!(text, "warning: {name} has {done} of {wanted} rounds of {place}");
             }
@@ -148,7 +147,7 @@ fn warnings(a: &Results, b: &Results) -> String {
     text
 }
 
-/// Why nothing can be said about a contestant that both runs have.
+/// Explains why a common contestant has no comparable figures.
 fn without_figures(first: &ContestantResult, second: &ContestantResult) -> String {
     let why = [("A", first), ("B", second)].map(|(name, contestant)| match &contestant.failed {
         Some(failed) => Some(format!("failed in {name}: {failed}")),
@@ -166,8 +165,8 @@ fn without_figures(first: &ContestantResult, second: &ContestantResult) -> Strin
 fn line(comparison: &Comparison) -> String {
     let interval = comparison.interval;
     let verdict = match comparison.verdict {
-        Verdict::Faster => "B is better",
-        Verdict::Slower => "B is worse",
+        Verdict::Better => "B is better",
+        Verdict::Worse => "B is worse",
         Verdict::NoDifference => "no difference",
         Verdict::TooNoisy => "too noisy to say",
         Verdict::TooFewRounds => "too few rounds to say",

@@ -1,16 +1,17 @@
-//! Results as one page that needs nothing else: no script, no font, no picture from anywhere.
+//! Results as one self-contained HTML page: no script, no font and no image from elsewhere.
 
 use std::fmt::Write;
 
+use text::units;
+
 use super::svg::{self, escape};
-use super::{BarLine, Trust};
+use super::{LimitLine, Trust};
 use crate::compare::Verdict;
+use crate::limit::Outcome;
 use crate::results::{GroupResult, Results, ScenarioResult};
 use crate::sample::Metric;
-use crate::scenario::bar::Outcome;
 use crate::stats::Summary;
 
-/// The page.
 pub fn render(results: &Results) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -27,7 +28,7 @@ pub fn render(results: &Results) -> String {
     page.push_str(HOW_TO_READ);
     in_short(&mut page, results);
     results.scenarios.iter().for_each(|one| scenario(&mut page, one));
-    bars(&mut page, results);
+    limits(&mut page, results);
     page.push_str("<section><h2 id=\"machine\">The machine</h2><table class=\"facts\">");
     for (name, value) in super::facts(results) {
         let _ = write!(page, "<tr><th scope=\"row\">{}</th><td>{}</td></tr>", escape(&name), escape(&value));
@@ -52,7 +53,7 @@ fn warnings(page: &mut String, results: &Results) {
     if disturbed.is_empty() {
         return;
     }
-    let groups = super::groups(disturbed.len());
+    let groups = units::count(disturbed.len(), "group");
     let _ = write!(
         page,
         "<details class=\"warning\"><summary><strong>This run was disturbed</strong> in {groups}.</summary><ul>"
@@ -65,7 +66,7 @@ fn warnings(page: &mut String, results: &Results) {
     page.push_str("</ul></details>\n");
 }
 
-/// Every group in a line: who is ahead, and what became of the subject.
+/// One line per group: the best contestant, and the verdict on the subject.
 fn in_short(page: &mut String, results: &Results) {
     page.push_str(
         "<section><h2 id=\"short\">In short</h2><div class=\"wide\"><table class=\"short\"><thead><tr>\
@@ -95,7 +96,7 @@ fn in_short(page: &mut String, results: &Results) {
     page.push_str("</tbody></table></div></section>\n");
 }
 
-/// A sentence in which backticks mark code.
+/// Escapes a sentence and converts text in backticks to code elements.
 fn prose(text: &str) -> String {
     let pieces = text.split('`').enumerate();
     let shown = pieces.map(|(index, piece)| match index % 2 {
@@ -105,11 +106,11 @@ fn prose(text: &str) -> String {
     shown.collect()
 }
 
-/// Colours only underline what the words say; what was disturbed has none.
+/// CSS class of a verdict. Colours only repeat the words; disturbed groups have no colour.
 fn class(verdict: Verdict, trust: Trust) -> &'static str {
     match (trust, verdict) {
-        (Trust::Calm, Verdict::Faster) => "good",
-        (Trust::Calm, Verdict::Slower) => "bad",
+        (Trust::Calm, Verdict::Better) => "good",
+        (Trust::Calm, Verdict::Worse) => "bad",
         (Trust::Disturbed, _) | (_, Verdict::NoDifference | Verdict::TooNoisy | Verdict::TooFewRounds) => {
             "even"
         }
@@ -122,27 +123,27 @@ fn contents(page: &mut String, results: &Results) {
         let name = escape(&scenario.name);
         let _ = write!(page, "<a href=\"#{name}\">{name}</a> ");
     }
-    if results.bars().next().is_some() {
-        page.push_str("<a href=\"#bars\">bars</a> ");
+    if results.limits().next().is_some() {
+        page.push_str("<a href=\"#limits\">limits</a> ");
     }
     page.push_str("<a href=\"#machine\">machine</a> <a href=\"#configurations\">configurations</a></nav>\n");
 }
 
-fn bars(page: &mut String, results: &Results) {
-    let lines = super::bars(results);
+fn limits(page: &mut String, results: &Results) {
+    let lines = super::limits(results);
     if lines.is_empty() {
         return;
     }
     page.push_str(
-        "<section><h2 id=\"bars\">Bars</h2><div class=\"wide\"><table class=\"short\"><thead><tr>\
-         <th scope=\"col\">group</th><th scope=\"col\">what</th><th scope=\"col\">must</th>\
-         <th scope=\"col\">aim</th><th scope=\"col\">measured</th><th></th></tr></thead><tbody>",
+        "<section><h2 id=\"limits\">Limits</h2><div class=\"wide\"><table class=\"short\"><thead><tr>\
+         <th scope=\"col\">group</th><th scope=\"col\">what</th><th scope=\"col\">limit</th>\
+         <th scope=\"col\">goal</th><th scope=\"col\">measured</th><th></th></tr></thead><tbody>",
     );
     for line in lines {
         let place = escape(&line.place);
         let anchor = place.replace('/', "-");
         let _ = write!(page, "<tr><th scope=\"row\"><a href=\"#{anchor}\">{place}</a></th>");
-        for cell in [&line.what, &line.must, &line.aim, &line.measured] {
+        for cell in [&line.what, &line.limit, &line.goal, &line.measured] {
             let _ = write!(page, "<td>{}</td>", escape(cell));
         }
         let class = outcome_class(&line);
@@ -151,10 +152,10 @@ fn bars(page: &mut String, results: &Results) {
     page.push_str("</tbody></table></div></section>\n");
 }
 
-fn outcome_class(line: &BarLine) -> &'static str {
+fn outcome_class(line: &LimitLine) -> &'static str {
     match (line.trust, line.outcome) {
-        (Trust::Calm, Outcome::AimKept | Outcome::Kept) => "good",
-        (Trust::Calm, Outcome::NotKept) => "bad",
+        (Trust::Calm, Outcome::GoalMet | Outcome::Met) => "good",
+        (Trust::Calm, Outcome::Missed) => "bad",
         (Trust::Disturbed, _) | (_, Outcome::TooClose | Outcome::TooFewRounds | Outcome::NotMeasured) => {
             "even"
         }
@@ -195,8 +196,7 @@ fn group(page: &mut String, scenario: &str, group: &GroupResult) {
     verdicts(page, group);
     let curves = svg::latencies(group);
     if !curves.is_empty() {
-        let _ =
-            write!(page, "<details><summary>Latency: how slow the slow ones are</summary>{curves}</details>");
+        let _ = write!(page, "<details><summary>Latency</summary>{curves}</details>");
     }
     page.push_str("</article>");
 }
@@ -253,17 +253,17 @@ fn verdicts(page: &mut String, group: &GroupResult) {
             interval.confidence * 100.0
         );
     }
-    for line in super::bars_of(group) {
+    for line in super::limits_of(group) {
         let (class, outcome) = (outcome_class(&line), line.verdict());
-        let [what, must, aim, measured] =
-            [line.what, line.must, line.aim, line.measured].map(|text| escape(&text));
+        let [what, limit, goal, measured] =
+            [line.what, line.limit, line.goal, line.measured].map(|text| escape(&text));
         let _ = write!(
             page,
-            "<li>Bar: {what}: {measured}: <b class=\"{class}\">{outcome}</b> \
-             <small>(must {must}, aim {aim})</small></li>"
+            "<li>Limit: {what}: {measured}: <b class=\"{class}\">{outcome}</b> \
+             <small>(limit {limit}, goal {goal})</small></li>"
         );
     }
-    for remark in super::remarks(group).iter().skip(group.pairs.len() + group.bars.len()) {
+    for remark in super::remarks(group).iter().skip(group.pairs.len() + group.limits.len()) {
         let loud = ["DISTURBED", "FAILED", "INTERRUPTED"].iter().any(|word| remark.starts_with(word));
         let class = if loud { "bad" } else { "remark" };
         let _ = write!(page, "<li class=\"{class}\">{}</li>", escape(remark));
@@ -272,12 +272,12 @@ fn verdicts(page: &mut String, group: &GroupResult) {
 }
 
 const HOW_TO_READ: &str = "<details class=\"how\"><summary>How to read this</summary><p>Every contestant has one trial \
-in each round, in turns, so what disturbs the machine hits all of them. Bars are medians, dots are single rounds, the \
+in each round, in turns, so what disturbs the machine affects all of them. Bars are medians, dots are single rounds, the \
 line is an interval that holds the true median with the probability given (exact, from order statistics). Verdicts \
 come from the ratios within each round. CPU is user and system time of the whole process tree of what is measured, \
-divided by the work done: on a machine whose cores are not all busy it is the honest measure of cost. Rounds that \
-something else disturbed (other processes, the host, a change of the cores' speed) are repeated; if that does not help, \
-it is said.</p></details>\n";
+divided by the work done: on a machine whose cores are not all busy it measures cost better than a rate. Rounds that \
+something else disturbed (other processes, the host, a change of the cores' speed) are repeated; if they stay disturbed, \
+the report says so.</p></details>\n";
 
 const STYLE: &str = "\
 :root{--bg:#fff;--fg:#1c1f23;--soft:#5b6470;--line:#d9dde2;--card:#f6f7f9;--good:#0a6b3d;--bad:#a8201a;--warn:#fff4d6;\

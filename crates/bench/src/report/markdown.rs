@@ -1,13 +1,12 @@
-//! Results as Markdown: for a repository, a ticket, a mail.
+//! Results as Markdown, for repositories, tickets and mail.
 
 use std::fmt::Write;
 
-use super::BarLine;
+use super::LimitLine;
 use crate::results::{GroupResult, Results, ScenarioResult};
 use crate::sample::Metric;
 use crate::stats::Summary;
 
-/// The whole report.
 pub fn render(results: &Results) -> String {
     let mut text = format!("# Penstock benchmark, {}\n\n", results.started);
     let _ = writeln!(
@@ -23,7 +22,7 @@ pub fn render(results: &Results) -> String {
     }
     text.push('\n');
     results.scenarios.iter().for_each(|one| scenario(&mut text, one));
-    bars(&mut text, results);
+    limits(&mut text, results);
     text.push_str("## Configurations\n\n");
     for one in &results.scenarios {
         for (title, configuration) in super::configurations(one) {
@@ -33,16 +32,16 @@ pub fn render(results: &Results) -> String {
     text
 }
 
-fn bars(text: &mut String, results: &Results) {
-    let lines = super::bars(results);
+fn limits(text: &mut String, results: &Results) {
+    let lines = super::limits(results);
     if lines.is_empty() {
         return;
     }
-    text.push_str("## Bars\n\n| group | what | must | aim | measured | |\n|---|---|---|---|---|---|\n");
+    text.push_str("## Limits\n\n| group | what | limit | goal | measured | |\n|---|---|---|---|---|---|\n");
     for line in lines {
         let outcome = line.verdict();
-        let BarLine { place, what, must, aim, measured, .. } = line;
-        let _ = writeln!(text, "| {place} | {what} | {must} | {aim} | {measured} | {outcome} |");
+        let LimitLine { place, what, limit, goal, measured, .. } = line;
+        let _ = writeln!(text, "| {place} | {what} | {limit} | {goal} | {measured} | {outcome} |");
     }
     text.push('\n');
 }

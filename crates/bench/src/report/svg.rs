@@ -1,13 +1,15 @@
-//! Charts as SVG, written by hand: bars with intervals, and latency curves. Colours come from the page.
+//! Charts as SVG text: bars with intervals, and latency curves. The page defines the colours.
 
 use std::fmt::Write;
+
+use text::terminal::is_printable;
 
 use crate::results::GroupResult;
 use crate::sample::Scale;
 use crate::stats::Summary;
 
 /// Horizontal bars: the median of the headline figure, its interval, and a dot for each round.
-pub fn bars(group: &GroupResult) -> String {
+pub(super) fn bars(group: &GroupResult) -> String {
     let rows: Vec<_> = group
         .contestants
         .iter()
@@ -53,8 +55,8 @@ pub fn bars(group: &GroupResult) -> String {
     svg + "</svg>"
 }
 
-/// Latency by share of the units: how slow the slow ones are. Both axes are logarithmic, the lower one in nines.
-pub fn latencies(group: &GroupResult) -> String {
+/// Latency by percentile. Both axes are logarithmic; the horizontal axis is scaled in nines.
+pub(super) fn latencies(group: &GroupResult) -> String {
     let curves: Vec<_> = group
         .contestants
         .iter()
@@ -109,7 +111,7 @@ pub fn latencies(group: &GroupResult) -> String {
             escape(name)
         );
     }
-    // Names stand right of their curves, apart from each other even where the curves end together.
+    // Names are drawn to the right of their curves, with a minimum distance even where curves end together.
     let mut ends: Vec<_> = curves
         .iter()
         .filter_map(|(index, name, points)| Some((*index, *name, y(points.last().copied()?))))
@@ -131,8 +133,8 @@ pub fn latencies(group: &GroupResult) -> String {
     svg + "</svg>"
 }
 
-/// Text that is safe in markup.
-pub fn escape(text: &str) -> String {
+/// Escapes text for XML.
+pub(super) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -140,7 +142,7 @@ pub fn escape(text: &str) -> String {
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
-            c if c.is_control() && c != '\n' && c != '\t' => safe.push('\u{fffd}'),
+            c if !is_printable(c) && c != '\n' && c != '\t' => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
     }
@@ -151,8 +153,8 @@ fn open(width: f64, height: f64, label: &str) -> String {
     format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">", escape(label))
 }
 
-/// How many colours the page has.
-pub const COLOURS: usize = 7;
+/// Number of colours in the page's style sheet.
+pub(super) const COLOURS: usize = 7;
 
 const SHARES: [f64; 6] = [0.25, 0.5, 0.75, 0.9, 0.99, 0.999];
 const WIDTH: f64 = 760.0;

@@ -2,14 +2,16 @@ use super::contrast::Contrast;
 use super::*;
 use crate::context::{Cores, Extent};
 use crate::disturbance::Disturbance;
+use crate::limit::Limit;
 use crate::machine::Machine;
 use crate::meter::Cpu;
+use crate::pairing::Pairing;
+use crate::plan::Missing;
 use crate::results::{ContestantResult, FORMAT};
 use crate::sample::{Metric, Sample};
-use crate::scenario::{Bar, Missing, Pairing};
 use crate::stats::Interval;
 
-/// Two contestants in one group: five rounds of so many microseconds of CPU time for each request.
+/// Results of one group with two contestants: five rounds each, in microseconds of CPU time per request.
 pub(crate) fn results(penstock: [f64; 5], rival: [f64; 5]) -> Results {
     let contestant = |name: &str, micros: [f64; 5]| ContestantResult {
         name: name.to_owned(),
@@ -27,19 +29,19 @@ pub(crate) fn results(penstock: [f64; 5], rival: [f64; 5]) -> Results {
         columns: vec![Metric::Rate],
         contestants: vec![contestant("penstock", penstock), contestant("nginx", rival)],
         pairs: Vec::new(),
-        bars: Vec::new(),
+        limits: Vec::new(),
         rounds: vec![Disturbance::default(); 5],
         repeated: Vec::new(),
-        interrupted: None,
+        planned_rounds: None,
         disturbed: None,
     };
-    let bars = [
-        Bar::ratio("penstock", Metric::CpuPerUnit, &["nginx", "haproxy"], 0.8).aim(0.75),
-        Bar::ratio("penstock", Metric::Rate, &["nginx"], 0.95),
-        Bar::absolute("penstock", Metric::CpuPerUnit, 12e-6).aim(11.9e-6),
-        Bar::ratio("penstock", Metric::CpuPerUnit, &["pen"], 0.7),
+    let limits = [
+        Limit::ratio("penstock", Metric::CpuPerUnit, &["nginx", "haproxy"], 0.8).goal(0.75),
+        Limit::ratio("penstock", Metric::Rate, &["nginx"], 0.95),
+        Limit::absolute("penstock", Metric::CpuPerUnit, 12e-6).goal(11.9e-6),
+        Limit::ratio("penstock", Metric::CpuPerUnit, &["pen"], 0.7),
     ];
-    group.conclude(&Pairing::Subject("penstock".to_owned()), &bars);
+    group.conclude(&Pairing::Subject("penstock".to_owned()), &limits);
     let scenario = ScenarioResult {
         name: "http".to_owned(),
         question: "how fast?".to_owned(),
@@ -73,56 +75,56 @@ pub(crate) const FAST: [f64; 5] = [11.6, 11.7, 11.8, 11.7, 11.9];
 pub(crate) const SLOW: [f64; 5] = [15.3, 15.4, 15.5, 15.2, 15.4];
 
 #[test]
-fn the_terminal_shows_figures_verdict_and_bar() {
+fn the_terminal_shows_figures_verdict_and_limit() {
     let text = terminal::group(&results(FAST, SLOW).scenarios[0].groups[0]);
     assert!(text.contains("11.7 us") && text.contains("15.4 us"), "{text}");
-    assert!(text.contains("penstock against nginx: better (0.76 x"), "{text}");
-    let bar = "bar: CPU per request of penstock / best of nginx, haproxy: must <= 0.80 x, aim <= 0.75 x: \
-               0.76 x (0.76 to 0.77) against nginx, without haproxy: kept\n";
-    assert!(text.contains(bar), "{text}");
+    assert!(text.contains("penstock against nginx: 24 % less CPU per request (0.76 x"), "{text}");
+    let limit = "limit: CPU per request of penstock / best of nginx, haproxy: <= 0.80 x, goal <= 0.75 x: \
+               0.76 x (0.76 to 0.77) against nginx, without haproxy: met\n";
+    assert!(text.contains(limit), "{text}");
 }
 
 #[test]
-fn a_bar_that_is_not_kept_says_so_in_every_report() {
+fn a_limit_that_is_missed_says_so_in_every_report() {
     let results = results(SLOW, FAST);
-    assert!(terminal::group(&results.scenarios[0].groups[0]).contains("NOT kept"));
-    assert!(markdown::render(&results).contains("NOT kept"));
-    assert!(html::render(&results).contains("<b class=\"bad\">NOT kept</b>"));
+    assert!(terminal::group(&results.scenarios[0].groups[0]).contains("MISSED"));
+    assert!(markdown::render(&results).contains("MISSED"));
+    assert!(html::render(&results).contains("<b class=\"bad\">MISSED</b>"));
 }
 
 #[test]
-fn bars_are_about_ratios_other_figures_and_absolute_values_and_are_never_left_out() {
+fn limits_are_about_ratios_other_figures_and_absolute_values_and_are_never_left_out() {
     let fast = results(FAST, SLOW);
     let group = &fast.scenarios[0].groups[0];
-    let outcomes: Vec<_> = group.bars.iter().map(BarResult::outcome).collect();
-    assert_eq!(outcomes, [Outcome::Kept, Outcome::Kept, Outcome::AimKept, Outcome::NotMeasured]);
-    let cpu = group.bars[2].measured.as_ref().unwrap();
+    let outcomes: Vec<_> = group.limits.iter().map(LimitResult::outcome).collect();
+    assert_eq!(outcomes, [Outcome::Met, Outcome::Met, Outcome::GoalMet, Outcome::NotMeasured]);
+    let cpu = group.limits[2].measured.as_ref().unwrap();
     assert!((cpu.value - 11.7e-6).abs() < 1e-12 && cpu.rival.is_none(), "{cpu:?}");
     let Interval { low, high, confidence } = cpu.interval;
     assert!((low - 11.6e-6).abs() < 1e-12 && (high - 11.9e-6).abs() < 1e-12 && confidence > 0.9);
     let slow = results(SLOW, FAST);
-    let outcomes: Vec<_> = slow.scenarios[0].groups[0].bars.iter().map(BarResult::outcome).collect();
-    assert_eq!(outcomes, [Outcome::NotKept, Outcome::Kept, Outcome::NotKept, Outcome::NotMeasured]);
+    let outcomes: Vec<_> = slow.scenarios[0].groups[0].limits.iter().map(LimitResult::outcome).collect();
+    assert_eq!(outcomes, [Outcome::Missed, Outcome::Met, Outcome::Missed, Outcome::NotMeasured]);
 }
 
 #[test]
-fn every_report_ends_with_all_bars_in_a_table() {
+fn every_report_ends_with_all_limits_in_a_table() {
     let results = results(FAST, SLOW);
-    let text = terminal::bars(&results);
+    let text = terminal::limits(&results);
     assert_eq!(text.matches("http/g: ").count(), 4, "{text}");
-    assert!(text.contains("11.7 us (11.6 us to 11.9 us); must <= 12.0 us, aim <= 11.9 us"), "{text}");
+    assert!(text.contains("11.7 us (11.6 us to 11.9 us); limit <= 12.0 us, goal <= 11.9 us"), "{text}");
     let text = markdown::render(&results);
-    let table = &text[text.find("## Bars").unwrap()..text.find("## Configurations").unwrap()];
-    assert!(text.find("## http").unwrap() < text.find("## Bars").unwrap());
-    let row = "| http/g | requests/s of penstock / nginx | >= 0.95 x | - | 1.00 x (1.00 to 1.00) | kept |";
+    let table = &text[text.find("## Limits").unwrap()..text.find("## Configurations").unwrap()];
+    assert!(text.find("## http").unwrap() < text.find("## Limits").unwrap());
+    let row = "| http/g | requests/s of penstock / nginx | >= 0.95 x | - | 1.00 x (1.00 to 1.00) | met |";
     assert!(
-        table.contains(row) && table.contains("| aim kept |") && table.contains("| not measured |"),
+        table.contains(row) && table.contains("| goal met |") && table.contains("| not measured |"),
         "{table}"
     );
     let page = html::render(&results);
-    let table = &page[page.find("<h2 id=\"bars\">").unwrap()..page.find("<h2 id=\"machine\">").unwrap()];
+    let table = &page[page.find("<h2 id=\"limits\">").unwrap()..page.find("<h2 id=\"machine\">").unwrap()];
     assert_eq!(table.matches("<tr>").count(), 5, "{table}");
-    assert!(table.contains("&lt;= 0.80 x") && table.contains("<b class=\"good\">aim kept</b>"), "{table}");
+    assert!(table.contains("&lt;= 0.80 x") && table.contains("<b class=\"good\">goal met</b>"), "{table}");
 }
 
 #[test]
@@ -130,7 +132,7 @@ fn an_interrupted_run_says_so_in_every_report() {
     let mut results = results(FAST, SLOW);
     results.interrupted = Some("SIGINT".to_owned());
     results.dropped = Some("http/latency".to_owned());
-    results.scenarios[0].groups[0].interrupted = Some(9);
+    results.scenarios[0].groups[0].planned_rounds = Some(9);
     assert!(terminal::group(&results.scenarios[0].groups[0]).contains("INTERRUPTED after 5 of 9 rounds"));
     for text in [markdown::render(&results), html::render(&results)] {
         let place = text.find("Interrupted").unwrap();
@@ -191,15 +193,18 @@ fn a_disturbed_run_says_so_at_the_top_and_beside_every_verdict() {
         let place = text.find("isturbed").unwrap();
         assert!(place < text.len() * 3 / 4 && text.contains(reason), "{text}");
     }
-    let terminal = terminal::group(&results.scenarios[0].groups[0]) + &terminal::bars(&results);
+    let terminal = terminal::group(&results.scenarios[0].groups[0]) + &terminal::limits(&results);
     for text in [&terminal, &text] {
-        assert!(text.contains("penstock against nginx: better (disturbed) (0.76 x"), "{text}");
-        assert_eq!(text.matches("aim kept (disturbed)").count(), 2, "{text}");
+        assert!(
+            text.contains("penstock against nginx: 24 % less CPU per request (disturbed) (0.76 x"),
+            "{text}"
+        );
+        assert_eq!(text.matches("goal met (disturbed)").count(), 2, "{text}");
     }
-    assert_eq!(terminal.matches("kept (disturbed)").count(), 6, "{terminal}");
+    assert_eq!(terminal.matches("met (disturbed)").count(), 6, "{terminal}");
     assert!(page.contains("0.76 &times; <b>better (disturbed)</b></span>"), "{page}");
-    assert!(page.contains("<b class=\"even\">aim kept (disturbed)</b>") && !page.contains("class=\"good\""));
-    let quiet = html::render(&calm) + &terminal::bars(&calm);
+    assert!(page.contains("<b class=\"even\">goal met (disturbed)</b>") && !page.contains("class=\"good\""));
+    let quiet = html::render(&calm) + &terminal::limits(&calm);
     assert!(!quiet.contains("(disturbed)"), "{quiet}");
 }
 
@@ -240,9 +245,9 @@ fn two_runs_are_compared_contestant_by_contestant() {
     assert_eq!(compared, 2);
     assert!(text.contains("penstock       0.80 x") && text.contains("B is better\n"), "{text}");
     assert!(text.contains("nginx          1.00 x") && text.contains("no difference\n"), "{text}");
-    let bar = "http/g: CPU per request of penstock / best of nginx, haproxy, must <= 0.80 x  (changed)\n    \
-               A: kept          0.76 x";
-    assert!(text.contains(bar) && text.contains("    B: aim kept      0.61 x"), "{text}");
+    let limit = "http/g: CPU per request of penstock / best of nginx, haproxy, limit <= 0.80 x  (changed)\n    \
+               A: met           0.76 x";
+    assert!(text.contains(limit) && text.contains("    B: goal met      0.61 x"), "{text}");
     b.machine.kernel = "9.9".to_owned();
     b.machine.programs = vec![("nginx".to_owned(), "2".to_owned())];
     let mut other = a.clone();

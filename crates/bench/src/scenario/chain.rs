@@ -1,63 +1,61 @@
-//! A load, something in between, and a backend: what the scenarios of relays and of TLS are made of.
+//! A chain of load, program and backend, for the scenarios of relays and of TLS.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
 use crate::address::Address;
 use crate::agent::Agent;
+use crate::contestant::{Contestant, Running};
 use crate::context::{Context, descriptors_for};
 use crate::error::Error;
-use crate::load::{Metered, Order, Window, idle};
+use crate::limit::Limit;
+use crate::load::gauge::{Metered, Window};
+use crate::load::{Order, idle};
 use crate::meter::Processes;
+use crate::pairing::Pairing;
+use crate::plan::{Group, Length, Plan};
 use crate::sample::{Better, Metric, Sample, Scale};
-use crate::scenario::{Bar, Contestant, Group, Length, Pairing, Plan, Running};
-use crate::target::{Front, Program, Target};
+use crate::target::Program;
+use crate::target::front::Front;
+use crate::target::prepared::Target;
 
-/// A chain as it is wanted.
+/// Description of a chain.
 pub(super) struct Links {
-    /// The server behind it all.
+    /// Server at the end of the chain.
     pub backend: Order,
-    /// What is measured. None: the backend itself, on the core that the others have.
+    /// Measured program. `None`: the backend itself is measured, on the target's core.
     pub front: Option<(Program, Front)>,
-    /// Who else is on the target's core.
-    pub company: Company,
-    /// The load, given where to go and whose memory to read.
+    pub company: Neighbour,
+    /// Makes the load's order from the server's address and the process whose memory is read.
     pub load: Box<dyn Fn(Address, i32) -> Order>,
-    /// What is counted.
     pub count: Count,
 }
 
-/// Who else is on the target's core.
+/// Other processes on the target's core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Company {
-    /// Nobody.
+pub(super) enum Neighbour {
     Alone,
-    /// A process that takes all time that the target leaves, so that the target always finds work when it runs.
+    /// A process that uses all idle time, so that the target always has a backlog when it runs.
     Spinning,
 }
 
-/// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
-    /// The load's units.
     Units,
-    /// Bytes, in GB.
     Gigabytes,
 }
 
-/// A chain that is up.
 pub(super) struct Chain {
     target: Option<Target>,
     backend: Agent,
-    /// Ends with the rest.
+    /// Ends with the chain.
     _spinner: Option<Agent>,
     order: Order,
     count: Count,
 }
 
 impl Chain {
-    /// Starts it from its end.
-    pub fn start(context: &Context, links: Links) -> Result<Self, Error> {
+    pub(super) fn start(context: &Context, links: Links) -> Result<Self, Error> {
         let cores = if links.front.is_some() { &context.cores.load } else { &context.cores.target };
         let (backend, addresses) = Agent::serve(context, "backend", links.backend, cores)?;
         let target = match links.front {
@@ -65,8 +63,8 @@ impl Chain {
             None => None,
         };
         let spinner = match links.company {
-            Company::Alone => None,
-            Company::Spinning => {
+            Neighbour::Alone => None,
+            Neighbour::Spinning => {
                 Some(Agent::serve(context, "spinner", Order::Spin, &context.cores.target)?.0)
             }
         };
@@ -88,7 +86,7 @@ impl Chain {
             None => vec![tree("target", backend)],
             Some(target) => vec![tree("target", target.process.pid()), tree("backend", backend)],
         };
-        // Splicing makes kernel threads work.
+        // Splicing causes work in kernel threads.
         if self.count == Count::Gigabytes {
             metered.extend(Processes::read().kthreadd().map(|root| tree(KERNEL, root)));
         }
@@ -110,7 +108,7 @@ impl Running for Chain {
         let gigabytes = tally.bytes as f64 / 1e9;
         let mut sample = tally.sample(&["target"]);
         if self.count == Count::Gigabytes {
-            // Without units, the figures of CPU time are whole.
+            // `tally.sample` has divided by one unit, because this load counts bytes only.
             sample.figures.values_mut().for_each(|value| *value /= gigabytes);
             sample.figures.retain(|_, value| value.is_finite());
             sample.units = gigabytes;
@@ -125,7 +123,7 @@ fn tree(name: &str, pid: i32) -> Metered {
     Metered { name: name.to_owned(), pid }
 }
 
-/// A chain that is started anew for each trial: memory that a program has once had, it may keep.
+/// A chain that is restarted for each trial: a program may keep memory from an earlier trial.
 pub(super) struct Fresh<F> {
     links: F,
     configuration: RefCell<String>,
@@ -133,8 +131,8 @@ pub(super) struct Fresh<F> {
 }
 
 impl<F: Fn(&Context) -> Result<Links, Error>> Fresh<F> {
-    /// What `links` gives, with so many connections.
-    pub fn new(connections: usize, links: F) -> Self {
+    /// Makes a contestant from the chain that `links` returns, with `connections` connections.
+    pub(super) fn new(connections: usize, links: F) -> Self {
         Fresh { links, configuration: RefCell::default(), connections }
     }
 }
@@ -147,7 +145,7 @@ impl<F: Fn(&Context) -> Result<Links, Error>> Running for Fresh<F> {
     fn trial(&mut self, context: &Context, _: Window) -> Result<Sample, Error> {
         let mut chain = Chain::start(context, (self.links)(context)?)?;
         self.configuration.replace(chain.configuration());
-        // All is done before the window opens.
+        // The idle load does all its work before the window opens.
         let none = Window { warm_up: Default::default(), duration: Default::default() };
         let mut sample = chain.trial(context, none)?;
         sample.units = self.connections as f64;
@@ -159,12 +157,11 @@ impl<F: Fn(&Context) -> Result<Links, Error>> Running for Fresh<F> {
     }
 }
 
-/// A group without contestants that is judged by the memory of connections that do nothing; `must` and `aim` are bytes
-/// for each of them.
-pub(super) fn idle_group(title: String, must: f64, aim: f64) -> Group {
+/// Makes a group without contestants for the memory of idle connections; `limit` and `goal` are bytes per connection.
+pub(super) fn idle_group(title: String, limit: f64, goal: f64) -> Group {
     let mut group = Group::new("idle", title, "connection", Pairing::Subject("penstock".to_owned()));
     let [growth, all] = memory();
-    group.bars = vec![Bar::absolute("penstock", growth.clone(), must).aim(aim)];
+    group.limits = vec![Limit::absolute("penstock", growth.clone(), limit).goal(goal)];
     group.headline = growth;
     group.columns = vec![all];
     group.length = Length::Own(FRESH);
@@ -172,12 +169,12 @@ pub(super) fn idle_group(title: String, must: f64, aim: f64) -> Group {
     group
 }
 
-/// Connections that are held where one costs little: many, to make what is not theirs small.
+/// Number of idle plain connections: many, so that memory unrelated to connections has little effect.
 pub(super) const MANY: usize = 9000;
-/// What it takes to start a chain anew, to open its connections, and to wait until its memory has settled.
+/// Time for restarting a chain, opening its connections, and waiting until its memory is stable.
 pub(super) const FRESH: Duration = Duration::from_millis(1000);
 
-/// Programs that are here; the others are noted as missing.
+/// Returns the installed programs and notes the others as missing.
 pub(super) fn present(
     context: &Context,
     plan: &mut Plan,
@@ -193,7 +190,7 @@ pub(super) fn present(
     Ok(present)
 }
 
-/// A program as a contestant, under a name of its own.
+/// Makes a contestant of a program under another name.
 pub(super) fn contestant<R: Running + 'static>(
     context: &Context,
     name: &str,
@@ -207,18 +204,17 @@ pub(super) fn contestant<R: Running + 'static>(
     }
 }
 
-/// CPU time that the backend spent on a unit of work: it does the same for everybody, so a round in which it differs is
-/// a bad one.
+/// CPU time of the backend per unit of work. It should be equal for all contestants: a difference shows a bad round.
 pub(super) fn backend_cpu() -> Metric {
     cpu_figure("backend-cpu", "backend's CPU")
 }
 
-/// CPU time that kernel threads spent on a unit of work.
+/// CPU time of kernel threads per unit of work.
 pub(super) fn kernel_cpu() -> Metric {
     cpu_figure("kernel-cpu", "kernel threads' CPU")
 }
 
-/// CPU time of the target and of kernel threads together for a unit of work: what a target moves to them is in it.
+/// CPU time of the target and of kernel threads per unit of work, which includes work that the target moved there.
 pub(super) fn whole_cpu() -> Metric {
     cpu_figure(WHOLE, "both together")
 }
@@ -231,13 +227,12 @@ fn cpu_figure(key: &str, title: &str) -> Metric {
 const KERNEL: &str = "kernel";
 const WHOLE: &str = "whole-cpu";
 
-/// Memory figures of held connections: growth, and all of it.
+/// Memory figures per idle connection: growth, and total.
 pub(super) fn memory() -> [Metric; 2] {
     [(idle::GROWTH, "memory per connection"), (idle::ALL, "all memory / connections")]
         .map(|(key, title)| bytes(key, title))
 }
 
-/// A figure in bytes.
 pub(super) fn bytes(key: &str, title: &str) -> Metric {
     Metric::Figure {
         key: key.to_owned(),

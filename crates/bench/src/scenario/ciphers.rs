@@ -1,8 +1,8 @@
-//! What a cipher costs: one SSH session that carries bytes, by OpenSSH's client and by our engine, beside the cipher alone.
+//! Cost of a cipher: one SSH session that transfers bytes, with OpenSSH and with our engine, and the AEAD alone.
 //!
-//! It answers the old question of `for c in ...; do dd | ssh -c $c host 'cat >/dev/null'; done`, without its faults: the
-//! connection is up before the clock starts, client and server have a core each and are counted apart, the data are not
-//! zeros, everybody takes turns, and the ceiling, the AEAD without anything around it, is measured beside them.
+//! It replaces the usual loop `for c in ...; do dd | ssh -c $c host 'cat >/dev/null'; done` without its faults: the
+//! session is open before the clock starts, client and server have a core each and are metered separately, the data are
+//! not zeros, contestants run in turn, and the upper limit, the AEAD without a transport, is measured too.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -14,20 +14,23 @@ use std::time::{Duration, Instant};
 use nix::sys::stat::Mode;
 
 use crate::agent::Agent;
+use crate::contestant::{Contestant, Running};
 use crate::context::{Context, Extent};
-use crate::error::{Doing, Error};
+use crate::error::{Error, ErrorContext};
 use crate::latency::Recorder;
+use crate::limit::Limit;
+use crate::load::Order;
 use crate::load::aead::{Aead, Cipher, Work};
+use crate::load::gauge::{Metered, Window};
 use crate::load::pipe::{self, End, Pipe};
-use crate::load::{Metered, Order, Window};
-use crate::machine;
 use crate::meter::Processes;
+use crate::pairing::Pairing;
+use crate::plan::{Group, Length, Plan, Scenario};
 use crate::process::{self, Ending, Launch, Process};
 use crate::sample::{Better, Metric, Sample, Scale};
-use crate::scenario::{Bar, Contestant, Group, Length, Pairing, Plan, Running, Scenario};
 use crate::target::sshd::{Programs, Sshd};
+use crate::version;
 
-/// The scenario `ciphers`.
 #[derive(Debug)]
 pub struct Ciphers;
 
@@ -70,14 +73,14 @@ impl Scenario for Ciphers {
     }
 }
 
-/// The ciphers that OpenSSH's client knows.
+/// Returns the ciphers that OpenSSH's client supports.
 fn client_ciphers(ssh: &Path) -> Result<Vec<String>, Error> {
     let output = std::process::Command::new(ssh).args(["-Q", "cipher"]).output();
     let output = output.doing("ask ssh for its ciphers (ssh -Q cipher)")?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-/// What all groups have in common: one server, started when the first contestant needs it.
+/// State shared by all groups: one server, started for the first contestant that needs it.
 struct Site {
     programs: Programs,
     ssh: PathBuf,
@@ -85,16 +88,16 @@ struct Site {
     server: RefCell<std::rc::Weak<Server>>,
 }
 
-/// A server and what it sends.
+/// An SSH server and the file that it sends.
 struct Server {
     sshd: Sshd,
     ring: PathBuf,
-    /// Seconds that a round trip to it takes.
+    /// Round-trip time to the server in seconds.
     round_trip: f64,
 }
 
 impl Site {
-    /// The server; it ends when the last who uses it ends.
+    /// Returns the server, starting it if needed. It ends when its last user is dropped.
     fn server(&self, context: &Context) -> Result<Rc<Server>, Error> {
         if let Some(server) = self.server.borrow().upgrade() {
             return Ok(server);
@@ -109,7 +112,7 @@ impl Site {
     }
 }
 
-/// The least of several: what a handshake of TCP takes.
+/// Measures the shortest of 20 TCP handshakes in seconds.
 fn round_trip(address: SocketAddr) -> std::io::Result<f64> {
     let mut least = f64::INFINITY;
     for _ in 0..20 {
@@ -120,7 +123,6 @@ fn round_trip(address: SocketAddr) -> std::io::Result<f64> {
     Ok(least)
 }
 
-/// Who carries the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carrier {
     Openssh,
@@ -139,21 +141,21 @@ impl Carrier {
 
     fn version(self, context: &Context, ssh: &Path) -> Option<String> {
         match self {
-            Carrier::Openssh => machine::version(ssh, &["-V"]),
-            Carrier::Penstock => machine::version(&context.program, &["--version"]),
+            Carrier::Openssh => version::of(ssh, &["-V"]),
+            Carrier::Penstock => version::of(&context.program, &["--version"]),
         }
     }
 
-    /// The window that limits what is under way, in bytes.
+    /// Size in bytes of the flow-control window that limits unacknowledged data.
     fn window(self, end: End) -> f64 {
         match (self, end) {
             (Carrier::Penstock, End::Read) => 16.0 * MIB,
-            // Up, it is the server's; down, that of OpenSSH's client. Both are 2 MiB.
+            // Upload uses the server's window, download that of OpenSSH's client. Both are 2 MiB.
             (Carrier::Penstock, End::Write) | (Carrier::Openssh, _) => 2.0 * MIB,
         }
     }
 
-    /// The words of its command line.
+    /// Builds the command line of the client.
     fn words(
         self,
         context: &Context,
@@ -212,7 +214,7 @@ impl Carrier {
     }
 }
 
-/// Bytes through one session, with one cipher, in one direction.
+/// Makes the group for bytes through one session, with one cipher, in one direction.
 fn stream(context: &Context, site: &Rc<Site>, cipher: &str, end: End) -> Group {
     let (word, direction) = match end {
         End::Read => ("down", "from server to client"),
@@ -231,7 +233,7 @@ fn stream(context: &Context, site: &Rc<Site>, cipher: &str, end: End) -> Group {
         figure(OF_WINDOW, "of the window's limit", Scale::Count, Better::Lower),
     ];
     if BARRED.contains(&short) {
-        group.bars = vec![Bar::ratio("penstock", Metric::CpuPerUnit, &["openssh"], 0.5)];
+        group.limits = vec![Limit::ratio("penstock", Metric::CpuPerUnit, &["openssh"], 0.5)];
     }
     if short == BARRED[0] && end == End::Read {
         group.extent = Extent::Quick;
@@ -258,7 +260,7 @@ fn with_version(contestant: Contestant, version: Option<String>) -> Contestant {
     }
 }
 
-/// A session that is up. Between trials nobody takes its bytes, and it waits.
+/// An open SSH session. Between trials nobody reads its bytes, so it waits.
 struct Session {
     client: Process,
     server: Rc<Server>,
@@ -286,7 +288,7 @@ impl Session {
             End::Write => "cat >/dev/null".to_owned(),
         };
         let words = carrier.words(context, site, &server.sshd, Some(cipher), &command);
-        // A shell gives it the pipe, and makes room for it.
+        // A shell opens the pipe for the client's redirection.
         let redirect = if end == End::Read {
             "exec \"$@\" >\"$0\" </dev/null"
         } else {
@@ -301,7 +303,7 @@ impl Session {
 
 impl Running for Session {
     fn configuration(&self) -> String {
-        format!("{}\n\n# sshd_config\n{}", quoted(&self.words), self.server.sshd.configuration)
+        format!("{}\n\n# sshd_config\n{}", shell_line(&self.words), self.server.sshd.configuration)
     }
 
     fn trial(&mut self, context: &Context, window: Window) -> Result<Sample, Error> {
@@ -326,8 +328,8 @@ impl Running for Session {
 }
 
 impl Session {
-    /// The server's process. What it does for this session is the only thing that it does meanwhile: the other sessions
-    /// wait for their clients, and those wait for somebody to take their bytes.
+    /// Returns the server's process id. All its CPU time belongs to this session: the other sessions' clients are
+    /// blocked, because nobody reads from or writes to them.
     fn session_of_server(&self, context: &Context) -> Result<i32, Error> {
         context.check()?;
         let pid = self.server.sshd.process.pid();
@@ -338,7 +340,6 @@ impl Session {
     }
 }
 
-/// The cipher alone.
 struct Raw(Aead);
 
 impl Running for Raw {
@@ -357,7 +358,7 @@ impl Running for Raw {
     }
 }
 
-/// A connection, a login and the command `true`, again and again.
+/// Makes the group for repeated connections: each connects, logs in and runs `true`.
 fn connect(context: &Context, site: &Rc<Site>) -> Group {
     let title = "connect, log in with Ed25519, run `true`, hang up";
     let mut group = Group::new("connect", title, "connection", Pairing::Subject("penstock".to_owned()));
@@ -376,7 +377,7 @@ fn connect(context: &Context, site: &Rc<Site>) -> Group {
     group
 }
 
-/// Connections one after the other, a process for each.
+/// Sequential connections, one process each.
 struct Connections {
     words: Vec<String>,
     _server: Rc<Server>,
@@ -385,7 +386,7 @@ struct Connections {
 
 impl Running for Connections {
     fn configuration(&self) -> String {
-        quoted(&self.words)
+        shell_line(&self.words)
     }
 
     fn trial(&mut self, context: &Context, window: Window) -> Result<Sample, Error> {
@@ -412,10 +413,8 @@ impl Running for Connections {
     }
 }
 
-fn quoted(words: &[String]) -> String {
-    let plain = |word: &String| word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=@[]".contains(c));
-    let quote = |word: &String| if plain(word) { word.clone() } else { format!("'{word}'") };
-    words.iter().map(quote).collect::<Vec<_>>().join(" ")
+fn shell_line(words: &[String]) -> String {
+    words.iter().map(|word| text::shell::word(word)).collect::<Vec<_>>().join(" ")
 }
 
 fn figure(key: &str, title: &str, scale: Scale, better: Better) -> Metric {
@@ -425,7 +424,7 @@ fn figure(key: &str, title: &str, scale: Scale, better: Better) -> Metric {
 const RAW: &str = "raw-aead";
 const SERVER: &str = "server-cpu";
 const OF_WINDOW: &str = "of-window";
-/// The ciphers for which a bar is set; the first is in every quick run.
+/// Ciphers with a limit; the first one is part of every quick run.
 const BARRED: &[&str] = &["aes128-gcm", "aes256-gcm", "chacha20-poly1305"];
 const MIB: f64 = 1024.0 * 1024.0;
 const LIMIT: Duration = Duration::from_secs(20);
@@ -436,7 +435,7 @@ const NOTES: &[&str] = &[
      through an ordinary pipe of 64 KiB. CPU is that of the client alone; the server's is a column.",
     "The data are 16 MiB of noise, again and again; down, the server's command is `while cat FILE; do :; done`, up it is \
      `cat >/dev/null`. `dd if=/dev/zero | pv | ssh` counts the connection, the copies of dd and pv, and both ends of \
-     the session on whatever core, by the wall clock.",
+     the session on any core, by the wall clock.",
     "raw-aead: the same cipher in aws-lc-rs, as SSH arranges it, records of 32 KiB in one buffer, nothing sent: how much \
      of a core's ceiling a client reaches is its ratio to it. Ciphers in CTR and CBC mode have a MAC beside them and no such figure.",
     "of the window's limit: the rate, divided by what the window allows (window / round trip). Near 1, the window and not \

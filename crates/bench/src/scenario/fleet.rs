@@ -1,7 +1,8 @@
-//! A command on many hosts at once: `true` on a lab of SSH hosts, by this program and by those that start an `ssh` for each.
+//! A command on many hosts in parallel: `true` on a lab of SSH hosts, run by this program and by programs that start
+//! one `ssh` per host.
 //!
-//! The lab is a process of its own on the load's core, one for each contestant; its journal says how many hosts ran the
-//! command and how many sessions there were at once. A trial is a whole run, from the start of the program to its end.
+//! Each contestant has its own lab process on the load's core. The lab's journal counts the hosts that ran the command
+//! and the parallel sessions. A trial is a whole run, from the start of the program to its end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,19 +11,21 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::contestant::{Contestant, Running};
 use crate::context::{Context, Extent};
-use crate::error::{Doing, Error};
-use crate::load::Window;
-use crate::machine;
+use crate::error::{Error, ErrorContext};
+use crate::limit::Limit;
+use crate::load::gauge::Window;
 use crate::meter::{self, Cpu, Processes};
+use crate::pairing::Pairing;
+use crate::plan::{Group, Length, Plan, Scenario};
 use crate::process::{self, Launch, Process};
 use crate::sample::{Better, Metric, Sample, Scale};
-use crate::scenario::{Bar, Contestant, Group, Length, Pairing, Plan, Running, Scenario};
+use crate::version;
 use journal::Tally;
 
 mod journal;
 
-/// The scenario `fleet`.
 #[derive(Debug)]
 pub struct Fleet;
 
@@ -47,13 +50,13 @@ impl Scenario for Fleet {
             group.columns = columns();
             group.extent = extent;
             group.length = Length::Own(Duration::from_micros(8_500 * hosts as u64));
-            // The lab has a listener and a connection for each host; who starts processes has three pipes for each.
+            // Per host, the lab has a listener and a connection; a program that starts processes has three pipes.
             group.descriptors = 4 * hosts as u64 + 200;
             let rivals = [Runner::ParallelSsh, Runner::Pdsh, Runner::Clush].map(Runner::name);
-            group.bars = vec![
-                Bar::ratio(Runner::Penstock.name(), Metric::CpuPerUnit, &rivals, 1.0 / 5.0),
-                Bar::ratio(Runner::Penstock.name(), Metric::TimePerUnit, &rivals, 1.0 / 3.0),
-                Bar::absolute(Runner::Penstock.name(), per_session(), 1e6),
+            group.limits = vec![
+                Limit::ratio(Runner::Penstock.name(), Metric::CpuPerUnit, &rivals, 1.0 / 5.0),
+                Limit::ratio(Runner::Penstock.name(), Metric::TimePerUnit, &rivals, 1.0 / 3.0),
+                Limit::absolute(Runner::Penstock.name(), per_session(), 1e6),
             ];
             for runner in Runner::ALL {
                 match runner.find(context) {
@@ -68,14 +71,13 @@ impl Scenario for Fleet {
     }
 }
 
-/// Who runs the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runner {
     Penstock,
     ParallelSsh,
     Pdsh,
     Clush,
-    /// An `ssh` for each host, a hundred at a time: what small scripts do.
+    /// One `ssh` per host, 100 in parallel, like a simple script.
     Forks,
 }
 
@@ -108,14 +110,14 @@ impl Runner {
 
     fn version(self, program: &Path) -> Option<String> {
         match self {
-            Runner::Pdsh => machine::version(program, &["-V"]),
-            Runner::Forks => machine::version(Path::new("ssh"), &["-V"]),
-            _ => machine::version(program, &["--version"]),
+            Runner::Pdsh => version::of(program, &["-V"]),
+            Runner::Forks => version::of(Path::new("ssh"), &["-V"]),
+            _ => version::of(program, &["--version"]),
         }
     }
 
-    /// The command line for all hosts or a few, with all sessions at once where there is a limit.
-    fn launch(self, context: &Context, program: &Path, place: &Place, share: Share) -> Launch {
+    /// Builds the command line for all or a few hosts. Sets any limit of parallel sessions to the number of hosts.
+    fn launch(self, context: &Context, program: &Path, place: &RunningLab, share: Share) -> Launch {
         let Lists { names, addresses: ours } = place.lists(share);
         let most = place.count(share).to_string();
         let launch = Launch::new(self.name(), program, &context.cores.target);
@@ -150,7 +152,7 @@ impl Runner {
 fn contestant(runner: Runner, program: PathBuf, hosts: usize) -> Contestant {
     let version = runner.version(&program);
     let contestant = Contestant::new(runner.name(), move |context| {
-        let place = Place::start(context, runner, hosts)?;
+        let place = RunningLab::start(context, runner, hosts)?;
         Ok(Runs { runner, program: program.clone(), place, share: Share::Few })
     });
     match version {
@@ -159,32 +161,31 @@ fn contestant(runner: Runner, program: PathBuf, hosts: usize) -> Contestant {
     }
 }
 
-/// A lab, and what clients need to reach it.
-struct Place {
+/// A lab with the files that its clients need.
+struct RunningLab {
     lab: Process,
     hosts: usize,
     directory: PathBuf,
-    /// For `ssh`: as short as can be, with a file of one line for the key of each host.
+    /// Minimal `ssh` configuration, with one known-hosts file of one line per host.
     config: PathBuf,
     all: Lists,
     few: Lists,
 }
 
-/// Hosts, one on each line.
+/// Host lists with one host per line.
 struct Lists {
     names: PathBuf,
     addresses: PathBuf,
 }
 
-/// For how many hosts a run is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Share {
     All,
-    /// So many that whoever cannot do it at all is found out.
+    /// Only enough hosts to detect a contestant that cannot connect at all.
     Few,
 }
 
-impl Place {
+impl RunningLab {
     fn lists(&self, share: Share) -> &Lists {
         if share == Share::All { &self.all } else { &self.few }
     }
@@ -234,16 +235,15 @@ impl Place {
             fs::write(&config, short_config(&directory, port))
         };
         write().doing("write the files of the lab's clients")?;
-        Ok(Place { lab, hosts, directory, config, all, few })
+        Ok(RunningLab { lab, hosts, directory, config, all, few })
     }
 }
 
-/// The first lines.
 fn head(text: &str) -> String {
     text.lines().take(FEW).map(|line| format!("{line}\n")).collect()
 }
 
-/// The least that `ssh` needs: no long file to read for each host.
+/// Minimal `ssh` configuration: `ssh` must not read a long known-hosts file for each host.
 fn short_config(directory: &Path, port: &str) -> String {
     let directory = directory.display();
     format!(
@@ -264,12 +264,11 @@ Host *
     )
 }
 
-/// A contestant with its lab.
 struct Runs {
     runner: Runner,
     program: PathBuf,
-    place: Place,
-    /// A few hosts at first: everything that is started for a run is in memory then, and a run of a thousand `ssh` takes long.
+    place: RunningLab,
+    /// Few hosts in the warm-up: it loads all programs into memory, and a run of a thousand `ssh` takes long.
     share: Share,
 }
 
@@ -291,14 +290,14 @@ impl Running for Runs {
         }
     }
 
-    /// As many whole runs as begin within the window, and at least one.
+    /// Runs the whole command repeatedly until the window has passed, at least once.
     fn trial(&mut self, context: &Context, window: Window) -> Result<Sample, Error> {
         let begin = Instant::now();
         let mut sample = Sample::default();
         let mut figures = Figures::default();
         loop {
             self.once(context, &mut sample, &mut figures)?;
-            // Who fails does not get better by being asked again.
+            // Do not repeat a run that failed.
             if sample.errors > 0 || begin.elapsed() >= window.duration {
                 break;
             }
@@ -335,7 +334,7 @@ impl Runs {
             let now = Instant::now();
             if now >= next {
                 peak = peak.max(meter::footprint_of_tree(process.pid()));
-                // Looking at a thousand processes takes time, which is not to be more than one part in twenty.
+                // Reading a thousand processes takes time: limit it to 1/20 of the run.
                 next = Instant::now() + (now.elapsed() * 20).max(Duration::from_millis(20));
             }
             thread::sleep(Duration::from_millis(2));
@@ -359,7 +358,7 @@ impl Runs {
     }
 }
 
-/// What is told beside time.
+/// Figures beside the duration.
 #[derive(Default)]
 struct Figures {
     peak: u64,
@@ -402,7 +401,7 @@ fn columns() -> Vec<Metric> {
     ]
 }
 
-/// Starts an `ssh` for each host, so many at a time, and waits for them.
+/// Starts one `ssh` per host, with a limit of parallel processes, and waits for all.
 const FORKS: &str = "\
 import os, sys
 most, config, file, command = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
@@ -426,7 +425,7 @@ const NOTES: &[&str] = &[
      processes that it started and waited for, user and system; the hosts are a `penstock lab` on another core, whose \
      CPU is told apart.",
     "All hosts at once: -p, -f and --parallel are the number of hosts. ssh-by-100 is a small script that keeps a hundred \
-     `ssh` running. Whoever runs `ssh` has it easy: a configuration of a dozen lines, and a known_hosts file of one line \
+     `ssh` running. This favours contestants that run `ssh`: a configuration of a dozen lines, and a known_hosts file of one line \
      for each host. penstock reads its configuration of three lines for each host and an identity file for each.",
     "Memory is the most that the program itself had, with its program text, and what the processes that it started have \
      for themselves at the worst moment seen; divided by the sessions that the hosts saw at once.",
@@ -437,8 +436,8 @@ const AT_ONCE: &str = "sessions-at-once";
 const PER_SESSION: &str = "memory-per-session";
 const LAB: &str = "lab-cpu-per-host";
 
-/// The hosts of the run that does not count.
+/// Number of hosts in the warm-up run.
 const FEW: usize = 20;
 
-/// How long one run may take.
+/// Time limit of one run.
 const LIMIT: Duration = Duration::from_secs(120);

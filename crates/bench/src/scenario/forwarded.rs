@@ -1,23 +1,28 @@
-//! The same backend, here and in a container: what does the way to it cost?
+//! Cost of the path to a backend, on the host and in a container.
 //!
-//! A container engine reaches a published port in two ways: the kernel changes the destination of connections (DNAT),
-//! and a userland proxy relays those that come from the host's loopback interface. Against them stand a Unix socket in
-//! a directory that host and container share, the container's own address, and no container at all.
+//! A container engine publishes a port in two ways: the kernel changes the destination of connections (DNAT), and a
+//! userland proxy relays those from the host's loopback interface. They are compared with a Unix socket in a directory
+//! that host and container share, with the container's own address, and with a backend outside a container.
 
 use std::time::Instant;
 
 use crate::address::Address;
 use crate::agent::Agent;
+use crate::contestant::{Contestant, Running};
 use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
+use crate::load::Order;
+use crate::load::gauge::{Metered, Tally, Window};
 use crate::load::http::{Load, Pace, Reuse};
-use crate::load::{Metered, Order, Tally, Window};
 use crate::meter::Processes;
+use crate::pairing::Pairing;
+use crate::plan::{Group, Plan, Scenario};
 use crate::process::Process;
 use crate::sample::{Better, Metric, Sample, Scale};
-use crate::scenario::{Contestant, Group, Pairing, Plan, Running, Scenario};
 use crate::target::backend::HttpBackend;
-use crate::target::{Front, Place, Prepared, Program, Protocol, gunicorn};
+use crate::target::front::{CoreSet, Front, Protocol};
+use crate::target::prepared::Prepared;
+use crate::target::{Program, gunicorn};
 use docker::Engine;
 use network::{ANY, CONTAINER, LOOPBACK, Network, PUBLISHED, Tools, Translation, tcp};
 use proxy::Userland;
@@ -27,7 +32,6 @@ pub mod docker;
 pub mod network;
 pub mod proxy;
 
-/// The scenario `forwarded`.
 #[derive(Debug)]
 pub struct Forwarded;
 
@@ -45,7 +49,7 @@ impl Scenario for Forwarded {
         match network::permitted().and_then(|()| Tools::find()) {
             Ok(tools) => plan_namespaces(context, &mut plan, &tools)?,
             Err(missing @ Error::Missing { .. }) => plan.note_missing(missing)?,
-            // Whoever may not make namespaces may still be allowed to use an engine.
+            // A user without permission for namespaces may still use a container engine.
             Err(Error::Unsupported { what, why }) if Engine::find().is_ok() => {
                 plan.notes.push(format!("{what} is not possible here: {why}"));
             }
@@ -100,13 +104,12 @@ fn plan_namespaces(context: &Context, plan: &mut Plan, tools: &Tools) -> Result<
     ));
     plan.notes.push(
         "CPU is that of clients, backend and everything between them together: a way through the kernel is paid by \
-         whoever sends, and no single process shows it."
+         the sender, and no single process shows it."
             .to_owned(),
     );
     Ok(())
 }
 
-/// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Work {
     id: &'static str,
@@ -167,18 +170,18 @@ impl Work {
     }
 }
 
-/// How clients on the host reach the backend.
+/// Path from clients on the host to the backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Way {
-    /// There is no container: the backend is on the host.
+    /// No container: the backend runs on the host.
     Loopback,
     /// A Unix socket in a shared directory.
     Unix,
-    /// The container's own address, which only the host knows.
+    /// The container's own address, reachable only from the host.
     Bridge,
-    /// An address of the host, whose connections the kernel forwards.
+    /// An address of the host whose connections the kernel forwards (DNAT).
     Translated,
-    /// The host's loopback interface, where a process relays.
+    /// The host's loopback interface with a relaying process.
     Userland(Userland),
 }
 
@@ -200,7 +203,7 @@ impl Way {
         }
     }
 
-    /// An engine has its rules in place for both kinds of forwarding.
+    /// The rules of an engine: DNAT is active for both kinds of published port.
     fn translation(&self) -> Translation {
         match self {
             Way::Translated | Way::Userland(_) => Translation::Destination,
@@ -208,7 +211,7 @@ impl Way {
         }
     }
 
-    /// Where the backend listens, and where clients find it.
+    /// Returns the backend's listening address, and the address for clients.
     fn addresses(&self, context: &Context) -> (Address, Address) {
         match self {
             Way::Loopback => (tcp(LOOPBACK), tcp(LOOPBACK)),
@@ -223,7 +226,7 @@ impl Way {
     }
 }
 
-/// Every forwarded port with each of the ways that need no forwarding.
+/// Pairs every forwarded port with each path without forwarding.
 fn pairs<'a>(names: impl Iterator<Item = &'a str>) -> Pairing {
     let plain = ["loopback", "unix"];
     let forwarded: Vec<_> = names.filter(|name| !plain.contains(name)).collect();
@@ -234,7 +237,7 @@ fn pairs<'a>(names: impl Iterator<Item = &'a str>) -> Pairing {
     Pairing::Pairs(pairs)
 }
 
-/// A backend in namespaces made for it, and the way to it.
+/// A backend in its own namespaces, and the path to it.
 struct Setting {
     front: Option<Process>,
     forwarder: Option<Process>,
@@ -245,7 +248,6 @@ struct Setting {
     load: Load,
 }
 
-/// What answers.
 enum Backend {
     Small(Agent),
     Application(Process),
@@ -272,7 +274,7 @@ impl Setting {
         Ok(setting)
     }
 
-    /// An application in the container and a reverse proxy on the host.
+    /// Starts an application in the container and a reverse proxy on the host.
     fn with_application(context: &Context, tools: &Tools, way: &Way, front: Program) -> Result<Self, Error> {
         let network = Network::create(context, tools, way.translation())?;
         let (listen, server) = way.addresses(context);
@@ -291,7 +293,7 @@ impl Setting {
             load: Work { reuse: Reuse::Keep, ..Work::ALL[0] }.load(tcp(FRONT)),
         };
         setting.start_forwarder(context, way)?;
-        let ends = Front::new(Protocol::Http, tcp(FRONT), server).on(Place::Load);
+        let ends = Front::new(Protocol::Http, tcp(FRONT), server).on(CoreSet::Load);
         let Prepared { launch, configuration } = front.prepare(context, &ends)?;
         let host = &setting.network.host;
         let mut process = Process::start(context, &host.launch(tools, launch))?;
@@ -317,7 +319,6 @@ impl Setting {
 }
 
 impl Network {
-    /// Where the backend is.
     fn place(&self, way: &Way) -> &network::Namespace {
         if *way == Way::Loopback { &self.host } else { &self.container }
     }
@@ -349,7 +350,7 @@ impl Running for Setting {
     }
 }
 
-/// The stack that people have: a reverse proxy on the host, an application in a container.
+/// Makes the group of a typical deployment: a reverse proxy on the host, an application in a container.
 fn application(tools: &Tools, front: Program, ways: &[Way]) -> Group {
     let title =
         format!("{} on the host, Flask under gunicorn (one worker) in namespaces, 10 clients", front.name());
@@ -368,8 +369,8 @@ fn application(tools: &Tools, front: Program, ways: &[Way]) -> Group {
     group
 }
 
-/// A load's sample, with what forwarder and kernel threads spent. The latter is read around the whole load, its start
-/// included, and is scaled to the window.
+/// Converts a load's tally to a sample with the CPU time of forwarder and kernel threads. The time of kernel threads is
+/// read before and after the whole load process, and scaled to the window.
 fn watched(load: impl FnOnce() -> Result<Tally, Error>) -> Result<Sample, Error> {
     let kernel_threads = || Processes::read().kernel_threads();
     let (before, begin) = (kernel_threads(), Instant::now());
@@ -406,7 +407,7 @@ fn figure(key: &str, title: &str) -> Metric {
     Metric::Figure { key, title, scale: Scale::Seconds, better: Better::Lower }
 }
 
-/// Where the reverse proxy of the application listens, on the host.
+/// Listening address of the application's reverse proxy on the host.
 const FRONT: std::net::SocketAddrV4 = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 8080);
 
 const LOAD: &str = "load";

@@ -1,21 +1,25 @@
-//! A reverse proxy with small replies: what does it add to a request? And how much of that is left when there is a
-//! real application behind it?
+//! Cost that a reverse proxy adds to a request with a small reply, alone and with a real application as backend.
 
 use std::time::Duration;
 
 use crate::address::Address;
 use crate::agent::Agent;
+use crate::contestant::{Contestant, Running};
 use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
+use crate::limit::Limit;
+use crate::load::gauge::{Metered, Window};
 use crate::load::http::{Load, Pace, Reuse};
-use crate::load::{Metered, Order, Window, idle};
+use crate::load::{Order, idle};
+use crate::pairing::Pairing;
+use crate::plan::{Group, Plan, Scenario};
 use crate::sample::{Metric, Sample};
-use crate::scenario::chain::{self, Chain, Company, Count, Fresh, Links};
-use crate::scenario::{Bar, Contestant, Group, Pairing, Plan, Running, Scenario};
+use crate::scenario::chain::{self, Chain, Count, Fresh, Links, Neighbour};
 use crate::target::backend::HttpBackend;
-use crate::target::{Front, Headers, Place, Program, Protocol, SPARE, Target, gunicorn};
+use crate::target::front::{CoreSet, Front, Headers, Protocol, SPARE};
+use crate::target::prepared::Target;
+use crate::target::{Program, gunicorn};
 
-/// The scenario `http`.
 #[derive(Debug)]
 pub struct Http;
 
@@ -49,10 +53,10 @@ impl Scenario for Http {
             "`pen` passes bytes on and understands none; the others read each request and write it anew.".to_owned(),
             "penstock, haproxy and nginx do the work of a front door: they add X-Forwarded-For, X-Forwarded-Proto, \
              X-Forwarded-Host and a random X-Request-ID to each request, and the latter to the response. penstock \
-             adds Forwarded (RFC 7239) too. The bars count against these."
+             adds Forwarded (RFC 7239) too. The limits count against these."
                 .to_owned(),
             "`haproxy-bare` and `nginx-bare` pass requests on with nothing added. That is less work than penstock \
-             does, so no bar counts against them; they show what the headers cost."
+             does, so no limit counts against them; they show what the headers cost."
                 .to_owned(),
             "In groups with a backlog a spinning process shares the proxy's core, so that the proxy always finds \
              work when it runs, as under full load. CPU per request is then comparable; the rate says how much was measured, not how \
@@ -64,7 +68,7 @@ impl Scenario for Http {
     }
 }
 
-/// What is asked of the proxies.
+/// Work of one group.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     id: &'static str,
@@ -72,17 +76,16 @@ struct Work {
     backend: Socket,
     reuse: Reuse,
     pace: Pace,
-    company: Company,
-    /// Ratios to the better of haproxy and nginx that are to be kept, and aimed for.
-    bar: Option<(f64, f64)>,
-    /// Who takes part beside the others.
-    guests: Guests,
+    company: Neighbour,
+    /// Limit and goal of the ratio to the better of haproxy and nginx.
+    limit: Option<(f64, f64)>,
+    guests: ExtraContestants,
     extent: Extent,
 }
 
-/// Contestants beside those that do the same job.
+/// Contestants beside those that do the same work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Guests {
+enum ExtraContestants {
     None,
     /// Rivals that add no headers.
     Bare,
@@ -102,9 +105,9 @@ impl Work {
             backend: Socket::Tcp,
             reuse: Reuse::Keep,
             pace: Pace::Closed,
-            company: Company::Spinning,
-            bar: Some((0.80, 0.75)),
-            guests: Guests::Bare,
+            company: Neighbour::Spinning,
+            limit: Some((0.80, 0.75)),
+            guests: ExtraContestants::Bare,
             extent: Extent::Quick,
         },
         Work {
@@ -113,9 +116,9 @@ impl Work {
             backend: Socket::Unix,
             reuse: Reuse::Keep,
             pace: Pace::Closed,
-            company: Company::Spinning,
-            bar: Some((0.80, 0.75)),
-            guests: Guests::Bare,
+            company: Neighbour::Spinning,
+            limit: Some((0.80, 0.75)),
+            guests: ExtraContestants::Bare,
             extent: Extent::Quick,
         },
         Work {
@@ -124,9 +127,9 @@ impl Work {
             backend: Socket::Tcp,
             reuse: Reuse::Never,
             pace: Pace::Closed,
-            company: Company::Spinning,
-            bar: Some((0.95, 0.85)),
-            guests: Guests::None,
+            company: Neighbour::Spinning,
+            limit: Some((0.95, 0.85)),
+            guests: ExtraContestants::None,
             extent: Extent::Quick,
         },
         Work {
@@ -135,9 +138,9 @@ impl Work {
             backend: Socket::Tcp,
             reuse: Reuse::Keep,
             pace: Pace::Closed,
-            company: Company::Alone,
-            bar: None,
-            guests: Guests::None,
+            company: Neighbour::Alone,
+            limit: None,
+            guests: ExtraContestants::None,
             extent: Extent::Full,
         },
         Work {
@@ -146,9 +149,9 @@ impl Work {
             backend: Socket::Tcp,
             reuse: Reuse::Keep,
             pace: Pace::Open(5000.0),
-            company: Company::Alone,
-            bar: None,
-            guests: Guests::None,
+            company: Neighbour::Alone,
+            limit: None,
+            guests: ExtraContestants::None,
             extent: Extent::Quick,
         },
         Work {
@@ -157,9 +160,9 @@ impl Work {
             backend: Socket::Unix,
             reuse: Reuse::Never,
             pace: Pace::Closed,
-            company: Company::Spinning,
-            bar: None,
-            guests: Guests::None,
+            company: Neighbour::Spinning,
+            limit: None,
+            guests: ExtraContestants::None,
             extent: Extent::Full,
         },
         Work {
@@ -169,9 +172,9 @@ impl Work {
             backend: Socket::Unix,
             reuse: Reuse::Keep,
             pace: Pace::Open(5000.0),
-            company: Company::Alone,
-            bar: None,
-            guests: Guests::None,
+            company: Neighbour::Alone,
+            limit: None,
+            guests: ExtraContestants::None,
             extent: Extent::Full,
         },
     ];
@@ -179,9 +182,9 @@ impl Work {
     fn group(self, context: &Context, rivals: &[Program]) -> Group {
         let mut group = Group::new(self.id, self.title, "request", Pairing::Subject("penstock".to_owned()));
         match (self.pace, self.company) {
-            // A proxy that has to wait for its turn beside the spinner has no latency of its own.
-            (Pace::Closed, Company::Spinning) => group.columns = vec![Metric::Rate, chain::backend_cpu()],
-            (Pace::Closed, Company::Alone) => group.columns.push(chain::backend_cpu()),
+            // Beside the spinner, latency depends on the scheduler and not on the proxy.
+            (Pace::Closed, Neighbour::Spinning) => group.columns = vec![Metric::Rate, chain::backend_cpu()],
+            (Pace::Closed, Neighbour::Alone) => group.columns.push(chain::backend_cpu()),
             (Pace::Open(_), _) => {
                 group.headline = Metric::Latency99;
                 group.columns =
@@ -191,15 +194,15 @@ impl Work {
         group.extent = self.extent;
         group.descriptors = descriptors_for(CONNECTIONS);
         let rivals_of = &["haproxy", "nginx"];
-        let bar = |(must, aim)| Bar::ratio("penstock", Metric::CpuPerUnit, rivals_of, must).aim(aim);
-        group.bars.extend(self.bar.map(bar));
+        let limit = |(limit, goal)| Limit::ratio("penstock", Metric::CpuPerUnit, rivals_of, limit).goal(goal);
+        group.limits.extend(self.limit.map(limit));
         let direct = move |context: &Context| Chain::start(context, self.links(context, None)?);
         group.contestants.push(Contestant::new("direct", direct));
-        // pen reaches its backends over TCP only.
+        // pen connects to its backends over TCP only.
         let suits = |program: &Program| *program != Program::Pen || self.backend == Socket::Tcp;
         let equals = [Program::Penstock].into_iter().chain(rivals.iter().copied().filter(suits));
         let bare = rivals.iter().copied().filter(|program| {
-            self.guests == Guests::Bare && matches!(program, Program::Haproxy | Program::Nginx)
+            self.guests == ExtraContestants::Bare && matches!(program, Program::Haproxy | Program::Nginx)
         });
         let equals = equals.map(|program| (program.name().to_owned(), program, Headers::Added));
         let bare = bare.map(|program| (format!("{}-bare", program.name()), program, Headers::Untouched));
@@ -214,7 +217,7 @@ impl Work {
 }
 
 impl Work {
-    /// A proxy with what it adds to requests, or none, and what stands before and behind it.
+    /// Describes the chain with a proxy and its headers, or without one.
     fn links(self, context: &Context, front: Option<(Program, Headers)>) -> Result<Links, Error> {
         let behind = match self.backend {
             Socket::Tcp => context.free_tcp()?,
@@ -241,7 +244,7 @@ impl Work {
     }
 }
 
-/// Connections that are held.
+/// Makes the group of idle connections.
 fn idle(context: &Context, rivals: &[Program]) -> Group {
     let connections = context.holdable(chain::MANY);
     let title = format!("{connections} connections, idle after one request, TCP backend: user memory");
@@ -260,7 +263,7 @@ fn idle(context: &Context, rivals: &[Program]) -> Group {
             Ok(Links {
                 backend: Order::HttpBackend(HttpBackend { listen: vec![behind], body: BODY }),
                 front: Some((program, front)),
-                company: Company::Alone,
+                company: Neighbour::Alone,
                 load: Box::new(load),
                 count: Count::Units,
             })
@@ -271,7 +274,7 @@ fn idle(context: &Context, rivals: &[Program]) -> Group {
     group
 }
 
-/// The seed of it all: Flask under gunicorn behind each proxy, over both kinds of socket.
+/// Makes the group of a real application: Flask under gunicorn behind each proxy, over both kinds of socket.
 fn application(context: &Context, rivals: &[Program]) -> Group {
     let title = "Flask under gunicorn (one worker) behind each proxy, over TCP and over a Unix socket, 10 connections";
     let fronts = rivals.iter().copied().filter(|program| *program != Program::Pen);
@@ -294,7 +297,7 @@ fn application(context: &Context, rivals: &[Program]) -> Group {
     group
 }
 
-/// A proxy and the application behind it. The application has the target's core to itself.
+/// A proxy with its application, which has the target's core alone.
 struct Stack {
     front: Target,
     application: Target,
@@ -307,7 +310,7 @@ impl Stack {
             Socket::Unix => context.free_unix(),
         };
         let application = gunicorn::start(context, &behind)?;
-        let front = Front::new(Protocol::Http, context.free_tcp()?, behind).on(Place::Load);
+        let front = Front::new(Protocol::Http, context.free_tcp()?, behind).on(CoreSet::Load);
         let front = program.start(context, &front)?;
         Ok(Stack { front, application })
     }
@@ -342,5 +345,5 @@ fn metered(name: &str, pid: i32) -> Metered {
 
 const BODY: usize = 100;
 const CONNECTIONS: usize = 64;
-/// Connections to an application that serves one request after the other.
+/// Number of connections to an application that serves one request at a time.
 const CALLERS: usize = 10;

@@ -1,17 +1,18 @@
-//! Two processes, one socket between them: how much does the kind of socket matter?
-//! With one connection for each message it is the oldest form of the question; with a kept connection it shows the
-//! cost of the bytes themselves.
+//! Cost of the kinds of socket between two processes. With one connection per message, the cost of the connection
+//! dominates; on a kept connection, the cost of the bytes.
 
 use crate::address::Address;
 use crate::agent::Agent;
+use crate::contestant::{Contestant, Running};
 use crate::context::{Context, Extent};
 use crate::error::Error;
+use crate::load::Order;
+use crate::load::gauge::{Metered, Window};
 use crate::load::message::{Client, Exchange, Peer, Server};
-use crate::load::{Metered, Order, Window};
+use crate::pairing::Pairing;
+use crate::plan::{Group, Plan, Scenario};
 use crate::sample::{Metric, Sample};
-use crate::scenario::{Contestant, Group, Pairing, Plan, Running, Scenario};
 
-/// The scenario `sockets`.
 #[derive(Debug)]
 pub struct Sockets;
 
@@ -39,9 +40,9 @@ impl Scenario for Sockets {
     }
 }
 
-/// Sizes of messages that have a connection each.
+/// Message sizes with one connection per message.
 const EACH: &[(usize, Extent)] = &[(12, Extent::Quick), (64 << 10, Extent::Full)];
-/// Sizes of messages on a kept connection.
+/// Message sizes on a kept connection.
 const KEPT: &[(usize, Extent)] = &[
     (16, Extent::Quick),
     (256, Extent::Full),
@@ -53,11 +54,11 @@ const KEPT: &[(usize, Extent)] = &[
 ];
 
 fn group(exchange: Exchange, size: usize, extent: Extent) -> Group {
-    let (id, how) = match exchange {
-        Exchange::Connection => ("connection", "one connection for each message"),
-        Exchange::Kept => ("kept", "one byte asks, the message answers, the connection stays"),
+    let size_shown = size_text(size);
+    let (id, title) = match exchange {
+        Exchange::Connection => ("connection", format!("{size_shown} messages, a new connection for each")),
+        Exchange::Kept => ("kept", format!("1-byte request, {size_shown} reply, persistent connection")),
     };
-    let title = format!("messages of {}, {how}", size_text(size));
     let mut group =
         Group::new(format!("{id}-{size}"), title, "message", Pairing::Reference("tcp".to_owned()));
     group.extent = extent;
@@ -67,7 +68,6 @@ fn group(exchange: Exchange, size: usize, extent: Extent) -> Group {
     group
 }
 
-/// The kinds of socket that take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Tcp,
@@ -90,7 +90,7 @@ impl Kind {
         }
     }
 
-    /// A socketpair is connected from the start.
+    /// A socketpair(2) is always connected, so it cannot open a connection per message.
     fn suits(self, exchange: Exchange) -> bool {
         self != Kind::Socketpair || exchange == Exchange::Kept
     }
@@ -111,7 +111,7 @@ impl Kind {
     }
 }
 
-/// A server that is up (a socketpair's comes and goes with its client), and how to call it.
+/// A running server and the client of the load generator, which starts the server of a socketpair itself.
 struct Pair {
     server: Option<Agent>,
     client: Client,

@@ -1,19 +1,21 @@
-//! A relay that passes bytes on and understands none: what do a connection, a gigabyte and an idle client cost?
+//! Cost of a connection, a gigabyte and an idle client in a TCP relay.
 
 use std::time::Duration;
 
 use crate::address::Address;
+use crate::contestant::Contestant;
 use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
-use crate::load::Order;
-use crate::load::idle;
-use crate::load::tcp::{Conversation, Load, Server};
+use crate::limit::Limit;
+use crate::load::tcp::{Load, Server, TrafficShape};
+use crate::load::{Order, idle};
+use crate::pairing::Pairing;
+use crate::plan::{Group, Length, Plan, Scenario};
 use crate::sample::Metric;
-use crate::scenario::chain::{self, Chain, Company, Count, Fresh, Links};
-use crate::scenario::{Bar, Contestant, Group, Length, Pairing, Plan, Scenario};
-use crate::target::{Front, Program, Protocol, SPARE, Splicing, nginx};
+use crate::scenario::chain::{self, Chain, Count, Fresh, Links, Neighbour};
+use crate::target::front::{Front, Protocol, SPARE, Splicing};
+use crate::target::{Program, nginx};
 
-/// The scenario `tcp`.
 #[derive(Debug)]
 pub struct Tcp;
 
@@ -47,7 +49,7 @@ impl Scenario for Tcp {
              connections dearer."
                 .to_owned(),
             "Splicing moves some work to kernel threads, which are no part of the relay's CPU: theirs has a column of \
-             its own, and the sum has one. Whoever else made them work meanwhile is in it too. Verdicts and bars look \
+             its own, and the sum has one. Work that they did for others meanwhile is in it too. Verdicts and limits look \
              at the relay's own."
                 .to_owned(),
             "Both ends of a relay share one core, and take bulk out of their sockets without copying it."
@@ -63,19 +65,18 @@ impl Scenario for Tcp {
     }
 }
 
-/// What is asked of the relays.
+/// Work of one group.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     id: &'static str,
     title: &'static str,
-    conversation: Conversation,
+    conversation: TrafficShape,
     connections: usize,
     behind: Behind,
-    company: Company,
+    company: Neighbour,
     extent: Extent,
 }
 
-/// Where the backend listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
     Tcp,
@@ -87,72 +88,72 @@ impl Work {
         Work {
             id: "connections",
             title: "new connections, 100 bytes each way, the relay always has a backlog",
-            conversation: Conversation::Short,
+            conversation: TrafficShape::Short,
             connections: CONNECTIONS,
             behind: Behind::Tcp,
-            company: Company::Spinning,
+            company: Neighbour::Spinning,
             extent: Extent::Quick,
         },
         Work {
             id: "connections-alone",
             title: "new connections, 100 bytes each way, the relay has its core alone",
-            conversation: Conversation::Short,
+            conversation: TrafficShape::Short,
             connections: CONNECTIONS,
             behind: Behind::Tcp,
-            company: Company::Alone,
+            company: Neighbour::Alone,
             extent: Extent::Full,
         },
         Work {
             id: "download",
             title: "one stream from server to client",
-            conversation: Conversation::Download,
+            conversation: TrafficShape::Download,
             connections: 1,
             behind: Behind::Tcp,
-            company: Company::Alone,
+            company: Neighbour::Alone,
             extent: Extent::Quick,
         },
         Work {
             id: "upload",
             title: "one stream from client to server",
-            conversation: Conversation::Upload,
+            conversation: TrafficShape::Upload,
             connections: 1,
             behind: Behind::Tcp,
-            company: Company::Alone,
+            company: Neighbour::Alone,
             extent: Extent::Quick,
         },
         Work {
             id: "messages",
             title: "100 bytes each way on kept connections, the relay always has a backlog",
-            conversation: Conversation::Kept,
+            conversation: TrafficShape::Kept,
             connections: CONNECTIONS,
             behind: Behind::Tcp,
-            company: Company::Spinning,
+            company: Neighbour::Spinning,
             extent: Extent::Full,
         },
         Work {
             id: "connections-unix",
             title: "new connections, 100 bytes each way, backend on a Unix socket, the relay always has a backlog",
-            conversation: Conversation::Short,
+            conversation: TrafficShape::Short,
             connections: CONNECTIONS,
             behind: Behind::Unix,
-            company: Company::Spinning,
+            company: Neighbour::Spinning,
             extent: Extent::Full,
         },
         Work {
             id: "download-8",
             title: "eight streams from server to client",
-            conversation: Conversation::Download,
+            conversation: TrafficShape::Download,
             connections: 8,
             behind: Behind::Tcp,
-            company: Company::Alone,
+            company: Neighbour::Alone,
             extent: Extent::Full,
         },
     ];
 
     fn count(&self) -> Count {
         match self.conversation {
-            Conversation::Short | Conversation::Kept => Count::Units,
-            Conversation::Download | Conversation::Upload => Count::Gigabytes,
+            TrafficShape::Short | TrafficShape::Kept => Count::Units,
+            TrafficShape::Download | TrafficShape::Upload => Count::Gigabytes,
         }
     }
 
@@ -160,28 +161,28 @@ impl Work {
         let work = *self;
         let bulk = work.count() == Count::Gigabytes;
         let unit = match work.conversation {
-            Conversation::Short => "connection",
-            Conversation::Kept => "message",
-            Conversation::Download | Conversation::Upload => "GB",
+            TrafficShape::Short => "connection",
+            TrafficShape::Kept => "message",
+            TrafficShape::Download | TrafficShape::Upload => "GB",
         };
         let mut group = Group::new(work.id, work.title, unit, Pairing::Subject("penstock".to_owned()));
         group.extent = work.extent;
         group.descriptors = descriptors_for(work.connections);
-        group.bars = work.bars();
+        group.limits = work.limits();
         let backend = chain::backend_cpu();
         group.columns = match (work.count(), work.company) {
             (Count::Gigabytes, _) => {
                 vec![Metric::Rate, chain::kernel_cpu(), chain::whole_cpu(), backend]
             }
-            (Count::Units, Company::Spinning) => vec![Metric::Rate, backend],
-            (Count::Units, Company::Alone) => {
+            (Count::Units, Neighbour::Spinning) => vec![Metric::Rate, backend],
+            (Count::Units, Neighbour::Alone) => {
                 group.headline = Metric::Rate;
                 vec![Metric::CpuPerUnit, Metric::LatencyMedian, Metric::Latency99]
             }
         };
         let direct = move |context: &Context| Chain::start(context, work.links(context, None)?);
         group.contestants.push(Contestant::new("direct", direct));
-        // pen reaches its backends over TCP only.
+        // pen connects to its backends over TCP only.
         let suits = |program: &Program| *program != Program::Pen || work.behind == Behind::Tcp;
         for program in programs.iter().copied().filter(suits) {
             let mut add = |name: &str, splicing| {
@@ -198,15 +199,15 @@ impl Work {
         group
     }
 
-    fn bars(&self) -> Vec<Bar> {
-        let ratio = |metric, rivals: &[&str], must| Bar::ratio("penstock", metric, rivals, must);
+    fn limits(&self) -> Vec<Limit> {
+        let ratio = |metric, rivals: &[&str], limit| Limit::ratio("penstock", metric, rivals, limit);
         match self.id {
-            "connections" => vec![ratio(Metric::CpuPerUnit, &["pen", "nginx"], 1.0).aim(0.87)],
+            "connections" => vec![ratio(Metric::CpuPerUnit, &["pen", "nginx"], 1.0).goal(0.87)],
             "download" | "upload" => vec![
-                ratio(Metric::CpuPerUnit, &["haproxy-splice"], 1.05).aim(0.95),
+                ratio(Metric::CpuPerUnit, &["haproxy-splice"], 1.05).goal(0.95),
                 ratio(Metric::CpuPerUnit, &["pen"], 0.70),
                 ratio(Metric::CpuPerUnit, &["nginx"], 0.45),
-                // As fast, but for what no run can tell apart.
+                // At least as fast, with a tolerance for differences that no run can resolve.
                 ratio(Metric::Rate, &["haproxy-splice"], 0.95),
             ],
             _ => Vec::new(),
@@ -238,7 +239,7 @@ impl Work {
     }
 }
 
-/// Connections that are held.
+/// Makes the group of idle connections.
 fn idle(context: &Context, programs: &[Program]) -> Group {
     let connections = context.holdable(chain::MANY);
     let seconds = REST.as_secs_f32();
@@ -254,9 +255,9 @@ fn idle(context: &Context, programs: &[Program]) -> Group {
             let front = Front::new(Protocol::Tcp, context.free_tcp()?, behind.clone())
                 .connections(connections + SPARE);
             Ok(Links {
-                backend: Order::TcpServer(Server { listen: behind, conversation: Conversation::Kept }),
+                backend: Order::TcpServer(Server { listen: behind, conversation: TrafficShape::Kept }),
                 front: Some((program, front)),
-                company: Company::Alone,
+                company: Neighbour::Alone,
                 load: Box::new(move |server: Address, holder| {
                     Order::Idle(idle::Load {
                         server,
@@ -276,8 +277,7 @@ fn idle(context: &Context, programs: &[Program]) -> Group {
     group
 }
 
-/// Sessions in which nobody speaks are put away by penstock after 0.75 s at most, and their memory goes back to the system
-/// 0.2 s later.
+/// penstock parks silent sessions after at most 0.75 s, and returns their memory to the system 0.2 s later.
 const REST: Duration = Duration::from_millis(1250);
 
 const CONNECTIONS: usize = 64;

@@ -1,4 +1,4 @@
-//! A terminator of TLS: what do a handshake, a request, a gigabyte and an idle client cost?
+//! Cost of a handshake, a request, a gigabyte and an idle client in a TLS terminator.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,19 +7,22 @@ use std::time::Duration;
 use crate::address::Address;
 use crate::context::{Context, Extent, descriptors_for};
 use crate::error::Error;
+use crate::limit::Limit;
+use crate::load::connector::{Client, Curve, Resumption};
 use crate::load::http::{self, Pace, Reuse};
-use crate::load::tcp::{self, Conversation, Server};
-use crate::load::tls::{Client, Curve, Load, Requests, Resumption};
+use crate::load::tcp::{self, Server, TrafficShape};
+use crate::load::tls::{Load, Requests};
 use crate::load::{Order, idle};
-use crate::machine;
+use crate::pairing::Pairing;
+use crate::plan::{Group, Length, Plan, Scenario};
 use crate::sample::Metric;
-use crate::scenario::chain::{self, Chain, Company, Count, Fresh, Links};
-use crate::scenario::{Bar, Group, Length, Pairing, Plan, Scenario};
+use crate::scenario::chain::{self, Chain, Count, Fresh, Links, Neighbour};
 use crate::target::backend::HttpBackend;
 use crate::target::certificate::Key;
-use crate::target::{Front, Program, Protocol, SPARE, Tls, TlsVersion, nginx};
+use crate::target::front::{Front, Protocol, SPARE, Tls, TlsVersion};
+use crate::target::{Program, nginx};
+use crate::version;
 
-/// The scenario `tls`.
 #[derive(Debug)]
 pub struct TlsTermination;
 
@@ -53,14 +56,14 @@ impl Scenario for TlsTermination {
 }
 
 fn notes() -> Vec<String> {
-    let library = match machine::package_version("libssl3") {
+    let library = match version::of_package("libssl3") {
         Some(version) => format!("OpenSSL {version}"),
         None => "the OpenSSL that they were built with".to_owned(),
     };
     vec![
         format!(
-            "haproxy, nginx, hitch and pen use {library}; penstock uses rustls with AWS-LC. With another library \
-             under them much of a difference in handshakes may go away."
+            "hitch and pen use {library}, the others the library that stands behind their version. With another library \
+             under them much of a difference in handshakes may go away: HAPROXY=PATH or NGINX=PATH measures another build."
         ),
         "All are asked for the same: X25519 and AES-128-GCM; but pen for P-256, because it knows no other group. \
          Certificates are signed with their own key; the chain is one certificate."
@@ -81,7 +84,7 @@ fn notes() -> Vec<String> {
     ]
 }
 
-/// What is asked of the terminators.
+/// Work of one group.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     id: &'static str,
@@ -89,8 +92,8 @@ struct Work {
     what: What,
     key: Key,
     version: TlsVersion,
-    /// Who has to be beaten, and by which ratios that must be kept and are aimed for.
-    bar: Option<(&'static [&'static str], f64, f64)>,
+    /// Rivals of the limit, the limit and the goal.
+    limit: Option<(&'static [&'static str], f64, f64)>,
     extent: Extent,
 }
 
@@ -98,7 +101,7 @@ struct Work {
 enum What {
     Handshakes(Resumption),
     Requests,
-    Stream(Conversation),
+    Stream(TrafficShape),
     Idle,
 }
 
@@ -108,47 +111,47 @@ impl Work {
     const ALL: [Work; 12] = [
         Work {
             id: "full-p256-tls13",
-            title: "full handshakes, ECDSA P-256, TLS 1.3, always a backlog",
+            title: "full handshakes, ECDSA P-256, TLS 1.3, server at full load",
             what: What::Handshakes(Resumption::Never),
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            bar: Some((ALL_RIVALS, 0.48, 0.43)),
+            limit: Some((ALL_RIVALS, 0.48, 0.43)),
             extent: Extent::Quick,
         },
         Work {
             id: "full-rsa-tls13",
-            title: "full handshakes, RSA-2048, TLS 1.3, always a backlog",
+            title: "full handshakes, RSA-2048, TLS 1.3, server at full load",
             what: What::Handshakes(Resumption::Never),
             key: Key::Rsa2048,
             version: TlsVersion::V13,
-            bar: Some((ALL_RIVALS, 0.75, 0.70)),
+            limit: Some((ALL_RIVALS, 0.75, 0.70)),
             extent: Extent::Quick,
         },
         Work {
             id: "resumed-p256-tls13",
-            title: "resumed handshakes, ECDSA P-256, TLS 1.3, always a backlog",
+            title: "resumed handshakes, ECDSA P-256, TLS 1.3, server at full load",
             what: What::Handshakes(Resumption::Always),
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            bar: Some((ALL_RIVALS, 0.50, 0.46)),
+            limit: Some((ALL_RIVALS, 0.50, 0.46)),
             extent: Extent::Quick,
         },
         Work {
             id: "requests",
-            title: "HTTPS requests on kept connections, small replies, TLS 1.3, always a backlog",
+            title: "HTTPS requests on kept connections, small replies, TLS 1.3, server at full load",
             what: What::Requests,
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            bar: Some((&["haproxy", "nginx"], 0.80, 0.75)),
+            limit: Some((&["haproxy", "nginx"], 0.80, 0.75)),
             extent: Extent::Quick,
         },
         Work {
             id: "download",
             title: "one stream from server to client, TLS 1.3",
-            what: What::Stream(Conversation::Download),
+            what: What::Stream(TrafficShape::Download),
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            bar: Some((&["haproxy"], 1.05, 0.95)),
+            limit: Some((&["haproxy"], 1.05, 0.95)),
             extent: Extent::Quick,
         },
         Work {
@@ -157,61 +160,61 @@ impl Work {
             what: What::Idle,
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            bar: None,
+            limit: None,
             extent: Extent::Quick,
         },
         Work {
             id: "upload",
             title: "one stream from client to server, TLS 1.3",
-            what: What::Stream(Conversation::Upload),
+            what: What::Stream(TrafficShape::Upload),
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            bar: Some((&["haproxy"], 1.05, 0.95)),
+            limit: Some((&["haproxy"], 1.05, 0.95)),
             extent: Extent::Full,
         },
         Work {
             id: "resumed-rsa-tls13",
-            title: "resumed handshakes, RSA-2048, TLS 1.3, always a backlog",
+            title: "resumed handshakes, RSA-2048, TLS 1.3, server at full load",
             what: What::Handshakes(Resumption::Always),
             key: Key::Rsa2048,
             version: TlsVersion::V13,
-            bar: Some((ALL_RIVALS, 0.50, 0.46)),
+            limit: Some((ALL_RIVALS, 0.50, 0.46)),
             extent: Extent::Full,
         },
         Work {
             id: "full-p256-tls12",
-            title: "full handshakes, ECDSA P-256, TLS 1.2, always a backlog",
+            title: "full handshakes, ECDSA P-256, TLS 1.2, server at full load",
             what: What::Handshakes(Resumption::Never),
             key: Key::EcdsaP256,
             version: TlsVersion::V12,
-            bar: None,
+            limit: None,
             extent: Extent::Full,
         },
         Work {
             id: "full-rsa-tls12",
-            title: "full handshakes, RSA-2048, TLS 1.2, always a backlog",
+            title: "full handshakes, RSA-2048, TLS 1.2, server at full load",
             what: What::Handshakes(Resumption::Never),
             key: Key::Rsa2048,
             version: TlsVersion::V12,
-            bar: None,
+            limit: None,
             extent: Extent::Full,
         },
         Work {
             id: "resumed-p256-tls12",
-            title: "resumed handshakes, ECDSA P-256, TLS 1.2, always a backlog",
+            title: "resumed handshakes, ECDSA P-256, TLS 1.2, server at full load",
             what: What::Handshakes(Resumption::Always),
             key: Key::EcdsaP256,
             version: TlsVersion::V12,
-            bar: None,
+            limit: None,
             extent: Extent::Full,
         },
         Work {
             id: "resumed-rsa-tls12",
-            title: "resumed handshakes, RSA-2048, TLS 1.2, always a backlog",
+            title: "resumed handshakes, RSA-2048, TLS 1.2, server at full load",
             what: What::Handshakes(Resumption::Always),
             key: Key::Rsa2048,
             version: TlsVersion::V12,
-            bar: None,
+            limit: None,
             extent: Extent::Full,
         },
     ];
@@ -251,14 +254,15 @@ impl Work {
             What::Stream(_) => group.columns = vec![Metric::Rate, backend],
             What::Idle => group.length = Length::Own(OPENING),
         }
-        let bar = |(rivals, must, aim)| Bar::ratio("penstock", Metric::CpuPerUnit, rivals, must).aim(aim);
-        group.bars.extend(self.bar.map(bar));
+        let limit =
+            |(rivals, limit, goal)| Limit::ratio("penstock", Metric::CpuPerUnit, rivals, limit).goal(goal);
+        group.limits.extend(self.limit.map(limit));
         let site = Site { work: *self, connections, certificate: Rc::default() };
         for program in programs.iter().copied() {
             let (site, connections) = (site.clone(), site.connections);
-            let links = move |context: &Context| site.links(context, program);
+            let links = move |context: &Context| site.terminator(context, program);
             let name = program.name();
-            group.contestants.push(match self.what {
+            let contestant = match self.what {
                 What::Idle => {
                     let start = move |_: &Context| Ok(Fresh::new(connections, links.clone()));
                     chain::contestant(context, name, program, start)
@@ -267,24 +271,31 @@ impl Work {
                     let start = move |context: &Context| Chain::start(context, links(context)?);
                     chain::contestant(context, name, program, start)
                 }
+            };
+            group.contestants.push(match (&contestant.version, program.tls_library(context)) {
+                (Some(version), Some(library)) => {
+                    let named = format!("{version}, {library}");
+                    contestant.version(named)
+                }
+                _ => contestant,
             });
         }
         Ok(group)
     }
 }
 
-/// What the contestants of a group have in common.
+/// State shared by the contestants of a group.
 #[derive(Clone)]
 struct Site {
     work: Work,
-    /// Connections that are held, where they are.
+    /// Number of idle connections, in the group that has them.
     connections: usize,
-    /// Made when the first of them starts.
+    /// Made when the first contestant starts.
     certificate: Rc<RefCell<Option<Tls>>>,
 }
 
 impl Site {
-    fn links(&self, context: &Context, program: Program) -> Result<Links, Error> {
+    fn terminator(&self, context: &Context, program: Program) -> Result<Links, Error> {
         let work = self.work;
         let behind = context.free_tcp()?;
         let tls = self.certificate(context)?;
@@ -304,8 +315,8 @@ impl Site {
             _ => Order::HttpBackend(HttpBackend { listen: vec![behind], body: BODY }),
         };
         let company = match work.what {
-            What::Handshakes(_) | What::Requests => Company::Spinning,
-            What::Stream(_) | What::Idle => Company::Alone,
+            What::Handshakes(_) | What::Requests => Neighbour::Spinning,
+            What::Stream(_) | What::Idle => Neighbour::Alone,
         };
         let count = match work.what {
             What::Stream(_) => Count::Gigabytes,
@@ -316,7 +327,6 @@ impl Site {
         Ok(Links { backend, front: Some((program, front)), company, load: Box::new(load), count })
     }
 
-    /// The same for all.
     fn certificate(&self, context: &Context) -> Result<Tls, Error> {
         let mut made = self.certificate.borrow_mut();
         match &*made {
@@ -348,10 +358,10 @@ impl Work {
 }
 
 const CONNECTIONS: usize = 32;
-/// Handshakes at once: those under way at both ends of a window must be few beside those within it.
+/// Number of parallel handshakes: few, so that handshakes that cross an end of the window hardly count.
 const HANDSHAKES: usize = 8;
 const BODY: usize = 100;
-/// Connections that are held, if the limit of descriptors allows it: each costs much more than what is not theirs.
+/// Number of idle TLS connections if the descriptor limit allows: enough to make unrelated memory negligible.
 const HELD: usize = 1000;
-/// What it takes to start a chain anew and to shake hands so often.
+/// Time for restarting a chain and completing the handshakes.
 const OPENING: Duration = Duration::from_millis(1200);

@@ -1,8 +1,8 @@
-//! Loading a trust store: what does one CA certificate cost, and does it cost more when there are many?
+//! Cost of loading one CA certificate from a trust store, and its growth with the number of certificates.
 //!
-//! Everybody is a process that loads once and ends. Its CPU time as the kernel booked it, minus that of the same
-//! process with a single certificate, is the cost of the others: start, reading programs and the one verification that
-//! some commands do are in both.
+//! Each contestant is a process that loads once and ends. The cost is its CPU time, as counted by the kernel, minus
+//! that of the same process with a single certificate. The difference excludes process start, program loading and the
+//! one verification that some commands perform.
 
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Sub};
@@ -10,20 +10,23 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::agent::Agent;
+use crate::contestant::{Contestant, Running};
 use crate::context::{Context, Extent};
 use crate::error::Error;
+use crate::limit::Limit;
+use crate::load::Order;
+use crate::load::gauge::Window;
 use crate::load::truststore::TrustStore;
-use crate::load::{Order, Window};
-use crate::machine;
 use crate::meter::Cpu;
+use crate::pairing::Pairing;
+use crate::plan::{Group, Length, Plan, Scenario};
 use crate::process::{self, Ending, Launch, Process};
 use crate::sample::{Better, Metric, Sample, Scale};
-use crate::scenario::{Bar, Contestant, Group, Length, Pairing, Plan, Running, Scenario};
+use crate::version;
 use authorities::Authorities;
 
 pub mod authorities;
 
-/// The scenario `truststore`.
 #[derive(Debug)]
 pub struct TrustStores;
 
@@ -49,9 +52,9 @@ impl Scenario for TrustStores {
             group.length = Length::Own(LOADING);
             if *form == Form::Bundle {
                 group.extent = Extent::Quick;
-                group.bars = vec![
-                    Bar::absolute(Loader::Penstock.name(), Metric::CpuPerUnit, 10e-6).aim(5e-6),
-                    Bar::absolute(Loader::Penstock.name(), growth(), 5.0),
+                group.limits = vec![
+                    Limit::absolute(Loader::Penstock.name(), Metric::CpuPerUnit, 10e-6).goal(5e-6),
+                    Limit::absolute(Loader::Penstock.name(), growth(), 5.0),
                 ];
             }
             for loader in Loader::ALL {
@@ -67,14 +70,12 @@ impl Scenario for TrustStores {
     }
 }
 
-/// How the certificates lie on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Bundle,
     Files,
 }
 
-/// Who loads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loader {
     Penstock,
@@ -109,13 +110,13 @@ impl Loader {
         }
     }
 
-    /// No command takes many files, so small Python programs make the libraries' calls for those.
+    /// Finds the program. No command loads many files, so small Python programs call the libraries.
     fn find(self, context: &Context, form: Form) -> Result<PathBuf, Error> {
         match (self, form) {
             (Loader::Penstock, _) => Ok(context.program.clone()),
             (Loader::Gnutls, Form::Bundle) => process::find("certtool", "gnutls-bin"),
             (Loader::Openssl, Form::Bundle) => process::find("openssl", "openssl"),
-            // The distribution's Python first: another one may bring an OpenSSL of its own.
+            // Prefer the distribution's Python: another one may contain its own OpenSSL.
             (_, Form::Files) => Some(PathBuf::from("/usr/bin/python3"))
                 .filter(|path| path.is_file())
                 .map_or_else(|| process::find("python3", "python3"), Ok),
@@ -124,19 +125,19 @@ impl Loader {
 
     fn version(self, form: Form, program: &std::path::Path) -> Option<String> {
         match (self, form) {
-            (Loader::Penstock, _) => machine::version(program, &["--version"]),
-            (Loader::Gnutls, Form::Bundle) => machine::version(program, &["--version"]),
-            (Loader::Openssl, Form::Bundle) => machine::version(program, &["version"]),
+            (Loader::Penstock, _) => version::of(program, &["--version"]),
+            (Loader::Gnutls, Form::Bundle) => version::of(program, &["--version"]),
+            (Loader::Openssl, Form::Bundle) => version::of(program, &["version"]),
             (Loader::Gnutls, Form::Files) => {
-                machine::version(program, &["-c", GNUTLS_VERSION]).map(|version| format!("GnuTLS {version}"))
+                version::of(program, &["-c", GNUTLS_VERSION]).map(|version| format!("GnuTLS {version}"))
             }
             (Loader::Openssl, Form::Files) => {
-                machine::version(program, &["-c", "import ssl; print(ssl.OPENSSL_VERSION)"])
+                version::of(program, &["-c", "import ssl; print(ssl.OPENSSL_VERSION)"])
             }
         }
     }
 
-    /// What it does, as a reader could do it.
+    /// Returns the command or program text for the report.
     fn words(self, form: Form) -> String {
         match (self, form) {
             (Loader::Penstock, _) => {
@@ -163,7 +164,7 @@ fn contestant(loader: Loader, form: Form, program: PathBuf) -> Contestant {
     let version = loader.version(form, &program);
     let contestant = Contestant::new(loader.name(), move |context| {
         let authorities = Authorities::make(context.directory(), &[FEWEST, SMALL, MIDDLE, MOST])?;
-        Ok(Loading { loader, form, program: program.clone(), authorities, heat: Heat::Cold })
+        Ok(Loading { loader, form, program: program.clone(), authorities, heat: CacheState::Cold })
     });
     match version {
         Some(version) => contestant.version(version),
@@ -171,18 +172,17 @@ fn contestant(loader: Loader, form: Form, program: PathBuf) -> Contestant {
     }
 }
 
-/// A loader and what it is to load.
 struct Loading {
     loader: Loader,
     form: Form,
     program: PathBuf,
     authorities: Authorities,
-    heat: Heat,
+    heat: CacheState,
 }
 
-/// Whether programs and certificates have been read from the disk before.
+/// Whether programs and certificates are already in the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heat {
+enum CacheState {
     Cold,
     Warm,
 }
@@ -192,13 +192,13 @@ impl Running for Loading {
         self.loader.words(self.form)
     }
 
-    /// A trial takes as many turns through all sizes as begin within its window, and at least one.
+    /// Loads all sizes repeatedly until the window has passed, at least once.
     fn trial(&mut self, context: &Context, window: Window) -> Result<Sample, Error> {
-        if self.heat == Heat::Cold {
+        if self.heat == CacheState::Cold {
             for count in [FEWEST, SMALL] {
                 self.once(context, count)?;
             }
-            self.heat = Heat::Warm;
+            self.heat = CacheState::Warm;
         }
         let begin = Instant::now();
         let mut turns = 0.0;
@@ -218,13 +218,17 @@ impl Running for Loading {
 }
 
 impl Loading {
-    /// One process from its start to its end.
+    /// Runs one process from its start to its end.
     fn once(&self, context: &Context, count: usize) -> Result<Cost, Error> {
         let launch = Launch::new(self.loader.name(), &self.program, &context.cores.target);
         let (bundle, files) = (self.authorities.bundle(count), self.authorities.files(count));
         let launch = match (self.loader, self.form) {
-            (Loader::Penstock, Form::Bundle) => return self.ours(context, count, TrustStore::Bundle(bundle)),
-            (Loader::Penstock, Form::Files) => return self.ours(context, count, TrustStore::Files(files)),
+            (Loader::Penstock, Form::Bundle) => {
+                return self.measure_penstock(context, count, TrustStore::Bundle(bundle));
+            }
+            (Loader::Penstock, Form::Files) => {
+                return self.measure_penstock(context, count, TrustStore::Files(files));
+            }
             (Loader::Gnutls, Form::Bundle) => {
                 let launch = launch.arg("--verify").arg("--load-ca-certificate").arg(bundle);
                 launch.arg("--infile").arg(self.authorities.leaf())
@@ -248,7 +252,7 @@ impl Loading {
         Ok(Cost { wall: wall.as_secs_f64(), ..Cost::so_far()? - before })
     }
 
-    fn ours(&self, context: &Context, count: usize, store: TrustStore) -> Result<Cost, Error> {
+    fn measure_penstock(&self, context: &Context, count: usize, store: TrustStore) -> Result<Cost, Error> {
         let launch = Agent::launch(context, self.loader.name(), &context.cores.target);
         let window = Window { warm_up: Duration::ZERO, duration: LIMIT };
         let before = Cost::so_far()?;
@@ -263,7 +267,6 @@ impl Loading {
     }
 }
 
-/// What processes used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Cost {
     cpu: Cpu,
@@ -298,7 +301,7 @@ impl Sub for Cost {
     }
 }
 
-/// Costs are those of all certificates but the first.
+/// Makes a sample from the costs, which exclude the first certificate.
 fn sample(small: Cost, middle: Cost, most: Cost) -> Sample {
     let per = |cost: Cost, count: usize| cost.cpu.total / (count - FEWEST) as f64;
     let growth = most.cpu.total / middle.cpu.total;
@@ -318,7 +321,7 @@ fn figure(key: &str, title: String, scale: Scale) -> Metric {
     Metric::Figure { key: key.to_owned(), title, scale, better: Better::Lower }
 }
 
-/// How much longer four times as many take.
+/// Ratio of the costs when the number of certificates is four times as large.
 fn growth() -> Metric {
     figure(GROWTH, format!("t({MOST})/t({MIDDLE})"), Scale::Count)
 }
@@ -333,7 +336,7 @@ fn columns() -> Vec<Metric> {
     ]
 }
 
-/// The call that once took 40 s for 206 files, on each file.
+/// The call that once took 40 s for 206 files, applied to each file.
 const GNUTLS_FILES: &str = "\
 import ctypes, os, sys
 lib = ctypes.CDLL('libgnutls.so.30')
@@ -353,7 +356,7 @@ lib.gnutls_check_version.restype = ctypes.c_char_p
 print(lib.gnutls_check_version(None).decode())
 ";
 
-/// `load_verify_locations` is SSL_CTX_load_verify_locations.
+/// `load_verify_locations` calls SSL_CTX_load_verify_locations.
 const OPENSSL_FILES: &str = "\
 import os, ssl, sys
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -380,9 +383,9 @@ const NOTES: &[&str] = &[
      a public trust store are about twice as long, many with RSA keys.",
 ];
 
-/// What everybody loads as baseline.
+/// Number of certificates in the baseline.
 const FEWEST: usize = 1;
-/// As many as a well-known report of slow loading had.
+/// Number of certificates in a well-known report of slow loading.
 const SMALL: usize = 206;
 const MIDDLE: usize = 1000;
 const MOST: usize = 4000;
@@ -392,10 +395,10 @@ const PER_MIDDLE: &str = "per-certificate-middle";
 const GROWTH: &str = "growth";
 const EXPONENT: &str = "exponent";
 
-/// What a trial takes on average: whoever is slow needs seconds for one turn.
+/// Average duration of a trial: slow contestants need seconds for all sizes.
 const LOADING: Duration = Duration::from_millis(1100);
 
-/// How long one process may take.
+/// Time limit of one process.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -436,7 +439,7 @@ mod tests {
                     continue;
                 };
                 let authorities = authorities.clone();
-                let loading = Loading { loader, form, program, authorities, heat: Heat::Cold };
+                let loading = Loading { loader, form, program, authorities, heat: CacheState::Cold };
                 let cost = loading.once(&context, SMALL).unwrap();
                 assert!(cost.cpu.total > 0.0 && cost.wall > 0.0, "{loader:?} {form:?}: {cost:?}");
             }

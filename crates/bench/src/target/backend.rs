@@ -1,5 +1,5 @@
-//! A small HTTP/1.1 server, so that a measured proxy has something behind it that costs next to nothing.
-//! It runs in a load process (`penstock bench-load`) and answers every GET with the same response.
+//! A small HTTP/1.1 server as a backend with minimal cost. It runs in a load process (`penstock bench-load`) and
+//! answers every GET with the same response.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,16 +12,13 @@ use tokio::task::{self, JoinSet};
 
 use crate::address::Address;
 
-/// What it answers, and where.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HttpBackend {
-    /// Where it listens.
     pub listen: Vec<Address>,
     /// Length of the body in bytes.
     pub body: usize,
 }
 
-/// Listeners that are open.
 #[derive(Debug)]
 pub struct Listeners(Vec<Listener>);
 
@@ -32,12 +29,10 @@ enum Listener {
 }
 
 impl HttpBackend {
-    /// Opens its listeners.
     pub fn bind(&self) -> io::Result<Listeners> {
         self.listen.iter().map(Listener::open).collect::<io::Result<_>>().map(Listeners)
     }
 
-    /// Serves for ever.
     pub async fn run(&self, listeners: Listeners) -> io::Result<()> {
         let body = "x".repeat(self.body);
         let head =
@@ -57,7 +52,7 @@ impl HttpBackend {
 }
 
 impl Listeners {
-    /// Where they listen, in the order in which they were asked for.
+    /// Actual addresses of the listeners, in the order of the request.
     pub fn addresses(&self) -> io::Result<Vec<Address>> {
         self.0
             .iter()
@@ -126,7 +121,7 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 enum Request {
-    /// So many bytes are a request without a body.
+    /// Length in bytes of a complete request without a body.
     Complete(usize, Connection),
     Partial,
     Broken,

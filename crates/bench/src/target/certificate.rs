@@ -1,4 +1,4 @@
-//! Certificates that a run makes for itself.
+//! Self-signed certificates for a run.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,23 +8,20 @@ use std::path::Path;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
 use serde::{Deserialize, Serialize};
 
-use super::{Tls, TlsVersion};
+use super::front::{Tls, TlsVersion};
 use crate::context::Context;
-use crate::error::{Doing, Error};
-use crate::load::tls::NAME;
+use crate::error::{Error, ErrorContext};
+use crate::load::connector::NAME;
 
-/// Kinds of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Key {
-    /// ECDSA with the curve P-256.
     EcdsaP256,
-    /// RSA with 2048 bits.
     Rsa2048,
 }
 
 impl Tls {
-    /// Makes a key and a certificate that is signed with it, in the run's directory.
+    /// Makes a key and a self-signed certificate in the run's directory.
     pub fn generate(context: &Context, key: Key, version: TlsVersion) -> Result<Self, Error> {
         let made = match key {
             Key::EcdsaP256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
@@ -39,7 +36,7 @@ impl Tls {
         let certificate = params.self_signed(&pair).map_err(unsupported)?.pem();
         let directory = context.path("certificates");
         let file = |name: &str| directory.join(format!("{NAME}.{name}"));
-        // The combined file is elsewhere: programs that read a whole directory would find it twice.
+        // Outside the directory: programs that load a whole directory would load the certificate twice.
         let combined = context.path("combined.pem");
         let tls = Tls { certificate: file("crt"), key: file("key"), combined, directory, version };
         fs::create_dir(&tls.directory).doing(format!("create {}", tls.directory.display()))?;
@@ -51,7 +48,7 @@ impl Tls {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
-    // Nobody else may read a key, and there are programs that insist on it.
+    // Some programs refuse a key file that other users can read.
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     opened.and_then(|mut file| file.write_all(text.as_bytes())).doing(format!("write {}", path.display()))
 }

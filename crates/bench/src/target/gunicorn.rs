@@ -1,30 +1,26 @@
-//! Flask under gunicorn: an application as people really have one, with one worker that serves one request after the
-//! other.
+//! Flask under gunicorn: a typical application with one worker, which serves one request at a time.
 
 use std::path::{Path, PathBuf};
 
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
-use crate::machine;
-use crate::process::{self, Launch, Process};
-use crate::target::{Prepared, Target};
+use crate::process::{self, Launch};
+use crate::target::prepared::{Prepared, Target, unsupported};
+use crate::version;
 
 /// Starts the application on the target's cores.
 pub fn start(context: &Context, listen: &Address) -> Result<Target, Error> {
-    let Prepared { launch, configuration } = prepare(context, listen)?;
-    let mut process = Process::start(context, &launch)?;
-    process.wait_listening(context, listen)?;
-    Ok(Target { process, configuration, address: listen.clone() })
+    prepare(context, listen)?.start(context, listen)
 }
 
-/// Writes the application and says how it is started on the target's cores.
+/// Writes the application and builds its command, pinned to the target's cores.
 pub fn prepare(context: &Context, listen: &Address) -> Result<Prepared, Error> {
     let program = find()?;
     let bind = match listen {
         Address::Tcp(address) => address.to_string(),
         Address::Unix(path) => format!("unix:{}", path.display()),
-        other => return Err(super::unsupported("gunicorn", &other.to_string())),
+        other => return Err(unsupported("gunicorn", &other.to_string())),
     };
     let directory = context.path("application");
     std::fs::create_dir_all(&directory)
@@ -36,25 +32,22 @@ pub fn prepare(context: &Context, listen: &Address) -> Result<Prepared, Error> {
     Ok(Prepared { launch, configuration })
 }
 
-/// The environment that `make setup` makes, or what the distribution has.
+/// Finds gunicorn in the environment of `make setup` or in the distribution.
 pub fn find() -> Result<PathBuf, Error> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let ours = cache.or_else(home).map(|cache| cache.join("penstock/venv-gunicorn/bin/gunicorn"));
-    match ours.filter(|program| program.is_file()) {
+    let ours = sys::directories::cache().map(|cache| cache.join("venv-gunicorn/bin/gunicorn"));
+    match ours.ok().filter(|program| program.is_file()) {
         Some(program) => Ok(program),
         None => process::find("gunicorn", "gunicorn python3-flask"),
     }
 }
 
-/// Versions of what makes the application, by name: gunicorn, Flask and the Python that runs them.
+/// Returns the versions of gunicorn, Flask and the Python that runs them.
 pub fn versions(gunicorn: &Path) -> Vec<(String, String)> {
     let python = gunicorn.with_file_name("python3");
     let names = ["gunicorn", "flask"];
     let ask = |name: &str| format!("from importlib.metadata import version; print(version('{name}'))");
-    let versions =
-        names.iter().filter_map(|name| Some((*name, machine::version(&python, &["-c", &ask(name)])?)));
-    let python = machine::version(&python, &["--version"]).map(|version| ("python of gunicorn", version));
+    let versions = names.iter().filter_map(|name| Some((*name, version::of(&python, &["-c", &ask(name)])?)));
+    let python = version::of(&python, &["--version"]).map(|version| ("python of gunicorn", version));
     versions.chain(python).map(|(name, version)| (name.to_owned(), version)).collect()
 }
 

@@ -1,14 +1,14 @@
-//! HAProxy: one thread, in the foreground, no logs, connections to the backend shared and kept.
+//! HAProxy: one thread, in the foreground, no logs, persistent and shared connections to the backend.
 
 use std::path::Path;
 
-use super::{Front, Headers, Prepared, Protocol, Splicing, TlsVersion, unsupported};
+use super::front::{Front, Headers, Protocol, Splicing, TlsVersion};
+use super::prepared::{Prepared, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
 use crate::process::Launch;
 
-/// Writes its configuration.
 pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepared, Error> {
     let configuration = configuration(front)?;
     let path = context.write("haproxy.cfg", &configuration)?;
@@ -17,7 +17,7 @@ pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepa
 }
 
 fn configuration(front: &Front) -> Result<String, Error> {
-    // `option splice-auto` finds out by itself whether to splice, and does not do it for a stream like ours.
+    // `option splice-auto` would decide itself, and does not splice streams like ours.
     let splicing = front.protocol == Protocol::Tcp && front.splicing == Splicing::On;
     let pipes = if splicing { "    tune.pipesize 1048576\n" } else { "" };
     let (mode, options, server) = match front.protocol {
@@ -67,7 +67,7 @@ backend bench
     ))
 }
 
-/// What a front door adds. A UUID is random, as the numbers of the others are.
+/// Headers of a load balancer. The UUID is random, like the request ids of the other programs.
 const HEADERS: &str = "    option forwardfor
     http-request set-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]
     http-request set-header X-Forwarded-Host %[req.hdr(Host)]

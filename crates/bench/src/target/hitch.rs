@@ -1,14 +1,14 @@
-//! hitch: terminates TLS and passes the bytes on.
+//! hitch: terminates TLS and forwards the bytes.
 
 use std::path::Path;
 
-use super::{Front, Prepared, TlsVersion, tcp_only, unsupported};
+use super::front::{Front, TlsVersion};
+use super::prepared::{Prepared, tcp_only, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
 use crate::process::Launch;
 
-/// Writes its configuration.
 pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepared, Error> {
     let Some(tls) = &front.tls else { return Err(unsupported("hitch", "anything but TLS")) };
     let listen = tcp_only("hitch", "a Unix socket for clients", &front.listen)?;
@@ -22,7 +22,7 @@ pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepa
         TlsVersion::V12 => "TLSv1.2",
         TlsVersion::V13 => "TLSv1.3",
     };
-    // It refuses to have workers that run as root.
+    // hitch refuses to run its workers as root.
     let user = if nix::unistd::geteuid().is_root() { "user = \"nobody\"\n" } else { "" };
     let configuration = format!(
         "\

@@ -1,15 +1,15 @@
-//! nginx: one worker, in the foreground, no logs, connections to the backend kept (which needs HTTP/1.1 and an empty
-//! Connection header).
+//! nginx: one worker, in the foreground, no logs, persistent connections to the backend (which need HTTP/1.1 and an
+//! empty Connection header).
 
 use std::path::Path;
 
-use super::{Front, Headers, Prepared, Protocol, TlsVersion, unsupported};
+use super::front::{Front, Headers, Protocol, Tls, TlsVersion};
+use super::prepared::{Prepared, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
 use crate::process::Launch;
 
-/// Writes its configuration.
 pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepared, Error> {
     let prefix = context.path("nginx");
     let scratch = prefix.display().to_string();
@@ -35,7 +35,7 @@ fn configuration(front: &Front, scratch: &str, descriptors: u64) -> Result<Strin
         Protocol::Tcp => find_stream_module()?.unwrap_or_default(),
         Protocol::Http => String::new(),
     };
-    // Started by root it would run its worker as somebody who may not open the sockets of this run.
+    // Started by root, nginx would run its worker as a user without access to the sockets of this run.
     let user = if nix::unistd::geteuid().is_root() { "user root;\n" } else { "" };
     let head = format!(
         "\
@@ -96,10 +96,10 @@ stream {{
     Ok(head + &body)
 }
 
-/// Descriptors that its worker may have: enough for every work here.
+/// Descriptor limit of the worker, enough for every group.
 const FILES: u64 = 20_000;
 
-/// What a front door adds. `$request_id` is random, as the numbers of the others are.
+/// Headers of a load balancer. `$request_id` is random, like the request ids of the other programs.
 const HEADERS: &str = "            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
             proxy_set_header X-Forwarded-Proto $scheme;
             proxy_set_header X-Forwarded-Host $http_host;
@@ -107,7 +107,7 @@ const HEADERS: &str = "            proxy_set_header X-Forwarded-For $proxy_add_x
             add_header X-Request-ID $request_id;
 ";
 
-fn tls_lines(tls: &super::Tls) -> String {
+fn tls_lines(tls: &Tls) -> String {
     let version = match tls.version {
         TlsVersion::V12 => "TLSv1.2",
         TlsVersion::V13 => "TLSv1.3",
@@ -122,8 +122,8 @@ fn tls_lines(tls: &super::Tls) -> String {
     )
 }
 
-/// The line that loads the stream module. Debian builds it as a file of its own; elsewhere it is often part of the
-/// program, and there is no such line.
+/// Returns the line that loads the stream module. Debian builds the module as a separate file; elsewhere it is often
+/// built in, and no line is needed.
 pub fn find_stream_module() -> Result<Option<String>, Error> {
     let module = Path::new("/usr/lib/nginx/modules/ngx_stream_module.so");
     if module.exists() {

@@ -1,14 +1,14 @@
-//! This program as a target: a process of its own, like every other.
+//! This program as a target, in a separate process like every other.
 
 use std::path::Path;
 
-use super::{Front, Prepared, Protocol, unsupported};
+use super::front::{Front, Protocol, Tls};
+use super::prepared::{Prepared, unsupported};
 use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
 use crate::process::Launch;
 
-/// Writes its configuration.
 pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepared, Error> {
     let configuration = configuration(front)?;
     let path = context.write("penstock.toml", &configuration)?;
@@ -22,7 +22,7 @@ fn configuration(front: &Front) -> Result<String, Error> {
         Protocol::Http => "http",
         Protocol::Tcp => "tcp",
     };
-    // It speaks both versions and always lets clients resume: the load decides.
+    // penstock offers both TLS versions and always allows resumption: the client decides.
     let tls = front.tls.as_ref().map(|tls| tls_line(front, tls)).unwrap_or_default();
     let connections = front.connections;
     Ok(format!(
@@ -51,9 +51,9 @@ keep-alive = 1024
     ))
 }
 
-fn tls_line(front: &Front, tls: &super::Tls) -> String {
+fn tls_line(front: &Front, tls: &Tls) -> String {
     let hsts = if front.protocol == Protocol::Http { "hsts = \"off\"\n" } else { "" };
-    // The load offers AES-128, as all contestants allow it.
+    // The load offers AES-128, which all contestants accept.
     let directory = tls.directory.display();
     format!("tls = {{ certificates = \"{directory}\", policy = \"compatible\" }}\n{hsts}")
 }

@@ -1,4 +1,4 @@
-//! An OpenSSH server of the run's own: fresh keys, one address on the loopback interface, nothing of the system's.
+//! An OpenSSH server for the run: new keys, one loopback address, independent of the system's configuration.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,27 +8,25 @@ use std::process::Command;
 
 use crate::address::Address;
 use crate::context::Context;
-use crate::error::{Doing, Error};
+use crate::error::{Error, ErrorContext};
 use crate::process::{self, Launch, Process};
 
-/// A server that is up. It ends, with its sessions, when it is dropped.
+/// A running server. Dropping it ends the server and its sessions.
 #[derive(Debug)]
 pub struct Sshd {
-    /// The server: root of the tree of its sessions.
+    /// The server process, root of the tree of its sessions.
     pub process: Process,
-    /// Where it listens.
     pub address: SocketAddr,
-    /// The private key that it lets in.
+    /// Private key that the server accepts for logins.
     pub client_key: PathBuf,
-    /// The public half of its host key.
+    /// Public host key of the server.
     pub host_key: PathBuf,
-    /// A `known_hosts` file that knows it.
+    /// A `known_hosts` file with the server's key.
     pub known_hosts: PathBuf,
-    /// Its configuration, as it was written.
+    /// Configuration file as written.
     pub configuration: String,
 }
 
-/// The programs that are needed.
 #[derive(Clone, Debug)]
 pub struct Programs {
     sshd: PathBuf,
@@ -36,10 +34,10 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Finds them.
+    /// Finds the programs of OpenSSH.
     ///
     /// # Errors
-    /// One is not installed.
+    /// A program is not installed.
     pub fn find() -> Result<Self, Error> {
         Ok(Programs {
             sshd: process::find("sshd", "openssh-server")?,
@@ -47,10 +45,10 @@ impl Programs {
         })
     }
 
-    /// The ciphers that a server of this machine accepts if nothing is configured, in its order.
+    /// Returns the ciphers of this machine's server without configuration, in its order.
     ///
     /// # Errors
-    /// It could not be asked.
+    /// The server program failed.
     pub fn ciphers(&self, context: &Context) -> Result<Vec<String>, Error> {
         let key = self.make_key(context, "question-key")?;
         let configuration = context.write("sshd-question", &format!("HostKey {}\n", key.display()))?;
@@ -65,10 +63,10 @@ impl Programs {
         })
     }
 
-    /// Starts a server that accepts these ciphers, on the load's cores.
+    /// Starts a server that accepts `ciphers`, on the load's cores.
     ///
     /// # Errors
-    /// It did not start.
+    /// The server did not start.
     pub fn start(&self, context: &Context, ciphers: &[String]) -> Result<Sshd, Error> {
         make_privilege_directory()?;
         let Address::Tcp(address) = context.free_tcp()? else {
@@ -88,7 +86,7 @@ impl Programs {
         let key = fs::read_to_string(&public_host).doing(format!("read {}", public_host.display()))?;
         let known = format!("[{}]:{} {key}", address.ip(), address.port());
         let known_hosts = context.write("known_hosts", &known)?;
-        // -D stays in the foreground, -e writes into the log that we keep.
+        // -D: stay in the foreground. -e: write the log to standard error, which goes into our log file.
         let launch = Launch::new("sshd", &self.sshd, &context.cores.load).args(["-D", "-e", "-f"]).arg(file);
         let mut process = Process::start(context, &launch)?;
         process.wait_listening(context, &Address::Tcp(address))?;
@@ -116,7 +114,7 @@ fn public(key: &Path) -> PathBuf {
     name.into()
 }
 
-/// As root, Debian's sshd wants an empty directory for its unprivileged half, which a service manager makes elsewhere.
+/// Makes the empty directory that sshd needs as root; on Debian a service manager usually makes it.
 fn make_privilege_directory() -> Result<(), Error> {
     let directory = Path::new("/run/sshd");
     if nix::unistd::geteuid().is_root() && !directory.exists() {

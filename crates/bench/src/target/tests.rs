@@ -1,9 +1,10 @@
 use std::process::Command;
 
+use super::front::{Headers, Protocol, Splicing, Tls, TlsVersion};
 use super::*;
 use crate::context::{Extent, Interrupt};
 
-/// Every program that can be asked whether it likes its configuration, with the words to ask.
+/// Programs that can check their configuration, with the option for the check.
 const JUDGES: [(Program, &str); 2] = [(Program::Haproxy, "-c"), (Program::Nginx, "-t")];
 
 fn fronts(context: &Context) -> Vec<Front> {
@@ -40,6 +41,13 @@ fn every_configuration_is_liked_by_the_program_that_gets_it() {
 }
 
 #[test]
+fn another_build_of_a_peer_is_measured_and_a_path_without_a_file_is_told() {
+    assert_eq!(Program::Haproxy.peer_at(Some("/bin/sh".into())).unwrap(), PathBuf::from("/bin/sh"));
+    let told = Program::Haproxy.peer_at(Some("/nonexistent/haproxy".into())).unwrap_err().to_string();
+    assert!(told.starts_with("HAPROXY=/nonexistent/haproxy: no such file; "), "{told}");
+}
+
+#[test]
 fn rivals_add_the_headers_of_a_front_door_unless_they_are_told_not_to() {
     let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
     let front = Front::new(Protocol::Http, context.free_tcp().unwrap(), context.free_unix());
@@ -58,7 +66,7 @@ fn rivals_add_the_headers_of_a_front_door_unless_they_are_told_not_to() {
     }
 }
 
-/// Reports show them, and a reader is to see at once what belongs to what.
+/// Reports show the configurations, and indentation shows their structure to the reader.
 #[test]
 fn configurations_are_indented_by_what_their_lines_belong_to() {
     let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();

@@ -6,10 +6,10 @@ use nix::sys::signal::Signal;
 use super::*;
 use crate::context::{Extent, Interrupt};
 use crate::meter::Cpu;
-use crate::scenario::Pairing;
+use crate::pairing::Pairing;
 
-/// Takes a fixed time and says so in a diary.
-struct Fake {
+/// A contestant with a fixed cost that records its trials in a diary.
+struct FakeTrial {
     name: &'static str,
     cost: f64,
     fails_at: Option<usize>,
@@ -17,7 +17,7 @@ struct Fake {
     diary: Rc<RefCell<Vec<&'static str>>>,
 }
 
-impl Running for Fake {
+impl Running for FakeTrial {
     fn configuration(&self) -> String {
         "fake".to_owned()
     }
@@ -39,7 +39,7 @@ fn run(fails_at: Option<usize>) -> (GroupResult, Vec<&'static str>) {
     for (name, cost, fails_at) in [("a", 1e-6, None), ("b", 2e-6, fails_at), ("c", 1e-6, None)] {
         let diary = diary.clone();
         group.contestants.push(Contestant::new(name, move |_: &Context| {
-            Ok(Fake { name, cost, fails_at, trials: 0, diary: diary.clone() })
+            Ok(FakeTrial { name, cost, fails_at, trials: 0, diary: diary.clone() })
         }));
     }
     let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
@@ -75,7 +75,7 @@ fn an_interruption_ends_the_group() {
     interrupt.set(Signal::SIGINT);
     let context = Context::new("/nonexistent".into(), interrupt, Extent::Quick).unwrap();
     let mut group = Group::new("g", "a group", "request", Pairing::Subject("a".into()));
-    group.contestants.push(Contestant::new("a", |_: &Context| -> Result<Fake, Error> {
+    group.contestants.push(Contestant::new("a", |_: &Context| -> Result<FakeTrial, Error> {
         panic!("started after the interruption")
     }));
     let rules = Rules { rounds: 1, duration: Duration::from_millis(1) };
@@ -91,11 +91,11 @@ fn rounds_that_were_complete_survive_an_interruption() {
     for name in ["a", "b"] {
         let diary = diary.clone();
         group.contestants.push(Contestant::new(name, move |_: &Context| {
-            Ok(Fake { name, cost: 1e-6, fails_at: None, trials: 0, diary: diary.clone() })
+            Ok(FakeTrial { name, cost: 1e-6, fails_at: None, trials: 0, diary: diary.clone() })
         }));
     }
     let rules = Rules { rounds: 50, duration: Duration::from_millis(1) };
-    // In the middle of a round, after the one that warms up and two that are complete, counted or not.
+    // In the middle of a round, after the warm-up and two complete rounds, which may count or not.
     let stop_at = 2 * 3 + 1;
     let mut observer = |step: Step<'_>| {
         if matches!(step, Step::Figure(..)) && diary.borrow().len() == stop_at {
@@ -103,7 +103,7 @@ fn rounds_that_were_complete_survive_an_interruption() {
         }
     };
     let result = measure(&context, &group, rules, &mut observer).unwrap();
-    assert_eq!(result.interrupted, Some(50));
+    assert_eq!(result.planned_rounds, Some(50));
     assert_eq!(diary.borrow().len(), stop_at);
     let rounds = result.rounds.len();
     assert!((1..=2).contains(&rounds) && rounds + result.repeated.len() == 2, "{rounds}");
@@ -112,9 +112,9 @@ fn rounds_that_were_complete_survive_an_interruption() {
 
 #[test]
 fn the_calmest_rounds_are_taken_when_none_is_calm() {
-    let round = |foreign: f64| {
-        let reasons = if foreign > 0.06 { vec!["busy".to_owned()] } else { Vec::new() };
-        (Disturbance { foreign, reasons, ..Disturbance::default() }, foreign)
+    let round = |other_cpu: f64| {
+        let reasons = if other_cpu > 0.06 { vec!["busy".to_owned()] } else { Vec::new() };
+        (Disturbance { other_cpu, reasons, ..Disturbance::default() }, other_cpu)
     };
     let mut accepted = vec![round(0.01), round(0.5)];
     let mut rejected = vec![round(0.2), round(0.9)];
@@ -123,7 +123,7 @@ fn the_calmest_rounds_are_taken_when_none_is_calm() {
     assert_eq!((shares(&accepted), shares(&rejected)), (vec![0.01, 0.2], vec![0.5, 0.9]));
 }
 
-/// Fails so often; without failures it finishes something only in trials of so many milliseconds.
+/// Contestant with failures per trial, or, without failures, the shortest trial in milliseconds that finishes a unit.
 struct Idler(u64, u128);
 
 impl Running for Idler {

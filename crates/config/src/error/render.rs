@@ -1,8 +1,9 @@
-//! Faults as people read them.
+//! Faults as text for people.
 
 use std::fmt::Write;
 
-use super::{Fault, Faults, Place, Severity, is_plain};
+use super::{Fault, Faults, Position, Severity};
+use text::terminal::is_printable;
 
 pub(super) fn render(faults: &Faults) -> String {
     let mut out = String::new();
@@ -43,9 +44,9 @@ fn head(out: &mut String, faults: &Faults, fault: &Fault) {
     out.push('\n');
 }
 
-/// The line of the file, and what is meant underlined.
-fn excerpt(out: &mut String, faults: &Faults, place: Place) {
-    // A window around the fault: a line may be as long as the file.
+/// Writes the line of the file and underlines the place.
+fn excerpt(out: &mut String, faults: &Faults, place: Position) {
+    // Show only `WIDTH` characters around the fault: a line may be as long as the file.
     let at = place.column - 1;
     let from = if at > WIDTH * 3 / 4 { at - WIDTH / 2 } else { 0 };
     let before = faults.text[..place.start].char_indices().rev().take(at - from);
@@ -92,13 +93,13 @@ fn excerpt(out: &mut String, faults: &Faults, place: Place) {
     let _ = writeln!(out, "  {:width$} | {marks}", "", width = number.len());
 }
 
-/// The line with secrets and what a terminal would act on replaced, character by character.
+/// Replaces secrets and terminal control characters in a line, one character for each.
 fn shown(faults: &Faults, first: usize, line: &str) -> String {
     let last = first + line.len();
     let masked = faults.masked.as_deref().unwrap_or_default();
     let masked: Vec<_> = masked.iter().filter(|mask| mask.start < last && mask.end > first).collect();
     let lower = line.to_ascii_lowercase();
-    // A line that could not be read into values has nothing to mask by: then its words decide.
+    // Without a parsed tree there are no masks: hide the value of a line that contains a secret word.
     let guessed = if faults.masked.is_none() && SECRET_WORDS.iter().any(|word| lower.contains(word)) {
         line.find(['"', '\'']).map_or(line.len(), |at| at + 1)
     } else {
@@ -109,7 +110,7 @@ fn shown(faults: &Faults, first: usize, line: &str) -> String {
             let offset = first + at;
             if at >= guessed || masked.iter().any(|mask| mask.contains(&offset)) {
                 '*'
-            } else if character == '\t' || is_plain(character) {
+            } else if character == '\t' || is_printable(character) {
                 character
             } else {
                 '\u{fffd}'
@@ -142,9 +143,9 @@ fn tail(out: &mut String, faults: &Faults) {
     }
 }
 
-/// Characters of a source line that are shown at most.
+/// Largest number of characters shown of a line.
 const WIDTH: usize = 120;
 
-/// Words beside which a line of the file may hold a secret.
+/// Words in lines that may contain a secret.
 const SECRET_WORDS: [&str; 7] =
     ["authorization", "cookie", "token", "secret", "password", "passwd", "api-key"];

@@ -2,40 +2,22 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Parser, Refused};
+use super::parser::Parser;
+use super::refused::Refused;
 use crate::de::At;
-use crate::error::quote;
-use crate::nearest::nearest;
+use crate::quote::quote;
 use crate::raw::{OneOrMany, RawAcme, RawConfig};
 use crate::tree::{NodeId, Nodes};
 use crate::types::{
-    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, BindAddress, ExternalAccount, Listener, Protocol,
-    TlsSettings, certificates_directory,
+    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, BindAddress, ExternalAccount, Listener, TlsSettings,
+    certificates_directory,
 };
-
-/// The sections that the file names, also those with faults.
-pub(super) struct AcmeNames {
-    names: Vec<String>,
-    /// What their directories are in.
-    state: Option<PathBuf>,
-}
-
-impl AcmeNames {
-    pub(super) fn new(raw: &RawConfig) -> Self {
-        let sections = raw.acme.as_ref().map(|acme| acme.value.0.as_slice()).unwrap_or_default();
-        Self { names: sections.iter().map(|(name, _)| name.clone()).collect(), state: None }
-    }
-
-    pub(super) fn keep_in(&mut self, state_directory: Option<&Path>) {
-        self.state = state_directory.map(|state| state.join("acme"));
-    }
-}
+use text::nearest::nearest;
 
 impl Parser<'_> {
-    /// All sections; what they keep goes below the state directory.
+    /// Converts all sections. Their files are below the state directory.
     pub(super) fn all_acme(&mut self, raw: &RawConfig) -> Option<Vec<Acme>> {
         let Some(sections) = &raw.acme else {
             return (!self.nodes.is_broken(Nodes::ROOT, "acme")).then(Vec::new);
@@ -60,7 +42,8 @@ impl Parser<'_> {
         let valid = self.name(name, at.id);
         let agreed = raw.terms_agreed.as_ref().and_then(|agreed| {
             if !agreed.value {
-                let message = "without your consent to its terms of service an authority issues nothing";
+                let message =
+                    "the authority issues certificates only with your consent to its terms of service";
                 drop(self.report.at(self.nodes, agreed.id, message).hint("read them, then write true"));
             }
             agreed.value.then_some(())
@@ -150,7 +133,7 @@ impl Parser<'_> {
         Some(AcmeCertificate { name: first.as_str().into(), names: unique })
     }
 
-    /// The entries of a list of texts, or a single one.
+    /// Reads a list of texts or a single text.
     fn texts<V>(
         &mut self,
         at: &At<OneOrMany<String>>,
@@ -167,10 +150,10 @@ impl Parser<'_> {
         }
     }
 
-    /// The section that a listener names.
+    /// Finds the section that a listener names.
     pub(super) fn acme_named(&mut self, name: &At<String>) -> Option<AcmeSource> {
         if self.acme.names.contains(&name.value) {
-            // Without a state directory that was said already.
+            // A missing state directory was already reported.
             let directory = certificates_directory(&self.acme.state.as_ref()?.join(&name.value));
             return Some(AcmeSource { name: name.value.as_str().into(), directory });
         }
@@ -188,7 +171,7 @@ impl Parser<'_> {
         None
     }
 
-    /// Sections that do nothing, and challenges that nothing here may answer.
+    /// Reports sections that no listener uses, and challenges that no listener can answer.
     pub(super) fn useless_acme(&mut self, raw: &RawConfig, sections: &[Acme], listeners: &[Listener]) {
         let Some(all) = &raw.acme else { return };
         let names = |tls: &TlsSettings, section: &Acme| {
@@ -196,14 +179,15 @@ impl Parser<'_> {
         };
         for (section, (_, at)) in sections.iter().zip(&all.value.0) {
             if !listeners.iter().any(|it| it.tls.as_ref().is_some_and(|tls| names(tls, section))) {
-                let message = "no listener uses these certificates: they are not ordered";
+                let message =
+                    "no listener uses these certificates, so they are not requested from the authority";
                 let hint = format!("add acme = {} to tls of a listener", quote(&section.name));
                 drop(self.report.at_key(self.nodes, at.id, message).warning().hint(hint));
                 continue;
             }
             let (port, what, fits): (u16, _, fn(&Listener) -> bool) = match section.challenge {
                 AcmeChallenge::Http01 => (80, "without tls and with protocol = \"http\"", |listener| {
-                    listener.tls.is_none() && matches!(listener.protocol, Protocol::Http(_))
+                    listener.tls.is_none() && listener.protocol.is_http()
                 }),
                 AcmeChallenge::TlsAlpn01 => (443, "with tls", |listener| listener.tls.is_some()),
             };
@@ -221,8 +205,8 @@ impl Parser<'_> {
             };
             if !able.any(|listener| listener.binds.iter().any(at_port)) {
                 let message = format!(
-                    "authorities ask port {port} of each name, and no listener {what} is there: something must lead \
-                     it here"
+                    "authorities connect to port {port} of each name, and no listener {what} is on it: forward it \
+                     here"
                 );
                 drop(self.report.at_key(self.nodes, at.id, message).warning());
             }
@@ -230,27 +214,27 @@ impl Parser<'_> {
     }
 }
 
-/// Let's Encrypt's bound, and that of others.
+/// Largest number of names in one certificate, as at Let's Encrypt and other authorities.
 const MOST_NAMES: usize = 100;
 
-/// A URL with `https` and a host.
+/// Checks that a URL has `https` and a host.
 fn https_url(text: &str) -> Result<Box<str>, Refused> {
     let Some(rest) = text.strip_prefix("https://") else {
         let reason = match text.starts_with("http://") {
             true => "is not encrypted: ACME is spoken over https only",
-            false => "is no URL with https",
+            false => "is not a URL with https",
         };
         return Err(Refused::new(reason));
     };
     let host = rest.split('/').next().unwrap_or_default();
     let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"<>\\^`{|}#".contains(&byte));
     if host.is_empty() || host.starts_with(':') || host.contains('@') || !visible || text.len() > 2048 {
-        return Err(Refused::new("is no URL of a directory"));
+        return Err(Refused::new("is not a URL of a directory"));
     }
     Ok(text.into())
 }
 
-/// A contact as ACME wants it.
+/// Converts a contact to the `mailto` URL that ACME requires.
 fn mailbox(text: &str) -> Result<String, Refused> {
     let address = text.strip_prefix("mailto:").unwrap_or(text);
     let fits = |byte: u8| byte.is_ascii_graphic() && !b"\",?%:<>()[]\\".contains(&byte);
@@ -264,7 +248,7 @@ fn mailbox(text: &str) -> Result<String, Refused> {
         {
             Ok(format!("mailto:{address}"))
         }
-        _ => Err(Refused::new("is no address of e-mail").in_general("such as \"admin@example.org\"")),
+        _ => Err(Refused::new("is not an e-mail address").in_general("such as \"admin@example.org\"")),
     }
 }
 
@@ -275,7 +259,7 @@ fn word(text: &str) -> Result<Box<str>, Refused> {
     }
 }
 
-/// A name that a public authority could validate by a connection (RFC 1123 section 2.1).
+/// Checks that a public authority could connect to a name for its validation (RFC 1123 section 2.1).
 fn host_name(text: &str) -> Result<String, Refused> {
     if text.starts_with("*.") || text.contains('*') {
         let hint = "name the hosts one by one, or get it by other means into a directory of certificates";
@@ -301,7 +285,7 @@ fn host_name(text: &str) -> Result<String, Refused> {
             && !label.ends_with('-')
     };
     if name.len() > 253 || !name.split('.').all(label) {
-        return Err(Refused::new("is no host name"));
+        return Err(Refused::new("is not a host name"));
     }
     Ok(name.to_ascii_lowercase())
 }

@@ -1,26 +1,26 @@
-//! Addresses to listen on, addresses of backends, and paths. Nothing is looked up here.
+//! Listening addresses, backend addresses and paths. No name is resolved here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use logic::ssh::place::NameWithPort;
-use logic::tunnel::plan::Endpoint;
+use hosts::ssh::place::NameWithPort;
+use hosts::tunnel::plan::Endpoint;
 
-use super::Refused;
-use crate::error::quote;
+use super::refused::Refused;
+use crate::quote::quote;
 use crate::types::{BackendAddress, BindAddress};
 
-/// Where a listener listens: for everybody, if nothing else is said.
+/// Parses the address of a listener. Hints for a port without an address suggest all addresses.
 pub(super) fn bind(text: &str) -> Result<BindAddress, Refused> {
     bind_for(Audience::Everybody, text)
 }
 
-/// Where a forward of a tunnel listens: whoever reaches it needs no password, so no hint opens it to others.
+/// Parses the listening address of a tunnel's forward. Its clients need no password, so hints suggest 127.0.0.1.
 pub(super) fn bind_privately(text: &str) -> Result<BindAddress, Refused> {
     bind_for(Audience::ThisMachine, text)
 }
 
-/// Whom an address with a port alone is meant for.
+/// Clients that a port without an address is probably intended for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Audience {
     Everybody,
@@ -42,13 +42,15 @@ fn bind_for(audience: Audience, text: &str) -> Result<BindAddress, Refused> {
         };
     }
     if text.starts_with('/') {
-        return Err(Refused::new("is no address").instead(format!("for a Unix socket write \"unix:{text}\"")));
+        return Err(
+            Refused::new("is not an address").instead(format!("for a Unix socket write \"unix:{text}\""))
+        );
     }
     if let Some(rest) = without_scheme(text) {
         return Err(Refused::new("is a URL, not an address").instead(format!("write \"{rest}\"")));
     }
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        let refused = Refused::new("is no address");
+        let refused = Refused::new("is not an address");
         return Err(match audience {
             Audience::Everybody => refused
                 .instead(format!("to listen on every address write \":{text}\""))
@@ -76,12 +78,11 @@ fn bind_for(audience: Audience, text: &str) -> Result<BindAddress, Refused> {
             } else {
                 format!("write the address itself, or \":{port}\" for every address")
             };
-            Err(Refused::new("is a name: listeners bind addresses").instead(instead))
+            Err(Refused::new("is a name, and a listener needs an address").instead(instead))
         }
     }
 }
 
-/// Where a backend is.
 pub(super) fn backend(text: &str) -> Result<BackendAddress, Refused> {
     if let Some(url) = text.strip_prefix("ssh://") {
         let meant = match behind_ssh(url) {
@@ -99,10 +100,16 @@ pub(super) fn backend(text: &str) -> Result<BackendAddress, Refused> {
         return unix_path(path).map(BackendAddress::Unix);
     }
     if text.starts_with('/') {
-        return Err(Refused::new("is no address").instead(format!("for a Unix socket write \"unix:{text}\"")));
+        return Err(
+            Refused::new("is not an address").instead(format!("for a Unix socket write \"unix:{text}\""))
+        );
     }
     if let Some(rest) = without_scheme(text) {
-        return Err(Refused::new("is a URL: a backend is an address").instead(format!("write \"{rest}\"")));
+        // Without userinfo: it may be a password.
+        let meant =
+            rest.split(['?', '#']).next().and_then(|rest| rest.rsplit('@').next()).unwrap_or_default();
+        let refused = Refused::new(refused_url(text));
+        return Err(if meant.is_empty() { refused } else { refused.instead(format!("write \"{meant}\"")) });
     }
     let (host, port) = host_and_port(text, "\"10.0.0.11:8000\"")?;
     let port = port_number(port)?;
@@ -116,7 +123,7 @@ pub(super) fn backend(text: &str) -> Result<BackendAddress, Refused> {
     }
     if let Some(ip) = ip(host)? {
         return if ip.is_unspecified() {
-            Err(Refused::new("is no server: this address means every address of a machine")
+            Err(Refused::new("is not a server: this address means every address of a machine")
                 .instead(format!("for this machine write \"127.0.0.1:{port}\"")))
         } else if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
             Err(Refused::new("is a multicast or broadcast address"))
@@ -129,13 +136,30 @@ pub(super) fn backend(text: &str) -> Result<BackendAddress, Refused> {
     Ok(BackendAddress::Name { host: host.to_ascii_lowercase(), port })
 }
 
-/// `nas/127.0.0.1:8000`: the SSH host, and where it connects.
+/// Says why a URL is no backend; `crate::url` has replaced those that are.
+fn refused_url(url: &str) -> &'static str {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    if !["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
+        "is a URL, and of those only http and https mean a backend"
+    } else if authority.contains('@') {
+        "is a URL with a user or password, which requests to a backend do not get from here"
+    } else if authority.is_empty() {
+        "is a URL without a host"
+    } else if authority.len() < rest.trim_end_matches('/').len() || rest.ends_with("//") {
+        "is a URL with a path or query: a backend is an address, and gets the path of each request"
+    } else {
+        "is a URL: a backend is an address"
+    }
+}
+
+/// Parses `nas/127.0.0.1:8000`: the SSH host, and the address that the host connects to.
 fn behind_ssh(text: &str) -> Result<BackendAddress, Refused> {
     let Some((host, connect)) = text.split_once('/') else {
         return Err(Refused::new("names no service behind the host")
             .instead("write \"ssh:HOST/127.0.0.1:8000\" or \"ssh:HOST/unix:/run/app.sock\""));
     };
-    let host = super::tunnel::ssh_host(host).map_err(|_| {
+    let host = ssh_host(host).map_err(|_| {
         let meant = NameWithPort::of(host).map(|meant| {
             let NameWithPort { user, host, port } = meant;
             let here = quote(&format!("ssh:{user}{host}/{connect}"));
@@ -143,7 +167,7 @@ fn behind_ssh(text: &str) -> Result<BackendAddress, Refused> {
         });
         match meant {
             Some(meant) => {
-                Refused::new("has a port behind the SSH host, which does not go there").instead(meant)
+                Refused::new("has a port after the SSH host, where it is not allowed").instead(meant)
             }
             None => Refused::new("names no SSH host before the /"),
         }
@@ -154,13 +178,26 @@ fn behind_ssh(text: &str) -> Result<BackendAddress, Refused> {
         BackendAddress::Unix(path) => Endpoint::Unix(path),
         BackendAddress::Ssh { .. } => {
             let hint = "jump hosts belong into ~/.ssh/config (ProxyJump)";
-            return Err(Refused::new("goes through two hosts").in_general(hint));
+            return Err(Refused::new("names two SSH hosts").in_general(hint));
         }
     };
     Ok(BackendAddress::Ssh { host, connect })
 }
 
-/// `10.0.0.1:80 weight=5` and `10.0.0.1:80,weight=5`: the address, and the weight if it is a number.
+/// Parses a host name as written after `ssh`. A leading dash would make it an option there.
+pub(super) fn ssh_host(text: &str) -> Result<String, Refused> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@%".contains(&byte);
+    if text.is_empty() || text.len() > 255 || text.starts_with('-') || !text.bytes().all(fits) {
+        return Err(Refused::new("is not a host name")
+            .in_general("such as \"nas\", a Host of ~/.ssh/config, or a name in the DNS"));
+    }
+    if let Some(meant) = NameWithPort::of(text) {
+        return Err(Refused::new("has a port, which is not allowed here").instead(meant.to_string()));
+    }
+    Ok(text.to_owned())
+}
+
+/// Splits `10.0.0.1:80 weight=5` or `10.0.0.1:80,weight=5` into the address and the weight, if that is a number.
 pub(super) fn with_options(text: &str) -> Option<(&str, Option<u16>)> {
     let (address, options) = text.split_once([' ', '\t', ','])?;
     let mut options = options.split([' ', '\t', ',']).filter_map(|option| option.split_once('='));
@@ -172,9 +209,8 @@ pub(super) fn with_options(text: &str) -> Option<(&str, Option<u16>)> {
     Some((address, all.find(|(key, _)| *key == "weight").and_then(|(_, value)| value.parse().ok())))
 }
 
-/// Path of a Unix socket.
 pub(super) fn unix_path(text: &str) -> Result<PathBuf, Refused> {
-    // sun_path of Linux holds 108 bytes, of which one ends the text (unix(7)).
+    // sun_path has 108 bytes on Linux, including the terminating zero byte (unix(7)).
     const LONGEST: usize = 107;
     trailing(text, "")?;
     let path = absolute_path(text)?;
@@ -187,7 +223,7 @@ pub(super) fn unix_path(text: &str) -> Result<PathBuf, Refused> {
     Ok(path)
 }
 
-/// Refuses what a path may hold, but nobody means: blanks around it, or the `;` that ends a line elsewhere.
+/// Refuses characters that are valid in a path but never intended: surrounding blanks, or a final `;`.
 fn trailing(path: &str, prefix: &str) -> Result<(), Refused> {
     let meant = path.trim().trim_end_matches(';').trim();
     if meant == path {
@@ -197,14 +233,13 @@ fn trailing(path: &str, prefix: &str) -> Result<(), Refused> {
     Err(Refused::new(reason).instead(format!("write {}", quote(&format!("{prefix}{meant}")))))
 }
 
-/// A path from the root.
 pub(super) fn absolute_path(text: &str) -> Result<PathBuf, Refused> {
     const LONGEST: usize = 4095;
     if text.is_empty() {
         return Err(Refused::new("names no file"));
     }
     if !text.starts_with('/') {
-        return Err(Refused::new("is no absolute path: it must begin with /"));
+        return Err(Refused::new("is not an absolute path: it must begin with /"));
     }
     if text.bytes().any(|byte| byte == 0) {
         return Err(Refused::new("holds a zero byte"));
@@ -215,10 +250,10 @@ pub(super) fn absolute_path(text: &str) -> Result<PathBuf, Refused> {
     Ok(PathBuf::from(text))
 }
 
-/// Splits at the last colon, with brackets around IPv6.
+/// Splits at the last colon; an IPv6 address is in brackets.
 fn host_and_port<'t>(text: &'t str, example: &str) -> Result<(&'t str, &'t str), Refused> {
     if text.trim() != text || text.is_empty() {
-        return Err(Refused::new(format!("is no address: write it as {example}, without blanks")));
+        return Err(Refused::new(format!("is not an address: write it as {example}, without blanks")));
     }
     if let Some((host, port)) = text.rsplit_once(':')
         && host.parse::<Ipv6Addr>().is_ok()
@@ -255,7 +290,7 @@ fn host_and_port<'t>(text: &'t str, example: &str) -> Result<(&'t str, &'t str),
 }
 
 impl Refused {
-    /// The same of what follows `ssh:HOST/`: what to write instead stands behind that host, too.
+    /// Changes the suggestion for an address after `ssh:HOST/`, so that it contains that prefix.
     fn behind(self, host: &str) -> Self {
         let instead = self.instead.map(|instead| {
             let there = instead.replace("for this machine write", "for that host itself write");
@@ -272,7 +307,7 @@ fn port_number(text: &str) -> Result<u16, Refused> {
     text.parse().map_err(|_| Refused::new("has a port that is out of range: 65535 is the highest"))
 }
 
-/// The address in a host, if it is one; something that only looks like one is refused.
+/// Parses the host as an IP address. `None` for a DNS name; a text that only resembles an address is refused.
 fn ip(host: &str) -> Result<Option<IpAddr>, Refused> {
     if let Some(inside) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         return match inside.parse::<Ipv6Addr>() {
@@ -285,7 +320,7 @@ fn ip(host: &str) -> Result<Option<IpAddr>, Refused> {
     }
     let last = host.rsplit('.').find(|label| !label.is_empty()).unwrap_or_default();
     if last.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Refused::new("is no IPv4 address: four numbers from 0 to 255"));
+        return Err(Refused::new("is not an IPv4 address: four numbers from 0 to 255"));
     }
     Ok(None)
 }
@@ -308,7 +343,7 @@ fn host_name(host: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// What follows `http://` and the like, up to the path.
+/// Returns the part between a URL scheme such as `http://` and the path.
 fn without_scheme(text: &str) -> Option<&str> {
     let (scheme, rest) = text.split_once("://")?;
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);

@@ -1,15 +1,15 @@
 //! `tls` of a pool.
 
-use logic::tunnel::plan::Endpoint;
+use hosts::tunnel::plan::Endpoint;
 use rustls_pki_types::ServerName;
 
-use super::Parser;
+use super::parser::Parser;
 use crate::de::At;
 use crate::raw::{RawBackendTls, TextOr};
 use crate::tree::NodeId;
 use crate::types::{Backend, BackendAddress, BackendTls, Identity, MinVersion, Verify};
 
-/// `tls` of a pool, and what every backend's certificate must be for, if it says.
+/// TLS settings of a pool, with the configured `server-name`.
 pub(super) struct ParsedTls {
     pub(super) settings: BackendTls,
     server_name: Option<ServerName<'static>>,
@@ -53,12 +53,12 @@ impl Parser<'_> {
             return Some(file?.map_or(Verify::System, Verify::File));
         }
         if let Some(ca) = &raw.ca {
-            let message = "nothing is verified, so this is never looked at";
-            let hint = "take away verify = \"off\", or ca";
+            let message = "not used: verify is off";
+            let hint = "remove verify = \"off\", or ca";
             drop(self.report.at_key(self.nodes, ca.id, message).hint(hint));
             return None;
         }
-        let message = "any certificate is taken: whoever stands between here and a backend can read and change \
+        let message = "any certificate is taken: an attacker on the path to a backend can read and change \
                        everything";
         let hint =
             "name the authority, or the backend's own certificate: ca = \"/etc/penstock/internal-ca.pem\"";
@@ -70,7 +70,7 @@ impl Parser<'_> {
         let Some(certificate) = &raw.certificate else {
             let alone = [&raw.key, &raw.key_passphrase_file].into_iter().flatten().next();
             if let Some(key) = alone {
-                let message = "this is for a certificate, and none is named";
+                let message = "a key needs its certificate, which is missing";
                 let hint = "certificate = \"/etc/penstock/client.pem\"";
                 drop(self.report.at_key(self.nodes, key.id, message).hint(hint));
                 return None;
@@ -96,13 +96,13 @@ impl Parser<'_> {
             Ok(name) => Some(name),
             Err(_) => {
                 let hint = "a name or an address alone, without a port: \"app.internal\"";
-                drop(self.refuse(name, "is no name of a server").hint(hint));
+                drop(self.refuse(name, "is not a server name").hint(hint));
                 None
             }
         }
     }
 
-    /// Says of every backend what its certificate must be for.
+    /// Sets the server name that each backend's certificate must contain.
     pub(super) fn server_names(
         &mut self,
         tls: &ParsedTls,
@@ -111,12 +111,12 @@ impl Parser<'_> {
     ) -> Option<()> {
         for backend in backends {
             let name = tls.server_name.clone().or_else(|| own_name(&backend.address));
-            // Nobody looks at the name; a backend that picks a certificate by it gets one that means this machine.
+            // Verification is off, so the name is only sent as SNI: use one that any backend accepts.
             let nobody_looks = tls.settings.verify == Verify::Off;
             let name = name.or_else(|| ServerName::try_from("localhost").ok().filter(|_| nobody_looks));
             if name.is_none() {
                 let message = format!("no certificate can be for {}", backend.address);
-                let hint = "say what it is for: tls = { server-name = \"app.internal\" }";
+                let hint = "name the server: tls = { server-name = \"app.internal\" }";
                 drop(self.report.at_key(self.nodes, list, message).hint(hint));
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Addresses that get in each other's way: two listeners on one, or a backend that is one of our own listeners.
+//! Conflicts of addresses: two listeners on one address, or a backend that is one of our own listeners.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,37 +6,13 @@ use std::path::PathBuf;
 
 use logic::route::{Action, PoolId, Route};
 
-use super::Parser;
+use super::bound::{Bound, Owner};
+use super::parser::Parser;
 use crate::raw::{RawConfig, TextOr};
 use crate::tree::NodeId;
 use crate::types::{BackendAddress, BindAddress, Control, Listener, Pool, Protocol};
 
-/// An address, and where it is given.
-pub(super) struct Bound {
-    address: BindAddress,
-    id: NodeId,
-    owner: Owner,
-}
-
-/// Who binds an address.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) enum Owner {
-    Listener(String),
-    Admin,
-    Control,
-}
-
-impl Owner {
-    fn name(&self) -> String {
-        match self {
-            Owner::Listener(name) => format!("listener.{name}"),
-            Owner::Admin => "admin".into(),
-            Owner::Control => "control".into(),
-        }
-    }
-}
-
-/// The addresses that one IP socket takes.
+/// Addresses whose connections one IP socket receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Everything,
@@ -61,7 +37,7 @@ impl Reach {
         }
     }
 
-    /// Whether both take the very same addresses of a family, so that neither is the more specific one.
+    /// Reports whether the kernel would consider neither address more specific than the other.
     fn is_as_wide(self, other: Reach) -> bool {
         match (self, other) {
             (Reach::One(a), Reach::One(b)) => a == b,
@@ -86,7 +62,7 @@ impl Parser<'_> {
         self.binds.push(Bound { address: address.clone(), id, owner });
     }
 
-    /// Each address is bound once.
+    /// Reports addresses that are bound twice.
     pub(super) fn collisions(&mut self, raw: &RawConfig, control: Option<&Control>) {
         let socket = raw.control.as_ref().and_then(|control| control.value.socket.as_ref());
         if let (Some(control), Some(socket)) = (control, socket) {
@@ -96,7 +72,7 @@ impl Parser<'_> {
         let mut paths: HashMap<&PathBuf, &Bound> = HashMap::new();
         let mut units: HashMap<&str, &Bound> = HashMap::new();
         let mut ones: HashMap<(IpAddr, u16), &Bound> = HashMap::new();
-        // Wildcards of one port: at most a few are kept, as each further one is a fault or of another family.
+        // Wildcard sockets by port. Each list stays short: a further wildcard is a fault or of another address family.
         let mut wide: HashMap<u16, Vec<(Reach, &Bound)>> = HashMap::new();
         for bound in &binds {
             let first = match &bound.address {
@@ -137,7 +113,7 @@ impl Parser<'_> {
         drop(self.report.at(self.nodes, second.id, message));
     }
 
-    /// `127.0.0.1:80` beside `:80`: allowed, as the more specific socket gets the connection.
+    /// Warns of `127.0.0.1:80` beside `:80`, which is allowed: the more specific socket receives the connection.
     fn specific_beside_wide(
         &mut self,
         ones: &HashMap<(IpAddr, u16), &Bound>,
@@ -163,13 +139,13 @@ impl Parser<'_> {
         }
     }
 
-    /// A backend may be a listener of ours (tls in front of another listener), but no session may come back to where
-    /// it was: that would use up every connection there is.
+    /// Reports loops. A backend may be one of our listeners (TLS in front of another listener), but a session that
+    /// returned to its own pool would use up all connections.
     pub(super) fn loops(&mut self, raw: &RawConfig, listeners: &[Listener], pools: &[Pool]) {
         let uses: Vec<Vec<PoolId>> = listeners.iter().map(pools_of).collect();
         let entries = raw.pool.as_ref().map(|pools| pools.value.0.as_slice()).unwrap_or_default();
         let own = OwnAddresses::new(listeners);
-        // For each pool, the listeners that its backends are.
+        // The backends of each pool that are listeners: indexes of backend and listener.
         let targets: Vec<Vec<(usize, usize)>> = pools
             .iter()
             .map(|pool| {
@@ -193,7 +169,7 @@ impl Parser<'_> {
                     TextOr::Table(table) => table.address.as_ref().map_or(entry.id, |address| address.id),
                 };
                 let message = format!(
-                    "this backend is listener.{}, which sends sessions to this pool: they would go in a circle",
+                    "this backend is listener.{}, which sends sessions to this pool: a loop",
                     listeners[*listener].name
                 );
                 drop(self.report.at(self.nodes, id, message));
@@ -202,7 +178,7 @@ impl Parser<'_> {
     }
 }
 
-/// Which listener a backend address is.
+/// Finds the listener that has a backend's address.
 struct OwnAddresses<'a> {
     paths: HashMap<&'a PathBuf, usize>,
     ports: HashMap<u16, Vec<(Reach, usize)>>,
@@ -241,7 +217,7 @@ impl<'a> OwnAddresses<'a> {
     }
 }
 
-/// The addresses of names that mean this machine everywhere: RFC 6761 section 6.3, and what Debian writes into /etc/hosts.
+/// Returns the addresses of names for the local machine: RFC 6761 section 6.3, and Debian's /etc/hosts.
 fn this_machine(host: &str) -> &'static [IpAddr] {
     const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -271,7 +247,7 @@ fn routed(routes: &[Route], fallback: Option<PoolId>) -> Vec<PoolId> {
     pools.into_iter().collect()
 }
 
-/// Whether sessions of a listener can get to a pool, also through listeners that are backends.
+/// Reports whether sessions of a listener can reach a pool, also through backends that are listeners.
 fn comes_back(listener: usize, pool: PoolId, uses: &[Vec<PoolId>], targets: &[Vec<(usize, usize)>]) -> bool {
     let mut next = vec![listener];
     let mut seen = HashSet::from([listener]);

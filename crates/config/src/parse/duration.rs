@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::Refused;
+use super::refused::Refused;
 
-/// The longest time for a phase of a session.
+/// Longest duration for a phase of a session.
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The longest time for an idle tunnel or a memory of clients.
+/// Longest duration for an idle tunnel or a remembered client.
 pub(super) const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 const UNITS: [(&str, u64); 5] = [
@@ -21,7 +21,7 @@ const UNITS: [(&str, u64); 5] = [
 /// `500ms`, `2s`, `1.5s`, `5m`, `1h`, `7d`
 pub(super) fn parse(text: &str) -> Result<Duration, Refused> {
     if text.is_empty() {
-        return Err(Refused::new("is no duration").instead("write a number and a unit: \"5s\""));
+        return Err(Refused::new("is not a duration").instead("write a number and a unit: \"5s\""));
     }
     if text.starts_with('-') {
         return Err(Refused::new("is negative"));
@@ -33,7 +33,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, Refused> {
         || number.ends_with('.')
         || number.matches('.').count() > 1
     {
-        return Err(Refused::new("is no duration: a number and one of ms, s, m, h, d, such as \"5s\""));
+        return Err(Refused::new("is not a duration: a number and one of ms, s, m, h, d, such as \"5s\""));
     }
     if unit.is_empty() {
         return Err(Refused::new("has no unit").instead(format!("for seconds write \"{number}s\"")));
@@ -43,10 +43,10 @@ pub(super) fn parse(text: &str) -> Result<Duration, Refused> {
     };
     nanoseconds(number, *factor)
         .map(Duration::from_nanos)
-        .ok_or_else(|| Refused::new("is too long, or has more digits than it needs"))
+        .ok_or_else(|| Refused::new("is too long, or more precise than a nanosecond"))
 }
 
-/// The shortest text that means this duration.
+/// Writes the shortest text for a duration.
 pub(super) fn write(duration: Duration) -> String {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let unit = UNITS.iter().find(|(_, factor)| nanos != 0 && nanos.is_multiple_of(*factor));

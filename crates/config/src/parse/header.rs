@@ -1,16 +1,15 @@
-//! Header fields: changes of requests and responses, and conditions of routes.
+//! Header fields: edits of requests and responses, and conditions of routes.
 
 use std::collections::HashMap;
 
 use logic::route::{HeaderEdit, HeaderEdits, HeaderMatch, HeaderValueMatch};
 
-use super::Parser;
-use crate::de::At;
-use crate::error::quote;
-use crate::raw::{Key, RawEdits, Scalar};
+use super::parser::Parser;
+use crate::de::{At, Key};
+use crate::quote::quote;
+use crate::raw::{RawEdits, Scalar};
 use crate::tree::NodeId;
 
-/// Which messages a change is for.
 #[derive(Clone, Copy)]
 enum Direction {
     Request,
@@ -43,7 +42,7 @@ impl Parser<'_> {
         }
         let set = edits.value.set.as_ref().map(|set| set.value.0.as_slice()).unwrap_or_default();
         for (name, value) in set {
-            // The value may be a secret: faults name the field alone.
+            // Faults name only the field, because the value may be a secret.
             match HeaderEdit::set(name, &value.value) {
                 Ok(change) => changes.push(self.only_once(&mut seen, name, value.id).map(|()| change)),
                 Err(error) => {
@@ -79,7 +78,7 @@ impl Parser<'_> {
         changes.into_iter().collect()
     }
 
-    /// Field names have no case: the same one twice would be decided by chance.
+    /// Reports a field name that is given twice. Names ignore case, so the order of two edits would be unclear.
     fn only_once(&mut self, seen: &mut HashMap<String, NodeId>, name: &str, id: NodeId) -> Option<()> {
         match seen.insert(name.to_ascii_lowercase(), id) {
             None => Some(()),
@@ -89,20 +88,19 @@ impl Parser<'_> {
                 drop(
                     self.report
                         .at_key(self.nodes, id, message)
-                        .hint("set replaces: remove is not needed beside it"),
+                        .hint("`set` replaces the header: delete the `remove` of it"),
                 );
                 None
             }
         }
     }
 
-    /// Conditions of a route.
     pub(super) fn header_conditions(&mut self, entries: &[(String, At<Scalar>)]) -> Option<Vec<HeaderMatch>> {
         let mut seen: HashMap<String, NodeId> = HashMap::new();
         let mut conditions = Vec::new();
         for (name, value) in entries {
             if !is_token(name) {
-                let message = format!("{} is no name of a header field", quote(name));
+                let message = format!("{} is not a valid header name", quote(name));
                 drop(self.report.at_key(self.nodes, value.id, message));
                 conditions.push(None);
                 continue;
@@ -110,7 +108,7 @@ impl Parser<'_> {
             if let Some(first) = seen.insert(name.to_ascii_lowercase(), value.id) {
                 let place = self.report.whereabouts(self.nodes, first);
                 let message =
-                    format!("{} is given twice{place}: names of header fields have no case", quote(name));
+                    format!("{} is given twice{place}: header names are case-insensitive", quote(name));
                 drop(self.report.at_key(self.nodes, value.id, message));
                 conditions.push(None);
                 continue;
@@ -136,10 +134,10 @@ impl Parser<'_> {
         conditions.into_iter().collect()
     }
 
-    /// The header that carries the id of a request.
+    /// Reads the name of the header field with the request id.
     pub(super) fn request_id_header(&mut self, key: &Key<String>) -> Option<Box<str>> {
         let name = key.as_ref()?;
-        // What may not be removed frames the message or names the host; what carries addresses is ours to write.
+        // `HeaderEdit` refuses fields that frame the message or name the host; these are also reserved.
         let ours = [
             "forwarded",
             "x-forwarded-for",
@@ -150,21 +148,21 @@ impl Parser<'_> {
         ];
         let text = &name.value;
         if !is_token(text) || text.len() > 64 {
-            drop(self.refuse(name, "is no name of a header field"));
+            drop(self.refuse(name, "is not a valid header name"));
             return None;
         }
         if HeaderEdit::set(text, "").is_err()
             || HeaderEdit::remove(text).is_err()
             || ours.iter().any(|taken| text.eq_ignore_ascii_case(taken))
         {
-            drop(self.refuse(name, "has a meaning of its own").hint("\"X-Request-Id\" is usual"));
+            drop(self.refuse(name, "is reserved: it has a fixed meaning").hint("\"X-Request-Id\" is usual"));
             return None;
         }
         Some(text.as_str().into())
     }
 }
 
-/// RFC 9110 section 5.6.2
+/// Checks the `token` syntax of RFC 9110 section 5.6.2.
 pub(super) fn is_token(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(fits)

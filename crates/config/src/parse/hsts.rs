@@ -1,7 +1,7 @@
-//! `hsts` of a listener: Strict-Transport-Security (RFC 6797), and whether it is fit for the preload lists of browsers.
+//! `hsts` of a listener: Strict-Transport-Security (RFC 6797), and the requirements of browsers' preload lists.
 
-use super::Parser;
 use super::duration::{self, YEAR};
+use super::parser::Parser;
 use crate::raw::{RawConfig, RawListener};
 use crate::tree::NodeId;
 use crate::types::{Listener, Protocol, RedirectToHttps};
@@ -27,14 +27,14 @@ impl Parser<'_> {
         if text.to_ascii_lowercase().contains("max-age") {
             let Some(policy) = Policy::of(text) else {
                 drop(
-                    self.refuse(hsts, "is no value of Strict-Transport-Security")
+                    self.refuse(hsts, "is not a valid value of Strict-Transport-Security")
                         .hint("such as \"max-age=31536000; includeSubDomains\""),
                 );
                 return None;
             };
             if let Some(missing) = policy.missing_for_preload() {
-                let message = format!("the preload lists of browsers do not take this: {missing}");
-                let hint = "hsts = \"preload\" is all that they ask for";
+                let message = format!("the preload list of browsers does not accept this: {missing}");
+                let hint = "hsts = \"preload\" meets its rules";
                 drop(self.report.at(self.nodes, hsts.id, message).warning().hint(hint));
             }
             return Some(Some(text.into()));
@@ -42,7 +42,7 @@ impl Parser<'_> {
         let age = match self.read(hsts, duration::parse) {
             Some(age) if age <= YEAR * 10 => age,
             Some(_) => {
-                drop(self.refuse(hsts, "is absurdly long here"));
+                drop(self.refuse(hsts, "is too long"));
                 return None;
             }
             None => return None,
@@ -50,10 +50,9 @@ impl Parser<'_> {
         Some(Some(format!("max-age={}", age.as_secs()).into()))
     }
 
-    /// Who wants to be on the preload lists and listens on plain HTTP must send clients from there to https.
+    /// Warns if a listener asks for preload while a plain HTTP listener does not redirect its clients to https.
     pub(super) fn preload_without_redirect(&mut self, raw: &RawConfig, listeners: &[Listener]) {
-        let is_plain =
-            |listener: &&Listener| listener.tls.is_none() && matches!(listener.protocol, Protocol::Http(_));
+        let is_plain = |listener: &&Listener| listener.tls.is_none() && listener.protocol.is_http();
         let raw_listeners = || raw.listener.iter().flat_map(|all| &all.value.0);
         let by_route = raw_listeners().filter(|(_, raw)| raw.value.tls.is_none()).any(|(_, raw)| {
             let routes = raw.value.route.iter().flat_map(|routes| &routes.value);
@@ -71,10 +70,10 @@ impl Parser<'_> {
         for (_, raw) in raw_listeners() {
             let Some(hsts) = &raw.value.hsts else { continue };
             let wants = hsts.value == "preload"
-                || Policy::of(&hsts.value).is_some_and(|policy| policy.preload == Said::Yes);
+                || Policy::of(&hsts.value).is_some_and(|policy| policy.preload == Directive::Yes);
             if wants {
                 let message =
-                    "the preload lists of browsers do not take this: no listener redirects http to https";
+                    "the preload list of browsers does not accept this: no listener redirects http to https";
                 let hint = "set redirect-to-https = true on the listener without tls";
                 drop(self.report.at(self.nodes, hsts.id, message).warning().hint(hint));
             }
@@ -82,21 +81,21 @@ impl Parser<'_> {
     }
 }
 
-/// What a whole value says.
+/// Directives of a complete header value.
 struct Policy {
     max_age: u64,
-    include_sub_domains: Said,
-    preload: Said,
+    include_sub_domains: Directive,
+    preload: Directive,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Said {
+enum Directive {
     Yes,
     No,
 }
 
 impl Policy {
-    /// RFC 6797 section 6.1: directives between semicolons, one of them `max-age` with a number.
+    /// Parses directives between semicolons, one of which is `max-age` with a number (RFC 6797 section 6.1).
     fn of(text: &str) -> Option<Self> {
         let directives = || text.split(';').map(str::trim);
         let well_formed =
@@ -111,8 +110,8 @@ impl Policy {
         let (Some(age), None) = (ages.next(), ages.next()) else { return None };
         let is_number = !age.is_empty() && age.len() <= 12 && age.bytes().all(|byte| byte.is_ascii_digit());
         let says = |word: &str| match directives().any(|directive| directive.eq_ignore_ascii_case(word)) {
-            true => Said::Yes,
-            false => Said::No,
+            true => Directive::Yes,
+            false => Directive::No,
         };
         Some(Self {
             max_age: age.parse().ok().filter(|_| is_number)?,
@@ -121,22 +120,22 @@ impl Policy {
         })
     }
 
-    /// What <https://hstspreload.org> asks for beyond what this says. Nothing, if this does not want to be there.
+    /// Returns a missing requirement of <https://hstspreload.org>. `None` if the value does not ask for preload.
     fn missing_for_preload(&self) -> Option<&'static str> {
         match self {
-            Self { preload: Said::No, .. } => None,
-            Self { include_sub_domains: Said::No, .. } => Some("includeSubDomains is missing"),
+            Self { preload: Directive::No, .. } => None,
+            Self { include_sub_domains: Directive::No, .. } => Some("includeSubDomains is missing"),
             Self { max_age: ..PRELOAD_AGE, .. } => Some("max-age must be 31536000 at least, a year"),
             _ => None,
         }
     }
 }
 
-/// One year: long enough for every test of a site.
+/// One year, which is enough for every test of a site.
 const DEFAULT: &str = "max-age=31536000";
 
-/// Two years, as those who keep the lists advise.
+/// Two years, as the preload lists recommend.
 const PRELOAD: &str = "max-age=63072000; includeSubDomains; preload";
 
-/// Seconds of a year.
+/// One year in seconds.
 const PRELOAD_AGE: u64 = 31_536_000;

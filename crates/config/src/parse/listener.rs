@@ -1,33 +1,27 @@
-//! `[listener.NAME]`: where clients arrive and what they speak.
+//! `[listener.NAME]`: addresses and protocols for clients.
 
 use logic::http1::request::{Limits, MAX_HEAD};
 
-use super::bind::Owner;
+use super::address;
+use super::bound::Owner;
 use super::duration::{DAY, YEAR};
+use super::parser::{Parser, Zero, count, small};
 use super::route::Scheme;
-use super::{Parser, Zero, address, count, small};
-use crate::de::At;
-use crate::error::quote;
+use crate::de::{At, Key};
+use crate::quote::quote;
 use crate::raw::{
-    BindText, Key, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawRoute, Scalar,
-    TextOr,
+    BindText, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawRoute, Scalar,
 };
 use crate::types::{
-    BindAddress, Http2, HttpSettings, HttpTimeouts, Listener, PassthroughSettings, Protocol, RedirectToHttps,
-    TcpSettings,
+    BindAddress, HttpSettings, HttpTimeouts, Listener, PassthroughSettings, Protocol, ProtocolName,
+    RedirectToHttps, TcpSettings,
 };
-
-const KIB: u64 = 1024;
-
-/// The same defaults as in `RawHttp2`, for `http2 = "on"`, which has no table to take them from.
-const SEND_BUFFER: u64 = 768 * KIB;
-const RECEIVE_WINDOW: u64 = 1024 * KIB;
 
 impl Parser<'_> {
     pub(super) fn listeners(&mut self, raw: &RawConfig) -> Option<Vec<Listener>> {
         let entries = &raw.listener.as_ref()?.value.0;
         if entries.is_empty() && raw.tunnel.as_ref().is_some_and(|tunnels| !tunnels.value.0.is_empty()) {
-            // A file for `penstock tunnel` alone; `penstock serve` refuses it.
+            // The file is for `penstock tunnel` only; `penstock serve` refuses it.
             return Some(Vec::new());
         }
         if entries.is_empty() {
@@ -51,12 +45,16 @@ impl Parser<'_> {
             None => Some(None),
         };
         let proxy_protocol_from = self.peers(&raw.proxy_protocol_from);
-        let protocol = match raw.protocol.as_ref().map(|protocol| protocol.value.as_str()) {
-            Some("tcp") => self.tcp(at).map(Protocol::Tcp),
-            Some("tls-passthrough") => self.passthrough(at).map(Protocol::TlsPassthrough),
-            Some(_) => self.http(at, binds.as_deref()).map(|http| Protocol::Http(Box::new(http))),
+        // `shape.rs` has already reported an unknown protocol.
+        let named = raw.protocol.as_ref().and_then(|protocol| protocol.value.parse().ok());
+        let protocol = match named {
+            Some(ProtocolName::Tcp) => self.tcp(at).map(Protocol::Tcp),
+            Some(ProtocolName::TlsPassthrough) => self.passthrough(at).map(Protocol::TlsPassthrough),
+            Some(ProtocolName::Http) => {
+                self.http(at, binds.as_deref()).map(|http| Protocol::Http(Box::new(http)))
+            }
             None => {
-                // What it speaks is unknown, but a name of a pool can be looked up all the same.
+                // The protocol is unknown, but the pool's name can still be checked.
                 raw.pool.as_ref().and_then(|pool| self.pool_id(pool));
                 None
             }
@@ -83,7 +81,7 @@ impl Parser<'_> {
             }
             OneOrMany::Many(list) if list.is_empty() => {
                 if !self.nodes.is_incomplete(key.id) {
-                    drop(self.report.at(self.nodes, key.id, "this list is empty: nobody could connect"));
+                    drop(self.report.at(self.nodes, key.id, "this list is empty: no client could connect"));
                 }
                 None
             }
@@ -100,7 +98,6 @@ impl Parser<'_> {
         Some(bind)
     }
 
-    /// The admin listener's address.
     pub(super) fn admin(&mut self, text: &At<BindText>) -> Option<BindAddress> {
         let bind = self.bind_one(text, Owner::Admin)?;
         if matches!(bind, BindAddress::Systemd(_)) {
@@ -134,13 +131,13 @@ impl Parser<'_> {
         match u32::from_str_radix(digits, 8) {
             Ok(bits) if octal && bits <= 0o777 => {
                 if bits & 0o200 == 0 {
-                    drop(self.refuse(mode, "lets nobody connect: writing is what connecting needs"));
+                    drop(self.refuse(mode, "no client can connect: connecting needs write permission"));
                     return None;
                 }
                 Some(bits)
             }
             _ => {
-                drop(self.refuse(mode, "is no mode of a file").hint("three octal digits, such as \"0660\""));
+                drop(self.refuse(mode, "is not a file mode").hint("three octal digits, such as \"0660\""));
                 None
             }
         }
@@ -190,7 +187,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Nothing else is known of a connection that is passed through, and nothing in it can be changed.
+    /// Reports conditions and edits that need more than the server name, which is all that passthrough knows.
     fn looks_at_the_host_only(&mut self, route: &At<RawRoute>) -> bool {
         let raw = &route.value;
         let is_root = |path: &OneOrMany<String>| matches!(path, OneOrMany::One(path) if path == "/");
@@ -204,7 +201,7 @@ impl Parser<'_> {
         ];
         let mut fits = true;
         for id in others.into_iter().flatten() {
-            let message = "nothing but the host is known of a connection that is passed through";
+            let message = "not available with tls-passthrough: only the host name (SNI) is known";
             drop(self.report.at_key(self.nodes, id, message).hint("a route has a host and a pool here"));
             fits = false;
         }
@@ -261,23 +258,6 @@ impl Parser<'_> {
         })
     }
 
-    fn http2(&mut self, raw: &RawListener) -> Option<Http2> {
-        let streams = raw.limits.as_ref()?.value.streams.as_ref()?;
-        let (send_buffer, receive_window) = match &raw.http2.as_ref()?.value {
-            TextOr::Text(word) if word == "off" => return Some(Http2::Off),
-            TextOr::Text(_) => (Some(SEND_BUFFER), Some(RECEIVE_WINDOW)),
-            TextOr::Table(table) => (
-                self.size(&table.send_buffer, 16 * KIB, 1024 * 1024 * KIB),
-                self.size(&table.receive_window, 64 * KIB, 1024 * 1024 * KIB),
-            ),
-        };
-        Some(Http2::On {
-            streams: small(streams.value),
-            send_buffer: usize::try_from(send_buffer?).ok()?,
-            receive_window: u32::try_from(receive_window?).ok()?,
-        })
-    }
-
     fn redirect_to_https(
         &mut self,
         key: &Key<Scalar>,
@@ -292,7 +272,8 @@ impl Parser<'_> {
         };
         if let Some(tls) = &raw.tls {
             let place = self.report.whereabouts(self.nodes, tls.id);
-            let message = format!("this listener speaks https itself{place}: clients would go in a circle");
+            let message =
+                format!("this listener has tls itself{place}: clients would be redirected for ever");
             let hint = "put redirect-to-https on a listener without tls";
             drop(self.report.at_key(self.nodes, key.id, message).hint(hint));
             return None;
@@ -304,7 +285,7 @@ impl Parser<'_> {
         };
         if binds.unwrap_or_default().iter().any(is_own) {
             let message = format!(
-                "port {port} is this listener itself, which has no tls: clients would go in a circle"
+                "port {port} is this listener itself, which has no tls: clients would be redirected for ever"
             );
             drop(self.report.at_key(self.nodes, key.id, message));
             return None;

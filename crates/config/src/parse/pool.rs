@@ -1,22 +1,23 @@
-//! `[pool.NAME]`: backends that are equal, and how they are used.
+//! `[pool.NAME]`: equal backends and the settings for their use.
 
 use std::collections::HashMap;
 
-use logic::balance::{HashKey, Policy};
+use logic::balance::{ChoosesBy, HashKey, Policy};
 use logic::health::{Check, CheckMethod, PassiveRule, Rule, StatusRange};
 use logic::proxy_header;
 
+use super::address;
 use super::duration::{DAY, YEAR};
-use super::{Parser, Zero, address, count, small};
+use super::parser::{Parser, Zero, count, small};
 use crate::de::At;
-use crate::error::quote;
+use crate::quote::quote;
 use crate::raw::{
     BackendText, RawBackend, RawConfig, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky, TextOr,
 };
 use crate::tree::{NodeId, Origin};
 use crate::types::{
-    ActiveCheck, AllDown, Backend, BackendAddress, BackendHttp, Listener, Pool, PoolTimeouts, Protocol,
-    Sticky,
+    ActiveCheck, AllDown, Backend, BackendAddress, BackendHttp, BackendHttp2, Listener, Pool, PoolTimeouts,
+    Protocol, Sticky,
 };
 
 impl Parser<'_> {
@@ -64,6 +65,7 @@ impl Parser<'_> {
         let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.pool_timeouts(&timeouts.value));
         let resolve_interval = self.time(&raw.resolve_interval, Zero::Refused, DAY);
         valid?;
+        let (http, http2) = http?;
         Some(Pool {
             name: name.into(),
             balance: balance?,
@@ -76,7 +78,8 @@ impl Parser<'_> {
             queue_length: count(raw.queue.as_ref()?.value),
             slow_start: slow_start?,
             tls: tls?.map(|tls| tls.settings),
-            http: http?,
+            http,
+            http2,
             send_proxy: send_proxy?,
             retries: small(raw.retries.as_ref()?.value),
             keep_alive: count(raw.keep_alive.as_ref()?.value),
@@ -136,7 +139,7 @@ impl Parser<'_> {
         Some(backends)
     }
 
-    /// A backend that is a text; what other programs write behind the address has keys of its own.
+    /// Parses a backend given as text. Reports options after the address, which other programs allow there.
     fn backend_text(&mut self, text: &At<BackendText>) -> Option<BackendAddress> {
         let Some((address, weight)) = address::with_options(text.value.as_ref()) else {
             return self.read(text, address::backend);
@@ -146,7 +149,7 @@ impl Parser<'_> {
             Origin::Flag(flag) => format!("{verb} {flag} {address},weight={weight}"),
             _ => format!("{verb} {{ address = {}, weight = {weight} }}", quote(address)),
         };
-        drop(self.refuse(text, "holds more than an address").hint_from_value(hint));
+        drop(self.refuse(text, "has more than an address").hint_from_value(hint));
         None
     }
 
@@ -159,19 +162,19 @@ impl Parser<'_> {
         Some((Backend { address, weight, max_connections, server_name: None }, at.id))
     }
 
-    fn backend_http(&mut self, raw: &RawPool) -> Option<BackendHttp> {
+    fn backend_http(&mut self, raw: &RawPool) -> Option<(BackendHttp, BackendHttp2)> {
         let key = raw.http2.as_ref()?;
-        if key.value != "on" {
-            return Some(BackendHttp::Http1);
+        let limits = self.backend_http2(&key.value)?;
+        if matches!(&key.value, TextOr::Text(word) if word == "off") {
+            return Some((BackendHttp::Http1, limits));
         }
         if raw.send_proxy.is_some() {
-            let message =
-                "a PROXY header tells of one client, and these connections carry the requests of many";
-            let hint = "take away send-proxy: backends learn of the client by X-Forwarded-For";
+            let message = "a PROXY header names one client, and HTTP/2 connections carry requests of many";
+            let hint = "remove send-proxy: backends learn the client from X-Forwarded-For";
             drop(self.report.at_key(self.nodes, key.id, message).hint(hint));
             return None;
         }
-        Some(BackendHttp::Http2)
+        Some((BackendHttp::Http2, limits))
     }
 
     fn sticky(&mut self, raw: &RawSticky) -> Option<Sticky> {
@@ -197,12 +200,12 @@ impl Parser<'_> {
         if let (Some(interval), Some(longest)) = (interval, timeout)
             && longest > interval
         {
-            // One check at a time: the next one cuts it off.
+            // Only one check runs at a time: the next one aborts it.
             timeout = Some(interval);
             let given = raw.timeout.as_ref().filter(|key| *self.nodes.origin(key.id) != Origin::Default);
             if let Some(given) = given {
                 let message = format!(
-                    "a check may take {}, longer than the {} to the next one: it is cut off there",
+                    "a check may take {}, but the next one starts after {}: it is aborted then",
                     super::duration::write(longest),
                     super::duration::write(interval)
                 );
@@ -234,7 +237,7 @@ impl Parser<'_> {
                 let is_target = path.value.starts_with('/')
                     && path.value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
                 if !is_target {
-                    let reason = "is no path to ask for: it begins with / and has no blanks";
+                    let reason = "is not a path to ask for: it begins with / and has no blanks";
                     drop(self.refuse(path, reason).hint("http = \"/healthz\""));
                     return None;
                 }
@@ -280,7 +283,7 @@ impl Parser<'_> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
         let text = &host.value;
         if text.is_empty() || text.len() > 259 || !text.bytes().all(fits) {
-            drop(self.refuse(host, "is no host"));
+            drop(self.refuse(host, "is not a host"));
             return None;
         }
         Some(text.as_str().into())
@@ -299,34 +302,44 @@ impl Parser<'_> {
     fn pool_timeouts(&mut self, raw: &RawPoolTimeouts) -> Option<PoolTimeouts> {
         let connect = self.time(&raw.connect, Zero::Refused, DAY);
         let response = self.time(&raw.response, Zero::Refused, DAY);
+        let down = self.time(&raw.down, Zero::Allowed, DAY);
         let body = self.time(&raw.body, Zero::Refused, DAY);
+        let transfer = match &raw.transfer {
+            None => Some(None),
+            given => self.time(given, Zero::Refused, YEAR).map(Some),
+        };
+        let grpc = self.time(&raw.grpc, Zero::Refused, YEAR);
         let queue = self.time(&raw.queue, Zero::Refused, DAY);
         let keep_alive = self.time(&raw.keep_alive, Zero::Refused, DAY);
         let tunnel = self.time(&raw.tunnel, Zero::Refused, YEAR);
         Some(PoolTimeouts {
             connect: connect?,
             response: response?,
+            down: down?,
             body: body?,
+            transfer: transfer?,
+            grpc: grpc?,
             queue: queue?,
             keep_alive: keep_alive?,
             tunnel: tunnel?,
         })
     }
 
-    /// A tcp listener sees no requests, so a pool that hashes one gives every session the same backend.
+    /// Warns of a pool that hashes requests for a tcp listener, which reads none: all sessions would get one backend.
     pub(super) fn keys_of_tcp(&mut self, raw: &RawConfig, listeners: &[Listener], pools: &[Pool]) {
         let entries = raw.listener.as_ref().map(|listeners| listeners.value.0.as_slice()).unwrap_or_default();
         for (listener, (_, entry)) in listeners.iter().zip(entries) {
-            let Protocol::Tcp(tcp) = &listener.protocol else {
-                continue;
+            let tcp = match &listener.protocol {
+                Protocol::Tcp(tcp) => tcp,
+                Protocol::Http(_) | Protocol::TlsPassthrough(_) => continue,
             };
             let pool = &pools[tcp.pool.0];
             if let (BackendHttp::Http2, Some(key)) = (pool.http, &entry.value.pool) {
-                let message = "this pool speaks HTTP/2, and a tcp listener passes on whatever clients speak";
+                let message = "this pool speaks HTTP/2, and a tcp listener forwards bytes of any protocol";
                 let hint = "protocol = \"http\", or another pool without http2";
                 drop(self.report.at(self.nodes, key.id, message).hint(hint));
             }
-            let hashes = matches!(pool.balance, Policy::Hash | Policy::Maglev);
+            let hashes = pool.balance.chooses_by() == ChoosesBy::Key;
             if let (true, false, Some(key)) = (hashes, pool.hash_key == HashKey::Client, &entry.value.pool) {
                 let message = format!(
                     "this pool balances by {}, but tcp has no requests: all sessions go to one backend",

@@ -7,14 +7,14 @@ use logic::route::{
     Route,
 };
 
-use super::Parser;
 use super::header::is_token;
-use crate::de::At;
-use crate::error::quote;
-use crate::raw::{Key, OneOrMany, RawRoute};
+use super::parser::Parser;
+use crate::de::{At, Key};
+use crate::quote::quote;
+use crate::raw::{OneOrMany, RawRoute};
 use crate::tree::NodeId;
 
-/// What routes must know of their listener.
+/// URL scheme of the listener's requests.
 #[derive(Clone, Copy)]
 pub(super) enum Scheme {
     Http,
@@ -38,7 +38,7 @@ impl Parser<'_> {
         (faults == 0).then_some(routes)
     }
 
-    /// One entry of the file: a route for each of its hosts and paths.
+    /// Converts one entry of the file into routes, one for each pair of host and path.
     fn route(&mut self, raw: &At<RawRoute>, scheme: Scheme) -> Option<Vec<Route>> {
         let at = raw.id;
         let raw = &raw.value;
@@ -55,11 +55,11 @@ impl Parser<'_> {
         let (hosts, paths, action) = (hosts?, paths?, action?);
         if let Action::Redirect { location, .. } = &action
             && let Some(redirect) = &raw.redirect
-            // A redirect may change the method, and so lead elsewhere.
+            // After a redirect the client may use another method, which the route may not match.
             && raw.method.is_none()
             && leads_back(location.as_str(), &hosts, scheme)
         {
-            let message = "this redirect leads back to the same route: clients would go in a circle";
+            let message = "this redirect leads back to the same route: clients would be redirected for ever";
             drop(self.report.at(self.nodes, redirect.id, message));
             return None;
         }
@@ -100,7 +100,8 @@ impl Parser<'_> {
         };
         let above = before.rsplit_once('/').map_or("", |(above, _)| above);
         let above = if above.is_empty() { "/" } else { above };
-        let hint = format!("there are no wildcards: {} means everything below it, too", quote(above));
+        let hint =
+            format!("wildcards are not supported: {} covers everything below it already", quote(above));
         drop(self.refuse(&At { id, value: text }, "holds a *").hint_from_value(hint));
         None
     }
@@ -134,7 +135,7 @@ impl Parser<'_> {
             }
             (None, None) => {
                 if !self.nodes.is_broken(at, "pool") && !self.nodes.is_broken(at, "redirect") {
-                    let message = "this route leads nowhere";
+                    let message = "this route has no pool and no redirect";
                     drop(
                         self.report
                             .at_key(self.nodes, at, message)
@@ -151,7 +152,7 @@ impl Parser<'_> {
         match code.map(RedirectStatus::try_from) {
             Some(Ok(status)) => Some(status),
             _ => {
-                let message = format!("{} is no redirect: use 301, 302, 303, 307 or 308", status.value);
+                let message = format!("{} is not a redirect: use 301, 302, 303, 307 or 308", status.value);
                 drop(self.report.at(self.nodes, status.id, message));
                 None
             }
@@ -162,7 +163,7 @@ impl Parser<'_> {
         const KNOWN: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"];
         let shown = self.nodes.show(id, text);
         if !is_token(text) || text.len() > 32 {
-            drop(self.report.at(self.nodes, id, format!("{shown} is no method")));
+            drop(self.report.at(self.nodes, id, format!("{shown} is not a method")));
             return None;
         }
         if text == "CONNECT" {
@@ -171,14 +172,14 @@ impl Parser<'_> {
         }
         let upper = text.to_ascii_uppercase();
         if upper != text && KNOWN.contains(&upper.as_str()) {
-            let message = format!("{shown} is no method: methods have a case");
+            let message = format!("{shown} is not a method: methods are case-sensitive");
             drop(self.report.at(self.nodes, id, message).hint_from_value(format!("write {}", quote(&upper))));
             return None;
         }
         Some(text.into())
     }
 
-    /// Each text of a key that takes one or many.
+    /// Converts each text of a key with one or many texts.
     fn each<T: AsRef<str>, V>(
         &mut self,
         key: &Key<OneOrMany<T>>,
@@ -201,7 +202,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A text that `logic` reads.
+    /// Parses a text with a type of `logic`.
     fn parsed<V>(&mut self, id: NodeId, text: &str) -> Option<V>
     where
         V: std::str::FromStr<Err: std::fmt::Display>,
@@ -216,7 +217,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A route whose conditions an earlier one has too is never reached.
+    /// Warns of a route that is never used, because an earlier one has the same conditions.
     fn duplicates(&mut self, routes: &[Route], id: NodeId, seen: &mut HashMap<String, NodeId>) {
         for route in routes {
             match seen.entry(conditions(route)) {
@@ -239,7 +240,7 @@ impl Parser<'_> {
     }
 }
 
-/// Everything that must hold for a route, as one text.
+/// Formats all conditions of a route as one comparable text.
 fn conditions(route: &Route) -> String {
     let mut methods = route.methods.clone();
     methods.sort_unstable();
@@ -255,7 +256,7 @@ fn conditions(route: &Route) -> String {
     format!("{}\n{}\n{}\n{}", route.host, route.path, methods.join(","), headers.join("\n"))
 }
 
-/// Whether a redirect leads to what the route itself takes.
+/// Reports whether a redirect leads to the route itself.
 fn leads_back(location: &str, hosts: &[HostPattern], scheme: Scheme) -> bool {
     let own = match scheme {
         Scheme::Http => "http://",
@@ -270,7 +271,7 @@ fn leads_back(location: &str, hosts: &[HostPattern], scheme: Scheme) -> bool {
     if !(path.is_empty() || path == "{query}") {
         return false;
     }
-    // Other patterns than a whole name may leave this host to a more specific route.
+    // With a wildcard pattern, this host may belong to a more specific route.
     let host = host.to_ascii_lowercase();
     host == "{host}" || hosts.iter().any(|own| matches!(own, HostPattern::Exact(name) if **name == *host))
 }
@@ -291,5 +292,5 @@ fn edit_size(edit: &HeaderEdit) -> usize {
 
 const MOST_ROUTES: usize = 100_000;
 
-/// Bytes of header fields in the routes that one entry of the file becomes.
+/// Largest total size, in bytes, of header fields in the routes made from one entry of the file.
 const LARGEST_ROUTE: usize = 16 * 1024 * 1024;

@@ -1,6 +1,6 @@
-//! Sizes: one whole number and its unit.
+//! Sizes: one integer and its unit.
 
-use super::Refused;
+use super::refused::Refused;
 
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
@@ -13,7 +13,7 @@ pub(super) fn parse(text: &str) -> Result<u64, Refused> {
     let (number, unit) = text.split_at(end);
     if number.is_empty() || unit.starts_with('.') {
         return Err(Refused::new(
-            "is no size: a whole number and one of B, KiB, MiB, GiB, such as \"32KiB\"",
+            "is not a size: a whole number and one of B, KiB, MiB, GiB, such as \"32KiB\"",
         ));
     }
     if unit.is_empty() {
@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<u64, Refused> {
         .ok_or_else(|| Refused::new("is too large"))
 }
 
-/// The shortest text that means this size.
+/// Writes the shortest text for a size.
 pub(super) fn write(size: u64) -> String {
     let unit = UNITS.iter().find(|(_, factor)| size != 0 && size.is_multiple_of(*factor));
     let (unit, factor) = unit.unwrap_or(&("B", 1));

@@ -4,15 +4,16 @@ use std::path::PathBuf;
 
 use logic::client_name::NamePattern;
 
-use super::{Parser, Zero, count, duration};
-use crate::de::At;
-use crate::error::quote;
-use crate::nearest::nearest;
-use crate::raw::{Key, OneOrMany, RawClientCertificates, RawTls};
+use super::duration;
+use super::parser::{Parser, Zero, count};
+use crate::de::{At, Key};
+use crate::quote::quote;
+use crate::raw::{OneOrMany, RawClientCertificates, RawTls};
 use crate::types::{
     AcmeSource, Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader, Group,
     MinVersion, Ocsp, TlsPolicy, TlsSettings, UnknownRevocation,
 };
+use text::nearest::nearest;
 
 impl Parser<'_> {
     pub(super) fn tls(&mut self, at: &At<RawTls>) -> Option<TlsSettings> {
@@ -21,7 +22,7 @@ impl Parser<'_> {
         let default = match &raw.default {
             Some(name) if name.value.is_empty() || name.value.contains(['/', '\0']) => {
                 let hint = "a name of the certificate, or the name of its files without .pem or .crt";
-                drop(self.refuse(name, "is no name of a certificate").hint(hint));
+                drop(self.refuse(name, "is not the name of a certificate").hint(hint));
                 None
             }
             name => Some(name.as_ref().map(|name| name.value.as_str().into())),
@@ -58,7 +59,7 @@ impl Parser<'_> {
         })
     }
 
-    /// The directory that counts first, and the section that fills it or another one.
+    /// Returns the preferred certificate directory, and the `[acme.NAME]` section, which may use another directory.
     fn certificate_sources(&mut self, at: &At<RawTls>) -> (Option<PathBuf>, Option<Option<AcmeSource>>) {
         let raw = &at.value;
         let acme = match &raw.acme {
@@ -139,7 +140,7 @@ impl Parser<'_> {
         if known.is_none() {
             let words = ClientHeader::ALL.map(ClientHeader::word);
             let near = nearest(&word.value, words);
-            let reason = format!("is nothing that backends are told; known are {}", words.join(", "));
+            let reason = format!("is not a known header; known: {}", words.join(", "));
             let draft = self.refuse(word, &reason);
             if let Some(near) = near {
                 drop(draft.hint_from_value(format!("did you mean {}?", quote(near))));
@@ -182,14 +183,14 @@ impl Parser<'_> {
         let only_old = policy.ciphers.iter().all(|cipher| cipher.version() == MinVersion::Tls12);
         if only_old && policy.groups.iter().all(|group| group.version() == MinVersion::Tls13) {
             let id = raw.groups.as_ref().map_or(at.id, |groups| groups.id);
-            let message = "none of these groups is known to TLS 1.2, and the ciphers are for nothing else";
+            let message = "none of these groups works with TLS 1.2, and all listed ciphers are for TLS 1.2";
             drop(self.report.at(self.nodes, id, message).hint("add \"X25519\""));
             return None;
         }
         Some(policy)
     }
 
-    /// Words of a closed list, without repetitions. `None` inside: the key is absent.
+    /// Parses names from a closed list without repetitions. The inner `None` means that the key is absent.
     fn known<T: Copy + PartialEq>(
         &mut self,
         key: &Key<Vec<At<String>>>,

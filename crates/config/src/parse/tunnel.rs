@@ -2,20 +2,21 @@
 
 use std::collections::HashMap;
 
-use logic::ssh::place::NameWithPort;
-use logic::tunnel::plan::{
+use hosts::tunnel::plan::{
     Check, Endpoint, Forward, Listen, Mount, MountPoint, Tunnel, Values, Way, is_name,
 };
-use logic::tunnel::template::Template;
+use hosts::tunnel::template::Template;
 
+use super::address;
 use super::duration::DAY;
-use super::{Parser, Refused, Zero, address, small};
+use super::parser::{Parser, Zero, small};
+use super::refused::Refused;
 use crate::de::At;
 use crate::raw::{BindText, RawConfig, RawForward, RawTunnel};
 use crate::tree::{NodeId, Origin};
 use crate::types::{BackendAddress, BindAddress};
 
-/// Where the forwards of this side listen: the tunnel of the last one that took the place, and its key.
+/// Local listening addresses of forwards: the last tunnel that uses an address, and its key.
 type Taken<'a> = HashMap<Listen, (&'a str, NodeId)>;
 
 impl Parser<'_> {
@@ -30,7 +31,7 @@ impl Parser<'_> {
     fn tunnel<'a>(&mut self, name: &'a str, at: &At<RawTunnel>, taken: &mut Taken<'a>) -> Option<Tunnel> {
         let raw = &at.value;
         let valid = self.name(name, at.id);
-        let host = raw.host.as_ref().and_then(|host| self.read(host, ssh_host));
+        let host = raw.host.as_ref().and_then(|host| self.read(host, address::ssh_host));
         let forwards = self.forwards(name, raw, taken);
         let keep_alive = self.time(&raw.keep_alive, Zero::Refused, DAY);
         let connect_timeout = self.time(&raw.connect_timeout, Zero::Refused, DAY);
@@ -80,8 +81,8 @@ impl Parser<'_> {
     ) -> Option<Forward> {
         let raw = &at.value;
         let mut valid = self.name(name, at.id);
-        if name == logic::tunnel::plan::MOUNT_POINT {
-            let message = "this name is taken: commands mean the directory by it";
+        if name == hosts::tunnel::plan::MOUNT_POINT {
+            let message = "this name is reserved: in commands it means the mount point";
             drop(self.report.at_key(self.nodes, at.id, message));
             valid = None;
         }
@@ -137,8 +138,8 @@ impl Parser<'_> {
         Some(Forward { name: name.into(), way, check })
     }
 
-    /// Takes the place where a forward of this side listens. A tunnel comes up as a whole, so no two of its forwards can have the
-    /// same. Two tunnels can, if they are not up at the same time: one to a server, and one to its replacement.
+    /// Records the local listening address of a forward. Two forwards of one tunnel must not share an address, because
+    /// all forwards open together. Two tunnels may, if only one is up at a time: to a server, and to its replacement.
     fn place<'a>(
         &mut self,
         listen: &Listen,
@@ -153,7 +154,7 @@ impl Parser<'_> {
             drop(self.report.at(self.nodes, key, message));
             return None;
         }
-        // What is no name is said elsewhere, and not here once more.
+        // An invalid name is reported elsewhere: do not repeat it.
         let other = if is_name(other) { format!("tunnel {other}") } else { "another tunnel".to_owned() };
         let message = format!("{other} listens there, too{line}: only one of the two can be up at a time");
         let draft = self.report.at(self.nodes, key, message).warning();
@@ -180,11 +181,13 @@ impl Parser<'_> {
         };
         if open == Reach::Open {
             let message = match kind {
-                Some("remote") => "whoever reaches this address of the host gets into your network here",
-                Some("dynamic") => {
-                    "whoever reaches this address gets anywhere that the host can connect to, without a password"
+                Some("remote") => {
+                    "every client that reaches this address of the host can connect into your network here"
                 }
-                _ => "whoever reaches this address gets through the tunnel, without a password",
+                Some("dynamic") => {
+                    "every client that reaches this address can connect to all that the host can reach, without a password"
+                }
+                _ => "every client that reaches this address can use the tunnel, without a password",
             };
             let draft = self.report.at(self.nodes, text.id, message).warning();
             drop(draft.hint("listen on 127.0.0.1, or on a Unix socket, which is for its owner only"));
@@ -210,13 +213,13 @@ impl Parser<'_> {
             return Some(None);
         };
         if raw.mount_point.is_none() && !self.nodes.is_broken(at.id, "mount-point") {
-            let message = "mount-point is missing: it is watched before and after";
+            let message = "mount-point is missing: it is checked before and after the mount";
             let draft = self.report.at_key(self.nodes, mount.id, message);
             drop(draft.hint("add mount-point = \"/mnt/nas\", an existing, empty directory"));
         }
         let point = raw.mount_point.as_ref().and_then(|point| self.read(point, mount_point));
         let timeout = self.time(&raw.mount_timeout, Zero::Refused, DAY);
-        // Without them it cannot be said which names there are.
+        // The names depend on the forwards.
         let forwards = forwards?;
         let names = Values::names(forwards, MountPoint::At(point.as_deref()?));
         let mount = self.templates(mount, &names);
@@ -247,7 +250,7 @@ impl Parser<'_> {
         (templates.len() == at.value.len()).then_some(templates)
     }
 
-    /// A list of words that can be executed.
+    /// Checks a command given as a list of words.
     fn command(&mut self, at: &At<Vec<At<String>>>) -> Option<()> {
         if self.nodes.is_incomplete(at.id) {
             return None;
@@ -277,27 +280,14 @@ fn plain(words: &[At<String>]) -> Vec<String> {
     words.iter().map(|word| word.value.clone()).collect()
 }
 
-/// A name as it is typed after `ssh`. What begins with a dash would be an option there.
-pub(super) fn ssh_host(text: &str) -> Result<String, Refused> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@%".contains(&byte);
-    if text.is_empty() || text.len() > 255 || text.starts_with('-') || !text.bytes().all(fits) {
-        return Err(Refused::new("is no name of a host")
-            .in_general("such as \"nas\", a Host of ~/.ssh/config, or a name in the DNS"));
-    }
-    if let Some(meant) = NameWithPort::of(text) {
-        return Err(Refused::new("has a port, which does not go there").instead(meant.to_string()));
-    }
-    Ok(text.to_owned())
-}
-
 fn check_path(text: &str) -> Result<String, Refused> {
     if !text.starts_with('/') || !text.bytes().all(|byte| byte.is_ascii_graphic()) || text.len() > 1024 {
-        return Err(Refused::new("is no path of a request: it begins with / and has no blanks"));
+        return Err(Refused::new("is not a path of a request: it begins with / and has no blanks"));
     }
     Ok(text.to_owned())
 }
 
-/// As the kernel writes it, so that it is found in its list.
+/// Normalizes a mount point to the kernel's spelling, so that it is found in the list of mounts.
 fn mount_point(text: &str) -> Result<std::path::PathBuf, Refused> {
     let path = address::absolute_path(text)?;
     let clean: std::path::PathBuf = path.components().collect();

@@ -10,7 +10,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 
 use crate::de::At;
 
-/// A text of a certain form: the schema names the form, `parse/` reads it.
+/// Defines a text with a format: the schema names the format, `parse/` parses it.
 macro_rules! text_form {
     ($(#[$doc:meta])* $name:ident, $form:literal) => {
         $(#[$doc])*
@@ -55,11 +55,11 @@ text_form!(
     SizeText, "size"
 );
 text_form!(
-    /// What a listener binds.
+    /// Listening address.
     BindText, "listen address"
 );
 text_form!(
-    /// Where a backend is.
+    /// Address of a backend.
     BackendText, "backend address"
 );
 text_form!(
@@ -67,7 +67,7 @@ text_form!(
     ModeText, "file mode"
 );
 text_form!(
-    /// Whom to believe.
+    /// Trusted peers.
     NetworkText, "network"
 );
 text_form!(
@@ -176,7 +176,7 @@ impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
     }
 }
 
-/// A text, or a table with more.
+/// A text, or a table with more settings.
 #[derive(Clone, Debug)]
 pub(crate) enum TextOr<T, U> {
     Text(T),

@@ -1,4 +1,4 @@
-//! The reference page, made from the schema.
+//! The reference page, generated from the schema.
 
 use std::fmt::Write;
 
@@ -52,7 +52,7 @@ fn sections(root: &Value) -> Vec<Section<'_>> {
     found
 }
 
-/// How a table is written in the file.
+/// Syntax of a table in the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// `[section]`
@@ -170,12 +170,12 @@ fn quoted(words: &[&str]) -> String {
     words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A table of Markdown ends its cells with `|`.
+/// Escapes `|`, which ends a cell in Markdown.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-/// Sections of the page; others follow in the order of the alphabet.
+/// First sections of the page; the others follow in alphabetical order.
 const ORDER: [&str; 6] = ["process", "access-log", "control", "admin", "listener", "pool"];
 
 const PREFACE: &str = r#"# Configuration
@@ -211,8 +211,8 @@ A value that comes from the environment is never shown in a message.
 
 A variable named after a key lies over the file: `PENSTOCK_` and the path in capitals, with `_` for everything but letters
 and digits. `PENSTOCK_LISTENER_WEB_BIND=:8080` gives `bind` of `[listener.web]`. Entries of a list are separated by commas.
-Listeners and pools must be in the file; routes cannot be changed in this way. A variable that begins with `PENSTOCK_` and names no key is an
-error, except `PENSTOCK_CONFIG` and `PENSTOCK_LOG`, which are no keys, and what Kubernetes sets beside a Service named
-`penstock`: `PENSTOCK_SERVICE_HOST`, `PENSTOCK_SERVICE_PORT`, `PENSTOCK_SERVICE_PORT_*`, `PENSTOCK_PORT`,
-`PENSTOCK_PORT_<n>_TCP` and `PENSTOCK_PORT_<n>_TCP_*`.
+Listeners and pools must be in the file; routes cannot be changed in this way. A variable that begins with `PENSTOCK_` and names no key is a
+warning with the nearest name, and with `--strict` an error. Nothing is said of `PENSTOCK_CONFIG`, `PENSTOCK_LOG` and others that are
+no keys but known to Penstock, nor of what Kubernetes sets beside a Service named `penstock`: `PENSTOCK_SERVICE_HOST`,
+`PENSTOCK_SERVICE_PORT`, `PENSTOCK_SERVICE_PORT_*`, `PENSTOCK_PORT`, `PENSTOCK_PORT_<n>_TCP` and `PENSTOCK_PORT_<n>_TCP_*`.
 "#;

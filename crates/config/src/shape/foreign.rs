@@ -1,16 +1,16 @@
-//! Words of other programs, and the keys that mean the same here.
+//! Keys and words of other programs, with their equivalents in this configuration.
 
 use crate::tree::{NodeId, Nodes, Step, is_bare};
 
-/// What was meant by a word of another program.
+/// Equivalent of another program's word.
 pub(super) struct Meant {
-    /// The key of the same table that it stands for, if there is one.
+    /// Key of the same table that replaces the word, if any.
     pub(super) key: Option<&'static str>,
-    /// How to write it.
+    /// Hint with the correct spelling.
     pub(super) hint: String,
 }
 
-/// What an unknown key means that another program has.
+/// Finds the equivalent of another program's key.
 pub(super) fn key(nodes: &Nodes, id: NodeId, written: &str) -> Option<Meant> {
     let (place, name) = place(nodes, id)?;
     let written = plain(written);
@@ -21,14 +21,14 @@ pub(super) fn key(nodes: &Nodes, id: NodeId, written: &str) -> Option<Meant> {
     Some(Meant { key, hint: hint.replace("NAME", name) })
 }
 
-/// What another program's word for a policy means, as a hint.
+/// Returns a hint for another program's name of a balancing policy.
 pub(super) fn policy(written: &str) -> Option<&'static str> {
     let written = plain(written);
     POLICIES.iter().find(|(words, _)| words.contains(&written.as_str())).map(|(_, hint)| *hint)
 }
 
-/// The table that a key stands in, and the name of the listener or pool around it.
-fn place(nodes: &Nodes, id: NodeId) -> Option<(Place, Option<&str>)> {
+/// Returns the kind of table that contains a key, and the name of its listener or pool.
+fn place(nodes: &Nodes, id: NodeId) -> Option<(Table, Option<&str>)> {
     let mut keys = Vec::new();
     let mut next = nodes.parent(id);
     while let Some(at) = next {
@@ -39,12 +39,12 @@ fn place(nodes: &Nodes, id: NodeId) -> Option<(Place, Option<&str>)> {
     }
     keys.reverse();
     Some(match keys.as_slice() {
-        [] => (Place::Root, None),
-        ["process"] => (Place::Process, None),
-        ["listener", name] => (Place::Listener, Some(name)),
-        ["listener", name, "route"] => (Place::Route, Some(name)),
-        ["listener", name, "tls"] => (Place::Tls, Some(name)),
-        ["pool", name] => (Place::Pool, Some(name)),
+        [] => (Table::Root, None),
+        ["process"] => (Table::Process, None),
+        ["listener", name] => (Table::Listener, Some(name)),
+        ["listener", name, "route"] => (Table::Route, Some(name)),
+        ["listener", name, "tls"] => (Table::Tls, Some(name)),
+        ["pool", name] => (Table::Pool, Some(name)),
         _ => return None,
     })
 }
@@ -54,7 +54,7 @@ fn plain(written: &str) -> String {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Table {
     Root,
     Process,
     Listener,
@@ -63,66 +63,65 @@ enum Place {
     Pool,
 }
 
-/// Where it is written, the words with `-` for `_`, the key of that table that is meant, and the hint, in which NAME
-/// stands for the name of the listener or pool.
-const KEYS: [(Place, &[&str], &str, &str); 16] = [
+/// Table, foreign words (with `-` for `_`), equivalent key, and hint (with NAME for the name of listener or pool).
+const KEYS: [(Table, &[&str], &str, &str); 16] = [
     (
-        Place::Root,
+        Table::Root,
         &["upstream", "upstreams", "backend", "backends"],
         "pool",
         "backends stand in [pool.NAME]: backends = [\"10.0.0.11:8000\"]",
     ),
     (
-        Place::Root,
+        Table::Root,
         &["server", "servers", "http", "stream"],
         "listener",
         "write [listener.NAME] for where clients arrive, and [pool.NAME] for the servers behind it",
     ),
     (
-        Place::Root,
+        Table::Root,
         &["frontend", "frontends", "listen"],
         "listener",
         "write [listener.NAME], with bind = \":80\"",
     ),
-    (Place::Root, &WORKERS, "", "write [process], and in it workers = 4"),
-    (Place::Process, &WORKERS, "workers", "write workers = 4"),
-    (Place::Listener, &["listen", "port", "address"], "bind", "write bind = \":80\""),
+    (Table::Root, &WORKERS, "", "write [process], and in it workers = 4"),
+    (Table::Process, &WORKERS, "workers", "write workers = 4"),
+    (Table::Listener, &["listen", "port", "address"], "bind", "write bind = \":80\""),
     (
-        Place::Listener,
+        Table::Listener,
         &["server-name", "hosts"],
         "",
         "hosts stand in routes: [[listener.NAME.route]] with host = \"www.example.com\"",
     ),
     (
-        Place::Listener,
+        Table::Listener,
         &["location", "locations"],
         "route",
         "paths stand in routes: [[listener.NAME.route]] with path = \"/api\"",
     ),
-    (Place::Listener, &POOL, "pool", "write pool = \"app\", and list the backends in [pool.app]"),
+    (Table::Listener, &POOL, "pool", "write pool = \"app\", and list the backends in [pool.app]"),
     (
-        Place::Listener,
+        Table::Listener,
         &CERTIFICATE,
         "tls",
         "write tls = { certificates = \"DIR\" }: a directory that holds FILE.pem, or FILE.crt and FILE.key",
     ),
     (
-        Place::Listener,
+        Table::Listener,
         &["access-log"],
         "",
         "it is a section of its own: [access-log] with target = \"stdout\"",
     ),
-    (Place::Route, &["server-name", "hosts"], "host", "write host = \"www.example.com\""),
-    (Place::Route, &["location", "locations"], "path", "write path = \"/api\""),
-    (Place::Route, &POOL, "pool", "write pool = \"app\", and list the backends in [pool.app]"),
+    (Table::Route, &["server-name", "hosts"], "host", "write host = \"www.example.com\""),
+    (Table::Route, &["location", "locations"], "path", "write path = \"/api\""),
+    (Table::Route, &POOL, "pool", "write pool = \"app\", and list the backends in [pool.app]"),
     (
-        Place::Tls,
+        Table::Tls,
         &CERTIFICATE,
         "certificates",
         "write certificates = \"DIR\": a directory that holds FILE.pem, or FILE.crt and FILE.key",
     ),
     (
-        Place::Pool,
+        Table::Pool,
         &["server", "servers", "members", "upstream", "upstreams"],
         "backends",
         "write backends = [\"10.0.0.11:8000\"]",
@@ -134,10 +133,22 @@ const POOL: [&str; 5] = ["proxy-pass", "upstream", "backend", "backends", "defau
 const CERTIFICATE: [&str; 6] =
     ["ssl-certificate", "ssl-certificate-key", "certificate", "cert", "crt", "key"];
 
-/// Words for policies, with `-` for `_`, and what they are here.
+/// Foreign names of policies (with `-` for `_`), and their equivalents.
 const POLICIES: [(&[&str], &str); 4] = [
     (&["least-conn", "leastconn"], "write \"least-connections\""),
     (&["roundrobin", "rr", "wrr"], "write \"round-robin\""),
     (&["ip-hash", "source"], "write \"hash\": it hashes the address of the client"),
     (&["random", "p2c"], "write \"two-choices\": the better of two random backends"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_word_of_ours_is_told_as_that_of_another_program() {
+        for word in logic::balance::Policy::WORDS {
+            assert_eq!(policy(word), None, "{word} is a policy: take it out of POLICIES");
+        }
+    }
+}

@@ -1,12 +1,12 @@
-//! Words for what does not fit the schema.
+//! Texts for mismatches with the schema.
 
 use serde_json::Value as Json;
 
-use crate::error::quote;
+use crate::quote::quote;
 use crate::schema::{branch, branches, named, properties, words};
 use crate::tree::Value;
 
-/// The sections in which a key of this name exists.
+/// Returns the sections that have a key with this name.
 pub(super) fn homes(key: &str, root: &Json) -> Vec<String> {
     let mut homes = Vec::new();
     for (section, schema) in properties(root).into_iter().flatten() {
@@ -36,7 +36,7 @@ pub(super) fn homes(key: &str, root: &Json) -> Vec<String> {
     homes
 }
 
-/// How the value of a key that is missing may look.
+/// Returns an example value for a missing key.
 pub(super) fn example(property: &Json) -> Option<String> {
     if let Some(list) = property.get("x-list-example").and_then(Json::as_str) {
         return Some(list.to_owned());

@@ -1,4 +1,4 @@
-//! `[acme.NAME]`: certificates that an authority issues by itself.
+//! `[acme.NAME]`: certificates that an authority issues automatically.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,48 +6,48 @@ use std::sync::Arc;
 /// `[acme.NAME]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acme {
-    /// NAME.
+    /// NAME of the section.
     pub name: Arc<str>,
     /// URL of the directory (RFC 8555 section 7.1.1), with `https`.
     pub directory: Box<str>,
-    /// URLs with `mailto`.
+    /// `mailto` URLs.
     pub contacts: Vec<String>,
-    /// How the names are validated.
+    /// Kind of validation.
     pub challenge: AcmeChallenge,
-    /// Who may have signed the authority's own certificate; `None`: whom the system trusts.
+    /// File with the CAs of the authority's own certificate; `None`: the CAs of the system.
     pub ca: Option<PathBuf>,
     /// Profile of the certificates.
     pub profile: Option<Box<str>>,
-    /// Account that the new one is bound to.
+    /// External account that the ACME account is bound to.
     pub external_account: Option<ExternalAccount>,
-    /// What is ordered, at least one. No two begin with the same name.
+    /// Certificates to order, at least one. No two have the same first name.
     pub certificates: Vec<AcmeCertificate>,
-    /// Where account and certificates are kept.
+    /// Directory of account and certificates.
     pub state: PathBuf,
 }
 
 impl Acme {
-    /// The directory of certificates: `NAME.pem` each, with key and chain.
+    /// Directory of certificates: `NAME.pem` each, with key and chain.
     pub fn certificates_directory(&self) -> PathBuf {
         certificates_directory(&self.state)
     }
 }
 
-/// The directory of certificates below the one that everything is kept in.
+/// Directory of certificates below the directory of a section.
 pub(crate) fn certificates_directory(state: &std::path::Path) -> PathBuf {
     state.join("certificates")
 }
 
-/// The names of one certificate: lower case, at least one, none twice.
+/// Names of one certificate: lower case, at least one, without repetitions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AcmeCertificate {
-    /// What it is called by: the first.
+    /// First name, used for files and messages.
     pub name: Arc<str>,
-    /// All of them.
+    /// All names.
     pub names: Vec<String>,
 }
 
-/// How the authority sees that a name is ours.
+/// Validation that a name is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcmeChallenge {
     /// RFC 8555 section 8.3: a file on port 80.
@@ -57,7 +57,7 @@ pub enum AcmeChallenge {
 }
 
 impl AcmeChallenge {
-    /// Its word.
+    /// Word in the configuration.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Http01 => "http-01",
@@ -66,11 +66,11 @@ impl AcmeChallenge {
     }
 }
 
-/// An account elsewhere with the same authority (RFC 8555 section 7.3.4).
+/// Existing account with the same authority (RFC 8555 section 7.3.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalAccount {
-    /// Its identifier.
+    /// Identifier of the account.
     pub id: String,
-    /// File with its HMAC key in base64url.
+    /// File with the HMAC key in base64url.
     pub key_file: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! TLS of a listener: where its certificates are, and what is negotiated. TLS to backends: whom to believe.
+//! TLS of a listener: certificates and allowed parameters. TLS to backends: trusted certificates.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,58 +11,58 @@ use logic::client_name::NamePattern;
 pub struct TlsSettings {
     /// Directory of certificates and keys.
     pub certificates: PathBuf,
-    /// The section `[acme.NAME]` whose certificates are served: from the same directory, or from one beside it.
+    /// The section `[acme.NAME]` whose certificates are served, from the same directory or from another one.
     pub acme: Option<AcmeSource>,
-    /// Which certificate is for clients that name no server, or one that is not known.
+    /// Certificate for clients that send no server name or an unknown one.
     pub default: Option<Box<str>>,
-    /// Passphrase of encrypted keys that have none of their own.
+    /// File with the passphrase of encrypted keys without their own.
     pub key_passphrase_file: Option<PathBuf>,
     /// Whether OCSP responders are asked.
     pub ocsp: Ocsp,
-    /// File or directory with the keys of session tickets; `None`: our own.
+    /// File or directory with the keys of session tickets; `None`: the process makes its own.
     pub ticket_keys: Option<PathBuf>,
-    /// What is negotiated.
+    /// Allowed versions, ciphers and groups.
     pub policy: TlsPolicy,
-    /// Time for the whole handshake.
+    /// Time limit of the whole handshake.
     pub handshake_timeout: Duration,
-    /// Unfinished handshakes at once, over all workers.
+    /// Largest number of unfinished handshakes over all workers.
     pub handshakes: usize,
-    /// Certificates of clients; `None`: nobody is asked for one.
+    /// Settings of client certificates; `None`: clients are not asked for one.
     pub client_certificates: Option<ClientCertificates>,
 }
 
-/// Which clients are let in, and what is told of them.
+/// Conditions for clients, and the header fields about their certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificates {
-    /// What becomes of clients without one.
+    /// Treatment of clients without a certificate.
     pub mode: ClientCertificateMode,
     /// File or directory of CA certificates.
     pub ca: PathBuf,
-    /// Files or directories of revocation lists; empty: nothing is asked about revocation.
+    /// Files or directories of revocation lists; empty: revocation is not checked.
     pub crls: Vec<PathBuf>,
-    /// What becomes of certificates of which no list says anything.
+    /// Treatment of certificates that no list covers.
     pub unknown_revocation: UnknownRevocation,
-    /// Names of which a certificate must have one; empty: any.
+    /// Names of which a certificate must contain one; empty: every certificate is accepted.
     pub names: Vec<NamePattern>,
-    /// What backends are told.
+    /// Header fields for backends.
     pub headers: Vec<ClientHeader>,
 }
 
-/// What becomes of clients without a certificate.
+/// Treatment of clients without a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClientCertificateMode {
-    /// They are let in.
+    /// The client is accepted.
     Request,
-    /// They are refused.
+    /// The client is refused.
     Require,
 }
 
-/// What becomes of certificates of which no revocation list says anything, and of lists that are out of date.
+/// Treatment of certificates that no revocation list covers, and of expired lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UnknownRevocation {
-    /// They are refused.
+    /// The client is refused.
     Refuse,
-    /// They are taken for good; old lists still count.
+    /// The certificate counts as valid; expired lists are still used.
     Allow,
 }
 
@@ -84,11 +84,11 @@ pub enum ClientHeader {
 }
 
 impl ClientHeader {
-    /// Every one.
+    /// All fields.
     pub const ALL: [Self; 6] =
         [Self::Certificate, Self::Chain, Self::Subject, Self::Names, Self::Serial, Self::Fingerprint];
 
-    /// Its word in the configuration.
+    /// Word in the configuration.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Certificate => "certificate",
@@ -100,7 +100,7 @@ impl ClientHeader {
         }
     }
 
-    /// The name of the field.
+    /// Name of the header field.
     pub const fn field(self) -> &'static str {
         match self {
             Self::Certificate => "Client-Cert",
@@ -116,36 +116,36 @@ impl ClientHeader {
 /// Whether OCSP responders are asked for responses to staple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ocsp {
-    /// Those that a certificate names.
+    /// Ask the responders that a certificate names.
     On,
-    /// None; responses come from files only.
+    /// Ask no responder; responses come from files only.
     Off,
 }
 
-/// Certificates from an authority.
+/// Certificates from an ACME authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcmeSource {
     /// NAME of the section.
     pub name: Arc<str>,
-    /// Where its certificates are.
+    /// Directory of the section's certificates.
     pub directory: PathBuf,
 }
 
-/// What is negotiated. At least one cipher and one group, and one of the ciphers is for a version that is allowed.
+/// Allowed parameters. At least one cipher and one group, and at least one cipher for an allowed version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsPolicy {
     /// Oldest version.
     pub min_version: MinVersion,
-    /// Best first.
+    /// In order of preference.
     pub ciphers: Vec<Cipher>,
-    /// Best first.
+    /// In order of preference.
     pub groups: Vec<Group>,
-    /// Whose order counts.
+    /// Whose preference of ciphers is used.
     pub order: CipherOrder,
 }
 
 impl TlsPolicy {
-    /// Mozilla's guideline `intermediate`, all of it: TLS 1.2 and 1.3, forward secrecy and AEAD only.
+    /// The whole of Mozilla's guideline `intermediate`: TLS 1.2 and 1.3, forward secrecy and AEAD only.
     pub fn compatible() -> Self {
         Self {
             min_version: MinVersion::Tls12,
@@ -155,14 +155,14 @@ impl TlsPolicy {
         }
     }
 
-    /// The same with keys of 256 bits only, which is what graders give full points for.
+    /// The policy `compatible` with keys of 256 bits only, for which graders give full points.
     pub fn intermediate() -> Self {
         let mut policy = Self::compatible();
         policy.ciphers.retain(|cipher| cipher.key_bits() == 256);
         policy
     }
 
-    /// Mozilla's guideline `modern`: TLS 1.3 only; of the ciphers those with keys of 256 bits.
+    /// Mozilla's guideline `modern`: TLS 1.3 only; of its ciphers those with keys of 256 bits.
     pub fn modern() -> Self {
         let mut policy = Self::intermediate();
         policy.min_version = MinVersion::Tls13;
@@ -180,12 +180,12 @@ pub enum MinVersion {
     Tls13,
 }
 
-/// Whose order of ciphers counts.
+/// Whose preference of ciphers is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CipherOrder {
-    /// The client's.
+    /// The client's preference.
     Client,
-    /// Ours.
+    /// The server's preference.
     Server,
 }
 
@@ -205,7 +205,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// All that are known, in the order of Mozilla's guideline.
+    /// All supported ciphers, in the order of Mozilla's guideline.
     pub const ALL: [Self; 9] = [
         Self::Tls13Aes128GcmSha256,
         Self::Tls13Aes256GcmSha384,
@@ -218,7 +218,7 @@ impl Cipher {
         Self::EcdheRsaChacha20Poly1305,
     ];
 
-    /// The names that it goes by: OpenSSL's first, then IANA's where that differs.
+    /// Accepted names: OpenSSL's first, then IANA's if it differs.
     pub const fn names(self) -> &'static [&'static str] {
         match self {
             Self::Tls13Aes128GcmSha256 => &["TLS_AES_128_GCM_SHA256"],
@@ -245,7 +245,7 @@ impl Cipher {
         }
     }
 
-    /// Length of its key.
+    /// Length of the key in bits.
     pub const fn key_bits(self) -> u16 {
         match self {
             Self::Tls13Aes128GcmSha256 | Self::EcdheEcdsaAes128GcmSha256 | Self::EcdheRsaAes128GcmSha256 => {
@@ -255,7 +255,7 @@ impl Cipher {
         }
     }
 
-    /// The version that it is for: each is for one only.
+    /// The only version that has this cipher.
     pub const fn version(self) -> MinVersion {
         match self {
             Self::Tls13Aes128GcmSha256 | Self::Tls13Aes256GcmSha384 | Self::Tls13Chacha20Poly1305Sha256 => {
@@ -278,14 +278,14 @@ pub enum Group {
 }
 
 impl Group {
-    /// All that are known.
+    /// All supported groups.
     pub const ALL: [Self; 5] =
         [Self::X25519MlKem768, Self::Secp256r1MlKem768, Self::X25519, Self::Secp256r1, Self::Secp384r1];
 
-    /// Those of both policies.
+    /// Groups of both policies.
     pub const USUAL: [Self; 4] = [Self::X25519MlKem768, Self::X25519, Self::Secp256r1, Self::Secp384r1];
 
-    /// The names that it goes by: the one that people say first, then IANA's and OpenSSL's.
+    /// Accepted names: the common one first, then those of IANA and OpenSSL.
     pub const fn names(self) -> &'static [&'static str] {
         match self {
             Self::X25519MlKem768 => &["X25519MLKEM768"],
@@ -296,7 +296,7 @@ impl Group {
         }
     }
 
-    /// Whether only TLS 1.3 has it.
+    /// Oldest version that has this group.
     pub const fn version(self) -> MinVersion {
         match self {
             Self::X25519MlKem768 | Self::Secp256r1MlKem768 => MinVersion::Tls13,
@@ -308,32 +308,32 @@ impl Group {
 /// `tls` of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendTls {
-    /// Whose certificates are taken.
+    /// Accepted certificates.
     pub verify: Verify,
-    /// What shows backends who we are.
+    /// Certificate that Penstock shows to backends.
     pub identity: Option<Identity>,
     /// Oldest version.
     pub min_version: MinVersion,
 }
 
-/// Whose certificates are taken.
+/// Accepted certificates of backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// Those that an authority of this machine vouches for.
+    /// Certificates from an authority of this machine.
     System,
-    /// Those that an authority in this file vouches for, and those in it.
+    /// Certificates from an authority in this file, and the certificates in the file themselves.
     File(PathBuf),
-    /// Anybody's.
+    /// Every certificate, without verification.
     Off,
 }
 
-/// Files of a certificate that we show to backends.
+/// Files of the certificate that Penstock shows to backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The certificate and the rest of its chain.
     pub certificate: PathBuf,
-    /// Its key.
+    /// Private key of the certificate.
     pub key: PathBuf,
-    /// Passphrase of the key.
+    /// File with the passphrase of the key.
     pub key_passphrase_file: Option<PathBuf>,
 }

@@ -1,8 +1,8 @@
 use super::*;
-use logic::fleet::nodeset::NodeSet;
+use hosts::fleet::nodeset::NodeSet;
 use std::fs;
 
-/// A directory of ClusterShell with commands, a directory of more of them, and YAML.
+/// A configuration directory of ClusterShell with commands, a second directory of sources, and YAML.
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
@@ -25,13 +25,14 @@ fn nodes(found: &Found, set: &str) -> Result<String, String> {
     let mut run = call;
     let mut groups = found.catalog.look_up(&mut run);
     let set = NodeSet::parse(set, &mut groups).map_err(|fault| fault.to_string())?;
-    Ok(logic::fleet::nodeset::fold(set.sorted().iter().map(AsRef::as_ref)))
+    Ok(hosts::fleet::nodeset::fold(set.sorted().iter().map(AsRef::as_ref)))
 }
 
 #[test]
 fn groups_of_clustershell_mean_what_nodeset_says() {
     let directory = directory();
-    let directories = Directories { own: None, clustershell: vec![directory.path().to_owned()] };
+    let directories =
+        Directories { clustershell: vec![directory.path().to_owned()], ..Directories::default() };
     let found = catalog(&directories);
     assert!(found.notes.is_empty() && found.faults.is_empty(), "{found:?}");
     for set in ["@web", "@local:db", "@web,@db!web2", "@racks:r1", "@site:gpu", "@site:*", "@racks:r[1-2]"] {
@@ -54,7 +55,7 @@ fn our_groups_come_first_and_the_more_important_directory_decides() {
     let text = "[Main]\ndefault: other\n[local]\nmap: echo system\n[other]\nmap: echo other\n";
     fs::write(system.path().join("groups.conf"), text).unwrap();
     let clustershell = vec![user.path().to_owned(), system.path().to_owned()];
-    let found = catalog(&Directories { own: Some(ours.path().to_owned()), clustershell });
+    let found = catalog(&Directories { own: Some(ours.path().to_owned()), clustershell, nowhere: None });
     assert_eq!(nodes(&found, "@web"), Ok("mine".to_owned()));
     assert_eq!(nodes(&found, "@db"), Ok("db[1,3]".to_owned()));
     assert_eq!(nodes(&found, "@local:web"), Ok("web[1-3]".to_owned()));
@@ -65,7 +66,8 @@ fn our_groups_come_first_and_the_more_important_directory_decides() {
 fn broken_files_of_clustershell_are_notes_and_the_others_are_read() {
     let directory = directory();
     fs::write(directory.path().join("conf.d/bad.conf"), "no section\n").unwrap();
-    let found = catalog(&Directories { own: None, clustershell: vec![directory.path().to_owned()] });
+    let found =
+        catalog(&Directories { clustershell: vec![directory.path().to_owned()], ..Directories::default() });
     assert!(found.notes.len() == 1 && found.notes[0].contains("bad.conf:1: "), "{:?}", found.notes);
     assert_eq!(nodes(&found, "@racks:r1"), Ok("r1-n[01-02]".to_owned()));
 }
@@ -73,11 +75,11 @@ fn broken_files_of_clustershell_are_notes_and_the_others_are_read() {
 #[test]
 fn pipe_in_the_place_of_a_file_of_groups_is_a_fault_and_nobody_waits_for_it() {
     let own = tempfile::tempdir().unwrap();
-    let found = || catalog(&Directories { own: Some(own.path().to_owned()), clustershell: Vec::new() });
+    let found = || catalog(&Directories { own: Some(own.path().to_owned()), ..Directories::default() });
     for name in ["groups", "groups.yaml"] {
         let path = own.path().join(name);
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let fault = format!("cannot read the groups in {}: it is no regular file", path.display());
+        let fault = format!("cannot read the groups in {}: it is not a regular file", path.display());
         assert_eq!(found().faults, [fault]);
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/dev/null", &path).unwrap();
@@ -98,7 +100,7 @@ fn command_that_hangs_is_ended_with_all_it_started() {
     let pid = fs::read_to_string(directory.path().join("pid")).unwrap();
     let until = Instant::now() + Duration::from_secs(10);
     loop {
-        // Whoever takes over orphans may not have looked yet: then it is a zombie.
+        // Process 1 may not have reaped the orphan yet: then the orphan is a zombie.
         let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         if state.is_empty() || state.contains(") Z ") {
             break;

@@ -1,82 +1,71 @@
-//! Where every host stands: written by its task and the scheduler, read by the progress line and to say how far a host got.
+//! The current stage of every host: written by its task and the scheduler, read by the progress line.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use logic::fleet::ending::Phase;
+use hosts::fleet::ending::Phase;
 
-/// Where a host stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// At this phase.
     At(Phase),
-    /// Turned away, and waiting for another try.
+    /// The host refused the connection; its next attempt is scheduled.
     Waiting,
-    /// Its command ended with 0.
-    Well,
-    /// It ended in any other way.
+    /// The command ended with exit status 0.
+    Ok,
     Failed,
 }
 
-/// How many hosts stand where.
+/// Number of hosts in each stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Their turn has not come, or comes again.
+    /// Hosts that wait for their first attempt or for a retry.
     pub left: usize,
-    /// On their way up.
     pub starting: usize,
-    /// Running the command, or copying.
+    /// Hosts that run the command or copy files.
     pub running: usize,
-    /// Done, and well.
-    pub well: usize,
-    /// Done, and not well.
+    pub ok: usize,
     pub failed: usize,
 }
 
-/// One row per host, without locks.
+/// One row for each host, without locks.
 #[derive(Debug)]
 pub struct Board {
     begin: Instant,
     rows: Vec<Row>,
     names: Vec<String>,
-    /// Bytes of files, copied to or from hosts.
+    /// Bytes of file content, copied to or from hosts.
     bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Row {
     stage: AtomicU8,
-    /// Milliseconds from the begin of the run.
+    /// Start of the stage, in milliseconds since the start of the run.
     since: AtomicU32,
 }
 
 impl Board {
-    /// For hosts of these names, all queued.
     #[must_use]
     pub fn new(names: Vec<String>) -> Self {
         let rows = names.iter().map(|_| Row::default()).collect();
         Self { begin: Instant::now(), rows, names, bytes: AtomicU64::new(0) }
     }
 
-    /// A host's name.
     #[must_use]
     pub fn name(&self, host: usize) -> &str {
         self.names.get(host).map_or("", String::as_str)
     }
 
-    /// All names.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// When the run began.
     #[must_use]
     pub fn begin(&self) -> Instant {
         self.begin
     }
 
-    /// Says where a host stands from now on.
     pub fn set(&self, host: usize, stage: Stage) {
         let Some(row) = self.rows.get(host) else { return };
         let code = STAGES.iter().position(|known| *known == stage).unwrap_or(0);
@@ -85,25 +74,21 @@ impl Board {
         row.stage.store(u8::try_from(code).unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Where a host stands.
     #[must_use]
     pub fn stage(&self, host: usize) -> Stage {
         let code = self.rows.get(host).map_or(0, |row| row.stage.load(Ordering::Relaxed));
         STAGES[usize::from(code).min(STAGES.len() - 1)]
     }
 
-    /// Adds bytes of files that have been copied.
     pub fn copied(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of files that have been copied so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How far a host got.
     #[must_use]
     pub fn phase(&self, host: usize) -> Phase {
         match self.stage(host) {
@@ -112,7 +97,6 @@ impl Board {
         }
     }
 
-    /// Everything in numbers.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
@@ -121,14 +105,14 @@ impl Board {
                 Stage::At(Phase::Queued) | Stage::Waiting => &mut counts.left,
                 Stage::At(Phase::Run | Phase::Copy) => &mut counts.running,
                 Stage::At(_) => &mut counts.starting,
-                Stage::Well => &mut counts.well,
+                Stage::Ok => &mut counts.ok,
                 Stage::Failed => &mut counts.failed,
             } += 1;
         }
         counts
     }
 
-    /// The hosts at work, those first that have been in their phase for the longest time.
+    /// Hosts that have started and not ended, the host that has been in its phase for the longest time first.
     #[must_use]
     pub fn at_work(&self) -> Vec<(usize, Phase, Duration)> {
         let now = u32::try_from(self.begin.elapsed().as_millis()).unwrap_or(u32::MAX);
@@ -156,7 +140,7 @@ const STAGES: [Stage; 11] = [
     Stage::At(Phase::Run),
     Stage::At(Phase::Copy),
     Stage::Waiting,
-    Stage::Well,
+    Stage::Ok,
     Stage::Failed,
 ];
 
@@ -172,7 +156,7 @@ mod tests {
             assert_eq!(board.stage(host), stage);
         }
         let counts = board.counts();
-        assert_eq!(counts, Counts { left: 2, starting: 5, running: 2, well: 1, failed: 1 });
+        assert_eq!(counts, Counts { left: 2, starting: 5, running: 2, ok: 1, failed: 1 });
         assert_eq!(board.at_work().len(), 7);
     }
 }

@@ -1,126 +1,60 @@
-//! One host's turn when files are copied: connect, copy over SFTP, and take back what was begun if it cannot be ended.
+//! The task of one host when files are copied: connect, copy over SFTP, and remove unfinished files after a failure.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
+use hosts::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
 use ssh::{Allowance, Change, Directory, Moved, Put, Session, Sftp, TransferError, Tree};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::Done;
 use super::board::Stage;
 use super::keep::file_name;
-use super::stop::{Stop, cut, stopped};
-use super::turn::{Shared, until, why};
+use super::shared::Shared;
+use super::stop::{Stop, cut, stopped, until, why};
 
-/// Files for every host, or from every host.
-#[derive(Debug, Clone)]
-pub struct Order {
-    what: What,
-    /// For each phase up to the begin of the copying.
-    connect_timeout: Duration,
-    /// For the copying.
-    timeout: Option<Duration>,
-    /// Requests of a host that may wait for an answer at once.
-    in_flight: usize,
-    total: Arc<Total>,
-}
+pub(super) mod order;
 
-/// What is copied.
-#[derive(Debug, Clone)]
-pub enum What {
-    /// These to every host.
-    Put {
-        /// Looked at before.
-        tree: Arc<Tree>,
-        /// Where to, there.
-        destination: String,
-    },
-    /// These from every host.
-    Get {
-        /// There, and the name that each has here.
-        sources: Vec<(String, String)>,
-        /// In a directory of each host in this one.
-        directory: PathBuf,
-        /// How much of each host.
-        allowance: Allowance,
-    },
-}
+pub use order::{Order, What, in_flight};
 
-#[derive(Debug, Default)]
-struct Total {
-    files: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl Order {
-    /// Copies `what` to or from at most so many hosts at once. Each phase up to the begin may take `connect_timeout`, the
-    /// copying `timeout`.
-    #[must_use]
-    pub fn new(what: What, hosts: usize, connect_timeout: Duration, timeout: Option<Duration>) -> Self {
-        let in_flight = in_flight(hosts);
-        Self { what, connect_timeout, timeout, in_flight, total: Arc::default() }
-    }
-
-    pub(super) fn done(&self) -> Done {
-        let all = Moved {
-            files: self.total.files.load(Ordering::Relaxed),
-            bytes: self.total.bytes.load(Ordering::Relaxed),
-        };
-        match self.what {
-            What::Put { .. } => Done::Put(all),
-            What::Get { .. } => Done::Got(all),
-        }
-    }
-}
-
-/// Requests in flight for each host. All of them together hold 128 MiB of files at most for up to 1,024 hosts at once, and
-/// 128 KiB for each host beyond: with fewer requests a host would mostly wait.
-#[must_use]
-pub fn in_flight(hosts: usize) -> usize {
-    (MOST_IN_FLIGHT / hosts.max(1)).clamp(LEAST_EACH, MOST_EACH)
-}
-
-/// Takes the turn of a host.
 pub(super) async fn take(shared: &Shared, host: usize, order: &Order) -> Result<Ending, Failure> {
     let began = Instant::now();
     let mut stop = shared.brake.watch();
     let way = shared.connect(host, &mut stop).await?;
     let Some(session) = shared.engine.session(&way) else {
-        let detail = "files are copied by our own client only".to_owned();
-        return Err(Failure::never_started(Phase::Start, Reason::Configuration, detail));
+        let detail = "only the built-in client copies files".to_owned();
+        return Err(Failure::not_started(Phase::Start, Reason::BadConfiguration, detail));
     };
     let patience = order.connect_timeout;
     let opened = tokio::select! {
         biased;
         stop = stopped(&mut stop) => {
-            return Err(Failure::never_started(Phase::Start, Reason::Stopped, why(stop).to_owned()));
+            return Err(Failure::not_started(Phase::Start, Reason::Stopped, why(stop).to_owned()));
         }
         opened = timeout(patience, session.sftp()) => opened,
     };
     let Ok(opened) = opened else {
         let detail = format!("it did not open SFTP within {} s", patience.as_secs_f32());
-        return Err(Failure::never_started(Phase::Start, Reason::TimedOut, detail));
+        return Err(Failure::not_started(Phase::Start, Reason::TimedOut, detail));
     };
     let sftp = opened.map_err(|lost| match (&order.what, lost.remote) {
-        // Nothing was asked that changes anything.
-        (What::Get { .. }, Remote::Unknown) => Failure { remote: Remote::NeverStarted, ..lost },
+        // No request of `get` changes the host, so the host counts as not started.
+        (What::Get { .. }, Remote::MayHaveRun) => Failure { remote: Remote::NotStarted, ..lost },
         _ => lost,
     })?;
     let sftp = sftp.at_most(order.in_flight);
     shared.board.set(host, Stage::At(Phase::Copy));
     let _ = shared.up.send((host, began.elapsed()));
     let mut turn = Turn { shared, host, order, session, sftp: &sftp, stop };
-    let moved = match &order.what {
-        What::Put { tree, destination } => turn.put(tree, destination).await?,
-        What::Get { sources, directory, allowance } => turn.get(sources, directory, *allowance).await?,
+    let (moved, result) = match &order.what {
+        What::Put { tree, destination } => turn.put(tree, destination).await,
+        What::Get { sources, directory, allowance } => turn.get(sources, directory, *allowance).await,
     };
     order.total.files.fetch_add(moved.files, Ordering::Relaxed);
     order.total.bytes.fetch_add(moved.bytes, Ordering::Relaxed);
+    result?;
     shared.out.copied(host, moved);
     Ok(Ending::Exited(0))
 }
@@ -134,7 +68,6 @@ struct Turn<'a> {
     stop: watch::Receiver<Stop>,
 }
 
-/// Why a copy did not come to its end.
 enum Cause {
     Stopped(Stop),
     TimedOut(Duration),
@@ -143,12 +76,13 @@ enum Cause {
 }
 
 impl Turn<'_> {
-    async fn put(&mut self, tree: &Tree, destination: &str) -> Result<Moved, Failure> {
+    /// Copies to the host. Returns the files that are complete there, also if it fails.
+    async fn put(&mut self, tree: &Tree, destination: &str) -> (Moved, Result<(), Failure>) {
         let board = &self.shared.board;
         let on_bytes = |bytes| board.copied(bytes);
         let mut put = Put::new(self.sftp, tree, destination);
         let cause = match self.until_stopped(put.run(&on_bytes)).await {
-            Ok(moved) => return Ok(moved),
+            Ok(moved) => return (moved, Ok(())),
             Err(cause) => cause,
         };
         if !matches!(cause, Cause::Lost(_)) {
@@ -161,7 +95,7 @@ impl Turn<'_> {
         }
         let (reason, mut detail, advice) = self.told(cause);
         let unclear = put.change() == Change::Unclear || put.left().is_some();
-        let remote = if unclear { Remote::Unknown } else { Remote::Ended };
+        let remote = if unclear { Remote::MayHaveRun } else { Remote::Ended };
         let done = put.moved().files;
         match put.change() {
             Change::None => detail.push_str("; nothing was changed there"),
@@ -173,44 +107,46 @@ impl Turn<'_> {
             detail.push_str("; whether the last one is in place is not known");
         }
         if let Some(left) = put.left() {
-            detail.push_str(&format!("; {left} may be left there"));
+            detail.push_str(&format!("; {left} may remain there"));
         }
-        Err(Failure { advice, ..failure(Phase::Copy, reason, remote, detail) })
+        (put.moved(), Err(Failure { advice, ..failure(Phase::Copy, reason, remote, detail) }))
     }
 
+    /// Copies from the host. Returns the files that are complete here, also if it fails.
     async fn get(
         &mut self,
         sources: &[(String, String)],
         directory: &Path,
         allowance: Allowance,
-    ) -> Result<Moved, Failure> {
+    ) -> (Moved, Result<(), Failure>) {
         let board = &self.shared.board;
         let on_bytes = |bytes| board.copied(bytes);
         let own = directory.join(file_name(self.shared.board.name(self.host)));
         let sftp = self.sftp;
         let all: Vec<(String, PathBuf)> =
             sources.iter().map(|(remote, name)| (remote.clone(), own.join(name))).collect();
-        let mut is_new = Directory::Old;
+        let (mut is_new, mut moved) = (Directory::Old, Moved::default());
         let copying = async {
             is_new = ssh::make_directory(&own, 0o777).await?;
-            sftp.get_all(&all, allowance, &on_bytes).await
+            sftp.get_all(&all, allowance, &mut moved, &on_bytes).await
         };
         let got = self.until_stopped(copying).await;
-        got.map_err(|cause| {
+        let got = got.map_err(|cause| {
             let (reason, detail, advice) = self.told(cause);
-            // Unless something came: it fails for a directory that is not empty.
+            // `remove_dir` fails for a directory that is not empty, so files that were copied stay.
             if is_new == Directory::New {
                 let _ = std::fs::remove_dir(&own);
             }
-            // Whatever happened to the connection: reading changes nothing there.
+            // Also if the connection was lost: `get` changes nothing on the host.
             Failure { advice, ..failure(Phase::Copy, reason, Remote::Ended, detail) }
-        })
+        });
+        (moved, got)
     }
 
-    async fn until_stopped(
+    async fn until_stopped<T>(
         &mut self,
-        copying: impl Future<Output = Result<Moved, TransferError>>,
-    ) -> Result<Moved, Cause> {
+        copying: impl Future<Output = Result<T, TransferError>>,
+    ) -> Result<T, Cause> {
         let limit = self.order.timeout;
         let late = limit.map(|limit| tokio::time::Instant::now() + limit);
         let copied = tokio::select! {
@@ -222,7 +158,8 @@ impl Turn<'_> {
         };
         match copied {
             Ok(moved) => Ok(moved),
-            // The end of the connection is why, not what it did to a request; word of it comes a moment later.
+            // A request failed because the connection was lost, which is the true reason. `closed` gives it a moment
+            // later.
             Err(TransferError::There { .. }) if !self.session.is_open() => {
                 match timeout(LAST_WORD, self.session.closed()).await {
                     Ok(lost) => Err(Cause::Lost(lost)),
@@ -233,7 +170,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Why, the details, and what to do.
+    /// The reason, its details, and advice for the user.
     fn told(&self, cause: Cause) -> (Reason, String, Option<String>) {
         let fault = match cause {
             Cause::Stopped(stop) => return (Reason::Stopped, why(stop).to_owned(), None),
@@ -245,18 +182,18 @@ impl Turn<'_> {
         };
         let (reason, advice) = match fault {
             TransferError::Here { ref source, .. } if source.kind() == ErrorKind::FileTooLarge => (
-                Reason::Local,
-                Some("a file may be no larger here: look at ulimit -f, and at what the disk takes"),
+                Reason::LocalError,
+                Some("this file is too large here: check ulimit -f, and the limits of the file system"),
             ),
-            TransferError::Here { .. } | TransferError::Broken(_) => (Reason::Local, None),
+            TransferError::Here { .. } | TransferError::Broken(_) => (Reason::LocalError, None),
             TransferError::Short { .. } => (
-                Reason::NotCopied,
-                Some("copy it again; a file without a true size, as in /sys, comes with penstock run cat"),
+                Reason::CopyFailed,
+                Some("copy it again; for a file without a true size, as in /sys, use penstock run cat"),
             ),
-            TransferError::Large { .. } => (Reason::NotCopied, Some("--max-size takes more")),
-            TransferError::Many { .. } => (Reason::NotCopied, Some("--max-files takes more")),
-            TransferError::Outside { .. } => (Reason::NotCopied, Some("--all-links makes such links, too")),
-            _ => (Reason::NotCopied, None),
+            TransferError::Large { .. } => (Reason::CopyFailed, Some("raise the limit with --max-size")),
+            TransferError::Many { .. } => (Reason::CopyFailed, Some("raise the limit with --max-files")),
+            TransferError::Outside { .. } => (Reason::CopyFailed, Some("--all-links makes such links, too")),
+            _ => (Reason::CopyFailed, None),
         };
         (reason, fault.to_string(), advice.map(str::to_owned))
     }
@@ -265,12 +202,7 @@ impl Turn<'_> {
 fn failure(phase: Phase, reason: Reason, remote: Remote, detail: String) -> Failure {
     Failure { phase, reason, detail, advice: None, remote }
 }
-
-/// Of 32 KiB each.
-const MOST_IN_FLIGHT: usize = 4096;
-const LEAST_EACH: usize = 4;
-const MOST_EACH: usize = 128;
-/// To remove what is not whole. The answer comes behind those to all requests in flight, 4 MiB on a slow line or a busy disk;
-/// Ctrl-C again does not wait.
+/// Time limit for the removal of unfinished files. The server answers all requests in flight first: 4 MiB on a slow
+/// line or a busy disk. A second Ctrl-C ends the wait.
 const TAKE_BACK: Duration = Duration::from_secs(15);
 const LAST_WORD: Duration = Duration::from_millis(500);

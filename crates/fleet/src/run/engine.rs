@@ -1,102 +1,38 @@
-//! What carries a command to a host: our own client, or the user's `ssh` as a process per host.
-//! The two look alike from `run/turn.rs`, so that one can be the referee of the other.
+//! The engine that carries a command to a host: our own client, or the user's `ssh` with one process for each host.
+//! Both have the same interface for `run/turn.rs`, so that their results can be compared.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use logic::fleet::ending::{Ending, Failure, Phase, Remote};
-use logic::fleet::verdict;
+use hosts::fleet::ending::{Failure, Phase};
+use hosts::fleet::verdict;
 use ssh::Known;
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::pipe;
 
-use super::Host;
+use super::happening::{HostEvent, Seen};
+use super::host::Host;
 use super::native::{self, Native};
-use super::openssh::{self, OpenSsh};
+use super::openssh::{self, Kind, OpenSsh};
+use super::writer::Writer;
 
-/// What carries commands.
 pub enum Engine {
-    /// `crates/ssh`.
+    /// Our own client in `crates/ssh`.
     Native(Native),
-    /// The user's `ssh`.
     OpenSsh(OpenSsh),
 }
 
-/// What happens on a host.
-#[derive(Debug)]
-pub enum Happening {
-    /// It gets further.
-    Phase(Phase),
-    /// Output of the command.
-    Output(Stream, Bytes),
-    /// The last one.
-    Ended(Ending),
-}
-
-/// Where a command wrote to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stream {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
-
-/// A way to a host, logged in or about to be.
+/// A route to a host: a connection with a log-in, or nothing yet for `ssh`, which connects when it starts.
 pub(super) enum Way {
     Native(native::Way),
     OpenSsh,
 }
 
-/// A command under way.
 pub(super) enum Running {
     Native(native::Running),
     OpenSsh(Box<openssh::Running>),
 }
 
-/// What was seen of a command that was ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
-    /// How far it got.
-    pub(super) phase: Phase,
-    /// Whether the server confirmed its end.
-    pub(super) remote: Remote,
-    /// Bytes of output that came and went nowhere.
-    pub(super) thrown_away: u64,
-}
-
-/// Where a command's standard input is written. Dropped, it ends the input of a program of ours (a pipe) and leaves that of a
-/// channel open.
-pub(super) enum Writer {
-    Native(ssh::Stdin),
-    /// `None` from its end on.
-    Pipe(Option<pipe::Sender>),
-}
-
-/// Nobody takes the input any more, which is no fault: a command may end before it has read everything.
-pub(super) struct Gone;
-
-impl Writer {
-    /// Waits while the other side does not read.
-    pub(super) async fn write(&mut self, bytes: Bytes) -> Result<(), Gone> {
-        match self {
-            Self::Native(stdin) => stdin.write(bytes).await.map_err(|_| Gone),
-            Self::Pipe(Some(pipe)) => pipe.write_all(&bytes).await.map_err(|_| Gone),
-            Self::Pipe(None) => Err(Gone),
-        }
-    }
-
-    /// Ends the input.
-    pub(super) async fn finish(&mut self) {
-        match self {
-            Self::Native(stdin) => _ = stdin.finish().await,
-            Self::Pipe(pipe) => *pipe = None,
-        }
-    }
-}
-
 impl Engine {
-    /// Gets ready to send a command. Nothing has been started when this ends, well or not.
+    /// Connects to a host. The host has started no process when `connect` returns.
     pub(super) async fn connect(
         &self,
         host: &Host,
@@ -108,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// The connection of a way, for files: only our own client has one.
+    /// The connection for SFTP. `None` for `ssh`: only our own client copies files.
     pub(super) fn session<'a>(&self, way: &'a Way) -> Option<&'a ssh::Session> {
         match way {
             Way::Native(way) => Some(way.session()),
@@ -116,44 +52,46 @@ impl Engine {
         }
     }
 
-    /// Sends the command.
     pub(super) async fn exec(&self, host: &Host, way: &Way, command: &str) -> Result<Running, Failure> {
         match (self, way) {
             (Self::Native(_), Way::Native(way)) => way.exec(command).await.map(Running::Native),
             (Self::OpenSsh(engine), _) => {
                 engine.start(host, command).map(|running| Running::OpenSsh(Box::new(running)))
             }
-            (Self::Native(_), Way::OpenSsh) => unreachable!("a way is used by the engine that made it"),
+            (Self::Native(_), Way::OpenSsh) => {
+                unreachable!("a connection is used by the engine that opened it")
+            }
         }
     }
 
-    /// Whether a process or a connection of ours can be asked to carry the mark of a leash.
-    pub(super) fn can_leash(&self) -> Leash {
+    /// Whether this engine can send a command with a watcher. A substitute for `ssh` may change the output.
+    pub(super) fn can_watch(&self) -> Watcher {
         match self {
-            Self::Native(_) => Leash::Wanted,
-            Self::OpenSsh(engine) => engine.leash(),
+            Self::Native(_) => Watcher::Wanted,
+            Self::OpenSsh(engine) => match engine.kind {
+                Kind::Ssh => Watcher::Wanted,
+                Kind::Substitute => Watcher::None,
+            },
         }
     }
 }
 
-/// Whether commands are sent so that they end when we vanish.
+/// Whether a command is sent with a watcher, which ends the command when the connection is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leash {
-    /// Yes.
+pub enum Watcher {
     Wanted,
-    /// As they are.
     None,
 }
 
 impl Running {
-    pub(super) async fn next(&mut self) -> Happening {
+    pub(super) async fn next(&mut self) -> HostEvent {
         match self {
             Self::Native(running) => running.next().await,
             Self::OpenSsh(running) => running.next().await,
         }
     }
 
-    /// The command's standard input; [`Writer::finish`] ends it.
+    /// The standard input of the command; [`Writer::finish`] closes it.
     pub(super) fn take_input(&mut self) -> Option<Writer> {
         match self {
             Self::Native(running) => running.take_input(),
@@ -161,7 +99,7 @@ impl Running {
         }
     }
 
-    /// How the command itself ended, in words, while something that it started holds its output open.
+    /// The exit status of the command in words, if the command has ended and another process holds its output open.
     pub(super) fn ended_itself(&mut self) -> Option<String> {
         match self {
             Self::Native(running) => running.ended_itself().map(verdict::title),
@@ -169,7 +107,7 @@ impl Running {
         }
     }
 
-    /// What `ssh` said of itself so far and nobody was shown yet: why it waits, perhaps.
+    /// The messages of `ssh` that have not been shown yet, which may say why it waits.
     pub(super) fn take_early(&mut self) -> Option<Bytes> {
         match self {
             Self::Native(_) => None,
@@ -177,7 +115,7 @@ impl Running {
         }
     }
 
-    /// Ends the remote process by signals, and says how far it got and whether the server confirmed that.
+    /// Ends the remote process by signals. Returns its phase and whether the server confirmed its end.
     pub(super) async fn end(self, phase: Phase, grace: Duration, known: Known) -> Seen {
         match self {
             Self::Native(running) => {

@@ -1,7 +1,8 @@
-//! What is sent to the standard input of every host: nothing, a script, or ours, spooled to a file without a name.
+//! Standard input of the command on every host: nothing, a script, or our own standard input, spooled to an unnamed
+//! file.
 //!
-//! Every host reads the spool at its own pace, also those whose turn comes late, so a slow host holds nobody back and
-//! memory stays bounded whatever is piped in.
+//! Every host reads the spool at its own speed, even if it starts late. So a slow host delays no other host, and memory
+//! stays limited for an input of any size.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,24 +13,22 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 
-use super::engine::{Gone, Writer};
+use super::writer::{InputClosed, Writer};
 
-/// What every host gets on standard input.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// Its end at once.
+    /// End of file at once.
     None,
-    /// These bytes.
     Bytes(Bytes),
-    /// What comes in on our own.
+    /// Our own standard input.
     Spool(Spool),
 }
 
-/// Bytes in a file, more of which may be on their way.
+/// Bytes in a file, to which a thread may still append.
 #[derive(Debug, Clone)]
 pub struct Spool {
     file: Arc<File>,
-    /// Threads that read the file at once, for all hosts.
+    /// Limit of the threads that read the file at once, for all hosts together.
     readers: Arc<Semaphore>,
     progress: watch::Receiver<Progress>,
 }
@@ -49,10 +48,11 @@ enum End {
 }
 
 impl Spool {
-    /// Takes in `source` on a thread of its own. `broken` is told if that fails, in words for the user.
+    /// Copies `source` to the spool on a separate thread. `broken` gets the error of that thread, in words for the
+    /// user.
     ///
     /// # Errors
-    /// No temporary file can be made. The words are for the user.
+    /// No temporary file can be made. The error is in words for the user.
     pub fn fill(
         mut source: impl Read + Send + 'static,
         broken: impl FnOnce(io::Error) + Send + 'static,
@@ -91,11 +91,11 @@ impl Spool {
 }
 
 impl Input {
-    /// Writes all of it and then the end. It is no fault if nobody takes it.
+    /// Writes the whole input and closes standard input. A command that closes its standard input early is no error.
     ///
     /// # Errors
-    /// Not all of it could be read. Its end was not sent then: half an input must not look like a whole one. For the same
-    /// reason the writer must be kept until the command is ended.
+    /// The spool could not be read to its end. Standard input stays open then, since the command must not take half an
+    /// input for the whole. For the same reason the caller must keep the returned writer until the command has ended.
     pub(super) async fn feed(self, mut to: Writer) -> Result<(), (io::Error, Writer)> {
         let fed = match self {
             Self::None => Ok(Ok(())),
@@ -104,7 +104,7 @@ impl Input {
         };
         match fed {
             Ok(Ok(())) => to.finish().await,
-            Ok(Err(Gone)) => {}
+            Ok(Err(InputClosed)) => {}
             Err(error) => return Err((error, to)),
         }
         Ok(())
@@ -112,8 +112,8 @@ impl Input {
 }
 
 impl Spool {
-    /// What is at this place. Mostly it is in memory still; but of much input some has gone to the disk, and TMPDIR may be on one
-    /// that hangs, which must not hold up time limits and Ctrl-C: hence a thread that may wait.
+    /// Reads the spool at offset `at`, on a separate thread: the read may block if TMPDIR is on a disk that hangs, and
+    /// timeouts and Ctrl-C must work all the same.
     async fn piece(&self, at: u64) -> io::Result<Bytes> {
         let turn = Arc::clone(&self.readers).acquire_owned().await.map_err(io::Error::other)?;
         let file = Arc::clone(&self.file);
@@ -133,7 +133,7 @@ impl Spool {
         read.await.map_err(io::Error::other)?
     }
 
-    async fn feed(mut self, to: &mut Writer) -> io::Result<Result<(), Gone>> {
+    async fn feed(mut self, to: &mut Writer) -> io::Result<Result<(), InputClosed>> {
         let mut at = 0;
         loop {
             let progress = *self.progress.borrow_and_update();
@@ -147,12 +147,12 @@ impl Spool {
             }
             match progress.end {
                 End::Whole => return Ok(Ok(())),
-                // The end is never sent, and the run is being stopped.
+                // Standard input of the command stays open; the run is being stopped.
                 End::Broken => return std::future::pending().await,
                 End::Open => {}
             }
             if self.progress.changed().await.is_err() {
-                return Err(io::Error::other("the thread that reads standard input broke"));
+                return Err(io::Error::other("the thread that reads standard input failed"));
             }
         }
     }
@@ -166,12 +166,12 @@ fn unkept(directory: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), words)
 }
 
-/// A file that nobody else can open and that is gone when we are.
+/// Creates a file that no other process can open and that the kernel removes when this program ends.
 fn nameless(directory: &Path) -> io::Result<File> {
     let flags = nix::libc::O_TMPFILE | nix::libc::O_EXCL;
     let made = File::options().read(true).write(true).custom_flags(flags).mode(0o600).open(directory);
     match made.as_ref().map_err(io::Error::raw_os_error) {
-        // Not every file system has files without a name.
+        // Some file systems do not support O_TMPFILE.
         Err(Some(nix::libc::EOPNOTSUPP | nix::libc::EISDIR)) => {}
         _ => return made,
     }

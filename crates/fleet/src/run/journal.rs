@@ -1,8 +1,8 @@
-//! What the last runs did, one file each: `$XDG_STATE_HOME/penstock/runs/ID.jsonl`.
+//! Records of the last runs, one file each: `$XDG_STATE_HOME/penstock/runs/ID.jsonl`.
 //!
-//! The first line has the command and the hosts; it is there, whole, before anything is sent. Each host then adds a line
-//! before its command is sent and one when it has ended. So a run that was killed shows which hosts were running. The file
-//! is locked (flock) while its run goes on.
+//! The first line has the command and the hosts. The program writes it before it sends anything to a host. Each host
+//! adds a line before its command is sent and a line when it has ended. So the record of a killed run shows which hosts
+//! were running. The program holds a lock (flock) on the file until its run ends.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -11,68 +11,30 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use logic::fleet::ending::{Ending, Remote};
-use logic::fleet::verdict::Status;
+use hosts::fleet::again::RecordedResult;
+use hosts::fleet::ending::Ending;
+use hosts::fleet::verdict::Status;
 use serde_json::{Value, json};
 
+use super::ending;
 use super::stop::{Brake, impatient};
-use super::view::json;
 
-mod pen;
+mod record;
+mod writer;
 
-use pen::Pen;
+pub use record::{Liveness, Record};
+use writer::RecordWriter;
 
-/// The file of the run that is going on, and the thread that writes it (`journal/pen.rs`).
+/// The record of the current run, and the thread that writes it (`journal/writer.rs`).
 #[derive(Debug)]
 pub struct Journal {
     id: String,
-    pen: Pen,
-}
-
-/// What a run did, as its file tells.
-#[derive(Debug)]
-pub struct Record {
-    /// Its name: the time of its begin.
-    pub id: String,
-    /// What was asked for, as it was given.
-    pub order: Value,
-    /// Hosts in their order, and how each stands.
-    pub hosts: Vec<(String, Standing)>,
-    /// How each ended, in the words of `--json`; null for one that did not. `sha256` is that of its standard output.
-    pub ends: Vec<Value>,
-    /// The exit status, if the run came to its end.
-    pub status: Option<u64>,
-    /// Whether it still goes on.
-    pub pulse: Pulse,
-    /// Later runs that repeated it, or part of it, on some of its hosts; the oldest first.
-    pub later: Vec<String>,
-}
-
-/// Whether the program that keeps a record lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pulse {
-    /// It does: its hosts are on their way.
-    Running,
-    /// It ended, or was killed.
-    Gone,
-}
-
-/// How a host stands in a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// Its command was never sent.
-    NeverStarted(String),
-    /// It ended with 0.
-    Well,
-    /// It ended otherwise.
-    Failed(String),
-    /// It may have run: the connection broke, or this program was killed.
-    Unknown(String),
+    writer: RecordWriter,
 }
 
 impl Journal {
-    /// Begins the file of a run, and removes the oldest ones. It waits for the disk: nothing goes on yet that this could hold up,
-    /// and signals still end the program.
+    /// Creates the record of a run and removes the oldest records. Blocks on the disk, which delays no host, since none
+    /// has started; signals still end the program.
     ///
     /// # Errors
     /// The directory or the file cannot be made.
@@ -81,7 +43,8 @@ impl Journal {
         prune(directory);
         let part = directory.join(format!(".{id}.part"));
         let mut file = File::options().append(true).create_new(true).mode(0o600).open(&part)?;
-        // Held as long as we live. A file system without locks costs the warning, not the run.
+        // The lock is held until the program ends. Without a lock, on a file system that has none, the run shows as
+        // ended.
         let _ = file.try_lock();
         let head = json!({ "id": id, "order": order, "hosts": hosts });
         let begun =
@@ -90,44 +53,43 @@ impl Journal {
             let _ = fs::remove_file(&part);
             return Err(error);
         }
-        Ok(Self { id: id.to_owned(), pen: Pen::take(file)? })
+        Ok(Self { id: id.to_owned(), writer: RecordWriter::take(file)? })
     }
 
-    /// The name of the run.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    /// The command is about to be sent to a host. If this cannot be written it must not be: who reads the record would take
-    /// the host for one that never started.
+    /// Records that the command is about to be sent to `host`. After an error the command must not be sent: a reader of
+    /// the record would believe that the host had not started it.
     pub(super) async fn sent(&self, host: usize) -> io::Result<()> {
-        self.pen.written(&json!({ "sent": host })).await
+        self.writer.written(&json!({ "sent": host })).await
     }
 
-    /// A host has ended; `then` tells of it, so that nothing is told that a crash could take back. On a full disk it counts as
-    /// one that may have run.
+    /// Records that `host` has ended, then calls `then`, which reports it: a crash must not lose what was reported. If
+    /// the disk is full, the record shows that the host may have run the command.
     pub(super) fn ended(&self, host: usize, ending: &Ending, then: impl FnOnce() + Send + 'static) {
         let mut value = json!({ "host": host });
-        if let (Some(value), Value::Object(extra)) = (value.as_object_mut(), json::ending(ending)) {
+        if let (Some(value), Value::Object(extra)) = (value.as_object_mut(), ending::as_json(ending)) {
             value.extend(extra);
         }
-        self.pen.note(&value, then);
+        self.writer.note(&value, then);
     }
 
-    /// Waits until everybody is told of what has happened so far; once the run is stopped, for `patience` more. Then the disk is
-    /// given up: what comes is told all the same.
+    /// Waits until all records so far are written. Once the run is stopped, it waits for `patience` at most; after that
+    /// no record is written, and all waiting tasks are notified.
     pub(super) async fn settled(&self, brake: &Brake, patience: Duration) {
         let impatient = tokio::select! {
             biased;
-            () = self.pen.settled() => false,
+            () = self.writer.settled() => false,
             () = impatient(brake, patience) => true,
         };
         if impatient {
-            self.pen.give_up();
+            self.writer.give_up();
         }
     }
 
-    /// The run has ended. Gives why not all that happened is on record.
+    /// Records the end of the run. Returns the first write error, if a record was lost.
     pub(super) async fn finish(
         &self,
         status: Status,
@@ -135,25 +97,25 @@ impl Journal {
         brake: &Brake,
         patience: Duration,
     ) -> Option<io::Error> {
-        self.pen.note(&json!({ "status": status.code(), "sha256": hashes }), || ());
+        self.writer.note(&json!({ "exit_code": status.code(), "sha256": hashes }), || ());
         self.settled(brake, patience).await;
-        self.pen.lost()
+        self.writer.lost()
     }
 }
 
-/// The run of this name in `directory`, or the newest.
+/// Loads the record of run `id` in `directory`, or of the newest run.
 ///
 /// # Errors
-/// It cannot be read, or there is none.
+/// The record does not exist or cannot be read.
 pub fn find(directory: &Path, id: Option<&str>) -> io::Result<Record> {
     let is_it = |path: &PathBuf| id.is_none_or(|id| path.file_stem().is_some_and(|stem| stem == id));
     let found = files(directory, "jsonl")?.into_iter().rev().find(is_it);
-    let path = found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such run is on record"))?;
+    let path = found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such run is recorded"))?;
     load(&path)
 }
 
 fn load(path: &Path) -> io::Result<Record> {
-    // Opening a pipe that nobody writes to would wait for ever.
+    // Without O_NONBLOCK the open of a FIFO without a writer would block.
     let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     let about = file.metadata()?;
     let damaged = |what: &str| {
@@ -161,84 +123,24 @@ fn load(path: &Path) -> io::Result<Record> {
         io::Error::new(io::ErrorKind::InvalidData, text)
     };
     if !about.is_file() {
-        return Err(damaged("is no regular file"));
+        return Err(damaged("is not a regular file"));
     }
     if about.len() > LONGEST {
-        return Err(damaged(&format!("is no record of ours: it is longer than {LONGEST} bytes")));
+        return Err(damaged(&format!("is not a record of penstock: it is longer than {LONGEST} bytes")));
     }
     let pulse = match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => Pulse::Running,
-        _ => Pulse::Gone,
+        Err(TryLockError::WouldBlock) => Liveness::Running,
+        _ => Liveness::Gone,
     };
     let mut bytes = Vec::new();
     file.take(LONGEST).read_to_end(&mut bytes)?;
-    // A line that was cut may end within a character.
-    read(&String::from_utf8_lossy(&bytes), pulse)
-        .ok_or_else(|| damaged("is damaged, and hides the runs before it (--id shows them)"))
-}
-
-fn read(text: &str, pulse: Pulse) -> Option<Record> {
-    let mut lines = text.lines();
-    let head: Value = serde_json::from_str(lines.next()?).ok()?;
-    let names: Vec<String> = serde_json::from_value(head["hosts"].clone()).ok()?;
-    let mut standing: HashMap<u64, Standing> = HashMap::new();
-    let mut ends = vec![Value::Null; names.len()];
-    let mut status = None;
-    let (sent, not_sent) = match pulse {
-        Pulse::Running => ("it runs there now", "its turn has not come yet"),
-        Pulse::Gone => ("running when the run was killed", "its turn never came"),
-    };
-    // The last line of a run that was killed may be cut.
-    for line in lines.filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-        if let Some(host) = line["sent"].as_u64() {
-            standing.insert(host, Standing::Unknown(sent.to_owned()));
-        } else if let Some(host) = line["host"].as_u64() {
-            let how = match line["detail"].as_str().filter(|detail| !detail.is_empty()) {
-                Some(detail) => format!("{}: {detail}", line["ended"].as_str().unwrap_or("?")),
-                None => line["ended"].as_str().unwrap_or("?").to_owned(),
-            };
-            let known = match line["remote"].as_str() {
-                Some("never-started") => Standing::NeverStarted(how),
-                Some("ended") if line["exit"] == 0 => Standing::Well,
-                Some("ended") => Standing::Failed(how),
-                _ => Standing::Unknown(how),
-            };
-            standing.insert(host, known);
-            if let Some(end) = usize::try_from(host).ok().and_then(|host| ends.get_mut(host)) {
-                *end = line;
-            }
-        } else if let Some(code) = line["status"].as_u64() {
-            status = Some(code);
-            for (end, sum) in ends.iter_mut().zip(line["sha256"].as_array().into_iter().flatten()) {
-                if !sum.is_null() && end.is_object() {
-                    end["sha256"] = sum.clone();
-                }
-            }
-        }
-    }
-    let hosts = names.into_iter().zip(0_u64..).map(|(name, host)| {
-        let how = standing.remove(&host);
-        (name, how.unwrap_or_else(|| Standing::NeverStarted(not_sent.to_owned())))
-    });
-    Some(Record {
-        id: head["id"].as_str()?.to_owned(),
-        order: head["order"].clone(),
-        hosts: hosts.collect(),
-        ends,
-        status,
-        pulse,
-        later: Vec::new(),
-    })
+    // The last line of a killed run may end within a UTF-8 character.
+    Record::parse(&String::from_utf8_lossy(&bytes), pulse)
+        .ok_or_else(|| damaged("is damaged (earlier runs: --id)"))
 }
 
 impl Record {
-    /// The run that it repeated, or part of it, or itself.
-    #[must_use]
-    pub fn origin(&self) -> &str {
-        self.order["again"].as_str().unwrap_or(&self.id)
-    }
-
-    /// Takes over how its hosts stand since it was repeated: a command that was never started then may have run since.
+    /// Updates the result of each host from later runs that repeated this run.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -246,12 +148,13 @@ impl Record {
         let (id, origin) = (self.id.clone(), self.origin().to_owned());
         let is_later =
             |path: &PathBuf| path.file_stem().is_some_and(|stem| stem.as_encoded_bytes() > id.as_bytes());
-        // One at a time, as a record may be long. One that is damaged has been told of when it was the newest.
+        // One record is in memory at a time, as it may be large. A damaged record was reported when it was the newest.
         let later =
             files(directory, "jsonl")?.into_iter().filter(is_later).filter_map(|path| load(&path).ok());
         for record in later.filter(|record| record.origin() == origin) {
-            let began = record.hosts.into_iter().filter(|(_, how)| !matches!(how, Standing::NeverStarted(_)));
-            let since: HashMap<String, Standing> = began.collect();
+            let began =
+                record.hosts.into_iter().filter(|(_, how)| !matches!(how, RecordedResult::NotStarted(_)));
+            let since: HashMap<String, RecordedResult> = began.collect();
             for (name, known) in &mut self.hosts {
                 if let Some(standing) = since.get(name) {
                     known.clone_from(standing);
@@ -263,8 +166,8 @@ impl Record {
     }
 }
 
-/// The name of a run that begins now, `now` being its time; names sort by time, and after those of all runs on record: a clock
-/// that was put back must not make an older run the last one.
+/// Creates the name of a run that starts at `now`. Names sort by time. The new name sorts after all recorded names,
+/// even if the clock was set back: otherwise an older run would count as the newest.
 #[must_use]
 pub fn id(directory: Option<&Path>, now: jiff::Timestamp) -> String {
     let time_of = |path: &PathBuf| {
@@ -279,10 +182,9 @@ pub fn id(directory: Option<&Path>, now: jiff::Timestamp) -> String {
     format!("{}-{}", time.strftime(TIME), std::process::id())
 }
 
-/// How the time stands in the name of a run.
 const TIME: &str = "%Y%m%dT%H%M%S.%6f";
 
-/// Records, the oldest first; or others that end so.
+/// Files in `directory` with the extension `ending`, the oldest first.
 fn files(directory: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -296,7 +198,7 @@ fn files(directory: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Keeps the newest runs, in number and size, and those that still go on.
+/// Removes the oldest records beyond a limit of number and size, except those of runs that have not ended.
 fn prune(directory: &Path) {
     let mut size = 0;
     for (at, path) in files(directory, "jsonl").into_iter().flatten().rev().enumerate() {
@@ -305,42 +207,32 @@ fn prune(directory: &Path) {
             remove(&path, Duration::ZERO);
         }
     }
-    // Of programs that were killed before they began. Another one may not have locked its own yet.
+    // Temporary files of programs that were killed at their start. A program that starts now may not have locked its
+    // file yet.
     files(directory, "part").into_iter().flatten().for_each(|path| remove(&path, STALE));
 }
 
-/// Removes a file that nobody has locked or written to for so long.
+/// Removes a file that no process has locked, and that was not written to for the time `unused`.
 fn remove(path: &Path, unused: Duration) {
-    // Opening a pipe that nobody writes to would wait for ever.
+    // Without O_NONBLOCK the open of a FIFO without a writer would block.
     let Ok(file) = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path) else { return };
     let written = file.metadata().and_then(|about| about.modified());
     let age = written.ok().and_then(|written| written.elapsed().ok()).unwrap_or_default();
-    // First: whoever made it just now wants to lock it.
+    // Before the lock is tried: the process that has just created this file wants to lock it.
     if age < unused {
         return;
     }
-    // Shared, so that whoever reads it meanwhile does not take its run for one that goes on.
+    // A shared lock, since a reader of the record takes an exclusive lock for a run that has not ended.
     if !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
         let _ = fs::remove_file(path);
     }
 }
 
-/// A host takes some hundred bytes: nothing that is longer is a record.
+/// Limit of a record's size in bytes: a host needs a few hundred bytes, so a larger file is no record.
 const LONGEST: u64 = 1 << 30;
 const MOST_RUNS: usize = 100;
 const MOST_BYTES: u64 = 64 << 20;
 const STALE: Duration = Duration::from_secs(3600);
-
-/// What is known of the process on a host, from its standing.
-impl From<&Standing> for Remote {
-    fn from(standing: &Standing) -> Self {
-        match standing {
-            Standing::NeverStarted(_) => Remote::NeverStarted,
-            Standing::Well | Standing::Failed(_) => Remote::Ended,
-            Standing::Unknown(_) => Remote::Unknown,
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -360,12 +252,12 @@ mod tests {
         let file = directory.path().join("1.jsonl");
         let mut text = fs::read_to_string(file).unwrap();
         text.push_str("{\"host\":1,\"exi");
-        let record = read(&text, Pulse::Gone).unwrap();
+        let record = Record::parse(&text, Liveness::Gone).unwrap();
         let shown: Vec<_> = record.hosts.iter().map(|(_, standing)| standing.clone()).collect();
-        assert!(matches!(shown[0], Standing::Well));
-        assert!(matches!(shown[1], Standing::Unknown(_)));
-        assert_eq!(shown[2], Standing::Failed("exit 3".to_owned()));
-        assert!(matches!(shown[3], Standing::NeverStarted(_)));
+        assert!(matches!(shown[0], RecordedResult::Ok));
+        assert!(matches!(shown[1], RecordedResult::MayHaveRun(_)));
+        assert_eq!(shown[2], RecordedResult::Failed("exit 3".to_owned()));
+        assert!(matches!(shown[3], RecordedResult::NotStarted(_)));
         assert_eq!(record.status, None);
     }
 
@@ -387,11 +279,11 @@ mod tests {
         let mut record = find(directory.path(), Some("1")).unwrap();
         record.bring_up_to_date(directory.path()).unwrap();
         let standing = |name: &str| &record.hosts.iter().find(|(known, _)| known == name).unwrap().1;
-        assert_eq!(*standing("a"), Standing::Well);
-        assert!(matches!(standing("b"), Standing::Unknown(_)));
+        assert_eq!(*standing("a"), RecordedResult::Ok);
+        assert!(matches!(standing("b"), RecordedResult::MayHaveRun(_)));
         assert!(
-            matches!(standing("c"), Standing::NeverStarted(_))
-                && matches!(standing("d"), Standing::NeverStarted(_))
+            matches!(standing("c"), RecordedResult::NotStarted(_))
+                && matches!(standing("d"), RecordedResult::NotStarted(_))
         );
         assert_eq!(record.later, ["2"]);
         assert_eq!(find(directory.path(), Some("2")).unwrap().origin(), "1");
@@ -437,12 +329,12 @@ mod tests {
         File::create(&left).unwrap().set_modified(old).unwrap();
         File::create(&fresh).unwrap();
         (1..=MOST_RUNS + 20).for_each(|run| drop(begin(&format!("{run:04}"))));
-        assert_eq!(find(directory.path(), Some("0000")).unwrap().pulse, Pulse::Running);
+        assert_eq!(find(directory.path(), Some("0000")).unwrap().pulse, Liveness::Running);
         assert!(find(directory.path(), Some("0001")).is_err());
         assert_eq!((left.exists(), fresh.exists()), (false, true));
         drop(live);
-        // Its thread lets go of the file.
-        while find(directory.path(), Some("0000")).unwrap().pulse == Pulse::Running {
+        // The writer's thread closes the file, which releases the lock.
+        while find(directory.path(), Some("0000")).unwrap().pulse == Liveness::Running {
             std::thread::yield_now();
         }
         begin("9999");

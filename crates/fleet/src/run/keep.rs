@@ -1,4 +1,4 @@
-//! What is kept of the output beside what is shown: a hash per host, and files if they were asked for.
+//! Keeps the output beside the view: a hash for each host, and files if the user asked for them.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -11,10 +11,16 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use sha2::{Digest, Sha256};
 
-use super::engine::Stream;
-use super::output::Written;
+use super::happening::Stream;
 
-/// Hashes, and files.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Hosts whose output could not be kept, with the reason.
+    pub lost: Vec<(usize, String)>,
+    /// SHA-256 of the standard output of each host.
+    pub hashes: Vec<Option<String>>,
+}
+
 pub struct Keep {
     hosts: Vec<Kept>,
     files: Option<Files>,
@@ -31,14 +37,13 @@ struct Kept {
     closed: bool,
 }
 
-/// Where files go.
 struct Files {
     directory: PathBuf,
     names: Vec<String>,
 }
 
 impl Keep {
-    /// Hashes only, for so many hosts.
+    /// Keeps hashes only.
     #[must_use]
     pub fn hashes(hosts: usize) -> Self {
         Self { hosts: (0..hosts).map(|_| Kept::default()).collect(), files: None, lost: Vec::new() }
@@ -50,7 +55,7 @@ impl Keep {
     /// is the whole output of the run in which the host ended last.
     ///
     /// # Errors
-    /// The directory cannot be made or written to.
+    /// The directory cannot be created or written to.
     pub fn files(directory: &Path, names: &[String]) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         let probe = directory.join(format!(".penstock-{:016x}", fastrand::u64(..)));
@@ -103,7 +108,7 @@ impl Keep {
         kept.closed = true;
     }
 
-    /// Different outputs among these hosts; who said nothing has the empty one.
+    /// Number of different outputs among `hosts`. A host without output has the hash of the empty output.
     pub(super) fn differing(&self, hosts: &[usize]) -> usize {
         hosts.iter().map(|host| &self.hosts[*host].sum).collect::<HashSet<_>>().len()
     }
@@ -185,7 +190,7 @@ fn is_free(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether a file still has this name.
+/// Whether `path` still names `file`, which another run may have removed or replaced.
 fn is_at(file: &File, path: &Path) -> bool {
     let of = |found: fs::Metadata| (found.dev(), found.ino());
     match (file.metadata(), fs::symlink_metadata(path)) {
@@ -194,10 +199,10 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// The most runs that may write to one directory at once.
+/// Limit of the runs that write to one directory at once.
 const MOST_RUNS: usize = 100;
 
-/// A host's name as a file name, another one for every host: what a path must not hold is written as `%2F`.
+/// A file name for a host, unique among hosts: a character that a file name cannot hold is written as `%2F`.
 pub(super) fn file_name(host: &str) -> String {
     let mut name = String::new();
     for (at, c) in host.char_indices() {

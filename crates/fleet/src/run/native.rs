@@ -1,23 +1,23 @@
-//! Commands through our own client.
+//! Runs commands through our own client.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
+use hosts::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
 use ssh::identity::Identities;
 use ssh::{Client, Event, Exec, Known, Process, Session};
 
-use super::Host;
-use super::engine::{Happening, Stream, Writer};
+use super::happening::{HostEvent, Stream};
+use super::host::Host;
+use super::writer::Writer;
 
-/// Our own client.
 pub struct Native {
     client: Client,
     identities: Arc<Identities>,
 }
 
 impl Native {
-    /// Connects with `client`, and tells `identities` what was negotiated.
+    /// Creates the engine. `identities` records which host key and which algorithms each connection has negotiated.
     #[must_use]
     pub fn new(client: Client, identities: Arc<Identities>) -> Self {
         Self { client, identities }
@@ -39,13 +39,11 @@ impl Native {
     }
 }
 
-/// A connection, logged in.
 pub(super) struct Way {
     session: Session,
 }
 
 impl Way {
-    /// For files.
     pub(super) fn session(&self) -> &Session {
         &self.session
     }
@@ -57,25 +55,24 @@ impl Way {
     }
 }
 
-/// A command under way.
 pub(super) struct Running {
     process: Process,
     input: Option<Writer>,
 }
 
 impl Running {
-    pub(super) async fn next(&mut self) -> Happening {
+    pub(super) async fn next(&mut self) -> HostEvent {
         match self.process.next().await {
-            Some(Event::Started) => Happening::Phase(Phase::Run),
-            Some(Event::Stdout(bytes)) => Happening::Output(Stream::Stdout, bytes),
-            Some(Event::Stderr(bytes)) => Happening::Output(Stream::Stderr, bytes),
-            Some(Event::Ended(ending)) => Happening::Ended(ending),
-            None => Happening::Ended(Ending::Failed(Failure {
+            Some(Event::Started) => HostEvent::Phase(Phase::Run),
+            Some(Event::Stdout(bytes)) => HostEvent::Output(Stream::Stdout, bytes),
+            Some(Event::Stderr(bytes)) => HostEvent::Output(Stream::Stderr, bytes),
+            Some(Event::Ended(ending)) => HostEvent::Ended(ending),
+            None => HostEvent::Ended(Ending::Failed(Failure {
                 phase: Phase::Run,
-                reason: Reason::NoStatus,
-                detail: "the command ended without a word".to_owned(),
+                reason: Reason::NoExitStatus,
+                detail: "the command ended without output".to_owned(),
                 advice: None,
-                remote: Remote::Unknown,
+                remote: Remote::MayHaveRun,
             })),
         }
     }

@@ -1,7 +1,8 @@
-//! Commands through the user's `ssh`, a process per host: for what our client cannot do, and as its referee.
+//! Runs commands through the user's `ssh`, one process for each host: for features that our client lacks, and to
+//! compare results.
 //!
-//! `ssh` ends with 255 both when it failed and when the command did. Its own log (`-v -E`) tells the two apart: it goes
-//! through a pipe of ours and is read by `logic::fleet::openssh`.
+//! `ssh` exits with 255 if the connection failed, and also if the command exited with 255. The log of `ssh` (`-v -E`)
+//! shows which is true. The log goes through a pipe, and `hosts::fleet::openssh` parses it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,56 +12,46 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use logic::fleet::ending::{Ending, Failure, Phase, Remote};
-use logic::fleet::openssh::{Log, Refusal, Scarce, Unstarted};
-use logic::ssh::config::Asked;
+use hosts::fleet::ending::{Ending, Failure, Phase, Remote};
+use hosts::fleet::openssh::{Log, Refusal, ResourceShortage, Unstarted};
+use hosts::ssh::config::Asked;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use sys::process::Process;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use super::Host;
-use super::engine::{Happening, Leash, Seen, Stream, Writer};
+use super::happening::{HostEvent, Seen, Stream};
+use super::host::Host;
+use super::writer::Writer;
 
-/// The user's `ssh`.
 #[derive(Debug, Clone)]
 pub struct OpenSsh {
-    /// The program.
     pub program: PathBuf,
-    /// Its arguments before the host.
+    /// Arguments before the host.
     pub arguments: Vec<String>,
-    /// Whether it is a real `ssh` that keeps a log, or anything that takes its place.
+    /// Whether the program is `ssh`, which writes a log, or a substitute.
     pub kind: Kind,
-    /// What stands before the name of each host, as `user@`.
+    /// Text before the name of each host, such as `user@`.
     pub login: String,
 }
 
-/// What the program is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// OpenSSH.
     Ssh,
-    /// A program of the user's that gets `HOST COMMAND`: all we see is its output and its status.
+    /// A program of the user that is called with `HOST COMMAND`. Only its output and its exit status are known.
     Substitute,
 }
 
 impl OpenSsh {
-    pub(super) fn leash(&self) -> Leash {
-        match self.kind {
-            Kind::Ssh => Leash::Wanted,
-            Kind::Substitute => Leash::None,
-        }
-    }
-
     pub(super) fn start(&self, host: &Host, command: &str) -> Result<Running, Failure> {
         self.spawn(host, command).map_err(|error| {
             let all = error.to_string();
             let errno = error.raw_os_error().unwrap_or(0);
             let words = all.strip_suffix(&format!(" (os error {errno})")).unwrap_or(&all).to_owned();
             let scarce = match Errno::from_raw(errno) {
-                Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EAGAIN => Scarce::Yes,
-                _ => Scarce::No,
+                Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EAGAIN => ResourceShortage::Yes,
+                _ => ResourceShortage::No,
             };
             Unstarted { program: self.program.display().to_string(), errno, words }.failure(scarce)
         })
@@ -74,8 +65,8 @@ impl OpenSsh {
         line.args(&self.arguments);
         let log = match self.kind {
             Kind::Substitute => {
-                // It may be an `ssh` after all. In a group of its own it would stop for good as soon as it asks something on
-                // the terminal.
+                // The substitute may call `ssh`, which would be stopped (SIGTTIN) as soon as it asks for a password on
+                // the terminal, because it is in a background process group.
                 if std::env::var_os("SSH_ASKPASS").is_none() {
                     line.env("SSH_ASKPASS", "/bin/false");
                 }
@@ -85,7 +76,7 @@ impl OpenSsh {
             Kind::Ssh => {
                 let (log_side, log) = pipe::pipe()?;
                 let log_side = log_side.into_blocking_fd()?;
-                // `ssh` closes all descriptors but three when it starts, so it opens ours by its path.
+                // `ssh` closes all inherited descriptors but the first three, so it opens the pipe by this path.
                 let path = format!("/proc/{}/fd/{}", std::process::id(), log_side.as_raw_fd());
                 line.args(["-v", "-E", &path, "-T"]);
                 line.args(OPTIONS.iter().flat_map(|option| ["-o", option]));
@@ -94,7 +85,7 @@ impl OpenSsh {
         };
         let mut destination = host.name.clone();
         if self.kind == Kind::Ssh {
-            // `ssh` knows no address in brackets with a port behind it.
+            // `ssh` does not parse `[address]:port`.
             if let Some(Asked { host, user, port: Some(port), .. }) = Asked::parse(&host.name) {
                 line.args(["-p", &port.to_string()]);
                 destination = user.map_or(host.clone(), |user| format!("{user}@{host}"));
@@ -103,13 +94,15 @@ impl OpenSsh {
         }
         line.arg(format!("{}{destination}", self.login)).arg(command);
         line.stdin(into.into_blocking_fd()?).stdout(out_side_of(out)?).stderr(out_side_of(err)?);
-        // A session of its own, since Ctrl-C is for us; and no life beyond ours. Turns run on threads that live as long.
-        // `ssh` obeys TERM at its next look, which may not come while nothing happens; killed, its connection is closed.
+        // `ssh` runs in a session of its own, since Ctrl-C is for this program, and the kernel kills it when this
+        // program dies. The kernel also kills it when the thread that started it ends; these threads live as long as
+        // this program. SIGKILL: `ssh` handles SIGTERM only after its next wait, which may last. A killed `ssh` closes
+        // its connection.
         let signal = match self.kind {
             Kind::Ssh => Signal::SIGKILL,
             Kind::Substitute => Signal::SIGTERM,
         };
-        sys::child::leash_with(&mut line, &[], signal)?;
+        sys::child::end_with_parent_by(&mut line, &[], signal)?;
         let child = line.spawn()?;
         let process = Process::of_child(child.id());
         let (log_side, log) = log.map_or((None, None), |(side, log)| (Some(side), Some(log)));
@@ -124,7 +117,7 @@ impl OpenSsh {
             told: Log::default(),
             early: Vec::new(),
             kind: self.kind,
-            // What takes the place of `ssh` keeps no log: for all we know it runs the command at once.
+            // A substitute writes no log, so the command counts as started at once.
             pending: (self.kind == Kind::Substitute).then_some(Phase::Run),
             gone: None,
         })
@@ -135,7 +128,7 @@ fn out_side_of(side: pipe::Sender) -> io::Result<Stdio> {
     side.into_blocking_fd().map(Stdio::from)
 }
 
-/// An `ssh` under way. Killed when dropped.
+/// A running `ssh`. Dropping it kills the process.
 pub(super) struct Running {
     child: Child,
     process: Process,
@@ -143,20 +136,21 @@ pub(super) struct Running {
     out: Pipe,
     err: Pipe,
     log: Option<Pipe>,
-    /// Kept until `ssh` has opened it by its path.
+    /// Our copy of the write end, kept until `ssh` has opened the pipe by its path.
     log_side: Option<OwnedFd>,
     told: Log,
-    /// What came on standard error before the host was known: our `known-hosts` may have said there why it is not.
+    /// Standard error before the host key was checked: `penstock known-hosts` may have written there why it refused the
+    /// key.
     early: Vec<u8>,
     kind: Kind,
     pending: Option<Phase>,
-    gone: Option<Gone>,
+    gone: Option<ProcessEnded>,
 }
 
-/// The process ended; what it wrote before may still be in the pipes.
-struct Gone {
+/// An exit status; the pipes may still hold output.
+struct ProcessEnded {
     status: ExitStatus,
-    /// Bytes still to be taken, at most: somebody else may hold the pipes and write on.
+    /// Limit of the bytes that are still read: another process may hold the pipes open and go on writing.
     left: usize,
 }
 
@@ -170,7 +164,7 @@ impl Pipe {
         Self { from: Some(from), buffer: BytesMut::new() }
     }
 
-    /// What comes next; never returns after the end.
+    /// Reads the next bytes. `None` at the end; a call after the end never returns.
     async fn read(&mut self) -> Option<Bytes> {
         let Some(from) = &mut self.from else { return std::future::pending().await };
         self.buffer.reserve(CHUNK);
@@ -183,7 +177,8 @@ impl Pipe {
         }
     }
 
-    /// What is there now. Asks the pipe itself: what the runtime knows of it may be older.
+    /// Reads bytes that are in the pipe now. It calls read(2) itself, because the readiness that the runtime knows may
+    /// be outdated.
     fn rest(&mut self) -> Option<Bytes> {
         let from = self.from.as_ref()?;
         let mut bytes = vec![0; CHUNK];
@@ -198,14 +193,14 @@ impl Pipe {
 }
 
 impl Running {
-    pub(super) async fn next(&mut self) -> Happening {
+    pub(super) async fn next(&mut self) -> HostEvent {
         let mut pause = Duration::from_millis(1);
         loop {
             if let Some(phase) = self.pending.take() {
-                return Happening::Phase(phase);
+                return HostEvent::Phase(phase);
             }
             if !self.is_early() && !self.early.is_empty() {
-                return Happening::Output(Stream::Stderr, std::mem::take(&mut self.early).into());
+                return HostEvent::Output(Stream::Stderr, std::mem::take(&mut self.early).into());
             }
             if let Some(gone) = self.gone.take() {
                 return self.after(gone);
@@ -224,9 +219,9 @@ impl Running {
                     Some(bytes) => self.note(&bytes),
                     None => self.log = None,
                 },
-                Some(bytes) = out.read() => return Happening::Output(Stream::Stdout, bytes),
+                Some(bytes) = out.read() => return HostEvent::Output(Stream::Stdout, bytes),
                 Some(bytes) = err.read() => self.early.extend_from_slice(&bytes),
-                // A master of shared connections may hold the pipes for ever: look at the process itself too.
+                // A ControlMaster process may hold the pipes open without a limit, so the process is polled too.
                 () = tokio::time::sleep(if ended { pause } else { LOOK }) => {
                     pause = (pause * 2).min(LOOK);
                     self.look();
@@ -240,30 +235,30 @@ impl Running {
         self.input.take().map(|input| Writer::Pipe(Some(input)))
     }
 
-    /// Whether what comes on standard error may still be a word of `known-hosts`.
+    /// Whether standard error may still be a message of `known-hosts`.
     fn is_early(&self) -> bool {
         self.kind == Kind::Ssh && self.told.phase() < Phase::Authenticate && self.early.len() <= 2 * CHUNK
     }
 
     fn note(&mut self, bytes: &[u8]) {
-        // It writes, so it has opened the pipe by its path: our side would keep the end from being seen.
+        // The log has data, so `ssh` has opened the pipe. Our copy of the write end would hide the end of file.
         self.log_side = None;
         self.pending = self.told.feed(bytes).or(self.pending);
     }
 
     fn look(&mut self) {
         if let Ok(Some(status)) = self.child.try_wait() {
-            self.gone = Some(Gone { status, left: MOST_LEFT });
+            self.gone = Some(ProcessEnded { status, left: MOST_LEFT });
         }
     }
 
-    /// First what it wrote, then its end.
-    fn after(&mut self, mut gone: Gone) -> Happening {
+    /// Returns the output that is left, then the ending.
+    fn after(&mut self, mut gone: ProcessEnded) -> HostEvent {
         if let Some(left) = gone.left.checked_sub(CHUNK)
             && let Some(bytes) = self.out.rest()
         {
-            self.gone = Some(Gone { left, ..gone });
-            return Happening::Output(Stream::Stdout, bytes);
+            self.gone = Some(ProcessEnded { left, ..gone });
+            return HostEvent::Output(Stream::Stdout, bytes);
         }
         while self.early.len() <= CHUNK
             && let Some(left) = gone.left.checked_sub(CHUNK)
@@ -280,33 +275,33 @@ impl Running {
         }
         if !self.early.is_empty() {
             self.gone = Some(gone);
-            return Happening::Output(Stream::Stderr, std::mem::take(&mut self.early).into());
+            return HostEvent::Output(Stream::Stderr, std::mem::take(&mut self.early).into());
         }
-        Happening::Ended(self.ending(gone.status))
+        HostEvent::Ended(self.ending(gone.status))
     }
 
-    /// What came on standard error before it was clear that these are no words of `known-hosts`.
+    /// Takes the standard error that has been held back because it could be a message of `known-hosts`.
     pub(super) fn take_early(&mut self) -> Option<Bytes> {
         let early = std::mem::take(&mut self.early);
         (!early.is_empty()).then(|| early.into())
     }
 
-    /// Says so if the command itself ended while something that it started holds its output open: `ssh` waits for that, and has
-    /// the status in its log as soon as the server tells it, but not which one.
+    /// A text, if the command has ended while another process holds its output open: `ssh` waits for that process. Its
+    /// log tells at once that the command has ended, but not with which exit status.
     pub(super) fn ended_itself(&mut self) -> Option<&'static str> {
         self.read_log();
         let ended = self.kind == Kind::Ssh && self.told.remote() == Remote::Ended;
         ended.then_some("ssh does not tell how")
     }
 
-    /// Ends `ssh`, which cannot send signals, and says how far it had got and what is known of the command then.
+    /// Kills `ssh`, which cannot send signals to the command. Returns the phase and what is known of the command.
     pub(super) fn end(mut self) -> Seen {
         self.process.signal(Signal::SIGKILL);
         let _ = self.child.wait();
         self.read_log();
         let mut thrown_away = 0;
         for pipe in [&mut self.out, &mut self.err] {
-            // Somebody else may hold the pipes and write on.
+            // Another process may hold the pipes open and go on writing.
             while thrown_away < MOST_LEFT as u64
                 && let Some(bytes) = pipe.rest()
             {
@@ -315,12 +310,12 @@ impl Running {
         }
         let (phase, remote) = match self.kind {
             Kind::Ssh => (self.told.phase(), self.told.remote()),
-            Kind::Substitute => (Phase::Run, Remote::Unknown),
+            Kind::Substitute => (Phase::Run, Remote::MayHaveRun),
         };
         Seen { phase, remote, thrown_away }
     }
 
-    /// Everything that is still in the pipe was written before the end.
+    /// Reads the log that is left in the pipe.
     fn read_log(&mut self) {
         while let Some(bytes) = self.log.as_mut().and_then(Pipe::rest) {
             self.told.feed(&bytes);
@@ -331,7 +326,7 @@ impl Running {
         self.read_log();
         match self.kind {
             Kind::Ssh => self.told.ending(status.code(), status.signal()),
-            Kind::Substitute => logic::fleet::openssh::of_substitute(status.code(), status.signal()),
+            Kind::Substitute => hosts::fleet::openssh::of_substitute(status.code(), status.signal()),
         }
     }
 }
@@ -345,20 +340,20 @@ impl Drop for Running {
     }
 }
 
-/// What must hold whatever the user's configuration says.
+/// Options that override any configuration of the user.
 const OPTIONS: [&str; 7] = [
     "BatchMode=yes",
     "NumberOfPasswordPrompts=0",
-    // No host gets a command unless its key is known.
+    // `ssh` sends a command only to a host whose key is known.
     "StrictHostKeyChecking=yes",
-    // Over the connection of another ssh it logs neither that it sends the command nor how that ended.
+    // Over a shared connection `ssh` logs neither that it sends the command nor how the command ended.
     "ControlMaster=no",
     "ControlPath=none",
     "ControlPersist=no",
     "ClearAllForwardings=yes",
 ];
 const CHUNK: usize = 16 * 1024;
-/// No pipe holds more.
+/// Limit of the bytes in a pipe (pipe(7), pipe-max-size).
 const MOST_LEFT: usize = 1 << 20;
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -368,7 +363,8 @@ mod tests {
 
     use super::*;
 
-    /// Starts a shell script in place of ssh; `$3` is the log where there is one. It has ended or waits when `done` is there.
+    /// Starts a shell script in place of ssh; `$3` is the path of the log, if there is one. Returns when the script has
+    /// created the file `done`.
     fn start(directory: &std::path::Path, kind: Kind, script: &str) -> Running {
         let program = directory.join("ssh");
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -376,10 +372,10 @@ mod tests {
         let engine = OpenSsh { program, arguments: Vec::new(), kind, login: String::new() };
         let target = Err(Failure {
             phase: Phase::Queued,
-            reason: logic::fleet::ending::Reason::Local,
+            reason: hosts::fleet::ending::Reason::LocalError,
             detail: String::new(),
             advice: None,
-            remote: Remote::NeverStarted,
+            remote: Remote::NotStarted,
         });
         let host = Host { name: "h".to_owned(), target };
         engine.start(&host, "true").unwrap()
@@ -394,8 +390,8 @@ mod tests {
     #[tokio::test]
     async fn ssh_that_is_ended_before_its_log_was_read_may_have_sent_the_command() {
         for (line, phase, remote) in [
-            ("debug1: Sending command: x", Phase::Run, Remote::Unknown),
-            ("debug1: Connection established.", Phase::Identity, Remote::NeverStarted),
+            ("debug1: Sending command: x", Phase::Run, Remote::MayHaveRun),
+            ("debug1: Connection established.", Phase::Identity, Remote::NotStarted),
         ] {
             let directory = tempfile::tempdir().unwrap();
             let done = directory.path().join("done");
@@ -409,7 +405,7 @@ mod tests {
     #[tokio::test]
     async fn last_output_is_taken_though_the_end_is_seen_first() {
         let directory = tempfile::tempdir().unwrap();
-        // Somebody holds the pipes beyond the end, so that they tell of none.
+        // A process holds the pipes open beyond the end of the script, so that the pipes give no end of file.
         let script = "sleep 60 & echo $! >\"${0%/*}/pid\"; printf %30000d 7; echo words >&2";
         let mut running = start(directory.path(), Kind::Substitute, script);
         running.pending = None;
@@ -420,10 +416,10 @@ mod tests {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let ending = loop {
             match running.next().await {
-                Happening::Output(Stream::Stdout, bytes) => out.extend_from_slice(&bytes),
-                Happening::Output(Stream::Stderr, bytes) => err.extend_from_slice(&bytes),
-                Happening::Ended(ending) => break ending,
-                Happening::Phase(_) => {}
+                HostEvent::Output(Stream::Stdout, bytes) => out.extend_from_slice(&bytes),
+                HostEvent::Output(Stream::Stderr, bytes) => err.extend_from_slice(&bytes),
+                HostEvent::Ended(ending) => break ending,
+                HostEvent::Phase(_) => {}
             }
         };
         let pid = std::fs::read_to_string(directory.path().join("pid")).unwrap();

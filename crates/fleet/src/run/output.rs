@@ -1,5 +1,5 @@
-//! From the hosts to the terminal or the pipe: one thread owns standard output and the progress line, so that neither
-//! breaks the other, and a slow reader slows the hosts down.
+//! One thread owns standard output and the progress line, so that neither corrupts the other and a slow reader slows
+//! the hosts down.
 
 use std::io::{self, Write};
 use std::panic::AssertUnwindSafe;
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use logic::fleet::ending::Ending;
+use hosts::fleet::ending::Ending;
 use ssh::Moved;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::engine::Stream;
+use super::happening::Stream;
+use super::keep::{Keep, Written};
 use super::progress::Progress;
 use super::stop::{Brake, Why, impatient};
 
-/// What goes to the thread.
 enum Message {
     Output {
         host: usize,
@@ -29,110 +29,99 @@ enum Message {
         ending: Ending,
         took: Duration,
     },
-    /// What was copied to or from a host.
+    /// Total of the files copied to or from a host.
     Copied(usize, Moved),
     /// A line about the run, for standard error.
     Note(String),
     Tick,
-    /// Somebody pressed Enter.
     Key,
-    /// How many different outputs there are among these hosts.
+    /// A request for the number of different outputs among these hosts.
     Differing(Vec<usize>, oneshot::Sender<usize>),
-    /// Somebody has a look between two waves.
+    /// The pause between two waves begins, in which the user reads the output.
     Look,
     Finish(oneshot::Sender<Written>),
 }
 
-/// What became of the output.
-#[derive(Debug, Default)]
-pub struct Written {
-    /// What could not be kept, and of whom.
-    pub lost: Vec<(usize, String)>,
-    /// Hashes of what each host said, by host.
-    pub hashes: Vec<Option<String>>,
-}
-
-/// How writing the output ended.
 #[derive(Debug)]
 pub(super) enum Finish {
-    /// Everything is written, or told to be lost.
+    /// All output was written, or is listed as lost.
     Written(Written),
-    /// Nobody took it for a while after the run was stopped. The thread may still hold standard output.
+    /// The reader did not read within the time limit after the run was stopped. The thread may still be blocked on
+    /// standard output.
     GivenUp,
-    /// The thread broke, a fault of ours.
+    /// The thread panicked: a bug.
     Broken,
 }
 
-/// Shows output in one way or another. Calls come in order for each host.
+/// A format of the output. For each host, calls come in the order of its events.
 pub trait View: Send {
-    /// More output of a host.
+    /// Formats more output of a host.
     ///
     /// # Errors
-    /// It cannot be written to `out`.
+    /// `out` cannot be written to.
     fn output(&mut self, host: usize, stream: Stream, bytes: &[u8], out: &mut dyn Write) -> io::Result<()>;
 
-    /// This was copied to or from a host, which is done next.
+    /// Formats the total of the files copied to or from a host. `ended` is called next for this host.
     ///
     /// # Errors
-    /// It cannot be written to `out`.
+    /// `out` cannot be written to.
     fn copied(&mut self, _host: usize, _moved: Moved, _out: &mut dyn Write) -> io::Result<()> {
         Ok(())
     }
 
-    /// A host is done.
+    /// Formats the ending of a host.
     ///
     /// # Errors
-    /// It cannot be written to `out`.
+    /// `out` cannot be written to.
     fn ended(&mut self, host: usize, ending: &Ending, took: Duration, out: &mut dyn Write) -> io::Result<()>;
 
-    /// Somebody has a look between two waves.
+    /// Formats what is known so far, for the pause between two waves.
     ///
     /// # Errors
-    /// It cannot be written to `out`.
+    /// `out` cannot be written to.
     fn look(&mut self, _out: &mut dyn Write) -> io::Result<()> {
         Ok(())
     }
 
-    /// How many different outputs there are among these hosts, which are done; `None` if the view does not compare.
+    /// Number of different outputs among `hosts`, all of which have ended. `None` if the view does not compare outputs.
     fn differing(&self, _hosts: &[usize]) -> Option<usize> {
         None
     }
 
-    /// All hosts are done.
+    /// Formats the rest, after all hosts have ended.
     ///
     /// # Errors
-    /// It cannot be written to `out`.
+    /// `out` cannot be written to.
     fn finish(&mut self, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// Hands output to the thread. Cheap to clone.
+/// Sends messages to the output thread. Cheap to clone.
 #[derive(Clone)]
 pub struct Outbox {
     to: mpsc::UnboundedSender<Message>,
-    /// Only output waits for room: everything else is bounded by the number of hosts.
+    /// Limit of the output in the queue. Other messages need no limit: their number depends on the number of hosts
+    /// only.
     room: Arc<Semaphore>,
     waiting: Arc<Waiting>,
 }
 
-/// What is in the queue once at most: while nobody reads, these would pile up for hours.
+/// Messages that are in the queue at most once each: while a reader blocks, they would fill the queue for hours.
 #[derive(Default)]
 struct Waiting {
     tick: AtomicBool,
     key: AtomicBool,
 }
 
-/// The thread's sinks.
 pub struct Sinks {
-    /// What is shown on standard output.
+    /// Format of the output on standard output.
     pub view: Box<dyn View>,
-    /// What is kept beside it.
-    pub keep: super::keep::Keep,
-    /// The line on standard error, if that is a terminal.
+    pub keep: Keep,
+    /// Progress line on standard error, if that is a terminal.
     pub progress: Option<Progress>,
 }
 
 impl Outbox {
-    /// Starts the thread.
+    /// Starts the output thread.
     ///
     /// # Errors
     /// No thread can be started.
@@ -150,7 +139,7 @@ impl Outbox {
         Ok(Self { to, room: Arc::new(Semaphore::new(ROOM)), waiting })
     }
 
-    /// Waits for room, then hands over output.
+    /// Sends output, after it has waited for room in the queue.
     pub(super) async fn output(&self, host: usize, stream: Stream, bytes: Bytes) {
         let room = Arc::clone(&self.room).acquire_owned().await.ok();
         let _ = self.to.send(Message::Output { host, stream, bytes, _room: room });
@@ -164,19 +153,19 @@ impl Outbox {
         let _ = self.to.send(Message::Ended { host, ending, took });
     }
 
-    /// A line about the run, for standard error.
+    /// Sends a line about the run, for standard error.
     pub fn note(&self, line: String) {
         let _ = self.to.send(Message::Note(line));
     }
 
-    /// Draws the progress line anew.
+    /// Requests an update of the progress line.
     pub fn tick(&self) {
         if !self.waiting.tick.swap(true, Ordering::AcqRel) {
             let _ = self.to.send(Message::Tick);
         }
     }
 
-    /// Shows who is still running.
+    /// Requests a list of the hosts that have not ended.
     pub fn key(&self) {
         if !self.waiting.key.swap(true, Ordering::AcqRel) {
             let _ = self.to.send(Message::Key);
@@ -187,14 +176,14 @@ impl Outbox {
         let _ = self.to.send(Message::Look);
     }
 
-    /// How many different outputs there are; `None` if nobody can tell, since the thread broke.
+    /// Number of different outputs among `hosts`. `None` if the thread has panicked or the view failed.
     pub(super) async fn differing(&self, hosts: Vec<usize>) -> Option<usize> {
         let (tell, told) = oneshot::channel();
         let _ = self.to.send(Message::Differing(hosts, tell));
         told.await.ok()
     }
 
-    /// Waits until everything is written; once the run is stopped, for `patience` more.
+    /// Waits until all output is written. Once the run is stopped, it waits for `patience` at most.
     pub(super) async fn finish(&self, brake: &Brake, patience: Duration) -> Finish {
         let (tell, told) = oneshot::channel();
         let _ = self.to.send(Message::Finish(tell));
@@ -254,7 +243,7 @@ impl Printer {
             }
             Message::Tick => {
                 self.waiting.tick.store(false, Ordering::Release);
-                // Standard output that waits in the buffer comes first.
+                // Buffered standard output is written before the line on standard error.
                 self.flush();
                 if let Some(progress) = &mut self.sinks.progress {
                     progress.draw();
@@ -284,7 +273,7 @@ impl Printer {
                 self.clear();
                 self.sinks.progress = None;
                 let finished = self.show(|view, out| view.finish(out));
-                // Before anybody asks how it went.
+                // Before [`Keep::finish`], which returns the list of lost output.
                 if let Err(error) = finished {
                     self.broken(&error);
                 }
@@ -297,14 +286,14 @@ impl Printer {
         }
     }
 
-    /// Lets the view write past the buffer: it may have much to say.
+    /// Calls the view with a buffered standard output: the view may write more than memory holds.
     fn show(&mut self, what: impl FnOnce(&mut dyn View, &mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         if !self.readable {
             return Ok(());
         }
         let mut out = io::BufWriter::with_capacity(BUFFER, io::stdout().lock());
         let shown = what(self.sinks.view.as_mut(), &mut out).and_then(|()| out.flush());
-        // What could not be written is not tried once more on drop.
+        // Without `into_parts` a drop of the buffer would write the failed bytes again.
         let _ = out.into_parts();
         shown
     }
@@ -347,6 +336,6 @@ impl Printer {
     }
 }
 
-/// Pieces of output on their way to the thread, each at most as large as a packet.
+/// Limit of the pieces of output in the queue, each at most as large as an SSH packet.
 const ROOM: usize = 128;
 const BUFFER: usize = 64 * 1024;

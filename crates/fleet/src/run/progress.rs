@@ -1,20 +1,21 @@
-//! One line on a terminal about how far the run is, which is taken away before anything else is written.
+//! The progress line on a terminal, which is erased before anything else is written.
 
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use text::units;
+
 use super::board::Board;
 use super::terminal::Terminal;
 
-/// The line.
 pub struct Progress {
     board: Arc<Board>,
     terminal: Arc<Terminal>,
 }
 
 impl Progress {
-    /// A line as wide as the terminal behind standard error at most.
+    /// Creates a line that is at most as wide as the terminal on standard error.
     #[must_use]
     pub fn new(board: Arc<Board>, terminal: Arc<Terminal>) -> Self {
         Self { board, terminal }
@@ -25,22 +26,22 @@ impl Progress {
         let failed = if counts.failed > 0 { format!(", {} failed", counts.failed) } else { String::new() };
         let mut line = format!(
             "{} done{failed}, {} running, {} starting, {} left  {}",
-            counts.well + counts.failed,
+            counts.ok + counts.failed,
             counts.running,
             counts.starting,
             counts.left,
-            seconds(elapsed)
+            units::elapsed(elapsed)
         );
         if self.board.bytes() > 0 {
-            line.push_str(&format!("  {}", bytes(self.board.bytes())));
+            line.push_str(&format!("  {}", units::bytes(self.board.bytes())));
         }
         if let Some((host, phase, took)) = self.board.at_work().first()
             && *took >= Duration::from_secs(1)
         {
             let name = self.board.name(*host);
-            line.push_str(&format!("  slowest {name}: {phase} {}", seconds(*took)));
+            line.push_str(&format!("  slowest {name}: {phase} {}", units::elapsed(*took)));
         }
-        // A line that wraps could not be taken away again. The window may have changed since the last one.
+        // A wrapped line could not be erased. The width is read each time, since the user may resize the window.
         let columns = sys::terminal::columns(&io::stderr()).unwrap_or(COLUMNS);
         let line: String = line.chars().take(columns.saturating_sub(1)).collect();
         self.terminal.draw(&line);
@@ -50,7 +51,7 @@ impl Progress {
         self.terminal.clear();
     }
 
-    /// Who is still at work, in which phase, for how long.
+    /// Prints the hosts that have not ended, with the phase of each and its duration.
     pub(super) fn tell_running(&mut self) {
         const MOST: usize = 20;
         self.clear();
@@ -58,56 +59,18 @@ impl Progress {
         let mut text = String::new();
         for (host, phase, took) in busy.iter().take(MOST) {
             let name = self.board.name(*host);
-            text.push_str(&format!("  {name}: {phase} for {}\n", seconds(*took)));
+            text.push_str(&format!("  {name}: {phase} for {}\n", units::elapsed(*took)));
         }
         let more = busy.len().saturating_sub(MOST);
         if more > 0 {
             text.push_str(&format!("  and {more} more\n"));
         }
         if busy.is_empty() {
-            text.push_str("  nobody is running\n");
+            text.push_str("  no host is running\n");
         }
         let _ = write!(io::stderr(), "{text}");
     }
 }
 
-/// Of a terminal that does not say how wide it is.
+/// Width of a terminal that does not report its width.
 const COLUMNS: usize = 80;
-
-/// `312 bytes`, `4.0 kB`, `1.2 GB`.
-pub(super) fn bytes(count: u64) -> String {
-    let units = ["kB", "MB", "GB", "TB", "PB", "EB"];
-    if count < 1000 {
-        return format!("{count} {}", if count == 1 { "byte" } else { "bytes" });
-    }
-    let mut amount = count as f64 / 1000.0;
-    let mut unit = 0;
-    while amount >= 999.95 && unit + 1 < units.len() {
-        amount /= 1000.0;
-        unit += 1;
-    }
-    format!("{amount:.1} {}", units[unit])
-}
-
-/// `0.4 s`, `12 s`, `3 min 5 s`.
-pub(super) fn seconds(time: Duration) -> String {
-    let whole = time.as_secs();
-    match whole {
-        0..10 => format!("{:.1} s", time.as_secs_f64()),
-        10..120 => format!("{whole} s"),
-        _ => format!("{} min {} s", whole / 60, whole % 60),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn amounts_have_the_unit_in_which_they_are_short() {
-        let told = [0, 1, 999, 1000, 999_949, 999_950, 1_234_567, u64::MAX].map(bytes);
-        let expected =
-            ["0 bytes", "1 byte", "999 bytes", "1.0 kB", "999.9 kB", "1.0 MB", "1.2 MB", "18.4 EB"];
-        assert_eq!(told, expected);
-    }
-}

@@ -1,30 +1,47 @@
-//! Starts hosts as `logic::fleet::pace` allows, tries those again that were turned away, and collects the endings.
+//! Starts hosts as `hosts::fleet::pace` allows, retries hosts that refused the connection, and collects the endings.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use logic::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
-use logic::fleet::leash::Hold;
-use logic::fleet::pace::{self, Ceiling, Pace, Sign};
+use hosts::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
+use hosts::fleet::pace::{self, Ceiling, Pace, Sign};
+use hosts::fleet::watcher::Hold;
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinSet};
 use tokio::time::sleep_until;
 
 use super::board::Stage;
-use super::stop::{Stop, stopped};
-use super::turn::{self, Finished, Shared, why};
-use super::{Ledger, Limits, Parallel};
+use super::endings::Endings;
+use super::shared::Shared;
+use super::stop::{Stop, stopped, why};
+use super::turn::{self, Finished};
 
-/// Hands out turns. Lives over all waves, so that what was learnt is kept.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    pub parallel: Parallel,
+    /// Most sessions at once for which this machine has descriptors and memory.
+    pub sessions: usize,
+    pub delay: Duration,
+}
+
+/// Limit of the hosts that are worked on at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parallel {
+    /// A limit that `hosts::fleet::pace` adapts.
+    Adaptive,
+    Fixed(usize),
+}
+
+/// Starts the tasks of all hosts. It lives for all waves, so that a later wave starts with the adapted limit.
 pub(super) struct Schedule {
     shared: Arc<Shared>,
     up: mpsc::UnboundedReceiver<(usize, Duration)>,
     pace: Pace,
-    /// Hosts that share a bastion, and all the others.
-    lanes: Vec<Lane>,
-    lane_of: Vec<usize>,
+    /// One queue for each jump host, and one for the hosts without a jump host.
+    jump_queues: Vec<JumpHostQueue>,
+    queue_of: Vec<usize>,
     next_lane: usize,
     starting: Vec<bool>,
     tries: Vec<Tries>,
@@ -33,21 +50,20 @@ pub(super) struct Schedule {
     waiting: BinaryHeap<Reverse<(Instant, usize)>>,
     delay: Duration,
     last_start: Option<Instant>,
-    /// Whose turn each task is, since one that panics does not say, and when it began.
+    /// The host and the start time of each task: the error of a task that panicked does not name its host.
     turns: HashMap<Id, (usize, Instant)>,
-    /// Hosts on which something else than a POSIX shell took the command, or where /proc does not identify it.
-    pub(super) unleashed: Vec<usize>,
+    /// Hosts without a watcher: the log-in shell is not a POSIX shell, or /proc does not identify the process.
+    pub(super) unwatched: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Tries {
     turned_away: u32,
     starved: u32,
-    /// When the first one began.
     began: Option<Instant>,
 }
 
-struct Lane {
+struct JumpHostQueue {
     pace: Option<Pace>,
     queue: VecDeque<usize>,
     sessions: usize,
@@ -66,28 +82,28 @@ impl Schedule {
             Parallel::Fixed(count) => Pace::fixed(count.min(limits.sessions)),
         };
         let mut gates: Vec<Option<&str>> = vec![None];
-        let mut lane_of = Vec::with_capacity(shared.hosts.len());
+        let mut queue_of = Vec::with_capacity(shared.hosts.len());
         for host in &shared.hosts {
             let gate = host.gate();
             let at = gates.iter().position(|known| *known == gate).unwrap_or_else(|| {
                 gates.push(gate);
                 gates.len() - 1
             });
-            lane_of.push(at);
+            queue_of.push(at);
         }
-        let lane = |gate: &Option<&str>| Lane {
+        let lane = |gate: &Option<&str>| JumpHostQueue {
             pace: gate.map(|_| Pace::behind_bastion(ceiling)),
             queue: VecDeque::new(),
             sessions: 0,
             on_their_way: 0,
         };
-        let lanes = gates.iter().map(lane).collect();
+        let jump_queues = gates.iter().map(lane).collect();
         let count = shared.hosts.len();
         Self {
             up,
             pace,
-            lanes,
-            lane_of,
+            jump_queues,
+            queue_of,
             next_lane: 0,
             starting: vec![false; count],
             tries: vec![Tries::default(); count],
@@ -97,15 +113,15 @@ impl Schedule {
             delay: limits.delay,
             last_start: None,
             turns: HashMap::new(),
-            unleashed: Vec::new(),
+            unwatched: Vec::new(),
             shared,
         }
     }
 
-    /// Runs these hosts to their ends, which go to `ledger` as they come.
-    pub(super) async fn wave(&mut self, hosts: impl Iterator<Item = usize>, ledger: &mut Ledger) {
+    /// Runs `hosts` until all have ended, and passes each ending to `endings`.
+    pub(super) async fn wave(&mut self, hosts: impl Iterator<Item = usize>, endings: &mut Endings) {
         for host in hosts {
-            self.lanes[self.lane_of[host]].queue.push_back(host);
+            self.jump_queues[self.queue_of[host]].queue.push_back(host);
         }
         let mut tasks: JoinSet<Finished> = JoinSet::new();
         let mut stop = self.shared.brake.watch();
@@ -121,17 +137,18 @@ impl Schedule {
                 biased;
                 stop = stopped(&mut stop), if !halted => {
                     halted = true;
-                    self.give_up(stop, ledger);
+                    self.give_up(stop, endings);
                 }
                 Some((host, took)) = self.up.recv() => self.is_up(host, Sign::Up(took)),
                 Some(ended) = tasks.join_next_with_id() => {
                     let (id, finished) = ended.unwrap_or_else(|error| (error.id(), turn::broken(&self.shared.job)));
                     if let Some((host, began)) = self.turns.remove(&id) {
-                        self.ended(host, began, finished, halted, ledger);
+                        self.ended(host, began, finished, halted, endings);
                     }
                 }
                 () = sleep_until(wake.into()) => {
-                    // With several threads a late timer means that the processors, not a task, are busy.
+                    // The runtime has several threads, so a late timer means that the processors are busy, not that one
+                    // task blocks.
                     let late = Instant::now().saturating_duration_since(wake);
                     self.pace.observe(Sign::Late(late), Instant::now());
                 }
@@ -139,7 +156,7 @@ impl Schedule {
         }
     }
 
-    /// Starts what may start; gives the time of the next that may, if it is known.
+    /// Starts as many hosts as the limits allow. Returns when the next host may start, if that is known.
     fn start(&mut self, tasks: &mut JoinSet<Finished>) -> Option<Instant> {
         let now = Instant::now();
         while let Some(Reverse((due, host))) = self.waiting.peek().copied() {
@@ -148,7 +165,7 @@ impl Schedule {
             }
             self.waiting.pop();
             self.shared.board.set(host, Stage::At(Phase::Queued));
-            self.lanes[self.lane_of[host]].queue.push_back(host);
+            self.jump_queues[self.queue_of[host]].queue.push_back(host);
         }
         let mut pause = self.waiting.peek().map(|Reverse((due, _))| *due);
         while self.pace.room(self.on_their_way, self.sessions) > 0 {
@@ -164,7 +181,7 @@ impl Schedule {
             self.starting[host] = true;
             self.on_their_way += 1;
             self.sessions += 1;
-            let lane = &mut self.lanes[self.lane_of[host]];
+            let lane = &mut self.jump_queues[self.queue_of[host]];
             lane.on_their_way += 1;
             lane.sessions += 1;
             self.last_start = Some(now);
@@ -175,11 +192,11 @@ impl Schedule {
         pause
     }
 
-    /// The next host of the lanes in turn, but of no lane that is full.
+    /// The next host, from each queue in turn. A queue whose limit is reached is skipped.
     fn pick(&mut self) -> Option<usize> {
-        for step in 0..self.lanes.len() {
-            let at = (self.next_lane + step) % self.lanes.len();
-            let lane = &mut self.lanes[at];
+        for step in 0..self.jump_queues.len() {
+            let at = (self.next_lane + step) % self.jump_queues.len();
+            let lane = &mut self.jump_queues[at];
             let room =
                 lane.pace.as_ref().map_or(usize::MAX, |pace| pace.room(lane.on_their_way, lane.sessions));
             if room > 0
@@ -193,13 +210,13 @@ impl Schedule {
     }
 
     fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.lanes.iter().all(|lane| lane.queue.is_empty())
+        self.waiting.is_empty() && self.jump_queues.iter().all(|lane| lane.queue.is_empty())
     }
 
-    /// A host is no longer on its way up.
+    /// Removes a host from the count of hosts that connect, and reports `sign` to the pace.
     fn is_up(&mut self, host: usize, sign: Sign) {
         let now = Instant::now();
-        let lane = &mut self.lanes[self.lane_of[host]];
+        let lane = &mut self.jump_queues[self.queue_of[host]];
         if std::mem::take(&mut self.starting[host]) {
             self.on_their_way -= 1;
             lane.on_their_way -= 1;
@@ -210,7 +227,14 @@ impl Schedule {
         }
     }
 
-    fn ended(&mut self, host: usize, began: Instant, finished: Finished, halted: bool, ledger: &mut Ledger) {
+    fn ended(
+        &mut self,
+        host: usize,
+        began: Instant,
+        finished: Finished,
+        halted: bool,
+        endings: &mut Endings,
+    ) {
         let sessions = self.sessions;
         self.sessions -= 1;
         let on_its_way = self.starting[host];
@@ -218,7 +242,7 @@ impl Schedule {
         if on_its_way {
             self.is_up(host, sign);
         }
-        self.lanes[self.lane_of[host]].sessions -= 1;
+        self.jump_queues[self.queue_of[host]].sessions -= 1;
         let began = *self.tries[host].began.get_or_insert(began);
         if !halted && let Some(pause) = self.again(host, sign, &finished.ending) {
             self.shared.board.set(host, Stage::Waiting);
@@ -227,16 +251,17 @@ impl Schedule {
         }
         let ran = matches!(finished.ending, Ending::Exited(_) | Ending::Signalled { .. });
         if matches!(finished.hold, Hold::None | Hold::Unproved) && ran {
-            self.unleashed.push(host);
+            self.unwatched.push(host);
         }
-        let stage = if finished.ending.is_success() { Stage::Well } else { Stage::Failed };
+        let stage = if finished.ending.is_success() { Stage::Ok } else { Stage::Failed };
         self.shared.board.set(host, stage);
-        ledger.close(host, finished.ending, began.elapsed());
+        endings.close(host, finished.ending, began.elapsed());
     }
 
-    /// Whether a host is tried again, and when: only what never started, and only where trying again can help.
+    /// Time until the next attempt. `None` without a retry: the host may have started the command, or a retry cannot
+    /// help.
     fn again(&mut self, host: usize, sign: Sign, ending: &Ending) -> Option<Duration> {
-        if ending.remote() != Remote::NeverStarted {
+        if ending.remote() != Remote::NotStarted {
             return None;
         }
         let tries = &mut self.tries[host];
@@ -253,39 +278,39 @@ impl Schedule {
         }
     }
 
-    /// What has not started never will.
-    fn give_up(&mut self, stop: Stop, ledger: &mut Ledger) {
+    /// Ends all hosts that have not started.
+    fn give_up(&mut self, stop: Stop, endings: &mut Endings) {
         let waiting = std::mem::take(&mut self.waiting).into_iter().map(|Reverse((_, host))| host);
-        let queued = self.lanes.iter_mut().flat_map(|lane| std::mem::take(&mut lane.queue));
+        let queued = self.jump_queues.iter_mut().flat_map(|lane| std::mem::take(&mut lane.queue));
         let mut left: Vec<usize> = waiting.chain(queued).collect();
         left.sort_unstable();
         for host in left {
             self.shared.board.set(host, Stage::Failed);
-            ledger.close(host, not_started(why(stop)), Duration::ZERO);
+            endings.close(host, not_started(why(stop)), Duration::ZERO);
         }
     }
 }
 
-/// The ending of a host whose turn never came.
+/// The ending of a host that the run has not started.
 pub(super) fn not_started(why: &str) -> Ending {
-    Ending::Failed(Failure::never_started(Phase::Queued, Reason::Stopped, why.to_owned()))
+    Ending::Failed(Failure::not_started(Phase::Queued, Reason::Stopped, why.to_owned()))
 }
 
 fn sign(ending: &Ending, sessions: usize) -> Sign {
     match ending {
         Ending::Failed(failure) => match failure.reason {
-            Reason::TurnedAway => Sign::TurnedAway,
+            Reason::ClosedByServer => Sign::TurnedAway,
             Reason::TimedOut if failure.phase >= Phase::Identity => Sign::TimedOut,
-            Reason::Exhausted => Sign::Starved { sessions },
+            Reason::OutOfResources => Sign::Starved { sessions },
             _ => Sign::Failed,
         },
         _ => Sign::Failed,
     }
 }
 
-/// How often the processor is looked at.
+/// Interval of the timer that measures the load of the processors.
 const TICK: Duration = Duration::from_millis(50);
-/// Each time with fewer sessions than before.
+/// Limit of the retries after a lack of local resources; the limit of sessions is lower each time.
 const STARVED_TRIES: u32 = 20;
 
 #[cfg(test)]
@@ -294,9 +319,11 @@ mod tests {
 
     #[test]
     fn only_what_fewer_hosts_at_once_would_mend_lowers_their_number() {
-        let ending = |reason| Ending::Failed(Failure::never_started(Phase::Connect, reason, String::new()));
-        assert_eq!(sign(&ending(Reason::Exhausted), 7), Sign::Starved { sessions: 7 });
-        for reason in [Reason::Local, Reason::Internal, Reason::Refused, Reason::Configuration] {
+        let ending = |reason| Ending::Failed(Failure::not_started(Phase::Connect, reason, String::new()));
+        assert_eq!(sign(&ending(Reason::OutOfResources), 7), Sign::Starved { sessions: 7 });
+        for reason in
+            [Reason::LocalError, Reason::Internal, Reason::ConnectionRefused, Reason::BadConfiguration]
+        {
             assert_eq!(sign(&ending(reason), 7), Sign::Failed, "{reason}");
         }
     }

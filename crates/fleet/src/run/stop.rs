@@ -1,4 +1,4 @@
-//! Why and how a run is stopped before its end: signals, a reader that left, output or input that is lost.
+//! Stops a run before its end: after a signal, or when output or input is lost.
 
 use std::io;
 use std::sync::Arc;
@@ -7,31 +7,27 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// Whether a run goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// It does.
     No,
-    /// Nothing new is started, and what runs on the hosts is ended.
+    /// No further host is started, and running commands are ended.
     Gently(Why),
-    /// Everything is let go.
+    /// The program exits at once.
     AtOnce(Why),
 }
 
-/// Why a run stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// Ctrl-C, SIGTERM or SIGHUP.
     Interrupted,
-    /// Nobody reads our output any more.
+    /// The reader closed standard output (EPIPE).
     ReaderGone,
-    /// Standard output cannot be written to: a full disk.
+    /// Standard output cannot be written to, for example because the disk is full.
     OutputLost,
-    /// Input for all hosts could not be read.
+    /// The input for all hosts could not be read.
     NoInput,
 }
 
-/// The one place where a run is stopped. Cheap to clone.
+/// Stops a run. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Brake(Arc<watch::Sender<Stop>>);
 
@@ -42,7 +38,7 @@ impl Default for Brake {
 }
 
 impl Brake {
-    /// Stops gently; the first reason stays.
+    /// Stops the run gently. If the run was stopped before, the first reason stays.
     pub fn pull(&self, why: Why) {
         self.0.send_if_modified(|stop| match stop {
             Stop::No => {
@@ -53,7 +49,7 @@ impl Brake {
         });
     }
 
-    /// Lets go of everything.
+    /// Stops the run at once.
     pub fn cut(&self) {
         self.0.send_if_modified(|stop| match *stop {
             Stop::No => {
@@ -68,22 +64,21 @@ impl Brake {
         });
     }
 
-    /// How it stands.
     #[must_use]
     pub fn now(&self) -> Stop {
         *self.0.borrow()
     }
 
-    /// To wait for it.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Stop> {
         self.0.subscribe()
     }
 
-    /// Obeys signals from now on: the first stops gently, the second at once. `said` is told of these two.
+    /// Handles signals from now on: the first stops the run gently, the second at once. `said` is called for each of
+    /// the two.
     ///
     /// # Errors
-    /// The signals cannot be taken.
+    /// No signal handler can be installed.
     pub fn obey_signals(&self, said: impl Fn(Stop) + Send + 'static) -> io::Result<()> {
         let mut kinds = Kinds {
             interrupt: signal(SignalKind::interrupt())?,
@@ -125,9 +120,9 @@ impl Kinds {
     }
 }
 
-/// Waits until a run is stopped, and never returns if it is not.
+/// Waits until the run is stopped. Never returns if it is not.
 pub async fn stopped(watch: &mut watch::Receiver<Stop>) -> Stop {
-    // The borrow must not live over the next wait.
+    // The `map` ends the borrow of the watch before the next wait.
     let seen = watch.wait_for(|stop| *stop != Stop::No).await.map(|stop| *stop);
     match seen {
         Ok(stop) => stop,
@@ -135,7 +130,7 @@ pub async fn stopped(watch: &mut watch::Receiver<Stop>) -> Stop {
     }
 }
 
-/// Waits until everything has to be let go.
+/// Waits until the run is stopped at once.
 pub async fn cut(watch: &mut watch::Receiver<Stop>) {
     let seen = watch.wait_for(|stop| matches!(stop, Stop::AtOnce(_))).await.map(|_| ());
     if seen.is_err() {
@@ -143,8 +138,28 @@ pub async fn cut(watch: &mut watch::Receiver<Stop>) {
     }
 }
 
-/// Waits until a run is stopped, and for `patience` more.
+/// Waits until the run is stopped, then for `patience`.
 pub(super) async fn impatient(brake: &Brake, patience: Duration) {
     stopped(&mut brake.watch()).await;
     tokio::time::sleep(patience).await;
+}
+
+/// Waits until the time `at`. Never returns for `None`.
+pub(super) async fn until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+pub(super) fn why(stop: Stop) -> &'static str {
+    match stop {
+        Stop::No => "stopped",
+        Stop::Gently(why) | Stop::AtOnce(why) => match why {
+            Why::Interrupted => "interrupted",
+            Why::ReaderGone => "the reader of our output is gone",
+            Why::OutputLost => "standard output cannot be written to",
+            Why::NoInput => "the input for all hosts could not be read",
+        },
+    }
 }

@@ -1,61 +1,69 @@
-//! What is said at the end of a run, on standard error.
+//! The summary at the end of a run, on standard error.
 
 use std::fmt::Write as _;
+use text::units;
 
-use logic::fleet::ending::{Ending, Remote};
-use logic::fleet::nodeset;
-use logic::fleet::verdict::{Status, groups};
+use hosts::fleet::ending::{Ending, Remote};
+use hosts::fleet::nodeset;
+use hosts::fleet::verdict::{Status, groups};
 use serde_json::{Value, json};
 
-use super::progress::{bytes, seconds};
 use super::{Again, Done, Outcome, Shown};
 
-/// How a run ended, for a human.
+/// The summary as text.
 #[must_use]
 pub fn text(names: &[String], outcome: &Outcome) -> String {
     let mut text = endings(names, outcome);
-    let left = outcome.endings.iter().any(|ending| ending.remote() == Remote::NeverStarted);
+    let left = outcome.endings.iter().any(|ending| ending.remote() == Remote::NotStarted);
     let how = match outcome.again {
         Again::Fine => Some("again"),
         Again::InWaves => Some("again, in the same waves"),
         Again::NotOffered => None,
     };
+    // The hint names the run: another run may have started since, so the newest run need not be this one.
+    let id = outcome.id.as_ref().map(|id| format!(" --id {id}")).unwrap_or_default();
     if let Some(how) = how.filter(|_| left) {
-        // Another run may have begun meanwhile: the last one is not always ours.
-        let id = outcome.id.as_ref().map(|id| format!(" --id {id}")).unwrap_or_default();
-        let _ = writeln!(text, "{how}: penstock {} --again never-started{id}", command(outcome.done));
+        let _ = writeln!(text, "{how}: penstock {} --again not-started{id}", command(outcome.done));
     }
-    if !outcome.unleashed.is_empty() {
-        let hosts: Vec<String> = outcome.unleashed.iter().map(|host| names[*host].clone()).collect();
+    let failed =
+        outcome.endings.iter().any(|ending| !ending.is_success() && ending.remote() == Remote::Ended);
+    // A copy of one directory to many hosts may be refused, depending on its destination.
+    let is_repeatable = failed && !matches!(outcome.done, Done::Put(_));
+    if let Some(how) = how.filter(|_| is_repeatable) {
+        let how = if left { "again, also where it failed" } else { how };
+        let _ = writeln!(text, "{how}: penstock {} --again failed{id}", command(outcome.done));
+    }
+    if !outcome.unwatched.is_empty() {
+        let hosts: Vec<String> = outcome.unwatched.iter().map(|host| names[*host].clone()).collect();
         let _ = writeln!(
             text,
-            "note: if penstock is killed, nothing ends the command on {}: no POSIX shell took it there, or /proc is not mounted; --no-leash \
-             sends it without the watcher",
+            "note: if penstock is killed, the command keeps running on {}: there is no POSIX shell, or /proc is not mounted; --no-watcher \
+             turns the watcher off",
             fold(&hosts)
         );
     }
     for (host, why) in &outcome.lost {
-        let _ = writeln!(text, "output lost of {}: {why}", names[*host]);
+        let _ = writeln!(text, "output of {} lost: {why}", names[*host]);
     }
     match outcome.output {
-        Shown::Whole => {}
-        Shown::GivenUp => text.push_str(
-            "output lost: nobody took it after the run was stopped; the end is missing, and files of -o may be unfinished\n",
+        Shown::Complete => {}
+        Shown::Truncated => text.push_str(
+            "output lost: its reader did not take it after the run was stopped; the end is missing, and files of -o may be incomplete\n",
         ),
-        Shown::Broken => text.push_str(
-            "output lost: internal error: what writes it broke; files of -o may be unfinished; please report this\n",
+        Shown::InternalError => text.push_str(
+            "output lost: internal error: the thread that writes it failed; files of -o may be incomplete; please report this\n",
         ),
     }
-    if let Some(why) = &outcome.unrecorded {
+    if let Some(why) = &outcome.record_error {
         let _ = writeln!(
             text,
-            "note: not all of this run is on record ({why}): for --last and --again it may have run where the end is missing"
+            "note: the record of this run is incomplete ({why}): --last and --again show hosts without a recorded end as \"may have run\""
         );
     }
     text
 }
 
-/// The same as one JSON object.
+/// The summary as one JSON object.
 #[must_use]
 pub fn json(names: &[String], outcome: &Outcome) -> Value {
     let groups = groups(names.iter().map(String::as_str).zip(&outcome.endings));
@@ -63,8 +71,8 @@ pub fn json(names: &[String], outcome: &Outcome) -> Value {
         .into_iter()
         .map(|group| {
             json!({
-                "ended": group.title,
-                "status": group.status.code(),
+                "ending": group.title,
+                "exit_code": group.status.code(),
                 "phase": group.phase.map(|phase| phase.word()),
                 "detail": group.detail,
                 "advice": group.advice,
@@ -72,34 +80,30 @@ pub fn json(names: &[String], outcome: &Outcome) -> Value {
             })
         })
         .collect();
-    let named =
-        |hosts: &[usize]| hosts.iter().map(|host| names[*host].as_str()).collect::<Vec<_>>().join(",");
-    let lost: Vec<Value> =
-        outcome.lost.iter().map(|(host, why)| json!({ "host": names[*host], "why": why })).collect();
-    let Counts { well, failed, never_started, unknown } = Counts::of(&outcome.endings);
+    let unwatched: Vec<&str> = outcome.unwatched.iter().map(|host| names[*host].as_str()).collect();
+    let output_lost: Vec<Value> =
+        outcome.lost.iter().map(|(host, why)| json!({ "host": names[*host], "reason": why })).collect();
+    let Counts { ok, failed, not_started, may_have_run } = Counts::of(&outcome.endings);
     let mut value = json!({
         "event": "summary",
         "hosts": names.len(),
-        "well": well,
+        "ok": ok,
         "failed": failed,
-        "never_started": never_started,
-        "status": outcome.status.code(),
+        "not_started": not_started,
+        "may_have_run": may_have_run,
+        "exit_code": outcome.status.code(),
         "seconds": outcome.elapsed.as_secs_f64(),
         "groups": groups,
-        "unleashed": named(&outcome.unleashed),
-        "lost": lost,
+        "unwatched": unwatched,
+        "output_lost": output_lost,
         "output": match outcome.output {
-            Shown::Whole => "whole",
-            Shown::GivenUp => "given-up",
-            Shown::Broken => "broken",
+            Shown::Complete => "complete",
+            Shown::Truncated => "truncated",
+            Shown::InternalError => "internal-error",
         },
     });
-    value[match outcome.done {
-        Done::Ran => "may_have_run",
-        Done::Put(_) | Done::Got(_) => "may_have_changed",
-    }] = json!(unknown);
-    if let (Some(value), Some(why)) = (value.as_object_mut(), &outcome.unrecorded) {
-        value.insert("unrecorded".to_owned(), json!(why.to_string()));
+    if let (Some(value), Some(why)) = (value.as_object_mut(), &outcome.record_error) {
+        value.insert("record_error".to_owned(), json!(why.to_string()));
     }
     if let (Some(value), Done::Put(moved) | Done::Got(moved)) = (value.as_object_mut(), outcome.done) {
         value.insert("files".to_owned(), json!(moved.files));
@@ -108,7 +112,7 @@ pub fn json(names: &[String], outcome: &Outcome) -> Value {
     value
 }
 
-/// Which command of ours does that.
+/// The subcommand of penstock that made the run.
 fn command(done: Done) -> &'static str {
     match done {
         Done::Ran => "run",
@@ -117,13 +121,13 @@ fn command(done: Done) -> &'static str {
     }
 }
 
-/// How many hosts ended how: the exit status names only the worst of it.
+/// Number of hosts with each result; the exit status covers only the worst result.
 #[derive(Default)]
 struct Counts {
-    well: usize,
+    ok: usize,
     failed: usize,
-    never_started: usize,
-    unknown: usize,
+    not_started: usize,
+    may_have_run: usize,
 }
 
 impl Counts {
@@ -131,10 +135,10 @@ impl Counts {
         let mut counts = Self::default();
         for ending in endings {
             *match ending.remote() {
-                _ if ending.is_success() => &mut counts.well,
+                _ if ending.is_success() => &mut counts.ok,
                 Remote::Ended => &mut counts.failed,
-                Remote::NeverStarted => &mut counts.never_started,
-                Remote::Unknown => &mut counts.unknown,
+                Remote::NotStarted => &mut counts.not_started,
+                Remote::MayHaveRun => &mut counts.may_have_run,
             } += 1;
         }
         counts
@@ -147,28 +151,28 @@ fn endings(names: &[String], outcome: &Outcome) -> String {
         Done::Ran => "may have run",
         Done::Put(_) | Done::Got(_) => "may have changed",
     };
-    let Counts { well, failed, never_started, unknown } = Counts::of(endings);
-    let mut text = format!("{} {}: {well} well", endings.len(), plural(endings.len()));
-    for (count, words) in [(failed, "failed"), (never_started, "never started"), (unknown, unclear)] {
+    let Counts { ok, failed, not_started, may_have_run } = Counts::of(endings);
+    let mut text = format!("{}: {ok} ok", units::count(endings.len(), "host"));
+    for (count, words) in [(failed, "failed"), (not_started, "not started"), (may_have_run, unclear)] {
         if count > 0 {
             let _ = write!(text, ", {count} {words}");
         }
     }
     if let Done::Put(moved) | Done::Got(moved) = outcome.done {
-        let files = if moved.files == 1 { "file" } else { "files" };
-        let _ = write!(text, ", {} {files}, {}", moved.files, bytes(moved.bytes));
+        let files = usize::try_from(moved.files).unwrap_or(usize::MAX);
+        let _ = write!(text, ", {}, {}", units::count(files, "file"), units::bytes(moved.bytes));
     }
-    let _ = writeln!(text, "  ({})", seconds(outcome.elapsed));
+    let _ = writeln!(text, "  ({})", units::elapsed(outcome.elapsed));
     let groups = groups(names.iter().map(String::as_str).zip(endings));
     let mut headline = None;
     for group in &groups {
         let about = match group.status {
-            Status::Unknown if outcome.done == Done::Ran => {
-                "may have run, and may still run: look before you run it again"
+            Status::MayHaveRun if outcome.done == Done::Ran => {
+                "may have run, and may still run: check before you run it again"
             }
-            Status::Unknown => "may have changed: copy again, or look there",
-            Status::NeverStarted => "never started: safe to run again",
-            Status::Identity => "not who they should be, or unknown: nothing was sent",
+            Status::MayHaveRun => "may have changed: copy again, or check there",
+            Status::NotStarted => "not started: safe to run again",
+            Status::Identity => "identity not verified: nothing was sent",
             _ => "failed",
         };
         if headline != Some(about) {
@@ -197,8 +201,7 @@ fn endings(names: &[String], outcome: &Outcome) -> String {
             }
         }
         if group.untold > 0 {
-            let causes = if group.untold == 1 { "cause" } else { "causes" };
-            let _ = write!(text, "\n    ... and {} other {causes}", group.untold);
+            let _ = write!(text, "\n    ... and {}", units::count(group.untold, "other cause"));
         }
         text.push('\n');
     }
@@ -207,8 +210,4 @@ fn endings(names: &[String], outcome: &Outcome) -> String {
 
 fn fold(hosts: &[String]) -> String {
     nodeset::fold(hosts.iter().map(String::as_str))
-}
-
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "host" } else { "hosts" }
 }

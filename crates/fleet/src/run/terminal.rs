@@ -1,12 +1,11 @@
-//! Who has the terminal: the progress line, the keyboard, or a question. While a person types a passphrase, no line is drawn
-//! over the prompt and no key goes anywhere else.
+//! Shares the terminal between the progress line, the keyboard and questions. While the user types a passphrase, the
+//! progress line is not drawn, and keys go to the question only.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ssh::keys::{Ask, AskError, Question};
 
-/// Shared by all who use it.
 #[derive(Debug, Default)]
 pub struct Terminal {
     state: Mutex<State>,
@@ -35,13 +34,13 @@ enum Line {
 }
 
 impl Terminal {
-    /// Somebody to ask who has the terminal for as long as the question stands.
+    /// Wraps `person`, so that a question of its own holds the terminal until it is answered.
     #[must_use]
     pub fn person(self: &Arc<Self>, person: Arc<dyn Ask>) -> Arc<dyn Ask> {
         Arc::new(Alone { terminal: Arc::clone(self), person })
     }
 
-    /// Reads keys with `read`, as soon as no question stands. It must not take long: a question waits for it.
+    /// Calls `read` when no question waits for an answer. `read` must not take long, since a question waits for it.
     pub fn keys<T>(&self, read: impl FnOnce() -> T) -> T {
         let mut state = self.state();
         while state.questions > 0 {
@@ -55,7 +54,7 @@ impl Terminal {
         read
     }
 
-    /// Draws the line on standard error, unless a question stands there.
+    /// Draws the progress line on standard error, unless a question waits for an answer.
     pub(super) fn draw(&self, line: &str) {
         let mut state = self.state();
         if state.questions == 0 {
@@ -64,7 +63,7 @@ impl Terminal {
         }
     }
 
-    /// Takes the line away.
+    /// Erases the progress line.
     pub(super) fn clear(&self) {
         self.state().clear();
     }
@@ -91,7 +90,7 @@ impl Ask for Alone {
     fn ask(&self, question: &Question) -> Result<zeroize::Zeroizing<String>, AskError> {
         let mut state = self.terminal.state();
         state.questions += 1;
-        let _standing = Standing(&self.terminal);
+        let _standing = TerminalGuard(&self.terminal);
         while state.keys == Keys::Read {
             state = self.terminal.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -101,10 +100,10 @@ impl Ask for Alone {
     }
 }
 
-/// Gives the terminal back on every way out.
-struct Standing<'a>(&'a Terminal);
+/// Releases the terminal when it is dropped.
+struct TerminalGuard<'a>(&'a Terminal);
 
-impl Drop for Standing<'_> {
+impl Drop for TerminalGuard<'_> {
     fn drop(&mut self) {
         self.0.state().questions -= 1;
         self.0.changed.notify_all();

@@ -3,15 +3,16 @@
 use std::io;
 use std::sync::Mutex;
 
-use logic::fleet::ending::{Phase, Reason, Remote};
+use hosts::fleet::ending::{Failure, Phase, Reason, Remote};
 
-use super::engine::Stream;
+use super::engine::Watcher;
+use super::happening::Stream;
 use super::keep::Keep;
 use super::openssh::{Kind, OpenSsh};
 use super::output::{Sinks, View};
 use super::*;
 
-/// What hosts said, in one text.
+/// Output of all hosts in one text.
 #[derive(Default, Clone)]
 struct Heard(Arc<Mutex<String>>);
 
@@ -30,7 +31,7 @@ impl View for Heard {
     }
 }
 
-/// So many hosts, one after the other, each by `/bin/sh -c COMMAND`.
+/// Runs `/bin/sh -c COMMAND` in place of `ssh` for `hosts` hosts, one after the other.
 async fn run_here(hosts: usize, command: &str, timeout: Option<Duration>) -> (Outcome, String) {
     let heard = Heard::default();
     let outcome = run_with(Box::new(heard.clone()), hosts, command, timeout).await;
@@ -41,10 +42,10 @@ async fn run_here(hosts: usize, command: &str, timeout: Option<Duration>) -> (Ou
 async fn run_with(view: Box<dyn View>, hosts: usize, command: &str, timeout: Option<Duration>) -> Outcome {
     let nowhere = Failure {
         phase: Phase::Queued,
-        reason: Reason::Configuration,
+        reason: Reason::BadConfiguration,
         detail: String::new(),
         advice: None,
-        remote: Remote::NeverStarted,
+        remote: Remote::NotStarted,
     };
     let names: Vec<String> = (0..hosts).map(|host| format!("h{host}")).collect();
     let program = OpenSsh {
@@ -61,7 +62,7 @@ async fn run_with(view: Box<dyn View>, hosts: usize, command: &str, timeout: Opt
         job: Job::Command(Order {
             command: String::new(),
             input: Input::None,
-            leash: Leash::None,
+            watcher: Watcher::None,
             nonce: "a1".to_owned(),
             connect_timeout: Duration::from_secs(10),
             timeout,
@@ -74,7 +75,7 @@ async fn run_with(view: Box<dyn View>, hosts: usize, command: &str, timeout: Opt
     run(plan, Arc::new(Board::new(names)), brake, out).await
 }
 
-/// A view with a fault of ours.
+/// A view that panics.
 struct Broken;
 
 impl View for Broken {
@@ -95,20 +96,20 @@ impl View for Broken {
 async fn output_that_breaks_stops_the_run_and_is_never_well() {
     let run = run_with(Box::new(Broken), 3, "echo ran", None);
     let outcome = tokio::time::timeout(Duration::from_secs(20), run).await.unwrap();
-    assert_eq!((outcome.status, outcome.output), (Status::OutputLost, Shown::Broken));
+    assert_eq!((outcome.status, outcome.output), (Status::OutputLost, Shown::InternalError));
 }
 
 #[tokio::test]
 async fn turn_that_panics_ends_its_host_and_holds_nobody_up() {
-    // No clock goes that far: adding this to the time panics, when the command runs.
+    // The clock cannot represent this time: adding it to the current time panics when the command runs.
     let run = run_here(3, "echo ran", Some(Duration::MAX));
     let (outcome, _) = tokio::time::timeout(Duration::from_secs(20), run).await.unwrap();
     for ending in &outcome.endings {
         let Ending::Failed(failure) = ending else { panic!("{ending:?}") };
-        assert_eq!((failure.reason, failure.remote), (Reason::Internal, Remote::Unknown));
+        assert_eq!((failure.reason, failure.remote), (Reason::Internal, Remote::MayHaveRun));
         assert!(failure.detail.contains("internal error") && failure.detail.contains("may have run"));
     }
-    assert_eq!((outcome.endings.len(), outcome.status), (3, Status::Unknown));
+    assert_eq!((outcome.endings.len(), outcome.status), (3, Status::MayHaveRun));
 }
 
 #[test]
@@ -124,6 +125,6 @@ fn copy_whose_turn_breaks_says_what_may_have_become_of_files() {
     assert!(got.1.contains("not everything is here"), "{}", got.1);
     let tree = Arc::new(ssh::Tree::read(&[]).unwrap());
     let put = told(copy::What::Put { tree, destination: String::new() });
-    assert_eq!(put.0, Remote::Unknown);
+    assert_eq!(put.0, Remote::MayHaveRun);
     assert!(put.1.contains("files may have been changed there"), "{}", put.1);
 }

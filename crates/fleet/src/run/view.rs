@@ -1,4 +1,4 @@
-//! The ways to show output.
+//! Formats of the output.
 
 pub mod fold;
 pub mod json;
@@ -6,11 +6,8 @@ pub mod mpssh;
 pub mod stream;
 mod transcript;
 
-/// Whether colours are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colour {
-    /// Yes: a terminal.
     On,
-    /// No.
     Off,
 }

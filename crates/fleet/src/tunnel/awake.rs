@@ -1,5 +1,5 @@
-//! Limits on time in which we were at work. A process that was stopped (SIGSTOP), or whose machine slept, finds all of its
-//! limits passed at once when it goes on, although nobody was late.
+//! Timeouts that do not count the time in which this process was stopped (SIGSTOP) or the machine was suspended. With
+//! plain timeouts all of them would expire when the process continues, although no peer was late.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -7,27 +7,26 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use tokio::time::{sleep, timeout};
 
-/// The limit has passed, most of it while we were at work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Late;
+pub(crate) struct DeadlinePassed;
 
-/// What comes of `future` within `limit`.
-pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, Late> {
+/// Runs `future` with a timeout.
+pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, DeadlinePassed> {
     let mut future = pin!(future);
     for _ in 0..PIECES {
         if let Ok(done) = timeout(limit / PIECES, &mut future).await {
             return Ok(done);
         }
     }
-    Err(Late)
+    Err(DeadlinePassed)
 }
 
-/// What comes of `future`, and for how long we were stopped meanwhile, if we were.
+/// Runs `future`. Also returns the time for which this process was stopped meanwhile, if it was.
 pub(crate) async fn noticing<T>(future: impl Future<Output = T>) -> (T, Option<Duration>) {
     noticing_by(now, future).await
 }
 
-/// The same by this clock.
+/// The implementation of [`noticing`] with the clock `now`.
 async fn noticing_by<T>(
     now: impl Fn() -> Duration,
     future: impl Future<Output = T>,
@@ -47,17 +46,17 @@ async fn noticing_by<T>(
     }
 }
 
-/// Time since the machine was started, with the time that it slept.
+/// Time since the machine was started, including the time of suspension.
 fn now() -> Duration {
-    // It cannot fail for this clock; a stop would only not be noticed.
+    // clock_gettime(2) cannot fail for this clock. After an error a stop would only not be detected.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }
 
-/// A limit is counted in pieces: whatever time goes by while we are stopped counts as one of them at most.
+/// A timeout runs in this number of parts. All the time of one stop counts as one part at most.
 const PIECES: u32 = 16;
-/// How often it is looked whether we were stopped.
+/// Interval between two checks whether this process was stopped.
 const TICK: Duration = Duration::from_millis(250);
-/// A gap between two looks beyond which a busy machine does not explain it.
+/// A longer gap between two checks counts as a stop; a busy machine does not cause one.
 const STOPPED: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -66,8 +65,8 @@ mod tests {
 
     use tokio::time::{Instant, advance};
 
-    /// Time goes on, and nothing of ours does: all timers are found overdue at once. Without the machine's clock nothing but
-    /// this and waiting takes time, on a machine that is as slow as it likes.
+    /// Simulates a stop: the test's clock jumps by `time`, so that all timers are overdue at once. The machine's clock
+    /// is not read, so the speed of the machine does not matter.
     async fn stop(time: Duration) {
         advance(time).await;
     }
@@ -87,7 +86,7 @@ mod tests {
         assert!(timeout(limit, work()).await.is_err(), "what a plain limit does");
         assert_eq!(within(limit, work()).await, Ok(()));
         let begun = Instant::now();
-        assert_eq!(within(limit, std::future::pending::<()>()).await, Err(Late));
+        assert_eq!(within(limit, std::future::pending::<()>()).await, Err(DeadlinePassed));
         // Timers are exact to a millisecond.
         let spent = begun.elapsed();
         assert!(spent >= limit && spent <= limit + PIECES * Duration::from_millis(1), "{spent:?}");
@@ -108,12 +107,11 @@ mod tests {
         assert_eq!(noticing_by(paused(), sleep(10 * long)).await.1, None);
         let (_, stopped) = noticing_by(paused(), stop(long)).await;
         assert_eq!(stopped, Some(long), "also one right before the end");
-        // What a machine does that is only busy.
+        // A busy machine causes such a gap.
         let (_, stopped) = noticing_by(paused(), stop(STOPPED)).await;
         assert_eq!(stopped, None);
     }
 
-    /// That of the machine, which also counts the time that it sleeps.
     #[test]
     fn the_clock_can_be_read() {
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();

@@ -1,4 +1,4 @@
-//! Commands of a tunnel: mount, unmount.
+//! The commands of a tunnel that mount and unmount.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,9 +12,8 @@ use tokio::process::{Child, Command};
 use super::awake::within;
 use super::processes::{RUN, RunProcesses, STEP, Step};
 
-/// Runs a command of the mount to its end, in a session of its own. What it printed on standard error is in
-/// the error. `started` is `None` where a damaged list does not name the run: then what the command leaves
-/// behind cannot be found.
+/// Runs a mount or unmount command to its end, in a session of its own. The error has its standard error. `started` is
+/// `None` if a damaged list does not name the run: then the processes that the command leaves cannot be found.
 pub(crate) async fn run(
     words: &[String],
     started: Option<&RunProcesses>,
@@ -26,7 +25,7 @@ pub(crate) async fn run(
     command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
     command.env(RUN, started.map_or("", RunProcesses::run)).env(STEP, Step::Mount.word());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // Ctrl-C is for the job: a mount helper that stays in the background must not get it.
+    // Ctrl-C is for the job: a mount helper in the background must not get SIGINT.
     process::own_session(&mut command);
     let spawned = Command::from(command).spawn();
     let mut child = spawned.map_err(|error| format!("cannot run {program}: {error}"))?;
@@ -34,7 +33,7 @@ pub(crate) async fn run(
     if let Some(started) = started {
         started.note(Step::Mount, &process);
     }
-    let said = Said::collect(child.stderr.take());
+    let said = StderrTail::collect(child.stderr.take());
     let status = match within(limit, child.wait()).await {
         Ok(status) => status.map_err(|error| format!("cannot wait for {program}: {error}"))?,
         Err(_) => {
@@ -49,19 +48,18 @@ pub(crate) async fn run(
     }
 }
 
-/// A child that was just started.
 pub(crate) fn of_child(child: &Child) -> Process {
-    // One that was waited for has no number any more; 0 stands for none.
+    // A child that was waited for has no process id; 0 stands for none.
     Process::of_child(child.id().unwrap_or(0))
 }
 
-/// The last of what a process says on standard error. A helper that it leaves behind may keep that open for ever.
+/// The end of a process's standard error. A helper in the background may keep the pipe open without a limit.
 #[derive(Clone, Default)]
-pub(crate) struct Said {
+pub(crate) struct StderrTail {
     text: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Said {
+impl StderrTail {
     pub(crate) fn collect(from: Option<impl AsyncRead + Unpin + Send + 'static>) -> Self {
         let said = Self::default();
         let text = Arc::clone(&said.text);
@@ -80,9 +78,9 @@ impl Said {
         said
     }
 
-    /// `: its last lines`, harmless on a terminal; empty if it said nothing.
+    /// The last lines after `: `, escaped for a terminal. Empty if the process wrote nothing.
     pub(crate) async fn shown(&self) -> String {
-        // What it wrote last may still be on its way.
+        // The last output may not have been read yet.
         tokio::time::sleep(Duration::from_millis(50)).await;
         match self.last_lines().as_str() {
             "" => String::new(),
@@ -90,7 +88,7 @@ impl Said {
         }
     }
 
-    /// The last 4 KiB, as they came.
+    /// The last 4 KiB, not escaped.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! The socket on which a running tunnel is asked what it does, and told to end. Only its own user and root are answered.
+//! The control socket of a running tunnel, for `status` and `down`. Only its own user and root may connect.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logic::tunnel::plan::Listen;
+use hosts::tunnel::plan::Listen;
 use nix::unistd::geteuid;
 use sys::socket::SocketFile;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,16 +14,15 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
+use super::journal::places_of_run;
 use super::place::{Found, PlaceError, Places, look, named, user};
 use super::relay::causes;
 use super::status::{Board, Status};
 
-/// What can be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// What it does.
     Status,
-    /// To end. The answer comes when everything is down.
+    /// Ends the tunnel. The answer is sent after the teardown.
     Down,
 }
 
@@ -36,73 +35,44 @@ impl Asked {
     }
 }
 
-/// Why a tunnel cannot be asked.
+/// Reason why a tunnel gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The directory of the sockets is not ours alone.
+    /// The directory of the sockets is not safe from other users.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// Another user answers there.
+    /// A process of another user listens on the socket.
     #[error("tunnel {tunnel} was not asked: {} answers on {}, and we are {}; remove that socket, and look who could make it", user(*.owner), .path.display(), user(geteuid().as_raw()))]
-    Stranger {
-        /// Its name.
-        tunnel: String,
-        /// The socket.
-        path: PathBuf,
-        /// Who listens there.
-        owner: u32,
-    },
-    /// It runs, and says nothing.
+    Stranger { tunnel: String, path: PathBuf, owner: u32 },
+    /// The tunnel runs and does not answer.
     #[error("tunnel {tunnel} runs, but does not answer within {} s: {}", ANSWER.as_secs(), silent(*.process))]
-    Silent {
-        /// Its name.
-        tunnel: String,
-        /// Who should answer, as far as is known.
-        process: Option<u32>,
-    },
-    /// A process works on it, which cannot be asked.
-    #[error("process {process} works on tunnel {tunnel}, but cannot be asked on {}: it starts, ends or unwinds just now, or that socket was removed; `kill {process}` ends it", .path.display())]
-    Deaf {
-        /// Its name.
-        tunnel: String,
-        /// Which.
-        process: u32,
-        /// Where it would be asked.
-        path: PathBuf,
-    },
-    /// What it says makes no sense.
-    #[error("the answer of tunnel {tunnel} is not understood: is it of another version?")]
-    Answer {
-        /// Its name.
-        tunnel: String,
-        /// Why.
-        source: serde_json::Error,
-    },
-    /// The kernel says no, or the tunnel broke off.
+    Silent { tunnel: String, process: Option<u32> },
+    /// A process holds the lock of the tunnel, but has no control socket.
+    #[error("process {process} works on tunnel {tunnel}, but its socket {} is not there: it is starting, stopping or unwinding, or the socket was removed; `kill {process}` ends it", .path.display())]
+    Deaf { tunnel: String, process: u32, path: PathBuf },
+    /// The answer cannot be parsed.
+    #[error("the answer of tunnel {tunnel} is not understood: is it running another version?")]
+    Answer { tunnel: String, source: serde_json::Error },
+    /// A system call failed, or the tunnel closed the connection.
     #[error("cannot ask tunnel {tunnel}")]
-    Io {
-        /// Its name.
-        tunnel: String,
-        /// Why.
-        source: io::Error,
-    },
+    Io { tunnel: String, source: io::Error },
 }
 
 fn silent(process: Option<u32>) -> String {
     match process {
-        Some(process) => format!("look at process {process} (is it stopped? kill -CONT {process})"),
-        None => "too many ask it at once, or it is stopped".to_owned(),
+        Some(process) => format!("look at process {process} (is it suspended? kill -CONT {process})"),
+        None => "too many clients ask it at once, or it is suspended".to_owned(),
     }
 }
 
-/// Asks a running tunnel. `None`: it does not run. A status comes within 5 s or not at all. The end takes as long as it takes,
-/// while the tunnel says what it does when it is asked that.
+/// Sends a request to a tunnel. `None`: the tunnel does not run. The time limit for a status is 5 s. `down` has no time
+/// limit, as long as the tunnel still answers requests for its status.
 ///
 /// # Errors
-/// Somebody else's socket is there, which gets no word from us; or nothing that makes sense is said in time.
+/// The socket belongs to another user, and nothing was sent; or no valid answer came in time.
 pub async fn ask(places: &Places, tunnel: &str, asked: Asked) -> Result<Option<Status>, AskError> {
     named(tunnel)?;
-    let places = &places.of(tunnel);
+    let places = &places_of_run(places, tunnel);
     let Some(stream) = reach(places, tunnel).await? else {
         let deaf = |process| {
             let path = places.control(tunnel);
@@ -111,16 +81,17 @@ pub async fn ask(places: &Places, tunnel: &str, asked: Asked) -> Result<Option<S
         return places.holder(tunnel).map_or(Ok(None), deaf);
     };
     match asked {
-        Asked::Status => within(tunnel, stream, asked).await,
+        Asked::Status => ask_in_time(tunnel, stream, asked).await,
         Asked::Down => {
             let mut answered = pin!(converse(tunnel, stream, asked));
             loop {
                 if let Ok(answered) = timeout(ANSWER, &mut answered).await {
                     return answered;
                 }
-                // What is asked meanwhile only has to come: it may be over in between.
+                // An empty answer is enough: the tunnel may have ended meanwhile.
                 if let Some(stream) = reach(places, tunnel).await?
-                    && let Err(error @ AskError::Silent { .. }) = within(tunnel, stream, Asked::Status).await
+                    && let Err(error @ AskError::Silent { .. }) =
+                        ask_in_time(tunnel, stream, Asked::Status).await
                 {
                     return Err(error);
                 }
@@ -129,8 +100,8 @@ pub async fn ask(places: &Places, tunnel: &str, asked: Asked) -> Result<Option<S
     }
 }
 
-/// Another tunnel than this one, which listens there, on this side.
-pub(crate) async fn other_listening(places: &Places, tunnel: &str, at: &Listen) -> Option<String> {
+/// Name of another tunnel that listens at `at` on this machine.
+pub(crate) async fn other_tunnel_at(places: &Places, tunnel: &str, at: &Listen) -> Option<String> {
     let at = at.to_string();
     for name in places.known().ok()?.into_iter().filter(|name| name != tunnel) {
         if let Ok(Some(status)) = ask(places, &name, Asked::Status).await
@@ -142,10 +113,10 @@ pub(crate) async fn other_listening(places: &Places, tunnel: &str, at: &Listen) 
     None
 }
 
-/// How long a process that is well takes at most to say so.
+/// Time limit for the answer of a tunnel that is not suspended.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A connection to the tunnel, and to nobody else.
+/// Connects to the control socket, and verifies the user of the process behind it.
 async fn reach(places: &Places, tunnel: &str) -> Result<Option<UnixStream>, AskError> {
     if look(&places.runtime)? == Found::Nothing {
         return Ok(None);
@@ -156,7 +127,7 @@ async fn reach(places: &Places, tunnel: &str) -> Result<Option<UnixStream>, AskE
         Ok(stream) => stream,
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
-            // Nobody takes connections off its queue.
+            // The queue of the listener is full: no process accepts.
             io::ErrorKind::WouldBlock => {
                 return Err(AskError::Silent { tunnel: tunnel.to_owned(), process: None });
             }
@@ -170,7 +141,7 @@ async fn reach(places: &Places, tunnel: &str) -> Result<Option<UnixStream>, AskE
     }
 }
 
-async fn within(tunnel: &str, stream: UnixStream, asked: Asked) -> Result<Option<Status>, AskError> {
+async fn ask_in_time(tunnel: &str, stream: UnixStream, asked: Asked) -> Result<Option<Status>, AskError> {
     let process = sys::peer::credentials(&stream).ok().and_then(|peer| peer.pid);
     let silent = || Err(AskError::Silent { tunnel: tunnel.to_owned(), process });
     timeout(ANSWER, converse(tunnel, stream, asked)).await.unwrap_or_else(|_| silent())
@@ -183,13 +154,13 @@ async fn converse(tunnel: &str, mut stream: UnixStream, asked: Asked) -> Result<
     stream.take(LARGEST).read_to_end(&mut answer).await.map_err(failed)?;
     match serde_json::from_slice(&answer) {
         Ok(status) => Ok(Some(status)),
-        // It ended while it was asked.
+        // The tunnel ended before it could answer.
         Err(_) if answer.is_empty() => Ok(None),
         Err(source) => Err(AskError::Answer { tunnel: tunnel.to_owned(), source }),
     }
 }
 
-/// The answering side. Dropping it closes the socket.
+/// The server side of the control socket. Dropping it closes the socket.
 pub(crate) struct Control {
     task: tokio::task::JoinHandle<()>,
     file: SocketFile,
@@ -197,7 +168,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Listens. `stop` is called when the end is wanted.
+    /// Listens on the control socket. `stop` is called for `down`.
     pub(crate) fn listen(
         places: &Places,
         tunnel: &str,
@@ -218,7 +189,7 @@ impl Control {
                 };
                 let (board, stop, ends) = (Arc::clone(&board), Arc::clone(&stop), ends.subscribe());
                 tokio::spawn(async move {
-                    // Whoever hangs up does not want to know.
+                    // The client has closed the connection and does not need the answer.
                     let _ = answer(stream, &board, &*stop, ends).await;
                     drop(place);
                 });
@@ -227,11 +198,11 @@ impl Control {
         Ok(Self { task, file, finished })
     }
 
-    /// Tells those who wait for the end.
+    /// Answers the clients that wait for the end.
     pub(crate) async fn finish(self) {
         self.file.remove();
         self.finished.send_replace(true);
-        // Their answers are on the way.
+        // The clients' tasks send their answers now.
         let _ = timeout(Duration::from_secs(2), async {
             while self.finished.receiver_count() > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -275,10 +246,10 @@ async fn answer(
         _ => return Ok(()),
     }
     let status = serde_json::to_vec(&board.status()).map_err(io::Error::other)?;
-    // Whoever does not take it holds one of a few places.
+    // A time limit, since a client that does not read holds one of 16 places.
     timeout(ANSWER, stream.write_all(&status)).await??;
     stream.shutdown().await
 }
 
-/// A status is a few hundred bytes for each forward.
+/// Limit of a status, in bytes; a forward takes a few hundred.
 const LARGEST: u64 = 4 << 20;

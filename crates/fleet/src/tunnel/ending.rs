@@ -1,5 +1,5 @@
-//! Keeps how the last run of a tunnel ended, beside the list of what to undo: a small file, which the next run removes. It only
-//! helps, so that nothing fails where it cannot be written or believed.
+//! Records how the last run of a tunnel ended, in a small file beside the undo list, which the next run removes. The
+//! file is only a hint, so errors are ignored.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -7,14 +7,14 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use logic::tunnel::ending::Ending;
-use logic::tunnel::plan::is_name;
+use hosts::tunnel::ending::Ending;
+use hosts::tunnel::plan::is_name;
 use nix::fcntl::OFlag;
 
 use super::journal;
 use super::place::{Found, Places, look};
 
-/// How the last run of a tunnel ended, and how long ago; `None` where that is not known.
+/// The ending of the last run of a tunnel, and its age. `None` if that is not known.
 #[must_use]
 pub fn last_run(places: &Places, tunnel: &str) -> Option<(Ending, Duration)> {
     if !is_name(tunnel) || look(&places.undo).ok()? == Found::Nothing {
@@ -22,17 +22,16 @@ pub fn last_run(places: &Places, tunnel: &str) -> Option<(Ending, Duration)> {
     }
     let (_, bytes) = journal::open(&path(places, tunnel), &mut OpenOptions::new()).ok()??;
     let ending = Ending::parse(&bytes)?;
-    // A clock that was set back makes it just now.
+    // The age is 0 if the clock was set back.
     let age = now().saturating_sub(ending.at);
     Some((ending, Duration::from_secs(age)))
 }
 
-/// Seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// For whoever has the lock.
+/// Writes the ending. The caller holds the lock of the tunnel.
 pub(crate) fn keep(places: &Places, tunnel: &str, ending: &Ending) {
     let next = places.undo.join(format!("{tunnel}.ended.next"));
     let mut options = OpenOptions::new();
@@ -43,7 +42,7 @@ pub(crate) fn keep(places: &Places, tunnel: &str, ending: &Ending) {
     }
 }
 
-/// The next run has begun.
+/// Removes the ending, when the next run begins.
 pub(crate) fn forget(places: &Places, tunnel: &str) {
     let _ = fs::remove_file(path(places, tunnel));
 }

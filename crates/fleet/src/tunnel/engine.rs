@@ -1,23 +1,22 @@
-//! What carries a tunnel: a connection to its host, on which streams are opened both ways.
+//! The engine of a tunnel: a connection to its host, on which streams are opened in both directions.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
-use logic::fleet::ending::{Failure, Phase, Reason, Remote};
-use logic::tunnel::plan::{Endpoint, Forward, Listen, Tunnel};
+use hosts::fleet::ending::{Failure, Phase, Reason, Remote};
+use hosts::tunnel::plan::{Endpoint, Forward, Listen, Tunnel};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
-/// A future without a name.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A stream in both directions; `shutdown` ends ours and leaves theirs open.
+/// A stream in both directions; `shutdown` ends our direction and leaves the other open.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// Opens connections to hosts.
 pub trait Engine: Send + Sync {
-    /// Connects and logs in. What listens on our side is made elsewhere; `links` is what the run calls its own directory.
+    /// Connects and logs in. The caller creates the listeners on this machine; `links` is the private directory of the
+    /// run.
     fn connect<'a>(
         &'a self,
         tunnel: &'a Tunnel,
@@ -26,27 +25,22 @@ pub trait Engine: Send + Sync {
     ) -> Boxed<'a, Result<Arc<dyn Link>, Failure>>;
 }
 
-/// One connection.
 pub trait Link: Send + Sync {
-    /// Lets the host connect to `to`.
+    /// Asks the host to connect to `to`.
     fn open<'a>(&'a self, to: &'a Endpoint) -> Boxed<'a, Result<Box<dyn Duplex>, Failure>>;
-    /// Lets the host listen for a remote forward.
+    /// Asks the host to listen for a remote forward.
     fn listen<'a>(&'a self, forward: &'a Forward) -> Boxed<'a, Result<Incoming, Failure>>;
-    /// Waits for the end of the connection.
     fn closed(&self) -> Boxed<'_, Failure>;
-    /// Ends it.
     fn close(&self) -> Boxed<'_, ()>;
 }
 
-/// What the host accepts for a remote forward.
+/// Connections that the host accepts for a remote forward.
 pub struct Incoming {
-    /// Where it listens in the end.
+    /// Address at which the host listens, with the port that it chose.
     pub at: Listen,
-    /// Each connection.
     pub streams: mpsc::Receiver<Box<dyn Duplex>>,
 }
 
-/// A failure with its parts.
 pub(crate) fn failure(
     phase: Phase,
     reason: Reason,
@@ -58,11 +52,10 @@ pub(crate) fn failure(
         reason,
         detail: detail.into(),
         advice: advice.map(str::to_owned),
-        remote: Remote::NeverStarted,
+        remote: Remote::NotStarted,
     }
 }
 
-/// A failure in one line.
 pub(crate) fn said(failure: &Failure) -> String {
     match &failure.advice {
         Some(advice) => format!("{} ({advice})", failure.detail),

@@ -1,35 +1,33 @@
-//! The command that a tunnel is brought up for. Nothing is taken down before it has ended, whatever happens meanwhile: it is asked
-//! to end, and waited for.
+//! The job: the command for which the tunnel runs. The teardown begins only after the job has ended: a request to end
+//! the tunnel signals the job and waits for its end.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use logic::tunnel::sequence::{JobEnd, Sequence};
+use hosts::tunnel::sequence::{JobEnd, Sequence};
 use nix::sys::signal::Signal;
 use tokio::process::{Child, Command};
 
 use super::command;
 use super::processes::{RUN, RunProcesses, STEP, Step};
-use super::run::Say;
+use super::say::Say;
 use super::stop::{Stop, is_foreground};
 use super::supervise::Supervised;
 
-/// A command, and what it runs through.
 pub(super) struct Job<'a> {
-    /// Program and arguments.
     pub(super) words: &'a [OsString],
-    /// The run that it belongs to, by which it is found if that is killed.
+    /// The run of the job, by which `penstock tunnel` finds the job's processes after a crash.
     pub(super) started: &'a RunProcesses,
-    /// Its environment, beside ours.
+    /// Environment variables of the job, added to ours.
     pub(super) variables: Vec<(String, String)>,
     pub(super) supervised: Option<&'a Supervised>,
     pub(super) say: &'a Say,
 }
 
 impl Job<'_> {
-    /// Runs it. Signals go to it; a tunnel that has given up asks it to end.
+    /// Runs the job to its end. Signals are passed on to it. After the connection is given up, the job gets SIGTERM.
     pub(super) async fn to_its_end(&self, stop: &mut Stop, sequence: &mut Sequence) -> JobEnd {
         let Some((program, arguments)) = self.words.split_first() else {
             return JobEnd::NotStarted(127, "there is no command".to_owned());
@@ -64,7 +62,8 @@ impl Job<'_> {
                 }
                 signal = stop.next() => {
                     (self.say)("waiting for the job to end; what is mounted stays until then");
-                    // From the terminal it has gone to the job as well, which is in the same group.
+                    // The terminal has sent SIGINT to the job as well, since the job is in the same foreground process
+                    // group.
                     if !(signal == Signal::SIGINT && is_foreground()) {
                         process.signal(signal);
                     }
@@ -83,7 +82,7 @@ fn end(status: ExitStatus) -> JobEnd {
     }
 }
 
-/// Waits until no more attempts to connect are made, and says why.
+/// Waits until the supervisor has given up the connection. Returns its reason.
 pub(super) async fn given_up(supervised: Option<&Supervised>) -> String {
     match supervised {
         Some(supervised) => supervised.given_up().await,

@@ -1,10 +1,10 @@
-//! What the steps of a tunnel leave behind, as the list of what to undo has it.
+//! The traces of a tunnel's steps, as entries of the undo list.
 
-use logic::tunnel::plan::{Listen, Mount, Tunnel, Values, Way};
-use logic::tunnel::template::Template;
-use logic::tunnel::undo::Entry;
+use hosts::tunnel::plan::{Listen, Mount, Tunnel, Values, Way};
+use hosts::tunnel::template::Template;
+use hosts::tunnel::undo::Entry;
 
-/// What listening on this side leaves.
+/// The sockets of the local listeners.
 pub(super) fn forwards(tunnel: &Tunnel) -> Entry {
     let here = tunnel.forwards.iter().filter(|forward| !matches!(forward.way, Way::Remote { .. }));
     let sockets = here.filter_map(|forward| match forward.way.listen() {
@@ -14,7 +14,7 @@ pub(super) fn forwards(tunnel: &Tunnel) -> Entry {
     Entry::Forwards { sockets: sockets.collect() }
 }
 
-/// What the mount command leaves.
+/// The file system that the mount command mounts.
 pub(super) fn mount(mount: &Mount, values: &Values) -> Entry {
     let fill = |words: &[Template]| words.iter().map(|word| word.fill(values)).collect();
     Entry::Mount {

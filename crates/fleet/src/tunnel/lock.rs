@@ -1,26 +1,27 @@
-//! The right to work on a tunnel: one process has it at a time, until it ends. The file names that process, and stays.
+//! The lock of a tunnel: one process holds it at a time, until it ends. The file contains the process id, and is never
+//! removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-use logic::tunnel::plan::is_name;
+use hosts::tunnel::plan::is_name;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::place::{PlaceError, Places, named};
 
-/// Held while a tunnel runs, or is unwound.
+/// The lock of a tunnel, held while the tunnel runs or is unwound.
 #[derive(Debug)]
 pub struct Lock {
     _lock: Flock<File>,
 }
 
 impl Places {
-    /// Takes the right to work on a tunnel.
+    /// Takes the lock of a tunnel.
     ///
     /// # Errors
-    /// Another process has it, or there is no place to work in.
+    /// Another process holds the lock, or a directory cannot be used.
     pub fn lock(&self, tunnel: &str) -> Result<Lock, PlaceError> {
         named(tunnel)?;
         self.make()?;
@@ -30,7 +31,7 @@ impl Places {
             OpenOptions::new().create(true).truncate(false).write(true).read(true).mode(0o600).open(&path);
         match Flock::lock(file.map_err(failed)?, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
-                // It only helps who looks for us: a disk that is full is no reason to stop.
+                // The process id in the file is only a hint for the user, so an error, as on a full disk, is ignored.
                 let _ = lock.set_len(0);
                 let _ = lock.rewind().and_then(|()| writeln!(lock, "{}", std::process::id()));
                 Ok(Lock { _lock: lock })
@@ -42,13 +43,14 @@ impl Places {
         }
     }
 
-    /// Whether anybody of this user ever brought up a tunnel of this name here, or unwound one.
+    /// Whether a lock file exists: this user has run or unwound a tunnel of this name.
     #[must_use]
     pub fn has_run(&self, tunnel: &str) -> bool {
         is_name(tunnel) && fs::symlink_metadata(self.undo.join(format!("{tunnel}.lock"))).is_ok()
     }
 
-    /// The process that works on a tunnel, if one does. Nothing is locked to find out, as that would keep another one from it.
+    /// Id of the process that holds the lock, if one does. The check takes no lock, which could make another process
+    /// fail.
     pub(crate) fn holder(&self, tunnel: &str) -> Option<u32> {
         let path = self.undo.join(format!("{tunnel}.lock"));
         let inode = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?.ino();

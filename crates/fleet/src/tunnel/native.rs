@@ -1,39 +1,39 @@
-//! Our own SSH client as the engine: hosts as `ssh_config` has them, known by their pins.
+//! The engine that is our own SSH client: settings come from `ssh_config`, and hosts are proved by their pins.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use logic::fleet::ending::{Failure, Phase, Reason};
-use logic::ssh::config::Asked;
-use logic::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
+use hosts::fleet::ending::{Failure, Phase, Reason};
+use hosts::ssh::config::Asked;
+use hosts::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
 use ssh::identity::{Identities, Places as IdentityPlaces, Store};
-use ssh::keys::Nobody;
-use ssh::{AgentLimits, Client, ConfigFiles, Judge, Keys, Listener, Purpose, Session, SshConfig, Target};
+use ssh::keys::NoPrompt;
+use ssh::{
+    AgentLimits, Client, ConfigFiles, HostVerifier, Keys, Listener, Purpose, Session, SshConfig, Target,
+};
 use tokio::sync::mpsc;
 
 use super::awake::within;
 use super::engine::{Boxed, Duplex, Engine, Incoming, Link, failure, said};
 use super::relay::causes;
 
-/// Our own client. Configuration and identities are read at each connection, so that what was put right between two of them
-/// counts; decrypted keys are kept.
+/// Our own client. It reads the configuration and the identities for each connection, so that corrections take effect
+/// at the next one. Decrypted keys are kept in memory.
 pub struct Native {
     asking: Asking,
     keys: OnceLock<Arc<Keys>>,
 }
 
-/// Whether somebody is there for a passphrase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asking {
-    /// At the terminal, or by `SSH_ASKPASS`.
+    /// A passphrase is asked for on the terminal or by `SSH_ASKPASS`.
     Person,
-    /// No: a service.
-    Nobody,
+    Never,
 }
 
 impl Native {
-    /// Nothing is read or opened yet.
+    /// Creates the engine. Nothing is read or opened yet.
     #[must_use]
     pub fn new(asking: Asking) -> Self {
         Self { asking, keys: OnceLock::new() }
@@ -44,21 +44,21 @@ impl Native {
             let tunnel = tunnel.clone();
             move || prepare(&tunnel)
         });
-        // A command of `Match exec` may hang.
+        // A command of `Match exec` may not end.
         let prepared = within(tunnel.connect_timeout, prepared).await;
         let (target, identities) = prepared
             .map_err(|_| {
                 let limit = tunnel.connect_timeout.as_secs_f32();
                 configuration(format!("reading the configuration of ssh took longer than {limit} s"))
             })?
-            .map_err(|_| configuration("reading the configuration of ssh was given up".to_owned()))??;
+            .map_err(|_| configuration("reading the configuration of ssh was cancelled".to_owned()))??;
         let keys = self.keys.get_or_init(|| match self.asking {
             Asking::Person => Arc::new(Keys::new()),
-            Asking::Nobody => Arc::new(Keys::asking(Arc::new(Nobody), AgentLimits::default())),
+            Asking::Never => Arc::new(Keys::asking(Arc::new(NoPrompt), AgentLimits::default())),
         });
-        let client = Client::new(Arc::clone(&identities) as Arc<dyn Judge>, Arc::clone(keys));
+        let client = Client::new(Arc::clone(&identities) as Arc<dyn HostVerifier>, Arc::clone(keys));
         let session = client.connect(&target, &|_| {}).await;
-        // What was learnt of the host is kept, whatever became of the connection. It can wait.
+        // What was learned of the host is stored, also after a failure. A separate task writes it.
         keep(Arc::clone(&identities));
         Ok(NativeLink { session: Arc::new(session?), identities })
     }
@@ -72,16 +72,16 @@ impl Engine for Native {
         _run: &'a str,
     ) -> Boxed<'a, Result<Arc<dyn Link>, Failure>> {
         Box::pin(async move {
-            // The client limits each phase by itself; the person who types a passphrase is not timed.
+            // The client has a timeout for each phase; the time in which the user types a passphrase does not count.
             self.link(tunnel).await.map(|link| Arc::new(link) as Arc<dyn Link>)
         })
     }
 }
 
-/// Reads files, and may run commands of `Match exec`.
+/// Reads the configuration files; may run commands of `Match exec`.
 fn prepare(tunnel: &Tunnel) -> Result<(Target, Arc<Identities>), Failure> {
     let Some(asked) = Asked::parse(&tunnel.host) else {
-        return Err(configuration(format!("{:?} is no host", tunnel.host)));
+        return Err(configuration(format!("{:?} is not a host", tunnel.host)));
     };
     let config = SshConfig::read(&ConfigFiles::Usual).map_err(|error| configuration(causes(&error)))?;
     let mut target = Target::from_config(&config, &asked)?.target;
@@ -95,12 +95,12 @@ fn prepare(tunnel: &Tunnel) -> Result<(Target, Arc<Identities>), Failure> {
 }
 
 fn configuration(detail: String) -> Failure {
-    failure(Phase::Queued, Reason::Configuration, detail, None)
+    failure(Phase::Queued, Reason::BadConfiguration, detail, None)
 }
 
-/// Writes what was learnt of hosts, where it delays nobody.
+/// Stores what was learned of hosts, in a task that delays no connection.
 fn keep(identities: Arc<Identities>) {
-    // Without a runtime the process ends, and dropping the identities does what can be done at once.
+    // Without a runtime the process is ending, and the drop of `identities` writes what it can.
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn_blocking(move || identities.flush());
     }
@@ -111,7 +111,7 @@ struct NativeLink {
     identities: Arc<Identities>,
 }
 
-/// Keys that the host announced meanwhile.
+/// Stores the keys that the host has announced during the connection.
 impl Drop for NativeLink {
     fn drop(&mut self) {
         keep(Arc::clone(&self.identities));
@@ -171,12 +171,12 @@ impl Link for NativeLink {
         Box::pin(self.session.closed())
     }
 
-    /// The connection ends with the last that was opened on it, which the tunnel has let go of by now.
+    /// The connection closes with its last stream. The tunnel has dropped all streams before this call.
     fn close(&self) -> Boxed<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }
 
 fn text(path: &Path) -> Result<&str, Failure> {
-    path.to_str().ok_or_else(|| configuration(format!("{} is no UTF-8", path.display())))
+    path.to_str().ok_or_else(|| configuration(format!("{} is not UTF-8", path.display())))
 }

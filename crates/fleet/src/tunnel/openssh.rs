@@ -1,5 +1,5 @@
-//! The user's own `ssh` as the engine: `ssh -N` with every forward between a private Unix socket of ours and the service.
-//! Configuration, keys and agents are those of `ssh` itself; whoever starts it says by what it knows hosts.
+//! The engine that is the user's own `ssh`: `ssh -N` with a forward between a private Unix socket and each service.
+//! `ssh` uses its own configuration, keys and agents; the caller gives the options that verify host keys.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use logic::fleet::ending::{Failure, Phase, Reason};
-use logic::fleet::openssh::Refusal;
-use logic::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
+use hosts::fleet::ending::{Failure, Phase, Reason};
+use hosts::fleet::openssh::Refusal;
+use hosts::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use sys::process::Process;
@@ -22,7 +22,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
 use super::awake::within;
-use super::command::{Said, of_child};
+use super::command::{StderrTail, of_child};
 use super::engine::{Boxed, Duplex, Engine, Incoming, Link, failure};
 use super::processes::{RUN, RunProcesses, STEP, Step};
 use super::relay::Listener;
@@ -30,18 +30,17 @@ use words::why;
 
 mod words;
 
-/// The `ssh` in `PATH`.
 #[derive(Debug, Clone)]
 pub struct OpenSsh {
     program: OsString,
-    /// Lines of `ssh_config` that win over those of the user: by what it knows hosts.
+    /// Lines of `ssh_config` that override those of the user: the options that verify host keys.
     options: Vec<String>,
-    /// Connections so far: each has sockets of its own.
+    /// Number of connections so far, for the names of their sockets.
     count: Arc<AtomicU32>,
 }
 
 impl OpenSsh {
-    /// Runs `program`, which takes the arguments of `ssh`, with these lines of `ssh_config` before those of the user.
+    /// Creates an engine that runs `program` with the arguments of `ssh`. `options` override the user's `ssh_config`.
     #[must_use]
     pub fn new(program: impl Into<OsString>, options: Vec<String>) -> Self {
         Self { program: program.into(), options, count: Arc::default() }
@@ -70,18 +69,19 @@ impl OpenSsh {
         let control = own.join(format!("c{turn}"));
         for option in [
             "BatchMode=yes".to_owned(),
-            // Forwards of ssh_config are for the sessions of the user: they may listen already. Ours are asked for
-            // once ssh is logged in, through a socket that it makes then.
+            // Forwards of the user's ssh_config are for other sessions and may be in use. The tunnel's own forwards are
+            // requested through the control socket after the log-in.
             "ClearAllForwardings=yes".to_owned(),
             "ControlMaster=yes".to_owned(),
             format!("ControlPath={}", control_path(&control)?),
-            // Neither may take ssh to the background, where it is no child of ours.
+            // With either of these two options `ssh` could move to the background, where it is no child of this
+            // process.
             "ControlPersist=no".to_owned(),
             "ForkAfterAuthentication=no".to_owned(),
-            // No tunnel to a host whose key is not known.
+            // A tunnel goes only to a host whose key is known.
             "StrictHostKeyChecking=yes".to_owned(),
             "PermitLocalCommand=no".to_owned(),
-            // A path of ours is free: nothing that is there is removed.
+            // The sockets have unused paths, so `ssh` must not remove an existing file.
             "StreamLocalBindUnlink=no".to_owned(),
             "StreamLocalBindMask=0177".to_owned(),
             format!("ServerAliveInterval={seconds}"),
@@ -114,9 +114,11 @@ impl OpenSsh {
                     remotes.insert(forward.name.to_string(), (listen.clone(), listener));
                 }
                 Way::Dynamic { .. } => {
-                    let detail =
-                        format!("forward {}: the engine openssh has no dynamic forwards", forward.name);
-                    return Err(failure(Phase::Queued, Reason::Configuration, detail, None));
+                    let detail = format!(
+                        "forward {}: the engine openssh does not support dynamic forwards",
+                        forward.name
+                    );
+                    return Err(failure(Phase::Queued, Reason::BadConfiguration, detail, None));
                 }
             }
         }
@@ -126,18 +128,18 @@ impl OpenSsh {
         command.arg("-E").arg(&log.path).arg("--").arg(&tunnel.host);
         let mut child = self.spawn(command, own, run)?;
         let process = of_child(&child);
-        let said = Said::collect(child.stderr.take());
-        let logged = Said::collect(Some(log.from));
+        let said = StderrTail::collect(child.stderr.take());
+        let logged = StderrTail::collect(Some(log.from));
         let ended = watch::Sender::new(None);
         let (sender, host, limit) = (ended.clone(), tunnel.host.clone(), tunnel.connect_timeout);
         tokio::spawn(async move {
             let status = child.wait().await.ok().and_then(|status| status.code());
-            // The log ends with the last that can write to it.
+            // The log ends when the last write end is closed.
             drop(log.kept);
             let (words, beside) = (logged.shown().await, said.shown().await);
             let refusal = Refusal::take_with(&mark, &mut said.bytes());
             sender.send_replace(Some(match refusal {
-                // Where ssh only says that it knows no such key, our own words say why.
+                // `ssh` only says that it does not know the host key; the message of `known-hosts` gives the reason.
                 Some(Refusal { reason, message, advice }) => {
                     failure(Phase::Identity, reason, message, Some(&advice))
                 }
@@ -152,7 +154,7 @@ impl OpenSsh {
         Ok(link)
     }
 
-    /// Asks the `ssh` that is logged in to forward these: another `ssh` asks, which reads no configuration.
+    /// Requests forwards from the `ssh` that is logged in, by a second `ssh` that reads no configuration.
     async fn forward(
         &self,
         control: &Path,
@@ -167,7 +169,7 @@ impl OpenSsh {
         command.args(forwards).arg("--").arg(&tunnel.host);
         let mut child = self.spawn(command, own, run)?;
         let process = of_child(&child);
-        let said = Said::collect(child.stderr.take());
+        let said = StderrTail::collect(child.stderr.take());
         match within(tunnel.connect_timeout, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(status) => {
@@ -177,7 +179,7 @@ impl OpenSsh {
             Err(_) => {
                 process.signal(Signal::SIGTERM);
                 let detail = format!(
-                    "{} did not answer within {} s whether it forwards",
+                    "{} did not confirm the forward within {} s",
                     tunnel.host,
                     tunnel.connect_timeout.as_secs_f32()
                 );
@@ -189,8 +191,8 @@ impl OpenSsh {
     fn spawn(&self, mut command: std::process::Command, own: &Path, run: &str) -> Result<Child, Failure> {
         command.env(RUN, run).env(STEP, Step::Engine.word());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let local = |what: String| failure(Phase::Connect, Reason::Local, what, None);
-        sys::child::leash(&mut command, &[])
+        let local = |what: String| failure(Phase::Connect, Reason::LocalError, what, None);
+        sys::child::end_with_parent(&mut command, &[])
             .map_err(|error| local(format!("cannot prepare ssh: {error}")))?;
         let child = Command::from(command)
             .spawn()
@@ -202,15 +204,15 @@ impl OpenSsh {
 
 struct OpenSshLink {
     process: Process,
-    /// Where ssh listens for each service.
+    /// Sockets at which ssh listens, for each service.
     locals: HashMap<Endpoint, PathBuf>,
-    /// Where we listen for each remote forward, until that is asked for.
+    /// Sockets at which this process listens, for each remote forward that has not been requested yet.
     remotes: Mutex<HashMap<String, (Listen, Listener)>>,
     ended: watch::Sender<Option<Failure>>,
 }
 
 impl OpenSshLink {
-    /// The socket at which ssh takes orders is there once it is logged in.
+    /// Waits for the control socket of `ssh`, which exists only after the log-in.
     async fn wait_for(&self, control: &Path, limit: Duration, host: &str) -> Result<(), Failure> {
         let there = async {
             loop {
@@ -225,7 +227,7 @@ impl OpenSshLink {
         };
         within(limit, there).await.unwrap_or_else(|_| {
             self.process.signal(Signal::SIGTERM);
-            let detail = format!("ssh to {host} was not logged in within {} s", limit.as_secs_f32());
+            let detail = format!("ssh did not log in to {host} within {} s", limit.as_secs_f32());
             Err(failure(Phase::Authenticate, Reason::TimedOut, detail, None))
         })
     }
@@ -271,7 +273,7 @@ impl Link for OpenSshLink {
         Box::pin(async move {
             match ended.wait_for(Option::is_some).await.map(|why| why.clone()) {
                 Ok(Some(failure)) => failure,
-                _ => failure(Phase::Run, Reason::Lost, "ssh ended", None),
+                _ => failure(Phase::Run, Reason::ConnectionLost, "ssh ended", None),
             }
         })
     }
@@ -297,11 +299,11 @@ impl Drop for OpenSshLink {
     }
 }
 
-/// A pipe with a name, into which `ssh` writes its log: on its standard error are words of the host (its banner), too.
+/// A named pipe for the log of `ssh`: its standard error also has text of the host, such as the banner.
 struct LogPipe {
     path: PathBuf,
     from: pipe::Receiver,
-    /// Keeps the log open until `ssh` has ended.
+    /// A write end that keeps the log open until `ssh` has ended.
     kept: pipe::Sender,
 }
 
@@ -314,19 +316,19 @@ impl LogPipe {
         };
         let (from, kept) = open().map_err(|error| {
             let detail = format!("cannot make a pipe for the log of ssh at {}: {error}", path.display());
-            failure(Phase::Connect, Reason::Local, detail, None)
+            failure(Phase::Connect, Reason::LocalError, detail, None)
         })?;
         Ok(Self { path: path.to_owned(), from, kept })
     }
 }
 
-/// What no host can guess: 128 bits of the keys that the system gives out for hash tables.
+/// 128 random bits that a host cannot guess, from the random keys of hash tables.
 fn mark() -> String {
     let half = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", half(), half())
 }
 
-/// The second half of `-L`.
+/// The destination in the argument of `-L`.
 fn far_end(to: &Endpoint) -> Result<String, Failure> {
     match to {
         Endpoint::Tcp { .. } => Ok(to.to_string()),
@@ -334,35 +336,35 @@ fn far_end(to: &Endpoint) -> Result<String, Failure> {
     }
 }
 
-/// The first half of `-R`.
+/// The listening address in the argument of `-R`.
 fn far_listen(at: &Listen) -> Result<String, Failure> {
     match at {
         Listen::Tcp(address) if address.port() == 0 => {
             let detail = format!("{at}: with the engine openssh a remote forward needs a port");
-            Err(failure(Phase::Queued, Reason::Configuration, detail, None))
+            Err(failure(Phase::Queued, Reason::BadConfiguration, detail, None))
         }
         Listen::Tcp(address) => Ok(address.to_string()),
         Listen::Unix(path) => socket_path(path),
     }
 }
 
-/// A path as an option has it: `%` begins a token, and a blank ends a word.
+/// Escapes a path for an option: `%` begins a token, and a blank ends a word.
 fn control_path(path: &Path) -> Result<String, Failure> {
     let text = path.to_str().filter(|text| !text.contains(['"', '\\']));
     text.map(|text| format!("\"{}\"", text.replace('%', "%%"))).ok_or_else(|| {
-        let detail = format!("{}: the engine openssh cannot work in such a directory", path.display());
-        failure(Phase::Queued, Reason::Configuration, detail, None)
+        let detail = format!("{}: the engine openssh cannot use a directory with a quote, a backslash or a byte that is not UTF-8", path.display());
+        failure(Phase::Queued, Reason::BadConfiguration, detail, None)
     })
 }
 
-/// ssh takes a colon for the end of a path.
+/// Refuses a path with a colon, which ends a path for ssh.
 fn socket_path(path: &Path) -> Result<String, Failure> {
     match path.to_str() {
         Some(text) if !text.contains([':', '%']) => Ok(text.to_owned()),
         _ => {
             let detail =
                 format!("{}: the engine openssh cannot forward a path with a colon or %", path.display());
-            Err(failure(Phase::Queued, Reason::Configuration, detail, None))
+            Err(failure(Phase::Queued, Reason::BadConfiguration, detail, None))
         }
     }
 }

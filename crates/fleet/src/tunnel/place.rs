@@ -1,4 +1,4 @@
-//! Where tunnels keep what they need: the lists of what is to be undone, locks, sockets.
+//! The directories of tunnels: undo lists, locks and sockets.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -6,61 +6,39 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use logic::tunnel::plan::is_name;
+use hosts::tunnel::plan::is_name;
 use nix::fcntl::OFlag;
 use nix::unistd::{Uid, User, geteuid};
+use sys::directories::{self, NoDirectory};
 
-/// The directories of one user.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// Lists and locks: `$XDG_STATE_HOME/penstock/undo`.
+    /// Undo lists and locks: `$XDG_STATE_HOME/penstock/undo`.
     pub undo: PathBuf,
-    /// Sockets, gone after a reboot: `$XDG_RUNTIME_DIR/penstock`.
+    /// Sockets: `$XDG_RUNTIME_DIR/penstock`. Removed at a reboot.
     pub runtime: PathBuf,
 }
 
 impl Places {
-    /// As the XDG base directory specification has them. Without `XDG_RUNTIME_DIR` sockets are in `/run/penstock` for
-    /// root, and in `/tmp/penstock-UID` for others. Without `HOME`, as for a service of the system, it is that of the user.
-    #[must_use]
-    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
-        let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let uid = geteuid();
-        let home = || {
-            let of_user = || User::from_uid(uid).ok().flatten().map(|user| user.dir);
-            absolute("HOME").or_else(|| of_user().filter(|home| home.is_absolute() && home.is_dir()))
-        };
-        let state = absolute("XDG_STATE_HOME")
-            .or_else(|| home().map(|home| home.join(".local/state")))
-            .unwrap_or_else(|| PathBuf::from("/var/lib"));
-        let runtime = absolute("XDG_RUNTIME_DIR").map(|runtime| runtime.join("penstock"));
-        let runtime = runtime.unwrap_or_else(|| match uid.is_root() {
-            true => PathBuf::from("/run/penstock"),
-            false => PathBuf::from(format!("/tmp/penstock-{uid}")),
-        });
-        Self { undo: state.join("penstock/undo"), runtime }
+    /// The directories of the current user.
+    ///
+    /// # Errors
+    /// No directory for undo lists is known.
+    pub fn of_user() -> Result<Self, NoDirectory> {
+        Ok(Self { undo: directories::state()?.join("undo"), runtime: directories::runtime() })
     }
 
-    /// The list of a tunnel.
     #[must_use]
     pub fn list(&self, tunnel: &str) -> PathBuf {
         self.undo.join(tunnel)
     }
 
-    /// The socket on which a running tunnel is asked.
     #[must_use]
     pub fn control(&self, tunnel: &str) -> PathBuf {
         self.runtime.join(format!("tunnel-{tunnel}.sock"))
     }
 
-    /// The same, with the runtime directory of the run whose list is there: it may have been started where `XDG_RUNTIME_DIR` is
-    /// another one, or none, as by cron.
-    pub(crate) fn of(&self, tunnel: &str) -> Self {
-        let runtime = super::journal::runtime(&self.list(tunnel));
-        Self { runtime: runtime.unwrap_or_else(|| self.runtime.clone()), undo: self.undo.clone() }
-    }
-
-    /// The directory of one run, for the sockets of its engine.
+    /// Private directory of one run, for the sockets of its engine.
     #[must_use]
     pub fn own(&self, run: &str) -> PathBuf {
         self.runtime.join(run)
@@ -69,7 +47,7 @@ impl Places {
     /// The names of tunnels that have a list or a control socket, sorted.
     ///
     /// # Errors
-    /// One of the directories is not ours alone: what is in it may be anybody's.
+    /// One of the directories is not safe from other users, who may have put files there.
     pub fn known(&self) -> Result<Vec<String>, PlaceError> {
         let names = |directory: &Path| -> Result<Vec<String>, PlaceError> {
             look(directory)?;
@@ -86,7 +64,7 @@ impl Places {
         Ok(all.into_iter().map(str::to_owned).collect())
     }
 
-    /// Makes both directories, for their owner only.
+    /// Creates both directories with mode 0700.
     pub fn make(&self) -> Result<(), PlaceError> {
         for directory in [&self.undo, &self.runtime] {
             private_directory(directory)?;
@@ -95,60 +73,41 @@ impl Places {
     }
 }
 
-/// Why there is no place to work in.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// Another process has the lock.
-    #[error("tunnel {tunnel} is up, on its way down, or being unwound already, by {}; `penstock tunnel status {tunnel}` shows it", who(*.process))]
+    /// Another process holds the lock.
+    #[error("tunnel {tunnel} is already up, going down or being unwound, by {}; `penstock tunnel status {tunnel}` shows it", who(*.process))]
     Running {
-        /// Its name.
         tunnel: String,
-        /// Which, as far as is known.
+        /// Its process id, if known.
         process: Option<u32>,
     },
-    /// A path, perhaps.
-    #[error("{tunnel:?} is no name of a tunnel: up to 64 of A-Z a-z 0-9 _ -")]
-    Name {
-        /// What was given.
-        tunnel: String,
-    },
-    /// Somebody else could put things there.
-    #[error("{} {}: nothing in it can be trusted; {}", .path.display(), .how, .how.advice())]
-    Unsafe {
-        /// The directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        how: Unsafe,
-    },
-    /// The kernel says no.
+    #[error("invalid tunnel name {tunnel:?}; allowed: up to 64 of A-Z a-z 0-9 _ -")]
+    Name { tunnel: String },
+    /// Another user could put files there.
+    #[error("{} {}: nothing in it is trusted; {}", .path.display(), .how, .how.advice())]
+    Unsafe { path: PathBuf, how: Unsafe },
     #[error("cannot {doing} {}", .path.display())]
-    Io {
-        /// What.
-        doing: &'static str,
-        /// To what.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// Why a directory is not ours alone.
+/// Reason why a directory is not safe from other users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsafe {
-    /// A link, or a file: whoever made it says where it leads.
+    /// It is a symbolic link or a file.
     NoDirectory,
-    /// It is this user's.
+    /// It belongs to another user, with this number.
     Owner(u32),
-    /// Others may write to it. Its permissions.
+    /// Others may write to it; its permission bits.
     Mode(u32),
 }
 
 impl fmt::Display for Unsafe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoDirectory => f.write_str("is a link or a file, and no directory"),
+            Self::NoDirectory => f.write_str("is not a directory"),
             Self::Owner(uid) => {
-                write!(f, "belongs to {}, and we are {}", user(*uid), user(geteuid().as_raw()))
+                write!(f, "belongs to {}, but penstock runs as {}", user(*uid), user(geteuid().as_raw()))
             }
             Self::Mode(mode) => write!(f, "can be written to by others (mode {mode:04o})"),
         }
@@ -156,18 +115,17 @@ impl fmt::Display for Unsafe {
 }
 
 impl Unsafe {
-    /// What to do about it.
     fn advice(&self) -> &'static str {
         match self {
             Self::NoDirectory | Self::Owner(_) => {
-                "remove it (root can), or name a directory of your own: XDG_RUNTIME_DIR for sockets, XDG_STATE_HOME for lists"
+                "remove it (root can), or name a directory of your own: XDG_RUNTIME_DIR for control sockets, XDG_STATE_HOME for lists of tunnels"
             }
             Self::Mode(_) => "look at what is in it, then chmod 700 it",
         }
     }
 }
 
-/// Refuses what is no name of a tunnel, as names become names of files.
+/// Refuses invalid names of tunnels, since a name becomes a file name.
 pub(crate) fn named(tunnel: &str) -> Result<(), PlaceError> {
     match is_name(tunnel) {
         true => Ok(()),
@@ -179,7 +137,6 @@ fn who(process: Option<u32>) -> String {
     process.map_or_else(|| "another process".to_owned(), |number| format!("process {number}"))
 }
 
-/// A user by name and number.
 pub(crate) fn user(uid: u32) -> String {
     match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => format!("{} (uid {uid})", user.name),
@@ -187,7 +144,7 @@ pub(crate) fn user(uid: u32) -> String {
     }
 }
 
-/// Makes a directory for its owner only, or sees that it is one.
+/// Creates a directory with mode 0700, or verifies an existing one.
 pub(crate) fn private_directory(path: &Path) -> Result<(), PlaceError> {
     let failed = |source| PlaceError::Io { doing: "make", path: path.to_owned(), source };
     if let Some(parent) = path.parent() {
@@ -203,16 +160,16 @@ pub(crate) fn private_directory(path: &Path) -> Result<(), PlaceError> {
     }
 }
 
-/// Whether there is a directory of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
     Ours,
 }
 
-/// Sees that a directory, if there is one, is ours and closed to others. Anybody can make a directory in `/tmp`.
+/// Verifies that a directory, if it exists, belongs to this user and is closed to others. Any user can create one in
+/// `/tmp`.
 pub(crate) fn look(path: &Path) -> Result<Found, PlaceError> {
-    // What was opened is looked at, and no link is followed to it. O_PATH needs no right to read it.
+    // The opened directory is checked, so it cannot be exchanged meanwhile. O_PATH needs no permission to read it.
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
     let found =
         OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).and_then(|it| it.metadata());
@@ -220,7 +177,7 @@ pub(crate) fn look(path: &Path) -> Result<Found, PlaceError> {
         Ok(found) => found,
         Err(error) => match error.kind() {
             ErrorKind::NotFound => return Ok(Found::Nothing),
-            // Of the path itself: a file in the way to it would be one, too.
+            // The path itself is no directory. Without this check a file in its parent path would give the same error.
             ErrorKind::NotADirectory if fs::symlink_metadata(path).is_ok() => {
                 return Err(PlaceError::Unsafe { path: path.to_owned(), how: Unsafe::NoDirectory });
             }
@@ -235,16 +192,15 @@ pub(crate) fn look(path: &Path) -> Result<Found, PlaceError> {
     Err(PlaceError::Unsafe { path: path.to_owned(), how })
 }
 
-/// What names this boot of the machine; `None` without `/proc`.
+/// Id of the current boot of the machine. `None` without `/proc`.
 pub(crate) fn boot() -> Option<String> {
     let id = fs::read_to_string(BOOT_ID).ok()?;
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// Where the kernel says it.
 pub(crate) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A name for a run: short, as paths of sockets are.
+/// Creates the name of a run: short, since the length of a socket's path is limited (unix(7)).
 pub(crate) fn new_run() -> String {
     format!("t{:08x}", fastrand::u32(..))
 }
@@ -252,22 +208,6 @@ pub(crate) fn new_run() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn directories_follow_the_environment_and_ignore_relative_paths() {
-        let places = Places::from_environment(|name| match name {
-            "XDG_STATE_HOME" => Some("/s".into()),
-            "XDG_RUNTIME_DIR" => Some("/r".into()),
-            _ => None,
-        });
-        assert_eq!((places.undo, places.runtime), ("/s/penstock/undo".into(), "/r/penstock".into()));
-        let places = Places::from_environment(|name| match name {
-            "XDG_STATE_HOME" => Some("s".into()),
-            "HOME" => Some("/h".into()),
-            _ => None,
-        });
-        assert_eq!(places.undo, PathBuf::from("/h/.local/state/penstock/undo"));
-    }
 
     #[test]
     fn a_place_that_others_can_write_to_is_none() {
@@ -297,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_directory_of_another_user_is_named_with_its_owner() {
-        // Root can give a directory away; anybody else finds one of root's.
+        // Root can give a directory to another user; another user can use a directory of root.
         let home = tempfile::tempdir().unwrap();
         let theirs = match geteuid().is_root() {
             true => {

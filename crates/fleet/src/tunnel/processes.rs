@@ -1,7 +1,6 @@
-//! The processes that a run has started, also after the run was killed. They are found by their environment.
-//! One is signalled only if the run has noted it, or if it descends from a noted process, as its parents
-//! show, or the session or group into which it was born. An environment alone proves nothing: programs copy
-//! it.
+//! Finds the processes that a run has started, also after the run was killed, by their environment. A process is
+//! signalled only if the run has noted it, or if it descends from a noted process, as its parents, or the session or
+//! process group of its birth, prove. An environment alone proves nothing: programs copy it.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -15,21 +14,21 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, geteuid};
-use sys::process::{self, Life, Process, ProcessId};
+use sys::process::{self, Process, ProcessId, ProcessState};
 
 use super::awake::within;
 use super::place::private_directory;
-use super::run::Say;
+use super::say::Say;
 
-/// A process that was started just as its parent ended cannot be proved. Most such processes end by themselves within this time, as
-/// the `sleep` of a script does.
+/// A process that started just when its parent ended cannot be proved. Most of these, such as the `sleep` of a script,
+/// end by themselves within this time.
 const UNPROVED: Duration = Duration::from_secs(1);
 
-/// The variable that names the run, and the one that names the step.
+/// Environment variables: the name of the run (`RUN`) and of the step (`STEP`).
 pub(crate) const RUN: &str = "TUNNEL_RUN";
 pub(crate) const STEP: &str = "TUNNEL_STEP";
 
-/// At which step a process was started.
+/// The step that started a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Engine,
@@ -46,7 +45,7 @@ impl Step {
         }
     }
 
-    /// What messages call it.
+    /// Name of the step in messages.
     fn named(self) -> &'static str {
         match self {
             Self::Engine => "ssh",
@@ -56,21 +55,19 @@ impl Step {
     }
 }
 
-/// Notes and finds the processes of one run.
 #[derive(Debug)]
 pub(crate) struct RunProcesses {
-    /// Its own directory, in which it notes them.
+    /// Private directory of the run, which has the file of noted processes.
     own: PathBuf,
     run: String,
 }
 
-/// What is left of a step.
+/// Processes of a step that still run.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
-    /// Proved to have been started by the run.
+    /// Processes that the run is proved to have started.
     pub(crate) proved: Vec<ProcessId>,
-    /// They have the names of run and step in their environment, and nothing else shows where they come from. They are never
-    /// signalled.
+    /// Processes with the names of run and step in their environment, but without any other proof. Never signalled.
     pub(crate) unproved: Vec<i32>,
 }
 
@@ -79,13 +76,13 @@ impl RunProcesses {
         Self { own: own.to_owned(), run: run.to_owned() }
     }
 
-    /// What names the run in the environment of its processes.
+    /// Name of the run in the environment of its processes.
     pub(crate) fn run(&self) -> &str {
         &self.run
     }
 
-    /// Notes a process that was just started, so that the next `penstock tunnel` can prove after a crash that this run started it.
-    /// Where the note cannot be written, that `penstock tunnel` does not signal the process, and names it.
+    /// Notes a process that was just started, so that the next `penstock tunnel` can prove after a crash that this run
+    /// started it. Without the note the next `penstock tunnel` names the process and does not signal it.
     pub(crate) fn note(&self, step: Step, process: &Process) {
         if let Some(identity) = process.id()
             && let Some(stat) = process::stat(identity.process)
@@ -94,8 +91,8 @@ impl RunProcesses {
         }
     }
 
-    /// Runs `doing`, which may leave a daemon behind that gives up its session and its parent, as the helpers
-    /// of file systems do: the daemon becomes a child of this process, and is noted.
+    /// Runs `doing`, which may leave a daemon without its session and its parent, as helpers of file systems do. The
+    /// daemon becomes a child of this process (PR_SET_CHILD_SUBREAPER), and is noted.
     pub(crate) async fn noting_daemons<T>(&self, step: Step, doing: impl Future<Output = T>) -> T {
         let adopting = Adopting::begin();
         let done = doing.await;
@@ -103,7 +100,7 @@ impl RunProcesses {
         let noted = self.read();
         for (process, stat) in self.all(step).filter(|(_, stat)| stat.parent == own) {
             let identity = ProcessId { process, start: stat.start };
-            // What was started here, and goes on, is waited for where it was started.
+            // A noted process that still runs is waited for by the code that started it.
             if noted.iter().all(|noted| noted.identity != identity) {
                 let _ = self.write(step, identity, &stat);
                 lock(&ADOPTED).push(identity);
@@ -113,12 +110,12 @@ impl RunProcesses {
         done
     }
 
-    /// What is left of a step. Processes that cleaned their environment are not found.
+    /// Finds the processes of a step that still run, except those that cleared their environment.
     pub(crate) fn left(&self, step: Step) -> Left {
         self.left_beside(step, &[])
     }
 
-    /// The same, where these are proved already.
+    /// [`Self::left`], with processes that are proved already.
     fn left_beside(&self, step: Step, proved: &[ProcessId]) -> Left {
         let noted: Vec<_> = self.read().into_iter().filter(|noted| noted.step == step.word()).collect();
         let is_known = |one: ProcessId| proved.contains(&one) || noted.iter().any(|it| it.identity == one);
@@ -133,18 +130,18 @@ impl RunProcesses {
                 left.unproved.push(process);
             }
         }
-        // `all` leaves zombies out: here those that this process has adopted are waited for.
+        // `all` leaves zombies out, so adopted zombies are reaped first.
         reap_adopted();
         left
     }
 
-    /// Asks those that are proved to end, and waits. What is left is returned.
+    /// Sends SIGTERM to the proved processes and waits. Returns those that still run.
     pub(crate) async fn end(&self, step: Step, limit: Duration) -> Left {
         let proved = self.signal(step, Signal::SIGTERM);
         self.gone(step, &proved, limit).await
     }
 
-    /// Ends those that are proved, with SIGKILL after 3 s: only once nothing of theirs is mounted any more.
+    /// Ends the proved processes, with SIGKILL after 3 s. Called only when their file system is not mounted any more.
     pub(crate) async fn kill_left(&self, step: Step) -> Left {
         let left = self.end(step, Duration::from_secs(3)).await;
         if left.proved.is_empty() {
@@ -156,9 +153,9 @@ impl RunProcesses {
         self.gone(step, &left.proved, Duration::from_secs(3)).await
     }
 
-    /// Waits until none is left of those that are proved. One whose parent has ended meanwhile stays proved.
+    /// Waits until no proved process runs. A process stays proved after its parent has ended.
     async fn gone(&self, step: Step, proved: &[ProcessId], limit: Duration) -> Left {
-        // If we are stopped, so are they, as a rule.
+        // If this process is stopped (SIGSTOP), the others usually are too.
         let waited = async {
             let mut unproved_since = None;
             loop {
@@ -186,14 +183,14 @@ impl RunProcesses {
         proved
     }
 
-    /// All with the names of run and step in their environment, but this one.
+    /// All processes but this one with the names of run and step in their environment.
     fn all(&self, step: Step) -> impl Iterator<Item = (i32, process::Stat)> {
         let own = std::process::id().cast_signed();
         process::all().filter(move |process| *process != own).filter_map(move |process| {
-            let stat = process::stat(process).filter(|stat| stat.life == Life::Runs)?;
+            let stat = process::stat(process).filter(|stat| stat.life == ProcessState::Runs)?;
             let is_it = process::has_variable(process, RUN, &self.run)
                 && process::has_variable(process, STEP, step.word());
-            // The environment was that of the same process.
+            // The process id was not reused while the environment was read.
             let same = process::stat(process).is_some_and(|now| now.start == stat.start);
             (is_it && same).then_some((process, stat))
         })
@@ -216,14 +213,14 @@ impl RunProcesses {
         };
         let line = noted.line();
         let mut file = options.open(self.path())?;
-        // A run that connects again and again starts an ssh each time.
+        // A run that connects again and again starts an ssh each time, so the file grows.
         if file.metadata()?.len() > MOST_NOTED {
             file = self.shorten()?;
         }
         file.write_all(line.as_bytes())
     }
 
-    /// Writes the notes anew, without processes of which nothing can be left.
+    /// Rewrites the notes, without processes that have ended and whose session has no process left.
     fn shorten(&self) -> io::Result<File> {
         let sessions: HashSet<_> =
             process::all().filter_map(process::stat).map(|stat| stat.session).collect();
@@ -238,7 +235,7 @@ impl RunProcesses {
         Ok(file)
     }
 
-    /// What was noted; nothing where that is not a file of this user's.
+    /// Reads the notes. Empty if the file does not belong to this user.
     fn read(&self) -> Vec<Noted> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let open = OpenOptions::new().read(true).custom_flags(flags.bits()).open(self.path());
@@ -254,18 +251,17 @@ impl RunProcesses {
     }
 }
 
-/// A process as it was when it was noted.
 #[derive(Debug, PartialEq, Eq)]
 struct Noted {
     step: String,
     identity: ProcessId,
-    /// Its group, where nothing but the run and what descends from it is in that.
+    /// The process group, if only the run and its descendants are in it.
     group: Option<i32>,
     session: i32,
 }
 
-/// The group of a process that this run has started, if this run or the process itself leads it: in the group of
-/// a script, for one, are other commands of that script, too.
+/// The process group of a process, if the process itself or this run leads it. The group of a script, for example, also
+/// contains other commands of the script.
 fn group_of_its_own(process: i32, stat: &process::Stat) -> Option<i32> {
     let run = std::process::id().cast_signed();
     [run, process].contains(&stat.group).then_some(stat.group)
@@ -287,12 +283,12 @@ impl Noted {
         format!("{} {process} {start} {} {}\n", self.step, self.group.unwrap_or(0), self.session)
     }
 
-    /// Whether a process that has the run in its environment is where only its descendants, or those of the run, can be. A
-    /// command that began with a session of its own shares that with its descendants alone (setsid(2)). A job stays in the
-    /// group of the run: where a shell made that group for the run, others are not born into it later.
+    /// Whether only descendants of the run can be in the session or group of this process. A command that began with a
+    /// session of its own shares the session with its descendants only (setsid(2)). A job stays in the group of the
+    /// run: no other process is born into a group that a shell made for the run.
     fn can_only_be_descendant(&self, stat: &process::Stat) -> bool {
         let ProcessId { process, start } = self.identity;
-        // Another process that has the number by now may lead another session of that number.
+        // The process id may have been reused by the leader of another session.
         let given_again = process::stat(process).is_some_and(|stat| stat.start != start);
         let leads = self.session == process && !given_again;
         stat.session == self.session
@@ -301,7 +297,6 @@ impl Noted {
     }
 }
 
-/// Makes this process the parent of its orphaned descendants while it lives (PR_SET_CHILD_SUBREAPER, prctl(2)).
 struct Adopting;
 
 impl Adopting {
@@ -316,12 +311,12 @@ impl Drop for Adopting {
     }
 }
 
-/// Daemons of which this process is the parent now: no other part of it waits for them.
+/// Daemons that this process has adopted; no other code waits for them.
 static ADOPTED: Mutex<Vec<ProcessId>> = Mutex::new(Vec::new());
 
 fn reap_adopted() {
     lock(&ADOPTED).retain(|ProcessId { process, start }| {
-        // Its number is its own until it is waited for, which happens here only.
+        // The process id is not reused before the wait, which only this function does.
         process::stat(*process).is_some_and(|stat| stat.start == *start)
             && matches!(
                 waitpid(Pid::from_raw(*process), Some(WaitPidFlag::WNOHANG)),
@@ -334,14 +329,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Signals a process that is proved. It may have ended since it was found.
+/// Signals a proved process, which may have ended since it was found.
 fn send(identity: ProcessId, signal: Signal) {
     if let Some(process) = Process::find(identity) {
         process.signal(signal);
     }
 }
 
-/// A process, its parent, and so on.
 fn parents(of: ProcessId) -> impl Iterator<Item = ProcessId> {
     let parent = |child: &ProcessId| {
         let process = process::stat(child.process).filter(|stat| stat.start == child.start)?.parent;
@@ -352,12 +346,11 @@ fn parents(of: ProcessId) -> impl Iterator<Item = ProcessId> {
 }
 
 impl Left {
-    /// Names those that are left alone because nothing proves that the run has started them.
+    /// Reports the processes that are not signalled because nothing proves that the run has started them.
     pub(crate) fn tell(&self, step: Step, say: &Say) {
         for process in &self.unproved {
             say(&format!(
-                "{} is not signalled, and goes on: it has this tunnel's {RUN}, but nothing proves that the tunnel started it as \
-                 its {}",
+                "{} is not signalled, and keeps running: it has this tunnel's {RUN}, but it is not proved that the tunnel started it as its {}",
                 named(*process),
                 step.named()
             ));
@@ -365,19 +358,19 @@ impl Left {
     }
 }
 
-/// How messages name a process.
+/// Description of a process in messages.
 pub(crate) fn named(process: i32) -> String {
     let name = fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(&name);
     match name.trim_end() {
         "" => format!("process {process}"),
-        name => format!("process {process} ({})", logic::harmless::escaped(name, 16)),
+        name => format!("process {process} ({})", text::terminal::escaped(name, 16)),
     }
 }
 
-/// A file of notes with more bytes is written anew, without the notes that are not needed any more.
+/// A file of notes with more bytes is rewritten without the notes that are not needed any more.
 const MOST_NOTED: u64 = 64 << 10;
-/// Bytes that are read of what was noted.
+/// Limit of the bytes that are read of the notes.
 const LONGEST: u64 = 1 << 20;
 const MOST_PARENTS: usize = 64;
 
@@ -399,11 +392,23 @@ mod tests {
         child.id().cast_signed()
     }
 
+    /// Starts a shell command that is an `exec`, and waits for execve(2): until then the process has no environment to
+    /// read.
+    fn spawn_exec(command: &mut Command) -> Child {
+        let child = command.spawn().unwrap();
+        let read = |name: &str| fs::read(format!("/proc/{}/{name}", child.id())).unwrap();
+        let runs = || read("cmdline").starts_with(b"sleep") && !read("environ").is_empty();
+        while !runs() {
+            std::thread::yield_now();
+        }
+        child
+    }
+
     #[tokio::test]
     async fn process_with_a_copied_environment_is_named_and_never_signalled() {
         let own = tempfile::tempdir().unwrap();
         let started = RunProcesses::new(&own.path().join("own"), "copied1");
-        let mut bystander = command("copied1", Step::Mount).args(["-c", "exec sleep 600"]).spawn().unwrap();
+        let mut bystander = spawn_exec(command("copied1", Step::Mount).args(["-c", "exec sleep 600"]));
         let mut run = command("copied1", Step::Mount);
         run.args(["-c", "sleep 600 & exec sleep 600"]);
         let (mut ours, session) = process::spawn(&mut run).unwrap();
@@ -436,7 +441,7 @@ mod tests {
             daemon.process,
             "it has a session of its own"
         );
-        // The same for the process that comes after a crash, which has only what was noted.
+        // The process after a crash has only the notes.
         let left = RunProcesses::new(&own.path().join("own"), "daemon1").kill_left(Step::Mount).await;
         assert!(left.proved.is_empty() && left.unproved.is_empty(), "{left:?}");
         assert_eq!(process::stat(daemon.process), None, "it was not waited for");
@@ -446,7 +451,7 @@ mod tests {
     async fn child_of_a_job_that_has_ended_is_proved_by_its_group_and_others_are_not() {
         let own = tempfile::tempdir().unwrap();
         let started = RunProcesses::new(&own.path().join("own"), "job1");
-        // A shell that stands for the run, with a group of its own: the job starts a process, and ends before it.
+        // A shell with a process group of its own stands for the run: the job starts a process and ends before it.
         let mut run = command("job1", Step::Job);
         run.args(["-c", "sleep 600 & echo $!"]).process_group(0).stdout(Stdio::piped());
         let mut job = run.spawn().unwrap();
@@ -455,7 +460,7 @@ mod tests {
         BufReader::new(job.stdout.take().unwrap()).read_line(&mut number).unwrap();
         job.wait().unwrap();
         let mut other =
-            command("job1", Step::Job).args(["-c", "exec sleep 600"]).process_group(0).spawn().unwrap();
+            spawn_exec(command("job1", Step::Job).args(["-c", "exec sleep 600"]).process_group(0));
         let left = started.left(Step::Job);
         assert_eq!(
             left.proved.iter().map(|one| one.process).collect::<Vec<_>>(),
@@ -477,7 +482,7 @@ mod tests {
         let mut script = Command::new("/bin/sleep").arg("600").process_group(0).spawn().unwrap();
         let in_script = |step| {
             let mut command = command("script1", step);
-            command.args(["-c", "exec sleep 600"]).process_group(number(&script)).spawn().unwrap()
+            spawn_exec(command.args(["-c", "exec sleep 600"]).process_group(number(&script)))
         };
         let mut job = in_script(Step::Job);
         started.note(Step::Job, &Process::of_child(job.id()));

@@ -1,9 +1,9 @@
-//! Asks the service at the end of a forward whether it works. What counts as an answer is in `logic/src/tunnel/answer.rs`.
+//! Checks the service at the end of a forward. `hosts/src/tunnel/answer.rs` decides what counts as an answer.
 
 use std::time::Duration;
 
-use logic::tunnel::answer::{End, Judgement, MOST, judge, question};
-use logic::tunnel::plan::{Check, Forward, Way};
+use hosts::tunnel::answer::{AnswerState, End, MOST, judge, question};
+use hosts::tunnel::plan::{Check, Forward, Way};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -11,18 +11,18 @@ use super::awake::within;
 use super::engine::{Duplex, Link, said};
 use super::relay::dial;
 
-/// Longest time for a service to answer.
+/// Time limit for the answer of a service.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
-/// With `ssh -L` a connection opens even when nothing is behind it, and is closed a moment later.
+/// `ssh -L` accepts a connection even if the service refuses it, and closes the connection a moment later.
 const KEPT: Duration = Duration::from_millis(400);
 
-/// What the service said, or why it does not count as working.
+/// Checks a service. Returns its answer, or why the check failed.
 pub(crate) async fn ask(link: &dyn Link, forward: &Forward) -> Result<String, String> {
     if forward.check == Check::None {
         return Ok(String::new());
     }
-    // A host may take as long to connect as the service to answer.
+    // The limit is for the host's connection to the service and for the answer together.
     let asked = within(LIMIT, async {
         let stream = match &forward.way {
             Way::Local { connect, .. } => link.open(connect).await.map_err(|why| said(&why)),
@@ -47,9 +47,9 @@ async fn converse(mut stream: Box<dyn Duplex>, forward: &Forward) -> Result<Stri
     let mut end = End::Open;
     loop {
         match judge(&forward.check, &answer, end) {
-            Judgement::Answers(what) => return Ok(what),
-            Judgement::Wrong(why) => return Err(why),
-            Judgement::More => {}
+            AnswerState::Answers(what) => return Ok(what),
+            AnswerState::Wrong(why) => return Err(why),
+            AnswerState::More => {}
         }
         let room = (MOST - answer.len().min(MOST)).clamp(1, buffer.len());
         let read = stream.read(&mut buffer[..room]);

@@ -1,79 +1,51 @@
-//! Listens for the programs on this side, and moves bytes between them and the host. The end of one direction is passed on
-//! and leaves the other open. Each connection holds two buffers of [`BUFFER`] bytes, and a forward has at most
-//! [`MOST_CONNECTIONS`] of them: others wait to be accepted.
+//! Accepts clients on this machine, and copies each connection to the host. A forward has at most [`MOST_CONNECTIONS`]
+//! connections: further clients wait in the listener's queue.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use logic::fleet::ending::{Failure, Phase, Reason};
-use logic::tunnel::plan::{Endpoint, Listen};
+use hosts::fleet::ending::{Failure, Phase, Reason};
+use hosts::tunnel::plan::{Endpoint, Listen};
 use sys::socket::SocketFile;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf, copy_bidirectional_with_sizes};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::awake::within;
-use super::engine::{Boxed, Duplex, Link, failure, said};
+use super::connection::{Links, Near, copy, open, open_on};
+use super::engine::{Duplex, failure, said};
 use super::socks;
 use super::status::{Board, Meter};
 
-/// The link that stands now, if one does.
-pub(crate) type Links = watch::Receiver<Option<Arc<dyn Link>>>;
-
-const BUFFER: usize = 32 * 1024;
 const MOST_CONNECTIONS: usize = 512;
-/// A program that connects while the link is being made anew is not turned away at once.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// A host that was asked to connect answers in this time, or has not connected.
-const OPENING: Duration = Duration::from_secs(10);
-/// How often it is looked whether somebody who waits for that is still there.
-const LOOK: Duration = Duration::from_millis(250);
 
-/// What `To::Announced` says first when the host has connected: everything after it is the service's.
+/// First byte of `To::Announced` after the host has connected. The bytes of the service follow.
 pub const READY: u8 = b'+';
-/// What it says when the host has not. Why follows, up to the end.
+/// First byte of `To::Announced` after a failure. The reason follows, up to the end of the stream.
 pub const FAILED: u8 = b'-';
 
-/// A program's end of a connection.
-pub(crate) trait Near: Duplex + Sync {
-    /// Whether nobody is there any more. A program that has only ended its direction still is, and a TCP one that has closed
-    /// cannot be told from that.
-    fn is_gone(&self) -> Boxed<'_, bool>;
-}
-
-impl Near for TcpStream {
-    fn is_gone(&self) -> Boxed<'_, bool> {
-        // It can be written to, so this does not wait.
-        Box::pin(async { self.ready(Interest::WRITABLE).await.is_ok_and(|ready| ready.is_write_closed()) })
-    }
-}
-
-impl Near for UnixStream {
-    fn is_gone(&self) -> Boxed<'_, bool> {
-        Box::pin(async { self.ready(Interest::WRITABLE).await.is_ok_and(|ready| ready.is_write_closed()) })
-    }
-}
-
-/// A listener on this side.
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),
 }
 
 impl Listener {
-    /// Listens. Sockets are for their owner only.
+    /// Listens. A Unix socket has mode 0600.
     pub(crate) fn bind(at: &Listen) -> Result<Self, Failure> {
         let refused = |error: String| {
             let advice = match at {
                 Listen::Tcp(_) => "name another port, or let the kernel choose a free one: without `listen`",
-                Listen::Unix(_) => "name a path in a directory of your own where nothing is",
+                Listen::Unix(_) => "name an unused path in a directory of your own",
             };
-            failure(Phase::Queued, Reason::Local, format!("cannot listen on {at}: {error}"), Some(advice))
+            failure(
+                Phase::Queued,
+                Reason::LocalError,
+                format!("cannot listen on {at}: {error}"),
+                Some(advice),
+            )
         };
         match at {
             Listen::Tcp(address) => {
@@ -93,7 +65,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens in the end.
+    /// The address with the port that the kernel chose.
     pub(crate) fn at(&self) -> Listen {
         match self {
             Self::Tcp(listener) => match listener.local_addr() {
@@ -124,16 +96,16 @@ impl Drop for Listener {
     }
 }
 
-/// Where the connections of a listener go.
+/// Destination of a listener's connections.
 #[derive(Clone)]
 pub(crate) enum To {
     Fixed(Endpoint),
-    /// The same, and whoever connects is told first whether the host has connected: [`READY`] or [`FAILED`].
+    /// An endpoint; the client first reads whether the host has connected: [`READY`] or [`FAILED`].
     Announced(Endpoint),
     Socks,
 }
 
-/// Accepts for ever. The connections end with this.
+/// Accepts clients until the future is dropped, which also ends their connections.
 pub(crate) async fn serve(listener: Listener, to: To, links: Links, board: Arc<Board>, at: usize) {
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let mut tasks = JoinSet::new();
@@ -144,7 +116,7 @@ pub(crate) async fn serve(listener: Listener, to: To, links: Links, board: Arc<B
             Ok(stream) => stream,
             Err(error) => {
                 board.meters[at].failed(format!("cannot accept: {error}"));
-                // Descriptors have run out, as a rule; they come back with time.
+                // Usually the descriptors have run out; other connections that close free some.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -168,7 +140,7 @@ pub(crate) async fn serve(listener: Listener, to: To, links: Links, board: Arc<B
     }
 }
 
-/// Hands connections that the host has accepted to a service here.
+/// Copies a connection that the host has accepted to a service on this machine.
 pub(crate) async fn receive(stream: Box<dyn Duplex>, to: &Endpoint, meter: &Meter) {
     meter.open.fetch_add(1, Relaxed);
     meter.total.fetch_add(1, Relaxed);
@@ -179,7 +151,7 @@ pub(crate) async fn receive(stream: Box<dyn Duplex>, to: &Endpoint, meter: &Mete
     meter.open.fetch_sub(1, Relaxed);
 }
 
-/// Connects on this side.
+/// Connects to a service on this machine.
 pub(crate) async fn dial(to: &Endpoint) -> io::Result<Box<dyn Duplex>> {
     let limit = Duration::from_secs(10);
     let dialled = within(limit, async {
@@ -207,7 +179,7 @@ async fn announce(
     links: Links,
     meter: &Meter,
 ) -> Result<(), String> {
-    // Whoever reads this knows where else to go, and need not wait for the next link.
+    // The client that reads this byte has other backends, so it does not wait for a new link.
     let link = links.borrow().clone();
     let far = match link {
         Some(link) => open_on(&*link, &*stream, to).await.map_err(|why| said(&why)),
@@ -215,7 +187,7 @@ async fn announce(
     };
     match far {
         Ok(far) => {
-            // Whoever has hung up is found by the copying.
+            // If the client has closed its connection, the copy ends at once.
             let _ = stream.write_all(&[READY]).await;
             copy(stream, far, meter).await;
             Ok(())
@@ -229,97 +201,6 @@ async fn announce(
     }
 }
 
-/// A stream to `to` on the link that stands, or comes back in time, for `near`.
-pub(crate) async fn open(
-    near: &dyn Near,
-    to: &Endpoint,
-    mut links: Links,
-) -> Result<Box<dyn Duplex>, Failure> {
-    let standing = links.borrow().clone();
-    if let Some(link) = standing {
-        return open_on(&*link, near, to).await;
-    }
-    let link = tokio::select! {
-        link = within(PATIENCE, async { links.wait_for(Option::is_some).await.ok()?.clone() }) => link,
-        () = gone(near) => return Err(hung_up(to)),
-    };
-    let link = link.ok().flatten();
-    let link = link.ok_or_else(|| {
-        let detail = format!("no connection within {} s", PATIENCE.as_secs());
-        failure(Phase::Start, Reason::Lost, detail, None)
-    })?;
-    // Whoever did not want to wait has perhaps asked elsewhere by now: what was asked here is not done late.
-    if near.is_gone().await {
-        return Err(hung_up(to));
-    }
-    open_on(&*link, near, to).await
-}
-
-async fn open_on(link: &dyn Link, near: &dyn Near, to: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
-    let failed = |reason, detail: String| Err(failure(Phase::Start, reason, detail, None));
-    tokio::select! {
-        opened = within(OPENING, link.open(to)) => opened.unwrap_or_else(|_| {
-            let detail = format!("the host did not connect to {to} within {} s", OPENING.as_secs());
-            failed(Reason::TimedOut, detail)
-        }),
-        () = gone(near) => Err(hung_up(to)),
-    }
-}
-
-fn hung_up(to: &Endpoint) -> Failure {
-    let detail = format!("whoever wanted to go to {to} hung up before the host had connected");
-    failure(Phase::Start, Reason::Stopped, detail, None)
-}
-
-/// Waits until nobody is there any more.
-async fn gone(near: &dyn Near) {
-    loop {
-        tokio::time::sleep(LOOK).await;
-        if near.is_gone().await {
-            return;
-        }
-    }
-}
-
-/// Moves bytes until both directions have ended, or one has broken.
-pub(crate) async fn copy(near: Box<dyn Duplex>, far: Box<dyn Duplex>, meter: &Meter) {
-    meter.carried();
-    let mut near = Metered { stream: near, read: &meter.sent };
-    let mut far = Metered { stream: far, read: &meter.received };
-    // How a connection of others breaks is theirs to know: both sides see it closed.
-    let _ = copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER).await;
-}
-
-struct Metered<'a> {
-    stream: Box<dyn Duplex>,
-    read: &'a AtomicU64,
-}
-
-impl AsyncRead for Metered<'_> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let before = into.filled().len();
-        let polled = Pin::new(&mut this.stream).poll_read(cx, into);
-        this.read.fetch_add((into.filled().len() - before) as u64, Relaxed);
-        polled
-    }
-}
-
-impl AsyncWrite for Metered<'_> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, from)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
-    }
-}
-
-/// An error and its causes.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

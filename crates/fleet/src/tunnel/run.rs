@@ -1,108 +1,87 @@
-//! Carries out a run, step by step, as `logic/src/tunnel/sequence.rs` says. Before a step that leaves something behind, the list
-//! on disk says how to undo it.
+//! Carries out a run, step by step, as `hosts/src/tunnel/sequence.rs` says. Before a step that leaves traces, the undo
+//! list on disk says how to undo it.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use logic::tunnel::backoff::{Backoff, LONGEST};
-use logic::tunnel::ending::Ending;
-use logic::tunnel::mounts::{Claim, MountEntry};
-use logic::tunnel::plan::{Mount, MountPoint, Tunnel, Values};
-use logic::tunnel::sequence::{Act, JobEnd, Manner, Mounting, Sequence, Verdict};
-use logic::tunnel::template::fill_known;
-use logic::tunnel::undo::{self, Entry, Kind};
+use hosts::tunnel::backoff::{Backoff, LONGEST};
+use hosts::tunnel::ending::Ending;
+use hosts::tunnel::mounts::{Claim, MountEntry};
+use hosts::tunnel::plan::{Mount, MountPoint, Tunnel, Values};
+use hosts::tunnel::sequence::{Act, JobEnd, Mounting, Sequence, UnmountMode, Verdict};
+use hosts::tunnel::template::fill_known;
+use hosts::tunnel::undo::{self, Entry, Kind};
+use text::units;
 
-use super::control::{Control, other_listening};
+use super::control::{Control, other_tunnel_at};
 use super::engine::{Engine, said};
 use super::job::{Job, given_up};
 use super::journal::Journal;
 use super::lock::Lock;
-use super::mount::Remains;
+use super::mount::MountState;
 use super::place::{PlaceError, Places, boot, new_run};
 use super::processes::{RunProcesses, Step};
+use super::say::Say;
 use super::status::Board;
 use super::stop::Stop;
 use super::supervise::{Owner, Supervised, Unbound};
 use super::unwind::{UnwindError, is_left, unwind_locked};
 use super::{command, ending, left, mount};
 
-/// Told what happens, a line at a time, without the name of the tunnel.
-pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
-
-/// One run of a tunnel.
 pub struct Run {
-    /// What to bring up.
     pub tunnel: Tunnel,
-    /// What carries it.
     pub engine: Arc<dyn Engine>,
-    /// Where lists and sockets are.
     pub places: Places,
-    /// What it is brought up for.
     pub work: Work,
-    /// What to do when the host cannot be reached at first.
-    pub patience: Patience,
-    /// Told what happens.
+    /// Reaction to a failure of the first connection or the first check.
+    pub patience: RetryPolicy,
     pub say: Say,
 }
 
-/// What a tunnel is brought up for.
+/// Purpose of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// It stays until somebody wants its end.
+    /// The tunnel stays up until a signal or `down` ends it.
     Hold,
-    /// This command, with the names in `{ }` that the tunnel gives a value; the tunnel ends with it.
+    /// The tunnel runs this command and ends with it. Names in `{ }` are replaced with values of the tunnel.
     Job(Vec<OsString>),
-    /// To see whether its services answer.
+    /// The tunnel checks its services once, then ends.
     Check,
 }
 
-/// What to do when the host cannot be reached, or a service does not answer, at first.
+/// Reaction to a failure of the first connection or the first check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// Give up.
+pub enum RetryPolicy {
     Once,
-    /// Try again for as long as it takes; what trying cannot change ends the run all the same.
+    /// Retries without a limit. An error that a retry cannot fix still ends the run.
     Keep,
 }
 
-/// Why there was no run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// No lock, or no directories.
+    /// The lock is held, or a directory cannot be used.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// What an earlier run left could not be undone.
-    #[error("what an earlier run of tunnel {tunnel} left cannot be undone")]
-    Left {
-        /// Its name.
-        tunnel: String,
-        /// Why.
-        source: UnwindError,
-    },
-    /// The list, the control socket or the signals.
+    /// The traces of an earlier run could not be undone.
+    #[error("the leftovers of an earlier run of tunnel {tunnel} cannot be undone")]
+    Left { tunnel: String, source: UnwindError },
+    /// The undo list, the control socket or the signal handlers could not be set up.
     #[error("cannot begin tunnel {tunnel}: {doing}")]
-    Begin {
-        /// Its name.
-        tunnel: String,
-        /// What failed.
-        doing: String,
-        /// Why.
-        source: io::Error,
-    },
+    Begin { tunnel: String, doing: String, source: io::Error },
 }
 
 impl Run {
-    /// From the lock to the last step of the teardown. SIGINT, SIGTERM and SIGHUP go to the job if there is one; otherwise
-    /// they are the end. None of them skips the teardown.
+    /// Runs from the lock to the last step of the teardown. SIGINT, SIGTERM and SIGHUP are passed to the job; without a
+    /// job they end the tunnel. No signal skips the teardown.
     pub async fn to_the_end(self) -> Result<Verdict, RunError> {
         let name = self.tunnel.name.to_string();
         let lock = self.places.lock(&name)?;
         unwind_locked(&self.places, &name, Some(&self.tunnel), &self.say)
             .await
             .map_err(|source| RunError::Left { tunnel: name.clone(), source })?;
-        // A question is no run of the kind that is asked for.
+        // A check is not recorded as a run.
         let kept = self.work != Work::Check;
         if kept {
             ending::forget(&self.places, &name);
@@ -116,7 +95,7 @@ impl Run {
         let list = self.places.list(&name);
         let journal =
             Journal::begin(&list, &undo::first_line(&name, &run, boot().as_deref(), &self.places.runtime))
-                .map_err(begin("the list of what to undo"))?;
+                .map_err(begin("the undo list"))?;
         let board = Arc::new(Board::new(self.tunnel.clone()));
         let control = Control::listen(&self.places, &name, Arc::clone(&board), stop.trigger())
             .map_err(|why| begin("the control socket")(io::Error::other(why)))?;
@@ -140,7 +119,7 @@ impl Run {
         if kept {
             ending::keep(&running.set.places, &name, &Ending::of(&verdict, ending::now()));
         }
-        // What is left to be undone is found by what is noted there.
+        // The notes of processes are kept while the undo list has entries, which need them.
         if !is_left(&running.set.places, &name) {
             let _ = std::fs::remove_dir_all(&running.own);
         }
@@ -160,9 +139,9 @@ struct Running {
     stop: Stop,
     journal: Option<Journal>,
     supervised: Option<Supervised>,
-    /// What the mount command has mounted, as it was seen when that had succeeded.
+    /// The mount, as seen after the mount command has succeeded.
     mounted: Option<MountEntry>,
-    /// The words of the mount command, once it was begun.
+    /// The words of the mount command, after it has started.
     command: Vec<String>,
 }
 
@@ -177,8 +156,8 @@ impl Running {
             if let Some(entry) = self.begins(act)
                 && let Err(error) = self.note(&undo::begun(&entry))
             {
-                // What could not be undone after a crash is not begun.
-                sequence.handle_done(Err(format!("cannot write the list of what to undo: {error}")));
+                // A step whose entry is not on the undo list could not be undone after a crash, so it does not begin.
+                sequence.handle_done(Err(format!("cannot write the undo list: {error}")));
                 continue;
             }
             if act == Act::Work {
@@ -188,7 +167,7 @@ impl Running {
                 continue;
             }
             if act == Act::VerifyUnmounted
-                && let Ok(Remains::Left(why)) = self.remains()
+                && let Ok(MountState::Left(why)) = self.remains()
             {
                 sequence.handle_left(why);
                 continue;
@@ -205,9 +184,9 @@ impl Running {
             }
             if let Err(why) = &outcome {
                 match act {
-                    // They are tried again; what remains is said in the end.
+                    // An unmount is retried; the end of the run reports what remains mounted.
                     Act::Unmount(_) => (self.set.say)(&format!("{act}: {why}")),
-                    // What ends it is said in the end, which comes at once, with its cause.
+                    // These acts end the run, whose last message has the cause.
                     Act::VerifyUnmounted | Act::Guard | Act::Connect | Act::Prove => {}
                     _ => (self.set.say)(&format!("{act} failed")),
                 }
@@ -219,12 +198,12 @@ impl Running {
         if let (false, Some(journal)) = (still_mounted, self.journal.take())
             && let Err(error) = journal.finish()
         {
-            (self.set.say)(&format!("cannot remove the list of what to undo: {error}"));
+            (self.set.say)(&format!("cannot remove the undo list: {error}"));
         }
         verdict
     }
 
-    /// What is written down before an act.
+    /// The entry of the undo list that is written before an act.
     fn begins(&self, act: Act) -> Option<Entry> {
         match act {
             Act::Connect => Some(left::forwards(&self.set.tunnel)),
@@ -241,10 +220,10 @@ impl Running {
         }
     }
 
-    /// Something is undone: if that cannot be written, it is undone once more after a crash, which does no harm.
+    /// Writes that an entry was undone. Without that line the entry is undone again after a crash, which is harmless.
     fn noted(&mut self, line: &str) {
         if let Err(error) = self.note(line) {
-            (self.set.say)(&format!("cannot write the list of what to undo: {error}"));
+            (self.set.say)(&format!("cannot write the undo list: {error}"));
         }
     }
 
@@ -290,7 +269,7 @@ impl Running {
                 ));
                 self.board.mounted(Some(found.clone()));
                 self.note(&undo::mounted(&found))
-                    .map_err(|error| format!("cannot write the list: {error}"))?;
+                    .map_err(|error| format!("cannot write the undo list: {error}"))?;
                 self.stopped(sequence);
                 Ok(())
             }
@@ -300,7 +279,7 @@ impl Running {
                 match mount::mounted(&mount.point)? {
                     Some(_) => mount::sync(&mount.point, mount.timeout).await,
                     None => Err(format!(
-                        "{} is not mounted any more: what was written last may be lost",
+                        "{} is no longer mounted: the last writes may be lost",
                         mount.point.display()
                     )),
                 }
@@ -310,20 +289,20 @@ impl Running {
                 let manner = mount::manner(self.claim(), manner);
                 mount::is_ours(&mount.point, self.claim())?;
                 let words = match manner {
-                    Manner::Proper => &mount.unmount,
-                    Manner::Lazy => &mount.unmount_lazy,
+                    UnmountMode::Proper => &mount.unmount,
+                    UnmountMode::Lazy => &mount.unmount_lazy,
                 };
                 let words: Vec<_> = words.iter().map(|word| word.fill(&values)).collect();
                 (self.set.say)(&format!("{}: {}", Act::Unmount(manner), words.join(" ")));
                 command::run(&words, Some(&self.started()), &self.variables(), mount.timeout).await
             }
             Act::VerifyUnmounted => match self.remains()? {
-                Remains::Nothing => Ok(()),
-                Remains::Other(what) => {
+                MountState::Nothing => Ok(()),
+                MountState::Other(what) => {
                     (self.set.say)(&what);
                     Ok(())
                 }
-                Remains::Ours(why) | Remains::Left(why) => Err(why),
+                MountState::Ours(why) | MountState::Left(why) => Err(why),
             },
             Act::Wait(wait) => {
                 tokio::time::sleep(wait).await;
@@ -332,8 +311,8 @@ impl Running {
             Act::Disconnect => {
                 if let Some(supervised) = self.supervised.take() {
                     supervised.down().await;
-                    // One that was never up has not come down.
-                    if self.board.status().connections > 0 {
+                    // A tunnel that has never been up is not reported as down.
+                    if self.board.status().connects > 0 {
                         (self.set.say)("down");
                     }
                 }
@@ -343,12 +322,12 @@ impl Running {
         }
     }
 
-    /// By what this run knows its own mount.
+    /// The facts by which this run recognizes its own mount.
     fn claim(&self) -> Claim<'_> {
         self.mounted.as_ref().map_or(Claim::Command(&self.command), Claim::Seen)
     }
 
-    fn remains(&self) -> Result<Remains, String> {
+    fn remains(&self) -> Result<MountState, String> {
         mount::remains(&self.mount()?.point, self.claim())
     }
 
@@ -356,7 +335,7 @@ impl Running {
         RunProcesses::new(&self.own, &self.run)
     }
 
-    /// Ends what a step has left, and names what cannot be proved to be of it.
+    /// Ends the processes of a step, and reports those that cannot be proved to belong to it.
     async fn kill_left(&self, step: Step) {
         self.started().kill_left(step).await.tell(step, &self.set.say);
     }
@@ -376,8 +355,8 @@ impl Running {
         };
         let connect = async {
             match self.set.patience {
-                Patience::Once => supervised.connect().await,
-                Patience::Keep => supervised.connect_patiently().await,
+                RetryPolicy::Once => supervised.connect().await,
+                RetryPolicy::Keep => supervised.connect_patiently().await,
             }
         };
         let connected = tokio::select! {
@@ -401,9 +380,10 @@ impl Running {
         Ok(())
     }
 
-    /// Why a forward cannot listen: one of our own tunnels is taken down more easily than its port is changed.
+    /// Reason why a forward cannot listen. Names another tunnel of this user that listens there, since the user can end
+    /// it.
     async fn unbound(&self, Unbound { at, why }: Unbound) -> String {
-        match other_listening(&self.set.places, &self.set.tunnel.name, &at).await {
+        match other_tunnel_at(&self.set.places, &self.set.tunnel.name, &at).await {
             Some(other) => {
                 format!(
                     "{}: tunnel {other} listens there; `penstock tunnel down {other}` ends it",
@@ -415,7 +395,7 @@ impl Running {
     }
 
     async fn prove(&mut self, sequence: &mut Sequence) -> Result<(), String> {
-        let Some(supervised) = &self.supervised else { return Err("there is no connection".to_owned()) };
+        let Some(supervised) = &self.supervised else { return Err("not connected".to_owned()) };
         let mut backoff = Backoff::default();
         let mut told = String::new();
         loop {
@@ -427,13 +407,13 @@ impl Running {
                 }
             };
             match (outcome, self.set.patience) {
-                (Err(why), Patience::Keep) => {
+                (Err(why), RetryPolicy::Keep) => {
                     let wait = backoff.next(fastrand::f64());
                     if why != told {
                         (self.set.say)(&format!(
-                            "not up until every service answers: asked again in {:.1} s, then less often, after {} s at most",
-                            wait.as_secs_f64(),
-                            LONGEST.as_secs()
+                            "not up until every service answers: checked again in {}, then less often, after {} at most",
+                            units::elapsed(wait),
+                            units::duration(LONGEST)
                         ));
                         told = why;
                     }
@@ -450,7 +430,7 @@ impl Running {
         }
     }
 
-    /// Runs the job, or waits for the end.
+    /// Runs the job, or waits until the end is requested.
     async fn work(&mut self, sequence: &mut Sequence) -> JobEnd {
         match &self.set.work {
             Work::Check => JobEnd::Stopped,
@@ -465,7 +445,7 @@ impl Running {
             }
             Work::Job(words) => {
                 let values = self.values();
-                // What is no text has no names.
+                // A word that is not UTF-8 has no names to replace.
                 let words = words.iter().map(|word| match word.to_str() {
                     Some(text) => fill_known(text, &values).into(),
                     None => word.clone(),
@@ -507,5 +487,5 @@ impl Running {
     }
 }
 
-/// The step of a tunnel that is up and waits for its end, as `status` has it.
+/// The step in `status` of a tunnel that is up.
 pub const UP: &str = "up";

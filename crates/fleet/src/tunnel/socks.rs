@@ -1,19 +1,19 @@
-//! A SOCKS5 proxy whose connections are made by the host. The messages are in `logic/src/tunnel/socks.rs`.
+//! A SOCKS5 proxy; the host makes the connections. `hosts/src/tunnel/socks.rs` parses the messages.
 
 use std::time::Duration;
 
-use logic::tunnel::socks::{LONGEST, Reply, Step, WELCOME, greeting, reply, request};
+use hosts::tunnel::socks::{LONGEST, Reply, Step, WELCOME, greeting, reply, request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::awake::within;
+use super::connection::{Links, Near, copy, open};
 use super::engine::said;
-use super::relay::{Links, Near, copy, open};
 use super::status::Meter;
 
-/// A client that says nothing holds its place no longer than this.
+/// Time limit for the SOCKS messages of a client, since each client takes one of a limited number of places.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves one client to its end.
+/// Serves one client until its connection ends.
 pub(crate) async fn carry(mut stream: Box<dyn Near>, links: Links, meter: &Meter) -> Result<(), String> {
     let asked = within(PATIENCE, async {
         let mut bytes = Vec::new();
@@ -22,7 +22,7 @@ pub(crate) async fn carry(mut stream: Box<dyn Near>, links: Links, meter: &Meter
         let to = read(&mut stream, &mut bytes, request).await?;
         Ok::<_, String>((to, bytes))
     });
-    let (to, early) = asked.await.map_err(|_| "a client did not say where it wants to go".to_owned())??;
+    let (to, early) = asked.await.map_err(|_| "a client sent no destination".to_owned())??;
     let mut far = match open(&*stream, &to, links).await {
         Ok(far) => far,
         Err(why) => {
@@ -38,7 +38,7 @@ pub(crate) async fn carry(mut stream: Box<dyn Near>, links: Links, meter: &Meter
     Ok(())
 }
 
-/// Reads a message; what comes after it stays in `bytes`.
+/// Reads one message. Bytes after the message stay in `bytes`.
 async fn read<T>(
     stream: &mut Box<dyn Near>,
     bytes: &mut Vec<u8>,
@@ -54,12 +54,12 @@ async fn read<T>(
                 let _ = stream.write_all(&answer).await;
                 return Err(why.to_owned());
             }
-            Step::More if bytes.len() > LONGEST => return Err("a message of SOCKS without end".to_owned()),
+            Step::More if bytes.len() > LONGEST => return Err("an endless SOCKS message".to_owned()),
             Step::More => {}
         }
         let mut buffer = [0; LONGEST];
         match stream.read(&mut buffer).await {
-            Ok(0) => return Err("a client hung up before it said where it wants to go".to_owned()),
+            Ok(0) => return Err("a client closed its connection before it sent a destination".to_owned()),
             Ok(count) => bytes.extend_from_slice(&buffer[..count]),
             Err(error) => return Err(error.to_string()),
         }

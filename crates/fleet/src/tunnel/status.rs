@@ -1,117 +1,104 @@
-//! What is known of a running tunnel: counted while it runs, and told on its control socket.
+//! The status of a running tunnel, for its control socket.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use logic::tunnel::mounts::MountEntry;
-use logic::tunnel::plan::{Check, Listen, Tunnel};
+use hosts::tunnel::mounts::MountEntry;
+use hosts::tunnel::plan::{Check, Listen, Tunnel};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
-/// A running tunnel, as `penstock tunnel status --json` has it. Times are seconds.
+/// A running tunnel, in the format of `penstock tunnel status --json`. Times are seconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
-    /// Its name.
     pub tunnel: String,
-    /// The SSH host.
     pub host: String,
-    /// The process that keeps it.
-    pub process: u32,
-    /// What it is doing: `connecting`, `proof`, `mount`, `job`, `up`, `unmount`, ...
+    /// Id of the process that runs the tunnel.
+    pub pid: u32,
+    /// Current step: `connecting`, `check`, `mount`, `job`, `up`, `unmount`, ...
     pub step: String,
-    /// `connecting`, `up`, or `waiting` for the next attempt.
+    /// `connecting`, `connected`, or `retrying` while it waits for the next attempt.
     pub connection: String,
-    /// For how long the connection has stood, or has not.
-    pub since: f64,
-    /// When the next attempt to connect is made, while one is waited for.
+    /// Age of the current state of the connection.
+    pub since_seconds: f64,
+    /// Time until the next attempt to connect, if one is scheduled.
     #[serde(default)]
-    pub next_attempt: Option<f64>,
-    /// Connections that were made so far.
-    pub connections: u64,
-    /// Why the last one that ended, or could not be made, did so.
+    pub retry_in_seconds: Option<f64>,
+    /// Number of connections that were made so far.
+    pub connects: u64,
+    /// Why the last connection ended or failed.
     pub error: Option<String>,
-    /// How long ago that was.
+    /// Age of `error`.
     #[serde(default)]
-    pub error_age: Option<f64>,
-    /// Whether there was a connection since.
+    pub error_age_seconds: Option<f64>,
+    /// Whether a connection was made after `error`.
     #[serde(default)]
-    pub error_mended: bool,
-    /// For how long there has been, then.
+    pub recovered: bool,
+    /// Time since the first connection after `error`.
     #[serde(default)]
-    pub error_mended_age: Option<f64>,
-    /// What is mounted through it.
+    pub recovered_seconds: Option<f64>,
     pub mounted: Option<String>,
-    /// In the order of the configuration.
     pub forwards: Vec<ForwardStatus>,
 }
 
-/// One forward.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ForwardStatus {
-    /// Its name.
     pub name: String,
-    /// `local`, `remote` or `dynamic`.
     pub kind: String,
-    /// Where it listens, on either side.
+    /// Address of the listener, on this machine or on the host.
     pub listen: String,
-    /// Where connections go.
     pub connect: Option<String>,
-    /// `tcp`, `banner`, ...
     pub check: String,
-    /// `answers`, `fails`, `unknown` before the first check on the connection that stands, `unchecked`.
+    /// `ok`, `failed`, `unknown` before the first check on the current connection, or `unchecked`.
     pub service: String,
-    /// For how long it has been that.
-    pub since: f64,
-    /// What the service said, or why it fails.
-    pub said: String,
-    /// Connections that are open.
-    pub open: u64,
-    /// Connections so far.
-    pub total: u64,
-    /// Bytes from the side that connected.
-    pub sent: u64,
-    /// Bytes to it.
-    pub received: u64,
-    /// Why the last connection that failed did so.
+    /// Age of `service`.
+    pub since_seconds: f64,
+    /// Answer of the service, or why its check failed.
+    pub detail: String,
+    pub connections: u64,
+    pub accepted: u64,
+    /// Bytes from the side that opened the connection.
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// Why the last failed connection failed.
     pub error: Option<String>,
-    /// How long ago that was.
+    /// Age of `error`.
     #[serde(default)]
-    pub error_age: Option<f64>,
-    /// Whether another connection was carried since, or the service answered.
+    pub error_age_seconds: Option<f64>,
+    /// Whether a later connection was carried, or the service answered later.
     #[serde(default)]
-    pub error_mended: bool,
-    /// How long ago that was first.
+    pub recovered: bool,
+    /// Time since the first success after `error`.
     #[serde(default)]
-    pub error_mended_age: Option<f64>,
+    pub recovered_seconds: Option<f64>,
 }
 
 impl Status {
-    /// Whether the connection stands and every service that is asked answers.
+    /// Whether the tunnel is connected and every checked service answers.
     #[must_use]
-    pub fn is_well(&self) -> bool {
-        self.connection == "up"
-            && self.forwards.iter().all(|it| matches!(it.service.as_str(), "answers" | "unchecked"))
+    pub fn is_ok(&self) -> bool {
+        self.connection == "connected"
+            && self.forwards.iter().all(|it| matches!(it.service.as_str(), "ok" | "unchecked"))
     }
 }
 
-/// Where a run writes what happens.
+/// The live status of a run.
 pub(crate) struct Board {
     pub(crate) tunnel: Tunnel,
     state: Mutex<State>,
     pub(crate) meters: Vec<Meter>,
-    standing: watch::Sender<Standing>,
+    standing: watch::Sender<ConnectionState>,
     trouble: Arc<Notify>,
 }
 
-/// How a connection stands, for programs that live on it.
+/// The state of the connection, for programs that depend on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// It was not tried yet.
+pub enum ConnectionState {
+    /// No attempt was made yet.
     Opening,
-    /// It stands.
     Up,
-    /// It does not, and why.
+    /// The last attempt failed or the connection was lost; the reason.
     Down(String),
 }
 
@@ -121,29 +108,27 @@ struct State {
     since: Instant,
     next_attempt: Option<Instant>,
     connections: u64,
-    error: Option<Trouble>,
+    error: Option<LastError>,
     mounted: Option<MountEntry>,
 }
 
-/// What went wrong last.
-struct Trouble {
+struct LastError {
     text: String,
     at: Instant,
-    /// When it first went well again.
-    mended: Option<Instant>,
+    /// First success after the error.
+    recovered: Option<Instant>,
 }
 
-impl Trouble {
+impl LastError {
     fn new(text: String) -> Self {
-        Self { text, at: Instant::now(), mended: None }
+        Self { text, at: Instant::now(), recovered: None }
     }
 
-    fn mend(&mut self, at: Instant) {
-        self.mended.get_or_insert(at);
+    fn recover(&mut self, at: Instant) {
+        self.recovered.get_or_insert(at);
     }
 }
 
-/// The connection to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Connection {
     Connecting,
@@ -151,32 +136,32 @@ pub(crate) enum Connection {
     Waiting,
 }
 
-/// The counters of one forward.
 pub(crate) struct Meter {
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
     pub(crate) open: AtomicU64,
     pub(crate) total: AtomicU64,
-    told: Mutex<Told>,
-    /// Told of connections that fail.
+    /// Connections that were carried, and checks that the service answered.
+    served: AtomicU64,
+    told: Mutex<ForwardState>,
+    /// Notified when a connection fails.
     trouble: Option<Arc<Notify>>,
 }
 
-struct Told {
+struct ForwardState {
     listen: Listen,
-    error: Option<Trouble>,
-    /// What the last check came to.
+    error: Option<LastError>,
+    /// Result of the last check.
     service: Option<Result<String, String>>,
     since: Instant,
     asked: Asked,
 }
 
-/// On which connection the last check was made.
+/// The connection on which the last check was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
-    /// The one that stands, or stood last.
+    /// The current connection, or the last one if it was lost.
     Last,
-    /// One before that.
     Before,
 }
 
@@ -198,16 +183,21 @@ impl Board {
             error: None,
             mounted: None,
         };
-        let standing = watch::Sender::new(Standing::Opening);
+        let standing = watch::Sender::new(ConnectionState::Opening);
         Self { tunnel, state: Mutex::new(state), meters, standing, trouble }
     }
 
-    /// Waits until a connection has failed whose service can be asked.
+    /// Number of connections that were carried, and of checks that a service answered.
+    pub(crate) fn served(&self) -> u64 {
+        self.meters.iter().map(|meter| meter.served.load(Relaxed)).sum()
+    }
+
+    /// Waits until a connection has failed whose service can be checked.
     pub(crate) async fn trouble(&self) {
         self.trouble.notified().await;
     }
 
-    pub(crate) fn standing(&self) -> watch::Receiver<Standing> {
+    pub(crate) fn standing(&self) -> watch::Receiver<ConnectionState> {
         self.standing.subscribe()
     }
 
@@ -217,16 +207,16 @@ impl Board {
 
     pub(crate) fn connection(&self, connection: Connection, error: Option<String>) {
         let standing = match connection {
-            Connection::Up => Some(Standing::Up),
-            Connection::Waiting => Some(Standing::Down(error.clone().unwrap_or_default())),
+            Connection::Up => Some(ConnectionState::Up),
+            Connection::Waiting => Some(ConnectionState::Down(error.clone().unwrap_or_default())),
             Connection::Connecting => None,
         };
         if let Some(standing) = standing {
             self.standing.send_if_modified(|before| std::mem::replace(before, standing.clone()) != standing);
         }
         if connection == Connection::Up {
-            // While there was none, nobody asked.
-            self.meters.iter().for_each(|meter| meter.told().asked = Asked::Before);
+            // No check was made while the connection was lost.
+            self.meters.iter().for_each(|meter| meter.forward_state().asked = Asked::Before);
         }
         let now = Instant::now();
         let mut state = self.state();
@@ -237,13 +227,13 @@ impl Board {
         state.connection = connection;
         state.connections += u64::from(connection == Connection::Up);
         match (error, &mut state.error) {
-            (Some(text), error) => *error = Some(Trouble::new(text)),
-            (None, Some(error)) if connection == Connection::Up => error.mend(now),
+            (Some(text), error) => *error = Some(LastError::new(text)),
+            (None, Some(error)) if connection == Connection::Up => error.recover(now),
             (None, _) => {}
         }
     }
 
-    /// The next attempt to connect is made after this time.
+    /// Sets the time until the next attempt to connect.
     pub(crate) fn waits(&self, wait: Duration) {
         self.state().next_attempt = Some(Instant::now() + wait);
     }
@@ -257,13 +247,13 @@ impl Board {
         let seconds = |since: Instant| now.saturating_duration_since(since).as_secs_f64();
         let up = self.state().connection == Connection::Up;
         let forwards = self.tunnel.forwards.iter().zip(&self.meters).map(|(forward, meter)| {
-            let told = meter.told();
+            let told = meter.forward_state();
             let (service, said) = match (&forward.check, &told.service) {
                 (Check::None, _) => ("unchecked", ""),
                 (_, None) => ("unknown", ""),
                 (_, Some(_)) if up && told.asked == Asked::Before => ("unknown", ""),
-                (_, Some(Ok(said))) => ("answers", said.as_str()),
-                (_, Some(Err(why))) => ("fails", why.as_str()),
+                (_, Some(Ok(said))) => ("ok", said.as_str()),
+                (_, Some(Err(why))) => ("failed", why.as_str()),
             };
             ForwardStatus {
                 name: forward.name.to_string(),
@@ -272,39 +262,39 @@ impl Board {
                 connect: forward.way.connect().map(ToString::to_string),
                 check: forward.check.word().to_owned(),
                 service: service.to_owned(),
-                since: seconds(told.since),
-                said: said.to_owned(),
-                open: meter.open.load(Relaxed),
-                total: meter.total.load(Relaxed),
-                sent: meter.sent.load(Relaxed),
-                received: meter.received.load(Relaxed),
+                since_seconds: seconds(told.since),
+                detail: said.to_owned(),
+                connections: meter.open.load(Relaxed),
+                accepted: meter.total.load(Relaxed),
+                bytes_in: meter.sent.load(Relaxed),
+                bytes_out: meter.received.load(Relaxed),
                 error: told.error.as_ref().map(|error| error.text.clone()),
-                error_age: told.error.as_ref().map(|error| seconds(error.at)),
-                error_mended: told.error.as_ref().is_some_and(|error| error.mended.is_some()),
-                error_mended_age: told.error.as_ref().and_then(|error| error.mended).map(seconds),
+                error_age_seconds: told.error.as_ref().map(|error| seconds(error.at)),
+                recovered: told.error.as_ref().is_some_and(|error| error.recovered.is_some()),
+                recovered_seconds: told.error.as_ref().and_then(|error| error.recovered).map(seconds),
             }
         });
         let forwards = forwards.collect();
         let state = self.state();
         let connection = match state.connection {
             Connection::Connecting => "connecting",
-            Connection::Up => "up",
-            Connection::Waiting => "waiting",
+            Connection::Up => "connected",
+            Connection::Waiting => "retrying",
         };
         let mounted = state.mounted.as_ref();
         Status {
             tunnel: self.tunnel.name.to_string(),
             host: self.tunnel.host.clone(),
-            process: std::process::id(),
+            pid: std::process::id(),
             step: state.step.clone(),
             connection: connection.to_owned(),
-            since: seconds(state.since),
-            next_attempt: state.next_attempt.map(|at| at.saturating_duration_since(now).as_secs_f64()),
-            connections: state.connections,
+            since_seconds: seconds(state.since),
+            retry_in_seconds: state.next_attempt.map(|at| at.saturating_duration_since(now).as_secs_f64()),
+            connects: state.connections,
             error: state.error.as_ref().map(|error| error.text.clone()),
-            error_age: state.error.as_ref().map(|error| seconds(error.at)),
-            error_mended: state.error.as_ref().is_some_and(|error| error.mended.is_some()),
-            error_mended_age: state.error.as_ref().and_then(|error| error.mended).map(seconds),
+            error_age_seconds: state.error.as_ref().map(|error| seconds(error.at)),
+            recovered: state.error.as_ref().is_some_and(|error| error.recovered.is_some()),
+            recovered_seconds: state.error.as_ref().and_then(|error| error.recovered).map(seconds),
             mounted: mounted.map(|it| format!("{} of {} on {}", it.kind, it.source, it.point.display())),
             forwards,
         }
@@ -322,66 +312,75 @@ impl Meter {
             received: AtomicU64::new(0),
             open: AtomicU64::new(0),
             total: AtomicU64::new(0),
-            told: Mutex::new(Told { listen, error: None, service: None, since: now, asked: Asked::Last }),
+            served: AtomicU64::new(0),
+            told: Mutex::new(ForwardState {
+                listen,
+                error: None,
+                service: None,
+                since: now,
+                asked: Asked::Last,
+            }),
             trouble,
         }
     }
 
     pub(crate) fn listens(&self, at: Listen) {
-        self.told().listen = at;
+        self.forward_state().listen = at;
     }
 
     pub(crate) fn failed(&self, why: String) {
-        self.told().error = Some(Trouble::new(why));
+        self.forward_state().error = Some(LastError::new(why));
         if let Some(trouble) = &self.trouble {
             trouble.notify_one();
         }
     }
 
-    /// A connection stands from end to end.
+    /// Counts a connection that is open on both sides.
     pub(crate) fn carried(&self) {
-        self.told().mended();
+        self.served.fetch_add(1, Relaxed);
+        self.forward_state().recovered();
     }
 
-    /// What a check came to; whether that is news.
-    pub(crate) fn checked(&self, outcome: Result<String, String>) -> News {
-        let mut told = self.told();
+    /// Stores the result of a check. Returns whether the user should be told.
+    pub(crate) fn checked(&self, outcome: Result<String, String>) -> StatusChange {
+        let mut told = self.forward_state();
         let (before, now) = (&told.service, &outcome);
         let turned = before.as_ref().is_none_or(|before| before.is_ok() != now.is_ok());
-        // Why it fails is news; what a service that answers says may be different each time.
+        // A new reason of a failure is reported; a new answer of a working service is not, since each answer may
+        // differ.
         let same = !turned && (now.is_ok() || before.as_ref() == Some(now));
-        // What it was while nobody could ask is not known.
+        // The state during a lost connection is unknown, so the first check after it is reported.
         let again = std::mem::replace(&mut told.asked, Asked::Last) == Asked::Before;
         if turned || again {
             told.since = Instant::now();
         }
         if outcome.is_ok() {
-            told.mended();
+            self.served.fetch_add(1, Relaxed);
+            told.recovered();
         }
         told.service = Some(outcome);
-        if same { News::None } else { News::Changed }
+        if same { StatusChange::None } else { StatusChange::Changed }
     }
 
     pub(crate) fn listen(&self) -> Listen {
-        self.told().listen.clone()
+        self.forward_state().listen.clone()
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn forward_state(&self) -> MutexGuard<'_, ForwardState> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Told {
-    fn mended(&mut self) {
+impl ForwardState {
+    fn recovered(&mut self) {
         if let Some(error) = &mut self.error {
-            error.mend(Instant::now());
+            error.recover(Instant::now());
         }
     }
 }
 
-/// Whether something has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum StatusChange {
     None,
     Changed,
 }

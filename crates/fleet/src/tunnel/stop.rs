@@ -1,4 +1,4 @@
-//! What ends a run: SIGINT, SIGTERM, SIGHUP, and `penstock tunnel down`.
+//! The requests that end a run: SIGINT, SIGTERM, SIGHUP, and `penstock tunnel down`.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,6 @@ use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// The signals that mean the end, and `tunnel down`.
 pub(crate) struct Stop {
     wanted: watch::Sender<Option<Signal>>,
     seen: watch::Receiver<Option<Signal>>,
@@ -33,7 +32,7 @@ impl Stop {
         Ok(Self { wanted, seen })
     }
 
-    /// Does the same as SIGTERM.
+    /// A function that requests the end, as SIGTERM does.
     pub(crate) fn trigger(&self) -> Arc<dyn Fn() + Send + Sync> {
         let wanted = self.wanted.clone();
         Arc::new(move || {
@@ -45,14 +44,14 @@ impl Stop {
         self.wanted.borrow().is_some()
     }
 
-    /// Waits until the end is wanted; returns at once if it is already.
+    /// Waits until the end is requested. Returns at once if it was requested before.
     pub(crate) async fn wanted(&self) {
         let mut seen = self.wanted.subscribe();
-        // It cannot fail: the sender is ours.
+        // `wait_for` cannot fail, since `self` holds the sender.
         let _ = seen.wait_for(Option::is_some).await;
     }
 
-    /// Waits for one more signal.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> Signal {
         loop {
             if self.seen.changed().await.is_err() {
@@ -65,7 +64,7 @@ impl Stop {
     }
 }
 
-/// Whether Ctrl-C reaches every process of our group.
+/// Whether Ctrl-C on the terminal signals every process of our process group.
 pub(crate) fn is_foreground() -> bool {
     nix::unistd::tcgetpgrp(std::io::stdin()).is_ok_and(|group| group == nix::unistd::getpgrp())
 }

@@ -1,12 +1,14 @@
-//! Keeps a tunnel: listeners that stay, a connection that is made anew when it breaks, services that are asked again and again.
+//! Supervises a tunnel: listeners that stay open, a connection that is retried after a loss, and repeated checks of
+//! services.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use logic::fleet::ending::{Failure, Phase, Reason};
-use logic::tunnel::backoff::Backoff;
-use logic::tunnel::plan::{Check, Listen, Tunnel, Way};
+use hosts::fleet::ending::{Failure, Phase, Reason};
+use hosts::tunnel::backoff::{Backoff, Use};
+use hosts::tunnel::plan::{Check, Listen, Tunnel, Way};
+use text::units;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -14,12 +16,12 @@ use super::awake::{noticing, within};
 use super::engine::{Engine, Link, failure, said};
 use super::relay::{self, Listener, To};
 pub use super::relay::{FAILED, READY};
-use super::run::Say;
-pub use super::status::Standing;
-use super::status::{Board, Connection, News, Status};
+use super::say::Say;
+pub use super::status::ConnectionState;
+use super::status::{Board, Connection, Status, StatusChange};
 use super::{prove, relay::receive};
 
-/// A tunnel that is kept up. Dropping it takes everything down at once.
+/// A supervised tunnel. Dropping it closes the connection and all listeners.
 pub struct Supervised {
     keeper: Arc<Keeper>,
     tasks: JoinSet<()>,
@@ -32,33 +34,31 @@ struct Keeper {
     run: String,
     board: Arc<Board>,
     links: watch::Sender<Option<Arc<dyn Link>>>,
-    /// What serves the remote forwards of the link that stands.
+    /// Tasks that serve the remote forwards of the current link.
     remotes: Mutex<JoinSet<()>>,
     say: Say,
     owner: Owner,
-    /// Why no more attempts are made.
+    /// Why there are no further attempts to connect.
     given_up: watch::Sender<Option<String>>,
 }
 
-/// Whose tunnel it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// A run's: any program connects to its listeners, and what trying again cannot change ends it.
+    /// The tunnel of `penstock tunnel`: any program connects to its listeners, and an error that a retry cannot fix
+    /// ends it.
     Run,
-    /// Of a program that it is a part of, which alone connects to its listeners. It is tried again for ever, since the program
-    /// goes on, and somebody may put right what is wrong.
+    /// A tunnel inside another program, which alone connects to its listeners. Retried without a limit, since the
+    /// program keeps running and the operator may fix the error.
     Program,
 }
 
-/// A forward that cannot listen.
 pub(crate) struct Unbound {
-    /// Where.
     pub(crate) at: Listen,
     pub(crate) why: Failure,
 }
 
 impl Supervised {
-    /// Listens for every local and dynamic forward. Nothing is connected yet: programs that come now wait.
+    /// Opens the listeners of all local and dynamic forwards. Clients that connect before the link is up wait.
     pub(crate) fn listen(
         owner: Owner,
         engine: Arc<dyn Engine>,
@@ -95,9 +95,9 @@ impl Supervised {
         Ok(Self { keeper, tasks })
     }
 
-    /// A tunnel as a part of another program: without a list, a lock and a control socket. It connects by itself, again and
-    /// again. `own` is a directory for the sockets of the engine. Whoever connects to a local forward reads first whether the
-    /// host has connected to the service: [`READY`], or [`FAILED`] and why.
+    /// Opens a tunnel inside another program, without an undo list, a lock and a control socket. It connects by itself,
+    /// with retries. `own` is the directory for the engine's sockets. A client of a local forward first reads whether
+    /// the host has connected to the service: [`READY`], or [`FAILED`] and the reason.
     pub fn open(engine: Arc<dyn Engine>, own: PathBuf, tunnel: Tunnel, say: Say) -> Result<Self, Failure> {
         let board = Arc::new(Board::new(tunnel));
         let supervised = Self::listen(Owner::Program, engine, own, super::place::new_run(), board, say);
@@ -106,23 +106,23 @@ impl Supervised {
         Ok(supervised)
     }
 
-    /// How the connection stands, as it changes.
     #[must_use]
-    pub fn standing(&self) -> watch::Receiver<Standing> {
+    pub fn standing(&self) -> watch::Receiver<ConnectionState> {
         self.keeper.board.standing()
     }
 
-    /// Waits until no more attempts are made, and says why.
+    /// Waits until there are no further attempts to connect. Returns the reason.
     pub(crate) async fn given_up(&self) -> String {
         let mut given_up = self.keeper.given_up.subscribe();
         match given_up.wait_for(Option::is_some).await {
             Ok(why) => why.clone().unwrap_or_default(),
-            // It cannot be: the keeper is ours.
+            // `wait_for` cannot fail, since `self` holds the sender.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// One attempt to connect; another one if we were stopped during it, as then the host may have waited in vain.
+    /// Makes one attempt to connect, and a second one if this process was stopped during the first: the host may have
+    /// timed out.
     pub(crate) async fn connect(&self) -> Result<(), Failure> {
         loop {
             match noticing(self.keeper.connect()).await {
@@ -134,7 +134,7 @@ impl Supervised {
         }
     }
 
-    /// Attempts until one succeeds.
+    /// Makes attempts until one succeeds.
     pub(crate) async fn connect_patiently(&self) -> Result<(), Failure> {
         let mut backoff = Backoff::default();
         loop {
@@ -147,12 +147,13 @@ impl Supervised {
         }
     }
 
-    /// From now on connections that break are made anew, and services are asked again and again.
+    /// Starts the task that reconnects after a loss and repeats the checks.
     pub(crate) fn keep(&mut self) {
         self.tasks.spawn(Arc::clone(&self.keeper).keep());
     }
 
-    /// Asks every service once; again if we were stopped meanwhile. Then the connection may have ended, too, and is made anew.
+    /// Checks every service once, and again if this process was stopped meanwhile: the connection may have been lost
+    /// then.
     pub(crate) async fn prove(&self) -> Result<(), String> {
         let (mut outcome, stopped) = noticing(self.ask_all()).await;
         if let (Err(why), Some(stopped)) = (&outcome, stopped) {
@@ -163,7 +164,7 @@ impl Supervised {
                     outcome = self.ask_all().await;
                 }
             };
-            // What it came to last is said.
+            // The result of the last check is reported below.
             let _ = within(RECOVERY, again).await;
         }
         outcome
@@ -171,27 +172,25 @@ impl Supervised {
 
     async fn ask_all(&self) -> Result<(), String> {
         let link = self.keeper.links.borrow().clone();
-        let Some(link) = link else { return Err("there is no connection".to_owned()) };
+        let Some(link) = link else { return Err("not connected".to_owned()) };
         let outcomes = self.keeper.check(&*link).await;
         let failed = outcomes.into_iter().filter_map(|(name, outcome)| Some((name, outcome.err()?)));
         let failed: Vec<_> = failed.map(|(name, why)| format!("{name}: {why}")).collect();
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
-    /// Where each forward listens on this side.
+    /// Address of each local listener.
     pub(crate) fn listens(&self) -> impl Iterator<Item = (&str, Listen)> {
         let forwards = self.keeper.tunnel.forwards.iter().zip(&self.keeper.board.meters);
         let here = forwards.filter(|(forward, _)| !matches!(forward.way, Way::Remote { .. }));
         here.map(|(forward, meter)| (forward.name.as_ref(), meter.listen()))
     }
 
-    /// What is known of it.
     #[must_use]
     pub fn status(&self) -> Status {
         self.keeper.board.status()
     }
 
-    /// Closes the connection and every listener.
     pub async fn down(mut self) {
         self.tasks.shutdown().await;
         let link = self.keeper.links.send_replace(None);
@@ -204,7 +203,10 @@ impl Supervised {
 
 impl Keeper {
     fn stopped(&self, time: Duration, why: &str) {
-        (self.say)(&format!("{why}; but we were stopped for {} s meanwhile: once more", time.as_secs()));
+        (self.say)(&format!(
+            "{why}; penstock was suspended for {} meanwhile: retrying",
+            units::duration(time)
+        ));
     }
 
     async fn connect(&self) -> Result<(), Failure> {
@@ -225,7 +227,7 @@ impl Keeper {
 
     async fn attempt(&self) -> Result<Arc<dyn Link>, Failure> {
         super::place::private_directory(&self.own)
-            .map_err(|error| failure(Phase::Connect, Reason::Local, relay::causes(&error), None))?;
+            .map_err(|error| failure(Phase::Connect, Reason::LocalError, relay::causes(&error), None))?;
         let link = self.engine.connect(&self.tunnel, &self.own, &self.run).await?;
         let mut remotes = JoinSet::new();
         for (at, forward) in self.tunnel.forwards.iter().enumerate() {
@@ -233,7 +235,7 @@ impl Keeper {
             let incoming = within(LISTENING, link.listen(forward)).await;
             let mut incoming = incoming.unwrap_or_else(|_| {
                 let what = format!(
-                    "forward {}: {} did not say within {} s whether it listens",
+                    "forward {}: {} did not answer within {} s whether it listens",
                     forward.name,
                     self.tunnel.host,
                     LISTENING.as_secs()
@@ -253,7 +255,7 @@ impl Keeper {
                     let (board, connect) = (Arc::clone(&board), connect.clone());
                     open.spawn(async move { receive(stream, &connect, &board.meters[at]).await });
                 }
-                // The link is gone; what is open ends by itself.
+                // The link is lost, so its streams end by themselves.
                 while open.join_next().await.is_some() {}
             });
         }
@@ -268,10 +270,10 @@ impl Keeper {
             let link = self.links.borrow().clone();
             if let Some(link) = link {
                 let again = std::mem::replace(&mut stood, true);
-                let since = Instant::now();
+                let (since, served) = (Instant::now(), self.board.served());
                 let checks = async {
                     if again {
-                        // What they said before the loss is old.
+                        // Checks from before the loss are outdated.
                         self.check(&*link).await;
                     }
                     self.check_again_and_again(&*link).await
@@ -281,7 +283,8 @@ impl Keeper {
                     why = checks => why,
                 };
                 self.links.send_replace(None);
-                backoff.handle_lifetime(since.elapsed());
+                let use_of = if self.board.served() > served { Use::Served } else { Use::None };
+                backoff.handle_lifetime(since.elapsed(), use_of);
                 self.board.connection(Connection::Waiting, Some(said(&why)));
                 self.wait(&mut backoff, &why).await;
             }
@@ -302,12 +305,12 @@ impl Keeper {
     async fn wait(&self, backoff: &mut Backoff, why: &Failure) {
         let wait = backoff.next(fastrand::f64());
         self.board.waits(wait);
-        (self.say)(&format!("{}; next attempt in {:.1} s", said(why), wait.as_secs_f64()));
+        (self.say)(&format!("{}; next attempt in {}", said(why), units::elapsed(wait)));
         tokio::time::sleep(wait).await;
     }
 
-    /// At times, and soon after a connection through a forward has failed, so that nobody is told of a service that answered
-    /// before that. Never ends: a service that fails is said, and the connection is not to blame.
+    /// Repeats the checks at intervals, and soon after a connection through a forward has failed, so that clients do
+    /// not see an outdated result. Never returns: a failed check is reported, but does not end the connection.
     async fn check_again_and_again(&self, link: &dyn Link) -> Failure {
         let pause = self.tunnel.check_interval.min(LEAST_INTERVAL);
         loop {
@@ -325,7 +328,7 @@ impl Keeper {
         let asked = self.tunnel.forwards.iter().enumerate().filter(|(_, it)| it.check != Check::None);
         for (at, forward) in asked {
             let outcome = prove::ask(link, forward).await;
-            if self.board.meters[at].checked(outcome.clone()) == News::Changed {
+            if self.board.meters[at].checked(outcome.clone()) == StatusChange::Changed {
                 let connect = forward.way.connect().map(ToString::to_string).unwrap_or_default();
                 (self.say)(&match &outcome {
                     Ok(what) => format!("{}: {connect} answers: {what}", forward.name),
@@ -339,38 +342,38 @@ impl Keeper {
 }
 
 const MOST_REMOTE: usize = 512;
-/// After a stop, for the connection to be made anew and the services to answer.
+/// After a stop: time limit for a new connection and the answers of the services.
 const RECOVERY: Duration = Duration::from_secs(30);
-/// Between two checks, however many connections fail.
+/// Minimum interval between two checks, even if many connections fail.
 const LEAST_INTERVAL: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(250);
-/// A host that was asked to listen says in this time whether it does.
+/// Time limit for the host's answer to a request to listen.
 const LISTENING: Duration = Duration::from_secs(10);
 
-/// Whether a connection that stood once will not come back by trying again. Narrower than the opposite of [`is_transient`]: a port
-/// on which the old connection still listens there, or an agent that is started again, comes back by itself.
+/// Whether a retry cannot bring back a connection that was up before. Fewer reasons than `!is_transient`: a port on
+/// which the old connection still listens, or an agent that is being restarted, becomes available by itself.
 fn is_final(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::Configuration
+        Reason::BadConfiguration
             | Reason::UnknownHost
             | Reason::KeyChanged
-            | Reason::Impostor
+            | Reason::WrongHost
             | Reason::KeyRefused
-            | Reason::NoAlgorithm
-            | Reason::Denied
+            | Reason::NoCommonAlgorithm
+            | Reason::PermissionDenied
     )
 }
 
-/// Whether trying again without changing anything can help.
+/// Whether a retry can succeed although nothing was changed.
 fn is_transient(reason: Reason) -> bool {
     matches!(
         reason,
         Reason::NoAddress
-            | Reason::Refused
+            | Reason::ConnectionRefused
             | Reason::Unreachable
             | Reason::TimedOut
-            | Reason::TurnedAway
-            | Reason::Lost
+            | Reason::ClosedByServer
+            | Reason::ConnectionLost
     )
 }

@@ -1,75 +1,56 @@
-//! Undoes what a run left that was killed, or lost its power: its job, its mount, its sockets, in this order.
+//! Undoes the traces of a run after a crash or a power failure: its job, its mount and its sockets, in this order.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use logic::tunnel::ending::{Ending, How};
-use logic::tunnel::mounts::Claim;
-use logic::tunnel::plan::{MountPoint, Tunnel, Values, is_name};
-use logic::tunnel::sequence::{Act, Manner, Mounting, Sequence};
-use logic::tunnel::undo::{self, Entry, Kind, Record};
+use hosts::tunnel::ending::{Ending, How};
+use hosts::tunnel::mounts::Claim;
+use hosts::tunnel::plan::{MountPoint, Tunnel, Values, is_name};
+use hosts::tunnel::sequence::{Act, Mounting, Sequence, UnmountMode};
+use hosts::tunnel::undo::{self, Entry, Kind, Record};
 
 use super::ending;
-use super::journal::{self, FoundError, Journal, Odd};
-use super::mount::Remains;
+use super::journal::{self, FoundError, Journal, UntrustedFile};
+use super::mount::MountState;
 use super::place::{BOOT_ID, PlaceError, Places, boot};
 use super::processes::{RunProcesses, Step, named};
-use super::run::Say;
+use super::say::Say;
 use super::{command, left, mount};
 
-/// What was to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unwound {
-    /// Nothing was left.
     Nothing,
-    /// Everything is undone now.
     Undone,
 }
 
-/// Why something is left.
+/// Reason why traces remain.
 #[derive(Debug, thiserror::Error)]
 pub enum UnwindError {
-    /// It runs, or there is no place to work in.
+    /// The lock is held, or a directory cannot be used.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// The list.
     #[error("cannot read or write {}", .path.display())]
-    List {
-        /// The list.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// What is there in place of the list was not written by a run of this user: nothing in it is run.
-    #[error("{} {how}: it is not the list of a run of ours, and nothing was done; look at it, and remove it", .path.display())]
-    NotOurs {
-        /// Where the list would be.
-        path: PathBuf,
-        /// What is wrong with it.
-        how: Odd,
-    },
-    /// The list is a copy of that of another tunnel, which may be running.
-    #[error("{} is the list of tunnel {tunnel}, and nothing was done; look at it, and remove it", .path.display())]
-    OtherTunnel {
-        /// The list.
-        path: PathBuf,
-        /// Whose it is.
-        tunnel: String,
-    },
-    /// Without `/proc` nothing can be told of what is left.
+    List { path: PathBuf, source: io::Error },
+    /// Another user may have written the list, so no command in it is run.
+    #[error("{} {how}: it is not an undo list of penstock, and nothing was done; look at it, then remove it", .path.display())]
+    NotOurs { path: PathBuf, how: UntrustedFile },
+    /// The list is a copy of the list of another tunnel, which may be running.
+    #[error("{} is the undo list of tunnel {tunnel}, and nothing was done; look at it, then remove it", .path.display())]
+    OtherTunnel { path: PathBuf, tunnel: String },
+    /// Without `/proc` the processes and mounts of a run cannot be found.
     #[error(
-        "cannot tell what is left of an earlier run, nor whether the machine was started anew since: {BOOT_ID} cannot be read; nothing \
+        "cannot find the leftovers of an earlier run, nor whether the machine was rebooted since: {BOOT_ID} cannot be read; nothing \
          was done: mount /proc, and unwind again"
     )]
     NoProc,
-    /// Steps that could not be undone; they stay on the list.
+    /// Steps that could not be undone. They stay on the list.
     #[error("{}", .0.join("; "))]
     Left(Vec<String>),
 }
 
-/// Undoes what an earlier run left. `tunnel` helps where the list is damaged.
+/// Undoes the traces of an earlier run. `tunnel` gives the configuration, which is used if the list is damaged.
 pub async fn unwind(
     places: &Places,
     name: &str,
@@ -84,14 +65,14 @@ pub async fn unwind(
     unwound
 }
 
-/// Whether a run left something, or is at work.
+/// Whether a run has left traces, or is running.
 #[must_use]
 pub fn is_left(places: &Places, name: &str) -> bool {
-    // A link that leads nowhere is in the way of the next run, too.
+    // A symbolic link without a target counts too, since it would block the next run.
     is_name(name) && std::fs::symlink_metadata(places.list(name)).is_ok()
 }
 
-/// What a run left, in the order in which it is undone; nothing where the list says nothing of it, or cannot be believed.
+/// The traces of a run, in the order of their removal. Empty if the list has none or cannot be trusted.
 #[must_use]
 pub fn left_over(places: &Places, name: &str) -> Vec<Entry> {
     if !is_name(name) {
@@ -103,7 +84,7 @@ pub fn left_over(places: &Places, name: &str) -> Vec<Entry> {
     }
 }
 
-/// The same as [`unwind`] for whoever has the lock.
+/// [`unwind`] for a caller that holds the lock.
 pub(crate) async fn unwind_locked(
     places: &Places,
     name: &str,
@@ -120,11 +101,11 @@ pub(crate) async fn unwind_locked(
     if let Some(other) = record.tunnel.as_ref().filter(|tunnel| **tunnel != name) {
         return Err(UnwindError::OtherTunnel { path, tunnel: other.clone() });
     }
-    // The sockets of that run are where it had its own directory.
+    // The sockets of the run are in the runtime directory that the run used.
     let there =
         Places { runtime: record.runtime.clone().unwrap_or(places.runtime.clone()), ..places.clone() };
     let started = record.run.as_ref().map(|run| RunProcesses::new(&there.own(run), run));
-    // Without it neither the processes of the run nor what is mounted can be seen.
+    // Without `/proc` neither the processes of the run nor its mounts can be found.
     let boot = boot().ok_or(UnwindError::NoProc)?;
     let mut left = record.left_on(Some(&boot));
     let mut done = Vec::new();
@@ -133,13 +114,12 @@ pub(crate) async fn unwind_locked(
         ([], _) => {}
         ([first, ..], Some(tunnel)) => {
             say(&format!(
-                "the list of what to undo is damaged from line {first} on: undoing what the configuration has, too"
+                "the undo list is damaged from line {first} on: also undoing what the configuration names"
             ));
             left.extend(of_configuration(tunnel));
         }
         ([first, ..], None) => problems.push(format!(
-            "the list of what to undo, {}, is damaged from line {first} on, and no configuration tells what else it may have \
-             begun: name the one that has this tunnel with --config, or look at what is mounted, and remove the list",
+            "the undo list {} is damaged from line {first} on, and no configuration names what else may have been begun: give the configuration of this tunnel with --config, or check what is mounted, and remove the list",
             path.display()
         )),
     }
@@ -153,7 +133,7 @@ pub(crate) async fn unwind_locked(
                     started.kill_left(Step::Engine).await.tell(Step::Engine, say);
                 }
                 for socket in sockets {
-                    // It is kept where a process listens on it: another program has taken the path.
+                    // `remove_stale_unix` keeps a socket on which a process listens: another program uses the path now.
                     let _ = sys::socket::remove_stale_unix(socket);
                 }
                 (Kind::Forwards, Ok("are closed".to_owned()))
@@ -162,9 +142,9 @@ pub(crate) async fn unwind_locked(
         match undone {
             Ok(how) if record.damaged.is_empty() => {
                 done.push(format!("{named} {how}"));
-                // On a disk that is full: what is undone once more does no harm, and what is not undone does.
+                // An error, as on a full disk, is ignored: undoing an entry twice is harmless.
                 if let Err(error) = journal.write(&undo::undone(kind)) {
-                    say(&format!("cannot write the list of what to undo: {error}"));
+                    say(&format!("cannot write the undo list: {error}"));
                 }
             }
             Ok(how) => done.push(format!("{named} {how}")),
@@ -175,11 +155,11 @@ pub(crate) async fn unwind_locked(
     let done = done.join("; ");
     if !problems.is_empty() {
         if !done.is_empty() {
-            say(&format!("of what an earlier run left is undone: {done}"));
+            say(&format!("leftovers of an earlier run are partly undone: {done}"));
         }
         return Err(UnwindError::Left(problems));
     }
-    // Not before: a step that is still to be undone is undone by what was noted there.
+    // Last, since the steps above need the notes of processes.
     if let Some(run) = &record.run {
         let _ = std::fs::remove_dir_all(there.own(run));
     }
@@ -190,13 +170,13 @@ pub(crate) async fn unwind_locked(
         say(&format!("the damaged list is kept as {}", aside.display()));
     }
     match done.as_str() {
-        "" => say("what an earlier run left is undone: it had begun nothing that is still there"),
-        done => say(&format!("what an earlier run left is undone: {done}")),
+        "" => say("the leftovers of an earlier run are undone: nothing of it was left"),
+        done => say(&format!("the leftovers of an earlier run are undone: {done}")),
     }
     Ok(Unwound::Undone)
 }
 
-/// What a run of this tunnel could have begun.
+/// All traces that a run with this configuration can have left.
 fn of_configuration(tunnel: &Tunnel) -> Vec<Entry> {
     let mount = tunnel.mount.as_ref().map(|mount| {
         let values = Values::new(std::iter::empty(), MountPoint::At(&mount.point));
@@ -205,34 +185,34 @@ fn of_configuration(tunnel: &Tunnel) -> Vec<Entry> {
     mount.into_iter().chain([left::forwards(tunnel)]).collect()
 }
 
-/// The job of the killed run may still be at work, and write to what is mounted. What became of it.
+/// Ends the job of a killed run, which may still write to the mount. Returns what was done.
 async fn end_job(started: Option<&RunProcesses>, say: &Say) -> Result<String, String> {
     let Some(started) = started else { return Ok("cannot be found".to_owned()) };
     let mut left = started.left(Step::Job);
     let worked = !left.proved.is_empty();
     if worked {
-        say("the job of the earlier run is still running: asking it to end");
+        say("the earlier job is still running; asking it to stop");
         left = started.end(Step::Job, Duration::from_secs(30)).await;
     }
     let listed =
         |processes: &mut dyn Iterator<Item = i32>| processes.map(named).collect::<Vec<_>>().join(", ");
     match (left.proved.as_slice(), left.unproved.as_slice()) {
-        ([], []) if worked => Ok("was at work, and has ended".to_owned()),
+        ([], []) if worked => Ok("was running, and has ended".to_owned()),
         ([], []) => Ok("had ended".to_owned()),
-        // It may be a part of the job that writes to what is mounted, or a program that was only started from there.
+        // An unproved process may be a part of the job that writes to the mount, or a program that was only started
+        // there.
         ([], unproved) => Err(format!(
-            "the job of the earlier run may not have ended. Not signalled: {}, with this tunnel's TUNNEL_RUN in the environment; \
-             nothing proves that the job started them. End them yourself, then unwind again",
+            "the earlier job may still be running. Not signalled: {}, with this tunnel's TUNNEL_RUN in the environment; it is not proved that the job started them. End them yourself, then unwind again",
             listed(&mut unproved.iter().copied())
         )),
         (proved, _) => Err(format!(
-            "the job of the earlier run does not end: {}",
+            "the earlier job does not end: {}",
             listed(&mut proved.iter().map(|one| one.process))
         )),
     }
 }
 
-/// What became of the mount.
+/// Unmounts. Returns what was done.
 async fn unmount(
     record: &Record,
     started: Option<&RunProcesses>,
@@ -240,52 +220,52 @@ async fn unmount(
     say: &Say,
 ) -> Result<String, String> {
     let Entry::Mount { point, unmount, lazy, command } = entry else {
-        return Err(format!("{entry} is no mount"));
+        return Err(format!("{entry} is not a mount"));
     };
     let claim = record.mounted.as_ref().map_or(Claim::Command(command), Claim::Seen);
-    if let (Remains::Nothing | Remains::Other(_) | Remains::Left(_), Some(started)) =
+    if let (MountState::Nothing | MountState::Other(_) | MountState::Left(_), Some(started)) =
         (mount::remains(point, claim)?, started)
     {
-        // A mount command that was still at work could mount in a moment.
+        // A mount command that still runs could mount after this check.
         let left = started.end(Step::Mount, Duration::from_secs(10)).await;
         left.tell(Step::Mount, say);
         if let Some(one) = left.proved.first() {
             return Err(format!(
-                "the mount command of the earlier run does not end, and may still mount: {}",
+                "the earlier mount command does not end, and may still mount: {}",
                 named(one.process)
             ));
         }
     }
     let mut how = match mount::remains(point, claim)? {
-        Remains::Nothing => "was gone",
-        Remains::Ours(_) => "is taken away",
-        Remains::Other(what) => {
+        MountState::Nothing => "was gone",
+        MountState::Ours(_) => "is taken away",
+        MountState::Other(what) => {
             say(&what);
             return Ok("was gone, and something else is there".to_owned());
         }
-        Remains::Left(why) => return Err(why),
+        MountState::Left(why) => return Err(why),
     };
     let mut sequence = Sequence::unwind(Mounting::Wanted);
     let limit = Duration::from_secs(60);
     while let Some(act) = sequence.act() {
         let outcome = match act {
             Act::VerifyUnmounted => match mount::remains(point, claim) {
-                Ok(Remains::Nothing) => Ok(()),
-                Ok(Remains::Other(what)) => {
+                Ok(MountState::Nothing) => Ok(()),
+                Ok(MountState::Other(what)) => {
                     say(&what);
-                    how = "is taken away, and something else is there";
+                    how = "is unmounted, and something else is mounted there";
                     Ok(())
                 }
-                Ok(Remains::Left(why)) => {
+                Ok(MountState::Left(why)) => {
                     sequence.handle_left(why);
                     continue;
                 }
-                Ok(Remains::Ours(why)) | Err(why) => Err(why),
+                Ok(MountState::Ours(why)) | Err(why) => Err(why),
             },
             Act::Unmount(manner) => match mount::is_ours(point, claim) {
                 Ok(()) => {
                     let manner = mount::manner(claim, manner);
-                    let words = if manner == Manner::Lazy { lazy } else { unmount };
+                    let words = if manner == UnmountMode::Lazy { lazy } else { unmount };
                     say(&format!("{}: {}", Act::Unmount(manner), words.join(" ")));
                     command::run(words, started, &[], limit).await
                 }

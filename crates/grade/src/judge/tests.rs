@@ -1,7 +1,6 @@
 use super::*;
-use crate::certificate::Key;
 use crate::group::Group;
-use crate::observed::{GroupSeen, Policy, VersionSeen};
+use crate::observed::{GroupSeen, Key, Policy, VersionSeen};
 use crate::suite::Suite;
 
 const NOW: Duration = Duration::from_hours(24 * 20_000);
@@ -27,7 +26,7 @@ fn policy(max_age: u64, include_sub_domains: Feature, preload: Feature) -> Hsts 
     Hsts::Sent(Policy { value: String::new(), max_age, include_sub_domains, preload })
 }
 
-/// What an untouched listener of ours looks like.
+/// Observations of a Penstock listener with default settings.
 fn ours() -> Observed {
     Observed {
         versions: vec![
@@ -44,7 +43,7 @@ fn ours() -> Observed {
             not_before: now() - days(30),
             not_after: now() + days(60),
             length: 2,
-            order: ChainOrder::Right,
+            order: ChainOrder::InOrder,
             name: NameMatch::Yes,
             trust: Trusted::Yes,
             responder: Feature::No,
@@ -65,12 +64,12 @@ fn ours() -> Observed {
     }
 }
 
-/// The letter after a change, and the codes of what costs it.
+/// Returns the grade after `change`, and the codes of the findings that lower it.
 fn after(change: impl FnOnce(&mut Observed)) -> (Option<Letter>, Vec<&'static str>) {
     let mut observed = ours();
     change(&mut observed);
     let verdict = judge(&observed, now());
-    let costly = |finding: &&Finding| matches!(finding.effect, Effect::Caps(_) | Effect::NoPlus);
+    let costly = |finding: &&Finding| matches!(finding.effect, Effect::Cap { .. } | Effect::NoPlus);
     (verdict.grade, verdict.findings.iter().filter(costly).map(|finding| finding.code).collect())
 }
 
@@ -114,7 +113,7 @@ fn points_follow_the_tables_of_the_guide() {
         seen.versions.push(old);
     };
     assert_eq!(points_of(short_prime)[2], 80.0);
-    // A category without points makes the whole worthless.
+    // A category without points makes the total 0.
     assert_eq!(points_of(|seen| seen.versions.push(version(Version::Ssl2, &[])))[1], 50.0);
     assert_eq!(points_of(|seen| seen.versions.push(version(Version::Tls12, &[0xc018])))[0], 0.0);
 }
@@ -140,7 +139,7 @@ fn weak_ciphers_cap_the_grade() {
     assert_costs(Letter::F, "anonymous", with(0x00a6));
     assert_eq!(after(with(0x0003)).0, Some(Letter::F));
     assert_eq!(after(with(0x0009)).0, Some(Letter::F));
-    // Neither moves the grade by itself.
+    // Neither change alters the grade alone.
     assert_eq!(after(with(0x002f)), (Some(Letter::APlus), Vec::new()));
     assert_costs(Letter::B, "no-forward-secrecy", |seen| {
         seen.versions = vec![version(Version::Tls13, &[]), version(Version::Tls12, &[0x009c, 0x009d])];
@@ -184,8 +183,8 @@ fn the_plus_needs_a_long_hsts_and_no_warning() {
     });
     assert_eq!(after(|seen| seen.hsts = policy(LONG_HSTS, Feature::No, Feature::No)).0, Some(Letter::APlus));
     assert_costs(Letter::A, "must-staple", |seen| seen.chains[0].must_staple = Feature::Yes);
-    assert_costs(Letter::A, "staple-useless", |seen| {
-        seen.chains[0].staple = Staple::Useless("it is old".to_owned());
+    assert_costs(Letter::A, "staple-unusable", |seen| {
+        seen.chains[0].staple = Staple::Unusable("it is old".to_owned());
     });
     assert_costs(Letter::AMinus, "no-secure-renegotiation", |seen| seen.secure_renegotiation = Feature::No);
     assert_costs(Letter::C, "compression", |seen| seen.compression = Feature::Yes);
@@ -207,11 +206,11 @@ fn what_the_guide_does_not_rate_is_advice() {
     };
     assert_eq!(advice(|_| ()), [""; 0]);
     assert_eq!(advice(|seen| seen.post_quantum = Feature::No), ["no-post-quantum"]);
-    assert_eq!(advice(|seen| seen.chains[0].order = ChainOrder::Wrong), ["chain-order"]);
+    assert_eq!(advice(|seen| seen.chains[0].order = ChainOrder::OutOfOrder), ["chain-order"]);
     assert_eq!(advice(|seen| seen.chains[0].not_after = now() + days(3)), ["expires-soon"]);
     assert_eq!(advice(|seen| seen.hsts = policy(PRELOAD_HSTS, Feature::No, Feature::Yes)), ["hsts-preload"]);
     assert_eq!(advice(|seen| seen.hsts = policy(PRELOAD_HSTS, Feature::Yes, Feature::Yes)), [""; 0]);
-    // TLS 1.2 and 1.3 protect each other without the signal.
+    // TLS 1.2 and 1.3 protect each other without TLS_FALLBACK_SCSV.
     assert_eq!(advice(|seen| seen.fallback_scsv = Feature::No), [""; 0]);
 }
 
@@ -229,7 +228,7 @@ fn every_finding_says_what_and_why_and_what_to_do() {
     observed.chains[0].trust = Trusted::SelfSigned;
     observed.hsts = Hsts::Missing;
     for finding in judge(&observed, now()).findings {
-        for text in [&finding.what, &finding.why, &finding.penstock, &finding.elsewhere] {
+        for text in [&finding.what, &finding.why, &finding.penstock, &finding.other_servers] {
             assert!(text.len() > 10 && !text.ends_with('.'), "{}: {text}", finding.code);
         }
     }

@@ -1,6 +1,5 @@
 use super::*;
 
-/// A record of handshake messages.
 fn record_of(messages: &[u8]) -> Vec<u8> {
     let mut record = vec![HANDSHAKE, 3, 3];
     record.extend((messages.len() as u16).to_be_bytes());
@@ -15,7 +14,7 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     message
 }
 
-/// A ServerHello of TLS 1.2 with a suite and the extension renegotiation_info.
+/// Builds a TLS 1.2 ServerHello with a suite and the extension renegotiation_info.
 fn hello(suite: u16) -> Vec<u8> {
     let mut body = vec![3, 3];
     body.extend([7; 32]);
@@ -82,7 +81,7 @@ fn what_is_not_tls_is_garbage_and_alerts_are_told() {
         assert_eq!(Reader::default().feed(junk), Some(Reply::Garbage), "{junk:?}");
     }
     assert_eq!(Reader::default().feed(&[21, 3, 3, 0, 2, 2, 112]), Some(Reply::Alert(112)));
-    // Messages in the wrong order, or cut off inside.
+    // Messages in the wrong order, or truncated.
     assert_eq!(Reader::default().feed(&record_of(&message(CERTIFICATE, &[0; 3]))), Some(Reply::Garbage));
     assert_eq!(Reader::default().feed(&record_of(&message(SERVER_HELLO, &[3, 3, 1]))), Some(Reply::Garbage));
     assert_eq!(Reader::default().feed(&record_of(&[SERVER_HELLO, 0xff, 0xff, 0xff])), Some(Reply::Garbage));
@@ -91,7 +90,7 @@ fn what_is_not_tls_is_garbage_and_alerts_are_told() {
 #[test]
 fn a_server_that_never_ends_is_given_up_within_the_bound() {
     let mut reader = Reader::default();
-    // Empty records are no message; this would go on for ever.
+    // Empty records contain no message; without a limit the reader would wait for ever.
     let fed = (0..).take_while(|_| reader.feed(&[HANDSHAKE, 3, 3, 0, 0].repeat(1000)).is_none()).count();
     assert!(fed * 5000 <= MAX_REPLY, "{fed}");
 }

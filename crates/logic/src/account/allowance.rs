@@ -1,41 +1,40 @@
-//! How many descriptors one purpose beside traffic may use: fewer or more after a reload, but never more than there are at any moment.
+//! Number of descriptors that one purpose other than client traffic may use. A reload changes it; the sum over all
+//! purposes and traffic never exceeds the total.
 
-/// The descriptors of one purpose. What a reload takes away may be in use: it goes when it comes back. What a reload adds may be held
-/// by traffic: it comes when traffic has given it back.
+/// Descriptors of one purpose. When a reload lowers the number, a descriptor in use is returned only when it is closed.
+/// When a reload raises it, a descriptor that traffic holds is added only when traffic releases it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
     target: usize,
-    /// In use, or free for use.
+    /// Used and unused descriptors of this purpose.
     granted: usize,
 }
 
 impl Allowance {
-    /// So many, all of them free.
     pub const fn new(count: usize) -> Self {
         Self { target: count, granted: count }
     }
 
-    /// How many there are to be from now on.
+    /// Sets the wanted number of descriptors.
     pub fn set(&mut self, target: usize) {
         self.target = target;
     }
 
-    /// How many there are to be.
+    /// Wanted number of descriptors.
     pub fn target(&self) -> usize {
         self.target
     }
 
-    /// How many more there are than there are to be: traffic cannot have these yet.
+    /// Descriptors above the wanted number, which traffic cannot have yet.
     pub fn surplus(&self) -> usize {
         self.granted.saturating_sub(self.target)
     }
 
-    /// How many are missing.
     pub fn missing(&self) -> usize {
         self.target.saturating_sub(self.granted)
     }
 
-    /// `count` are not in use any more: gives how many of these go.
+    /// Removes up to `count` unused descriptors above the wanted number. Returns how many it removed.
     #[must_use]
     pub fn take_away(&mut self, count: usize) -> usize {
         let gone = count.min(self.surplus());
@@ -43,8 +42,8 @@ impl Allowance {
         gone
     }
 
-    /// `room` descriptors are not held by traffic: gives how many are added of these, and at any rate as many as make `least`,
-    /// without which nothing could be done at all.
+    /// Adds missing descriptors from the `room` that traffic does not hold. It adds up to `least` even without room,
+    /// because the purpose cannot work with fewer. Returns how many it added.
     #[must_use]
     pub fn add(&mut self, room: usize, least: usize) -> usize {
         let more = self.missing().min(room.max(least.saturating_sub(self.granted)));

@@ -1,22 +1,21 @@
-//! Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4), with weights: a table from slot to backend.
+//! Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4) with weights: a table from slot to backend.
 
-use super::{hash_bytes, mix};
+use super::hash::{hash_bytes, mix};
 
-/// Slots of a table: a prime, large against the number of backends, so that shares are even to a fraction
-/// of a percent.
+/// Slots of a table: a prime, large compared with the number of backends, so that shares are exact to a fraction of a
+/// percent.
 pub const SLOTS: usize = 65_537;
 
 const EMPTY: u32 = u32::MAX;
 
-/// Which backend owns which slot. Equal for an equal set of names and weights, in whatever order they are
-/// listed.
+/// Slots and the backends that own them. Equal for an equal set of names and weights, in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Index of the backend; no slots at all if no backend has a weight.
+    /// Indexes of backends; empty if no backend has a weight.
     slots: Box<[u32]>,
 }
 
-/// A backend while the table is filled: it wants the slots `offset + n * skip` in turn.
+/// Backend while the table is filled: its preferred slots are `offset + n * skip`, in this order.
 struct Claimant {
     index: u32,
     weight: u64,
@@ -26,7 +25,7 @@ struct Claimant {
 }
 
 impl Table {
-    /// Fills the table for backends given by name and weight. Those with weight 0 get no slot.
+    /// Fills the table for backends with name and weight. A backend of weight 0 gets no slot.
     pub fn new(backends: &[(&str, u32)]) -> Self {
         let mut claimants = claimants(backends);
         let Some(heaviest) = claimants.iter().map(|claimant| claimant.weight).max() else {
@@ -34,7 +33,7 @@ impl Table {
         };
         let mut slots = vec![EMPTY; SLOTS].into_boxed_slice();
         let mut free = SLOTS;
-        // In round r each has had r * weight / heaviest slots: all fill up together, in proportion.
+        // After round r each backend has r * weight / heaviest slots: all grow in proportion.
         for round in 1.. {
             for claimant in &mut claimants {
                 while claimant.taken * heaviest < round * claimant.weight {
@@ -49,7 +48,7 @@ impl Table {
         Table { slots }
     }
 
-    /// The index of the backend that owns the slot of `key`.
+    /// Index of the backend that owns the slot of `key`.
     pub fn lookup(&self, key: u64) -> Option<usize> {
         if self.slots.is_empty() {
             return None;
@@ -58,7 +57,7 @@ impl Table {
     }
 }
 
-/// In an order that depends on names only: who comes first takes contested slots.
+/// Sorts by a hash of the name: of two backends that prefer the same slot, the first one gets it.
 fn claimants(backends: &[(&str, u32)]) -> Vec<Claimant> {
     let mut order: Vec<usize> = (0..backends.len()).filter(|index| backends[*index].1 > 0).collect();
     order.sort_by_key(|index| (mix(hash_bytes(0, backends[*index].0.as_bytes())), backends[*index].0));
@@ -77,8 +76,8 @@ fn claimants(backends: &[(&str, u32)]) -> Vec<Claimant> {
 }
 
 impl Claimant {
-    /// Takes the first free slot of its own order. There is one: the number of slots is a prime, so the
-    /// order visits all of them, and the caller stops when none is free.
+    /// Takes the first free slot in the backend's order of preference. A free slot is always found: the number of slots
+    /// is a prime, so the order visits all of them, and the caller stops when none is free.
     fn take_next(&mut self, slots: &mut [u32]) {
         while slots[self.position] != EMPTY {
             self.position = (self.position + self.skip) % SLOTS;

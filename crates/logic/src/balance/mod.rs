@@ -1,32 +1,34 @@
-//! Which backend of a pool takes the next session.
+//! Chooses the backend of a pool for the next session.
 //!
-//! The caller says what it knows of every backend ([`Candidate`]) and gets an index. Nothing is allocated
-//! on that path.
+//! The caller passes the state of every backend ([`Candidate`]) and gets an index. The choice allocates no memory.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+mod hash;
 pub mod maglev;
 mod policy;
 pub mod rendezvous;
 pub mod sticky;
 
-pub use policy::{HashKey, HashKeyError, Policy, PolicyError};
+pub use hash::hash_bytes;
+use hash::mix;
+pub use policy::{ChoosesBy, HashKey, HashKeyError, Policy};
 pub use sticky::{StickyKey, StickyTable};
 
-/// What the balancer may know of one backend at the moment of the choice.
+/// State of one backend at the moment of the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Effective weight in hundredths of the configured one's unit, slow start applied: see
-    /// [`slow_start_weight`]. 0 means never.
+    /// Effective weight, with slow start, in hundredths of a configured weight of 1: see [`slow_start_weight`]. 0
+    /// excludes the backend.
     pub weight: u32,
-    /// Sessions it has now.
+    /// Current sessions.
     pub in_flight: u32,
-    /// The most sessions it may have.
+    /// Maximum number of sessions.
     pub limit: Option<u32>,
-    /// Whether health and operator let it take sessions.
+    /// Whether health and the operator allow new sessions.
     pub available: Availability,
 }
 
@@ -39,25 +41,23 @@ impl Candidate {
         self.limit.is_some_and(|limit| self.in_flight >= limit)
     }
 
-    /// Sessions per weight if it took one more. An idle backend counts as empty whatever its weight, so
-    /// that a light one gets its share when there is little to do.
+    /// Sessions per weight, counting the new one. An idle backend has load 0 with any weight, so that a backend of low
+    /// weight also gets sessions when traffic is low.
     fn load(&self) -> Load {
         let sessions = if self.in_flight == 0 { 0 } else { u64::from(self.in_flight) + 1 };
         Load { sessions, weight: u64::from(self.weight) }
     }
 }
 
-/// Whether a backend may be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Availability {
-    /// It may.
     #[default]
     Available,
-    /// It may not: down, ejected, drained.
+    /// The backend is down, ejected or draining.
     Unavailable,
 }
 
-/// A fraction, compared without division.
+/// Fraction, compared without division.
 #[derive(Clone, Copy)]
 struct Load {
     sessions: u64,
@@ -66,28 +66,27 @@ struct Load {
 
 impl Load {
     fn compare(self, other: Load) -> std::cmp::Ordering {
-        // Both sides fit: each factor comes from a u32, or one more than that.
+        // No overflow: each factor is at most a u32 plus one.
         (self.sessions * other.weight).cmp(&(other.sessions * self.weight))
     }
 }
 
-/// What came out of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Take the backend with this index.
+    /// Index of the chosen backend.
     Backend(usize),
-    /// Every backend that could take it is at its limit: wait in the queue.
+    /// Every suitable backend is at its session limit: the request waits in the queue.
     AllBusy,
-    /// No backend can take it, or each that could was tried.
+    /// No backend is available, or the request has tried all that are.
     NoneAvailable,
 }
 
-/// The backends that one request has tried.
+/// Backends that one request has tried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tried(SmallVec<[u32; 8]>);
 
 impl Tried {
-    /// Notes an attempt at the backend with this index.
+    /// Records an attempt at the backend with this index.
     pub fn insert(&mut self, backend: usize) {
         if let Ok(backend) = u32::try_from(backend)
             && !self.0.contains(&backend)
@@ -96,23 +95,21 @@ impl Tried {
         }
     }
 
-    /// Whether the backend with this index was tried.
     pub fn contains(&self, backend: usize) -> bool {
         self.0.iter().any(|tried| *tried as usize == backend)
     }
 
-    /// How many were tried.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none was tried.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// What must be equal on every worker and every node to send a key to the same place: made once per snapshot.
+/// Data that must be equal on all workers and nodes, so that all map a key to the same backend. Computed once per
+/// snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
     backends: Vec<Identity>,
@@ -122,12 +119,12 @@ pub struct Identities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     seed: u64,
-    /// Full weight in the unit of [`Candidate::weight`].
+    /// Weight without slow start, in the unit of [`Candidate::weight`].
     full_weight: u32,
 }
 
 impl Identities {
-    /// From each backend's address text and configured weight, in the order of the pool.
+    /// Computes the identities from each backend's address text and configured weight, in the order of the pool.
     pub fn new(policy: Policy, backends: &[(&str, u32)]) -> Self {
         let identity = |(name, weight): &(&str, u32)| Identity {
             seed: backend_identity(name),
@@ -135,32 +132,34 @@ impl Identities {
         };
         Identities {
             backends: backends.iter().map(identity).collect(),
-            maglev: (policy == Policy::Maglev).then(|| maglev::Table::new(backends)),
+            maglev: match policy {
+                Policy::Maglev => Some(maglev::Table::new(backends)),
+                Policy::RoundRobin
+                | Policy::LeastConnections
+                | Policy::TwoChoices
+                | Policy::Hash
+                | Policy::Sticky => None,
+            },
         }
     }
 
-    /// The identity of the backend with this index, as it stands in a [`StickyTable`].
+    /// Identity of the backend with this index, as stored in a [`StickyTable`].
     pub fn identity(&self, backend: usize) -> Option<u64> {
         self.backends.get(backend).map(|identity| identity.seed)
     }
 
-    /// The backend with this identity: where a sticky client goes.
+    /// Index of the backend with this identity, for a sticky client.
     pub fn find(&self, identity: u64) -> Option<usize> {
         self.backends.iter().position(|backend| backend.seed == identity)
     }
 }
 
-/// The identity of a backend: the hash of its address text.
+/// Hash of a backend's address text.
 pub fn backend_identity(address: &str) -> u64 {
     hash_bytes(0, address.as_bytes())
 }
 
-/// XXH3, 64 bits. Not secret: a client that may choose its key may choose its backend.
-pub fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64_with_seed(bytes, seed)
-}
-
-/// The key of a client, equal for an IPv4 address and its IPv4-mapped IPv6 form.
+/// Key of a client; equal for an IPv4 address and its IPv4-mapped IPv6 form.
 pub fn client_key(ip: IpAddr) -> u64 {
     match ip.to_canonical() {
         IpAddr::V4(v4) => hash_bytes(0, &v4.octets()),
@@ -168,20 +167,11 @@ pub fn client_key(ip: IpAddr) -> u64 {
     }
 }
 
-/// Spreads a 64-bit number over all its bits; every step can be undone, so different numbers stay different.
-fn mix(mut x: u64) -> u64 {
-    x ^= x >> 32;
-    x = x.wrapping_mul(0xd6e8_feb8_6659_fd93);
-    x ^= x >> 32;
-    x = x.wrapping_mul(0xd6e8_feb8_6659_fd93);
-    x ^ (x >> 32)
-}
-
-/// One configured weight in the unit of [`Candidate::weight`].
+/// A configured weight of 1 in the unit of [`Candidate::weight`].
 pub const WEIGHT_UNIT: u32 = 100;
 
-/// The weight of a backend that has been up for `up_since`, in hundredths: it rises from a tenth to the
-/// whole over `window`, and is 0 only if `configured` is.
+/// Weight in hundredths of a backend that has been up for `up_since`. The weight rises from a tenth to its full value
+/// over `window`; it is 0 only if `configured` is 0.
 pub fn slow_start_weight(configured: u32, up_since: Duration, window: Duration) -> u32 {
     let full = configured.saturating_mul(WEIGHT_UNIT);
     if up_since >= window {
@@ -191,35 +181,34 @@ pub fn slow_start_weight(configured: u32, up_since: Duration, window: Duration) 
     ((f64::from(full) * share) as u32).max(1).min(full)
 }
 
-/// Chooses backends for one pool. Each worker has its own, so nothing is shared while choosing.
+/// Chooses backends for one pool. Each worker has its own balancer, so the choice needs no shared state.
 #[derive(Clone, Debug)]
 pub struct Balancer {
     policy: Policy,
-    /// Smooth weighted round robin: how much each backend is owed, in weights.
+    /// Smooth weighted round robin: credit of each backend, in weights.
     credit: Vec<i64>,
-    /// Where the search begins when credits are equal.
+    /// Index at which the search begins; decides between equal credits.
     phase: usize,
 }
 
 impl Balancer {
-    /// A balancer for that many backends.
     pub fn new(policy: Policy, backends: usize) -> Self {
         Balancer::with_phase(policy, backends, 0)
     }
 
-    /// As [`Balancer::new`], with the round beginning at another backend. Workers take their number, so
-    /// that the first sessions of all workers do not meet at the first backend.
+    /// Like [`Balancer::new`], but round robin begins at backend `phase`. Each worker passes its number, so that the
+    /// first sessions of all workers do not go to the same backend.
     pub fn with_phase(policy: Policy, backends: usize, phase: usize) -> Self {
         Balancer { policy, credit: vec![0; backends], phase: phase % backends.max(1) }
     }
 
-    /// Chooses.
+    /// Chooses a backend.
     ///
-    /// - `key`: hash of what [`HashKey`] names; `hash` and `maglev` look at it.
-    /// - `tried`: backends that this request has tried already; none of them is chosen again.
-    /// - `random`: a fresh random number; `two-choices` looks at it.
+    /// - `key`: hash of the [`HashKey`]; used by `hash` and `maglev`.
+    /// - `tried`: backends that this request has already tried; they are not chosen again.
+    /// - `random`: a new random number; used by `two-choices`.
     ///
-    /// For [`Policy::Sticky`] the caller looks into the [`StickyTable`] first and asks here for new clients.
+    /// For [`Policy::Sticky`] the caller looks in the [`StickyTable`] first, and calls this only for new clients.
     pub fn pick(
         &mut self,
         candidates: &[Candidate],
@@ -243,9 +232,9 @@ impl Balancer {
         }
     }
 
-    /// Smooth weighted round robin among the open candidates that `among` lets through: each gains its
-    /// weight, the richest is chosen and pays what all gained. Over one round each is chosen as often as
-    /// its weight says.
+    /// Smooth weighted round robin among the open candidates that `among` accepts: each candidate's credit grows by its
+    /// weight; the one with the highest credit is chosen and loses the sum of all weights. Over one round each is
+    /// chosen in proportion to its weight.
     fn next_in_turn(&mut self, field: &Field<'_>, among: impl Fn(&Candidate) -> bool) -> Option<usize> {
         let backends = field.candidates.len();
         if self.credit.len() != backends {
@@ -278,7 +267,7 @@ impl Balancer {
     }
 }
 
-/// The candidates of one choice.
+/// Candidates of one choice.
 struct Field<'a> {
     candidates: &'a [Candidate],
     tried: &'a Tried,
@@ -311,7 +300,7 @@ fn better_of_two(field: &Field<'_>, random: u64) -> Option<usize> {
     Some(if second_is_better { second } else { first })
 }
 
-/// A random open candidate by weight, never `except`.
+/// Chooses a random open candidate in proportion to weight, never `except`.
 fn draw(field: &Field<'_>, except: Option<usize>, random: u64) -> Option<usize> {
     let open = || field.open().filter(|(index, _)| Some(*index) != except);
     let total: u64 = open().map(|(_, candidate)| u64::from(candidate.weight)).sum();
@@ -340,7 +329,7 @@ fn rendezvous_pick(field: &Field<'_>, identities: &Identities, key: u64) -> Opti
     )
 }
 
-/// The backend of the key's slot; if that cannot take it, the key alone goes on by rendezvous, so that the
+/// Returns the backend of the key's slot. If it cannot take the session, only this key moves, by rendezvous hashing;
 /// keys of other backends stay. A backend in slow start takes a growing, fixed part of its keys.
 fn maglev_pick(field: &Field<'_>, identities: &Identities, key: u64) -> Option<usize> {
     let owner = identities.maglev.as_ref().and_then(|table| table.lookup(key));

@@ -1,84 +1,87 @@
-//! The ways to balance, and what a key is taken from, in the words of the configuration.
+//! Balancing policies and hash keys, in the words of the configuration.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How a pool chooses among its backends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// In turn, smoothly weighted: 5:1 gives a a a b a a, not a a a a a b.
-    #[default]
-    RoundRobin,
-    /// The backend with the fewest sessions for its weight.
-    LeastConnections,
-    /// The better of two random ones: nearly as even as least connections, and no herd when many workers
-    /// choose.
-    TwoChoices,
-    /// By key, weighted rendezvous: a change of one backend moves only the keys it gains or loses.
-    Hash,
-    /// By key through a table: constant time, the most even spread, a few keys more move on changes.
-    Maglev,
-    /// A client stays where it was first sent; new clients by least connections.
-    Sticky,
+text::words! {
+    /// How a pool chooses a backend.
+    #[derive(Default)]
+    pub enum Policy: "way to balance" {
+        /// Smooth weighted round robin: 5:1 gives a a a b a a, not a a a a a b.
+        #[default]
+        RoundRobin = "round-robin",
+        /// The backend with the fewest sessions for its weight.
+        LeastConnections = "least-connections",
+        /// The better of two random backends: nearly as even as least connections, but workers that choose at the same
+        /// time do not all choose the same backend.
+        TwoChoices = "two-choices",
+        /// Weighted rendezvous hashing: a change of one backend moves only the keys it gains or loses.
+        Hash = "hash",
+        /// Hashing through a table: constant time and the most even distribution; a change moves a few more keys.
+        Maglev = "maglev",
+        /// A client stays with its first backend; new clients by least connections.
+        Sticky = "sticky",
+    }
+}
+
+/// Input of a policy besides the weights. Each kind has its own settings in a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChoosesBy {
+    /// Current load of the backends, and chance.
+    Backends,
+    /// The key that `hash-key` selects from a request.
+    Key,
+    /// The client's previous backend, stored for the time that `sticky` sets.
+    Client,
 }
 
 impl Policy {
-    /// Every policy, in the order of the documentation.
-    pub const ALL: [Policy; 6] = [
-        Policy::RoundRobin,
-        Policy::LeastConnections,
-        Policy::TwoChoices,
-        Policy::Hash,
-        Policy::Maglev,
-        Policy::Sticky,
-    ];
-
-    /// The word in a configuration.
-    pub fn as_str(self) -> &'static str {
+    #[must_use]
+    pub fn chooses_by(self) -> ChoosesBy {
         match self {
-            Policy::RoundRobin => "round-robin",
-            Policy::LeastConnections => "least-connections",
-            Policy::TwoChoices => "two-choices",
-            Policy::Hash => "hash",
-            Policy::Maglev => "maglev",
-            Policy::Sticky => "sticky",
+            Policy::RoundRobin | Policy::LeastConnections | Policy::TwoChoices => ChoosesBy::Backends,
+            Policy::Hash | Policy::Maglev => ChoosesBy::Key,
+            Policy::Sticky => ChoosesBy::Client,
         }
     }
-}
 
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+    /// All policies with a summary, for the reference and the help.
+    #[must_use]
+    pub fn choices() -> String {
+        let all = Self::ALL.iter().map(|policy| format!("{policy} ({})", policy.summary()));
+        all.collect::<Vec<_>>().join(", ")
+    }
+
+    fn summary(self) -> &'static str {
+        match self {
+            Policy::RoundRobin => "in turn, by weight",
+            Policy::LeastConnections => "the one with the fewest sessions for its weight",
+            Policy::TwoChoices => "the better of two random ones",
+            Policy::Hash => "by hash-key; a change of one backend moves few keys",
+            Policy::Maglev => "by hash-key, with the most even spread, equal on every node",
+            Policy::Sticky => "the one that the client had before",
+        }
+    }
+
+    /// Words of all policies of this kind.
+    pub fn words_by(by: ChoosesBy) -> Vec<&'static str> {
+        Self::ALL
+            .iter()
+            .filter(move |policy| policy.chooses_by() == by)
+            .map(|policy| policy.as_str())
+            .collect()
     }
 }
 
-impl FromStr for Policy {
-    type Err = PolicyError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Policy::ALL.into_iter().find(|policy| policy.as_str() == text).ok_or_else(|| PolicyError(text.into()))
-    }
-}
-
-/// A word that names no [`Policy`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{}` is no way to balance: use round-robin, least-connections, two-choices, hash, maglev or sticky",
-    .0.escape_debug()
-)]
-pub struct PolicyError(Box<str>);
-
-/// What `hash` and `maglev` take the key from.
+/// Source of the key for `hash` and `maglev`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashKey {
-    /// The client's IP address.
+    /// IP address of the client.
     #[default]
     Client,
-    /// The host of the request.
     Host,
-    /// The path of the request.
     Path,
-    /// A header field of the request; its name is lower case.
+    /// A request header field; its name is in lower case.
     Header(Box<str>),
 }
 
@@ -112,7 +115,6 @@ impl FromStr for HashKey {
     }
 }
 
-/// A text that names no [`HashKey`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is no key to hash: use client, host, path, or header:NAME", .0.escape_debug())]
+#[error("`{}` is not a key to hash: use client, host, path, or header:NAME", .0.escape_debug())]
 pub struct HashKeyError(Box<str>);

@@ -1,12 +1,11 @@
-//! Weighted rendezvous hashing: every backend draws a lot for the key, the highest takes it.
+//! Weighted rendezvous hashing: each backend gets a score for the key; the highest score wins.
 
-use super::mix;
+use super::hash::mix;
 
-/// The index whose lot for `key` is the highest among `(index, seed, weight)`; equal lots go to the smaller
-/// seed.
+/// Returns the index with the highest score for `key` among `(index, seed, weight)`; the smaller seed wins a tie.
 ///
-/// A lot is `-weight / ln(u)` with `u` uniform in (0, 1) from key and seed. The chance to win is then in
-/// proportion to the weight, and a change of one backend's weight moves only keys that it gains or loses.
+/// The score is `-weight / ln(u)`, with `u` uniform in (0, 1) from key and seed. The probability to win is then in
+/// proportion to the weight, and a change of one backend's weight moves only keys that this backend gains or loses.
 pub fn highest(key: u64, backends: impl Iterator<Item = (usize, u64, u32)>) -> Option<usize> {
     let mut best: Option<(f64, u64, usize)> = None;
     for (index, seed, weight) in backends {
@@ -24,14 +23,14 @@ pub fn highest(key: u64, backends: impl Iterator<Item = (usize, u64, u32)>) -> O
 
 /// `-ln(u)` for `u = (hash + 1/2) / 2^52` of the upper 52 bits: positive and finite.
 ///
-/// Made of additions, multiplications and divisions only. IEEE 754 fixes their results to the last bit, so
-/// every node sees the same lots; a library's logarithm may differ between machines.
+/// Uses only addition, multiplication and division. IEEE 754 defines their results to the last bit, so every node
+/// computes the same scores; a library's logarithm may differ between machines.
 fn negative_ln(hash: u64) -> f64 {
     const LN_2: f64 = std::f64::consts::LN_2;
     let u = ((hash >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
     let bits = u.to_bits();
     let exponent = (bits >> 52) as i32 - 1023;
-    // u = mantissa * 2^exponent with the mantissa in [1, 2), moved to [3/4, 3/2) where the series is short.
+    // u = mantissa * 2^exponent with the mantissa in [1, 2), moved to [3/4, 3/2) where the series converges fast.
     let mut mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | (1023 << 52));
     let mut exponent = f64::from(exponent);
     if mantissa >= 1.5 {

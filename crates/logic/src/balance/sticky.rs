@@ -1,10 +1,10 @@
-//! Which client was sent to which backend: a bounded table that forgets the client not seen for longest.
+//! Table from client to backend with bounded size: the client seen least recently is removed first.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Whom a client is taken for.
+/// Client address or network; all addresses of a network count as one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StickyKey {
     family: Family,
@@ -18,10 +18,10 @@ enum Family {
 }
 
 impl StickyKey {
-    /// How much of an IPv6 address stands for one client, in bits: a site's devices change the rest at will.
+    /// Bits of an IPv6 address that identify a client: devices change the other bits at will.
     pub const DEFAULT_V6_PREFIX: u8 = 64;
 
-    /// The whole IPv4 address (also of an IPv4-mapped one), or the first `v6_prefix` bits of an IPv6 address.
+    /// Key of a complete IPv4 address (also IPv4-mapped), or of the first `v6_prefix` bits of an IPv6 address.
     pub fn new(ip: IpAddr, v6_prefix: u8) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(v4) => StickyKey { family: Family::V4, network: u128::from(u32::from(v4)) },
@@ -35,7 +35,7 @@ impl StickyKey {
 }
 
 impl StickyKey {
-    /// A number that is the same for the same client, for spreading clients over a few tables. Clients can choose it.
+    /// Hash that distributes clients over several tables. Not secret: clients can choose their hash.
     pub fn spread(self) -> u64 {
         let [upper, lower] = [(self.network >> 64) as u64, self.network as u64];
         (upper ^ lower).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
@@ -50,18 +50,18 @@ impl From<IpAddr> for StickyKey {
 
 const NONE: u32 = u32::MAX;
 
-/// From client to backend identity ([`super::backend_identity`]). Every operation takes constant time; the
-/// table never holds more than its capacity.
+/// Table from client to backend identity ([`super::backend_identity`]). Every operation takes constant time; the number
+/// of entries never exceeds the capacity.
 #[derive(Clone, Debug)]
 pub struct StickyTable {
     capacity: usize,
     ttl: Duration,
     places: HashMap<StickyKey, u32>,
-    /// A list through the entries, from the client seen last to the one seen longest ago.
+    /// Linked list from the client seen most recently to the one seen least recently.
     entries: Vec<Entry>,
     newest: u32,
     oldest: u32,
-    /// First of the unused entries, which are chained through `older`.
+    /// First unused entry; unused entries are linked through `older`.
     free: u32,
 }
 
@@ -75,7 +75,7 @@ struct Entry {
 }
 
 impl StickyTable {
-    /// A table for at most `capacity` clients, each forgotten when not seen for `ttl`.
+    /// Creates a table for at most `capacity` clients; an entry expires when its client is not seen for `ttl`.
     pub fn new(capacity: usize, ttl: Duration) -> Self {
         StickyTable {
             capacity: capacity.min(NONE as usize),
@@ -88,7 +88,7 @@ impl StickyTable {
         }
     }
 
-    /// The backend of a client, who thereby counts as seen now.
+    /// Backend of a client. Sets the time at which the client was last seen.
     pub fn lookup(&mut self, client: StickyKey, now: Instant) -> Option<u64> {
         let place = *self.places.get(&client)?;
         if self.is_expired(place, now) {
@@ -99,12 +99,13 @@ impl StickyTable {
         Some(self.entries[place as usize].backend)
     }
 
-    /// Notes the backend of a client. At capacity the client not seen for longest makes room.
+    /// Stores the backend of a client. A full table removes the client seen least recently.
     pub fn remember(&mut self, client: StickyKey, backend: u64, now: Instant) {
         if self.capacity == 0 {
             return;
         }
-        // Two at most per new one: the table shrinks when clients leave, and no call takes long.
+        // Two expired entries at most per call: the table shrinks when clients leave, and each call takes constant
+        // time.
         for _ in 0..2 {
             if self.oldest != NONE && self.is_expired(self.oldest, now) {
                 self.remove(self.oldest);
@@ -124,12 +125,11 @@ impl StickyTable {
         self.link_newest(place);
     }
 
-    /// How many clients are remembered, expired ones included until they are met.
+    /// Number of entries, with expired ones not yet removed.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether no client is remembered.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

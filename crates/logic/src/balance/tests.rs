@@ -84,7 +84,7 @@ fn each_policy_tells_busy_from_unavailable() {
     let down_and_busy = Candidate { available: Availability::Unavailable, ..busy };
     let never = candidate(0);
     let names = [("a", 1), ("b", 1), ("c", 1)];
-    for policy in Policy::ALL {
+    for &policy in Policy::ALL {
         let identities = Identities::new(policy, &names);
         let mut balancer = Balancer::new(policy, 3);
         let mut choose = |candidates: &[Candidate], tried: &Tried| {
@@ -104,7 +104,7 @@ fn each_policy_tells_busy_from_unavailable() {
 
 #[test]
 fn lists_of_unequal_length_do_no_harm() {
-    for policy in Policy::ALL {
+    for &policy in Policy::ALL {
         let identities = Identities::new(policy, &[("a", 1), ("b", 1), ("c", 1), ("d", 1)]);
         let mut balancer = Balancer::with_phase(policy, 9, 8);
         for key in 0..100 {
@@ -122,7 +122,7 @@ fn weights_and_sessions_at_their_largest_do_not_overflow() {
     let huge =
         Candidate { weight: u32::MAX, in_flight: u32::MAX, limit: None, available: Availability::Available };
     let light = Candidate { weight: 1, ..huge };
-    for policy in Policy::ALL {
+    for &policy in Policy::ALL {
         let identities = Identities::new(policy, &[("a", u32::MAX), ("b", 1)]);
         let mut balancer = Balancer::new(policy, 2);
         for random in [0, 1, u64::MAX / 2, u64::MAX] {
@@ -164,11 +164,11 @@ fn a_maglev_backend_in_slow_start_takes_a_growing_part_of_its_keys() {
 
 #[test]
 fn policies_and_keys_read_what_they_print() {
-    for policy in Policy::ALL {
+    for &policy in Policy::ALL {
         assert_eq!(policy.to_string().parse(), Ok(policy));
     }
     let error = "fastest".parse::<Policy>().unwrap_err().to_string();
-    assert!(error.starts_with("`fastest` is no way to balance: use round-robin"), "{error}");
+    assert!(error.starts_with("\"fastest\" is no way to balance; use round-robin"), "{error}");
     for text in ["client", "host", "path", "header:x-user"] {
         assert_eq!(text.parse::<HashKey>().unwrap().to_string(), text);
     }

@@ -1,42 +1,35 @@
-//! What a health check does, and how long messages say a time.
+//! Configuration of a health check, and the text form of a duration.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What an active check does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Check {
-    /// Connects, and that is enough.
+    /// Passes if a connection is established.
     #[default]
     Tcp,
-    /// Sends a request and looks at the status.
+    /// Sends a request and checks the status.
     Http {
         /// Path and query of the request.
         path: Box<str>,
-        /// `Host` of the request; the backend's address if not given.
+        /// `Host` of the request; `None` means the backend's address.
         host: Option<Box<str>>,
-        /// Method of the request.
         method: CheckMethod,
-        /// Which statuses pass.
+        /// Statuses that pass.
         expect: StatusRange,
     },
 }
 
-/// Method of an HTTP check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckMethod {
-    /// GET
     #[default]
     Get,
-    /// HEAD
     Head,
-    /// OPTIONS
     Options,
 }
 
 impl CheckMethod {
-    /// As on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             CheckMethod::Get => "GET",
@@ -46,7 +39,7 @@ impl CheckMethod {
     }
 }
 
-/// A range of HTTP statuses, both ends included. By default 200 to 399.
+/// Range of HTTP statuses, both ends included. Default: 200 to 399.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusRange {
     first: u16,
@@ -54,12 +47,11 @@ pub struct StatusRange {
 }
 
 impl StatusRange {
-    /// The range from `first` to `last`; nothing if it is empty or leaves 100 to 599.
+    /// `None` if the range is empty or not within 100 to 599.
     pub fn new(first: u16, last: u16) -> Option<Self> {
         (100 <= first && first <= last && last <= 599).then_some(StatusRange { first, last })
     }
 
-    /// Whether `status` is in the range.
     pub fn contains(self, status: u16) -> bool {
         (self.first..=self.last).contains(&status)
     }
@@ -94,16 +86,15 @@ impl FromStr for StatusRange {
     }
 }
 
-/// A text that is no [`StatusRange`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is no range of statuses: write 200 or 200-399, within 100 to 599", .0.escape_debug())]
+#[error("`{}` is not a range of statuses: write 200 or 200-399, within 100 to 599", .0.escape_debug())]
 pub struct StatusRangeError(Box<str>);
 
-/// A duration as messages say it: `250 ms`, `1.5 s`, `2 min`, `1 h 30 min`.
+/// Duration in the form of messages: `250 ms`, `1.5 s`, `2 min`, `1 h 30 min`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spoken(pub Duration);
+pub struct DurationText(pub Duration);
 
-impl fmt::Display for Spoken {
+impl fmt::Display for DurationText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seconds, micros) = (self.0.as_secs(), u64::from(self.0.subsec_micros()));
         match seconds {
@@ -112,9 +103,9 @@ impl fmt::Display for Spoken {
             0 if micros < 10_000 => tenths(f, micros / 100, "ms"),
             0 => write!(f, "{} ms", micros / 1000),
             1..60 => tenths(f, seconds * 10 + micros / 100_000, "s"),
-            60..3600 => two(f, (seconds / 60, "min"), (seconds % 60, "s")),
-            3600..86_400 => two(f, (seconds / 3600, "h"), (seconds % 3600 / 60, "min")),
-            _ => two(f, (seconds / 86_400, "d"), (seconds % 86_400 / 3600, "h")),
+            60..3600 => write_two_units(f, (seconds / 60, "min"), (seconds % 60, "s")),
+            3600..86_400 => write_two_units(f, (seconds / 3600, "h"), (seconds % 3600 / 60, "min")),
+            _ => write_two_units(f, (seconds / 86_400, "d"), (seconds % 86_400 / 3600, "h")),
         }
     }
 }
@@ -126,7 +117,7 @@ fn tenths(f: &mut fmt::Formatter<'_>, tenths: u64, unit: &str) -> fmt::Result {
     }
 }
 
-fn two(f: &mut fmt::Formatter<'_>, large: (u64, &str), small: (u64, &str)) -> fmt::Result {
+fn write_two_units(f: &mut fmt::Formatter<'_>, large: (u64, &str), small: (u64, &str)) -> fmt::Result {
     write!(f, "{} {}", large.0, large.1)?;
     if small.0 > 0 {
         write!(f, " {} {}", small.0, small.1)?;
@@ -155,9 +146,9 @@ mod tests {
             (90_000_000_000, "1 d 1 h"),
         ];
         for (micros, text) in said {
-            assert_eq!(Spoken(Duration::from_micros(micros)).to_string(), text);
+            assert_eq!(DurationText(Duration::from_micros(micros)).to_string(), text);
         }
-        assert_eq!(Spoken(Duration::from_nanos(1)).to_string(), "0 s");
+        assert_eq!(DurationText(Duration::from_nanos(1)).to_string(), "0 s");
     }
 
     #[test]

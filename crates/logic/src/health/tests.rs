@@ -108,35 +108,84 @@ fn without_checks_an_ejection_ends_with_its_time() {
 }
 
 #[test]
-fn with_checks_an_ejected_backend_needs_passes_and_its_time() {
+fn with_checks_an_ejected_backend_returns_when_they_pass() {
     let now = start();
     let mut health = checked(now);
     health.handle_probe(probe(Pass), now, 0.5);
     health.handle_traffic_failure(5, traffic(), now);
+    assert_eq!(health.awaits(now), Some(Awaits { time: Duration::ZERO, passes: 2 }));
     assert_eq!(health.handle_probe(probe(Pass), now + 2 * SECOND, 0.5), None);
-    assert_eq!(health.handle_probe(probe(Pass), now + 4 * SECOND, 0.5), None, "passes alone are not enough");
-    assert_eq!(health.handle_timeout(now + 10 * SECOND), Some(Event::Readmitted));
-    assert_eq!(health.state(), State::Up);
-
-    health.handle_traffic_failure(5, traffic(), now + 100 * SECOND);
-    assert_eq!(health.handle_timeout(now + 110 * SECOND), None, "time alone is not enough");
-    assert_eq!(health.handle_probe(probe(Pass), now + 111 * SECOND, 0.5), None);
-    assert_eq!(health.handle_probe(probe(Pass), now + 112 * SECOND, 0.5), Some(Event::Readmitted));
+    assert_eq!(health.handle_probe(probe(Fail), now + 4 * SECOND, 0.5), None);
+    assert_eq!(health.handle_timeout(now + 900 * SECOND), None, "time alone is not enough");
+    assert_eq!(health.handle_probe(probe(Pass), now + 901 * SECOND, 0.5), None);
+    assert_eq!(health.handle_probe(probe(Pass), now + 903 * SECOND, 0.5), Some(Event::Readmitted));
+    assert_eq!((health.state(), health.awaits(now)), (State::Up, None));
 }
 
 #[test]
-fn an_ejected_backend_that_fails_its_checks_is_down_and_still_serves_its_time() {
+fn a_check_that_began_before_the_ejection_does_not_end_it() {
+    let now = start();
+    let once = Rule { rise: 1, ..Rule::DEFAULT };
+    let mut health = Health::new(Some(once), PassiveRule::DEFAULT, now, 0.5);
+    health.handle_probe_start(now);
+    health.handle_traffic_failure(5, traffic(), now + SECOND);
+    assert_eq!(health.handle_probe(probe(Pass), now + 2 * SECOND, 0.5), None);
+    health.handle_probe_start(now + 3 * SECOND);
+    assert_eq!(health.handle_probe(probe(Pass), now + 4 * SECOND, 0.5), Some(Event::Readmitted));
+}
+
+#[test]
+fn a_backend_whose_checks_pass_and_whose_traffic_fails_stays_out_longer_each_time() {
+    let now = start();
+    let mut health = checked(now);
+    let mut at = now;
+    for held in [0, 10, 20, 40, 80, 160, 300, 300] {
+        assert_eq!(health.handle_traffic_failure(5, traffic(), at), Some(Event::Ejected));
+        let waits = health.awaits(at).unwrap();
+        assert_eq!(waits, Awaits { time: held * SECOND, passes: 2 });
+        assert_eq!(health.handle_probe(probe(Pass), at, 0.5), None);
+        let second = health.handle_probe(probe(Pass), at, 0.5);
+        let returned = if held == 0 { second } else { health.handle_timeout(at + held * SECOND) };
+        assert_eq!(returned, Some(Event::Readmitted), "after {held} s");
+        at += held * SECOND + 59 * SECOND;
+    }
+    at += 900 * SECOND;
+    health.handle_traffic_failure(5, traffic(), at);
+    assert_eq!(health.awaits(at), Some(Awaits { time: Duration::ZERO, passes: 2 }), "forgotten in calm");
+}
+
+#[test]
+fn outages_that_checks_see_as_well_end_with_them_however_often_they_come() {
+    let now = start();
+    let mut health = checked(now);
+    for outage in 0..5 {
+        let at = now + 20 * SECOND * outage;
+        assert_eq!(health.handle_traffic_failure(5, traffic(), at), Some(Event::Ejected));
+        assert_eq!(health.awaits(at), Some(Awaits { time: Duration::ZERO, passes: 2 }), "outage {outage}");
+        health.handle_probe(probe(Fail), at, 0.5);
+        assert_eq!(health.handle_probe(probe(Pass), at, 0.5), None);
+        assert_eq!(health.handle_probe(probe(Pass), at, 0.5), Some(Event::Readmitted));
+    }
+}
+
+#[test]
+fn a_flapping_backend_that_fails_its_checks_is_down_and_still_serves_its_time() {
     let now = start();
     let mut health = checked(now);
     health.handle_traffic_failure(5, traffic(), now);
     for _ in 0..2 {
-        assert_eq!(health.handle_probe(probe(Fail), now, 0.5), None);
+        health.handle_probe(probe(Pass), now, 0.5);
     }
-    assert_eq!(health.handle_probe(probe(Fail), now, 0.5), Some(Event::WentDown));
+    assert_eq!(health.state(), State::Up);
+    health.handle_traffic_failure(5, traffic(), now + SECOND);
+    for _ in 0..2 {
+        assert_eq!(health.handle_probe(probe(Fail), now + SECOND, 0.5), None);
+    }
+    assert_eq!(health.handle_probe(probe(Fail), now + SECOND, 0.5), Some(Event::WentDown));
     for _ in 0..3 {
-        assert_eq!(health.handle_probe(probe(Pass), now + SECOND, 0.5), None);
+        assert_eq!(health.handle_probe(probe(Pass), now + 2 * SECOND, 0.5), None);
     }
-    assert_eq!(health.handle_timeout(now + 10 * SECOND), Some(Event::WentUp));
+    assert_eq!(health.handle_timeout(now + 11 * SECOND), Some(Event::WentUp));
 }
 
 #[test]

@@ -1,35 +1,27 @@
-//! What was found out about a backend, by whom, and why, in words for people.
+//! Verdicts about a backend: result, source and cause, with text for operators.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::check::Spoken;
+use super::check::DurationText;
 
-/// One finding about a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// When it was found.
     pub at: SystemTime,
-    /// Who found it.
     pub source: Source,
-    /// Good or bad.
     pub outcome: VerdictOutcome,
-    /// Why.
     pub cause: Cause,
-    /// How long finding it took.
+    /// Duration of the check.
     pub took: Duration,
 }
 
-/// Who found something out about a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// An active check.
     Probe,
-    /// Sessions of clients.
     Traffic,
-    /// The resolution of the backend's name.
+    /// Resolution of the backend's name.
     Resolver,
-    /// The SSH tunnel that it is behind.
+    /// SSH tunnel to the backend.
     Tunnel,
 }
 
@@ -44,12 +36,9 @@ impl fmt::Display for Source {
     }
 }
 
-/// Good or bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VerdictOutcome {
-    /// The backend did what it should.
     Pass,
-    /// It did not.
     Fail,
 }
 
@@ -62,44 +51,42 @@ impl fmt::Display for VerdictOutcome {
     }
 }
 
-/// Why a verdict is what it is. Displayed for people.
+/// Why a verdict is what it is; `Display` is text for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Nobody listens on that port.
+    /// No process listens on the port.
     ConnectRefused,
     /// No answer to the connection attempt.
     ConnectTimeout {
-        /// How long it was waited for.
+        /// Time limit of the connection attempt.
         after: Duration,
     },
-    /// The connection failed otherwise, in the words of the system.
+    /// Other connection error, with the text of the operating system.
     ConnectFailed(String),
-    /// There is no TLS with it, in words.
+    /// TLS handshake failed, with its error text.
     Tls(String),
-    /// It does not speak HTTP/2, in words.
+    /// HTTP/2 failed, with its error text.
     Http2(String),
-    /// The backend's Unix socket does not exist.
     SocketMissing,
-    /// The backend's Unix socket may not be opened.
+    /// The user of Penstock has no permission to connect to the backend's Unix socket.
     PermissionDenied,
-    /// Connected, and then nothing came.
+    /// Connected, but no response arrived.
     NoAnswer {
-        /// How long it was waited for.
+        /// Time limit of the response.
         after: Duration,
     },
-    /// The connection ended before an answer came.
+    /// The connection was closed before a response.
     ClosedEarly,
-    /// What came is not an HTTP response.
+    /// The response is not valid HTTP.
     BadResponse(String),
-    /// A status outside the expected range.
+    /// The response has a status outside the expected range.
     HttpStatus(u16),
     /// The name has no address.
     Unresolvable(String),
-    /// There is no SSH connection to the host that it is behind, in words.
+    /// No SSH connection to the host in front of the backend, with the error text.
     Tunnel(String),
-    /// The SSH connection to the host that it is behind stands again.
+    /// The SSH connection to the host in front of the backend is up again.
     TunnelUp,
-    /// The check passed.
     Passed,
     /// The name has an address again.
     Resolved,
@@ -109,7 +96,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::ConnectRefused => f.write_str("connect refused"),
-            Cause::ConnectTimeout { after } => write!(f, "no connection within {}", Spoken(*after)),
+            Cause::ConnectTimeout { after } => write!(f, "no connection within {}", DurationText(*after)),
             Cause::ConnectFailed(why) => write!(f, "connect failed: {}", OneLine(why, SHORT)),
             Cause::Tls(why) => write!(f, "TLS: {}", OneLine(why, SHORT)),
             Cause::Http2(why) => write!(f, "HTTP/2: {}", OneLine(why, SHORT)),
@@ -117,7 +104,9 @@ impl fmt::Display for Cause {
             Cause::PermissionDenied => {
                 f.write_str("permission denied: may the user of penstock write to the socket?")
             }
-            Cause::NoAnswer { after } => write!(f, "connected, but no answer within {}", Spoken(*after)),
+            Cause::NoAnswer { after } => {
+                write!(f, "connected, but no answer within {}", DurationText(*after))
+            }
             Cause::ClosedEarly => f.write_str("connection closed before an answer came"),
             Cause::BadResponse(why) => write!(f, "not a valid HTTP response: {}", OneLine(why, SHORT)),
             Cause::HttpStatus(status) => http_status(f, *status),
@@ -134,7 +123,7 @@ fn http_status(f: &mut fmt::Formatter<'_>, status: u16) -> fmt::Result {
     write!(f, "HTTP {status}")?;
     let meaning = match status {
         300..=399 => "a redirect is outside the expected range: check the URL it leads to",
-        401 | 403 => "the check needs an open URL",
+        401 | 403 => "the check needs a URL that answers without a log-in",
         404 | 410 => "no such page: is the check's path right?",
         405 => "the page does not take the check's method",
         421 => "the application does not know the check's host",
@@ -146,13 +135,12 @@ fn http_status(f: &mut fmt::Formatter<'_>, status: u16) -> fmt::Result {
     write!(f, ": {meaning}")
 }
 
-/// Text from a backend or the system as part of one line: it can neither end the line nor steer a terminal,
-/// and is cut where it gets long.
+/// Text from a backend or the operating system for one line: control characters are escaped, and long text is cut.
 struct OneLine<'a>(&'a str, usize);
 
-/// Characters of what others say.
+/// Maximum characters of text from others.
 const SHORT: usize = 200;
-/// Of what we say ourselves, with the advice at its end.
+/// Maximum characters of Penstock's own text, which ends with advice.
 const LONG: usize = 1000;
 
 impl fmt::Display for OneLine<'_> {
@@ -182,8 +170,8 @@ mod tests {
             (Cause::ConnectRefused, "connect refused"),
             (Cause::ConnectTimeout { after }, "no connection within 1.5 s"),
             (Cause::NoAnswer { after }, "connected, but no answer within 1.5 s"),
-            (Cause::HttpStatus(403), "HTTP 403: the check needs an open URL"),
-            (Cause::HttpStatus(401), "HTTP 401: the check needs an open URL"),
+            (Cause::HttpStatus(403), "HTTP 403: the check needs a URL that answers without a log-in"),
+            (Cause::HttpStatus(401), "HTTP 401: the check needs a URL that answers without a log-in"),
             (Cause::HttpStatus(404), "HTTP 404: no such page: is the check's path right?"),
             (
                 Cause::HttpStatus(302),

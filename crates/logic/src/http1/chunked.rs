@@ -1,18 +1,17 @@
-//! The chunked coding (RFC 9112 section 7.1): a strict incremental decoder that works on any split, and the
-//! encoder's small parts.
-//! The decoder never copies data: it says which bytes of its input are data. Extensions are checked and
-//! dropped.
+//! Chunked coding (RFC 9112 section 7.1): a strict incremental decoder that accepts input in pieces of any size, and
+//! the parts of an encoder. The decoder never copies data: it returns which bytes of the input are data. Extensions are
+//! checked and removed.
 
 use super::field::Field;
 use super::grammar::{is_control, is_token, is_token_byte, trim};
 use std::mem;
 
-/// Bounds for what a sender may put around the data.
+/// Limits of everything in a chunked body except the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkLimits {
-    /// Bytes of all trailer lines together.
+    /// Maximum bytes of all trailer lines together.
     pub trailers: usize,
-    /// Bytes of the extensions of one chunk.
+    /// Maximum bytes of the extensions of one chunk.
     pub extension: usize,
 }
 
@@ -22,62 +21,57 @@ impl Default for ChunkLimits {
     }
 }
 
-/// What the decoder made of the front of its input.
+/// Result of decoding the start of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// `len` bytes of the input, starting at `offset`, are data. Consumed are `offset + len`.
+    /// `len` bytes of the input, from `offset`, are data; `offset + len` bytes were consumed.
     Data {
         /// Bytes of framing before the data.
         offset: usize,
-        /// Bytes of data.
         len: usize,
     },
-    /// The whole input was framing, and more must come.
+    /// All of the input was framing; more input is needed.
     NeedMore {
-        /// Bytes to take away.
+        /// Bytes consumed.
         consumed: usize,
     },
-    /// The body has ended; what follows is another message. Trailers are in [`Decoder::trailers`].
+    /// End of the body; bytes after it belong to the next message. Trailers are in [`Decoder::trailers`].
     End {
-        /// Bytes to take away.
+        /// Bytes consumed.
         consumed: usize,
     },
 }
 
-/// Why a chunked body is not passed on. The message is broken off: there is no way to find its end.
+/// Why a chunked body is not forwarded. The connection must be closed, because the end of the message is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkFault {
-    /// Not 1 to 16 hexadecimal digits.
     #[error("chunk size is not 1 to 16 hexadecimal digits")]
     Size,
-    /// Chunks that add up to more than can be counted.
+    /// The sum of the chunk sizes exceeds `i64::MAX`.
     #[error("chunk sizes are too large to be counted")]
     Overflow,
-    /// Anything behind the size that the grammar does not know.
     #[error("malformed chunk extension")]
     Extension,
-    /// More than [`ChunkLimits::extension`].
+    /// The extensions of a chunk are longer than [`ChunkLimits::extension`].
     #[error("chunk extensions are longer than allowed")]
     ExtensionTooLong,
-    /// CR without LF, LF without CR.
+    /// CR without LF, or LF without CR.
     #[error("a chunk line does not end with CR LF")]
     LineEnd,
-    /// Data is longer or shorter than its chunk size said.
+    /// The data is longer or shorter than its chunk size.
     #[error("chunk data is not followed by CR LF")]
     DataEnd,
-    /// A line that is not a header line.
     #[error("malformed trailer line")]
     Trailer,
-    /// A field that must not come after the body (RFC 9110 section 6.5.1).
+    /// A field that must not be a trailer (RFC 9110 section 6.5.1).
     #[error("trailer holds a field for framing, routing or authentication")]
     ForbiddenTrailer,
-    /// More than [`ChunkLimits::trailers`] bytes, or more than 32 lines.
+    /// The trailers have more than [`ChunkLimits::trailers`] bytes, or more than 32 lines.
     #[error("trailers are larger than allowed")]
     TrailersTooLarge,
 }
 
 impl ChunkFault {
-    /// Word for logs and metric labels.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Size => "chunk-size",
@@ -93,12 +87,11 @@ impl ChunkFault {
     }
 }
 
-/// Incremental decoder of one body.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     limits: ChunkLimits,
     state: State,
-    /// Of the chunk: its size while the size line is read, then what is missing of its data.
+    /// Chunk size while the size line is read, then the number of data bytes still to come.
     remaining: u64,
     total: u64,
     extension_bytes: usize,
@@ -109,7 +102,7 @@ pub struct Decoder {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Digits seen so far.
+    /// Number of digits so far.
     Size(u8),
     Extension(Extension),
     SizeLf,
@@ -122,8 +115,7 @@ enum State {
     Failed(ChunkFault),
 }
 
-/// Inside `;name=value`. Blanks around ';' and '=' ("bad whitespace") are refused: no current sender writes
-/// them.
+/// State inside `;name=value`. Blanks around ';' and '=' ("bad whitespace") are refused: no current sender writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extension {
     NameStart,
@@ -136,7 +128,6 @@ enum Extension {
 }
 
 impl Decoder {
-    /// A decoder for one body.
     pub fn new(limits: ChunkLimits) -> Self {
         Self {
             limits,
@@ -150,8 +141,8 @@ impl Decoder {
         }
     }
 
-    /// Consumes from `input` and says what the consumed bytes were. Call again with the rest. After a fault
-    /// it stays with it.
+    /// Decodes the start of `input`. The caller calls again with the rest. After a fault every call returns the same
+    /// fault.
     pub fn decode(&mut self, input: &[u8]) -> Result<Step, ChunkFault> {
         for (at, &byte) in input.iter().enumerate() {
             match self.state {
@@ -185,13 +176,12 @@ impl Decoder {
         }
     }
 
-    /// The trailer fields, once the body has ended.
+    /// Trailer fields, complete at the end of the body.
     pub fn trailers(&self) -> &[(Vec<u8>, Vec<u8>)] {
         &self.trailers
     }
 
-    /// Bytes that the chunks announced so far, the present one included: to be held against a limit for
-    /// bodies.
+    /// Sum of the chunk sizes so far, including the current chunk; the caller compares it with the body limit.
     pub fn announced(&self) -> u64 {
         self.total
     }
@@ -233,7 +223,7 @@ impl Decoder {
             (State::TrailerLf, b'\n') if self.line.is_empty() => Ok(State::Done),
             (State::TrailerLf, b'\n') => self.end_trailer(),
             (State::TrailerLf, _) => Err(ChunkFault::LineEnd),
-            // `decode` handles these itself.
+            // `decode` handles these states itself.
             (state @ (State::Data | State::Done | State::Failed(_)), _) => Ok(state),
         }
     }
@@ -252,7 +242,7 @@ impl Decoder {
         if self.remaining == 0 {
             return Ok(State::TrailerLine);
         }
-        // Half of the range: many programs count in signed numbers.
+        // Many programs use signed numbers, so the limit is `i64::MAX`.
         self.total = self
             .total
             .checked_add(self.remaining)
@@ -300,8 +290,8 @@ impl Extension {
     }
 }
 
-/// Fields that a recipient may merge into the head, where they would change what was decided before the
-/// body (RFC 9110 section 6.5.1). Spellings that a gateway could take for them count as well.
+/// Fields that a receiver may merge into the head, where they would change earlier decisions (RFC 9110 section 6.5.1).
+/// Includes spellings that a gateway may read as such a field.
 fn is_forbidden(name: &[u8]) -> bool {
     match Field::of(name) {
         Err(_) => true,
@@ -317,7 +307,7 @@ fn is_forbidden(name: &[u8]) -> bool {
     }
 }
 
-/// Sorted; beside those that [`Field`] names.
+/// Forbidden trailers besides the fields of [`Field`]; sorted.
 const FORBIDDEN: [&[u8]; 23] = [
     b"age",
     b"authorization",
@@ -344,10 +334,10 @@ const FORBIDDEN: [&[u8]; 23] = [
     b"www-authenticate",
 ];
 
-/// Each line is an allocation of its own, so their number is bounded as well as their bytes.
+/// Maximum number of trailer lines: each line is one allocation.
 const MOST_TRAILERS: usize = 32;
 
-/// Writes the line before a chunk of `len` bytes. `len` must not be 0: that would end the body.
+/// Writes the line before a chunk of `len` bytes. `len` must not be 0, which would end the body.
 pub fn write_chunk_header(out: &mut Vec<u8>, len: usize) {
     debug_assert!(len > 0);
     let digits = (usize::BITS - len.leading_zeros()).div_ceil(4).max(1);
@@ -357,7 +347,6 @@ pub fn write_chunk_header(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the end of a body, with the trailers of [`Decoder::trailers`].
 pub fn write_end(out: &mut Vec<u8>, trailers: &[(Vec<u8>, Vec<u8>)]) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers {
@@ -372,7 +361,7 @@ pub fn write_end(out: &mut Vec<u8>, trailers: &[(Vec<u8>, Vec<u8>)]) {
 mod tests {
     use super::*;
 
-    /// Decodes in one piece: data, trailers as text, bytes that follow the body.
+    /// Decodes all input. Returns the data, the trailers as text, and the bytes after the body.
     fn decode(mut input: &[u8]) -> Result<(Vec<u8>, String, usize), ChunkFault> {
         let mut decoder = Decoder::new(ChunkLimits::default());
         let mut data = Vec::new();

@@ -1,5 +1,5 @@
-//! Answers of our own: small readable error pages and redirects.
-//! Nothing of the request comes back unescaped, nothing is stored by caches.
+//! Responses that Penstock generates: short error pages and redirects. Text from the request is always escaped; caches
+//! must not store error pages.
 
 use super::grammar::elements;
 use super::line::push_line;
@@ -7,45 +7,41 @@ use super::request::{MethodKind, Persistence};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// An error that we answer ourselves.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
     /// Status, 400 to 599.
     pub status: u16,
-    /// One sentence on what happened; escaped here.
+    /// One sentence about the error, not yet escaped.
     pub detail: &'a str,
-    /// Id under which the logs know this request.
+    /// Id of the request in the logs.
     pub request_id: &'a str,
-    /// Value of the request's `Accept`, if it could be read.
+    /// Value of the request's `Accept`; `None` if the head could not be parsed.
     pub accept: Option<&'a [u8]>,
-    /// What becomes of the connection.
+    /// Whether the connection stays open.
     pub persistence: Persistence,
-    /// HEAD gets no body.
+    /// A HEAD response has no body.
     pub method: MethodKind,
-    /// More header lines, such as `Retry-After`.
+    /// Additional header lines, such as `Retry-After`.
     pub extra: &'a [(&'a str, &'a str)],
-    /// Value of `Strict-Transport-Security`, only over TLS.
+    /// Value of `Strict-Transport-Security`; only with TLS.
     pub hsts: Option<&'a str>,
 }
 
-/// A redirect that we answer ourselves.
 #[derive(Clone, Copy, Debug)]
 pub struct Redirect<'a> {
-    /// Status: 301, 302, 303, 307 or 308.
+    /// Status code: 301, 302, 303, 307 or 308.
     pub status: u16,
-    /// Where to; bytes that a URI cannot hold are percent-encoded here.
+    /// Target; bytes that are not valid in a URI are percent-encoded here.
     pub location: &'a str,
-    /// What becomes of the connection.
     pub persistence: Persistence,
-    /// HEAD gets no body.
+    /// A HEAD response has no body.
     pub method: MethodKind,
-    /// More header lines.
     pub extra: &'a [(&'a str, &'a str)],
-    /// Value of `Strict-Transport-Security`, only over TLS.
+    /// Value of `Strict-Transport-Security`; only with TLS.
     pub hsts: Option<&'a str>,
 }
 
-/// Appends a whole response.
+/// Appends a complete response.
 pub fn write(out: &mut Vec<u8>, page: &Page<'_>) {
     let reason = reason_phrase(page.status);
     let (content_type, body) = match wanted_format(page.accept) {
@@ -58,7 +54,7 @@ pub fn write(out: &mut Vec<u8>, page: &Page<'_>) {
     write_rest(out, page.persistence, page.extra, page.hsts, page.method, &body);
 }
 
-/// Appends a whole response.
+/// Appends a complete response.
 pub fn write_redirect(out: &mut Vec<u8>, redirect: &Redirect<'_>) {
     let mut location = String::with_capacity(redirect.location.len());
     for byte in redirect.location.bytes() {
@@ -80,7 +76,7 @@ pub fn write_redirect(out: &mut Vec<u8>, redirect: &Redirect<'_>) {
     write_rest(out, redirect.persistence, redirect.extra, redirect.hsts, redirect.method, &body);
 }
 
-/// The registered reason phrase of a status (RFC 9110 section 15); "Error" for others.
+/// Registered reason phrase of a status (RFC 9110 section 15); "Error" for others.
 pub fn reason_phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
@@ -117,8 +113,8 @@ enum Format {
     Json,
 }
 
-/// JSON only for those who prefer it: browsers send long lists, and most programs say `*/*`, where HTML
-/// reads well too.
+/// JSON only for clients that prefer it: browsers send long lists, and most programs send `*/*`, for which HTML is
+/// readable too.
 fn wanted_format(accept: Option<&[u8]>) -> Format {
     let (mut html, mut json) = (0u16, 0u16);
     for range in elements(accept.unwrap_or_default()).take(32) {
@@ -135,7 +131,7 @@ fn wanted_format(accept: Option<&[u8]>) -> Format {
     if json > html { Format::Json } else { Format::Html }
 }
 
-/// `q=0.5` in thousandths (RFC 9110 section 12.4.2); what cannot be read counts as nothing.
+/// `q=0.5` in thousandths (RFC 9110 section 12.4.2); an invalid value is 0.
 fn quality(parameter: &[u8]) -> Option<u16> {
     let value = match parameter {
         [b'q' | b'Q', b'=', value @ ..] => value,
@@ -151,7 +147,7 @@ fn quality(parameter: &[u8]) -> Option<u16> {
     }
 }
 
-/// Writes an answer with a short text of our own.
+/// Writes a 200 response with a short plain text.
 pub fn write_text(
     out: &mut Vec<u8>,
     text: &str,
@@ -232,7 +228,7 @@ fn write_rest(
     body: &str,
 ) {
     let _ = write!(out, "Content-Length: {}\r\n", body.len());
-    // Said in both cases: for HTTP/1.0 clients keep-alive is not the default.
+    // Both values are written: keep-alive is not the default of HTTP/1.0 clients.
     push_line(out, b"Connection", if persistence == Persistence::Close { b"close" } else { b"keep-alive" });
     if let Some(policy) = hsts {
         push_line(out, b"Strict-Transport-Security", policy.as_bytes());

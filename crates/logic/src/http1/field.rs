@@ -1,31 +1,23 @@
-//! The header names that mean something to a proxy, and the names that others could take for them.
+//! Header names with a meaning for a proxy, and names that other programs could take for them.
 
-/// The header fields that a proxy treats in a special way; found once, when the head is parsed.
+/// Header fields with special rules in a proxy; the parser of the head sets them once per line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// Passed on unless `Connection` lists it.
+    /// Any other field; forwarded unless `Connection` lists the field.
     Other,
-    /// `Host`
     Host,
-    /// `Content-Length`
     ContentLength,
-    /// `Transfer-Encoding`
     TransferEncoding,
-    /// `Connection`
     Connection,
-    /// `Keep-Alive`
     KeepAlive,
-    /// `TE`
     Te,
-    /// `Trailer`
     Trailer,
-    /// `Upgrade`
     Upgrade,
-    /// `Expect`
     Expect,
-    /// `Proxy-Connection`, `Proxy-Authorization`, `HTTP2-Settings`, and `Proxy`, which a CGI backend would
-    /// read as the environment variable HTTP_PROXY: never passed on. `Client-Cert`, `Client-Cert-Chain` (RFC 9440) and
-    /// `X-Client-Cert-*`: only we tell backends who a client has proved to be.
+    /// Never forwarded: `Proxy-Connection`, `Proxy-Authorization`, `HTTP2-Settings`, and `Proxy`, which a CGI backend
+    /// would read as the environment variable HTTP_PROXY. Also `Client-Cert`, `Client-Cert-Chain` (RFC 9440) and
+    /// `X-Client-Cert-*`, which only Penstock may send to backends, because they carry the verified identity of a
+    /// client.
     Dropped,
     /// `X-Forwarded-For`
     ForwardedFor,
@@ -35,19 +27,18 @@ pub enum Field {
     ForwardedHost,
     /// `Forwarded` (RFC 7239)
     Forwarded,
-    /// `CDN-Loop` (RFC 8586), to which we add: neither `Connection` nor the configuration can take it away.
+    /// `CDN-Loop` (RFC 8586), to which Penstock adds its name: neither `Connection` nor the configuration can remove
+    /// it.
     CdnLoop,
-    /// Other fields that tell about the client: `X-Forwarded-*`, `X-Real-IP`.
+    /// Other fields with data about the client: `X-Forwarded-*`, `X-Real-IP`.
     ForwardedOther,
-    /// Not one of the names above, but a gateway to CGI or WSGI would take it for one (`x_forwarded_for`):
-    /// never passed on.
+    /// A name that a CGI or WSGI gateway would read as one of the names above (`x_forwarded_for`): never forwarded.
     Imitation,
 }
 
 impl Field {
-    /// Finds the meaning of a name, which is a token. `Err` holds a field that decides framing and that `name` merely
-    /// resembles.
-    pub(crate) fn of(name: &[u8]) -> Result<Self, Imitated> {
+    /// Classifies a name, which must be a token. `Err` if `name` resembles, but is not, a field that decides framing.
+    pub(crate) fn of(name: &[u8]) -> Result<Self, FramingLookalike> {
         let candidates: &[(&[u8], Self)] = match name.len() {
             2 => &[(b"te", Self::Te)],
             4 => &[(b"host", Self::Host)],
@@ -69,22 +60,22 @@ impl Field {
             19 => &[(b"proxy-authorization", Self::Dropped)],
             _ => &[],
         };
-        // A name can only resemble one that begins with the same letter: this ends nearly every search.
+        // A similar name must begin with the same letter: this check ends nearly every search.
         let initial = name.first().map(u8::to_ascii_lowercase);
         let begins_like = |canonical: &[u8]| canonical.first().copied() == initial;
         for &(canonical, field) in candidates {
             if !begins_like(canonical) {
                 continue;
             }
-            // Setting the bit that tells the cases apart turns no other token byte into a byte of these names, so this alone
-            // is certain, and three times as quick as a comparison that must be right for all bytes.
+            // `| 0x20` makes ASCII letters lower-case and maps no other token byte to a byte of these names, so the
+            // comparison is exact. It is three times as fast as a comparison that is correct for all bytes.
             if name.iter().zip(canonical).all(|(byte, letter)| byte | 0x20 == *letter) {
                 return Ok(field);
             }
             match spelling(name, canonical) {
                 Spelling::Same => return Ok(field),
                 Spelling::Alike if matches!(field, Self::ContentLength | Self::TransferEncoding) => {
-                    return Err(Imitated);
+                    return Err(FramingLookalike);
                 }
                 Spelling::Alike => return Ok(Self::Imitation),
                 Spelling::Different => {}
@@ -104,34 +95,39 @@ impl Field {
     }
 }
 
-/// Names that begin like this; all begin with `x`.
+/// Prefixes of names; all begin with `x`.
 const FAMILIES: [(&[u8], Field); 2] =
     [(b"x-forwarded-", Field::ForwardedOther), (b"x-client-cert-", Field::Dropped)];
 
-/// A name resembles one that decides framing.
+/// Error: a name resembles a field that decides framing.
 #[derive(Debug)]
-pub(crate) struct Imitated;
+pub(crate) struct FramingLookalike;
 
-/// How a name relates to a canonical one in lower case.
+/// How a name relates to a canonical name in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spelling {
     Same,
-    /// Equal once every byte that is not a letter or digit counts as '-', as gateways to CGI and WSGI do.
+    /// Equal if every byte that is not a letter or digit is read as '-', as CGI and WSGI gateways do.
     Alike,
     Different,
 }
 
-/// Compares a name as sent with a canonical one in lower case.
+/// Compares a received name with a canonical name in lower case.
 pub(super) fn spelling(name: &[u8], canonical: &[u8]) -> Spelling {
     if name.len() != canonical.len() {
         Spelling::Different
     } else if name.eq_ignore_ascii_case(canonical) {
         Spelling::Same
-    } else if name.iter().zip(canonical).all(|(a, b)| fold(*a) == fold(*b)) {
+    } else if is_alike(name, canonical) {
         Spelling::Alike
     } else {
         Spelling::Different
     }
+}
+
+/// Whether two names are equal if every byte that is not a letter or digit is read as '-'.
+pub(super) fn is_alike(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| fold(*a) == fold(*b))
 }
 
 fn fold(byte: u8) -> u8 {

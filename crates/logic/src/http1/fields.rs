@@ -1,19 +1,26 @@
-//! What the header lines of one message say about its framing and its connection (RFC 9112 sections 6 and
-//! 9).
-//! Used for requests and for responses; never looks at the first line.
+//! Parses the header lines that define framing and connection use (RFC 9112 sections 6 and 9). Used for requests and
+//! responses; does not read the first line.
 
 use super::field::{Field, Spelling, spelling};
 use super::grammar::{elements, is_token};
 use super::hops::Hops;
 use super::refusal::Refusal;
-use super::request::{Persistence, Trailers, Version};
 use super::span::{HeaderSpan, Span};
+use super::version::{Persistence, Version};
 use smallvec::SmallVec;
 
-/// Header names that `Connection` lists, beside the options with a meaning of their own.
+/// Whether a sender accepts trailers (`TE: trailers` with `Connection: TE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trailers {
+    Accepted,
+    #[default]
+    NotAccepted,
+}
+
+/// Header names that `Connection` lists, except options with a special meaning.
 pub(super) type Listed = SmallVec<[Span; 4]>;
 
-/// What a pass over the header lines found.
+/// Result of reading all header lines.
 #[derive(Default)]
 pub(super) struct Fields {
     pub(super) host: Option<Span>,
@@ -27,13 +34,12 @@ pub(super) struct Fields {
     pub(super) hops: Hops,
 }
 
-/// Transfer coding of a body; there is only one that we know.
+/// Transfer coding of a body; only `chunked` is supported.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Coding {
     Chunked,
 }
 
-/// The options of `Connection`.
 #[derive(Default)]
 pub(super) struct Options {
     close: bool,
@@ -44,27 +50,25 @@ pub(super) struct Options {
     pub(super) listed: Listed,
 }
 
-/// The `Expect` header.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Expect {
     #[default]
     Absent,
     Continue,
-    /// Repeated, or anything else.
+    /// The header is repeated, or has a value other than `100-continue`.
     Unknown,
 }
 
-/// The `Upgrade` header.
 #[derive(Clone, Copy, Default)]
 pub(super) enum Upgrade {
     #[default]
     Absent,
     Wanted(Span),
-    /// Repeated, malformed, or `h2c`: not to be passed on.
+    /// The header is repeated, malformed or `h2c`, and is not forwarded.
     Ignored,
 }
 
-/// Reads all lines. Any doubt about where the message ends is a refusal.
+/// Reads all lines. Returns a refusal if the end of the message is in doubt.
 pub(super) fn read(head: &[u8], headers: &[HeaderSpan]) -> Result<Fields, Refusal> {
     let mut fields = Fields::default();
     for header in headers {
@@ -97,7 +101,7 @@ pub(super) fn read(head: &[u8], headers: &[HeaderSpan]) -> Result<Fields, Refusa
 }
 
 impl Fields {
-    /// What the connection is for after this message (RFC 9112 section 9.3).
+    /// Whether the connection stays open after this message (RFC 9112 section 9.3).
     pub(super) fn persistence(&self, version: Version) -> Persistence {
         match (version, &self.options) {
             (_, options) if options.close => Persistence::Close,
@@ -107,7 +111,7 @@ impl Fields {
         }
     }
 
-    /// The protocols of `Upgrade`, if `Connection` lists it.
+    /// Protocols of `Upgrade`, if `Connection` lists it.
     pub(super) fn wanted_upgrade(&self) -> Option<Span> {
         match self.upgrade {
             Upgrade::Wanted(protocols) if self.options.upgrade => Some(protocols),
@@ -167,7 +171,7 @@ impl Upgrade {
     }
 }
 
-/// A plain decimal number: no sign, no blank, no list (RFC 9110 section 8.6).
+/// Parses a decimal number: no sign, no blank, no list (RFC 9110 section 8.6).
 fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(Refusal::LengthSyntax);
@@ -175,7 +179,7 @@ fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
     value
         .iter()
         .try_fold(0u64, |length, digit| length.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
-        // Many programs count in signed numbers, where the upper half is something else.
+        // Many programs use signed numbers, in which a length above `i64::MAX` would be negative.
         .filter(|length| i64::try_from(*length).is_ok())
         .ok_or(Refusal::LengthOverflow)
 }
@@ -190,8 +194,8 @@ fn parse_coding(value: &[u8]) -> Result<Coding, Refusal> {
     }
 }
 
-/// Names that must not be removed on a client's word: without them the message would mean something else.
+/// Names that a client must not make Penstock remove: without them the message would have another meaning.
 const FRAMING: [&[u8]; 5] = [b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"];
 
-/// Each option is compared with each header line, so their number is bounded.
+/// Maximum number of options: each option is compared with each header line.
 const MOST_OPTIONS: usize = 32;

@@ -1,8 +1,7 @@
-//! Writes messages anew: the request as the backend gets it, the response as the client gets it.
-//! Exactly one framing header and one Host come out, written here and never copied; hop-by-hop fields end
-//! here (RFC 9110 section 7.6.1).
+//! Writes messages: the request for the backend, the response for the client. The output has exactly one framing header
+//! and one Host, never copied from the input. Hop-by-hop fields are removed (RFC 9110 section 7.6.1).
 
-use super::field::{Field, Spelling, spelling};
+use super::field::{Field, Spelling, is_alike, spelling};
 use super::hops;
 use super::line::{KeptLines, push_clean_line, push_decimal, push_ip, push_length, push_line};
 use super::request::{BodyLength, Expectation, Persistence, RequestHead, Trailers, Version};
@@ -13,37 +12,32 @@ use crate::route::{HeaderEdit, HeaderEdits};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
-/// What is known of the client's side, for the headers that tell the backend.
+/// Facts about the client's connection, for the headers that inform the backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Via<'a> {
-    /// The client, after a PROXY header was believed.
+    /// Address of the client, from the PROXY header if the sender is trusted.
     pub peer: Peer,
-    /// Our own address; stands in for the Host that an HTTP/1.0 client may leave out.
+    /// Address of the listener; replaces the Host that an HTTP/1.0 client may omit.
     pub local: Option<SocketAddr>,
-    /// How the client speaks to us.
+    /// Protocol between client and Penstock.
     pub scheme: Scheme,
-    /// Whether the client's word on other clients counts.
+    /// Whether the client's forwarding headers are trusted.
     pub trust: Trust,
-    /// Id of this request; without control bytes.
+    /// Id of this request, without control bytes.
     pub request_id: &'a [u8],
-    /// Name of the header for it.
     pub request_id_header: &'a str,
-    /// What a verified client certificate says, as header fields: names of the family that is never passed on from clients,
-    /// values without control bytes.
+    /// Header fields from a verified client certificate: names that are never forwarded from clients, values without
+    /// control bytes.
     pub client_certificate: &'a [(&'static str, Box<str>)],
 }
 
-/// Scheme of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// Plain.
     Http,
-    /// Over TLS.
     Https,
 }
 
 impl Scheme {
-    /// As in a URI.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -52,45 +46,40 @@ impl Scheme {
     }
 }
 
-/// Whether forwarding headers of a peer are believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// The peer is a listed proxy: its headers are kept and added to.
+    /// The peer is a listed proxy: its headers are kept and extended.
     TrustedProxy,
-    /// Anyone: what it says of addresses, schemes and ids is dropped.
+    /// Any other peer: its headers about addresses, schemes and ids are removed.
     Stranger,
 }
 
-/// How the body of a response goes to the client.
+/// Framing of a response's body for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseFraming {
-    /// No body.
     None,
-    /// `Content-Length`
     Length(u64),
-    /// Chunked; a body that is not has to be cut into chunks.
+    /// A body that is not chunked is split into chunks.
     Chunked,
-    /// The end of the connection is the end of the body; chunks have to be taken off.
+    /// The body ends when the connection closes; chunked coding is removed.
     UntilClose,
 }
 
-/// The client's side of a response.
+/// Facts about the client that the response depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<'a> {
-    /// What becomes of the client's connection after this response.
+    /// Whether the client's connection stays open after this response.
     pub persistence: Persistence,
-    /// Version of the request.
     pub client: Version,
     /// From [`response_framing`].
     pub framing: ResponseFraming,
-    /// Value of `Strict-Transport-Security`, only over TLS. A backend that sends its own keeps it.
+    /// Value of `Strict-Transport-Security`; only with TLS. A value from the backend takes precedence.
     pub hsts: Option<&'a str>,
-    /// Name and value of the request id header; without control bytes.
+    /// Name and value of the request id header, without control bytes.
     pub request_id: Option<(&'a str, &'a [u8])>,
 }
 
-/// Appends the head for a backend. `edits` are applied in their order: those of the listener, then those of
-/// the route.
+/// Appends the head for a backend. `edits` are applied in order: those of the listener, then those of the route.
 pub fn write_request(
     out: &mut Vec<u8>,
     head: &[u8],
@@ -111,7 +100,7 @@ pub fn write_request(
             Field::ForwardedOther => via.trust == Trust::TrustedProxy,
             _ => false,
         };
-        if kept && !is_listed(head, &request.listed, name) && !changes.touch(name) {
+        if kept && !is_listed(head, &request.listed, name) && !changes.touch_alike(name) {
             lines.keep(out, line);
         }
     }
@@ -139,7 +128,7 @@ pub fn write_request(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the head for the client. `edits` are applied in their order.
+/// Appends the head for the client. `edits` are applied in order.
 pub fn write_response(
     out: &mut Vec<u8>,
     head: &[u8],
@@ -189,8 +178,8 @@ pub fn write_response(
     out.extend_from_slice(b"\r\n");
 }
 
-/// How a response reaches a client of this version. A client of HTTP/1.0 knows no chunks; one of HTTP/1.1
-/// shall see whether a body that ends with the backend's connection was cut off.
+/// Selects the framing for a client of version `client`. HTTP/1.0 has no chunked coding. An HTTP/1.1 client gets
+/// chunks, so that it detects a body that was cut off because the backend's connection closed.
 pub fn response_framing(response: &ResponseHead, client: Version) -> ResponseFraming {
     match (response.body, client) {
         (BodyLength::None, _) => ResponseFraming::None,
@@ -200,7 +189,7 @@ pub fn response_framing(response: &ResponseHead, client: Version) -> ResponseFra
     }
 }
 
-/// Appends an interim response (100, 102, 103) for a client of HTTP/1.1.
+/// Appends an interim response (100, 102, 103) for an HTTP/1.1 client.
 pub fn write_interim(out: &mut Vec<u8>, head: &[u8], response: &ResponseHead) {
     write_status_line(out, head, response);
     let mut lines = KeptLines::new(head);
@@ -213,8 +202,8 @@ pub fn write_interim(out: &mut Vec<u8>, head: &[u8], response: &ResponseHead) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The request id that a trusted proxy sent: one line of 1 to 128 letters, digits and `-_.:/+=@`. Anything
-/// else is as good as none.
+/// Returns the request id of a trusted proxy: one line of 1 to 128 letters, digits and `-_.:/+=@`. Any other value is
+/// ignored.
 pub fn trusted_request_id<'h>(
     head: &'h [u8],
     request: &RequestHead,
@@ -305,7 +294,7 @@ fn write_connection_of_response(
     }
 }
 
-/// X-Forwarded-For, -Proto, -Host, and Forwarded of RFC 7239.
+/// Writes X-Forwarded-For, -Proto, -Host, and Forwarded (RFC 7239).
 fn write_forwarding(
     out: &mut Vec<u8>,
     head: &[u8],
@@ -314,14 +303,16 @@ fn write_forwarding(
     changes: &Changes<'_>,
 ) {
     let told = match via.trust {
-        Trust::TrustedProxy => Some(Told { head, headers: &request.headers, listed: &request.listed }),
+        Trust::TrustedProxy => {
+            Some(ClientForwarded { head, headers: &request.headers, listed: &request.listed })
+        }
         Trust::Stranger => None,
     };
     let told = told.as_ref();
     let only = |field| told.and_then(|told| told.only(field));
     let authority = request.authority.of(head);
     let client = via.peer.ip();
-    // Where the client's address was written first: the second time it is copied.
+    // Position of the client's address in `out`, so that it is formatted only once.
     let mut address = None;
     if !changes.touch(b"x-forwarded-for")
         && (client.is_some() || told.is_some_and(|told| told.any(Field::ForwardedFor)))
@@ -365,8 +356,7 @@ fn write_forwarding(
             None => out.extend_from_slice(b"for=_unix"),
         }
         if !authority.is_empty() {
-            // Quoted always: a port or an IPv6 address is not a token. A checked authority needs no
-            // escapes.
+            // Always quoted: a port or an IPv6 address is not a token. A valid authority needs no escapes.
             for part in [b";host=\"", authority, b"\""] {
                 out.extend_from_slice(part);
             }
@@ -377,14 +367,14 @@ fn write_forwarding(
     }
 }
 
-/// What the client itself tells of other clients; there is none of a stranger's.
-struct Told<'a> {
+/// Forwarding headers that a trusted proxy sent.
+struct ClientForwarded<'a> {
     head: &'a [u8],
     headers: &'a [HeaderSpan],
     listed: &'a [Span],
 }
 
-impl<'a> Told<'a> {
+impl<'a> ClientForwarded<'a> {
     fn values(&self, field: Field) -> impl Iterator<Item = &'a [u8]> {
         let (head, listed) = (self.head, self.listed);
         self.headers
@@ -399,14 +389,14 @@ impl<'a> Told<'a> {
         self.values(field).next().is_some()
     }
 
-    /// The value, if there is exactly one.
+    /// Value of the field; `None` if there are several.
     fn only(&self, field: Field) -> Option<&'a [u8]> {
         let mut values = self.values(field);
         let value = values.next()?;
         values.next().is_none().then_some(value)
     }
 
-    /// Each value with a separator behind it.
+    /// Writes all values, each followed by a separator.
     fn write_all(&self, out: &mut Vec<u8>, field: Field) {
         for value in self.values(field) {
             out.extend_from_slice(value);
@@ -415,11 +405,11 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The header edits of one direction. Those of fields that frame a message have no effect.
+/// Header edits of one direction. Edits of framing fields have no effect.
 struct Changes<'a> {
     edits: &'a [&'a HeaderEdits],
     side: fn(&HeaderEdits) -> &[HeaderEdit],
-    /// Mostly there are none, and then no line has to be looked up.
+    /// No edits, the usual case: names need no look-up.
     none: bool,
 }
 
@@ -438,6 +428,12 @@ impl<'a> Changes<'a> {
 
     fn touch(&self, name: &[u8]) -> bool {
         !self.none && self.last(name).is_some()
+    }
+
+    /// Whether an edit is for this name, or for one that a CGI or WSGI gateway would read as the same: otherwise a client
+    /// could send `X_Site` beside the `X-Site` that is set.
+    fn touch_alike(&self, name: &[u8]) -> bool {
+        !self.none && self.iter().any(|edit| is_alike(edit.name().as_bytes(), name))
     }
 
     fn last_value(&self, name: &str) -> Option<&'a str> {
@@ -460,7 +456,7 @@ impl<'a> Changes<'a> {
                     | Field::ForwardedOther
                     | Field::Imitation)
             );
-            // Of several for one name the last one counts.
+            // Only the last edit of a name applies.
             if !written_elsewhere && self.last(name.as_bytes()).is_some_and(|last| std::ptr::eq(last, edit)) {
                 push_line(out, name.as_bytes(), value.as_bytes());
             }
@@ -468,7 +464,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Whether a field of a response may pass through a proxy.
+/// Tells whether a proxy may forward this response field.
 fn is_end_to_end(field: Field) -> bool {
     !matches!(
         field,
@@ -500,7 +496,7 @@ const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";
 const HSTS: &[u8] = b"strict-transport-security";
 const SEPARATOR: &[u8] = b", ";
 
-/// Room for the lines that are added to those of the message.
+/// Bytes reserved for the lines that Penstock adds to the message.
 const RESERVE: usize = 340;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Small rules of RFC 9110 section 5: tokens, blanks, lists.
+//! Basic rules of RFC 9110 section 5: tokens, blanks, lists.
 
-/// tchar of RFC 9110 section 5.6.2.
+/// Tells whether `byte` is a tchar (RFC 9110 section 5.6.2).
 pub(super) fn is_token_byte(byte: u8) -> bool {
     TOKEN_BYTES[usize::from(byte)]
 }
 
-/// One look per byte: every name of every head is checked.
+/// Lookup table, for speed: every name in every head is checked.
 const TOKEN_BYTES: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0u8;
@@ -19,24 +19,25 @@ const TOKEN_BYTES: [bool; 256] = {
     }
 };
 
-/// A token of RFC 9110 section 5.6.2: at least one tchar.
+/// Tells whether `bytes` is a token: at least one tchar (RFC 9110 section 5.6.2).
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
 
-/// How many bytes of a token `bytes` begin with.
+/// Length of the token at the start of `bytes`.
 pub(super) fn token_len(bytes: &[u8]) -> usize {
     bytes.iter().position(|&byte| !is_token_byte(byte)).unwrap_or(bytes.len())
 }
 
-/// Control bytes but HTAB: in no line of a head, and not even quoted, may they stand.
+/// Tells whether `byte` is a control byte other than HTAB. A head must not contain one, not even in a quoted string.
 pub(super) fn is_control(byte: u8) -> bool {
     (byte < 0x20 && byte != b'\t') || byte == 0x7f
 }
 
-/// How many bytes stand before the first control byte that is not HTAB.
+/// Number of bytes before the first control byte other than HTAB.
 ///
-/// Eight bytes at a time: every byte of every head passes here, and one look per byte took a fifth of the parser.
+/// Reads eight bytes at a time: every byte of every head is checked here, and a loop over single bytes took a fifth of
+/// the parser's time.
 pub(super) fn clean_len(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
@@ -45,7 +46,7 @@ pub(super) fn clean_len(bytes: &[u8]) -> usize {
             at += 8;
             continue;
         }
-        // Only the first one is certain; if it is HTAB, the search goes on behind it.
+        // Only the first reported byte is certain. If it is HTAB, the search continues after it.
         at += suspects.trailing_zeros() as usize / 8;
         if bytes[at] != b'\t' {
             return at;
@@ -56,8 +57,8 @@ pub(super) fn clean_len(bytes: &[u8]) -> usize {
     at + rest.iter().position(|&byte| is_control(byte)).unwrap_or(rest.len())
 }
 
-/// The highest bit of each byte that is below 0x20 or is 0x7f; those above the first one may be set without reason, since
-/// subtracting borrows from them.
+/// Sets the highest bit of each byte that is below 0x20 or equal to 0x7f. Bits above the first one set may be wrong,
+/// because the subtraction borrows from higher bytes.
 fn below_space_or_delete(word: u64) -> u64 {
     const EACH: u64 = u64::MAX / 255;
     let delete = word ^ (0x7f * EACH);
@@ -66,7 +67,7 @@ fn below_space_or_delete(word: u64) -> u64 {
     (below_space | is_delete) & (0x80 * EACH)
 }
 
-/// Cuts optional whitespace (SP and HTAB, RFC 9110 section 5.6.3) off both ends.
+/// Removes optional whitespace (SP and HTAB, RFC 9110 section 5.6.3) at both ends.
 pub(super) fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = bytes {
         bytes = rest;
@@ -77,8 +78,7 @@ pub(super) fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The elements of a comma-separated list (RFC 9110 section 5.6.1) without blanks; empty elements are left
-/// out.
+/// Elements of a comma-separated list (RFC 9110 section 5.6.1) without blanks; empty elements are skipped.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(trim).filter(|element| !element.is_empty())
 }

@@ -1,27 +1,26 @@
-//! Finds the end of a head and cuts it into header lines; the same for requests and responses.
-//! Every rule on line ends and control bytes is checked here on the raw bytes.
+//! Finds the end of a head and splits it into header lines, for requests and responses. All rules for line ends and
+//! control bytes are checked here on the raw bytes.
 
 use super::field::Field;
 use super::grammar::{clean_len, is_token, token_len, trim};
+use super::limits::{Limits, MAX_HEAD};
 use super::refusal::Refusal;
-use super::request::{Limits, MAX_HEAD};
 use super::span::{HeaderSpan, Span};
 use smallvec::SmallVec;
 
-/// Header lines of a head. Few have room inside: a parsed head is moved several times on its way, and copying room for two
+/// Header lines of a head. The inline capacity is small: a parsed head is moved several times, and moving room for two
 /// dozen lines each time costs more than one allocation.
-pub type Headers = SmallVec<[HeaderSpan; 8]>;
+pub(super) type Headers = SmallVec<[HeaderSpan; 8]>;
 
-/// How far a head that arrives in pieces was looked at; keeps the work linear in its size however small the
-/// pieces are.
-/// Start with the default for every message. Between two calls bytes may only be appended.
+/// How far an incomplete head has been scanned; keeps the work linear in its size, however small the received pieces
+/// are. Start with the default for every message. Between two calls only append bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     scanned: usize,
     first_line: Option<FirstLine>,
 }
 
-/// Where the first line lies; `end` is the offset of its CR.
+/// Position of the first line; `end` is the offset of its CR.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FirstLine {
     pub(super) start: usize,
@@ -29,14 +28,13 @@ pub(super) struct FirstLine {
 }
 
 pub(super) enum FoundLine {
-    /// The first line has not ended.
     Incomplete,
-    /// The first line ended within the bytes that are new.
+    /// The first line ended in the new bytes.
     New(FirstLine),
     Known(FirstLine),
 }
 
-/// Whether one empty line in front of the first line is skipped.
+/// Whether one empty line before the first line is skipped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeadingLine {
     Skip,
@@ -44,8 +42,7 @@ pub(super) enum LeadingLine {
 }
 
 impl Progress {
-    /// Finds the first line. `longest` is the most that it may have; what is longer is refused as
-    /// `TargetTooLong`.
+    /// Finds the first line. A line longer than `longest` bytes is refused as `TargetTooLong`.
     pub(super) fn find_first_line(
         &mut self,
         bytes: &[u8],
@@ -70,7 +67,7 @@ impl Progress {
         let start = start.min(window.len());
         let from = self.scanned.clamp(start, window.len());
         if from == start {
-            // Nothing of it was looked at before, as mostly: one pass finds its end and sees that it is clean.
+            // Usual case, nothing scanned before: one pass finds the line end and checks the bytes.
             let end = start + clean_len(&window[start..]);
             if end > start && window[end..].starts_with(LINE_END) {
                 return Ok(self.found(FirstLine { start, end }));
@@ -101,8 +98,8 @@ impl Progress {
         FoundLine::New(line)
     }
 
-    /// Cuts the header lines into `headers` (lent, since they are large to hand back), if the head is there as a whole, and
-    /// gives its length. To be called after the first line was found.
+    /// Splits a complete head into `headers` (passed in, because returning it would copy much) and returns the length
+    /// of the head. Must be called after the first line was found.
     pub(super) fn find_headers(
         &mut self,
         bytes: &[u8],
@@ -112,8 +109,8 @@ impl Progress {
     ) -> Result<Option<usize>, Refusal> {
         let first = line.end + LINE_END.len();
         let window = &bytes[..bytes.len().min(limits.head).min(MAX_HEAD)];
-        // Mostly the rest came in one piece and nothing is wrong with it: one pass does. Everything else is looked at
-        // below, in an order that gives one verdict however the bytes arrive.
+        // Usual case: the rest arrived at once and is valid, so one pass is enough. All else is checked below, in an
+        // order that gives the same result however the bytes arrive.
         if self.scanned <= first
             && let Ok(len) = cut_lines(window, first, limits.headers, headers)
         {
@@ -125,11 +122,11 @@ impl Progress {
         cut_lines(head, first, limits.headers, headers).map(Some)
     }
 
-    /// Finds the empty line, and gives the length of the head.
+    /// Finds the empty line and returns the length of the head.
     fn find_end(&mut self, bytes: &[u8], line: FirstLine, limits: &Limits) -> Result<Option<usize>, Refusal> {
         let limit = limits.head.min(MAX_HEAD);
         let window = &bytes[..bytes.len().min(limit)];
-        // One byte back: a line end that was the last byte is looked at again, with the byte behind it.
+        // Starts one byte earlier: a line end in the last byte is checked again with the byte after it.
         let from = self.scanned.saturating_sub(1).max(line.end + 1).min(window.len());
         for at in memchr::memchr_iter(b'\n', &window[from..]) {
             let newline = from + at;
@@ -148,8 +145,8 @@ impl Progress {
     }
 }
 
-/// Cuts the header lines that begin at `start`, up to the empty line, in one pass, and gives where the head ends. Of a head that is whole and has passed
-/// [`check_bytes`] a refusal is the verdict; of other bytes it only says that they need a closer look.
+/// Splits the header lines from `start` to the empty line in one pass, and returns the end of the head. For a complete
+/// head that has passed [`check_bytes`], an error is final; for other bytes it means that a full check is needed.
 fn cut_lines(bytes: &[u8], start: usize, most: usize, headers: &mut Headers) -> Result<usize, Refusal> {
     headers.clear();
     let mut at = start;
@@ -168,7 +165,7 @@ fn cut_lines(bytes: &[u8], start: usize, most: usize, headers: &mut Headers) -> 
     }
 }
 
-/// A header line; `len` counts its end.
+/// Header line; `len` includes the line end.
 struct Line<'a> {
     name: &'a [u8],
     value: &'a [u8],
@@ -176,7 +173,7 @@ struct Line<'a> {
     len: usize,
 }
 
-/// Cuts the line that `bytes` begin with into name and value (RFC 9112 section 5).
+/// Splits the line at the start of `bytes` into name and value (RFC 9112 section 5).
 fn cut(bytes: &[u8]) -> Result<Line<'_>, Refusal> {
     let colon = token_len(bytes);
     let (name, rest) = bytes.split_at(colon);
@@ -192,7 +189,7 @@ fn cut(bytes: &[u8]) -> Result<Line<'_>, Refusal> {
     Ok(Line { name, value: trim(value), field, len: colon + 1 + value.len() + LINE_END.len() })
 }
 
-/// Says why the line that `bytes` begin with does not begin with a name and a colon.
+/// Returns the reason why the line at the start of `bytes` does not begin with a name and a colon.
 #[cold]
 fn explain(bytes: &[u8]) -> Refusal {
     let line = &bytes[..clean_len(bytes)];
@@ -204,7 +201,7 @@ fn explain(bytes: &[u8]) -> Refusal {
     }
 }
 
-/// Refuses every control byte but HTAB and the pairs of CR and LF that end lines.
+/// Refuses every control byte except HTAB, and CR and LF as a pair.
 fn check_bytes(bytes: &[u8]) -> Result<(), Refusal> {
     let mut at = 0;
     loop {

@@ -1,25 +1,24 @@
-//! How often a request has passed through Penstock already (`CDN-Loop`, RFC 8586), so that a request that
-//! goes in a circle ends.
+//! Counts how often a request has passed through Penstock (`CDN-Loop`, RFC 8586), to stop request loops.
 //!
-//! Each hop adds one member with our name, and the members are counted. `Via` (RFC 9110 section 7.6.3) would do as well, but
-//! servers change what they answer for it: nginx, for one, does not compress for a request that has it. The name is the same
-//! in every process, so that two that lead to each other are found like one that leads to itself, before and after a restart;
-//! and a chain of several is no circle, so that only a number of them is refused.
+//! Each hop adds one member with the name `penstock`, and the members are counted. `Via` (RFC 9110 section 7.6.3) is
+//! not used because servers change their responses for it: nginx, for example, does not compress them. The name is the
+//! same in every process, so a loop over several processes is detected like a loop over one, also across a restart. A
+//! chain of several proxies is no loop, so a request is refused only above a limit.
 //!
-//! Any client can write this header. It is counted without regard to quotes and to what surrounds our name,
-//! so that nothing that a client puts around our members hides them: a forged one only makes the client's own
-//! request end sooner. For the same reason `Connection` cannot take it away, and no configuration can.
+//! Any client can send this header. Members are counted without regard to quotes and surrounding text, so that a client
+//! cannot hide them; a forged member only makes the client's own request fail sooner. For the same reason neither
+//! `Connection` nor the configuration can remove the header.
 
 use super::span::HeaderSpan;
 use crate::http1::field::Field;
 
-/// How many of our members a request has in its `CDN-Loop`.
+/// Number of Penstock's members in the `CDN-Loop` of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hops {
-    /// It has no `CDN-Loop`.
+    /// The request has no `CDN-Loop`.
     #[default]
     Untold,
-    /// It has a `CDN-Loop`, with so many members of ours.
+    /// The request has a `CDN-Loop` with this number of Penstock's members.
     Told(u32),
 }
 
@@ -32,15 +31,15 @@ impl Hops {
         }
     }
 
-    /// The same after one more line.
+    /// Adds the members of one more line.
     pub(super) fn read(self, value: &[u8]) -> Self {
         let ours = value.split(|&byte| byte == b',').filter(|member| is_ours(member)).count();
         Self::Told(self.count().saturating_add(u32::try_from(ours).unwrap_or(u32::MAX)))
     }
 }
 
-/// Appends the one line that tells the next hop: the members that were there, and ours. In one line, as there are servers on
-/// the way that keep the first of several.
+/// Appends one line for the next hop: the members received, and Penstock's own. All in one line, because some servers
+/// keep only the first of several.
 pub(super) fn write(out: &mut Vec<u8>, head: &[u8], headers: &[HeaderSpan], hops: Hops) {
     if hops == Hops::Untold {
         return out.extend_from_slice(b"CDN-Loop: penstock\r\n");
@@ -54,7 +53,7 @@ pub(super) fn write(out: &mut Vec<u8>, head: &[u8], headers: &[HeaderSpan], hops
     out.extend_from_slice(b"penstock\r\n");
 }
 
-/// Whether a member names us: its parameters do not count, nor do quotes around it.
+/// Tells whether a member has Penstock's name; parameters and quotes are ignored.
 fn is_ours(member: &[u8]) -> bool {
     let name = member.split(|&byte| byte == b';').next().unwrap_or_default();
     let is_around = |byte: &u8| matches!(byte, b' ' | b'\t' | b'"');
@@ -63,7 +62,7 @@ fn is_ours(member: &[u8]) -> bool {
     name[start..end].eq_ignore_ascii_case(NAME)
 }
 
-/// Our `cdn-id`, a pseudonym as RFC 8586 section 2 has it.
+/// `cdn-id` of Penstock, a pseudonym (RFC 8586 section 2).
 const NAME: &[u8] = b"penstock";
 
 #[cfg(test)]

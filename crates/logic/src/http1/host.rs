@@ -1,14 +1,12 @@
-//! The authority of a request: a name or an address, with an optional port (RFC 9110 section 4.2, RFC 3986
-//! section 3.2).
-//! Narrower than the generic grammar: what no name server and no address can hold (`,`, `%`, `;`) is
-//! refused, because such hosts exist only to be read differently by two programs.
+//! Authority of a request: a name or an address with an optional port (RFC 9110 section 4.2, RFC 3986 section 3.2).
+//! Stricter than the generic grammar: bytes that neither DNS nor an address can contain (`,`, `%`, `;`) are refused,
+//! because two programs may read such hosts differently.
 
 use super::refusal::Refusal;
 use super::span::Span;
 use std::net::Ipv6Addr;
 
-/// Checks `authority` (a span of `head`) and gives the part that is the host: no port, no trailing dot,
-/// brackets kept.
+/// Checks `authority` (a span of `head`) and returns its host: without port and trailing dot, with brackets.
 pub(super) fn parse(head: &[u8], authority: Span) -> Result<Span, Refusal> {
     let bytes = authority.of(head);
     let host_len = host_len(bytes).map_err(|refusal| match bytes.contains(&b'@') {
@@ -45,8 +43,8 @@ fn check_port(port: &[u8]) -> Result<(), Refusal> {
     value.map(|_| ()).ok_or(Refusal::HostSyntax)
 }
 
-/// Length of the name that `bytes` begin with: labels of letters, digits, '-' and '_', none empty, with one trailing dot at
-/// most.
+/// Length of the name at the start of `bytes`: labels of letters, digits, '-' and '_', no empty label, at most one
+/// trailing dot.
 fn name_len(bytes: &[u8]) -> Result<usize, Refusal> {
     let mut previous = b'.';
     let mut len = 0;
@@ -64,7 +62,7 @@ fn name_len(bytes: &[u8]) -> Result<usize, Refusal> {
     if len == 0 || len > longest { Err(Refusal::HostSyntax) } else { Ok(len) }
 }
 
-/// RFC 1035 section 2.3.4, in its text form.
+/// Maximum length of a DNS name in text form (RFC 1035 section 2.3.4).
 const LONGEST_NAME: usize = 253;
 
 #[cfg(test)]

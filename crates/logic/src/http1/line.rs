@@ -1,4 +1,4 @@
-//! Writes header lines: those that go out as they came, and new ones.
+//! Writes header lines: forwarded ones and new ones.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -6,21 +6,21 @@ use std::ops::Range;
 
 use super::span::HeaderSpan;
 
-/// Header lines that go out as they came. Neighbours that are written as we write them (one space behind the colon) are
-/// copied together: most of a head is such lines.
+/// Writes forwarded header lines. Adjacent lines that have exactly Penstock's format (one space after the colon) are
+/// copied together: most lines have.
 pub(super) struct KeptLines<'a> {
     head: &'a [u8],
-    /// Lines that are yet to be copied, with the last line's end.
+    /// Lines not yet copied, with the line end of the last one.
     run: Range<usize>,
 }
 
 impl<'a> KeptLines<'a> {
-    /// For lines of `head`, the buffer that was parsed.
+    /// `head` is the buffer that was parsed.
     pub(super) fn new(head: &'a [u8]) -> Self {
         Self { head, run: 0..0 }
     }
 
-    /// The next line that stays, in the order of the head.
+    /// Adds the next forwarded line; lines must be added in the order of the head.
     pub(super) fn keep(&mut self, out: &mut Vec<u8>, line: &HeaderSpan) {
         let (name, value) = (line.name, line.value);
         let (start, end) = (name.start as usize, value.end as usize + LINE_END.len());
@@ -38,16 +38,17 @@ impl<'a> KeptLines<'a> {
         }
     }
 
-    /// Writes what is yet to be copied.
+    /// Copies the remaining lines.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.head.get(self.run.clone()).unwrap_or_default());
         self.run = 0..0;
     }
 }
 
-/// Appends a header line whose value is known to hold no control bytes: one of ours, or one of a parsed head.
+/// Appends a header line. The value must not contain control bytes: it is Penstock's own, or from a parsed head.
 ///
-/// Inlined, so that a name known to the compiler is stored instead of copied by a call: 30 instructions a line.
+/// Inlined, so that the compiler stores a constant name instead of calling a copy function: saves 30 instructions per
+/// line.
 #[inline]
 pub(super) fn push_clean_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     for part in [name, COLON, value, LINE_END] {
@@ -55,8 +56,7 @@ pub(super) fn push_clean_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     }
 }
 
-/// Appends a header line. Control bytes, which only a value from elsewhere than a parsed head could hold,
-/// become spaces.
+/// Appends a header line. CR, LF and NUL, which only a value from outside a parsed head can contain, become spaces.
 pub(super) fn push_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(COLON);
@@ -70,14 +70,13 @@ pub(super) fn push_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(LINE_END);
 }
 
-/// Appends `Content-Length`.
 pub(super) fn push_length(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"Content-Length: ");
     push_decimal(out, length);
     out.extend_from_slice(LINE_END);
 }
 
-/// Appends a number. The standard library's formatting takes ten times as many instructions, and every message has numbers.
+/// Appends a number. The standard library's formatting needs ten times as many instructions.
 pub(super) fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
     let mut start = digits.len();
@@ -92,7 +91,6 @@ pub(super) fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Appends an address.
 pub(super) fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
     let IpAddr::V4(ip) = ip else {
         let _ = write!(out, "{ip}");

@@ -1,11 +1,10 @@
-//! HTTP/1.1 as RFC 9110 and RFC 9112 want it: strict parsing, framing, rewriting. What is ambiguous is
-//! refused, never forwarded.
+//! HTTP/1.1 (RFC 9110, RFC 9112): strict parsing, framing and rewriting. Ambiguous messages are refused, never
+//! forwarded.
 //!
-//! Bytes go in, decisions and bytes come out: no sockets, no clock. `serve` reads a head with
-//! [`request::resume`], sends what [`forward::write_request`] wrote, reads the answer with
-//! [`response::resume`] and decodes bodies with [`chunked::Decoder`].
-//! Nothing of a message is passed on as it came: every line is written from what was understood of it. (Neighbouring
-//! lines that came exactly as we write them are copied together.)
+//! No sockets, no clock. `proxy` reads a head with [`request::resume`], sends the output of [`forward::write_request`],
+//! reads the response with [`response::resume`] and decodes bodies with [`chunked::Decoder`]. Every line is written
+//! from its parsed form, never forwarded as received. (Adjacent lines that were received exactly as Penstock writes
+//! them are copied together.)
 
 pub mod chunked;
 pub mod error_page;
@@ -16,9 +15,11 @@ pub(crate) mod grammar;
 mod head;
 pub mod hops;
 mod host;
+mod limits;
 mod line;
 pub mod refusal;
 pub mod request;
 pub mod response;
 pub mod span;
 mod target;
+mod version;

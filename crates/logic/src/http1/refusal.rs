@@ -1,24 +1,22 @@
-//! Why a message is not forwarded: one variant per reason, each with a status, a word for metrics and logs,
-//! and a sentence.
+//! Reasons for which a message is not forwarded: each has a status, a word for metrics and logs, and a sentence.
 
 use std::fmt;
 
 macro_rules! refusals {
     ($($variant:ident, $status:literal, $word:literal, $sentence:literal;)*) => {
-        /// Why a message is not forwarded. The sentence that documents a variant is also its `Display`.
+        /// Why a message is not forwarded. The doc text of a variant is also its `Display`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Refusal { $(#[doc = $sentence] $variant,)* }
 
         impl Refusal {
-            /// Every variant, for metrics that want their labels from the start.
+            /// All variants, so that metrics can show every label from the start.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Status of the answer to the client.
+            /// Status of the response to the client.
             pub fn status(self) -> u16 {
                 match self { $(Self::$variant => $status,)* }
             }
 
-            /// Word for logs and metric labels.
             pub fn reason(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
@@ -49,7 +47,7 @@ refusals! {
     BareLf, 400, "bare-lf", "a line ends with LF alone";
     BareCr, 400, "bare-cr", "CR that is not followed by LF";
     ControlByte, 400, "control-byte", "control byte in the head";
-    Folded, 400, "folded-line", "a header line starts with a blank (obsolete folding)";
+    Folded, 400, "obs-fold", "a header line starts with a blank (obsolete folding)";
     NoColon, 400, "no-colon", "header line without a colon";
     EmptyName, 400, "empty-name", "header line with an empty name";
     BlankBeforeColon, 400, "blank-before-colon", "blank between a header name and its colon";
@@ -68,7 +66,7 @@ refusals! {
     CodingSyntax, 400, "coding-syntax", "Transfer-Encoding is not exactly one coding";
     CodingUnknown, 501, "coding-unknown", "unknown transfer coding";
     CodingInOldVersion, 400, "coding-in-old-version", "Transfer-Encoding in an HTTP/1.0 message";
-    FramingImitation, 400, "framing-imitation", "header name that some servers take for a framing header";
+    FramingImitation, 400, "framing-lookalike", "header name that some servers take for a framing header";
     ConnectionSyntax, 400, "connection-syntax", "Connection is not a list of tokens";
     ConnectionTooLong, 400, "connection-too-long", "Connection lists more than 32 options";
     ConnectionNamesFraming, 400, "connection-names-framing", "Connection lists a header that decides framing or routing";

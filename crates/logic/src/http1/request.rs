@@ -1,5 +1,5 @@
-//! Strict parsing of a request head (RFC 9112 sections 2 to 6).
-//! Gives spans and their meaning; never copies, never reads a body.
+//! Strict parsing of a request head (RFC 9112 sections 2 to 6). Returns spans and their meaning; never copies, never
+//! reads a body.
 
 use super::field::Field;
 use super::fields::{self, Coding, Expect, Fields, Listed};
@@ -11,155 +11,92 @@ use super::span::Span;
 use super::target::{self, RequestLine};
 use crate::route::HeaderLookup;
 
+pub use super::fields::Trailers;
 pub use super::head::Progress;
+pub use super::limits::{Limits, MAX_HEAD};
+pub use super::version::{Persistence, Version};
 
-/// Most bytes a head may have whatever the limits say: offsets are 32 bits wide.
-pub const MAX_HEAD: usize = 16 * 1024 * 1024;
-
-/// What one message may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of a head, with its first and its empty line; never more than [`MAX_HEAD`].
-    pub head: usize,
-    /// Header lines.
-    pub headers: usize,
-    /// Bytes of a request target.
-    pub target: usize,
-    /// Bytes of a body with a stated length; a chunked one must be counted while it passes.
-    pub body: Option<u64>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { head: 32 * 1024, headers: 100, target: 8 * 1024, body: None }
-    }
-}
-
-/// How a body ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyLength {
-    /// There is none.
     #[default]
     None,
-    /// After this many bytes.
+    /// The body ends after this number of bytes.
     Length(u64),
-    /// With the last chunk.
     Chunked,
-    /// With the connection; responses only.
+    /// The body ends when the connection closes; only for responses.
     UntilClose,
 }
 
-/// What becomes of a connection after a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Persistence {
-    /// It may carry another one.
-    KeepAlive,
-    /// It is closed.
-    Close,
-}
-
-/// The versions that are spoken here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// HTTP/1.0
-    Http10,
-    /// HTTP/1.1
-    Http11,
-}
-
-/// The `Expect` header (RFC 9110 section 10.1.1).
+/// `Expect` header (RFC 9110 section 10.1.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expectation {
-    /// The client sends its body at once.
     #[default]
     None,
     /// The client waits for `100 Continue` before it sends its body.
     Continue,
 }
 
-/// Whether a sender wants trailers (`TE: trailers` with `Connection: TE`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Trailers {
-    /// They are kept.
-    Accepted,
-    /// They may be dropped.
-    #[default]
-    NotAccepted,
-}
-
-/// Result of looking at bytes that may not be all.
+/// Result of parsing bytes that may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parse<T> {
-    /// More bytes are needed.
     Incomplete,
-    /// It is all there.
     Complete(T),
 }
 
-/// What a response parser must know of the request.
+/// Facts about the request that the response parser needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestKind {
     /// HEAD responses have no body.
     pub method: MethodKind,
-    /// `101` is an answer only to one who asked.
+    /// `101` is valid only if the request asked for an upgrade.
     pub upgrade: UpgradeWish,
 }
 
-/// The methods that change how a response is framed.
+/// Methods that change the framing of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MethodKind {
-    /// HEAD
     Head,
-    /// Any other.
     Other,
 }
 
-/// Whether the request that was forwarded asked for another protocol.
+/// Whether the forwarded request had `Upgrade`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpgradeWish {
-    /// It did.
     Asked,
-    /// It did not.
     NotAsked,
 }
 
-/// A parsed request head: spans into the bytes it was parsed from, plus what they mean. Owned, so it can
-/// live across awaits.
+/// Parsed request head: spans into the parsed bytes, and their meaning. Owned, so it can be kept across awaits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
-    /// Bytes up to the body, with an empty line that was skipped in front.
+    /// Length of the head in bytes, up to the body, with a skipped empty line before it.
     pub len: usize,
-    /// The method, a token.
     pub method: Span,
-    /// The target as sent.
     pub target: Span,
     /// Path and query as sent, without scheme and authority; empty if the target has neither.
     pub origin: Span,
-    /// The raw path; empty if an absolute target has none, see [`RequestHead::path`].
+    /// Raw path; empty if an absolute target has none, see [`RequestHead::path`].
     pub path: Span,
-    /// The raw query without its '?'.
+    /// Raw query without its '?'.
     pub query: Span,
-    /// `host[:port]` that counts: that of an absolute target wins over `Host` (RFC 9112 section 3.2.2).
-    /// Empty only in HTTP/1.0.
+    /// Effective `host[:port]`: an absolute target takes precedence over `Host` (RFC 9112 section 3.2.2). Empty only in
+    /// HTTP/1.0.
     pub authority: Span,
-    /// The host in `authority`, case as sent, without port and trailing dot; IPv6 in brackets.
+    /// Host in `authority`, in the case sent, without port and trailing dot; IPv6 in brackets.
     pub host: Span,
-    /// The version.
     pub version: Version,
-    /// All header lines in their order.
     pub headers: Headers,
-    /// How the body ends.
     pub body: BodyLength,
-    /// What the client wants to do with the connection afterwards.
+    /// Whether the client wants to keep the connection open.
     pub persistence: Persistence,
     /// Whether the client waits before it sends a body.
     pub expectation: Expectation,
-    /// Value of `Upgrade`, if `Connection` lists it, the method is GET, there is no body and it is not
+    /// Value of `Upgrade`. `None` if `Connection` does not list it, the method is not GET, there is a body, or it is
     /// `h2c`.
     pub upgrade: Option<Span>,
-    /// Whether the client takes trailers in the response.
+    /// Whether the client accepts trailers in the response.
     pub trailers: Trailers,
-    /// How often it has passed through Penstock already.
+    /// Times that the request has passed through Penstock before.
     pub hops: Hops,
     pub(super) listed: Listed,
 }
@@ -174,17 +111,16 @@ impl RequestHead {
         Some(line.value.of(head))
     }
 
-    /// The headers as the router wants them.
+    /// Header access for the router.
     pub fn lookup<'h>(&'h self, head: &'h [u8]) -> impl HeaderLookup + 'h {
         Lookup { head, request: self }
     }
 
-    /// The method as text.
     pub fn method<'h>(&self, head: &'h [u8]) -> &'h str {
         text(self.method.of(head))
     }
 
-    /// The raw path as text; "/" where an absolute target has none, "*" for that of OPTIONS.
+    /// Raw path as text; "/" if an absolute target has none, "*" if the request is OPTIONS without a path.
     pub fn path<'h>(&self, head: &'h [u8]) -> &'h str {
         match self.path.of(head) {
             [] if self.method.of(head) == b"OPTIONS" && self.origin.is_empty() => "*",
@@ -193,7 +129,6 @@ impl RequestHead {
         }
     }
 
-    /// What the parser of the response must know.
     pub fn kind(&self, head: &[u8]) -> RequestKind {
         RequestKind {
             method: match self.method.of(head) {
@@ -208,14 +143,13 @@ impl RequestHead {
     }
 }
 
-/// Parses a head. `bytes` is everything read and not yet consumed; one empty line in front is skipped (RFC
-/// 9112 section 2.2).
-/// For heads that arrive in many pieces use [`resume`].
+/// Parses a head. `bytes` is everything read and not yet consumed; one empty line before the head is skipped (RFC 9112
+/// section 2.2). For heads that arrive in many pieces use [`resume`].
 pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Parse<RequestHead>, Refusal> {
     resume(bytes, &mut Progress::default(), limits)
 }
 
-/// Like [`parse`], but looks only at bytes that are new since the last call with this `progress`.
+/// Like [`parse`], but scans only bytes that are new since the last call with this `progress`.
 pub fn resume(bytes: &[u8], progress: &mut Progress, limits: &Limits) -> Result<Parse<RequestHead>, Refusal> {
     match bytes.first() {
         Some(&TLS_HANDSHAKE) => return Err(Refusal::TlsOnPlainPort),
@@ -239,10 +173,10 @@ pub fn resume(bytes: &[u8], progress: &mut Progress, limits: &Limits) -> Result<
         Some(request_line) => request_line,
         None => target::parse(bytes, line.start, line.end, limits)?,
     };
-    understand(bytes, len, headers, request_line, limits).map(Parse::Complete)
+    check_semantics(bytes, len, headers, request_line, limits).map(Parse::Complete)
 }
 
-fn understand(
+fn check_semantics(
     bytes: &[u8],
     len: usize,
     headers: Headers,
@@ -273,8 +207,7 @@ fn understand(
         version: line.version,
         body,
         persistence: fields.persistence(line.version),
-        // RFC 9110 section 10.1.1: to be ignored in HTTP/1.0, and there is nothing to wait for without a
-        // body.
+        // RFC 9110 section 10.1.1: ignored in HTTP/1.0; without a body there is nothing to wait for.
         expectation: match fields.expect {
             Expect::Continue if has_body && line.version == Version::Http11 => Expectation::Continue,
             _ => Expectation::None,
@@ -287,7 +220,7 @@ fn understand(
     })
 }
 
-/// The authority that counts. `Host` must be right even where an absolute target overrides it.
+/// Returns the effective authority. `Host` must be valid even if an absolute target overrides it.
 fn authority(bytes: &[u8], line: &RequestLine, fields: &Fields) -> Result<(Span, Span), Refusal> {
     let from_header = match fields.host {
         Some(span) => Some((span, host::parse(bytes, span)?)),
@@ -314,7 +247,7 @@ struct Lookup<'h> {
 
 impl HeaderLookup for Lookup<'_> {
     fn header(&self, lower_case_name: &str) -> Option<&[u8]> {
-        // What is not passed on must not decide where the request goes.
+        // A header that is not forwarded must not select the route.
         let line = self.request.headers.iter().find(|line| {
             !matches!(line.field, Field::Dropped | Field::Imitation)
                 && line.name.of(self.head).eq_ignore_ascii_case(lower_case_name.as_bytes())
@@ -323,10 +256,10 @@ impl HeaderLookup for Lookup<'_> {
     }
 }
 
-/// Methods and targets are visible ASCII, so this never fails on them.
+/// Never fails: methods and targets are visible ASCII.
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// First byte of a TLS record that holds a ClientHello (RFC 8446 section 5.1).
+/// First byte of a TLS record with a ClientHello (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;

@@ -1,5 +1,5 @@
-//! Strict parsing of a backend's response head (RFC 9112 sections 4 and 6).
-//! What is ambiguous is a fault of the backend: the session answers 502 and closes that connection.
+//! Strict parsing of a backend's response head (RFC 9112 sections 4 and 6). An ambiguous head is a fault of the
+//! backend: the client gets 502, and the backend's connection is closed.
 
 use super::fields::{self, Coding, Fields, Listed};
 use super::grammar::elements;
@@ -14,35 +14,33 @@ use std::time::Duration;
 
 pub use super::head::Progress;
 
-/// A parsed response head: spans into the bytes it was parsed from, plus what they mean.
+/// Parsed response head: spans into the parsed bytes, and their meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseHead {
-    /// Bytes up to the body.
+    /// Length of the head in bytes, up to the body.
     pub len: usize,
-    /// Version of the backend.
     pub version: Version,
-    /// 100 to 599.
+    /// Status code, 100 to 599.
     pub status: u16,
     /// Reason phrase, often empty.
     pub reason: Span,
-    /// All header lines in their order.
+    /// All header lines in order.
     pub headers: Headers,
-    /// How the body ends, with regard to the method of the request and the status.
+    /// How the body ends, which also depends on the method of the request and on the status.
     pub body: BodyLength,
-    /// Length of the body that HEAD and 304 do not send, if the backend told it.
+    /// Length of the body that a HEAD response or a 304 omits, from Content-Length.
     pub representation: Option<u64>,
-    /// Whether the connection to the backend may be used again once the body is read. Any byte behind the
-    /// body forbids it too.
+    /// Whether the connection to the backend can be reused after the body. A byte after the body also prevents reuse.
     pub persistence: Persistence,
-    /// How long the backend keeps an idle connection (`Keep-Alive: timeout=N`).
+    /// Time for which the backend keeps an idle connection open (`Keep-Alive: timeout=N`).
     pub keep_alive_timeout: Option<Duration>,
-    /// Value of `Upgrade` of a 101 that was asked for, or of a 426.
+    /// Value of `Upgrade`, of a 101 that the client asked for or of a 426.
     pub upgrade: Option<Span>,
     pub(super) listed: Listed,
 }
 
 impl ResponseHead {
-    /// 1xx: another head follows, except for 101.
+    /// 1xx except 101: another head follows.
     pub fn is_interim(&self) -> bool {
         self.status < 200 && self.status != SWITCHING_PROTOCOLS
     }
@@ -57,39 +55,33 @@ impl ResponseHead {
     }
 }
 
-/// What is wrong with a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseFault {
-    /// The same flaw is refused in requests.
+    /// A fault for which requests are refused too.
     #[error("backend sent a broken head: {0}")]
     Flaw(Refusal),
-    /// The first line is not a status line.
     #[error(
         "backend sent something that is not an HTTP/1 response: if it speaks HTTP/2 only (gRPC), set http2 = \"on\" in its pool"
     )]
     StatusLine,
-    /// Not HTTP/1.0 or HTTP/1.1.
     #[error("backend answered in an unknown HTTP version")]
     Version,
-    /// Not 100 to 599.
     #[error("backend sent a status outside of 100 to 599")]
     Status,
-    /// 101 without having been asked.
+    /// 101 to a request without `Upgrade`.
     #[error("backend switched protocols unasked")]
     UnaskedUpgrade,
-    /// 101 without saying to what.
+    /// 101 without `Upgrade`.
     #[error("backend switched protocols without saying to which")]
     UnnamedUpgrade,
-    /// The body breaks the chunked coding, before a byte of the response was passed on.
+    /// The body violates the chunked coding, before any byte of the response was forwarded.
     #[error("backend sent a body that breaks the chunked coding")]
     Body,
-    /// More than a response may have in front of it.
     #[error("backend sent too many interim responses")]
     Interim,
 }
 
 impl ResponseFault {
-    /// Word for logs and metric labels.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Flaw(refusal) => refusal.reason(),
@@ -98,7 +90,7 @@ impl ResponseFault {
             Self::Status => "status-range",
             Self::UnaskedUpgrade => "unasked-upgrade",
             Self::UnnamedUpgrade => "unnamed-upgrade",
-            Self::Body => "body-fault",
+            Self::Body => "body-malformed",
             Self::Interim => "too-many-interim",
         }
     }
@@ -119,7 +111,7 @@ pub fn parse(
     resume(bytes, &mut Progress::default(), limits, request)
 }
 
-/// Like [`parse`], but looks only at bytes that are new since the last call with this `progress`.
+/// Like [`parse`], but scans only bytes that are new since the last call with this `progress`.
 pub fn resume(
     bytes: &[u8],
     progress: &mut Progress,
@@ -155,7 +147,7 @@ pub fn resume(
         reason,
         body,
         representation: match (request.method, status) {
-            // RFC 9110 section 8.6: never in 1xx and 204, whatever the method.
+            // RFC 9110 section 8.6: never in 1xx and 204, for any method.
             (_, 100..200 | 204) => None,
             (MethodKind::Head, _) | (_, NOT_MODIFIED) => fields.length,
             _ => None,
@@ -168,7 +160,7 @@ pub fn resume(
     }))
 }
 
-/// `HTTP/1.1 200 OK`. The reason may be missing, even with the space before it: that changes nothing (RFC
+/// Parses `HTTP/1.1 200 OK`. The reason phrase may be missing, also without the space before it; it has no meaning (RFC
 /// 9112 section 4).
 fn parse_status_line(bytes: &[u8], end: usize) -> Result<(Version, u16, Span), ResponseFault> {
     let line = &bytes[..end];
@@ -211,7 +203,7 @@ fn upgrade(
     }
 }
 
-/// RFC 9112 section 6.3.
+/// Determines where the body ends (RFC 9112 section 6.3).
 fn framing(
     fields: &Fields,
     version: Version,
@@ -223,8 +215,7 @@ fn framing(
     }
     let persistence = fields.persistence(version);
     match (status, method, fields.coding, fields.length) {
-        // These never have a body; a backend that announces one may well send it, so nothing more is read
-        // from it.
+        // These statuses never have a body. A backend that announces one may send it, so its connection is closed.
         (100..200 | NO_CONTENT, _, None, None | Some(0)) => Ok((BodyLength::None, persistence)),
         (100..200 | NO_CONTENT, ..) => Ok((BodyLength::None, Persistence::Close)),
         (NOT_MODIFIED, ..) | (_, MethodKind::Head, ..) => Ok((BodyLength::None, persistence)),
@@ -234,7 +225,7 @@ fn framing(
     }
 }
 
-/// A hint only, so what cannot be read is as good as absent.
+/// Parses `timeout=N`. The value is only a hint, so an invalid one is ignored.
 fn keep_alive_timeout(value: &[u8]) -> Option<Duration> {
     elements(value).find_map(|parameter| {
         let (name, seconds) = parameter.split_at_checked(b"timeout=".len())?;

@@ -1,53 +1,45 @@
-//! Places in a message head, as offsets: they survive moving or growing the buffer that holds the bytes.
+//! Positions in a message head, as offsets: they stay valid when the buffer is moved or grows.
 
 use super::field::Field;
 
-/// A range of bytes in a message head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// Offset of the first byte.
     pub start: u32,
-    /// Offset behind the last byte.
+    /// Offset after the last byte.
     pub end: u32,
 }
 
 impl Span {
-    /// The bytes this span names; `head` is the buffer it was parsed from. Empty when the span does not fit
-    /// into `head`.
+    /// Returns the bytes of the span; `head` is the buffer that was parsed. Empty if the span is outside `head`.
     pub fn of<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         head.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
 
-    /// Nothing is there.
     pub fn is_empty(&self) -> bool {
         self.start >= self.end
     }
 
-    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.end.saturating_sub(self.start) as usize
     }
 
-    /// Offsets of a head are below [`super::request::MAX_HEAD`], so they fit.
+    /// The cast is lossless: offsets in a head are below [`super::request::MAX_HEAD`].
     pub(super) fn new(start: usize, end: usize) -> Self {
         Self { start: start as u32, end: end as u32 }
     }
 
-    /// Where `part` lies in `whole`; `part` must be a slice of `whole`.
+    /// Position of `part` in `whole`; `part` must be a slice of `whole`.
     pub(super) fn within(whole: &[u8], part: &[u8]) -> Self {
         let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
         Self::new(start, start + part.len())
     }
 }
 
-/// One header line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderSpan {
-    /// The name as sent.
     pub name: Span,
-    /// The value without surrounding blanks.
+    /// Value without surrounding blanks.
     pub value: Span,
-    /// What the name means to a proxy.
     pub field: Field,
 }
 

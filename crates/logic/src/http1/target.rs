@@ -1,15 +1,16 @@
-//! The request line: method, target, version (RFC 9112 section 3).
+//! Request line: method, target, version (RFC 9112 section 3).
 
 use super::grammar::token_len;
 use super::host;
+use super::limits::Limits;
 use super::refusal::Refusal;
-use super::request::{Limits, Version};
 use super::span::Span;
+use super::version::Version;
 
-/// Longest method; the longest registered one has 17 bytes.
+/// Maximum length of a method in bytes; the longest registered one has 17.
 pub(super) const LONGEST_METHOD: usize = 32;
 
-/// Bytes of a request line beside its target: method, two spaces, version.
+/// Bytes of a request line besides its target: method, two spaces, version.
 pub(super) const BESIDE_TARGET: usize = LONGEST_METHOD + 2 + 8;
 
 pub(super) struct RequestLine {
@@ -19,12 +20,11 @@ pub(super) struct RequestLine {
     pub(super) parts: TargetParts,
 }
 
-/// The pieces of a target. `origin` is path and query as sent; it is empty for an http URI without either.
+/// Parts of a target. `origin` is path and query as sent; it is empty for an http URI without path and query.
 pub(super) struct TargetParts {
     pub(super) origin: Span,
     pub(super) path: Span,
     pub(super) query: Span,
-    /// Authority and host of an absolute-form target.
     pub(super) authority: Option<(Span, Span)>,
 }
 
@@ -77,9 +77,9 @@ pub(super) fn parse_version(version: &[u8]) -> Result<Version, Refusal> {
     }
 }
 
-/// Methods are case-sensitive. A backend that takes `head` for HEAD would leave out a body that we wait
-/// for, and the next response on that connection would be read as this body: so no standard method may come
-/// in another case.
+/// Refuses a standard method in another case, since methods are case-sensitive. A backend that reads `head` as HEAD
+/// would omit the body that Penstock waits for, and Penstock would read the next response on the connection as this
+/// body.
 fn check_method(method: &[u8]) -> Result<(), Refusal> {
     const STANDARD: [&[u8]; 9] =
         [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];
@@ -95,8 +95,7 @@ fn check_method(method: &[u8]) -> Result<(), Refusal> {
 
 fn split(bytes: &[u8], method: &[u8], target: Span) -> Result<TargetParts, Refusal> {
     let text = target.of(bytes);
-    // Only visible ASCII; '#' would start a fragment, which never belongs into a request (RFC 9112 section
-    // 3.2).
+    // Only visible ASCII. `#` would start a fragment, which a request must not contain (RFC 9112 section 3.2).
     if text.iter().any(|&byte| !byte.is_ascii_graphic() || byte == b'#') {
         return Err(Refusal::TargetSyntax);
     }

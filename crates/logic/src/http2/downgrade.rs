@@ -1,46 +1,40 @@
-//! Turns an HTTP/2 request into the head of an HTTP/1.1 request (RFC 9113 section 8.3, RFC 8441 section 5).
-//! Checks everything that could become another message on its way through HTTP/1.1, whatever the frame layer has checked
-//! already. What is written here still goes through `http1::request`, whose rules and limits hold as for any client.
+//! Converts an HTTP/2 request to the head of an HTTP/1.1 request (RFC 9113 section 8.3, RFC 8441 section 5). Every
+//! field that HTTP/1.1 could read as a different message is checked, also if the frame layer has checked it.
+//! `http1::request` then parses the result, with the same rules and limits as for any client.
 
 use super::malformed::Malformed;
 use crate::http1::grammar::is_token;
 
-/// Whether DATA or trailers follow the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// END_STREAM came with the fields.
+    /// The field section had END_STREAM.
     None,
-    /// More may come.
     Follows,
 }
 
-/// How the bytes that follow the fields are framed towards HTTP/1.1.
+/// Framing of the bytes after the fields in HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upload {
-    /// There are none.
     None,
-    /// Exactly so many.
     Length(u64),
-    /// In chunks.
     Chunked,
-    /// As they are, after the backend has switched protocols.
+    /// Bytes are forwarded unchanged after the backend has switched protocols.
     Tunnel,
 }
 
-/// A request that may go on.
+/// Request that may be forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Downgraded {
-    /// A whole HTTP/1.1 head.
+    /// Complete HTTP/1.1 head.
     pub head: Vec<u8>,
-    /// What follows it.
     pub upload: Upload,
 }
 
 /// Names and values of trailers.
 pub type Trailers = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Writes the head for `fields`, in the order of the wire and with the pseudo-headers. `key` is a fresh
-/// Sec-WebSocket-Key: HTTP/2 has none (RFC 8441 section 5).
+/// Converts `fields`, which include the pseudo-headers, in the order received. `key` is a new Sec-WebSocket-Key, which
+/// HTTP/2 does not have (RFC 8441 section 5).
 pub fn request<'f>(
     fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>,
     body: Body,
@@ -67,7 +61,7 @@ pub fn request<'f>(
     }
 }
 
-/// Checks the trailers of a request. Gives them as `http1::chunked::write_end` wants them.
+/// Checks the trailers of a request. Returns them in the form that `http1::chunked::write_end` takes.
 pub fn trailers<'f>(fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>) -> Result<Trailers, Malformed> {
     fields
         .into_iter()
@@ -96,7 +90,7 @@ pub fn trailers<'f>(fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>) -> R
         .collect()
 }
 
-/// The pseudo-headers of RFC 9113 section 8.3.1 and RFC 8441 section 4.
+/// Pseudo-headers (RFC 9113 section 8.3.1, RFC 8441 section 4).
 #[derive(Default)]
 struct Pseudo<'f> {
     method: Option<&'f [u8]>,
@@ -141,14 +135,14 @@ impl<'f> Pseudo<'f> {
     }
 }
 
-/// The other fields, those that need care taken out.
+/// Regular fields; those with special rules are stored separately from `lines`.
 #[derive(Default)]
 struct Regular<'f> {
     seen: bool,
     host: Option<&'f [u8]>,
     length: Option<u64>,
     te: bool,
-    /// Crumbs (RFC 9113 section 8.2.3), put together again.
+    /// Cookie fields joined into one (RFC 9113 section 8.2.3).
     cookie: Vec<u8>,
     lines: Vec<u8>,
 }
@@ -177,7 +171,7 @@ impl<'f> Regular<'f> {
         Ok(())
     }
 
-    /// The authority that counts: both places may name it, but not two.
+    /// Returns the authority: `:authority` and `host` may both be present, but must be equal.
     fn authority(&self, pseudo: &Pseudo<'f>) -> Result<Option<&'f [u8]>, Malformed> {
         if pseudo.authority.is_some_and(|authority| authority.iter().any(|byte| !byte.is_ascii_graphic())) {
             return Err(Malformed::AuthoritySyntax);
@@ -211,7 +205,8 @@ fn ordinary(
     match (upload, regular.length) {
         (Upload::Chunked, _) => push_line(&mut head, b"transfer-encoding", b"chunked"),
         (_, Some(length)) => push_line(&mut head, b"content-length", length.to_string().as_bytes()),
-        // RFC 9110 section 8.6: where a body is usual, its absence should be said. END_STREAM has said it to us.
+        // RFC 9110 section 8.6: a POST, PUT or PATCH without a body should have `Content-Length: 0`. END_STREAM says
+        // that there is no body.
         (_, None) if matches!(method, b"POST" | b"PUT" | b"PATCH") => {
             push_line(&mut head, b"content-length", b"0");
         }
@@ -223,7 +218,7 @@ fn ordinary(
     Ok(Downgraded { head: finish(head, &regular), upload })
 }
 
-/// A WebSocket over one stream: towards HTTP/1.1 it is an upgrade.
+/// Converts a WebSocket over one HTTP/2 stream to an HTTP/1.1 upgrade.
 fn extended_connect(
     pseudo: &Pseudo<'_>,
     regular: Regular<'_>,
@@ -255,7 +250,7 @@ fn connect(pseudo: &Pseudo<'_>, regular: &Regular<'_>) -> Result<Downgraded, Mal
     Ok(refused_connect(regular.authority(pseudo)?))
 }
 
-/// CONNECT as `http1::request` refuses it, with an answer that says so.
+/// Returns a CONNECT request, which `http1::request` refuses with a status for the client.
 fn refused_connect(authority: Option<&[u8]>) -> Downgraded {
     let mut head = start(b"CONNECT", b"*", authority, 0);
     head.extend_from_slice(b"\r\n");
@@ -282,7 +277,7 @@ fn finish(mut head: Vec<u8>, regular: &Regular<'_>) -> Vec<u8> {
     head
 }
 
-/// RFC 9113 section 8.2.1: a token without capitals.
+/// Checks a field name (RFC 9113 section 8.2.1): a token without upper-case letters.
 pub(super) fn check_name(name: &[u8]) -> Result<(), Malformed> {
     match name {
         _ if !is_token(name) => Err(Malformed::NameSyntax),
@@ -291,7 +286,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), Malformed> {
     }
 }
 
-/// RFC 9113 section 8.2.1, and no other control byte either: HTTP/1.1 allows none but HTAB.
+/// Checks a field value (RFC 9113 section 8.2.1) and refuses all other control bytes: HTTP/1.1 allows only HTAB.
 pub(super) fn check_value(value: &[u8]) -> Result<(), Malformed> {
     if value.iter().any(|&byte| (byte < 0x20 && byte != b'\t') || byte == 0x7f) {
         return Err(Malformed::ValueSyntax);
@@ -302,7 +297,7 @@ pub(super) fn check_value(value: &[u8]) -> Result<(), Malformed> {
     }
 }
 
-/// RFC 9113 section 8.2.2.
+/// Tells whether `name` is a connection-specific field (RFC 9113 section 8.2.2).
 pub(super) fn is_of_connection(name: &[u8]) -> bool {
     matches!(
         name,
@@ -318,7 +313,7 @@ pub(super) fn is_of_connection(name: &[u8]) -> bool {
 pub(super) fn parse_length(value: &[u8]) -> Result<u64, Malformed> {
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(value).ok().filter(|_| digits);
-    // Many programs count in signed numbers, where the upper half is something else.
+    // Many programs use signed numbers, in which a length above `i64::MAX` would be negative.
     text.and_then(|text| text.parse::<i64>().ok())
         .and_then(|length| u64::try_from(length).ok())
         .ok_or(Malformed::LengthSyntax)

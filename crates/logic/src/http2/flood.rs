@@ -1,31 +1,37 @@
-//! How many frames a client may send that cost us work and move nothing: each kind has a budget for one connection, which
-//! fills again with time and with real work. The frame layer reads and acts; here frames are only counted, by their headers
-//! (RFC 9113 section 4.1), as bytes pass in either direction.
+//! Limits the HTTP/2 frames of a peer that cost CPU time but transfer no data. Each kind of frame has a budget per
+//! connection, which refills with time and with useful work. The frame layer processes the frames; this module only
+//! counts frame headers (RFC 9113 section 4.1) in the bytes of both directions.
 
 use std::time::{Duration, Instant};
 
-/// A budget that is exhausted: the connection is ended with ENHANCE_YOUR_CALM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Flood {
-    /// Streams opened and reset, or misused so that we had to reset them.
-    Resets,
-    /// Streams opened beyond the limit.
-    Refused,
-    /// PING.
-    Pings,
-    /// SETTINGS.
-    Settings,
-    /// WINDOW_UPDATE.
-    Windows,
-    /// Frames of DATA, HEADERS or CONTINUATION that hold nothing, and CONTINUATION at all.
-    Empty,
-    /// PRIORITY and frames of kinds that we do not know.
-    Idle,
+text::words! {
+    /// Kind of frame with its own budget. An exhausted budget ends the connection with ENHANCE_YOUR_CALM. The words are
+    /// the keys of `http2.flood` of a listener or pool.
+    pub enum Flood: "kind of flood" {
+        /// Streams that the client opened and reset, or misused so that Penstock reset them; streams that a backend
+        /// reset.
+        Resets = "resets",
+        /// Streams opened beyond the limit.
+        Refused = "refused",
+        Pings = "pings",
+        Settings = "settings",
+        Windows = "windows",
+        /// DATA and HEADERS frames without content, and all CONTINUATION frames.
+        Empty = "empty",
+        /// PRIORITY and frames of unknown types.
+        Other = "other",
+    }
+}
+
+/// Number of frames of one kind that a peer may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    pub burst: u32,
+    /// Frames per second without a time limit.
+    pub per_second: u32,
 }
 
 impl Flood {
-    const COUNT: usize = 7;
-
     /// Word for logs and metric labels.
     pub fn reason(self) -> &'static str {
         match self {
@@ -35,56 +41,106 @@ impl Flood {
             Self::Settings => "h2-flood-settings",
             Self::Windows => "h2-flood-windows",
             Self::Empty => "h2-flood-empty",
-            Self::Idle => "h2-flood-idle",
+            Self::Other => "h2-flood-other",
         }
     }
 
-    /// Frames at once, and in a second.
-    fn allowance(self) -> (u64, u64) {
-        match self {
+    /// Default of the configuration.
+    pub const fn default_allowance(self) -> Allowance {
+        let (burst, per_second) = match self {
             Self::Resets => (200, 20),
             Self::Refused => (1000, 20),
             Self::Pings => (100, 10),
             Self::Settings => (20, 1),
             Self::Windows => (1000, 100),
             Self::Empty => (100, 10),
-            Self::Idle => (200, 20),
-        }
+            Self::Other => (200, 20),
+        };
+        Allowance { burst, per_second }
     }
 }
 
-/// The budgets of one connection.
+/// Allowances indexed by [`Flood`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowances([Allowance; COUNT]);
+
+impl Allowances {
+    pub const DEFAULT: Self = {
+        let mut all = [Allowance { burst: 0, per_second: 0 }; COUNT];
+        let mut at = 0;
+        while at < COUNT {
+            all[Flood::ALL[at] as usize] = Flood::ALL[at].default_allowance();
+            at += 1;
+        }
+        Self(all)
+    };
+
+    pub fn new(of: impl Fn(Flood) -> Allowance) -> Self {
+        let mut all = Self::default();
+        Flood::ALL.iter().for_each(|flood| all.0[*flood as usize] = of(*flood));
+        all
+    }
+
+    fn burst(&self, flood: Flood) -> u64 {
+        u64::from(self.0[flood as usize].burst) * THOUSAND
+    }
+}
+
+impl Default for Allowances {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+const COUNT: usize = Flood::ALL.len();
+
+/// The peer whose frames are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    Client,
+    Backend,
+}
+
 #[derive(Clone, Debug)]
 pub struct Budget {
+    sender: Sender,
     received: Scanner,
     sent: Scanner,
-    /// Thousandths of frames that are left, by [`Flood`].
-    left: [u64; Flood::COUNT],
+    /// Remaining budget in thousandths of a frame, indexed by [`Flood`].
+    left: [u64; COUNT],
+    allowances: Allowances,
     filled: Instant,
     exhausted: Option<Flood>,
-    /// Frames that the client has sent.
+    /// Frames that the peer has sent.
     frames: u64,
 }
 
 impl Budget {
-    /// Full budgets, for a connection whose first bytes are the client's preface and our frames.
-    pub fn new(now: Instant) -> Self {
+    /// Creates full budgets for a new connection. The side that opens it sends the preface before its frames.
+    pub fn new(sender: Sender, now: Instant, allowances: Allowances) -> Self {
+        let preface = Scanner { skip: PREFACE.len() as u64, ..Scanner::default() };
+        let (received, sent) = match sender {
+            Sender::Client => (preface, Scanner::default()),
+            Sender::Backend => (Scanner::default(), preface),
+        };
         Self {
-            received: Scanner { skip: PREFACE.len() as u64, ..Scanner::default() },
-            sent: Scanner::default(),
-            left: ALL.map(|flood| flood.allowance().0 * THOUSAND),
+            sender,
+            received,
+            sent,
+            left: allowances.0.map(|allowance| u64::from(allowance.burst) * THOUSAND),
+            allowances,
             filled: now,
             exhausted: None,
             frames: 0,
         }
     }
 
-    /// Frames that the client has sent so far, of every kind.
+    /// Number of frames of all kinds that the peer has sent.
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Counts what the client sent. `Err` from the moment a budget is exhausted.
+    /// Counts frames from the peer. `Err` as soon as a budget is exhausted.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) -> Result<(), Flood> {
         self.fill(now);
         let mut received = std::mem::take(&mut self.received);
@@ -106,30 +162,51 @@ impl Budget {
                 if frame.length == 0 {
                     self.spend(Flood::Empty);
                 }
-                // A client may give each stream its window and its priority.
-                self.earn(Flood::Windows, 2);
-                self.earn(Flood::Idle, 2);
+                if self.sender == Sender::Client {
+                    // A client may send a WINDOW_UPDATE and a PRIORITY for each stream.
+                    self.earn(Flood::Windows, 2);
+                    self.earn(Flood::Other, 2);
+                }
             }
             Kind::CONTINUATION => self.spend(Flood::Empty),
             Kind::RST_STREAM => self.spend(Flood::Resets),
             Kind::SETTINGS => self.spend(Flood::Settings),
             Kind::PING => self.spend(Flood::Pings),
             Kind::WINDOW_UPDATE => self.spend(Flood::Windows),
-            _ => self.spend(Flood::Idle),
+            _ => self.spend(Flood::Other),
         }
     }
 
-    /// Counts what we sent: work that earns the client frames, and streams that it made us reset.
+    /// Counts frames that Penstock sent: responses and requests add to the peer's budgets, and resets that the peer
+    /// caused are deducted.
     pub fn send(&mut self, bytes: &[u8]) {
         let mut sent = std::mem::take(&mut self.sent);
         sent.feed(bytes, |frame| {
-            if frame.kind == Kind::DATA && frame.length >= SUBSTANTIAL {
-                // For each such frame a client may open the windows of stream and connection, and measure the line.
-                self.earn(Flood::Windows, 2);
+            if frame.kind == Kind::DATA && frame.length > 0 {
+                // gRPC measures the delay of the connection with a PING after data, however small.
                 self.earn(Flood::Pings, 1);
             }
+            let substantial = match self.sender {
+                Sender::Client => SUBSTANTIAL,
+                // A backend gains nothing by tiny windows: it only gets its own request slowly.
+                Sender::Backend => 1,
+            };
+            if frame.kind == Kind::DATA && frame.length >= substantial {
+                // For each such frame a peer may send two WINDOW_UPDATE (stream and connection).
+                self.earn(Flood::Windows, 2);
+            }
+            if frame.kind == Kind::HEADERS && self.sender == Sender::Backend {
+                // For each request a backend may open both windows, reset the stream after its response (RFC 9113
+                // section 8.1), and send a head of several frames.
+                self.earn(Flood::Windows, 2);
+                self.earn(Flood::Resets, 1);
+                self.earn(Flood::Empty, 2);
+                self.earn(Flood::Other, 2);
+            }
             match (frame.kind, frame.code) {
-                (Kind::DATA | Kind::HEADERS, _) if frame.flags & END_STREAM != 0 => {
+                (Kind::DATA | Kind::HEADERS, _)
+                    if frame.flags & END_STREAM != 0 && self.sender == Sender::Client =>
+                {
                     self.earn(Flood::Resets, 1)
                 }
                 (
@@ -139,7 +216,7 @@ impl Budget {
                     self.spend(Flood::Resets);
                 }
                 (Kind::RST_STREAM, REFUSED_STREAM) => self.spend(Flood::Refused),
-                // Our SETTINGS are answered by an acknowledgement, our PING too.
+                // The peer acknowledges each of Penstock's SETTINGS and PING frames.
                 (Kind::SETTINGS, _) if frame.flags & ACK == 0 => self.earn(Flood::Settings, 1),
                 (Kind::PING, _) if frame.flags & ACK == 0 => self.earn(Flood::Pings, 1),
                 _ => {}
@@ -158,7 +235,7 @@ impl Budget {
 
     fn earn(&mut self, flood: Flood, frames: u64) {
         let left = &mut self.left[flood as usize];
-        *left = (*left + frames * THOUSAND).min(flood.allowance().0 * THOUSAND);
+        *left = (*left + frames * THOUSAND).min(self.allowances.burst(flood));
     }
 
     fn fill(&mut self, now: Instant) {
@@ -168,22 +245,20 @@ impl Budget {
             return;
         }
         self.filled += Duration::from_millis(millis);
-        for (left, flood) in self.left.iter_mut().zip(ALL) {
-            let (burst, rate) = flood.allowance();
-            *left = left.saturating_add(rate.saturating_mul(millis)).min(burst * THOUSAND);
+        for (left, allowance) in self.left.iter_mut().zip(self.allowances.0) {
+            let filled = left.saturating_add(u64::from(allowance.per_second).saturating_mul(millis));
+            *left = filled.min(u64::from(allowance.burst) * THOUSAND);
         }
     }
 }
 
-/// What is looked at of a frame.
+/// Fields of a frame that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Frame {
     kind: u8,
     flags: u8,
     length: u32,
-    /// Of a padded DATA frame.
     padding: u8,
-    /// Of RST_STREAM.
     code: u32,
 }
 
@@ -196,12 +271,12 @@ impl Frame {
     }
 }
 
-/// Finds frames in bytes that come in any pieces.
+/// Finds frames in a byte stream that arrives in pieces of any size.
 #[derive(Clone, Debug, Default)]
 struct Scanner {
     /// Bytes until the next frame begins.
     skip: u64,
-    /// The front of a frame, and how much of it is there.
+    /// Received first bytes of a frame; `have` is their number.
     front: [u8; LONGEST_FRONT],
     have: usize,
 }
@@ -229,7 +304,7 @@ impl Scanner {
         }
     }
 
-    /// Bytes to be looked at of the frame that has begun.
+    /// First bytes of the current frame that must be read.
     fn wanted(&self) -> usize {
         if self.have < HEADER {
             return HEADER;
@@ -258,26 +333,24 @@ impl Scanner {
     }
 }
 
-/// What an HTTP/2 client says first (RFC 9113 section 3.4).
+/// First bytes of an HTTP/2 client (RFC 9113 section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-const ALL: [Flood; Flood::COUNT] =
-    [Flood::Resets, Flood::Refused, Flood::Pings, Flood::Settings, Flood::Windows, Flood::Empty, Flood::Idle];
 
 const THOUSAND: u64 = 1000;
 
-/// Bytes of a frame's header, and with the longest payload that is looked at.
+/// Size of a frame header in bytes. `LONGEST_FRONT` adds the longest part of a payload that is read.
 const HEADER: usize = 9;
 const LONGEST_FRONT: usize = HEADER + 4;
 
-/// DATA of so many bytes is work: less would let a client pay for tiny windows with the tiny frames that they cause.
+/// Minimum DATA length in bytes that adds to a client's budget of windows: otherwise it could use tiny windows to cause
+/// tiny frames, and earn budget with them.
 const SUBSTANTIAL: u32 = 256;
 
 const END_STREAM: u8 = 0x1;
 const ACK: u8 = 0x1;
 const PADDED: u8 = 0x8;
 
-/// RFC 9113 section 6.
+/// Frame types (RFC 9113 section 6).
 struct Kind;
 
 impl Kind {
@@ -290,7 +363,7 @@ impl Kind {
     const CONTINUATION: u8 = 9;
 }
 
-/// RFC 9113 section 7.
+/// Error codes (RFC 9113 section 7).
 const PROTOCOL_ERROR: u32 = 1;
 const FLOW_CONTROL_ERROR: u32 = 3;
 const STREAM_CLOSED: u32 = 5;
@@ -310,12 +383,12 @@ mod tests {
     }
 
     fn started(now: Instant) -> Budget {
-        let mut budget = Budget::new(now);
+        let mut budget = Budget::new(Sender::Client, now, Allowances::default());
         assert_eq!(budget.receive(PREFACE, now), Ok(()));
         budget
     }
 
-    /// Frames that pass before the budget ends.
+    /// Number of frames that pass before the budget is exhausted.
     fn passed(budget: &mut Budget, bytes: &[u8], now: Instant) -> (usize, Flood) {
         (0..10_000)
             .find_map(|count| budget.receive(bytes, now).err().map(|flood| (count, flood)))
@@ -334,10 +407,10 @@ mod tests {
             (frame(Kind::DATA, 0, &[]), Flood::Empty),
             (frame(Kind::DATA, PADDED, &[3, 0, 0, 0]), Flood::Empty),
             (frame(Kind::CONTINUATION, 0, b"x"), Flood::Empty),
-            (frame(2, 0, &[0; 5]), Flood::Idle),
-            (frame(0xbb, 0, &[0; 100]), Flood::Idle),
+            (frame(2, 0, &[0; 5]), Flood::Other),
+            (frame(0xbb, 0, &[0; 100]), Flood::Other),
         ] {
-            let expected = usize::try_from(flood.allowance().0).unwrap();
+            let expected = flood.default_allowance().burst as usize;
             assert_eq!(passed(&mut started(now), &bytes, now), (expected, flood));
         }
     }
@@ -384,6 +457,44 @@ mod tests {
     }
 
     #[test]
+    fn data_of_any_size_earns_pings() {
+        let now = Instant::now();
+        let mut budget = started(now);
+        for _ in 0..5000 {
+            budget.send(&frame(Kind::DATA, 0, b"x"));
+            assert_eq!(budget.receive(&frame(Kind::PING, 0, &[0; 8]), now), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_backend_may_reset_each_request_once_and_floods_like_a_client() {
+        let now = Instant::now();
+        let reset = frame(Kind::RST_STREAM, 0, &[0, 0, 0, 0]);
+        let mut budget = Budget::new(Sender::Backend, now, Allowances::default());
+        budget.send(PREFACE);
+        for _ in 0..5000 {
+            budget.send(&frame(Kind::HEADERS, END_STREAM, b"x"));
+            assert_eq!(budget.receive(&reset, now), Ok(()));
+            budget.send(&frame(Kind::DATA, 0, b"x"));
+            assert_eq!(budget.receive(&frame(Kind::WINDOW_UPDATE, 0, &[0, 0, 0, 1]), now), Ok(()));
+        }
+        for (bytes, flood) in [
+            (reset, Flood::Resets),
+            (frame(Kind::PING, 0, &[0; 8]), Flood::Pings),
+            (frame(Kind::SETTINGS, 0, &[]), Flood::Settings),
+            (frame(Kind::WINDOW_UPDATE, 0, &[0, 0, 0, 1]), Flood::Windows),
+            (frame(Kind::DATA, 0, &[]), Flood::Empty),
+            (frame(Kind::CONTINUATION, 0, b"x"), Flood::Empty),
+            (frame(0xbb, 0, &[0; 100]), Flood::Other),
+        ] {
+            let mut budget = Budget::new(Sender::Backend, now, Allowances::default());
+            let bytes = [frame(Kind::HEADERS, 0, b"x"), bytes].concat();
+            let expected = flood.default_allowance().burst as usize;
+            assert_eq!(passed(&mut budget, &bytes, now), (expected, flood), "its own heads earn nothing");
+        }
+    }
+
+    #[test]
     fn streams_that_a_client_makes_us_reset_count_as_its_resets() {
         let now = Instant::now();
         let mut budget = started(now);
@@ -391,7 +502,7 @@ mod tests {
             budget.send(&frame(Kind::RST_STREAM, 0, &[0, 0, 0, 1]));
         }
         assert_eq!(budget.receive(&frame(Kind::DATA, 0, b"x"), now), Err(Flood::Resets));
-        // Those that are our own doing do not.
+        // Streams that Penstock resets for its own reasons do not count.
         let mut budget = started(now);
         for _ in 0..1000 {
             budget.send(&frame(Kind::RST_STREAM, 0, &[0, 0, 0, 2]));
@@ -409,11 +520,27 @@ mod tests {
             bytes.extend(frame(Kind::DATA, PADDED, &[2, 0, 0]));
         }
         for size in [1, 2, 3, 7, 9, 10, 13, 64, 1000, 100_000] {
-            let mut budget = Budget::new(now);
+            let mut budget = Budget::new(Sender::Client, now, Allowances::default());
             let results: Vec<_> = bytes.chunks(size).map(|piece| budget.receive(piece, now)).collect();
             assert_eq!(budget.frames(), 303, "pieces of {size}");
             assert_eq!(results.last(), Some(&Err(Flood::Empty)), "pieces of {size}");
             assert!(results[..results.len() * 9 / 10].iter().all(Result::is_ok), "pieces of {size}");
         }
+    }
+
+    #[test]
+    fn the_allowance_of_the_configuration_counts() {
+        let now = Instant::now();
+        let allowances = Allowances::new(|flood| match flood {
+            Flood::Pings => Allowance { burst: 2, per_second: 1 },
+            other => other.default_allowance(),
+        });
+        let mut budget = Budget::new(Sender::Client, now, allowances);
+        budget.receive(PREFACE, now).unwrap();
+        let ping = frame(6, 0, &[0; 8]);
+        budget.receive(&ping, now).unwrap();
+        budget.receive(&ping, now).unwrap();
+        budget.receive(&ping, now + Duration::from_secs(1)).unwrap();
+        assert_eq!(budget.receive(&ping, now + Duration::from_secs(1)), Err(Flood::Pings));
     }
 }

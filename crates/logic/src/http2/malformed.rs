@@ -1,18 +1,16 @@
-//! Why a request is malformed in the sense of RFC 9113 section 8.1.1: its stream is reset, nothing of it is forwarded.
+//! Reasons for which a request is malformed (RFC 9113 section 8.1.1): its stream is reset and none of it is forwarded.
 
 use std::fmt;
 
 macro_rules! malformed {
     ($($variant:ident, $word:literal, $sentence:literal;)*) => {
-        /// Why a request is malformed. The sentence that documents a variant is also its `Display`.
+        /// Why a request is malformed. The doc text of a variant is also its `Display`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Malformed { $(#[doc = $sentence] $variant,)* }
 
         impl Malformed {
-            /// Every variant.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Word for logs and metric labels.
             pub fn reason(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }

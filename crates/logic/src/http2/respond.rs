@@ -1,9 +1,9 @@
-//! What of an HTTP/1.1 response head becomes the fields of an HTTP/2 response (RFC 9113 section 8.3.2).
+//! Converts an HTTP/1.1 response head to the fields of an HTTP/2 response (RFC 9113 section 8.3.2).
 
 use crate::http1::field::Field;
 use crate::http1::response::ResponseHead;
 
-/// Status for the client: a switch of protocols is a success there (RFC 8441 section 5).
+/// Status for the client: 101 becomes 200 (RFC 8441 section 5).
 pub fn status(response: &ResponseHead) -> u16 {
     match response.status {
         101 => 200,
@@ -11,7 +11,7 @@ pub fn status(response: &ResponseHead) -> u16 {
     }
 }
 
-/// Fields for the client, names as the backend spelled them. `head` is what was parsed.
+/// Fields for the client, with names in the case that the backend used. `head` is the buffer that was parsed.
 pub fn fields<'h>(head: &'h [u8], response: &'h ResponseHead) -> impl Iterator<Item = (&'h [u8], &'h [u8])> {
     let switched = response.status == 101;
     response.headers.iter().filter_map(move |line| {
@@ -26,7 +26,8 @@ pub fn fields<'h>(head: &'h [u8], response: &'h ResponseHead) -> impl Iterator<I
                 | Field::Dropped
                 | Field::Imitation
         );
-        // The answer to a key that the client never saw, and a length of what has none.
+        // After a switch of protocols the client gets no Sec-WebSocket-Accept, because it sent no key, and no
+        // Content-Length.
         let of_handshake = switched
             && (line.field == Field::ContentLength || name.eq_ignore_ascii_case(b"sec-websocket-accept"));
         (!of_connection && !of_handshake).then(|| (name, line.value.of(head)))

@@ -1,14 +1,15 @@
-//! An HTTP/1.1 request as the fields of an HTTP/2 request, and an HTTP/2 response as a head of HTTP/1.1 (RFC 9113 section 8).
-//! Whatever the frame layer has checked already, nothing of a response that could become another message passes here; what
-//! is written still goes through `http1::response`, whose rules and limits hold as for any backend.
+//! Converts an HTTP/1.1 request to the fields of an HTTP/2 request, and an HTTP/2 response to an HTTP/1.1 head (RFC
+//! 9113 section 8). A response that HTTP/1.1 could read as a different message is refused, whatever the frame layer
+//! checks. `http1::response` then parses the result, with the same rules and limits as for any backend.
 
 use super::downgrade::{Body, check_name, check_value, is_of_connection, parse_length, push_line};
 use super::malformed::Malformed;
+use crate::grpc;
 use crate::http1::field::Field;
 use crate::http1::request::{MethodKind, RequestHead, Trailers};
 
-/// Fields for the backend, without `Host`, which is `:authority` there. `head` is what was written for a backend, and parsed
-/// again; names are as they were spelled.
+/// Fields for the backend, without `Host`, which becomes `:authority`. `head` is the request head as written for the
+/// backend and parsed again; names keep their case.
 pub fn fields<'h>(head: &'h [u8], request: &'h RequestHead) -> impl Iterator<Item = (&'h [u8], &'h [u8])> {
     let te = (request.trailers == Trailers::Accepted).then_some((&b"te"[..], &b"trailers"[..]));
     let regular = request.headers.iter().filter_map(move |line| {
@@ -20,7 +21,8 @@ pub fn fields<'h>(head: &'h [u8], request: &'h RequestHead) -> impl Iterator<Ite
             | Field::TransferEncoding
             | Field::Upgrade
             | Field::Te => true,
-            // What clients must not say is not in this head any more: a `Client-Cert` here is our own word.
+            // Fields that clients must not send are already removed from this head: a `Client-Cert` here comes from
+            // Penstock.
             Field::Dropped => is_of_connection(&name.to_ascii_lowercase()),
             _ => false,
         };
@@ -29,27 +31,23 @@ pub fn fields<'h>(head: &'h [u8], request: &'h RequestHead) -> impl Iterator<Ite
     regular.chain(te)
 }
 
-/// How the bytes of a response's body are framed towards HTTP/1.1.
+/// Framing of a response's body in HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Download {
-    /// There are none.
     None,
-    /// Exactly so many.
     Length(u64),
-    /// In chunks.
     Chunked,
 }
 
-/// A response that may go on.
+/// Response that may be forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// A whole HTTP/1.1 head.
+    /// Complete HTTP/1.1 head.
     pub head: Vec<u8>,
-    /// What follows it.
     pub body: Download,
 }
 
-/// Writes the head for a final response to a request with `method`.
+/// Converts a final response to a request with `method`.
 pub fn response<'f>(
     status: u16,
     reason: &str,
@@ -68,7 +66,7 @@ pub fn response<'f>(
             b"content-length" if length.is_some() => return Err(Malformed::LengthRepeated),
             b"content-length" => length = Some(parse_length(value)?),
             b"content-type" => {
-                is_rpc |= value.starts_with(b"application/grpc");
+                is_rpc |= grpc::is_content_type(value);
                 push_line(&mut head, name, value);
             }
             _ => push_line(&mut head, name, value),
@@ -76,7 +74,7 @@ pub fn response<'f>(
     }
     let without = method == MethodKind::Head || matches!(status, 204 | 304);
     let body = match (body, length) {
-        // The length of what is not sent; of 204 there is none (RFC 9110 section 8.6).
+        // Length of the body that a HEAD request or a 304 omits; a 204 has no Content-Length (RFC 9110 section 8.6).
         (_, length) if without => {
             if let Some(length) = length.filter(|_| status != 204) {
                 push_line(&mut head, b"content-length", length.to_string().as_bytes());
@@ -88,7 +86,7 @@ pub fn response<'f>(
             head.extend_from_slice(b"content-length: 0\r\n");
             Download::None
         }
-        // Its status comes in trailers, for which HTTP/1.1 has no place behind a length.
+        // gRPC sends its status in trailers, which HTTP/1.1 cannot carry after a Content-Length body.
         (Body::Follows, Some(length)) if !is_rpc => {
             push_line(&mut head, b"content-length", length.to_string().as_bytes());
             Download::Length(length)
@@ -98,18 +96,18 @@ pub fn response<'f>(
             Download::Chunked
         }
     };
-    // This stream carries no other response.
+    // An HTTP/2 stream carries only one response.
     head.extend_from_slice(b"connection: close\r\n\r\n");
     Ok(Response { head, body })
 }
 
-/// Writes the head for an interim response.
+/// Converts an interim response.
 pub fn interim<'f>(
     status: u16,
     reason: &str,
     fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>,
 ) -> Result<Vec<u8>, Malformed> {
-    // RFC 9113 section 8.6: there is no switching of protocols.
+    // HTTP/2 has no 101 (RFC 9113 section 8.6).
     if !(100..=199).contains(&status) || status == 101 {
         return Err(Malformed::StatusUnexpected);
     }

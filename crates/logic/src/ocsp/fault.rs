@@ -1,4 +1,4 @@
-//! Why a response is not sent to clients.
+//! Reasons for which a response is not stapled.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -7,62 +7,57 @@ use der::asn1::ObjectIdentifier;
 
 use super::message::ResponseStatus;
 
-/// Why a response is not sent to clients. `Display` continues a sentence that names it: `... is no OCSP response (DER)`.
+/// Why a response is not stapled. `Display` continues a sentence: `... is not an OCSP response (DER)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is no OCSPResponse.
+    /// The data is not an OCSPResponse.
     Malformed,
-    /// The responder had no answer.
     NoAnswer(ResponseStatus),
-    /// It is about other certificates.
+    /// The response is about other certificates.
     OtherCertificate,
-    /// Neither the issuer nor anybody whose certificate comes with it is the one that it says has signed it.
+    /// The signer that the response names is neither the issuer nor the subject of an included certificate.
     UnknownSigner,
-    /// Its signer's certificate was not issued by the issuer of ours.
+    /// The signer's certificate was not issued by the issuer of the served certificate.
     SignerOfOtherIssuer,
-    /// Its signer's certificate is not for signing OCSP responses (RFC 6960 section 4.2.2.2).
+    /// The signer's certificate is not for OCSP signing (RFC 6960 section 4.2.2.2).
     SignerNotAllowed,
-    /// Its signer's certificate is not valid now.
+    /// The signer's certificate is not valid now.
     SignerUntimely,
-    /// Its signature is wrong.
     WrongSignature,
-    /// Its signature is made in a way that is not trusted (SHA-1) or not known.
+    /// The signature algorithm is not trusted (SHA-1) or unknown.
     Algorithm(String),
-    /// It holds something that must be understood, and is not.
+    /// The response has an unknown critical extension.
     CriticalExtension(ObjectIdentifier),
-    /// Its time has not come.
+    /// `thisUpdate` is in the future.
     NotYet(SystemTime),
-    /// Its time is over.
+    /// `nextUpdate` is in the past.
     Expired(SystemTime),
-    /// It says that the certificate is revoked.
+    /// The certificate is revoked.
     Revoked(Revocation),
     /// The responder does not know the certificate.
     Unknown,
 }
 
-/// What is known of a revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revocation {
-    /// Since when.
     pub since: SystemTime,
     /// `CRLReason` (RFC 5280 section 5.3.1).
     pub reason: Option<u8>,
 }
 
-/// What a fault says of the responses from before.
+/// Whether earlier responses may still be stapled after a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// Nothing: one that is still in its time is as good as it was.
+    /// An earlier response can be used until it expires.
     KeepFormer,
-    /// They are not true any more.
+    /// Earlier responses are no longer true.
     DropFormer,
 }
 
 impl Fault {
-    /// What it says of the responses from before.
     pub fn hint(&self) -> Hint {
         match self {
-            // Signed by the issuer, and newer: to go on saying "good" would be saying what we know to be false.
+            // The newer response is signed and says "revoked": an earlier "good" is known to be false.
             Self::Revoked(_) => Hint::DropFormer,
             _ => Hint::KeepFormer,
         }
@@ -72,10 +67,10 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed => f.write_str("is no OCSP response (DER)"),
+            Self::Malformed => f.write_str("is not an OCSP response (DER)"),
             Self::NoAnswer(status) => {
                 let word = match status {
-                    ResponseStatus::Successful => "successful, but empty",
+                    ResponseStatus::Successful => "the status `successful`, but no response in it",
                     ResponseStatus::MalformedRequest => "malformedRequest",
                     ResponseStatus::InternalError => "internalError",
                     ResponseStatus::TryLater => "tryLater",
@@ -85,7 +80,9 @@ impl fmt::Display for Fault {
                 write!(f, "is an answer without a verdict: {word}")
             }
             Self::OtherCertificate => f.write_str("is the OCSP response for another certificate"),
-            Self::UnknownSigner => f.write_str("is signed by somebody whose certificate is not known"),
+            Self::UnknownSigner => {
+                f.write_str("is signed neither by the issuer of the checked certificate nor by a certificate in the response")
+            }
             Self::SignerOfOtherIssuer => {
                 f.write_str("is signed by a responder that the issuer of the certificate did not appoint")
             }
@@ -116,7 +113,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// By number; the first says nothing, and there is no 7.
+/// Indexed by CRLReason; 0 means unspecified, 7 does not exist.
 const REASONS: [&str; 11] = [
     "",
     "keyCompromise",

@@ -1,5 +1,5 @@
-//! OCSP (RFC 6960, in the profile of RFC 5019) for stapling: what to ask a responder, whether its answer may be sent to
-//! clients, and when to ask again. `serve/src/tls/ocsp.rs` asks.
+//! OCSP (RFC 6960, profile of RFC 5019) for stapling: builds requests, verifies responses, and decides when to ask the
+//! responder again. `tls/src/ocsp.rs` sends the requests.
 
 pub mod fault;
 pub mod message;
@@ -11,5 +11,5 @@ pub use fault::{Fault, Hint, Revocation};
 pub use query::{Query, QueryError};
 pub use verify::{Algorithms, Good, verify};
 
-/// A response larger than this is not one.
+/// Maximum size of a response in bytes.
 pub const LARGEST: usize = 64 * 1024;

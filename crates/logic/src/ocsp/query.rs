@@ -1,4 +1,4 @@
-//! Which certificate is asked about, and the request for it.
+//! Identifies a certificate and builds the OCSP request for it.
 
 use base64ct::{Base64, Encoding};
 use der::asn1::{Any, AnyRef, BitString, Int, Null, ObjectIdentifier, OctetString};
@@ -10,7 +10,7 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 
 use super::message::{CertId, OcspRequest, Request, ResponderId, TbsRequest};
 
-/// A certificate that responders are asked about, with what is needed of its issuer to check their answers.
+/// Certificate to ask about, with the issuer's data that is needed to verify responses.
 #[derive(Clone, Debug)]
 pub struct Query {
     serial: Int,
@@ -20,27 +20,26 @@ pub struct Query {
     fingerprint: [u8; 32],
 }
 
-/// A public key with what it is for.
 #[derive(Clone, Debug)]
 pub(super) struct PublicKey {
-    /// Contents of its `AlgorithmIdentifier`.
+    /// Content of the `AlgorithmIdentifier`.
     pub(super) algorithm: Vec<u8>,
     pub(super) bits: BitString,
 }
 
-/// Why nothing can be asked about a certificate.
+/// Why no request can be built for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// It or its issuer's cannot be read.
+    /// The certificate or its issuer's certificate cannot be parsed.
     #[error("certificate or issuer cannot be understood")]
     Malformed,
-    /// The other certificate has another name than the issuer.
+    /// The name in the other certificate is not the issuer's name.
     #[error("the issuer's certificate is another one")]
     OtherIssuer,
 }
 
 impl Query {
-    /// A query about `leaf`, which was issued by the subject of `issuer`; both as DER.
+    /// Creates a query about `leaf`, issued by the subject of `issuer`; both are DER.
     pub fn new(leaf: &[u8], issuer: &[u8]) -> Result<Self, QueryError> {
         let read = |der| Certificate::from_der(der).map_err(|_| QueryError::Malformed);
         let (of_leaf, of_issuer) = (read(leaf)?, read(issuer)?);
@@ -58,13 +57,13 @@ impl Query {
         whole().map_err(|_| QueryError::Malformed)
     }
 
-    /// Tells this certificate from all others, also from those with the same serial number.
+    /// SHA-256 over both certificates: unique even among certificates with the same serial number.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
 
-    /// The request as DER. SHA-1 only names the issuer, and is what every responder knows (RFC 5019 section 2.1.1). There is
-    /// no nonce: responses are signed in advance, and sent to many.
+    /// Request as DER. SHA-1 is used only to identify the issuer; every responder supports it (RFC 5019 section 2.1.1).
+    /// No nonce: responses are signed in advance and sent to many clients.
     pub fn request(&self) -> Vec<u8> {
         let whole = || -> der::Result<Vec<u8>> {
             let cert_id = CertId {
@@ -78,13 +77,13 @@ impl Query {
         whole().expect("a hundred bytes fit into DER")
     }
 
-    /// What follows a responder's path in a GET (RFC 6960 appendix A.1): the request in Base64, escaped.
+    /// Part after the responder's path in a GET (RFC 6960 appendix A.1): the request in Base64, escaped.
     pub fn request_path(&self) -> String {
         let text = Base64::encode_string(&self.request());
         text.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D")
     }
 
-    /// Whether this certificate is meant.
+    /// Tells whether `id` identifies this certificate.
     pub(super) fn is_meant(&self, id: &CertId) -> bool {
         let key = self.issuer_key.bits.raw_bytes();
         let hashes = |name: &[u8], of_key: &[u8]| {
@@ -101,12 +100,12 @@ impl Query {
             }
     }
 
-    /// Whether the issuer itself has signed.
+    /// Tells whether the issuer itself is the signer.
     pub(super) fn is_issuer(&self, responder: &ResponderId) -> bool {
         is_named(responder, &self.issuer_name, &self.issuer_key)
     }
 
-    /// Whether a certificate names the issuer as its own.
+    /// Tells whether the certificate's issuer name is that of this issuer.
     pub(super) fn has_issued(&self, certificate: &Certificate) -> bool {
         certificate.tbs_certificate().issuer().to_der().is_ok_and(|name| name == self.issuer_name)
     }
@@ -119,7 +118,7 @@ impl PublicKey {
     }
 }
 
-/// Whether a responder's id is this name, or the hash of this key.
+/// Tells whether a responder's id is this name or the hash of this key.
 pub(super) fn is_named(responder: &ResponderId, name: &[u8], key: &PublicKey) -> bool {
     match responder {
         ResponderId::ByName(given) => given.to_der().is_ok_and(|given| given == name),
@@ -127,7 +126,7 @@ pub(super) fn is_named(responder: &ResponderId, name: &[u8], key: &PublicKey) ->
     }
 }
 
-/// The DER of something without its tag and length.
+/// DER content without tag and length.
 pub(super) fn contents(of: &impl Encode) -> der::Result<Vec<u8>> {
     let whole = of.to_der()?;
     Ok(AnyRef::from_der(&whole)?.value().to_vec())

@@ -1,22 +1,22 @@
-//! When a responder is asked again: well before the response ends, and after failures later and later. Never by many at
-//! once: `random` (0.0 to 1.0) is passed in and makes it a little sooner.
+//! Decides when to ask a responder again: well before the response expires, and with backoff after failures. `random`
+//! (0.0 to 1.0) shortens the wait a little, so that many servers do not ask at once.
 
 use std::time::{Duration, SystemTime};
 
 use super::verify::Good;
 
-/// Shortest wait between two questions about one certificate.
+/// Minimum time between two requests for one certificate.
 const SHORTEST: Duration = Duration::from_secs(5);
 
-/// Longest wait: a revocation is to be known within a day.
+/// Maximum time between two requests, so that a revocation is detected within a day.
 pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// After one failure, and after many.
+/// Backoff after the first failure, and its upper limit.
 const FIRST_RETRY: Duration = Duration::from_secs(4);
 const LAST_RETRY: Duration = Duration::from_secs(60 * 60);
 
-/// How long to wait with the next question while this response is good: until half its life is over, so that the other half
-/// is there for failures. A responder that sends old responses is asked when a third of what is left is over.
+/// Wait until the next request after a valid response: until half of its validity is over, so that the other half
+/// remains for retries. In the second half, a third of the remaining time.
 pub fn after_success(good: &Good, now: SystemTime, random: f64) -> Duration {
     let life = good.until.duration_since(good.this_update).unwrap_or_default();
     let half = good.this_update + life / 2;
@@ -27,7 +27,7 @@ pub fn after_success(good: &Good, now: SystemTime, random: f64) -> Duration {
     wait.clamp(SHORTEST, LONGEST).mul_f64(1.0 - 0.1 * random)
 }
 
-/// How long to wait after so many failures in a row (from 1).
+/// Wait after this number of failures in a row (from 1).
 pub fn after_failure(failures: u32, random: f64) -> Duration {
     let doubled = FIRST_RETRY.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(LAST_RETRY).mul_f64(1.0 - 0.5 * random)

@@ -1,5 +1,5 @@
-//! Whether a response may be sent to clients: it is about the certificate, says that it is good, is signed by its issuer
-//! or by somebody whom that appointed, and its time is now (RFC 6960 section 3.2).
+//! Verifies that a response may be stapled: it is for the certificate, says "good", is signed by the issuer or by a
+//! responder that the issuer authorized, and is valid now (RFC 6960 section 3.2).
 
 use std::time::{Duration, SystemTime};
 
@@ -17,29 +17,27 @@ use super::message::{
 };
 use super::query::{self, PublicKey, Query};
 
-/// A response that may be sent.
+/// Response that may be stapled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Good {
-    /// When what it says was known.
     pub this_update: SystemTime,
-    /// When it may not be sent any more.
+    /// Time after which the response must not be stapled.
     pub until: SystemTime,
 }
 
-/// How the ways to check a signature are passed in: this crate has none of its own.
+/// Signature algorithms, passed in because this crate has none.
 pub type Algorithms<'a> = &'a [&'a dyn SignatureVerificationAlgorithm];
 
-/// Clocks differ by so much.
+/// Tolerated difference between clocks.
 const SKEW: Duration = Duration::from_secs(5 * 60);
 
-/// A response that does not say when the next one comes is good for so long.
+/// Validity of a response without `nextUpdate`.
 const UNDATED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Certificates beside a response that are looked at. One is usual.
+/// Maximum number of included certificates that are checked; one is usual.
 const MOST_CERTIFICATES: usize = 8;
 
-/// Whether a response may be sent to clients, at this moment. What it says of the certificate is believed only once its
-/// signature is.
+/// Verifies that a response may be stapled now. The signature is verified before the certificate's status is used.
 pub fn verify(
     response: &[u8],
     query: &Query,
@@ -60,7 +58,7 @@ pub fn verify(
     let basic = BasicResponse::from_der(bytes.response.as_bytes()).map_err(malformed)?;
     let signed = basic.data.to_der().map_err(malformed)?;
     let data = ResponseData::from_der(&signed).map_err(malformed)?;
-    // First: it is what most often goes wrong, and clearer than whose signature is missing.
+    // Checked first: a response for another certificate is the most frequent fault, and clearer than an unknown signer.
     let meant = data.responses.iter().filter(|single| query.is_meant(&single.cert_id));
     let newest = meant.max_by_key(|single| single.this_update.to_unix_duration());
     let single = newest.ok_or(Fault::OtherCertificate)?;
@@ -69,7 +67,7 @@ pub fn verify(
     judge(single, now)
 }
 
-/// What a response says of the certificate.
+/// Checks validity and status in the response.
 fn judge(single: &SingleResponse, now: SystemTime) -> Result<Good, Fault> {
     refuse_critical(single.extensions.as_ref())?;
     let this_update = single.this_update.to_system_time();
@@ -103,7 +101,7 @@ fn check_signature(
 ) -> Result<(), Fault> {
     let signature = basic.signature.as_bytes().ok_or(Fault::Malformed)?;
     let is_by = |key: &PublicKey| is_signed(&basic.signature_algorithm, signed, signature, key, algorithms);
-    // Its name may also be that of a delegate: then the certificate of that is there, and decides.
+    // The name may also be that of a delegated responder, whose certificate is then included and decides.
     let by_issuer = query.is_issuer(responder).then(|| is_by(&query.issuer_key));
     if let Some(Ok(())) = by_issuer {
         return Ok(());
@@ -115,7 +113,7 @@ fn check_signature(
     for der in basic.certificates.iter().flatten().take(MOST_CERTIFICATES) {
         let Some((signed, certificate, key)) = delegate(der, responder) else { continue };
         if key.bits == query.issuer_key.bits {
-            // The issuer's own: that it signs wrongly is known by now.
+            // The issuer's own certificate: its signature was already found to be wrong.
             continue;
         }
         let checked =
@@ -128,7 +126,7 @@ fn check_signature(
     Err(fault)
 }
 
-/// The certificate, if it is the responder's.
+/// Parses a certificate; `None` unless it is the responder's.
 fn delegate(der: &Any, responder: &ResponderId) -> Option<(Signed, Certificate, PublicKey)> {
     let der = der.to_der().ok()?;
     let (signed, certificate) = (Signed::from_der(&der).ok()?, Certificate::from_der(&der).ok()?);
@@ -137,8 +135,9 @@ fn delegate(der: &Any, responder: &ResponderId) -> Option<(Signed, Certificate, 
     query::is_named(responder, &name, &key).then_some((signed, certificate, key))
 }
 
-/// Whether the issuer has appointed a responder: it issued its certificate itself, for this use (RFC 6960 section 4.2.2.2).
-/// Whether that is revoked is not asked: these live shortly, and say so (id-pkix-ocsp-nocheck).
+/// Checks that the issuer authorized a responder: the issuer has issued its certificate, for OCSP signing (RFC 6960
+/// section 4.2.2.2). Revocation of that certificate is not checked: these certificates are short-lived, and say so
+/// (id-pkix-ocsp-nocheck).
 fn check_delegate(
     raw: &Signed,
     certificate: &Certificate,

@@ -1,35 +1,31 @@
-//! What a header of version 2 tells besides addresses (proxy-protocol.txt section 2.2).
+//! TLVs of a PROXY header of version 2 (proxy-protocol.txt section 2.2).
 
-/// Additions to a header, each a type, a length and a value. Bounded: what would make a header longer than receivers take is
-/// left out.
+/// Encoded TLVs: type, length and value. A value longer than 255 bytes is left out, so that the header stays within the
+/// size that receivers accept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Additions(Vec<u8>);
 
-/// The TLS of the client's connection, where we terminate it.
+/// TLS of the client's connection, if Penstock terminates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tls<'a> {
-    /// As OpenSSL writes it: `TLSv1.3`.
+    /// OpenSSL's name: `TLSv1.3`.
     pub version: &'a str,
-    /// As OpenSSL writes it: `ECDHE-RSA-AES128-GCM-SHA256`.
+    /// OpenSSL's name: `ECDHE-RSA-AES128-GCM-SHA256`.
     pub cipher: &'a str,
-    /// Whether the client has shown a certificate.
     pub client: ClientProof,
-    /// Common name of that certificate.
     pub common_name: Option<&'a str>,
 }
 
-/// Whether a client has shown a certificate that was verified.
+/// Whether a client has sent a certificate that was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientProof {
-    /// It has not.
     None,
-    /// On this connection.
     OnConnection,
-    /// On an earlier connection, whose session this one resumed.
+    /// The client has sent its certificate on an earlier connection, whose session this connection resumed.
     InSession,
 }
 
-/// Types of additions, and within that of TLS (sections 2.2.1 to 2.2.6).
+/// Types of TLVs, and of the TLVs inside the TLS one (sections 2.2.1 to 2.2.6).
 const ALPN: u8 = 0x01;
 const AUTHORITY: u8 = 0x02;
 const SSL: u8 = 0x20;
@@ -42,21 +38,20 @@ const CLIENT_SSL: u8 = 0x01;
 const CLIENT_CERT_CONN: u8 = 0x02;
 const CLIENT_CERT_SESS: u8 = 0x04;
 
-/// Longest value of one text: a DNS name and a protocol have at most 255 bytes, a common name 64 characters.
+/// Longest text in bytes: a DNS name and a protocol have at most 255 bytes, a common name 64 characters.
 const LONGEST: usize = 255;
 
 impl Additions {
-    /// The protocol that was agreed on in the TLS handshake.
+    /// Protocol that the TLS handshake selected.
     pub fn alpn(&mut self, protocol: &[u8]) {
         push(&mut self.0, ALPN, protocol);
     }
 
-    /// The server name that the client asked for.
+    /// Server name that the client sent.
     pub fn authority(&mut self, name: &str) {
         push(&mut self.0, AUTHORITY, name.as_bytes());
     }
 
-    /// The client's TLS.
     pub fn tls(&mut self, tls: &Tls<'_>) {
         let (client, verify) = match tls.client {
             ClientProof::None => (CLIENT_SSL, 1u32),

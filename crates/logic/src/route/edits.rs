@@ -1,27 +1,24 @@
-//! Header changes that a route or a listener makes.
+//! Header changes of a route or a listener.
 
 use crate::http1::field::Field;
 
-/// Header changes of a route or a listener, applied to requests and to responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderEdits {
-    /// Applied to requests before they go to a backend, in this order.
+    /// Applied in this order to requests before the proxy sends them to a backend.
     pub request: Vec<HeaderEdit>,
-    /// Applied to responses before they go to the client, in this order.
+    /// Applied in this order to responses before the proxy sends them to the client.
     pub response: Vec<HeaderEdit>,
 }
 
-/// One header change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderEdit {
-    /// Replaces every line of that name by one.
+    /// Replaces all lines of this name by one.
     Set {
-        /// Field name as it is written on the wire.
+        /// Field name as written on the wire.
         name: Box<str>,
-        /// Field value.
         value: Box<str>,
     },
-    /// Takes away every line of that name.
+    /// Removes all lines of this name.
     Remove {
         /// Field name, in any case.
         name: Box<str>,
@@ -29,7 +26,7 @@ pub enum HeaderEdit {
 }
 
 impl HeaderEdit {
-    /// A checked [`HeaderEdit::Set`].
+    /// Validates and creates a [`HeaderEdit::Set`].
     pub fn set(name: &str, value: &str) -> Result<Self, HeaderEditError> {
         check_name(name)?;
         if matches!(Field::of(name.as_bytes()), Ok(Field::Dropped)) {
@@ -46,7 +43,7 @@ impl HeaderEdit {
         Ok(HeaderEdit::Set { name: name.into(), value: value.into() })
     }
 
-    /// A checked [`HeaderEdit::Remove`].
+    /// Validates and creates a [`HeaderEdit::Remove`].
     pub fn remove(name: &str) -> Result<Self, HeaderEditError> {
         check_name(name)?;
         if name.eq_ignore_ascii_case("host") {
@@ -55,7 +52,6 @@ impl HeaderEdit {
         Ok(HeaderEdit::Remove { name: name.into() })
     }
 
-    /// The name of the field that changes.
     pub fn name(&self) -> &str {
         match self {
             HeaderEdit::Set { name, .. } | HeaderEdit::Remove { name } => name,
@@ -63,8 +59,8 @@ impl HeaderEdit {
     }
 }
 
-/// Fields that frame a message or belong to one connection (RFC 9110 section 7.6.1, RFC 9112 section 6): a
-/// route that changed them would change where the message ends.
+/// Fields that frame a message or apply to one connection (RFC 9110 section 7.6.1, RFC 9112 section 6): a route that
+/// changed one would change where the message ends.
 const FRAMING: [&str; 9] = [
     "connection",
     "content-length",
@@ -91,36 +87,26 @@ fn check_name(name: &str) -> Result<(), HeaderEditError> {
     Ok(())
 }
 
-/// Why a header change is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderEditError {
-    /// Not a token of RFC 9110 section 5.6.2.
-    #[error("`{}` is no header name: letters, digits and -_. are usual, spaces and colons are not", .0.escape_debug())]
+    /// The name is not a token (RFC 9110 section 5.6.2).
+    #[error("`{}` is not a valid header name: letters, digits and -_. are usual, spaces and colons are not", .0.escape_debug())]
     Name(Box<str>),
-    /// A field that only the proxy itself may write.
+    /// A field that only the proxy may write.
     #[error("`{0}` decides where a message or a connection ends, so routes may not touch it")]
     Framing(Box<str>),
-    /// A field that backends believe, or that is for us alone.
-    #[error("`{0}` is never passed on as somebody wrote it, so it cannot be set")]
+    /// A field that backends trust, or that only Penstock may write.
+    #[error("`{0}` is always written by penstock, so it cannot be set")]
     Ours(Box<str>),
-    /// Without it a request that goes in a circle would not be found (RFC 8586).
-    #[error("`CDN-Loop` ends requests that go in a circle: it may be neither set nor removed")]
+    /// Without `CDN-Loop`, Penstock could not detect a request loop (RFC 8586).
+    #[error("`CDN-Loop` stops request loops: it may be neither set nor removed")]
     CdnLoop,
-    /// Every request needs a host (RFC 9112 section 3.2).
+    /// Every request needs a `Host` (RFC 9112 section 3.2).
     #[error("`Host` may be set but not removed: a request without it is refused by every server")]
     Host,
-    /// A control character in the value.
     #[error("the value of `{name}` holds the control character 0x{byte:02x}")]
-    Control {
-        /// The field.
-        name: Box<str>,
-        /// The character.
-        byte: u8,
-    },
-    /// White space around the value would be lost on the way.
+    Control { name: Box<str>, byte: u8 },
+    /// Receivers remove white space around a value.
     #[error("the value of `{name}` begins or ends with white space")]
-    Space {
-        /// The field.
-        name: Box<str>,
-    },
+    Space { name: Box<str> },
 }

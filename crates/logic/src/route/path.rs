@@ -1,32 +1,30 @@
-//! Paths: prefixes of routes, and what of a request's path can be compared with them.
+//! Path prefixes of routes, and the normalized form of a request's path that is compared with them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use smallvec::SmallVec;
 
-/// Paths that begin with whole segments: `/api` holds `/api` and `/api/x`, never `/apix`; `/api/` only what
-/// lies below it. `/` holds everything.
+/// Path prefix of whole segments: `/api` matches `/api` and `/api/x`, but not `/apix`; `/api/` matches only paths below
+/// it. `/` matches every path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PathPrefix(Box<str>);
 
 impl PathPrefix {
-    /// The prefix that holds every path.
+    /// The prefix `/`, which matches every path.
     pub fn root() -> Self {
         PathPrefix("/".into())
     }
 
-    /// Whether this is the prefix that holds every path.
     pub fn is_root(&self) -> bool {
         &*self.0 == "/"
     }
 
-    /// As written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether `path`, in its comparable form, begins with this.
+    /// Tells whether `path`, normalized by [`comparable`], begins with this prefix.
     pub(super) fn matches(&self, path: &[u8]) -> bool {
         let prefix = self.0.as_bytes();
         if self.is_root() {
@@ -74,33 +72,29 @@ impl FromStr for PathPrefix {
     }
 }
 
-/// Why a text is no [`PathPrefix`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathPrefixError {
-    /// Does not begin with `/`.
     #[error("a path begins with `/`")]
     NoSlash,
-    /// Paths are compared after decoding.
+    /// Paths are compared after decoding, so a percent-encoding would never match.
     #[error("a path is compared after decoding, so it is written without percent-encoding")]
     Encoded,
-    /// A character that does not stand in a path as it is.
+    /// A character that must be percent-encoded in a path.
     #[error("`{}` does not belong in a path", .0.escape_debug())]
     Character(char),
-    /// Requests are compared with runs of `/` merged, so this would never match.
+    /// `//` would never match: repeated `/` in the request's path are merged first.
     #[error("`//` never matches: runs of `/` are merged before paths are compared")]
     EmptySegment,
-    /// `.` or `..` as a segment.
     #[error("a path holds no `.` or `..` segments")]
     DotSegment,
 }
 
-/// How two readers could take one path for two different resources.
+/// Why two programs could map one path to two different resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum PathAmbiguity {
-    /// A segment `.` or `..`, plain, percent-encoded, or with parameters behind a `;`.
+    /// A segment `.` or `..`: plain, percent-encoded, or followed by `;` and parameters.
     #[error("the path holds a dot segment")]
     DotSegment,
-    /// `%2f`.
     #[error("the path holds an encoded slash")]
     EncodedSlash,
     /// A backslash, plain or percent-encoded.
@@ -109,18 +103,17 @@ pub enum PathAmbiguity {
     /// A control character, plain or percent-encoded.
     #[error("the path holds a control character")]
     Control,
-    /// `%` without two hexadecimal digits.
     #[error("the path holds a broken percent-encoding")]
     BrokenEncoding,
-    /// Percent-encoded bytes that a lenient UTF-8 decoder takes for an ASCII character.
+    /// Percent-encoded overlong UTF-8 that a lenient decoder reads as an ASCII character.
     #[error("the path holds an overlong character")]
     Overlong,
-    /// `#` or `?`: neither can be part of a path.
+    /// `#` or `?`, which cannot be part of a path.
     #[error("the path holds a delimiter")]
     Delimiter,
 }
 
-/// The form of a path in which it is compared with prefixes.
+/// Normalized path, to be compared with prefixes.
 pub(super) enum Comparable<'a> {
     AsItCame(&'a [u8]),
     Rewritten(SmallVec<[u8; 128]>),
@@ -139,7 +132,8 @@ impl Comparable<'_> {
     }
 }
 
-/// Decodes unreserved characters (RFC 3986 section 2.3) and merges runs of `/`; refuses what is ambiguous.
+/// Decodes unreserved characters (RFC 3986 section 2.3) and merges repeated `/`. Returns an error for an ambiguous
+/// path.
 pub(super) fn comparable(path: &str) -> Result<Comparable<'_>, PathAmbiguity> {
     let bytes = if path.is_empty() { b"/" } else { path.as_bytes() };
     let mut rewritten: SmallVec<[u8; 128]> = SmallVec::new();
@@ -162,7 +156,7 @@ pub(super) fn comparable(path: &str) -> Result<Comparable<'_>, PathAmbiguity> {
     Ok(Comparable::Rewritten(rewritten))
 }
 
-/// Reads one byte of a path, plain or percent-encoded, and says how long it is in the path.
+/// Reads one byte of a path, plain or percent-encoded. Also returns its length in the path.
 fn read(rest: &[u8]) -> Result<(u8, usize), PathAmbiguity> {
     match rest[0] {
         b'%' => {
@@ -184,7 +178,7 @@ fn read(rest: &[u8]) -> Result<(u8, usize), PathAmbiguity> {
     }
 }
 
-/// The byte that a percent-encoding at the beginning of `rest` stands for.
+/// Decodes the percent-encoding at the start of `rest`.
 fn percent(rest: &[u8]) -> Option<u8> {
     let [b'%', high, low, ..] = *rest else {
         return None;
@@ -197,7 +191,7 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// Servlet containers cut off a segment's parameters before they resolve dots, so `..;x` counts as well.
+/// Servlet containers remove a segment's parameters before they resolve dots, so `..;x` is a dot segment too.
 fn is_dot_segment(segment: &[u8]) -> bool {
     let end = segment.windows(3).position(|part| part.eq_ignore_ascii_case(b"%3b")).unwrap_or(segment.len());
     let name = segment[..end].split(|byte| *byte == b';').next().unwrap_or_default();

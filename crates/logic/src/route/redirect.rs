@@ -1,25 +1,24 @@
-//! Redirects: the status and where to.
+//! Redirects: the status code and the target.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Status of a redirect (RFC 9110 section 15.4).
+/// Status code of a redirect (RFC 9110 section 15.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RedirectStatus {
-    /// 301: for good; clients may turn POST into GET.
+    /// 301: permanent; clients may change POST to GET.
     MovedPermanently,
-    /// 302: for now; clients may turn POST into GET.
+    /// 302: temporary; clients may change POST to GET.
     Found,
-    /// 303: look there with GET.
+    /// 303: the client repeats the request with GET.
     SeeOther,
-    /// 307: for now, with the same method.
+    /// 307: temporary, with the same method.
     TemporaryRedirect,
-    /// 308: for good, with the same method.
+    /// 308: permanent, with the same method.
     PermanentRedirect,
 }
 
 impl RedirectStatus {
-    /// The number on the wire.
     pub fn code(self) -> u16 {
         match self {
             RedirectStatus::MovedPermanently => 301,
@@ -46,25 +45,22 @@ impl TryFrom<u16> for RedirectStatus {
     }
 }
 
-/// A number that is no status of a redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no redirect: use 301, 302, 303, 307 or 308")]
+#[error("{0} is not a redirect: use 301, 302, 303, 307 or 308")]
 pub struct RedirectStatusError(pub u16);
 
-/// Where a redirect leads: a text in which `{host}`, `{path}` and `{query}` stand for those of the request.
-/// `{query}` brings its own `?` and is empty if there is none.
+/// Target of a redirect: text in which `{host}`, `{path}` and `{query}` are replaced by those of the request. `{query}`
+/// includes its `?` and is empty if the request has no query.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Location(Box<str>);
 
 impl Location {
-    /// As written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Fills in the request: `host` as it may be repeated (with its port if wanted), `path` as it came,
-    /// `query` without `?`. The result is always a valid field value: bytes outside visible ASCII are
-    /// percent-encoded.
+    /// Replaces the placeholders. `host` may include a port, `path` is the path of the request unchanged, `query` has
+    /// no `?`. The result is always a valid field value: bytes outside visible ASCII are percent-encoded.
     pub fn expand(&self, host: &str, path: &str, query: Option<&str>) -> String {
         let mut out = String::with_capacity(self.0.len() + host.len() + path.len() + 16);
         let mut rest = &*self.0;
@@ -87,8 +83,8 @@ impl Location {
     }
 }
 
-/// At the very beginning, `//evil.example` would name another host (RFC 3986 section 4.2) and clients read
-/// `\` as `/`: there the path keeps a single slash.
+/// At the start of the target, `//evil.example` would name another host (RFC 3986 section 4.2), and clients read `\` as
+/// `/`: the path there begins with exactly one slash.
 fn push_path(out: &mut String, path: &str) {
     if out.is_empty() {
         out.push('/');
@@ -111,7 +107,7 @@ fn push_visible(out: &mut String, text: &str) {
     }
 }
 
-/// Splits at the next `{name}`.
+/// Splits `text` at the next `{name}`.
 fn next_placeholder(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once('{')?;
     let (name, after) = rest.split_once('}')?;
@@ -158,25 +154,22 @@ impl FromStr for Location {
     }
 }
 
-/// Why a text is no [`Location`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LocationError {
-    /// Nothing is written.
     #[error("the target of a redirect is empty")]
     Empty,
-    /// A character that does not stand in a URL as it is.
+    /// A character that must be percent-encoded in a URL.
     #[error("`{}` does not belong in a URL: write it percent-encoded", .0.escape_debug())]
     Character(char),
-    /// A name in braces that stands for nothing.
-    #[error("`{{{0}}}` stands for nothing: there are {{host}}, {{path}} and {{query}}")]
+    /// An unknown name in braces.
+    #[error("unknown placeholder `{{{0}}}`: known are {{host}}, {{path}} and {{query}}")]
     Placeholder(Box<str>),
-    /// A brace without its partner.
-    #[error("a brace stands alone")]
+    #[error("a brace is not closed or not opened")]
     Brace,
-    /// Neither a URL nor a path.
+    /// The target is neither an http URL nor a path.
     #[error("a redirect leads to `http://...`, `https://...`, or a path that begins with `/`")]
     Beginning,
-    /// `/{path}` would begin with two slashes and so name another host.
+    /// `/{path}` would begin with two slashes, so it would name another host.
     #[error("`/{{path}}` would begin with `//`: {{path}} brings its own slash")]
     SlashPath,
 }

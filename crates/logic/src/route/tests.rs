@@ -19,7 +19,7 @@ fn route(host: &str, path: &str, pool: usize) -> Route {
     }
 }
 
-/// The pool a GET ends in, or what else was decided.
+/// Pool of a GET request, or the decision as text.
 fn decide(table: &RouteTable, host: &str, path: &str) -> Result<usize, String> {
     decide_with(table, host, path, "GET", &Fields(Vec::new()))
 }
@@ -260,7 +260,7 @@ fn wrong_locations_are_refused() {
     assert_eq!(error("a.test"), LocationError::Beginning);
     assert_eq!(error("javascript:alert(1)"), LocationError::Beginning);
     assert_eq!(error("/{path}"), LocationError::SlashPath);
-    assert_eq!(error("/{x}").to_string(), "`{x}` stands for nothing: there are {host}, {path} and {query}");
+    assert_eq!(error("/{x}").to_string(), "unknown placeholder `{x}`: known are {host}, {path} and {query}");
 }
 
 #[test]

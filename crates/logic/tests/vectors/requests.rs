@@ -1,10 +1,9 @@
 //! Requests on the wire: broken or ambiguous ones that must never reach a backend, and odd ones that are legal.
 //! Data only, so that a test of the parser and a test of the running program can both include this file with `#[path]`.
-#![allow(dead_code)]
 
 /// What must become of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub(super) enum Expect {
     /// The head is refused with this status; `reason` is the word for it.
     Refused { status: u16, reason: &'static str },
     /// The head is good, the chunked body is not: 400 if nothing was answered yet, and the connection ends in any case.
@@ -14,7 +13,7 @@ pub enum Expect {
 /// A message that must not be forwarded. `bytes` is all that a client would send, often with a second request behind it
 /// (`/smuggled`) that no backend may ever see.
 #[derive(Clone, Copy, Debug)]
-pub struct Vector {
+pub(super) struct Vector {
     pub name: &'static str,
     pub bytes: &'static [u8],
     pub expect: Expect,
@@ -22,7 +21,7 @@ pub struct Vector {
 
 /// A message that must pass. `bytes` is one message and `rest`, `body` its decoded body.
 #[derive(Clone, Copy, Debug)]
-pub struct Legal {
+pub(super) struct Legal {
     pub name: &'static str,
     pub bytes: &'static [u8],
     pub body: &'static [u8],
@@ -51,7 +50,7 @@ macro_rules! vector {
     };
 }
 
-pub const VECTORS: &[Vector] = &[
+pub(super) const VECTORS: &[Vector] = &[
     // Content-Length against Transfer-Encoding
     vector!("length-then-coding", refused(400, "length-and-coding"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-then-length", refused(400, "length-and-coding"), "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n" + smuggled),
@@ -114,24 +113,24 @@ pub const VECTORS: &[Vector] = &[
     vector!("coding-nul-in-name", refused(400, "control-byte"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding\0: chunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-cr-in-name", refused(400, "bare-cr"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer\r-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-cr-before-colon", refused(400, "bare-cr"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding\r: chunked\r\n\r\n0\r\n\r\n" + smuggled),
-    vector!("coding-folded-value", refused(400, "folded-line"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n" + smuggled),
-    vector!("coding-folded-value-tab", refused(400, "folded-line"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding:\r\n\tchunked\r\n\r\n0\r\n\r\n" + smuggled),
+    vector!("coding-folded-value", refused(400, "obs-fold"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n" + smuggled),
+    vector!("coding-folded-value-tab", refused(400, "obs-fold"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding:\r\n\tchunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-lf-in-value", refused(400, "bare-lf"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding:\n chunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-without-colon", refused(400, "no-colon"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding chunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-equals-for-colon", refused(400, "no-colon"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding=chunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-quoted-name", refused(400, "name-syntax"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\"Transfer-Encoding\": chunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-high-byte-in-name", refused(400, "name-syntax"), b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer-Encoding\xff: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: victim.test\r\n\r\n"),
     vector!("coding-two-colons-first-empty", refused(400, "empty-name"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n:Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
-    vector!("coding-blank-first", refused(400, "folded-line"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
+    vector!("coding-blank-first", refused(400, "obs-fold"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-hidden-behind-cr", refused(400, "bare-cr"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nX: y\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-hidden-behind-lf", refused(400, "bare-lf"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nX: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
     vector!("coding-hidden-behind-nul", refused(400, "control-byte"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nX: y\0Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
-    vector!("coding-imitated-underscore", refused(400, "framing-imitation"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer_Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
-    vector!("coding-imitated-underscore-lower", refused(400, "framing-imitation"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\ntransfer_encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
-    vector!("coding-imitated-dot", refused(400, "framing-imitation"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer.Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
-    vector!("coding-imitated-tilde", refused(400, "framing-imitation"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\ntransfer~encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
-    vector!("coding-imitated-apostrophe", refused(400, "framing-imitation"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer'Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
-    vector!("coding-imitated-percent", refused(400, "framing-imitation"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer%Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
+    vector!("coding-imitated-underscore", refused(400, "framing-lookalike"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer_Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
+    vector!("coding-imitated-underscore-lower", refused(400, "framing-lookalike"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\ntransfer_encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
+    vector!("coding-imitated-dot", refused(400, "framing-lookalike"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer.Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
+    vector!("coding-imitated-tilde", refused(400, "framing-lookalike"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\ntransfer~encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
+    vector!("coding-imitated-apostrophe", refused(400, "framing-lookalike"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer'Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
+    vector!("coding-imitated-percent", refused(400, "framing-lookalike"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\nTransfer%Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled),
     // Spellings of Content-Length
     vector!("length-plus", refused(400, "length-syntax"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: +5\r\n\r\nhello" + smuggled),
     vector!("length-minus", refused(400, "length-syntax"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: -5\r\n\r\nhello" + smuggled),
@@ -177,15 +176,15 @@ pub const VECTORS: &[Vector] = &[
     vector!("length-vertical-tab", refused(400, "control-byte"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length:\x0b5\r\n\r\nhello" + smuggled),
     vector!("length-nul", refused(400, "control-byte"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\0\r\n\r\nhello" + smuggled),
     vector!("length-delete-byte", refused(400, "control-byte"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\x7f\r\n\r\nhello" + smuggled),
-    vector!("length-folded", refused(400, "folded-line"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length:\r\n 5\r\n\r\nhello" + smuggled),
-    vector!("length-folded-digits", refused(400, "folded-line"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1\r\n 0\r\n\r\nhello" + smuggled),
+    vector!("length-folded", refused(400, "obs-fold"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length:\r\n 5\r\n\r\nhello" + smuggled),
+    vector!("length-folded-digits", refused(400, "obs-fold"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1\r\n 0\r\n\r\nhello" + smuggled),
     vector!("length-cr-behind", refused(400, "bare-cr"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\r\n\r\nhello" + smuggled),
-    vector!("length-imitated-underscore", refused(400, "framing-imitation"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent_Length: 5\r\n\r\nhello" + smuggled),
-    vector!("length-imitated-lower", refused(400, "framing-imitation"), "POST / HTTP/1.1\r\nHost: a.test\r\ncontent_length: 5\r\n\r\nhello" + smuggled),
-    vector!("length-imitated-star", refused(400, "framing-imitation"), "POST / HTTP/1.1\r\nHost: a.test\r\ncontent*length: 5\r\n\r\nhello" + smuggled),
+    vector!("length-imitated-underscore", refused(400, "framing-lookalike"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent_Length: 5\r\n\r\nhello" + smuggled),
+    vector!("length-imitated-lower", refused(400, "framing-lookalike"), "POST / HTTP/1.1\r\nHost: a.test\r\ncontent_length: 5\r\n\r\nhello" + smuggled),
+    vector!("length-imitated-star", refused(400, "framing-lookalike"), "POST / HTTP/1.1\r\nHost: a.test\r\ncontent*length: 5\r\n\r\nhello" + smuggled),
     vector!("length-hidden-behind-cr", refused(400, "bare-cr"), "POST / HTTP/1.1\r\nHost: a.test\r\nX: y\rContent-Length: 5\r\n\r\nhello" + smuggled),
     vector!("length-hidden-behind-lf", refused(400, "bare-lf"), "POST / HTTP/1.1\r\nHost: a.test\r\nX: y\nContent-Length: 5\r\n\r\nhello" + smuggled),
-    vector!("length-imitated-beside-the-real-one", refused(400, "framing-imitation"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\ncontent_length: 0\r\n\r\nhello" + smuggled),
+    vector!("length-imitated-beside-the-real-one", refused(400, "framing-lookalike"), "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\ncontent_length: 0\r\n\r\nhello" + smuggled),
     // Line ends and control bytes
     vector!("bare-lf-everywhere", refused(400, "bare-lf"), "GET / HTTP/1.1\nHost: a.test\n\n" + smuggled),
     vector!("bare-lf-behind-request-line", refused(400, "bare-lf"), "GET / HTTP/1.1\nHost: a.test\r\n\r\n" + smuggled),
@@ -213,11 +212,11 @@ pub const VECTORS: &[Vector] = &[
     vector!("control-nul-in-name", refused(400, "control-byte"), "GET / HTTP/1.1\r\nHost: a.test\r\nX\0: a\r\n\r\n" + smuggled),
     vector!("control-nul-in-target", refused(400, "control-byte"), "GET /\0 HTTP/1.1\r\nHost: a.test\r\n\r\n" + smuggled),
     vector!("control-nul-in-host", refused(400, "control-byte"), "GET / HTTP/1.1\r\nHost: a.test\0\r\n\r\n" + smuggled),
-    vector!("folded-line-blank", refused(400, "folded-line"), "GET / HTTP/1.1\r\nHost: a.test\r\nX: a\r\n b\r\n\r\n" + smuggled),
-    vector!("folded-line-tab", refused(400, "folded-line"), "GET / HTTP/1.1\r\nHost: a.test\r\nX: a\r\n\tb\r\n\r\n" + smuggled),
-    vector!("folded-line-only-blanks", refused(400, "folded-line"), "GET / HTTP/1.1\r\nHost: a.test\r\nX: a\r\n  \r\n\r\n" + smuggled),
-    vector!("folded-first-header", refused(400, "folded-line"), "GET / HTTP/1.1\r\n Host: a.test\r\n\r\n" + smuggled),
-    vector!("folded-first-header-tab-colon", refused(400, "folded-line"), "GET / HTTP/1.1\r\n\tX: y\r\nHost: a.test\r\n\r\n" + smuggled),
+    vector!("folded-line-blank", refused(400, "obs-fold"), "GET / HTTP/1.1\r\nHost: a.test\r\nX: a\r\n b\r\n\r\n" + smuggled),
+    vector!("folded-line-tab", refused(400, "obs-fold"), "GET / HTTP/1.1\r\nHost: a.test\r\nX: a\r\n\tb\r\n\r\n" + smuggled),
+    vector!("folded-line-only-blanks", refused(400, "obs-fold"), "GET / HTTP/1.1\r\nHost: a.test\r\nX: a\r\n  \r\n\r\n" + smuggled),
+    vector!("folded-first-header", refused(400, "obs-fold"), "GET / HTTP/1.1\r\n Host: a.test\r\n\r\n" + smuggled),
+    vector!("folded-first-header-tab-colon", refused(400, "obs-fold"), "GET / HTTP/1.1\r\n\tX: y\r\nHost: a.test\r\n\r\n" + smuggled),
     // Header names
     vector!("name-empty", refused(400, "empty-name"), "GET / HTTP/1.1\r\nHost: a.test\r\n: a\r\n\r\n" + smuggled),
     vector!("name-empty-before-framing", refused(400, "empty-name"), "POST / HTTP/1.1\r\nHost: a.test\r\n: a\r\nContent-Length: 5\r\n\r\nhello" + smuggled),
@@ -284,7 +283,7 @@ pub const VECTORS: &[Vector] = &[
     vector!("host-at-first", refused(400, "userinfo"), "GET / HTTP/1.1\r\nHost: @a.test\r\n\r\n" + smuggled),
     vector!("host-bad-in-http-1.0", refused(400, "host-syntax"), "GET / HTTP/1.0\r\nHost: a b\r\n\r\n" + smuggled),
     vector!("host-blank-before-colon", refused(400, "blank-before-colon"), "GET / HTTP/1.1\r\nHost : a.test\r\n\r\n" + smuggled),
-    vector!("host-folded-second", refused(400, "folded-line"), "GET / HTTP/1.1\r\nHost: a.test\r\n Host: b.test\r\n\r\n" + smuggled),
+    vector!("host-folded-second", refused(400, "obs-fold"), "GET / HTTP/1.1\r\nHost: a.test\r\n Host: b.test\r\n\r\n" + smuggled),
     vector!("host-bad-beside-good-absolute-target", refused(400, "host-syntax"), "GET http://a.test/ HTTP/1.1\r\nHost: a/b\r\n\r\n" + smuggled),
     // Absolute and other targets
     vector!("absolute-user", refused(400, "userinfo"), "GET http://user@a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n" + smuggled),
@@ -511,7 +510,7 @@ pub const VECTORS: &[Vector] = &[
     vector!("trailer-too-many", body_fault("trailers-too-large"), "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\nX: a\r\n\r\n" + smuggled),
 ];
 
-pub const LEGAL: &[Legal] = &[
+pub(super) const LEGAL: &[Legal] = &[
     Legal { name: "plain-get", bytes: b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n", body: b"", rest: b"" },
     Legal { name: "one-empty-line-first", bytes: b"\r\nGET / HTTP/1.1\r\nHost: a.test\r\n\r\n", body: b"", rest: b"" },
     Legal { name: "no-blank-behind-colon", bytes: b"GET / HTTP/1.1\r\nHost:a.test\r\nX:y\r\n\r\n", body: b"", rest: b"" },

@@ -1,5 +1,5 @@
-//! `penstock bench`: measures on this machine, tells, and writes down. `bench-load` is the same program as a load
-//! process: nobody calls it by hand.
+//! `penstock bench`: measures servers on this machine, prints the results and writes the reports. `bench-load` runs the
+//! same program as a load process; users do not call it.
 
 use std::env;
 use std::fs;
@@ -26,7 +26,7 @@ use crate::output::{Failure, complain, print};
 /// Measure sockets, proxies and TLS on this machine, fairly, beside the rivals that are installed
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
     action: Option<Action>,
     /// What to measure: `all`, or some of the scenarios and groups that `--list` prints
@@ -35,16 +35,16 @@ pub struct Arguments {
     /// Short trials, and only the groups that matter most or that are named: all scenarios in about seven minutes
     #[arg(long)]
     quick: bool,
-    /// Rounds that count; fewer than five decide nothing
+    /// Number of rounds; with fewer than five there is no verdict
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
     /// Length of a trial: `500ms`, `2s`
     #[arg(long, value_name = "TIME", value_parser = length)]
     duration: Option<Duration>,
-    /// Name the scenarios and their groups, and end
+    /// List the scenarios and their groups, and exit
     #[arg(long)]
     list: bool,
-    /// Write everything as JSON
+    /// Write all results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write a report as Markdown
@@ -57,7 +57,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Say what became better or worse between two runs
+    /// Show what became better or worse between two runs
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare {
         /// JSON of the first run
@@ -67,10 +67,10 @@ enum Action {
     },
 }
 
-/// Be a load process of a benchmark
+/// Run as a load process of a benchmark
 #[derive(Debug, Args)]
-pub struct LoadArguments {
-    /// Answer on standard input, which is a socket, with messages of so many bytes
+pub(crate) struct LoadArguments {
+    /// Answer on standard input, which is a socket, with messages of this many bytes
     #[arg(long, value_name = "BYTES")]
     answer: Option<usize>,
 }
@@ -86,8 +86,8 @@ Examples:
 
 Programs to compare with that are not installed are named in the report, with their Debian packages.
 
-A `bar` is a limit that this project sets itself (`must`), an `aim` what it would like to reach: no figure of your machine depends on \
-them. With fewer than five rounds nothing is decided.
+Limits are what this project demands of itself, goals what it would like to reach: no figure of your machine depends on them. \
+With fewer than five rounds nothing is decided.
 
 Exit codes:
   0    measured; a contestant that failed is named in the report
@@ -105,8 +105,7 @@ Exit codes:
   1    the two runs have nothing in common that could be compared
   2    a file cannot be read, or holds no results of this version";
 
-/// Measures.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(Action::Compare { a, b }) = &arguments.action {
         return compare(a, b);
     }
@@ -120,14 +119,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         wanted => Selection::parse(wanted).map_err(|error| unknown(&error))?,
     };
     if arguments.list || arguments.wanted.is_empty() {
-        // Looking for what is there starts nothing, and takes no longer than a person waits.
+        // Planning starts no program and is fast enough for a person to wait for.
         let context = Context::new(program, interrupt, Extent::Full).map_err(failure)?;
         return print(&list(&selection.plan(&context).map_err(|error| unknown(&error))?));
     }
     listen_for_signals(interrupt.clone())?;
     let context = Context::new(program, interrupt.clone(), extent).map_err(failure)?;
     if let Some(notice) = context.notice() {
-        complain(&format!("note: {}\n", report::plain(notice)));
+        complain(&format!("note: {}\n", text::terminal::plain(notice)));
     }
     let planned = selection.plan(&context).map_err(|error| unknown(&error))?;
     let files = Files::of(arguments)?;
@@ -145,13 +144,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             if let Err(failure) = written {
                 failure.report();
             }
-            // As a shell says it of a program that a signal ended. Nothing is left that would have to be dropped.
+            // A shell's exit status for a program ended by a signal. `exit` skips destructors; none is left.
             process::exit(128 + signal as i32)
         }
     }
 }
 
-/// Says what two runs have in common. Files that cannot be read are wrong usage; nothing in common is a failure.
+/// Compares two runs. Unreadable files are wrong usage; two runs without a common figure are a failure.
 fn compare(a: &Path, b: &Path) -> Result<(), Failure> {
     let [a, b] = [a, b].map(|path| Results::read(path).map_err(|error| Failure::usage(explain(&error))));
     let Contrast { text, compared } = Contrast::of(&a?, &b?);
@@ -162,7 +161,7 @@ fn compare(a: &Path, b: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Says what is to be known at the end, and writes the reports.
+/// Prints the final tables and writes the reports.
 fn finish(results: &Results, files: &Files) -> Result<(), Failure> {
     if let Some(interruption) = report::interruption(results) {
         complain(&format!("\ninterrupted {interruption}\n"));
@@ -171,9 +170,9 @@ fn finish(results: &Results, files: &Files) -> Result<(), Failure> {
             return Ok(());
         }
     }
-    let bars = terminal::bars(results);
-    if !bars.is_empty() {
-        print(&format!("{bars}\n"))?;
+    let limits = terminal::limits(results);
+    if !limits.is_empty() {
+        print(&format!("{limits}\n"))?;
     }
     files.write(results)?;
     let contestants =
@@ -185,7 +184,7 @@ fn finish(results: &Results, files: &Files) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Scenarios with their groups; what a quick run does is marked.
+/// Lists scenarios with their groups, and marks the groups of a quick run.
 fn list(planned: &[Planned]) -> String {
     let mut text = String::new();
     for scenario in planned {
@@ -219,28 +218,27 @@ fn forecast(estimate: Duration) -> String {
     format!("this takes about {time} if nothing disturbs it; Ctrl-C keeps what is done until then")
 }
 
-/// Where reports go.
 struct Files {
-    /// What was made for them before the run; taken away with this if nobody wrote to it.
+    /// Files or directory made before the run; removed on drop if they are still empty.
     _made: Made,
     json: Option<PathBuf>,
     markdown: Option<PathBuf>,
     html: Option<PathBuf>,
 }
 
-/// Made before a run, so that what cannot be written is found out early.
+/// Report files made before a run, so that an unwritable path is reported early.
 enum Made {
-    /// A directory for all reports.
+    /// Directory for all reports.
     Directory(PathBuf),
-    /// Empty files that were not there before.
+    /// Empty files that did not exist before.
     Files(Vec<PathBuf>),
 }
 
 impl Drop for Made {
-    /// What nobody wrote to is taken away again.
+    /// Removes empty files or the empty directory.
     fn drop(&mut self) {
         match self {
-            // One that is not empty is not taken away.
+            // rmdir(2) fails for a directory that is not empty.
             Self::Directory(directory) => drop(fs::remove_dir(directory)),
             Self::Files(files) => {
                 for file in files {
@@ -254,11 +252,11 @@ impl Drop for Made {
 }
 
 impl Files {
-    /// Those that were asked for, or all of them in a new directory. Found out before anything is measured.
+    /// Opens the requested report files, or makes all of them in a new directory, before any measurement.
     fn of(arguments: &Arguments) -> Result<Self, Failure> {
         let Arguments { json, markdown, html, .. } = arguments;
         if json.is_some() || markdown.is_some() || html.is_some() {
-            // What cannot be written is said now, and not after minutes of measuring.
+            // Report an unwritable path now and not after minutes of measuring.
             let asked: Vec<_> = [json, markdown, html].into_iter().flatten().collect();
             let new = asked.iter().filter(|path| !path.exists()).map(|path| path.to_path_buf());
             let made = Made::Files(new.collect());
@@ -283,7 +281,7 @@ impl Files {
         Ok(Files { _made: Made::Directory(directory), json, markdown, html })
     }
 
-    /// Writes all that can be written; gives the first failure.
+    /// Writes all reports that can be written. Returns the first failure.
     fn write(&self, results: &Results) -> Result<(), Failure> {
         let mut failed = None;
         if let Some(path) = &self.json
@@ -305,7 +303,7 @@ impl Files {
         }
         let disturbed = results.disturbed().count();
         if disturbed > 0 {
-            let groups = report::groups(disturbed);
+            let groups = text::units::count(disturbed, "group");
             complain(&format!("warning: disturbed to the end: {groups}; the reports say which\n"));
         }
         let written = [&self.json, &self.markdown, &self.html].into_iter().flatten();
@@ -313,7 +311,7 @@ impl Files {
     }
 }
 
-/// Makes a directory that nobody else writes to: two runs may begin in the same second.
+/// Makes a directory that no other run uses: two runs may begin in the same second.
 fn make_directory(name: &str) -> Result<PathBuf, Failure> {
     let mut directory = PathBuf::from(name);
     let mut number = 1;
@@ -329,14 +327,14 @@ fn make_directory(name: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The command line, as somebody else could type it: without the directory of the program.
+/// Returns the command line without the directory of the program, so that another user can repeat it.
 fn command() -> String {
     let arguments = env::args().skip(1);
     std::iter::once("penstock".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
-/// Is a load process.
-pub fn load(arguments: &LoadArguments) -> Result<(), Failure> {
+/// Runs as a load process.
+pub(crate) fn load(arguments: &LoadArguments) -> Result<(), Failure> {
     match arguments.answer {
         Some(size) => agent::answer(size)?,
         None => agent::main()?,
@@ -344,7 +342,7 @@ pub fn load(arguments: &LoadArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A name that does not exist is wrong usage, and near ones are named.
+/// Reports an unknown name as wrong usage, with similar names.
 fn unknown(error: &bench::Error) -> Failure {
     let bench::Error::Unknown { near, known, .. } = error else { return Failure::usage(explain(error)) };
     let near = match &near[..] {
@@ -354,11 +352,11 @@ fn unknown(error: &bench::Error) -> Failure {
     Failure::usage(format_args!("{error}\n  hint: {near}there are: {}", known.join(", ")))
 }
 
-/// Shows where a run is: one line that changes on a terminal, whole lines elsewhere.
+/// Shows the progress of a run: one changing line on a terminal, whole lines elsewhere.
 fn observe(step: Step<'_>) {
     let terminal = io::stderr().is_terminal();
     match step {
-        // A reader that has seen enough is found out about at the end.
+        // A closed standard output is reported at the end.
         Step::Scenario(scenario) => drop(print(&format!("{}\n", terminal::scenario(scenario)))),
         Step::Trial(name, round, rounds) if terminal => {
             complain(&format!("\r\x1b[K  round {round}/{rounds}: {name}"));
@@ -370,12 +368,12 @@ fn observe(step: Step<'_>) {
             drop(print(&format!("{}\n", terminal::group(group))));
         }
         Step::Failed(name, error) => {
-            complain(&format!("\n  {name}: {}\n", report::plain(&error.to_string())))
+            complain(&format!("\n  {name}: {}\n", text::terminal::plain(&error.to_string())))
         }
         Step::Repeated(disturbance) => {
             complain(&format!("\n  round repeated: {}\n", disturbance.reasons.join("; ")));
         }
-        // Starting everybody and warming up takes a while.
+        // Start and warm-up of all contestants take some time.
         Step::Group(_, count) if terminal => {
             complain(&format!("\r\x1b[K  starting {count} contestants"));
         }
@@ -383,7 +381,7 @@ fn observe(step: Step<'_>) {
     }
 }
 
-/// Ctrl-C and its relatives end the run in order: every process is ended, every file removed.
+/// Makes Ctrl-C, SIGTERM and similar signals interrupt the run, so that every process is ended and every file removed.
 fn listen_for_signals(interrupt: Interrupt) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let [mut interrupted, mut terminated, mut hung_up] = {
@@ -416,7 +414,7 @@ fn failure(error: bench::Error) -> Failure {
     Failure::Runtime(error.into())
 }
 
-/// An error with its cause, for messages about wrong usage.
+/// Formats an error with its cause, for messages about wrong usage.
 fn explain(error: &bench::Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),

@@ -1,5 +1,5 @@
-//! `penstock bench-ssh`: our SSH engine as a client of `penstock bench ciphers`. Nobody calls it by hand: it knows one host
-//! by one key, and carries its standard input or output.
+//! `penstock bench-ssh`: our SSH engine as a client of `penstock bench ciphers`. Users do not call it: it verifies one
+//! host by one given key, and transfers standard input or output.
 
 use std::fs;
 use std::future::ready;
@@ -11,41 +11,42 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use clap::Args;
-use logic::fleet::ending::{Ending, Failure as Stopped, Reason};
-use logic::ssh::key::PublicKey;
+use hosts::fleet::ending::{Ending, Failure as Stopped, Reason};
+use hosts::ssh::key::PublicKey;
 use nix::fcntl::{FcntlArg, fcntl};
 use ssh::{
-    BoxFuture, Client, Event, Exec, Judge, KeyPlan, Keys, Offered, Place, Process, Purpose, Target, Verdict,
+    BoxFuture, Client, Event, Exec, HostVerifier, KeyPlan, Keys, Offered, Place, Process, Purpose, Target,
+    Verdict,
 };
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 use crate::output::Failure;
 
-/// Carry bytes through one SSH session
+/// Transfer bytes through one SSH session
 #[derive(Debug, Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The server
     #[arg(long)]
     address: SocketAddr,
-    /// Who to log in as
+    /// User name for the log-in
     #[arg(long)]
     user: String,
     /// Our private key
     #[arg(long)]
     identity: PathBuf,
-    /// The server's public key
+    /// The server's public host key
     #[arg(long)]
     host_key: PathBuf,
     /// The only cipher to offer
     #[arg(long)]
     cipher: Option<String>,
-    /// What to run
+    /// Command for the server
     command: String,
 }
 
-/// Runs the command, with standard input if that is a pipe, and ends as it ends.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Runs the command, with standard input if that is a pipe, and exits with its exit status.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let known = fs::read_to_string(&arguments.host_key)?;
     let known: PublicKey = known.parse().map_err(io::Error::other)?;
@@ -66,11 +67,11 @@ async fn carry(arguments: &Arguments, known: PublicKey) -> Result<Ending, Failur
     let client = Client::new(Arc::new(Only(known)), Arc::new(Keys::new()));
     let session = client.connect(&target, &|_| {}).await.map_err(stopped)?;
     let mut process = session.exec(&arguments.command, &Exec::default()).await.map_err(stopped)?;
-    // A pipe of 64 KiB makes both its ends wait for each other all the time.
+    // With the default pipe size of 64 KiB, reader and writer would constantly wait for each other.
     for end in [io::stdin().as_fd(), io::stdout().as_fd()] {
         let _ = fcntl(end, FcntlArg::F_SETPIPE_SZ(PIPE));
     }
-    // Pipes, not files that are read by threads: that is what makes it comparable with ssh.
+    // Read pipes asynchronously, without threads, to be comparable with ssh.
     match pipe::Receiver::from_owned_fd(io::stdin().as_fd().try_clone_to_owned()?) {
         Ok(input) => feed(&process, input).await?,
         Err(_) => process.finish_stdin().await.map_err(stopped)?,
@@ -78,7 +79,7 @@ async fn carry(arguments: &Arguments, known: PublicKey) -> Result<Ending, Failur
     let output = pipe::Sender::from_owned_fd(io::stdout().as_fd().try_clone_to_owned()?).ok();
     let mut batch = Vec::new();
     loop {
-        // What has come meanwhile is written at once: a reader that is woken for every packet costs both of us more.
+        // Write all received packets at once: waking the reader for every packet would cost both sides more.
         let event = tokio::select! {
             biased;
             event = process.next(), if batch.len() < MOST_AT_ONCE => event,
@@ -95,17 +96,19 @@ async fn carry(arguments: &Arguments, known: PublicKey) -> Result<Ending, Failur
                 return Ok(ending);
             }
             Some(_) => {}
-            None => return Err(io::Error::other("the session ended without a word").into()),
+            None => {
+                return Err(io::Error::other("the server closed the session without an exit status").into());
+            }
         }
     }
 }
 
-/// Writes all of it; to nobody if standard output is no pipe.
+/// Writes all bytes, or discards them if standard output is not a pipe.
 async fn write(output: Option<&pipe::Sender>, batch: &[Bytes]) -> io::Result<()> {
     let Some(output) = output else { return Ok(()) };
     let mut slices: Vec<_> = batch.iter().map(|data| IoSlice::new(data)).collect();
     let mut left = &mut slices[..];
-    // Of nothing, nothing is left.
+    // Removes empty slices, so that `left` is empty if there is nothing to write.
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
         output.writable().await?;
@@ -130,21 +133,21 @@ async fn feed(process: &Process, mut input: pipe::Receiver) -> Result<(), Failur
     }
 }
 
-/// The most that is read from standard input at once.
+/// Largest number of bytes read from standard input at once.
 const CHUNK: usize = 256 * 1024;
-/// Packets.
+/// Largest number of packets per write.
 const MOST_AT_ONCE: usize = 16;
-/// What an unprivileged process may make a pipe hold (/proc/sys/fs/pipe-max-size).
+/// Largest pipe size for an unprivileged process (/proc/sys/fs/pipe-max-size).
 const PIPE: i32 = 1 << 20;
 
 fn stopped(failure: Stopped) -> Failure {
     io::Error::other(failure.detail).into()
 }
 
-/// Knows one key.
+/// Host verifier that accepts one key.
 struct Only(PublicKey);
 
-impl Judge for Only {
+impl HostVerifier for Only {
     fn wanted(&self, _: &str) -> Vec<String> {
         vec![self.0.algorithm().to_owned()]
     }

@@ -1,11 +1,14 @@
-//! `penstock check`: every fault of a configuration at once. Reads files, touches nothing else.
+//! `penstock check`: reports every fault of a configuration. It reads files and has no other effect.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use config::Loaded;
 use nix::unistd::{Group, User};
 use serde_json::json;
+use text::units;
+
+mod privileges;
 
 use crate::load;
 use crate::output::{Failure, complain, plain, print, print_json};
@@ -16,25 +19,42 @@ use crate::output::{Failure, complain, plain, print, print_json};
 /// name, changes nothing: safe beside a running server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The configuration file; - reads standard input
     #[arg(required_unless_present = "config", conflicts_with = "config")]
     file: Option<PathBuf>,
-    /// The same, as `penstock serve` takes it
+    /// The same as FILE, for command lines shared with `penstock serve`
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print the configuration as it would be used, each value with where it came from
+    /// Print the configuration as it would be used, each value with its source
     #[arg(long)]
     print: bool,
-    /// How faults are printed: text for people, json for programs
+    /// Print what the front door needs (user, capabilities, files, system calls), why, and until when it keeps it
+    #[arg(long)]
+    privileges: bool,
+    /// Format of the faults: text for people, json for programs
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     format: Format,
-    /// Warnings are errors too
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+    /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
 }
 
-/// How faults are printed.
+impl Arguments {
+    /// The file, unless it is standard input.
+    fn file(&self) -> Option<&Path> {
+        self.file.as_deref().or(self.config.as_deref()).filter(|file| file.as_os_str() != "-")
+    }
+
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
+}
+
+/// Format of the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     Text,
@@ -45,19 +65,19 @@ const EXAMPLES: &str = "\
 Examples:
   penstock check /etc/penstock/penstock.toml
   penstock check --print penstock.toml           what is used, and where each value came from
-  penstock check --strict --format json - < penstock.toml
+  penstock check --privileges penstock.toml      as whom it runs, and what it may do
+  penstock check --strict --json - < penstock.toml
 
 Exit codes: 0 the file is good; 2 it is not, or --strict and there is a warning.";
 
-/// Something that the configuration names and this machine does not have.
+/// A file, user or group that the configuration names and that this machine lacks.
 struct MachineFault {
     /// Key, such as `listener.web.tls.certificates`.
     path: String,
     message: String,
 }
 
-/// Checks the file and prints what was found.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Some(file) = arguments.file.as_ref().or(arguments.config.as_ref()) else {
         return Err(Failure::usage("no file is named\n  hint: penstock check /etc/penstock/penstock.toml"));
     };
@@ -66,13 +86,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Ok(loaded) => {
             let faults = machine_faults(&loaded.config);
             let warned = !loaded.warnings.is_empty() || !faults.is_empty();
-            match arguments.format {
+            match arguments.format() {
                 Format::Text => say(arguments, &source.name, &loaded, &faults)?,
                 Format::Json => print_json(&format!("{:#}\n", json(arguments, &loaded, &faults)))?,
             }
             if arguments.strict && warned { Err(Failure::Refused) } else { Ok(()) }
         }
-        Err(faults) if arguments.format == Format::Json => {
+        Err(faults) if arguments.format() == Format::Json => {
             print_json(&format!("{:#}\n", faults.to_json()))?;
             Err(Failure::Refused)
         }
@@ -91,6 +111,9 @@ fn say(arguments: &Arguments, name: &str, loaded: &Loaded, faults: &[MachineFaul
     if arguments.print {
         return print(&loaded.print());
     }
+    if arguments.privileges {
+        return print(&privileges::table(&loaded.config, arguments.file()));
+    }
     let refused = arguments.strict && !(loaded.warnings.is_empty() && faults.is_empty());
     let verdict = if refused { "refused, because --strict makes warnings errors" } else { "ok" };
     print(&format!("{}: {verdict}: {}\n", plain(name), summary(&loaded.config)))
@@ -100,7 +123,7 @@ fn json(arguments: &Arguments, loaded: &Loaded, faults: &[MachineFault]) -> serd
     let mut report = loaded.warnings.to_json();
     let reported = faults.iter().map(|fault| {
         json!({
-            "severity": severity(arguments), "line": null, "column": null, "start": null, "end": null, "from": null,
+            "severity": severity(arguments), "line": null, "column": null, "start": null, "end": null, "variable": null,
             "path": fault.path, "message": fault.message, "hint": null,
         })
     });
@@ -114,8 +137,12 @@ fn json(arguments: &Arguments, loaded: &Loaded, faults: &[MachineFault]) -> serd
     report["listeners"] = json!(loaded.config.listeners.len());
     report["pools"] = json!(loaded.config.pools.len());
     report["backends"] = json!(backends(&loaded.config));
+    report["tunnels"] = json!(loaded.config.tunnels.len());
     if arguments.print {
         report["effective"] = json!(loaded.print());
+    }
+    if arguments.privileges {
+        report["privileges"] = privileges::json(&loaded.config, arguments.file());
     }
     report
 }
@@ -124,12 +151,12 @@ fn severity(arguments: &Arguments) -> &'static str {
     if arguments.strict { "error" } else { "warning" }
 }
 
-/// What this machine lacks of what the configuration names: certificates, the user and the group to become.
+/// Finds missing certificates, users and groups that the configuration names.
 fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
     let with_tls =
         config.listeners.iter().filter_map(|listener| Some((&listener.name, listener.tls.as_ref()?)));
     let certificates = with_tls.flat_map(|(name, tls)| {
-        let faults = serve::tls::check(tls);
+        let faults = tls::check(tls);
         faults
             .into_iter()
             .map(move |(key, message)| MachineFault { path: format!("listener.{name}.tls.{key}"), message })
@@ -137,7 +164,7 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
     let backends = config.pools.iter().filter_map(|pool| Some((&pool.name, pool.tls.as_ref()?)));
     let backends = backends.flat_map(|(name, tls)| {
         let path = format!("pool.{name}.tls");
-        let faults = serve::tls::backend::check(tls);
+        let faults = tls::backend::check(tls);
         faults.into_iter().map(move |fault| MachineFault { path: path.clone(), message: fault })
     });
     let missing = |path: &str, kind: &str, name: &str| MachineFault {
@@ -163,11 +190,7 @@ fn summary(config: &config::Config) -> String {
         (false, false) => counts.into_iter().chain([tunnels]).collect(),
         (_, true) => counts.to_vec(),
     };
-    counts
-        .into_iter()
-        .map(|(count, noun)| if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") })
-        .collect::<Vec<_>>()
-        .join(", ")
+    counts.into_iter().map(|(count, noun)| units::count(count, noun)).collect::<Vec<_>>().join(", ")
 }
 
 fn backends(config: &config::Config) -> usize {
@@ -179,7 +202,15 @@ mod tests {
     use super::*;
 
     fn arguments(strict: bool) -> Arguments {
-        Arguments { file: Some("-".into()), config: None, print: false, format: Format::Json, strict }
+        Arguments {
+            file: Some("-".into()),
+            config: None,
+            print: false,
+            privileges: false,
+            format: Format::Text,
+            json: true,
+            strict,
+        }
     }
 
     fn loaded(certificates: &str) -> Loaded {

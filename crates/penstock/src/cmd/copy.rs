@@ -1,4 +1,4 @@
-//! `penstock put` and `penstock get`: files to and from many hosts at once. The copying is in `crates/fleet` and `crates/ssh`.
+//! `penstock put` and `penstock get`: copies files to and from many hosts, with `crates/fleet` and `crates/ssh`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,22 +7,26 @@ use std::sync::Arc;
 use clap::Args;
 use fleet::run::Job;
 use fleet::run::copy::{Order, What};
-use logic::fleet::waves::StopIf;
+use hosts::fleet::again::Maker;
+use hosts::fleet::waves::StopIf;
 use serde_json::{Value, json};
 use ssh::{Allowance, Links, Tree};
 
-use super::run::course::{Course, Keyboard};
-use super::run::{EngineName, again, engines, hosts, pace, show};
+use super::run::course::{Keyboard, PreparedRun};
+use super::run::engines::EngineName;
+use super::run::{again, engines, pace, selection, show};
 use crate::output::{Failure, plain};
 
 /// Copy files and directories to many hosts at once, over SSH (SFTP)
 ///
-/// Every host gets every SOURCE. DESTINATION takes them in if it is a directory there or ends in `/`; else the only SOURCE gets
-/// this name. It begins in the home directory, as does `~/`. Modes are kept, and symbolic links within directories.
+/// Every host gets every SOURCE. If DESTINATION is a directory there or ends in `/`, the sources are copied into it;
+/// otherwise the only SOURCE gets this name. A relative DESTINATION begins in the home directory, as does `~/`. Modes
+/// are kept, and symbolic links within directories.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = PUT_HELP, override_usage = "penstock put [OPTIONS] SOURCE... DESTINATION")]
-pub struct PutArguments {
-    /// Files and directories here, and last where they go on each host
+#[command(mut_args(as_a_copy_takes_it))]
+pub(crate) struct PutArguments {
+    /// Local files and directories, and last their destination on each host
     #[arg(value_name = "SOURCE... DESTINATION")]
     files: Vec<String>,
     #[command(flatten)]
@@ -31,50 +35,64 @@ pub struct PutArguments {
 
 /// Copy files and directories from many hosts at once, over SSH (SFTP)
 ///
-/// What each host has goes to DIRECTORY/HOST/NAME here. A REMOTE begins in the home directory there, as does `~/`; it is taken
-/// as it is, without wildcards. Modes are kept, but for set-user-id and its like.
+/// Files of each host are copied to DIRECTORY/HOST/NAME here. A relative REMOTE begins in the home directory there, as
+/// does `~/`; wildcards are not expanded. Modes are kept, except set-user-id and similar bits.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = GET_HELP, override_usage = "penstock get [OPTIONS] REMOTE... DIRECTORY")]
-pub struct GetArguments {
-    /// Files and directories on the hosts, and last a directory here, which is made
+#[command(mut_args(as_a_copy_takes_it))]
+pub(crate) struct GetArguments {
+    /// Files and directories on the hosts, and last a local directory, which is created if necessary
     #[arg(value_name = "REMOTE... DIRECTORY")]
     files: Vec<String>,
     #[command(flatten)]
     fleet: Fleet,
-    /// Take at most so many bytes of each host: a number, K, M, G or T behind it [default: 1G]
+    /// Limit of the bytes from each host: a number, with K, M, G or T behind it [default: 1G]
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Limits")]
     max_size: Option<u64>,
-    /// Take at most so many files, directories and links of each host [default: 100000]
+    /// Limit of the files, directories and links from each host [default: 100000]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_files: Option<u64>,
-    /// Also make symbolic links that lead out of what is copied
+    /// Also create symbolic links whose target is outside of what is copied
     #[arg(long, help_heading = "Limits")]
     all_links: bool,
 }
 
-/// What both have in common with `run`.
+/// Hides the options of `run` that a copy refuses, and the condition that compares outputs. The refusal explains more than
+/// an unknown option would.
+fn as_a_copy_takes_it(option: clap::Arg) -> clap::Arg {
+    match option.get_id().as_str() {
+        "engine" | "ssh" => option.hide(true),
+        "stop_if" => option.help(STOP_IF).long_help(STOP_IF),
+        _ => option,
+    }
+}
+
+const STOP_IF: &str = "Start no further wave if this is true: failed>2% (of all hosts that are done, after each wave) or failed>3 \
+                       (hosts). A host has failed if not everything was copied, for any reason";
+
+/// Options that `put` and `get` share with `run`.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 struct Fleet {
     #[command(flatten)]
-    hosts: hosts::Arguments,
-    /// One JSON object per line: what came of each host, and a summary
+    hosts: selection::Arguments,
+    /// One JSON object per line: the result of each host, and a summary
     #[arg(long, help_heading = "Output")]
     json: bool,
-    /// No progress, and no summary if all went well
+    /// No progress, and no summary if all hosts succeeded
     #[arg(long, short, help_heading = "Output")]
     quiet: bool,
     #[command(flatten)]
     engine: engines::Arguments,
     #[command(flatten)]
     pace: pace::Arguments,
-    /// The last copy again, for these of its hosts: never-started, failed (all that did not end well), or a SET
+    /// Repeat the last copy for these of its hosts: not-started, failed (all that are not ok), or a SET
     #[arg(long, value_name = "HOSTS", conflicts_with_all = ["set", "exclude", "group", "hosts", "files"], help_heading = "Again")]
     again: Option<String>,
-    /// Show what the last run or copy did; with --json as one JSON object
+    /// Show the results of the last run or copy; with --json as one JSON object
     #[arg(long, help_heading = "Again")]
     last: bool,
-    /// With --again or --last: not the last run, but the one with this id, as --last shows it
+    /// With --again or --last: the run with this id (shown by --last) instead of the last one
     #[arg(long, value_name = "RUN", help_heading = "Again")]
     id: Option<String>,
 }
@@ -87,71 +105,70 @@ Examples:
 
 Exit codes, the worst wins:
     0  every host has everything
-    1  it failed somewhere, and the host said so: what it had is whole, no temporary file is left
+    1  it failed on some host, and the host said so: files there are complete, no temporary file is left
     2  wrong usage, or a SOURCE that cannot be copied; nothing was sent
     3  some hosts were never reached: nothing was changed there
-    4  some hosts are unknown or not who they should be; nothing was sent to them
+    4  the identity of some hosts is not verified; nothing was sent to them
     5  some hosts may have changed: the connection broke, or an answer did not come
     6  standard output could not be written to
   130  Ctrl-C or SIGTERM
-  141  nobody reads standard output any more
+  141  the reader of standard output is gone
 
-A file is written beside its place, as .NAME.0123abcd, and renamed when it is whole: whatever happens, there is the old file or \
-the new one. Where a host cannot rename over a file (few others than OpenSSH cannot) the old one steps aside for a moment. When \
-it fails, after Ctrl-C and after --timeout, the temporary file is removed; if the connection broke it may stay, and is named. \
-What was in place before stays. A SOURCE that changes meanwhile is an error for the hosts that would get a mixture.
+A file is written as .NAME.0123abcd in the same directory, and renamed when it is complete: there is always either the old file or \
+the new one. Where a host cannot rename over a file (OpenSSH can), the old file is moved aside for a moment. When \
+it fails, after Ctrl-C and after --timeout, the temporary file is removed; if the connection broke it may stay, and its name is reported. \
+The old file then stays. A SOURCE that changes during the copy is an error for the hosts that would get a mixture.
 
-Where this program itself is killed (kill -9, power), the temporary file stays in the directory of its file, and nobody names it. No \
-later copy needs it or is hindered by it: find DIRECTORY -name '.*.????????' -mtime +0 lists what is older than a day.
+If penstock itself is killed (kill -9, power), the temporary file stays in the directory of its file, and is not reported. No \
+later copy uses it or is hindered by it: find DIRECTORY -name '.*.????????' -mtime +0 lists what is older than a day.
 
 Only files are replaced. Where there is a symbolic link to a file, the link stays and the file behind it is replaced, as cp and scp \
-write through links; not in a directory that anybody may write to. Named pipes, devices, sockets, and links to nothing or to a \
+write through links; not in a directory that every user may write to. Named pipes, devices, sockets, and links to nothing or to a \
 directory are an error, and stay. A link that is copied takes the place of a link or a file.
 
---again of one directory to a DESTINATION without `/` at its end is refused, but for never-started: the first time may have made \
+--again of one directory to a DESTINATION without `/` at its end is refused, but for not-started: the first time may have made \
 DESTINATION, which would now take the directory in. Give the command anew with a `/` at the end of DESTINATION.
 
-Only our own client copies files: --engine openssh and -S are for commands.";
+Only the built-in client copies files: --engine openssh and -S are for commands.";
 
 const GET_HELP: &str = "\
 Examples:
   penstock get -w 'web[1-3]' /etc/nginx/nginx.conf /var/log/nginx logs/
   penstock get -g db --max-size 20G backup.tar /backup
-  penstock get --again never-started
+  penstock get --again not-started
 
 Exit codes, the worst wins:
     0  everything is here
-    1  it failed somewhere: not there, not readable, over a limit, no room here
+    1  it failed on some host: no such file, not readable, over a limit, or this disk is full
     2  wrong usage; nothing was asked
     3  some hosts were never reached
-    4  some hosts are unknown or not who they should be; nothing was asked of them
+    4  the identity of some hosts is not verified; nothing was asked of them
     6  standard output could not be written to
   130  Ctrl-C or SIGTERM
-  141  nobody reads standard output any more
+  141  the reader of standard output is gone
 
-Each host writes only below DIRECTORY/HOST, whatever it says: names that lead elsewhere, and links that lead out of what is \
-copied, are an error (--all-links makes such links as they are there). In HOST, `/`, `%`, control characters and a dot at the \
-begin are written as %2F and so on. A file is here whole or not at all; of a host that failed, whole files stay. A file that ends \
-before the size that it is said to have is an error: it was made shorter meanwhile, or, as in /sys, its size means nothing.
+Each host writes only below DIRECTORY/HOST: names that lead elsewhere, and links that lead out of what is \
+copied, are an error (--all-links creates such links as they are on the host). In HOST, `/`, `%`, control characters and a dot at the \
+begin are written as %2F and so on. A file is copied completely or not at all; complete files of a host that failed stay. A file that ends \
+before its announced size is an error: it was truncated meanwhile, or, as in /sys, its size means nothing.
 
-Only our own client copies files: --engine openssh and -S are for commands.";
+Only the built-in client copies files: --engine openssh and -S are for commands.";
 
-/// `penstock put`.
-pub fn put(arguments: &PutArguments) -> Result<(), Failure> {
+pub(crate) fn put(arguments: &PutArguments) -> Result<(), Failure> {
     if arguments.fleet.last {
         return arguments.fleet.show_last();
     }
     let mut arguments = arguments.clone();
-    let (names, _) = arguments.fleet.names("put", &mut arguments.files)?;
+    let (names, _) = arguments.fleet.names(Maker::Put, &mut arguments.files)?;
     let (sources, destination) = split(&arguments.files, "penstock put -w web1 FILE /etc/")?;
     let sources: Vec<PathBuf> = sources.iter().map(PathBuf::from).collect();
     if let (Some(which), [source]) = (&arguments.fleet.again, &sources[..])
-        && which != "never-started"
+        && which != "not-started"
         && source.is_dir()
         && may_be_either(destination)
     {
         return Err(Failure::usage(format!(
-            "where {} goes depends on whether {} is a directory there, and the last put may have made it one\n  \
+            "where {} goes depends on whether {} is a directory there, and the last put may have created it\n  \
              hint: penstock put -w HOSTS {} DIRECTORY/, with the `/`: it goes into that directory, whether it is there or not",
             plain(&source.display().to_string()),
             plain(destination),
@@ -165,13 +182,12 @@ pub fn put(arguments: &PutArguments) -> Result<(), Failure> {
     arguments.fleet.copy(names, what, about)
 }
 
-/// `penstock get`.
-pub fn get(arguments: &GetArguments) -> Result<(), Failure> {
+pub(crate) fn get(arguments: &GetArguments) -> Result<(), Failure> {
     if arguments.fleet.last {
         return arguments.fleet.show_last();
     }
     let mut arguments = arguments.clone();
-    let (names, then) = arguments.fleet.names("get", &mut arguments.files)?;
+    let (names, then) = arguments.fleet.names(Maker::Get, &mut arguments.files)?;
     arguments.max_size = arguments.max_size.or(then["max_size"].as_u64());
     arguments.max_files = arguments.max_files.or(then["max_files"].as_u64());
     arguments.all_links |= then["all_links"] == true;
@@ -197,23 +213,23 @@ pub fn get(arguments: &GetArguments) -> Result<(), Failure> {
     let what = What::Get { sources, directory: directory.clone(), allowance };
     let got = arguments.fleet.copy(names, what, about);
     if got.is_err() && !was_there {
-        // Unless something came: it fails for a directory that is not empty.
+        // Fails for a directory that is not empty, which stays.
         let _ = std::fs::remove_dir(&directory);
     }
     got
 }
 
 impl Fleet {
-    /// The hosts; with `--again` also the files and the options of the last time.
-    fn names(&mut self, command: &str, files: &mut Vec<String>) -> Result<(Vec<String>, Value), Failure> {
+    /// Returns the hosts; with `--again` also restores the files and the options of the recorded copy.
+    fn names(&mut self, command: Maker, files: &mut Vec<String>) -> Result<(Vec<String>, Value), Failure> {
         again::check_id(self.id.as_deref(), self.again.as_deref())?;
         let (names, then) = match &self.again {
             None => (self.hosts.names()?, Value::Null),
             Some(which) => {
+                let (talk, id) = (self.show().talk(), self.id.as_deref());
                 let (record, names) =
-                    again::recall(command, self.id.as_deref(), which, &self.pace, self.show().talk())?;
-                again::take_over_course(&mut self.pace, &mut self.engine, &record);
-                let then = &record.order[command];
+                    again::recall(command, id, which, &mut self.pace, &mut self.engine, talk)?;
+                let then = &record.order[command.word()];
                 let sources = then["sources"].as_array().into_iter().flatten().chain([&then["to"]]);
                 *files = sources.filter_map(Value::as_str).map(str::to_owned).collect();
                 (names, then.clone())
@@ -221,12 +237,13 @@ impl Fleet {
         };
         if self.engine.engine() == EngineName::Openssh {
             return Err(Failure::usage(format!(
-                "{command} is done by our own client: --engine openssh and -S carry commands only\n  hint: leave them out"
+                "{} uses the built-in client: --engine openssh and -S are for commands only\n  hint: leave them out",
+                command.word()
             )));
         }
         if matches!(self.pace.stop_if, Some(StopIf::Differs)) {
             return Err(Failure::usage(
-                "--stop-if differs compares outputs, and a copy has none\n  hint: --stop-if 'failed>0'",
+                "--stop-if differs compares outputs, but a copy has none\n  hint: --stop-if 'failed>0'",
             ));
         }
         Ok((names, then))
@@ -236,20 +253,20 @@ impl Fleet {
         show::Arguments { json: self.json, quiet: self.quiet, ..show::Arguments::default() }
     }
 
-    /// What `run --last` shows: all commands have one journal.
+    /// Shows the record of a run, as `run --last` does: all commands share one journal.
     fn show_last(&self) -> Result<(), Failure> {
         again::show(self.id.as_deref(), &self.show())
     }
 
     fn copy(&self, names: Vec<String>, what: What, about: Value) -> Result<(), Failure> {
         let show = self.show();
-        let course = Course {
+        let course = PreparedRun {
             names,
             pace: &self.pace,
             engine: &self.engine,
             show: &show,
             about: again::with_course(about, &self.pace, &self.engine),
-            on_stop: "giving up, and removing what is not whole; Ctrl-C again to let go at once",
+            on_stop: "stopping, and removing incomplete files; press Ctrl-C again to quit immediately",
             keyboard: Keyboard::Free,
             local_files: 1,
         };
@@ -258,7 +275,7 @@ impl Fleet {
     }
 }
 
-/// Whether this is a directory on some hosts and a name for what comes on others.
+/// Reports whether the destination could be a directory on some hosts and a new file name on others.
 fn may_be_either(destination: &str) -> bool {
     !matches!(destination.rsplit('/').next(), Some("" | "." | ".." | "~"))
 }
@@ -268,11 +285,11 @@ fn split<'a>(files: &'a [String], example: &str) -> Result<(&'a [String], &'a st
         [sources @ .., last] if !sources.is_empty() && files.iter().all(|name| !name.is_empty()) => {
             Ok((sources, last))
         }
-        _ => Err(Failure::usage(format!("name what to copy, and last where to\n  hint: {example}"))),
+        _ => Err(Failure::usage(format!("name what to copy, then the destination\n  hint: {example}"))),
     }
 }
 
-/// What is to come, and the name that each has here.
+/// Pairs the remote paths with their local names.
 fn named(remotes: &[String]) -> Result<Vec<(String, String)>, Failure> {
     let mut taken: HashMap<&str, &str> = HashMap::new();
     let mut named = Vec::new();
@@ -280,13 +297,13 @@ fn named(remotes: &[String]) -> Result<Vec<(String, String)>, Failure> {
         let name = remote.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         if matches!(name, "" | "." | ".." | "~") || name.contains('\0') {
             return Err(Failure::usage(format!(
-                "{} has no name of its own: name it as its parent does",
+                "{} is not a name: name it as its parent directory does",
                 plain(remote)
             )));
         }
         if let Some(first) = taken.insert(name, remote) {
             return Err(Failure::usage(format!(
-                "{} and {} would go to the same place",
+                "{} and {} would go to the same destination",
                 plain(first),
                 plain(remote)
             )));
@@ -297,7 +314,7 @@ fn named(remotes: &[String]) -> Result<Vec<(String, String)>, Failure> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is not a size, as 500M or 20G are");
+    let wrong = || format!("{text:?} is not a size such as 500M or 20G");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "" | "B" => 1,

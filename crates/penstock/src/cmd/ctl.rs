@@ -1,8 +1,9 @@
-//! `penstock ctl`: see and change a running front door through its control socket.
+//! `penstock ctl`: shows and changes a running front door through its control socket.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use text::shell;
 
 use clap::{Args, Subcommand};
 
@@ -10,7 +11,6 @@ use crate::ctl::client::{Client, ClientError};
 use crate::duration;
 use crate::load;
 use crate::output::{Failure, plain, print};
-use crate::paste::quote;
 
 /// See and change a running server: status, drain, weights, reload
 ///
@@ -18,7 +18,7 @@ use crate::paste::quote;
 /// server runs as are let in.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Control socket of the server; the variable PENSTOCK_CONTROL_SOCKET names it too
     /// [default: /run/penstock/control.sock]
     #[arg(long, value_name = "PATH", global = true, conflicts_with = "config")]
@@ -38,30 +38,30 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What is served, what is degraded (first), and how much traffic there is
+    /// Listeners and pools that are served, degraded parts (first), and the amount of traffic
     Status,
-    /// Every backend with its health, its last verdict and its share of the traffic
+    /// Every backend with its health, its last verdicts and its share of the traffic
     Backends {
-        /// Only those of this pool: NAME of [pool.NAME]
+        /// Only backends of this pool: NAME of [pool.NAME]
         #[arg(value_parser = parse_word)]
         pool: Option<String>,
     },
-    /// Every certificate: broken ones first, then by the days they have left
+    /// Every certificate: broken ones first, then by the days until expiry
     Certs {
-        /// Only those with this text in one of their names
+        /// Only certificates with this text in one of their names
         #[arg(value_parser = parse_word)]
         name: Option<String>,
     },
-    /// What happened to the server: health changes, reloads, degraded things
+    /// Events of the server: health changes, reloads, degraded parts
     Events {
-        /// Go on and show each event as it happens, until Ctrl-C
+        /// Continue and show each event as it happens, until Ctrl-C
         #[arg(long, short)]
         follow: bool,
-        /// How many of the last events to show [default: 50]
+        /// Number of last events to show [default: 50]
         #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
         count: Option<u32>,
     },
-    /// Give a backend no new sessions; those it has go on to their end
+    /// Give a backend no new sessions; its open sessions continue to their end
     #[command(override_usage = "penstock ctl drain [OPTIONS] [POOL] BACKEND")]
     Drain(Target),
     /// Give a drained backend its share of new sessions again
@@ -89,7 +89,7 @@ struct Target {
     words: Vec<String>,
 }
 
-/// Where a server listens for commands unless it is told otherwise.
+/// Default path of a server's control socket.
 const DEFAULT_SOCKET: &str = "/run/penstock/control.sock";
 
 const EXAMPLES: &str = "\
@@ -103,8 +103,8 @@ Examples:
   penstock ctl weight app unix:/run/app.sock 5
   penstock ctl --config /etc/penstock/penstock.toml reload";
 
-/// Asks the server and prints its answer.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Sends the command to the server and prints the answer.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named_by_environment = std::env::var_os("PENSTOCK_CONTROL_SOCKET").filter(|path| !path.is_empty());
     let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
     let mut client = Client::connect(&socket, arguments.timeout).map_err(failed)?;
@@ -127,7 +127,7 @@ enum Format {
 }
 
 impl Command {
-    /// The line that the server understands.
+    /// Returns the command line of the control protocol.
     fn line(&self, format: Format) -> String {
         let count;
         let (name, arguments): (_, Vec<&str>) = match self {
@@ -171,11 +171,11 @@ fn socket_of(file: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// What a path that is no socket was meant to be.
+/// Explains what kind of file a path is that is not a socket.
 fn no_socket(path: &Path) -> Failure {
     let shown = plain(&path.display().to_string());
     let hint = match load::file(path, &load::environment()) {
-        Ok(_) => format!("it is a configuration: penstock ctl --config {}", quote(Path::new(&shown))),
+        Ok(_) => format!("it is a configuration: penstock ctl --config {}", shell::path(Path::new(&shown))),
         Err(_) => format!(
             "[control] socket of the server's configuration says where it is; --config FILE takes it from there \
              [default: {DEFAULT_SOCKET}]"
@@ -188,7 +188,7 @@ fn failed(error: ClientError) -> Failure {
     match error {
         ClientError::BadCommand(_) | ClientError::BadPath(_) => Failure::usage(error),
         ClientError::NoSocketThere(path) => no_socket(&path),
-        // Its lines are the server's words, shown on a terminal.
+        // The message comes from the server: escape terminal control characters.
         ClientError::Refused(message) => {
             let lines: Vec<_> = message.lines().map(plain).collect();
             Failure::runtime(lines.join("\n"))
@@ -207,7 +207,7 @@ fn patience(text: &str) -> Result<Duration, String> {
     duration::between(text, Duration::from_millis(1), Duration::from_secs(3600))
 }
 
-/// A word that fits on a line.
+/// Parses a text that is not empty and has no control characters.
 fn parse_word(text: &str) -> Result<String, String> {
     if text.is_empty() || text.chars().any(char::is_control) {
         return Err("it must not be empty or hold control characters".to_owned());
@@ -219,7 +219,7 @@ fn words(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// A word as the protocol takes it: quotes keep blanks together.
+/// Quotes a word for the protocol if it contains spaces.
 fn quoted(word: &str) -> Cow<'_, str> {
     if !word.starts_with('"') && !word.contains(char::is_whitespace) {
         return Cow::Borrowed(word);
@@ -229,7 +229,9 @@ fn quoted(word: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use std::collections::BTreeSet;
+
+    use clap::{CommandFactory, Parser};
 
     use super::*;
 
@@ -248,23 +250,40 @@ mod tests {
         arguments.command.line(if arguments.json { Format::Json } else { Format::Text })
     }
 
+    /// Arguments, and the resulting protocol line.
+    const LINES: &[(&[&str], &str)] = &[
+        (&["status"], "status"),
+        (&["backends", "--json"], "backends json"),
+        (&["--json", "events", "-n", "5"], "events 5 json"),
+        (&["events", "--follow"], "events follow"),
+        (&["events", "-f", "-n", "0"], "events 0 follow"),
+        (&["backends", "app"], "backends app"),
+        (&["drain", "app", "unix:/run/a.sock"], "drain app unix:/run/a.sock"),
+        (&["ready", "app", "[::1]:80"], "ready app [::1]:80"),
+        (&["drain", "10.0.0.1:80"], "drain 10.0.0.1:80"),
+        (&["weight", "10.0.0.1:80", "7"], "weight 10.0.0.1:80 7"),
+        (&["weight", "app", "10.0.0.1:80", "default"], "weight app 10.0.0.1:80 default"),
+        (&["certs"], "certs"),
+        (&["certs", "a.example", "--json"], "certs a.example json"),
+        (&["reload"], "reload"),
+        (&["stop"], "stop"),
+    ];
+
     #[test]
     fn each_command_becomes_the_line_that_the_server_reads() {
-        assert_eq!(line(&["status"]), "status");
-        assert_eq!(line(&["backends", "--json"]), "backends json");
-        assert_eq!(line(&["--json", "events", "-n", "5"]), "events 5 json");
-        assert_eq!(line(&["events", "--follow"]), "events follow");
-        assert_eq!(line(&["events", "-f", "-n", "0"]), "events 0 follow");
-        assert_eq!(line(&["backends", "app"]), "backends app");
-        assert_eq!(line(&["drain", "app", "unix:/run/a.sock"]), "drain app unix:/run/a.sock");
-        assert_eq!(line(&["ready", "app", "[::1]:80"]), "ready app [::1]:80");
-        assert_eq!(line(&["drain", "10.0.0.1:80"]), "drain 10.0.0.1:80");
-        assert_eq!(line(&["weight", "10.0.0.1:80", "7"]), "weight 10.0.0.1:80 7");
-        assert_eq!(line(&["weight", "app", "10.0.0.1:80", "default"]), "weight app 10.0.0.1:80 default");
-        assert_eq!(line(&["certs"]), "certs");
-        assert_eq!(line(&["certs", "a.example", "--json"]), "certs a.example json");
-        assert_eq!(line(&["reload"]), "reload");
-        assert_eq!(line(&["stop"]), "stop");
+        for (typed, sent) in LINES {
+            assert_eq!(line(typed), *sent);
+        }
+    }
+
+    #[test]
+    fn every_command_of_the_server_can_be_typed_and_is_tried_here() {
+        let all: BTreeSet<_> = serve::control::commands().filter(|name| *name != "help").collect();
+        let here = Alone::command();
+        let here: BTreeSet<_> = here.get_subcommands().map(clap::Command::get_name).collect();
+        assert_eq!(here, all, "enum Command here, and COMMANDS in crates/serve/src/control/command.rs");
+        let tried: BTreeSet<_> = LINES.iter().filter_map(|(_, sent)| sent.split(' ').next()).collect();
+        assert_eq!(tried, all, "LINES has a line for each");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What packages and editors need: the JSON schema, the reference page, man pages, completions.
-//! All of it is made from the types and the arguments themselves, so it cannot be out of date.
+//! Documents for packages and editors: the JSON schema, the reference page, man pages, completions. All are generated
+//! from the types and the arguments, so they cannot be out of date.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::output::{Failure, print};
 /// Print what a configuration may hold: the reference page or a JSON schema
 #[derive(Debug, Args)]
 #[command(after_help = CONFIG_EXAMPLES)]
-pub struct ConfigArguments {
+pub(crate) struct ConfigArguments {
     #[command(subcommand)]
     document: Document,
 }
@@ -28,7 +28,7 @@ enum Document {
 /// Print a man page, of penstock or of one of its commands
 #[derive(Debug, Args)]
 #[command(after_help = MAN_EXAMPLES)]
-pub struct ManArguments {
+pub(crate) struct ManArguments {
     /// The command that the page is about, as in `host add` or `host-add`; without it the page of penstock itself
     command: Vec<String>,
     /// Write the pages of all commands into this directory instead
@@ -38,7 +38,7 @@ pub struct ManArguments {
 
 /// Print completions for a shell
 #[derive(Debug, Args)]
-pub struct CompletionsArguments {
+pub(crate) struct CompletionsArguments {
     /// The shell
     shell: Shell,
 }
@@ -54,36 +54,44 @@ Examples:
   penstock man host add | man -l -
   penstock man --directory ~/.local/share/man/man1    then: man penstock-host-add";
 
-/// Prints a document about the configuration.
-pub fn config(arguments: &ConfigArguments) -> Result<(), Failure> {
+pub(crate) fn config(arguments: &ConfigArguments) -> Result<(), Failure> {
     match arguments.document {
         Document::Reference => print(&config::schema::reference()),
         Document::Schema => print(&config::schema::json()),
     }
 }
 
-/// Prints a man page, or writes all of them.
-pub fn man(program: Command, arguments: &ManArguments) -> Result<(), Failure> {
+pub(crate) fn man(program: Command, arguments: &ManArguments) -> Result<(), Failure> {
     if let Some(directory) = &arguments.directory {
-        fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(program, directory)).map_err(
-            |error| Failure::runtime(format_args!("cannot write into {}: {error}", directory.display())),
-        )?;
+        fs::create_dir_all(directory)
+            .and_then(|()| clap_mangen::generate_to(with_version(program), directory))
+            .map_err(|error| {
+                Failure::runtime(format_args!("cannot write into {}: {error}", directory.display()))
+            })?;
         return Ok(());
     }
     let command = named(program, &arguments.command)?;
     let mut page = Vec::new();
-    clap_mangen::Man::new(command).render(&mut page)?;
+    clap_mangen::Man::new(with_version(command)).render(&mut page)?;
     print(&String::from_utf8_lossy(&page))
 }
 
-/// Prints completions.
-pub fn completions(mut program: Command, arguments: &CompletionsArguments) -> Result<(), Failure> {
+/// Gives each subcommand the version for the head of its page, but no `--version`, which only `penstock` has.
+fn with_version(command: Command) -> Command {
+    let command = command.mut_subcommands(with_version);
+    match command.get_version() {
+        Some(_) => command,
+        None => command.version(env!("CARGO_PKG_VERSION")).disable_version_flag(true),
+    }
+}
+
+pub(crate) fn completions(mut program: Command, arguments: &CompletionsArguments) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut program, "penstock", &mut script);
     print(&String::from_utf8_lossy(&script))
 }
 
-/// The command of these words, which may be one with dashes as in the names of the pages.
+/// Finds the command named by `words`; a word may be a joined name such as that of a man page.
 fn named(mut program: Command, words: &[String]) -> Result<Command, Failure> {
     if words.is_empty() {
         return Ok(program);
@@ -99,7 +107,7 @@ fn named(mut program: Command, words: &[String]) -> Result<Command, Failure> {
     })
 }
 
-/// Names of commands have dashes themselves: `known-hosts`, `tls-grade`.
+/// Finds a subcommand by its joined name. Names of commands may contain dashes: `known-hosts`, `tls-grade`.
 fn find<'c>(command: &'c Command, wanted: &str) -> Option<&'c Command> {
     command.get_subcommands().find_map(|inner| {
         std::iter::once(inner.get_name()).chain(inner.get_all_aliases()).find_map(|name| {

@@ -1,34 +1,35 @@
-//! `penstock known-hosts`: identities for OpenSSH's `KnownHostsCommand`.
+//! `penstock known-hosts`: provides identities to OpenSSH's `KnownHostsCommand`.
 
 use std::path::Path;
+use text::shell;
 
 use clap::Args;
-use logic::fleet::openssh::{Hearer, LAUNCHER, Refusal, identity_options};
-use logic::identity::{Decision, Effect, Found, Index, Name, Verdict, unqueued};
-use logic::ssh::config::{Asked, overruling};
-use logic::ssh::key::PublicKey;
+use hosts::fleet::openssh::{LAUNCHER, Refusal, StderrReader, identity_options};
+use hosts::identity::{Decision, Effect, Found, Index, Name, Verdict, unqueued};
+use hosts::ssh::config::{Asked, overruling};
+use hosts::ssh::key::PublicKey;
 use ssh::identity::{Answer, Asked as Question, Identities, IdentityError, Pending, Places, Store};
 use ssh::{ConfigFiles, SshConfig, Target};
 
 use crate::output::{Failure, complain, plain, print};
-use crate::paste::quote;
+use crate::threads;
 
 /// Print known_hosts lines of a host, for the KnownHostsCommand of OpenSSH
 ///
-/// With it ssh, scp, sftp, rsync, git and Ansible obey the same identities as penstock. A host that is not enrolled has no
-/// lines; a person is told why on standard error. When ssh hands over the key that a host showed and it is refused, why is said
-/// on standard error, and the exit code is 1: ssh then ends the connection, with any value of StrictHostKeyChecking. A host that is
-/// not known waits in `penstock host pending`.
+/// With it ssh, scp, sftp, rsync, git and Ansible use the same identities as penstock. A host that is not enrolled has
+/// no lines; the reason is printed on standard error for people. When ssh passes the key that a host showed and the key
+/// is refused, the reason is printed on standard error, and the exit code is 1: ssh then ends the connection, with any
+/// value of StrictHostKeyChecking. An unknown host is added to `penstock host pending`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
-    /// The host as it is called: what was typed, or HostKeyAlias (%k)
+pub(crate) struct Arguments {
+    /// Name of the host: what was typed, or HostKeyAlias (%k)
     #[arg(required_unless_present = "stanza")]
     name: Option<String>,
-    /// What ssh compares the lines with (%H), made of the address [default: NAME]
+    /// Name that ssh compares the lines with (%H), made of the address [default: NAME]
     #[arg(value_name = "PATTERN")]
     pattern: Option<String>,
-    /// Why ssh asks (%I): ORDER, HOSTNAME or ADDRESS
+    /// Reason for the call by ssh (%I): ORDER, HOSTNAME or ADDRESS
     reason: Option<String>,
     /// The type of the key that the host showed (%t)
     #[arg(value_name = "TYPE")]
@@ -38,7 +39,7 @@ pub struct Arguments {
     /// The port that ssh connects to (%p) [default: that of NAME, else 22]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// An engine of ours reads why a host is refused
+    /// Write refusals for an engine of penstock instead of a person
     #[arg(long, hide = true)]
     engine: bool,
     /// Print the lines to paste into ~/.ssh/config
@@ -47,12 +48,12 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    fn hearer(&self) -> Hearer {
-        if self.engine { Hearer::Engine } else { Hearer::Person }
+    fn hearer(&self) -> StderrReader {
+        if self.engine { StderrReader::Engine } else { StderrReader::Person }
     }
 }
 
-/// What stands above the block for `ssh_config`.
+/// Comment above the block for `ssh_config`.
 const STANZA_HEAD: &str = "\
 # penstock: ssh, scp, rsync and git know hosts by the identities of \"penstock host\", not by known_hosts.
 # To undo it, delete these comments and the block below.
@@ -63,17 +64,17 @@ Examples:
   penstock known-hosts --stanza >> ~/.ssh/config
   penstock known-hosts web1
 
-The name is the identity: %k is what somebody typed, and %H what ssh_config or the DNS made of it, which proves nothing.";
+The name is the identity: %k is what the user typed, and %H what ssh_config or the DNS made of it, which proves nothing.";
 
-/// Prints the lines.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.stanza {
-        let lines: String = stanza(Hearer::Person)?.iter().map(|line| format!("    {line}\n")).collect();
-        // The file that this is added to may end in the middle of a line.
+        let lines: String =
+            stanza(StderrReader::Person)?.iter().map(|line| format!("    {line}\n")).collect();
+        // The user's file may end without a newline.
         print(&format!("\n{STANZA_HEAD}Host *\n{lines}"))?;
         return warn();
     }
-    // What ssh does with a host that has no lines depends on its configuration; a failure ends the connection.
+    // For a host without lines, ssh follows its configuration; an exit status of 1 always ends the connection.
     let refused = |why: &str| {
         if arguments.reason.is_none() {
             complain(&format!("penstock: {}\n", plain(why)));
@@ -83,21 +84,21 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Err(Failure::Status(1))
     };
     let asked = arguments.name.as_deref().unwrap_or_default();
-    // A name that cannot be one of ours has no lines.
+    // A name that is not a valid identity has no lines.
     let asked = match asked.parse::<Name>() {
         Ok(asked) => asked,
         Err(error) => return refused(&error.to_string()),
     };
     let pattern = arguments.pattern.as_deref().unwrap_or(asked.as_str());
     if matches!(pattern, "ORDER" | "HOSTNAME" | "ADDRESS") {
-        return anew("hands over an address where the name belongs");
+        return anew("passes an address in place of the name");
     }
-    // It goes into a file of lines.
+    // The pattern becomes part of a line.
     if pattern.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return refused(&format!("{pattern:?} is no name of a host"));
+        return refused(&format!("{pattern:?} is not a valid host name"));
     }
     let shown = match (arguments.reason.as_deref(), arguments.kind.as_deref(), arguments.key.as_deref()) {
-        // A person asks, or ssh wants to know which types of keys to ask for: it believes none of these lines.
+        // A person asks, or ssh asks for the key types only: ssh accepts no host by these lines.
         (None | Some("ORDER"), ..) => None,
         (Some("HOSTNAME" | "ADDRESS"), Some(kind), Some(key)) => {
             let is_word = |word: &str| !word.contains(char::is_whitespace);
@@ -107,12 +108,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 None => return refused(&format!("{asked} showed a key that cannot be read")),
             }
         }
-        (Some("HOSTNAME" | "ADDRESS"), ..) => return anew("does not hand over the key that the host showed"),
-        (Some(reason), ..) => return refused(&format!("{reason:?} is no reason to ask that is known here")),
+        (Some("HOSTNAME" | "ADDRESS"), ..) => return anew("does not pass the key that the host showed"),
+        (Some(reason), ..) => return refused(&format!("{reason:?} is not a known reason to ask")),
     };
     let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
-    // `[web1]:2222` of a person says the port. With a port beside it, as ssh hands over, it is a name like any other (HostKeyAlias):
-    // the identity that is called so comes before web1, at every door.
+    // `[web1]:2222` typed by a person contains the port. If ssh passes the port separately, the whole text is a name
+    // (HostKeyAlias): an identity with this name has priority over web1, on every port.
     let (name, port) = match (arguments.port, asked.split_port()) {
         (Some(port), _) => (asked.as_str(), port),
         (None, (name, own)) => (name, own.unwrap_or(22)),
@@ -121,7 +122,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(lines) = store.known_hosts_quickly(&question).map_err(failed)? {
         return write(&lines);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = threads::single()?;
     let identities = Identities::load(store.clone()).map_err(failed)?;
     let why = arguments.reason.is_none().then(|| why_no_lines(identities.index(), name, port));
     let (answer, flushed) = runtime.block_on(identities.known_hosts(&question));
@@ -141,42 +142,42 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Why a host has no lines, and what to do, for a person. An ssh whose command does not hand over why it asks (%I) is told, too:
-/// it shows the words and goes on, since the exit code is 0, while a failure would end its connection.
+/// Explains to a person why a host has no lines. Also printed for an ssh whose command does not pass the reason (%I):
+/// ssh shows the text and continues, because the exit status is 0; a failure would end the connection.
 fn why_no_lines(index: &Index, name: &str, port: u16) -> String {
     let shown = plain(name);
     match index.find(name, port) {
-        Found::Nobody => format!(
-            "{shown} is not enrolled: there is no line of it\n  \
+        Found::Unknown => format!(
+            "{shown} is not enrolled: ssh gets no key for it\n  \
              next: penstock host add {shown} --fingerprint SHA256:... (read on its console)"
         ),
         Found::Damaged(damage) => {
             format!(
-                "{} is damaged: there is no line of {shown}\n  next: penstock host audit",
+                "{} is damaged: ssh gets no key for {shown}\n  next: penstock host audit",
                 plain(&damage.path)
             )
         }
         Found::Ambiguous(hosts) => {
             let hosts: Vec<_> = hosts.iter().map(|host| plain(host.as_str())).collect();
             format!(
-                "{shown} is no identity, but a hint of several hosts: ask for one of {}",
+                "{shown} is not an identity, but a hint of several hosts: use one of {}",
                 hosts.join(", ")
             )
         }
         Found::Host(host) => {
             let host = plain(host.name().as_str());
-            format!("{host} has no key that is trusted now\n  next: penstock host show {host}")
+            format!("{host} has no trusted key\n  next: penstock host show {host}")
         }
     }
 }
 
-/// Says why a host is refused, and puts one that is not enrolled into the queue of `penstock host pending`.
+/// Reports why a host is refused, and adds an unknown host to the queue of `penstock host pending`.
 fn refuse(
     decision: Decision,
     index: &Index,
     question: &Question<'_>,
     store: &Store,
-    hearer: Hearer,
+    hearer: StderrReader,
 ) -> Result<(), Failure> {
     let Decision { verdict, effects, .. } = decision;
     let Verdict::Refused { reason, message, advice } = verdict else { return Err(Failure::Status(1)) };
@@ -186,22 +187,22 @@ fn refuse(
     };
     let advice = match queue(store, effects) {
         Ok(()) => advice,
-        // The refusal stands, and the advice names no list that the host is not in.
+        // Without an entry in the queue, the advice must not mention the queue.
         Err(error) => format!("{} (not in penstock host pending: {error})", unqueued(&advice)),
     };
     let refusal = Refusal { reason, message: plain(&message), advice: plain(&advice) };
-    // An engine that cannot tell our words from those of the host hands over a mark.
+    // An engine passes a mark, so that it can distinguish our words from those of the host.
     let mark = std::env::var(Refusal::MARK)
         .ok()
         .filter(|mark| mark.bytes().all(|byte| byte.is_ascii_alphanumeric()));
     complain(&match (hearer, mark) {
-        (Hearer::Engine, Some(mark)) => refusal.said_with(&mark),
+        (StderrReader::Engine, Some(mark)) => refusal.said_with(&mark),
         _ => refusal.said(hearer),
     });
     Err(Failure::Status(1))
 }
 
-/// Refuses, because the `KnownHostsCommand` of `ssh_config` is of another version than this program needs.
+/// Refuses because the `KnownHostsCommand` in `ssh_config` was written for another version of this program.
 fn anew(fault: &str) -> Result<(), Failure> {
     complain(&format!(
         "penstock: KnownHostsCommand {fault}, so every host is refused\n  \
@@ -210,8 +211,8 @@ fn anew(fault: &str) -> Result<(), Failure> {
     Err(Failure::Status(1))
 }
 
-/// Puts a host that nobody knows where `penstock host pending` shows it. Nothing else is recorded: whoever is refused for
-/// another reason has shown nothing new, and ssh does not say at which address it was.
+/// Adds an unknown host to the queue of `penstock host pending`. The key of a host that was
+/// refused for a changed key is recorded by `Identities::known_hosts`; ssh does not pass its address.
 fn queue(store: &Store, effects: Vec<Effect>) -> Result<(), IdentityError> {
     effects.into_iter().try_for_each(|effect| match effect {
         Effect::Queue { name, address, port, key } => {
@@ -221,14 +222,14 @@ fn queue(store: &Store, effects: Vec<Effect>) -> Result<(), IdentityError> {
     })
 }
 
-/// Says which settings of `~/.ssh/config` stand before a stanza that is added to it, and win.
+/// Warns of settings in `~/.ssh/config` that have priority over a block that is added to the end of the file.
 fn warn() -> Result<(), Failure> {
     let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
-    // The stanza is printed; whoever has faults in a file is told by everything else.
+    // Faults are ignored: the block is already printed, and every other command reports faults.
     let (Ok(index), Ok(config)) = (store.load(), SshConfig::read(&ConfigFiles::Usual)) else { return Ok(()) };
     let enrolled = index.hosts().iter().map(|host| host.name().split_port().0.to_owned());
     let mut told: Vec<String> = Vec::new();
-    // Many hosts are told apart by few blocks; each may have a command of `Match exec`.
+    // Limit the number of hosts, because each may run a command of `Match exec`; few blocks usually cover many hosts.
     for host in enrolled.take(MOST_RESOLVED).chain(["localhost".to_owned()]) {
         let Ok(resolved) = config.resolve(&Asked { host, ..Asked::default() }) else { continue };
         for one in overruling(&resolved) {
@@ -241,34 +242,34 @@ fn warn() -> Result<(), Failure> {
     }
     if !told.is_empty() {
         complain(&format!(
-            "penstock: ssh takes the first value that it finds: put the block at the top of the file, before\n{}",
+            "penstock: ssh uses the first value that it finds: put the block at the top of the file, before\n{}",
             told.concat()
         ));
     }
     Ok(())
 }
 
-/// So many hosts are looked up in the configuration for a warning.
+/// Largest number of hosts that are resolved for a warning.
 const MOST_RESOLVED: usize = 200;
 
-/// Where the configuration says that a host is, if that is where `ssh` goes: options may say something else, and of a port
-/// that they say it is told that the configuration does not.
+/// Resolves the host by the configuration. `None` if ssh connects to another place because of its options. A port that
+/// differs from the configuration is noted as coming from another source.
 fn place(question: &Question<'_>, index: &Index) -> Option<Target> {
     let Question { name, port, pattern, .. } = *question;
-    let config = SshConfig::read(&its_files()).ok()?;
+    let config = SshConfig::read(&files_of_parent_ssh()).ok()?;
     let asked = Asked { host: name.to_owned(), ..Asked::default() };
     let mut target = Target::from_config(&config, &asked).ok()?.target;
     if target.port != port {
         (target.port, target.said.port) =
-            (port, Some(format!("port {port} comes from elsewhere, as from ssh -p")));
+            (port, Some(format!("port {port} comes from another place, such as ssh -p")));
     }
     let pattern = pattern.parse::<Name>().ok()?;
     let is_there = pattern.split_port().0.eq_ignore_ascii_case(&target.host);
     target.hinted(&config, index).ok().filter(|_| is_there)
 }
 
-/// The configuration that the `ssh` which runs us was given with `-F`, else the usual one.
-fn its_files() -> ConfigFiles {
+/// Returns the configuration file that the parent ssh process was given with `-F`, else the default ones.
+fn files_of_parent_ssh() -> ConfigFiles {
     let line = std::fs::read(format!("/proc/{}/cmdline", std::os::unix::process::parent_id()));
     let line = line.unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0).skip(1).skip_while(|word| !word.starts_with(b"-F"));
@@ -284,44 +285,44 @@ fn its_files() -> ConfigFiles {
     }
 }
 
-/// Options with which the user's `ssh` obeys our identities and asks nobody else, for an engine of ours that runs it; none
-/// where nobody has been enrolled yet: ssh then knows hosts by its own files.
-pub fn options() -> Result<Vec<String>, Failure> {
+/// Returns options that make the user's `ssh` accept only our identities, for our `openssh` engine. Empty while no host
+/// is enrolled: ssh then uses its own files.
+pub(crate) fn options() -> Result<Vec<String>, Failure> {
     let store = Store::new(Places::of_user().map_err(Failure::usage)?);
     if store.load().map_err(|error| Failure::usage(whole(error)))?.is_empty() {
         return Ok(Vec::new());
     }
-    Ok(stanza(Hearer::Engine)?.into_iter().collect())
+    Ok(stanza(StderrReader::Engine)?.into_iter().collect())
 }
 
-fn stanza(hearer: Hearer) -> Result<[String; 7], Failure> {
-    // ssh wants an absolute path.
+fn stanza(hearer: StderrReader) -> Result<[String; 7], Failure> {
+    // ssh requires an absolute path.
     let program = std::env::current_exe()?;
     let cannot = |why: &str| {
         let program = plain(&program.display().to_string());
-        Failure::runtime(format!("ssh cannot be made to ask {program}: {why}"))
+        Failure::runtime(format!("ssh cannot run {program}: {why}"))
     };
-    // The kernel says of a program that was replaced that it is deleted.
+    // For a replaced program, /proc/self/exe names a deleted file.
     if !program.is_file() {
-        return Err(cannot("it was moved or replaced since it was started; start it anew"));
+        return Err(cannot("it was moved or replaced since it was started; restart it"));
     }
     if program.to_str().is_none_or(|text| text.contains(char::is_control)) {
-        return Err(cannot("its path is no plain text; put it elsewhere"));
+        return Err(cannot("its path has special characters; move it"));
     }
-    // Without it ssh would not ask, and go by its other settings.
-    if hearer == Hearer::Person && !Path::new(LAUNCHER).is_file() {
-        return Err(cannot(&format!("{LAUNCHER}, which is to start it, is not there")));
+    // Without the launcher, ssh could not run the command and would use its other settings.
+    if hearer == StderrReader::Person && !Path::new(LAUNCHER).is_file() {
+        return Err(cannot(&format!("{LAUNCHER}, which starts it, does not exist")));
     }
-    Ok(identity_options(&quote(&program), hearer))
+    Ok(identity_options(&shell::path(&program), hearer))
 }
 
-/// An error with its causes: they name the line of the list that the operator has to repair.
+/// Converts an error with its causes, which name the faulty line for the operator.
 fn failed(error: IdentityError) -> Failure {
     Failure::Runtime(error.into())
 }
 
-/// An error and what caused it, on one line.
-pub fn whole(error: IdentityError) -> String {
+/// Formats an error with its causes on one line.
+pub(crate) fn whole(error: IdentityError) -> String {
     format!("{:#}", anyhow::Error::from(error))
 }
 

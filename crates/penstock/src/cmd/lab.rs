@@ -1,17 +1,18 @@
-//! `penstock lab`: SSH hosts in this process, to try things on. All of them are in `crates/ssh`.
+//! `penstock lab`: SSH hosts in this process for trials. All of them are in `crates/lab`.
 
 use std::env;
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use text::{shell, units};
 
 use clap::Args;
-use ssh::lab::fault::{self, Assignment};
-use ssh::lab::{Lab, LabError, Plan};
+use lab::fault::{self, Assignment};
+use lab::{Lab, LabError, Plan};
 
 use crate::directory::Directory;
 use crate::output::{Failure, complain, print};
-use crate::paste::{program, quote};
+use crate::paste::program;
 use crate::signals::Signals;
 use crate::threads;
 use inside::Inside;
@@ -23,29 +24,30 @@ mod programs;
 ///
 /// All hosts run in this process. Each has an address in 127.0.0.0/8 and a host key of its own. They interpret a few
 /// commands themselves (echo, printf, cat, hostname, uptime, env, sleep, flood, exit, kill-self ...) and start no
-/// processes. Files for clients are in one directory: hosts, ssh_config, known_hosts, client_key; journal says what each
-/// host received; bin has a penstock, mpssh, ssh, scp and sftp that see the lab and nothing of yours. Ctrl-C ends it.
+/// processes. Files for clients are in one directory: hosts, ssh_config, known_hosts, client_key; journal records what
+/// each host received; bin has a penstock, mpssh, ssh, scp and sftp that use only the lab and none of your files.
+/// Ctrl-C ends the lab.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
-    /// How many hosts
+pub(crate) struct Arguments {
+    /// Number of hosts
     #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000), default_value_t = 10)]
     hosts: u16,
-    /// What is wrong with which hosts: `--list` names all faults. @N: only the first N connections have it, which the lab cannot count
+    /// Faults of hosts: `--list` names all faults. @N: only the first N connections have it, which the lab cannot count
     /// with refuse and blackhole
     #[arg(long = "fault", value_name = "NAME[:PARAMETER][@N][=HOSTS|PERCENT%]")]
     faults: Vec<Assignment>,
-    /// Name all faults: where a client meets them, how a good client ends, what the host does
+    /// List all faults: where a client meets them, how a good client ends, what the host does
     #[arg(long, visible_alias = "faults")]
     list: bool,
     /// Start your shell, in which penstock, ssh, clush, pdsh and parallel-ssh mean the hosts of the lab; the lab ends with it
     #[arg(long, conflicts_with = "command")]
     shell: bool,
-    /// Run this in the same surroundings; the lab ends with it, and the exit code is its own
+    /// Run this command with the settings of --shell; the lab ends with it, and the exit code is that of the command
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Where the files go; the same directory gives the same identities again
-    /// [default: a temporary one, removed at the end]
+    /// Directory of the files; the same directory gives the same identities again [default: a temporary one, removed at
+    /// the end]
     #[arg(long, value_name = "DIRECTORY")]
     dir: Option<PathBuf>,
     /// Address of the first host, in 127.0.0.0/8; the others follow
@@ -65,21 +67,32 @@ Examples:
   penstock lab 200 --fault hang-auth=5% --fault reset:4096=lab[010-014] --fault turn-away@2=lab020
 
 All hosts are the group @lab, for clush inside (--shell, COMMAND) too. It says `ready:` on standard output when all hosts listen, \
-and how to reach them; of what runs inside standard output is its own, and LAB is the directory.";
+and how to reach them; standard output of COMMAND is passed through, and LAB is the directory.";
 
-/// Runs the lab until Ctrl-C or SIGTERM, or until what runs inside ends.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Runs the lab until Ctrl-C or SIGTERM, or until the command or shell inside ends.
+/// Prints a note if this program runs inside a lab, but was not started by the lab's own `penstock`.
+pub(crate) fn note_if_left() {
+    let Some(lab) = env::var_os("LAB").filter(|lab| !lab.is_empty()) else { return };
+    let is_ours = env::var("HOME").is_ok_and(|home| ssh::lab_home::is_inside(&home));
+    if !is_ours && programs::directory(Path::new(&lab)).join("penstock").is_file() {
+        complain(
+            "note: this uses your own hosts and files; those of the lab have the name penstock without a path\n",
+        );
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.list {
         return print(&fault::list());
     }
     let runtime = threads::runtime(std::thread::available_parallelism().map_or(2, usize::from))?;
-    // From here on Ctrl-C waits for its turn, and no way out leaves anything behind.
+    // From here on signals no longer end the process directly, so that every exit removes all files.
     let mut signals = {
         let _context = runtime.enter();
         Signals::install()?
     };
-    // A socket for each host and one for each connection.
-    let limit = ssh::lab::raise_descriptors().unwrap_or(u64::MAX);
+    // Each host needs a socket, and each connection one more.
+    let limit = lab::raise_descriptors().unwrap_or(u64::MAX);
     let place = Place::of(arguments)?;
     let mut plan = Plan::new(usize::from(arguments.hosts), place.path());
     plan.first = arguments.first;
@@ -89,13 +102,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     tell_room(arguments.hosts, limit);
     let result = play(arguments, &lab, &runtime, &mut signals);
     drop(lab);
-    // Connections notice that they were cut; whoever hangs on purpose is not waited for.
+    // Give connections time to notice that they were closed; do not wait for a host that hangs on purpose.
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     drop(place);
     result
 }
 
-/// While the lab runs.
+/// Runs what the arguments ask for while the lab is up.
 fn play(
     arguments: &Arguments,
     lab: &Lab,
@@ -119,25 +132,25 @@ fn play(
     runtime.block_on(inside.run(directory, &bin, signals))
 }
 
-/// Said before somebody wonders why hosts are slow to answer.
+/// Warns if there are too few descriptors for all hosts, because connections would then wait.
 fn tell_room(hosts: u16, limit: u64) {
     let hosts = u64::from(hosts);
     if limit < 2 * hosts + OTHERS {
         let room = limit.saturating_sub(hosts + OTHERS).max(1);
         complain(&format!(
-            "note: {limit} open files are enough for about {room} connections at once; more of them wait: ulimit -n\n"
+            "note: {limit} open files are enough for about {room} connections at once; further ones wait; to raise the limit: ulimit -n\n"
         ));
     }
 }
 
-/// Descriptors that are neither of a host nor of a connection.
+/// Descriptors for other purposes than hosts and connections.
 const OTHERS: u64 = 32;
 
-/// Where the files of a lab go.
+/// Directory of a lab's files.
 enum Place {
-    /// It stays.
+    /// Chosen by the user; it is kept.
     Chosen(PathBuf),
-    /// It goes with the lab.
+    /// Removed at the end of the lab.
     Temporary(Directory),
 }
 
@@ -162,47 +175,48 @@ impl Place {
     }
 }
 
-/// What to try: every line works as it stands, in any terminal.
+/// Introduction with commands to try, which work unchanged in any terminal.
 fn introduction(lab: &Lab, bin: &Path) -> String {
     let Some(Names { first, last, set, count }) = Names::of(lab) else { return String::new() };
     let at = |name: &str| lab.address(name).map_or_else(String::new, |address| address.ip().to_string());
     let port = lab.address(first).map_or(0, |address| address.port());
     let directory = lab.directory();
-    let file = |name: &str| quote(&directory.join(name));
-    let own = |name: &str| quote(&bin.join(name));
-    let (penstock, ssh, bin, hosts) = (own("penstock"), own("ssh"), quote(bin), file("hosts"));
-    let (from, to, journal, directory) = (at(first), at(last), file("journal"), quote(directory));
-    let program = program();
+    let file = |name: &str| shell::path(&directory.join(name));
+    let own = |name: &str| shell::path(&bin.join(name));
+    let (penstock, ssh, bin, hosts) = (own("penstock"), own("ssh"), shell::path(bin), file("hosts"));
+    let (from, to, journal, directory) = (at(first), at(last), file("journal"), shell::path(directory));
+    let (program, all) = (program(), units::count(count, "host"));
     format!(
         "\
-ready: {count} hosts, {first} at {from} to {last} at {to}, port {port}, files in {directory}
+ready: {all}, {first} at {from} to {last} at {to}, port {port}, files in {directory}
 
-In another terminal, with programs that see this lab and nothing of yours:
+In another terminal, with programs that use this lab and not your own configuration:
 
   {penstock} run -w @lab uptime
   {penstock} run -b -w '{set}' -- uname -r
   {penstock} host list
   {ssh} {first} uptime
 
-Others find that ssh by PATH:
+Other programs find that ssh through PATH:
 
   PATH={bin}:$PATH clush -b -w '{set}' uname
   PATH={bin}:$PATH pdsh -R ssh -w '{set}' uptime
   PATH={bin}:$PATH parallel-ssh -h {hosts} -i hostname
 
-A shell in which all of them have their plain names: {program} lab {count} --shell
-What is wrong with hosts, if you wish it so: {program} lab --list
+A shell with all of them in its PATH: {program} lab {count} --shell
+Faults that hosts can have: {program} lab --list
 What each host receives is in {journal}. Ctrl-C ends the lab.
 "
     )
 }
 
-/// The same for who is inside.
+/// Introduction for a user inside the lab's shell.
 fn welcome(lab: &Lab) -> String {
     let Some(Names { first, set, count, .. }) = Names::of(lab) else { return String::new() };
+    let all = units::count(count, "host");
     format!(
         "\
-lab: {count} hosts; exit ends them. Try:
+lab: {all}; exit ends them. Try:
 
   penstock run -w @lab uptime
   penstock run -b -w '{set}' -- uname -r
@@ -215,11 +229,11 @@ lab: {count} hosts; exit ends them. Try:
     )
 }
 
-/// How the hosts are called.
+/// Names of the lab's hosts.
 struct Names<'a> {
     first: &'a str,
     last: &'a str,
-    /// All of them, as clush writes it.
+    /// All names in the notation of clush.
     set: String,
     count: usize,
 }
@@ -234,7 +248,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// What was asked for cannot be: wrong usage. The rest is a failure.
+/// Converts an error: impossible arguments are wrong usage, other errors are failures.
 fn failure(error: LabError) -> Failure {
     match error {
         LabError::Addresses { .. }

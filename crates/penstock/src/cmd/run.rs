@@ -1,39 +1,42 @@
-//! `penstock run`: a command on many hosts at once. The running is in `crates/fleet`.
+//! `penstock run`: runs a command on many hosts in parallel, with `crates/fleet`.
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use fleet::run::engine::Leash;
+use clap::Args;
+use fleet::run::engine::Watcher;
 use fleet::run::input::{Input, Spool};
 use fleet::run::stop::{Brake, Why};
 use fleet::run::{Job, Order};
-use logic::fleet::{leash, script};
+use hosts::fleet::again::Maker;
+use hosts::fleet::{script, watcher};
+use serde_json::{Value, json};
 
-use self::course::{Course, Keyboard};
-use crate::output::{Failure, complain};
+use self::course::{Keyboard, PreparedRun};
+use crate::output::{Failure, complain, plain};
 
-pub mod again;
-pub mod course;
-pub mod engines;
-pub mod hosts;
+pub(crate) mod again;
+pub(crate) mod course;
+pub(crate) mod engines;
 mod keys;
-pub mod mpssh;
-pub mod pace;
-pub mod show;
+pub(crate) mod mpssh;
+pub(crate) mod pace;
+pub(crate) mod selection;
+pub(crate) mod show;
 
 /// Run a command on many hosts at once, over SSH
 ///
-/// What the hosts print goes to standard output as it comes, each line with its host before it: `->` standard output,
-/// `=>` standard error, `=:` how it ended, if not with 0. Everything about the run goes to standard error. Enter shows who is still
-/// running, in which phase, for how long. Ctrl-C ends the command on all hosts; a second one lets go at once.
+/// The output of the hosts is printed on standard output as it arrives, each line with its host before it: `->`
+/// standard output, `=>` standard error, `=:` the exit status, if not 0. All messages about the run go to standard
+/// error. Enter shows the hosts still running, with phase and duration. Ctrl-C ends the command on all hosts; a second
+/// Ctrl-C quits immediately.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
-pub struct Arguments {
-    /// The command, as the shell of each host gets it
+pub(crate) struct Arguments {
+    /// The command, passed unchanged to the shell of each host
     #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = false)]
     command: Vec<String>,
     #[command(flatten)]
-    hosts: hosts::Arguments,
+    hosts: selection::Arguments,
     #[command(flatten)]
     show: show::Arguments,
     #[command(flatten)]
@@ -46,13 +49,13 @@ pub struct Arguments {
     /// Run this local script on every host, with the COMMAND words as its arguments; its first line says what runs it
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     script: Option<PathBuf>,
-    /// Send the command as it is: it may run on if this program is killed
+    /// Run the command without a watcher: it may continue on the hosts if this program is killed
     #[arg(long, help_heading = "Input")]
-    no_leash: bool,
+    no_watcher: bool,
     #[command(flatten)]
     again: again::Arguments,
-    /// As the first word: options and output of mpssh-py, as `penstock run --mpssh --help` tells them; so does a link to this
-    /// program with the name `mpssh`
+    /// As the first word: options and output of mpssh-py, described by `penstock run --mpssh --help`; a link to this
+    /// program with the name `mpssh` does the same
     #[arg(long)]
     mpssh: bool,
 }
@@ -66,45 +69,48 @@ Examples:
   penstock run -g web --diff -- cat /etc/resolv.conf
   penstock run -g web --mask date,pid -- journalctl -n 3
   penstock run --hosts fleet.txt --waves 1,10%,all --stop-if 'failed>2%' -- ./upgrade
-  penstock run --again never-started
+  penstock run --again not-started
 
 Exit codes. A higher one hides those below it: what else happened is in the summary, and in --json with counts of hosts:
     0  the command ended with 0 on every host
-    1  it ended otherwise somewhere: another status, a signal, our --timeout (it is ended there)
+    1  on some host it failed: another exit status, a signal, or --timeout (it is ended there);
+       also where penstock could not begin: too few descriptors or threads (then no host was contacted)
     2  wrong usage; nothing was sent
-    3  some hosts never started it: safe to run again there (--again never-started);
+    3  some hosts did not start it: safe to run again there (--again not-started);
        also where the SSH configuration has a fault (2, if it was given with -F)
-    4  some hosts are unknown or not who they should be; nothing was sent to them
+    4  the identity of some hosts is not verified; nothing was sent to them
     5  on some hosts it may have run, and may still run
-    6  output of some hosts could not be written: with -o the run goes on; if it was standard
+    6  output of some hosts could not be written: with -o the run continues; if it was standard
        output, the command is ended
   130  Ctrl-C or SIGTERM
-  141  nobody reads standard output any more
+  141  the reader of standard output is gone
 
 --json, one object a line; \"event\" says which:
   output   host, stream (stdout, stderr), text; text that is not UTF-8 has U+FFFD in its place, and
            then its bytes are in base64
-  end      host, seconds, ended (the ending in a word or two), status, remote; and one of: exit (the
-           status of the command), signal (its name), or phase, reason, detail and advice, where we
-           have neither
+  end      host, seconds, result, ending (in a word or two), exit_code, remote; and one of:
+           exit_status (of the command), signal (its name), or phase, reason, detail and advice,
+           where neither is known
   copied   host, files, bytes (put and get)
-  note     host, text: something that was noticed of a host that is who it should be
-  summary  hosts, well, failed, never_started and may_have_run (how many; may_have_changed for put and
-           get, with files and bytes), status, seconds, groups (those that ended alike: ended, status,
-           phase, detail, advice, hosts), unleashed, lost, output, and unrecorded if the journal is not whole
-    status     what this host, group or run adds to the exit code: the table above. `exit` is what
-               the command itself said: exit 3 has the status 1
-    remote     what is known of the command there: never-started, ended, or unknown (it may still run)
-    unleashed  hosts where no POSIX shell took the command, or /proc is not mounted: without the leash below
-    lost       host and why: output that -o could not write
-    output     whether all of it was written: whole, given-up (nobody took it), broken (a fault of ours)
---last --json is one object: id, state (ended, running, killed), status, order (what was asked for) and hosts; of each
-    standing   what --again goes by: well, failed, never-started, or unknown; with why, the fields of end, and sha256 of
-               its standard output
+  note     host, text: something noticed about a host whose identity is verified
+  summary  hosts, ok, failed, not_started and may_have_run (numbers of hosts; put and get add files
+           and bytes), exit_code, seconds, groups (hosts that ended alike: ending, exit_code, phase,
+           detail and advice of the first host, hosts), unwatched, output_lost, output, and
+           record_error if the record of the run is incomplete
+    result       what --again goes by: ok, failed, not-started, or may-have-run
+    exit_code    what this host, group or run adds to our exit code: the table above. exit_status is
+                 that of the command: exit_status 3 has exit_code 1
+    remote       what is known of the command there: not-started, ended, or may-have-run (and may
+                 still run)
+    unwatched    hosts where no POSIX shell took the command, or /proc is not mounted: without the watcher below
+    output_lost  host and reason: output that -o could not write
+    output       complete, truncated (its reader did not take it), or internal-error
+--last --json is one object: id, state (ended, running, killed), exit_code, order (the options and the command) and hosts;
+of each host: result, the fields of end, and sha256 of its standard output
 
 Output is shown so that no terminal obeys it, in a pipe too: colours are left out, other control characters are shown as \
 pictures, bytes that are no UTF-8 as <FF>; of a line that was written over with carriage returns, as progress bars are, \
-the last text is shown. The bytes as they came: -o DIRECTORY, or --json.
+the last text is shown; a line longer than 64 KiB is cut, and what follows begins with (continued). The bytes as they came: -o DIRECTORY, or --json.
 
 Folded output (-b, --diff, --mask) comes when all hosts are done, and so far when --pause gives time to look. Hosts go together \
 if both streams and the ending are the same. Standard output stands as it came, standard error after `=>`, an ending other than \
@@ -116,31 +122,22 @@ Groups: @NAME is looked for in our own files, then in the default source of Clus
 ~/.config/clustershell, ~/.local/etc/clustershell, /etc/clustershell); @SOURCE:NAME in that source. A command of a source \
 may take ten seconds.
 
-The leash: beside the command a small watcher (sh) runs on each host. When the connection is gone it ends the process \
+The watcher: beside the command a small watcher (sh) runs on each host. When the connection is gone it ends the process \
 group of the command, or, where the server gives commands no group of their own, the command and what it has started: so \
 that is not left running if this program is killed. What leaves that group (setsid, a daemon, a unit \
 of systemd) is ended neither then nor by Ctrl-C or --timeout. Hosts where something else than a shell takes the command (a \
-forced command, an appliance) want --no-leash.
+forced command, an appliance) want --no-watcher.
 
 As with ssh, a command has ended when its output has: what it leaves running with its standard output or error open is waited \
 for (give that `>/dev/null 2>&1`). Only --timeout and Ctrl-C cut it off, and say so; with --engine openssh without the status of \
 the command, which `ssh` tells when all is over. The bytes that are counted then are those that had come from the host, of both \
 streams together: what is shown of them has another form.";
 
-/// Which of two engines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum EngineName {
-    /// Our own client
-    Native,
-    /// The ssh of this machine, a process per host: obeys the identities of penstock host once one is enrolled, else its known_hosts, always with StrictHostKeyChecking yes
-    Openssh,
-}
-
-/// Runs it, tells what happened, and says by the exit code how well.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Runs the command, prints the results, and returns a failure with the exit status of the run.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.mpssh {
         return Err(Failure::usage(
-            "--mpssh comes before everything else, and after it the options of mpssh\n  hint: penstock run --mpssh --help",
+            "--mpssh must be the first option, followed by the options of mpssh\n  hint: penstock run --mpssh --help",
         ));
     }
     if arguments.again.last {
@@ -149,33 +146,90 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     again::check_id(arguments.again.id.as_deref(), arguments.again.again.as_deref())?;
     if arguments.stdin && arguments.hosts.hosts.iter().any(|file| file.as_os_str() == "-") {
         return Err(Failure::usage(
-            "--hosts - reads standard input to its end, so nothing is left of it for --stdin\n  hint: name the hosts in a file, or with -w",
+            "--hosts - reads all of standard input, so nothing is left for --stdin\n  hint: name the hosts in a file, or with -w",
         ));
     }
     let mut arguments = arguments.clone();
-    let repeated = again::take_over(&mut arguments)?;
+    let repeated = take_over(&mut arguments)?;
     let names = match repeated {
         Some(names) => names,
+        None if arguments.hosts.is_empty() && !arguments.command.is_empty() => {
+            return Err(taken_for_command(&arguments.command));
+        }
         None => arguments.hosts.names()?,
     };
     if arguments.script.is_none() && arguments.command.is_empty() {
         return Err(Failure::usage("no command\n  hint: penstock run -w web1 uptime"));
     }
-    let course = Course {
+    let course = PreparedRun {
         names,
         pace: &arguments.pace,
         engine: &arguments.engine,
         show: &arguments.show,
-        about: again::remember(&arguments),
-        on_stop: "ending the command on all hosts; Ctrl-C again to let go at once",
+        about: remember(&arguments),
+        on_stop: "ending the command on all hosts; press Ctrl-C again to quit immediately",
         keyboard: if arguments.stdin { Keyboard::Input } else { Keyboard::Free },
         local_files: 0,
     };
     course.run(|brake, _| Ok(Job::Command(order(&arguments, brake)?)))
 }
 
+/// Failure for a command without hosts: its first word may be meant as a host.
+fn taken_for_command(words: &[String]) -> Failure {
+    let quoted = |words: &[String]| {
+        let words: Vec<_> = words.iter().map(|word| text::shell::word(word)).collect();
+        plain(&words.join(" "))
+    };
+    let hint = match words {
+        [host, command @ ..] if !command.is_empty() => {
+            format!(
+                "if {} is a host: penstock run -w {} -- {}",
+                plain(host),
+                quoted(&words[..1]),
+                quoted(command)
+            )
+        }
+        _ => "-w 'web[1-3]', -g GROUP, or --hosts FILE".to_owned(),
+    };
+    Failure::usage(format!("no hosts; {} was taken for the command\n  hint: {hint}", quoted(words)))
+}
+
+/// Restores the recorded command for `--again` and returns its hosts. `None` without `--again`.
+fn take_over(arguments: &mut Arguments) -> Result<Option<Vec<String>>, Failure> {
+    let Some(which) = arguments.again.again.clone() else { return Ok(None) };
+    let (id, talk) = (arguments.again.id.as_deref(), arguments.show.talk());
+    let (record, names) =
+        again::recall(Maker::Run, id, &which, &mut arguments.pace, &mut arguments.engine, talk)?;
+    let order = &record.order;
+    if order["stdin"] == true {
+        return Err(Failure::usage(
+            "the last run sent its standard input, which is not recorded: run the command again",
+        ));
+    }
+    if order["mpssh"] == true && !order["ssh"].is_null() {
+        return Err(Failure::usage(
+            "that run was mpssh with -S or -O, which --again does not repeat: run the command again",
+        ));
+    }
+    arguments.command = serde_json::from_value(order["command"].clone()).unwrap_or_default();
+    arguments.script = order["script"].as_str().map(PathBuf::from);
+    arguments.no_watcher |= order["no_watcher"] == true;
+    Ok(Some(names))
+}
+
+/// Returns the record that `--again` needs to repeat the run.
+fn remember(arguments: &Arguments) -> Value {
+    let own = json!({
+        "command": arguments.command,
+        "script": arguments.script.as_deref().map(again::absolute),
+        "stdin": arguments.stdin,
+        "no_watcher": arguments.no_watcher,
+    });
+    again::with_course(own, &arguments.pace, &arguments.engine)
+}
+
 fn order(arguments: &Arguments, brake: &Brake) -> Result<Order, Failure> {
-    let nonce = again::nonce();
+    let nonce = fleet::run::nonce();
     let (command, input) = match &arguments.script {
         Some(file) => {
             let source = std::fs::read(file).map_err(|error| {
@@ -196,26 +250,26 @@ fn order(arguments: &Arguments, brake: &Brake) -> Result<Order, Failure> {
         }
         None => (arguments.command.join(" "), Input::None),
     };
-    let leash = if arguments.no_leash { Leash::None } else { Leash::Wanted };
-    // The leash quotes it, and a quote in it becomes four characters.
-    let sent = match leash {
-        Leash::Wanted => leash::wrap(&command, leash::Input::None, &nonce).len(),
-        Leash::None => command.len(),
+    let watcher = if arguments.no_watcher { Watcher::None } else { Watcher::Wanted };
+    // Measure the command with the watcher's quoting, which turns a quote into four characters.
+    let sent = match watcher {
+        Watcher::Wanted => watcher::wrap(&command, watcher::Input::None, &nonce).len(),
+        Watcher::None => command.len(),
     };
     if sent > LONGEST {
         return Err(Failure::usage(format!(
-            "the command has {sent} bytes as it is sent; hosts take {LONGEST}\n  hint: --script FILE"
+            "the command is {sent} bytes long when sent; hosts accept {LONGEST}\n  hint: --script FILE"
         )));
     }
     Ok(Order {
         command,
         input,
-        leash,
+        watcher,
         nonce,
         connect_timeout: arguments.pace.connect_timeout(),
         timeout: arguments.pace.timeout,
     })
 }
 
-/// Linux takes 128 KiB in one argument, with the zero at its end (MAX_ARG_STRLEN).
+/// Longest argument on Linux: 128 KiB including the terminating zero byte (MAX_ARG_STRLEN).
 const LONGEST: usize = 128 * 1024 - 1;

@@ -1,38 +1,45 @@
-//! `penstock serve`: the front door. Reads the configuration, sets up the log, hands over to `serve::run`.
+//! `penstock serve`: reads the configuration, starts the log and runs `serve::run`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{self, Path, PathBuf};
+use text::shell;
 
 use clap::Args;
+use config::types::ProtocolName;
 use config::{Loaded, Quick};
+use logic::balance::Policy;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
+use serve::confinement::Sandbox;
 use serve::start::{ConfigSource, Options, Side, Strictness, nothing_to_serve};
+use text::words::alternatives;
 
 use crate::output::{Failure, complain, plain};
-use crate::paste::quote;
 use crate::{load, log};
 
-/// Run the front door: take in traffic and give it to backends
+/// Run the front door: accept traffic and send it to backends
 ///
 /// Either from a file, or without one: --listen and --backend are enough. SIGHUP reads the file again
 /// without ending a connection; SIGTERM takes no new connections and lets the others end. Standard error has a line
-/// "ready" once everything listens; PENSTOCK_LOG (such as "debug" or "serve=debug") says how much else.
+/// "ready" once everything listens; PENSTOCK_LOG (such as "debug" or "proxy=debug") says how much else.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The configuration file; the variable PENSTOCK_CONFIG names it too
     #[arg(value_name = "FILE", conflicts_with_all = ["config", "listen"])]
     file: Option<PathBuf>,
-    /// The same, for service files
+    /// The same as FILE, for unit files of systemd
     #[arg(long, short, value_name = "FILE", conflicts_with = "listen")]
     config: Option<PathBuf>,
-    /// Refuse to start when something does not work as configured: a name that does not resolve, a bad certificate.
-    /// Without this, that part is degraded and everything else serves
+    /// Refuse to start when something does not work as configured: a name that does not resolve, a bad certificate, a
+    /// PENSTOCK_ variable that names no key. Without this, that part is degraded and everything else serves
     #[arg(long)]
     strict: bool,
+    /// Leave files and system calls unrestricted (no Landlock, no seccomp). Capabilities are dropped all the same
+    #[arg(long)]
+    no_sandbox: bool,
     /// Address to listen on, such as :8080, 127.0.0.1:8080 or unix:/run/web.sock; may be repeated
     #[arg(long, short, value_name = "ADDRESS", requires = "backend", help_heading = QUICK)]
     listen: Vec<String>,
@@ -40,16 +47,16 @@ pub struct Arguments {
     /// repeated, and followed by its own settings: 10.0.0.11:8000,weight=2,max-connections=100
     #[arg(long, short, value_name = "ADDRESS", requires = "listen", help_heading = QUICK)]
     backend: Vec<String>,
-    /// What is spoken: http or tcp
-    #[arg(long, value_name = "PROTOCOL", requires = "listen", help_heading = QUICK)]
+    #[arg(long, value_name = "PROTOCOL", requires = "listen", help_heading = QUICK,
+        help = format!("What clients speak: {}", alternatives(ProtocolName::WORDS)))]
     protocol: Option<String>,
-    /// How a backend is chosen: round-robin, least-connections, two-choices, hash, maglev or sticky
-    #[arg(long, value_name = "POLICY", requires = "listen", help_heading = QUICK)]
+    #[arg(long, value_name = "POLICY", requires = "listen", help_heading = QUICK,
+        help = format!("How a backend is chosen: {}", Policy::choices()))]
     balance: Option<String>,
     /// Worker threads: a number, or auto for one per core
     #[arg(long, value_name = "N", requires = "listen", help_heading = QUICK)]
     workers: Option<String>,
-    /// How backends are checked: tcp, off, or the path of an HTTP check such as /healthz
+    /// Health check of backends: tcp, off, or the path of an HTTP check such as /healthz
     #[arg(long, value_name = "CHECK", requires = "listen", help_heading = QUICK)]
     health: Option<String>,
     /// Serve TLS with the certificates in this directory: NAME.pem, or NAME.crt and NAME.key
@@ -61,10 +68,10 @@ pub struct Arguments {
     /// Serve metrics, health and status here, such as 127.0.0.1:9900
     #[arg(long, value_name = "ADDRESS", requires = "listen", help_heading = QUICK)]
     admin: Option<String>,
-    /// Where the access log goes: stdout, stderr, off or a path
+    /// Destination of the access log: stdout, stderr, off or a path
     #[arg(long, value_name = "TARGET", requires = "listen", help_heading = QUICK)]
     access_log: Option<String>,
-    /// End when the process that started this one ends; for programs that run a server as their part
+    /// End when the parent process ends; for programs that run a server as a part of themselves
     #[arg(long, hide = true)]
     end_with_parent: bool,
 }
@@ -79,8 +86,8 @@ Examples:
   penstock serve --listen :8080 --backend 10.0.0.11:8000 --health /healthz --admin 127.0.0.1:9900
   penstock serve --listen :5432 --protocol tcp --backend 10.0.0.21:5432 --balance least-connections";
 
-/// Serves until it is told to stop.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Serves until the process is told to stop.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.end_with_parent {
         prctl::set_pdeathsig(Signal::SIGTERM).map_err(io::Error::from)?;
     }
@@ -90,8 +97,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !config.warnings.is_empty() {
         complain(&config.warnings.render());
     }
+    if arguments.strict && !config.unknown_variables.is_empty() {
+        return Err(Failure::usage(format_args!(
+            "the environment has variables that name no key, and --strict refuses them: {}",
+            plain(&config.unknown_variables.join(", "))
+        )));
+    }
     let strict = if arguments.strict { Strictness::Strict } else { Strictness::Degrade };
-    let ended = serve::run(Options { source, environment, config, strict });
+    let sandbox = if arguments.no_sandbox { Sandbox::Off } else { Sandbox::On };
+    let ended = serve::run(Options { source, environment, config, strict, sandbox });
     log::finish();
     ended.map_err(|error| match error.side() {
         Side::Configuration => Failure::usage(error),
@@ -99,7 +113,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// The configuration that the arguments mean, and how to read it again.
+/// Loads the configuration that the arguments name, and returns its source for reloads.
 fn configuration(
     arguments: &Arguments,
     named_by_environment: Option<OsString>,
@@ -116,7 +130,7 @@ fn configuration(
             "--control goes with --listen and --backend: a configuration file says itself where the control socket is\n  \
              hint: add to the file\n    [control]\n    socket = {socket:?}\n  or for this start: \
              PENSTOCK_CONTROL_SOCKET={} penstock serve FILE",
-            quote(Path::new(&socket))
+            shell::path(Path::new(&socket))
         )));
     }
     let named_by_environment = named_by_environment.filter(|name| !name.is_empty()).map(PathBuf::from);
@@ -151,9 +165,9 @@ fn quick(arguments: &Arguments) -> Quick {
     }
 }
 
-/// A path as the command line means it: from the current directory. A configuration has absolute paths only.
+/// Makes a path on the command line absolute, because a configuration has only absolute paths.
 fn absolute(written: &str) -> String {
-    // What cannot be made absolute (an empty word, a directory that is gone or has no UTF-8 name) is refused as it is.
+    // A path that cannot be made absolute (an empty word, a removed directory, a non-UTF-8 name) is refused later.
     let absolute =
         path::absolute(Path::new(written)).ok().and_then(|path| path.into_os_string().into_string().ok());
     absolute.unwrap_or_else(|| written.to_owned())

@@ -1,4 +1,4 @@
-//! `penstock tls-grade`: rates listeners as SSL Labs does. The asking and the judging are in `crates/grade`.
+//! `penstock tls-grade`: rates listeners as SSL Labs does, with `crates/grade`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,35 +18,35 @@ use crate::output::{Failure, complain, plain, plain_lines, print, print_json};
 
 /// Rate the TLS of a listener, ours or any other, by real handshakes
 ///
-/// Asks with many short handshakes which versions, ciphers and groups are accepted, looks at the certificates, OCSP
-/// staple, resumption and Strict-Transport-Security, and gives the grade of SSL Labs' rating guide (2009r), with what
-/// costs the A+ and what to do about it. Without an ADDRESS it asks the listeners of the configuration, once for each
-/// certificate. Nothing is sent to anybody else.
+/// Tests with many short handshakes which versions, ciphers and groups are accepted, examines the certificates, OCSP
+/// staple, resumption and Strict-Transport-Security, and prints the grade of SSL Labs' rating guide (2009r), with the
+/// reasons for a grade below A+ and advice. Without an ADDRESS it tests the listeners of the configuration, once for
+/// each certificate. Nothing is sent to any other server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     // Not a doc comment: rustdoc takes brackets for a link.
     #[arg(
-        help = "Whom to ask: HOST, HOST:PORT or [IPv6]:PORT; the port is 443 if none is given",
+        help = "The server: HOST, HOST:PORT or [IPv6]:PORT; the port is 443 if none is given",
         conflicts_with = "config"
     )]
     address: Option<String>,
-    /// Ask for the certificate of this name, whatever the ADDRESS is
+    /// Ask for the certificate of this name, with any ADDRESS
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Ask the listeners of this configuration; the variable PENSTOCK_CONFIG names it too
+    /// Test the listeners of this configuration; the variable PENSTOCK_CONFIG names it too
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Trust the authorities (or the very certificates) in this PEM file instead of the system's
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// End with exit code 1 if a grade is worse than this: A+, A, A-, B, C, D, E or F
+    /// Exit with code 1 if a grade is worse than this: A+, A, A-, B, C, D, E or F
     #[arg(long, value_name = "GRADE")]
     fail_below: Option<Letter>,
-    /// Print everything as JSON
+    /// Print all results as JSON
     #[arg(long)]
     json: bool,
-    /// Seconds for each listener and name, or with a unit: ms, s, m
+    /// Time limit for each listener and name in seconds, or with a unit: ms, s, m
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = patience)]
     timeout: Duration,
 }
@@ -58,10 +58,10 @@ Examples:
   penstock tls-grade --config /etc/penstock/penstock.toml --fail-below A
   penstock tls-grade www.example.com --json
 
-Exit codes: 0 well; 1 a grade is worse than --fail-below; 2 wrong usage, or a listener could not be asked or graded.";
+Exit codes: 0 graded; 1 a grade is worse than --fail-below; 2 wrong usage, or a listener could not be asked or graded.";
 
-/// Asks, prints, and says by the exit code whether it is good enough.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Tests the listeners, prints the grades, and fails if a grade is worse than `--fail-below`.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let trust = match &arguments.ca {
         Some(file) => Trust::from_file(file).map_err(Failure::usage)?,
         None => Trust::system(),
@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     if arguments.json {
-        let all = json!({ "graded": done.reports, "not_asked": done.skipped });
+        let all = json!({ "reports": done.reports, "errors": done.skipped });
         print_json(&format!("{all:#}\n"))?;
     }
     if !arguments.json && done.reports.len() > 1 {
@@ -93,7 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     done.verdict(arguments.fail_below)
 }
 
-/// How often each grade was given, the worst first, and to whom where those are few.
+/// Counts each grade, the worst first, and names the listeners if they are few.
 fn summary(grades: impl Iterator<Item = (Option<Letter>, String)>) -> String {
     const FEW: usize = 5;
     let mut by_grade: BTreeMap<Option<Letter>, Vec<String>> = BTreeMap::new();
@@ -101,7 +101,7 @@ fn summary(grades: impl Iterator<Item = (Option<Letter>, String)>) -> String {
         by_grade.entry(grade).or_default().push(name);
     }
     let asked: usize = by_grade.values().map(Vec::len).sum();
-    // No grade at all comes first in the map, and is the worst.
+    // `None` (no grade) is first in the map and counts as the worst.
     let (none, some): (Vec<_>, Vec<_>) = by_grade.into_iter().partition(|(grade, _)| grade.is_none());
     let told = none.into_iter().chain(some.into_iter().rev()).map(|(grade, names)| {
         let grade = grade.map_or("no grade".to_owned(), |grade| grade.to_string());
@@ -113,7 +113,7 @@ fn summary(grades: impl Iterator<Item = (Option<Letter>, String)>) -> String {
     format!("{asked} certificates asked for: {}", told.collect::<Vec<_>>().join("; "))
 }
 
-/// For one connection. Handshakes are short; who needs longer is as good as silent.
+/// Time limit of one connection. Handshakes are short: a slower server counts as not answering.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn patience(text: &str) -> Result<Duration, String> {
@@ -122,7 +122,7 @@ fn patience(text: &str) -> Result<Duration, String> {
 
 struct Plan {
     targets: Vec<Target>,
-    /// What cannot be asked, and why.
+    /// Listeners that cannot be tested, with the reason.
     skipped: Vec<String>,
     whose: Whose,
 }
@@ -173,7 +173,7 @@ fn plan(arguments: &Arguments) -> Result<Plan, Failure> {
     of_configuration(&file, arguments.name.as_deref())
 }
 
-/// The listeners of a configuration, for each certificate by one of its names.
+/// Plans the listeners of a configuration, with one server name per certificate.
 fn of_configuration(file: &Path, name: Option<&str>) -> Result<Plan, Failure> {
     let loaded = load::file(file, &load::environment())?;
     let mut plan = Plan { targets: Vec::new(), skipped: Vec::new(), whose: Whose::Penstock };
@@ -181,7 +181,7 @@ fn of_configuration(file: &Path, name: Option<&str>) -> Result<Plan, Failure> {
         let Some(tls) = &listener.tls else { continue };
         let names = match name {
             Some(name) => vec![name.to_owned()],
-            None => serve::tls::names(tls).iter().filter_map(|names| askable(names)).collect(),
+            None => tls::names(tls).iter().filter_map(|names| askable(names)).collect(),
         };
         if names.is_empty() {
             let see = match tls.acme {
@@ -217,13 +217,13 @@ fn of_configuration(file: &Path, name: Option<&str>) -> Result<Plan, Failure> {
     Ok(plan)
 }
 
-/// A name that a client could ask for: for a wildcard, one below it.
+/// Returns a name that a client could send; for a wildcard, a name below it.
 fn askable(names: &[String]) -> Option<String> {
     let plain = names.iter().find(|name| !name.starts_with("*."));
     plain.cloned().or_else(|| names.first().map(|name| name.replacen('*', "www", 1)))
 }
 
-/// Where a listener of this machine can be asked.
+/// Returns the addresses of a listener that can be reached from this machine.
 fn addresses(listener: &Listener) -> Result<Vec<SocketAddr>, String> {
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let wants_header = |ip| listener.proxy_protocol_from.contains(&Peer::Ip(SocketAddr::new(ip, 0)));

@@ -1,4 +1,4 @@
-//! `penstock tunnel`: forwards over SSH that are proved, and a job that is wrapped in a mount. All of that is in `crates/fleet`.
+//! `penstock tunnel`: forwards over SSH to verified hosts, and a job with a mount through them, with `crates/fleet`.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use fleet::tunnel::engine::Engine;
 use fleet::tunnel::{
-    Asked, Asking, Native, OpenSsh, Patience, PlaceError, Places, Run, RunError, Say, Status, UnwindError,
+    Asked, Asking, Native, OpenSsh, PlaceError, Places, RetryPolicy, Run, RunError, Say, Status, UnwindError,
     Unwound, Work, ask, is_left, last_run, left_over, unwind,
 };
-use logic::tunnel::plan::{Tunnel, is_name};
-use logic::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
+use hosts::tunnel::plan::{Tunnel, is_name};
+use hosts::tunnel::sequence::{Act, JobEnd, OURS, Verdict};
 
 use crate::cmd::known_hosts;
-use crate::output::{Failure, complain, plain, plain_lines, print, print_json};
+use crate::output::{Failure, complain, plain, plain_lines, print, print_failed, print_json};
 use crate::threads;
 
 mod background;
@@ -28,13 +28,13 @@ use background::detach;
 use log::Log;
 use table::{ago, busy, table};
 
-/// Tunnels over SSH: bring one up, prove it, run a job through it, take everything down in order
+/// Tunnels over SSH: bring one up, check it, run a job through it, take everything down in order
 ///
-/// A tunnel is a section [tunnel.NAME] of the configuration. What a run leaves that is killed, or loses its power, is undone at
-/// the next start.
+/// A tunnel is a section [tunnel.NAME] of the configuration. The next start undoes leftovers of a run that was killed,
+/// or lost power.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
     command: What,
 }
@@ -43,36 +43,39 @@ pub struct Arguments {
 enum What {
     /// Bring a tunnel up, with its mount if it has one, and keep it up until Ctrl-C or `down`
     ///
-    /// A connection that breaks is made anew, as often as it takes. A host whose identity is refused, that shows another key than
-    /// its pin, ends the tunnel instead: to ask again and again would be to wait until somebody is let in who is not that host.
-    /// So does what trying cannot change: a wrong configuration, or a host that accepts no key of ours. `status NAME` says then
-    /// how it ended.
+    /// A broken connection is opened again, without limit. If the host's identity is refused, or the host shows another
+    /// key than its pin, the tunnel ends instead: a retry could connect to another host. It also ends if a retry cannot
+    /// help: because of a wrong configuration, or a host that accepts no key of the user. `status NAME` shows the
+    /// reason.
     Up {
         #[command(flatten)]
         place: Place,
-        /// Its NAME in the configuration
+        /// NAME of the tunnel in the configuration
         name: String,
-        /// Return once it is up, and leave it to a process in the background
+        /// Return once it is up, and keep it in a background process
         #[arg(long)]
         detach: bool,
-        /// Ask nobody for anything: nobody is there
+        /// Never prompt for a passphrase or another answer: no person is there
         #[arg(long, hide = true)]
         background: bool,
-        /// Give up if the host cannot be reached, or a service does not answer, at the first attempt
+        /// Give up if the first attempt fails: the host cannot be reached, or a service does not answer
         #[arg(long)]
         once: bool,
     },
     /// Take a tunnel down, in order, and wait until that is done
     Down {
-        /// Its NAME
+        /// The configuration: a running tunnel does not need it; names the tunnels there are for an unknown name
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// NAME of the tunnel
         name: String,
     },
-    /// What the tunnels that run are doing
+    /// Show the running tunnels
     #[command(after_help = STATUS_HELP)]
     Status {
-        /// Only this one
+        /// Only this tunnel
         name: Option<String>,
-        /// For programs
+        /// Print JSON, for programs
         #[arg(long)]
         json: bool,
     },
@@ -81,25 +84,25 @@ enum What {
     With {
         #[command(flatten)]
         place: Place,
-        /// Its NAME in the configuration
+        /// NAME of the tunnel in the configuration
         name: String,
         /// The command, and its arguments; without one, the job of the configuration
         #[arg(last = true)]
         job: Vec<OsString>,
     },
-    /// Undo what a run left that was killed
+    /// Undo the leftovers of a killed run
     Unwind {
-        /// The configuration, which helps where the list of what to undo is damaged
+        /// The configuration: used if the undo list is damaged
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
         /// Only this tunnel
         name: Option<String>,
     },
-    /// See whether a tunnel can be brought up, and whether every service answers; nothing is mounted
+    /// Check whether a tunnel can be brought up, and whether every service answers; nothing is mounted
     Check {
         #[command(flatten)]
         place: Place,
-        /// Its NAME in the configuration
+        /// NAME of the tunnel in the configuration
         name: String,
     },
 }
@@ -109,7 +112,7 @@ struct Place {
     /// The configuration [default: $PENSTOCK_CONFIG, ~/.config/penstock/penstock.toml, /etc/penstock/penstock.toml]
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// What carries the tunnel: our own client, or the `ssh` of this machine
+    /// SSH engine of the tunnel: the built-in client, or the `ssh` of this machine
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = Carrier::Native)]
     engine: Carrier,
 }
@@ -127,30 +130,31 @@ Examples:
   penstock tunnel up db --detach                  and go on working
   penstock tunnel status
   penstock tunnel down db
-  penstock tunnel unwind                          after a power cut; `up` and `with` do it, too
+  penstock tunnel unwind                          after a power cut; `up` and `with` do the same
 
 Exit codes: of `with`, that of the command; 125 if the tunnel failed before it or after it, 126 and 127 if the command \
-cannot be run. Of `status`, 1 if a connection or a service is not well. Otherwise 0 well, 1 it failed, 2 wrong usage or a wrong configuration.";
+cannot be run. Of `status`, 1 if a connection or a service is not ok. Otherwise 0 ok, 1 it failed, 2 wrong usage or a wrong configuration.";
 
 const STATUS_HELP: &str = "\
---json is a list of the tunnels that run; times are seconds, and how long ago, where nothing else is said:
-  tunnel, host, process           its name, the SSH host, the process that keeps it
-  step                            what it is doing: connecting, proof, mount, job, up, unmount, ...
-  connection, since               connecting, up, or waiting for the next attempt; and for how long
-  next_attempt                    when that is, while it is waited for
-  connections                     how many were made so far
-  error, error_age, error_mended  why the last one ended or could not be made, when, and whether there was one since
-  error_mended_age                for how long there has been one, then
-  mounted                         what is mounted through it, or null
-  forwards                        a list; of each:
-    name, kind, listen, connect   as in the configuration; listen with the port that it has
-    check, service, since         how it is asked; answers, fails, unknown (not asked yet) or unchecked; for how long
-    said                          what the service said, or why it fails
-    open, total                   connections through it, now and so far
-    sent, received                bytes from the side that connected, and to it
-    error, error_age, error_mended, error_mended_age  of the last connection through it that failed
+--json is a list of the running tunnels; times are in seconds:
+  tunnel, host, pid                name, SSH host, process
+  step                             what it is doing, for people: connecting, check, mount, job, up, unmount, ...
+  connection, since_seconds        connecting, connected or retrying; how long it has been connected, or not
+  retry_in_seconds                 time until the next attempt, while retrying
+  connects                         connections to the host so far
+  error, error_age_seconds         why the last one ended or could not be made, and how long ago
+  recovered, recovered_seconds     whether it has been connected since, and for how long
+  mounted                          what is mounted through it, or null
+  forwards                         a list; of each:
+    name, kind, listen, connect    as in the configuration; listen with its actual port
+    check, service, since_seconds  kind of check; ok, failed, unknown (not checked yet) or unchecked; for how long
+    detail                         what the service answered, or why it failed
+    connections, accepted          connections through it, now and so far
+    bytes_in, bytes_out            bytes from the side that connected, and to it
+    error, error_age_seconds, recovered, recovered_seconds
+                                   the same for the last connection through it that failed
 
-Exit codes: 0 every connection stands and every service that is asked answers; 1 not so, or NAME does not run; 2 wrong usage.";
+Exit codes: 0 every tunnel is connected and every checked service is ok; 1 not so, or NAME does not run; 2 wrong usage.";
 
 const WITH_HELP: &str = "\
 The command has in its environment, for each forward that listens on this machine, with its name in capitals and _ for -:
@@ -165,18 +169,17 @@ Examples:
   penstock tunnel with nas -- rsnapshot weekly
   penstock tunnel with office -- sh -c 'psql -h \"$TUNNEL_DATABASE_HOST\" -p \"$TUNNEL_DATABASE_PORT\"'";
 
-/// Does what was asked.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let places = Places::from_environment(|name| std::env::var(name).ok());
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let places = Places::of_user().map_err(Failure::runtime)?;
     let runtime = threads::runtime(2)?;
     let ended = carry_out_command(arguments, &places, &runtime);
-    // Threads may wait for a file server that is gone, or at a prompt: the process does not.
+    // Do not wait for threads that are blocked by an unreachable file server or a prompt.
     ssh::keys::restore_terminal();
     runtime.shutdown_timeout(LAST_WRITES);
     ended
 }
 
-/// For what was learnt of hosts to reach the disk.
+/// Time limit for writing changed identities of hosts to the disk.
 const LAST_WRITES: Duration = Duration::from_secs(2);
 
 fn carry_out_command(
@@ -184,13 +187,14 @@ fn carry_out_command(
     places: &Places,
     runtime: &tokio::runtime::Runtime,
 ) -> Result<(), Failure> {
-    if let What::Down { name } | What::Status { name: Some(name), .. } | What::Unwind { name: Some(name), .. } =
-        &arguments.command
+    if let What::Down { name, .. }
+    | What::Status { name: Some(name), .. }
+    | What::Unwind { name: Some(name), .. } = &arguments.command
         && !is_name(name)
     {
         let said = plain(name);
         return Err(Failure::usage(format!(
-            "\"{said}\" is no name of a tunnel: up to 64 of A-Z a-z 0-9 _ -"
+            "invalid tunnel name \"{said}\"; allowed: up to 64 of A-Z a-z 0-9 _ -"
         )));
     }
     match &arguments.command {
@@ -200,14 +204,14 @@ fn carry_out_command(
         }
         What::Up { place, name, once, background, .. } => {
             let tunnel = configured::tunnel(place.config.as_ref(), name)?;
-            let patience = if *once { Patience::Once } else { Patience::Keep };
-            let asking = if *background { Asking::Nobody } else { Asking::Person };
+            let patience = if *once { RetryPolicy::Once } else { RetryPolicy::Keep };
+            let asking = if *background { Asking::Never } else { Asking::Person };
             let engine = engine(place.engine, asking)?;
             let say = if *background { logger(places, name) } else { teller(name) };
             let verdict = runtime.block_on(carry_out(places, tunnel, engine, Work::Hold, patience, say))?;
-            ended_before(&verdict, 1)
+            fail_on_problems(&verdict, 1)
         }
-        What::Down { name } => runtime.block_on(down(places, name)),
+        What::Down { config, name } => runtime.block_on(down(places, config.as_ref(), name)),
         What::Status { name, json } => runtime.block_on(status(places, name.as_deref(), *json)),
         What::With { place, name, job } => {
             let tunnel = configured::tunnel(place.config.as_ref(), name)?;
@@ -226,7 +230,7 @@ fn carry_out_command(
                 tunnel,
                 engine,
                 Work::Job(job),
-                Patience::Once,
+                RetryPolicy::Once,
                 teller(name),
             ))?;
             match verdict.exit_code() {
@@ -251,20 +255,20 @@ fn engine(carrier: Carrier, asking: Asking) -> Result<Arc<dyn Engine>, Failure> 
     })
 }
 
-/// A run from beginning to end.
+/// Runs a tunnel from its start to its end.
 async fn carry_out(
     places: &Places,
     tunnel: Tunnel,
     engine: Arc<dyn Engine>,
     work: Work,
-    patience: Patience,
+    patience: RetryPolicy,
     say: Say,
 ) -> Result<Verdict, Failure> {
     let (name, begun) = (tunnel.name.clone(), work.clone());
     let run = Run { tunnel, engine, places: places.clone(), work, patience, say: Arc::clone(&say) };
     let verdict = match run.to_the_end().await {
         Ok(verdict) => verdict,
-        // The command did not run, and its exit codes are its own.
+        // The command did not run, so use an exit status of our own.
         Err(error) => {
             let told = match &error {
                 RunError::Place(place) => in_the_way(places, place).await,
@@ -289,14 +293,14 @@ async fn carry_out(
     Ok(verdict)
 }
 
-/// What a tunnel does that keeps us from it, if it can be asked.
+/// Describes the running tunnel that prevents this run, if its process answers.
 async fn in_the_way(places: &Places, error: &PlaceError) -> Option<String> {
     let PlaceError::Running { tunnel, .. } = error else { return None };
     let status = ask(places, tunnel, Asked::Status).await.ok()??;
     Some(plain(&busy(&status)))
 }
 
-fn ended_before(verdict: &Verdict, code: u8) -> Result<(), Failure> {
+fn fail_on_problems(verdict: &Verdict, code: u8) -> Result<(), Failure> {
     match verdict.problems.is_empty() {
         true => Ok(()),
         false => Err(Failure::Status(code)),
@@ -306,23 +310,23 @@ fn ended_before(verdict: &Verdict, code: u8) -> Result<(), Failure> {
 async fn check(places: &Places, tunnel: Tunnel, engine: Carrier) -> Result<(), Failure> {
     let name = tunnel.name.to_string();
     if let Some(status) = asked(places, &name, Asked::Status).await? {
-        print(&plain_lines(&table(&status)))?;
-        return if status.is_well() { Ok(()) } else { Err(Failure::Status(1)) };
+        let text = plain_lines(&table(&status));
+        return if status.is_ok() { print(&text) } else { Err(print_failed(&text, 1)) };
     }
     let engine = self::engine(engine, Asking::Person)?;
-    let verdict = carry_out(places, tunnel, engine, Work::Check, Patience::Once, teller(&name)).await?;
-    ended_before(&verdict, 1)
+    let verdict = carry_out(places, tunnel, engine, Work::Check, RetryPolicy::Once, teller(&name)).await?;
+    fail_on_problems(&verdict, 1)
 }
 
-/// What it answers, with what is wrong said for people.
+/// Sends a request to a tunnel's process, and formats an error for people.
 async fn asked(places: &Places, name: &str, asked: Asked) -> Result<Option<Status>, Failure> {
     ask(places, name, asked).await.map_err(|error| Failure::runtime(plain(&with_causes(&error))))
 }
 
-async fn down(places: &Places, name: &str) -> Result<(), Failure> {
+async fn down(places: &Places, config: Option<&PathBuf>, name: &str) -> Result<(), Failure> {
     let slow = async {
         tokio::time::sleep(Duration::from_secs(2)).await;
-        complain(&format!("tunnel {name}: waiting until everything is down\n"));
+        complain(&format!("tunnel {name}: waiting for its teardown\n"));
         std::future::pending().await
     };
     let down = tokio::select! {
@@ -332,10 +336,10 @@ async fn down(places: &Places, name: &str) -> Result<(), Failure> {
     match down {
         Some(_) => print(&format!("tunnel {name} is down\n")),
         None if is_left(places, name) => Err(Failure::runtime(format!(
-            "tunnel {name} does not run, but a run that was killed left something{}\n  hint: penstock tunnel unwind {name}",
+            "tunnel {name} does not run, but a killed run has leftovers{}\n  hint: penstock tunnel unwind {name}",
             plain(&named(places, name))
         ))),
-        None => Err(not_running(places, name)),
+        None => Err(not_running(places, config, name)),
     }
 }
 
@@ -349,13 +353,13 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
     let mut failed = Vec::new();
     for name in names {
         match asked(places, &name, Asked::Status).await {
-            // The others are told all the same.
+            // Report the other tunnels too.
             Err(failure) => failed.push(failure),
             Ok(Some(status)) => found.push(status),
             Ok(None) if is_left(places, &name) => {
                 let _ = writeln!(
                     left,
-                    "{name}: does not run, and left something{}: `penstock tunnel unwind {name}`",
+                    "{name}: does not run, and has leftovers{}: `penstock tunnel unwind {name}`",
                     plain(&named(places, &name))
                 );
             }
@@ -369,13 +373,13 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
         complain(&plain_lines(&left));
         match (found.as_slice(), name) {
             _ if found.is_empty() && !failed.is_empty() => {}
-            ([], Some(name)) => return Err(not_running(places, name)),
+            ([], Some(name)) => return Err(not_running(places, None, name)),
             ([], None) => print("no tunnel runs\n")?,
             (found, _) => print(&plain_lines(&found.iter().map(table).collect::<Vec<_>>().join("\n")))?,
         }
     }
     match failed.pop() {
-        None if found.iter().all(Status::is_well) => Ok(()),
+        None if found.iter().all(Status::is_ok) => Ok(()),
         None => Err(Failure::Status(1)),
         Some(last) => {
             for failure in failed {
@@ -386,25 +390,25 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
     }
 }
 
-/// The steps that a run left which was killed, as far as its list can be believed.
+/// Lists the remaining steps of a killed run, as far as its undo list is readable.
 fn named(places: &Places, name: &str) -> String {
     let steps: Vec<_> = left_over(places, name).iter().map(ToString::to_string).collect();
     if steps.is_empty() { String::new() } else { format!(": {}", steps.join(", ")) }
 }
 
-/// Nothing is to be done. How its last run ended is told, and who mistyped its name is told that.
-fn not_running(places: &Places, name: &str) -> Failure {
+/// Reports that the tunnel is not running, with the end of its last run, or a hint about a mistyped name.
+fn not_running(places: &Places, config: Option<&PathBuf>, name: &str) -> Failure {
     if let Some((ending, age)) = last_run(places, name) {
-        let how = plain(&ending.told(&ago(age.as_secs_f64())));
+        let how = plain(&ending.text(&ago(age.as_secs_f64())));
         return Failure::runtime(format!("tunnel {} does not run: {how}", plain(name)));
     }
-    let hint = if places.has_run(name) { None } else { configured::unknown(None, name) };
+    let hint = if places.has_run(name) { None } else { configured::unknown(config, name) };
     let hint = hint.map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
     Failure::runtime(format!("tunnel {} does not run{hint}", plain(name)))
 }
 
 async fn unwind_all(places: &Places, config: Option<&PathBuf>, only: Option<&str>) -> Result<(), Failure> {
-    // It only helps, so that a broken one is no obstacle, unless it was asked for.
+    // The configuration is only needed for damaged undo lists: ignore its faults unless `--config` names it.
     let tunnels = match (configured::tunnels(config), config) {
         (Ok(configured), _) => configured.tunnels,
         (Err(failure), Some(_)) => return Err(failure),
@@ -421,7 +425,7 @@ async fn unwind_all(places: &Places, config: Option<&PathBuf>, only: Option<&str
     {
         let hint =
             configured::unknown(config, name).map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
-        return Err(Failure::runtime(format!("there is no tunnel {name}, and nothing of one to undo{hint}")));
+        return Err(Failure::runtime(format!("there is no tunnel {name}, and no leftovers of one{hint}")));
     }
     let mut failed = false;
     let mut undone = false;
@@ -433,7 +437,7 @@ async fn unwind_all(places: &Places, config: Option<&PathBuf>, only: Option<&str
             Ok(Unwound::Nothing) => {}
             Err(UnwindError::Place(error @ PlaceError::Running { .. })) => {
                 let told = in_the_way(places, &error).await.unwrap_or_else(|| with_causes(&error));
-                // Of all tunnels, those that run are none of its business.
+                // Without a name, running tunnels are no error.
                 let (word, all) = if only.is_none() { ("", true) } else { ("error: ", false) };
                 complain(&format!("{word}{}\n", plain(&told)));
                 (busy, failed) = (busy || all, failed || !all);
@@ -447,7 +451,7 @@ async fn unwind_all(places: &Places, config: Option<&PathBuf>, only: Option<&str
     match (failed, undone || busy) {
         (true, _) => Err(Failure::Status(1)),
         (false, true) => Ok(()),
-        (false, false) => print("nothing is left to undo\n"),
+        (false, false) => print("nothing to undo\n"),
     }
 }
 
@@ -456,12 +460,12 @@ fn teller(name: &str) -> Say {
     Arc::new(move |line| complain(&format!("tunnel {name}: {}\n", plain(line))))
 }
 
-/// The same in the background, where nobody throws away what is old.
+/// Like [`teller`], but also rotates the log, because no other program does.
 fn logger(places: &Places, name: &str) -> Say {
     let (say, log) = (teller(name), Log::new(places, name));
     Arc::new(move |line| {
         say(line);
-        // If it cannot be done now, it is done after another line.
+        // After a failure, the next line tries again.
         let _ = log.renew();
     })
 }

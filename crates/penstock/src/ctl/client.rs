@@ -1,6 +1,6 @@
-//! A client of the control socket: one command a line; the answer is `ok` or `error MESSAGE`, text lines, and a line
-//! with a single dot. A text line that starts with a dot is sent with a second one.
-//! Used by `cmd/ctl.rs` and by the demo's table. Every wait has an end and every answer a limit.
+//! A client of the control socket: one command per line; the answer is `ok` or `error MESSAGE`, text lines, and a line
+//! with a single dot. A text line that starts with a dot is sent with a second one. Used by `cmd/ctl.rs` and by the
+//! demo's table. Every wait has a timeout and every answer a size limit.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,65 +14,63 @@ use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 
-/// An open connection to a control socket.
 #[derive(Debug)]
-pub struct Client {
+pub(crate) struct Client {
     stream: UnixStream,
     path: PathBuf,
     timeout: Duration,
-    /// Bytes read from the socket; those before `used` have been handed out.
+    /// Bytes read from the socket; those before `used` are already processed.
     buffer: Vec<u8>,
     used: usize,
 }
 
-/// What the server said to a command that it carried out.
+/// Answer to a successful command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// What followed `ok` on the first line; usually nothing.
+pub(crate) struct Answer {
+    /// Text after `ok` on the first line; usually empty.
     pub note: String,
-    /// The text lines, without their line ends.
+    /// Text lines without their newlines.
     pub lines: Vec<String>,
 }
 
-/// Why there is no answer.
 #[derive(Debug)]
-pub enum ClientError {
-    /// There is no file at the path.
+pub(crate) enum ClientError {
+    /// No file exists at the path.
     NoSocket(PathBuf),
-    /// The file is there, but no server behind it.
+    /// A socket file exists, but no server listens on it.
     NobodyListens(PathBuf),
-    /// The file at the path is something else.
+    /// The file at the path is not a socket.
     NoSocketThere(PathBuf),
-    /// We may not open it.
+    /// This user has no permission to open the socket.
     Forbidden(PathBuf),
-    /// The path is longer than a socket address can hold, or holds a zero byte.
+    /// The path is too long for a socket address, or contains a zero byte.
     BadPath(PathBuf),
-    /// The command cannot be sent as one line.
+    /// The command does not fit on one line.
     BadCommand(String),
-    /// Nothing came within the time allowed.
+    /// No answer within the timeout.
     Timeout(PathBuf, Duration),
     /// The server closed the connection before the end of its answer.
     ClosedEarly(PathBuf),
-    /// What came back is not this protocol.
+    /// The answer does not follow the protocol.
     NotUnderstood(PathBuf, String),
-    /// The answer is longer than any that a server gives.
+    /// The answer exceeds the size limit.
     TooLong(PathBuf),
-    /// The server understood and refused; its own words.
+    /// The server refused the command; contains the server's message.
     Refused(String),
-    /// Anything else that the kernel reports.
+    /// Another error of the kernel.
     Io(PathBuf, io::Error),
 }
 
 impl Client {
-    /// Connects. `timeout` limits this and every later answer, each as a whole.
-    pub fn connect(path: &Path, timeout: Duration) -> Result<Self, ClientError> {
+    /// Connects. `timeout` limits the connection and each later answer as a whole.
+    pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Self, ClientError> {
         let address = UnixAddr::new(path).map_err(|_| ClientError::BadPath(path.to_owned()))?;
         let stream = connect(&address, timeout).map_err(|error| connect_error(path, timeout, error))?;
         Ok(Client { stream, path: path.to_owned(), timeout, buffer: Vec::new(), used: 0 })
     }
 
-    /// Sends one command and waits for its whole answer.
-    pub fn ask(&mut self, command: &str) -> Result<Answer, ClientError> {
+    /// Sends one command and waits for its complete answer.
+    pub(crate) fn ask(&mut self, command: &str) -> Result<Answer, ClientError> {
         let deadline = Some(Instant::now() + self.timeout);
         self.send(command, deadline)?;
         let note = self.read_status(deadline)?;
@@ -88,9 +86,9 @@ impl Client {
         Ok(Answer { note, lines })
     }
 
-    /// Sends a command whose answer goes on until one side ends it, and hands each line to `each`.
-    /// Only the first line has to come in time.
-    pub fn follow<E: From<ClientError>>(
+    /// Sends a command whose answer continues until one side ends it, and passes each line to `each`. The timeout
+    /// applies only to the first line.
+    pub(crate) fn follow<E: From<ClientError>>(
         &mut self,
         command: &str,
         mut each: impl FnMut(&str) -> Result<(), E>,
@@ -116,13 +114,13 @@ impl Client {
         let line = format!("{command}\n");
         match self.stream.write_all(line.as_bytes()) {
             Ok(()) => Ok(()),
-            // The server said why before it closed: that is worth more than the broken pipe.
+            // The server may refuse and close before it reads the command: its answer is then more useful than EPIPE.
             Err(error) if is_closed(&error) => Ok(()),
             Err(error) => Err(self.io_error(error)),
         }
     }
 
-    /// The first line: the note after `ok`, or the server's refusal.
+    /// Reads the first line: returns the note after `ok`, or the server's refusal.
     fn read_status(&mut self, deadline: Option<Instant>) -> Result<String, ClientError> {
         let line = self.read_line(deadline)?;
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -133,10 +131,10 @@ impl Client {
         }
     }
 
-    /// The message of a refusal with the text lines below it (the faults of a configuration, for one).
+    /// Reads a refusal with its text lines, such as the faults of a configuration.
     fn whole_refusal(&mut self, message: &str, deadline: Option<Instant>) -> String {
         let mut text = message.to_owned();
-        // A server that refuses may close at once: what has come is the message.
+        // A server that refuses may close at once: use the lines that arrived.
         while let Ok(Some(line)) = self.read_text_line(deadline) {
             if text.len() > MAX_LINE {
                 break;
@@ -147,7 +145,7 @@ impl Client {
         text
     }
 
-    /// The next text line; `None` at the dot that ends the answer.
+    /// Reads the next text line; `None` at the dot that ends the answer.
     fn read_text_line(&mut self, deadline: Option<Instant>) -> Result<Option<String>, ClientError> {
         let line = self.read_line(deadline)?;
         match line.strip_prefix('.') {
@@ -178,7 +176,7 @@ impl Client {
         }
     }
 
-    /// Reads once; at least one byte has come when it returns.
+    /// Reads at least one byte into the buffer.
     fn fill(&mut self, deadline: Option<Instant>) -> Result<(), ClientError> {
         let mut chunk = [0; 16 * 1024];
         loop {
@@ -215,7 +213,7 @@ impl Client {
     }
 }
 
-/// Connects with a limit: the kernel lets a connect wait for as long as the server's queue is full.
+/// Connects with a timeout: the kernel blocks connect(2) while the server's accept queue is full.
 fn connect(address: &UnixAddr, timeout: Duration) -> nix::Result<UnixStream> {
     let fd = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let millis = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX).max(1);
@@ -241,7 +239,7 @@ fn connect_error(path: &Path, timeout: Duration, error: Errno) -> ClientError {
     }
 }
 
-/// Whether there is a file that is no socket: the kernel tells it as it tells a socket without a server (unix(7)).
+/// Detects a file that is not a socket: the kernel returns the same error as for a socket without a server (unix(7)).
 fn is_something_else(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| !found.file_type().is_socket())
 }
@@ -318,10 +316,10 @@ impl std::error::Error for ClientError {
     }
 }
 
-/// Longest line that is read, in bytes: JSON comes as one line.
+/// Longest accepted line in bytes; JSON answers are one line.
 const MAX_LINE: usize = 16 * 1024 * 1024;
 
-/// Longest answer that is read, in bytes.
+/// Longest accepted answer in bytes.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 
 #[cfg(test)]

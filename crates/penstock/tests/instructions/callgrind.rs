@@ -10,12 +10,12 @@ use std::sync::LazyLock;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use super::support::peers::Process;
-use super::support::server::{BINARY, field, run_to_end};
-use super::support::{eventually, secs, tools};
+use testing::peers::Process;
+use testing::server::{binary, field, run_to_end};
+use testing::{eventually, secs, tools};
 
 /// What is counted.
-pub struct Release {
+pub(crate) struct Release {
     /// `penstock`
     pub penstock: PathBuf,
     /// The example program of `crates/logic`.
@@ -23,10 +23,10 @@ pub struct Release {
 }
 
 /// Builds both once, as users get them: the binary that cargo built for this test is not optimised.
-pub fn release() -> &'static Release {
+pub(crate) fn release() -> &'static Release {
     static RELEASE: LazyLock<Release> = LazyLock::new(|| {
         // Beside the binary that cargo built for this test: TARGET/debug/penstock.
-        let target = Path::new(BINARY).parent().and_then(Path::parent).unwrap();
+        let target = Path::new(binary()).parent().and_then(Path::parent).unwrap();
         build(target, &["--package", "penstock", "--bin", "penstock"]);
         build(target, &["--package", "logic", "--example", "codec"]);
         let release = target.join("release");
@@ -46,7 +46,7 @@ fn build(target: &Path, what: &[&str]) {
 
 /// Instructions of a whole run of `codec CASE TIMES`.
 #[track_caller]
-pub fn codec(case: &str, times: u32) -> u64 {
+pub(crate) fn codec(case: &str, times: u32) -> u64 {
     let profile = profiles().map_or_else(|| "/dev/null".into(), |dir| dir.join(format!("codec-{case}")));
     let mut command = callgrind(&profile);
     command.arg(&release().codec).arg(case).arg(times.to_string()).stdin(Stdio::null());
@@ -59,7 +59,7 @@ pub fn codec(case: &str, times: u32) -> u64 {
 }
 
 /// `penstock serve` under callgrind.
-pub struct Counted {
+pub(crate) struct Counted {
     process: Process,
     dir: TempDir,
 }
@@ -67,13 +67,13 @@ pub struct Counted {
 impl Counted {
     /// Starts it and waits until it is ready.
     #[track_caller]
-    pub fn start(config: &str) -> Self {
+    pub(crate) fn start(config: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("pst").tempdir().unwrap();
         let file = dir.path().join("penstock.toml");
         fs::write(&file, config).unwrap();
         let mut command = callgrind(&dir.path().join("counts"));
         command.arg(format!("--vgdb-prefix={}", dir.path().join("vgdb").display()));
-        command.arg(&release().penstock).arg("serve").arg("--config").arg(&file);
+        command.arg(&release().penstock).args(["serve", "--no-sandbox", "--config"]).arg(&file);
         let process = Process::start(&mut command);
         process.stderr.wait_for(" ready", secs(60));
         Self { process, dir }
@@ -81,7 +81,7 @@ impl Counted {
 
     /// Address of a listener.
     #[track_caller]
-    pub fn address(&self, listener: &str) -> String {
+    pub(crate) fn address(&self, listener: &str) -> String {
         let line = self.process.stderr.wait_for(&format!("listening listener={listener} "), secs(5));
         field(&line, "address").expect("the line names an address")
     }
@@ -89,7 +89,7 @@ impl Counted {
     /// Waits until every thread sleeps. What comes next then always finds the server in the same state, however fast
     /// the peers are: it is told of each event by itself, and never finds the next one there already.
     #[track_caller]
-    pub fn settle(&self) {
+    pub(crate) fn settle(&self) {
         let tasks = PathBuf::from(format!("/proc/{}/task", self.process.pid()));
         let sleeps = |task: &Path| {
             // The state follows the name, which is in parentheses. A thread that ended has no file.
@@ -104,14 +104,14 @@ impl Counted {
 
     /// Sets the counter back.
     #[track_caller]
-    pub fn zero(&self) {
+    pub(crate) fn zero(&self) {
         self.settle();
         self.tell("zero");
     }
 
     /// Instructions of all threads since the counter was set back; also sets it back.
     #[track_caller]
-    pub fn collected(&mut self, name: &str) -> u64 {
+    pub(crate) fn collected(&mut self, name: &str) -> u64 {
         self.settle();
         self.tell("dump");
         let dump = eventually("callgrind writes its counts", secs(10), || {
@@ -156,7 +156,7 @@ fn callgrind(profile: &Path) -> Command {
     command
 }
 
-/// Where the profiles are kept, if somebody wants them.
+/// Where the profiles are kept, if this variable is set.
 fn profiles() -> Option<PathBuf> {
     let dir = PathBuf::from(std::env::var_os("INSTRUCTION_PROFILES")?);
     fs::create_dir_all(&dir).unwrap();

@@ -11,12 +11,12 @@ use std::{env, fs, io};
 const UPDATE: &str = "UPDATE_INSTRUCTIONS=1 cargo test --locked --package penstock --test instructions";
 
 /// The repository.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// The file and the circumstances; held by one test at a time.
-pub struct Gate {
+pub(crate) struct Gate {
     path: PathBuf,
     kept: Kept,
     toolchain: Toolchain,
@@ -26,7 +26,7 @@ pub struct Gate {
 impl Gate {
     /// Reads the file.
     #[track_caller]
-    pub fn open() -> Self {
+    pub(crate) fn open() -> Self {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let path = root().join("bench/instructions.toml");
@@ -36,7 +36,7 @@ impl Gate {
 
     /// Compares measured counts, or writes them down if that is asked for.
     #[track_caller]
-    pub fn check(mut self, measured: &[(String, u64)]) {
+    pub(crate) fn check(mut self, measured: &[(String, u64)]) {
         if env::var_os("UPDATE_INSTRUCTIONS").is_some_and(|value| value == "1") {
             for (name, count) in measured {
                 self.kept.set(name, &count.to_string());
@@ -49,7 +49,7 @@ impl Gate {
         let judgement = judge(&self.kept, &self.toolchain, measured);
         // Around the capture of the test harness: a passed test has this to say too.
         let _ = io::stderr().write_all(judgement.remarks.as_bytes());
-        // Nobody reads the remarks of a machine.
+        // No person reads the remarks of a machine.
         let on_a_machine = env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false");
         assert!(judgement.faults.is_empty(), "{}", judgement.faults);
         assert!(
@@ -62,7 +62,7 @@ impl Gate {
 
 /// What came of a comparison.
 #[derive(Debug)]
-pub struct Judgement {
+pub(crate) struct AnswerState {
     /// Why the test fails; empty if it does not.
     faults: String,
     /// What is worth to be known; lines.
@@ -72,7 +72,7 @@ pub struct Judgement {
 
 /// Whether there was something to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compared {
+pub(crate) enum Compared {
     /// There was.
     Yes,
     /// The counts are of another kind of processor or system.
@@ -80,8 +80,9 @@ pub enum Compared {
 }
 
 /// Compares counts with those that are kept.
-fn judge(kept: &Kept, toolchain: &Toolchain, measured: &[(String, u64)]) -> Judgement {
-    let mut judgement = Judgement { faults: String::new(), remarks: String::new(), compared: Compared::Yes };
+fn judge(kept: &Kept, toolchain: &Toolchain, measured: &[(String, u64)]) -> AnswerState {
+    let mut judgement =
+        AnswerState { faults: String::new(), remarks: String::new(), compared: Compared::Yes };
     let mut tolerance = kept.number("tolerance-percent").expect("the file names its tolerance");
     let (rustc, target) = (kept.word("rustc"), kept.word("target"));
     if target != toolchain.target {
@@ -114,7 +115,7 @@ fn judge(kept: &Kept, toolchain: &Toolchain, measured: &[(String, u64)]) -> Judg
             let _ = writeln!(
                 judgement.faults,
                 "{name}: {count} instructions, kept are {kept} ({change:+.1} %, {tolerance} % are tolerated).\n  \
-                 See where they go with the commands at the top of crates/penstock/tests/instructions.rs.\n  \
+                 See where they go with the commands at the top of crates/penstock/tests/instructions/main.rs.\n  \
                  If they are worth it: {UPDATE}\n  writes the new counts; say why in the commit"
             );
         } else if count * 100 < kept * 100_u64.saturating_sub(tolerance) {
@@ -204,7 +205,7 @@ mod tests {
         Toolchain { rustc: rustc.to_owned(), target: target.to_owned() }
     }
 
-    fn judged(name: &str, count: u64, toolchain: &Toolchain) -> Judgement {
+    fn judged(name: &str, count: u64, toolchain: &Toolchain) -> AnswerState {
         judge(&Kept::parse(FILE), toolchain, &[(name.to_owned(), count)])
     }
 

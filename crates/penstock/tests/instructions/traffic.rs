@@ -1,20 +1,18 @@
 //! What is counted, one unit of work at a time: the client and the backend are played by one thread, which lets the
 //! server come to rest before each byte it sends.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use tempfile::TempDir;
 
 use super::callgrind::Counted;
-use super::support::server::run_to_end;
-use super::support::{secs, tools};
+use testing::pki::{Time, self_signed};
+use testing::{secs, tools};
 
 /// Both sides of the server.
-pub struct Traffic {
+pub(crate) struct Traffic {
     certificates: TempDir,
     listener: TcpListener,
     web: String,
@@ -28,9 +26,9 @@ pub struct Traffic {
 
 impl Traffic {
     /// A backend, and a certificate for the listener that speaks TLS.
-    pub fn prepare() -> Self {
+    pub(crate) fn prepare() -> Self {
         let certificates = tempfile::tempdir().unwrap();
-        write_certificate(&certificates);
+        self_signed(certificates.path(), "front", &[NAME], Time::Now);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         // `accept` ends at this limit too.
         socket2::SockRef::from(&listener).set_read_timeout(Some(secs(20))).unwrap();
@@ -47,7 +45,7 @@ impl Traffic {
     }
 
     /// For a server with nothing else to do: one worker, no health checks, no log.
-    pub fn configuration(&self) -> String {
+    pub(crate) fn configuration(&self) -> String {
         format!(
             "[process]\nworkers = 1\ndrain-timeout = \"100ms\"\n[access-log]\ntarget = \"off\"\n\
              [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
@@ -61,13 +59,13 @@ impl Traffic {
     }
 
     /// Learns where the server listens.
-    pub fn find(&mut self, server: &Counted) {
+    pub(crate) fn find(&mut self, server: &Counted) {
         let [web, secure, relay] = ["web", "secure", "relay"].map(|listener| server.address(listener));
         (self.web, self.secure, self.relay) = (web, secure, relay);
     }
 
     /// A request on a connection that is kept on both sides.
-    pub fn http_kept(&mut self, server: &Counted) {
+    pub(crate) fn http_kept(&mut self, server: &Counted) {
         let mut client = self.client.take().unwrap_or_else(|| connect(&self.web));
         client.write_all(REQUEST).unwrap();
         self.answer(server);
@@ -77,7 +75,7 @@ impl Traffic {
     }
 
     /// A request on a connection of its own; the one to the backend is kept.
-    pub fn http_new(&mut self, server: &Counted) {
+    pub(crate) fn http_new(&mut self, server: &Counted) {
         let mut client = connect(&self.web);
         client.write_all(CLOSING_REQUEST).unwrap();
         self.answer(server);
@@ -88,7 +86,7 @@ impl Traffic {
     }
 
     /// A request on a TLS connection that is kept.
-    pub fn https_kept(&mut self, server: &Counted) {
+    pub(crate) fn https_kept(&mut self, server: &Counted) {
         let mut tls = self.tls.take().unwrap_or_else(|| TlsClient::connect(&self.secure));
         tls.input.write_all(REQUEST).unwrap();
         self.answer(server);
@@ -98,7 +96,7 @@ impl Traffic {
     }
 
     /// A TCP session: 100 bytes each way, then the client closes.
-    pub fn tcp_session(&mut self, server: &Counted) {
+    pub(crate) fn tcp_session(&mut self, server: &Counted) {
         let mut client = connect(&self.relay);
         let mut backend = accept(&self.listener);
         server.settle();
@@ -185,18 +183,6 @@ fn receive(from: &mut impl Read, end: &[u8]) {
         assert!(read > 0, "closed after {:?}", String::from_utf8_lossy(&bytes));
         bytes.extend_from_slice(&part[..read]);
     }
-}
-
-fn write_certificate(dir: &TempDir) {
-    let (key, certificate) = (dir.path().join("front.key"), dir.path().join("front.crt"));
-    let mut command = Command::new(tools::program("openssl"));
-    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
-    command.args(["-days", "30", "-subj", &format!("/CN={NAME}")]);
-    command.args(["-addext", &format!("subjectAltName=DNS:{NAME}")]);
-    command.arg("-keyout").arg(&key).arg("-out").arg(&certificate).stdin(Stdio::null());
-    let output = run_to_end(&mut command, secs(30));
-    assert!(output.status.success(), "{output:?}");
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 const NAME: &str = "bench.test";

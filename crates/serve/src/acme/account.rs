@@ -1,4 +1,4 @@
-//! The account with an authority: registered once, kept in a file, and used from then on.
+//! The ACME account of this process: registered once with an authority, then read from a file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,23 @@ use base64ct::{Base64UrlUnpadded, Encoding};
 use config::types::{Acme, ExternalAccount};
 use instant_acme::{Account, AccountCredentials, ExternalAccountKey, NewAccount};
 use serde::{Deserialize, Serialize};
+use sys::file;
 
 use super::client::Client;
 use super::fault::Fault;
 use super::kept::{lock_file, on_disk, write};
-use crate::file;
 
-/// Largest file of an account or its key.
+/// Largest accepted size of an account file or account key file, in bytes.
 const LARGEST: u64 = 64 * 1024;
 
-/// An account's file.
+/// Contents of the account file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     contacts: Vec<String>,
     credentials: AccountCredentials,
 }
 
-/// Opens the account of a section, or registers one. `None`: another process is about to.
+/// Reads the account of a section, or registers one. `None` while another process registers it.
 pub(super) async fn open(settings: &Acme, client: Client) -> Result<Option<Account>, Fault> {
     let path = path(settings);
     let (of_lock, of_file) = (settings.state.join("account.lock"), path.clone());
@@ -56,7 +56,7 @@ pub(super) async fn open(settings: &Acme, client: Client) -> Result<Option<Accou
 }
 
 async fn register(settings: &Acme, client: Client, path: &Path) -> Result<Account, Fault> {
-    // An account whose key cannot be kept would be registered again and again.
+    // Test the directory first: if the key could not be saved, every start would register one more account.
     let probe = path.with_extension("probe");
     on_disk(move || {
         write(&probe, &[b'x'; 4096])?;
@@ -82,7 +82,7 @@ async fn register(settings: &Acme, client: Client, path: &Path) -> Result<Accoun
     Ok(account)
 }
 
-/// Each authority has its own: the name of its host, and what tells two directories on one host apart.
+/// Path of the account file: it contains the authority's host name and a hash of the directory URL.
 fn path(settings: &Acme) -> PathBuf {
     let url = &settings.directory;
     let host = url.trim_start_matches("https://").split('/').next().unwrap_or_default();
@@ -119,7 +119,7 @@ fn external_key(account: &ExternalAccount) -> Result<ExternalAccountKey, Fault> 
     Ok(ExternalAccountKey::new(account.id.clone(), &key))
 }
 
-/// RFC 4648 section 5, with or without padding. Authorities also give the other alphabet.
+/// Decodes RFC 4648 section 5, with or without padding. Some authorities use the alphabet of section 4.
 fn decode_base64url(text: &str) -> Option<Vec<u8>> {
     let text = text.strip_suffix("==").or_else(|| text.strip_suffix('=')).unwrap_or(text);
     Base64UrlUnpadded::decode_vec(&text.replace('+', "-").replace('/', "_")).ok()

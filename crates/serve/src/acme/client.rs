@@ -1,4 +1,4 @@
-//! HTTPS to an authority: one connection for each request, with a limit for its time and for the size of the answer.
+//! HTTPS client for an authority: one connection per request, with a time limit and a size limit of the answer.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -14,35 +14,34 @@ use instant_acme::{BodyWrapper, BytesResponse, HttpClient, Problem};
 use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
+use state::account::{Account, OF_REQUEST, Purpose, Turn};
+use state::lock::lock;
+use state::look_up::look_up;
+use tls::backend::Authorities;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::fault::{ClientError, Fault, short};
-use crate::account::{Account, OF_REQUEST, Purpose, Turn};
 use crate::causes::causes;
-use crate::lock::lock;
-use crate::look_up::look_up;
-use crate::tls::backend::Authorities;
 
-/// Longest time for a request and its answer.
+/// Time limit of one request with its answer.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Largest answer: a chain of certificates is a few kilobytes.
+/// Largest answer in bytes. A certificate chain is a few kilobytes.
 const LARGEST: usize = 1024 * 1024;
 
-/// A client for one authority.
 #[derive(Clone)]
 pub(super) struct Client {
     connector: TlsConnector,
     limit: Duration,
-    /// Where each request takes its turn.
+    /// The account of descriptors. Each request reserves its descriptors in it.
     account: Arc<Account>,
-    /// What the last error said of when to come again.
+    /// `Retry-After` of the last error answer.
     retry_after: Arc<Mutex<Option<Duration>>>,
 }
 
 impl Client {
-    /// A client that believes those in the file, or those that the system believes. Reads files.
+    /// Makes a client that trusts the CAs in the file `ca`, or the CAs of the system if `None`. Reads files.
     pub(super) fn new(ca: Option<&Path>, account: Arc<Account>) -> Result<Self, Fault> {
         let roots = roots(ca)?;
         let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -58,7 +57,7 @@ impl Client {
         })
     }
 
-    /// What the last error said of when to come again.
+    /// Takes the `Retry-After` of the last error answer.
     pub(super) fn take_retry_after(&self) -> Option<Duration> {
         lock(&self.retry_after).take()
     }
@@ -94,7 +93,7 @@ impl Client {
             .map_err(|source| ClientError::Tls { host: host.to_owned(), source })?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| broken(&error))?;
-        // It ends with the sender, and the turn with it.
+        // The connection task ends with `sender`, and then releases its descriptors.
         let connection = Connection(tokio::spawn(async move {
             let _turn = turn;
             connection.await
@@ -112,7 +111,7 @@ impl Client {
         self.judge(host, Response::from_parts(parts, body))
     }
 
-    /// Refuses what no ACME server says, and remembers when to come again.
+    /// Refuses an answer that no ACME server sends, and saves its `Retry-After`.
     fn judge(&self, host: &str, answer: Response<Bytes>) -> Result<BytesResponse, ClientError> {
         let (parts, body) = answer.into_parts();
         let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -122,7 +121,7 @@ impl Client {
         }
         let is_problem = || serde_json::from_slice::<Problem>(&body).is_ok();
         let is_fine = if parts.status.is_success() { !is_page } else { is_problem() };
-        // A HEAD for a nonce that fails has no body; the library says what it misses.
+        // The answer to a failed HEAD request for a nonce has no body; the library reports the missing nonce.
         if !is_fine {
             return Err(ClientError::Foreign {
                 host: host.to_owned(),
@@ -147,7 +146,7 @@ impl HttpClient for Client {
     }
 }
 
-/// A connection's task, ended with it.
+/// Aborts the task of a connection when dropped.
 struct Connection(tokio::task::JoinHandle<hyper::Result<()>>);
 
 impl Drop for Connection {
@@ -156,14 +155,14 @@ impl Drop for Connection {
     }
 }
 
-/// Host and port of a URL with `https`.
+/// Returns host and port of an `https` URL.
 fn target(uri: &Uri) -> Option<(String, u16)> {
     let host = uri.host().filter(|host| !host.is_empty() && uri.scheme_str() == Some("https"))?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Some((host.to_owned(), uri.port_u16().unwrap_or(443)))
 }
 
-/// The time to wait that an answer asks for: seconds, or a date (RFC 9110 section 10.2.3).
+/// Reads `Retry-After`: seconds or a date (RFC 9110 section 10.2.3).
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse::<u64>() {

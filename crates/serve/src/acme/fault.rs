@@ -1,105 +1,69 @@
-//! Why a certificate was not issued: what we were doing, what came of it, and whose turn it is.
+//! Reasons why a certificate was not issued: the failed step, its result, and who must act.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use logic::acme::Setback;
+use logic::acme::OrderFailure;
 
-/// Why there is no new certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    /// The authority could not be spoken with, or said no.
+    /// A request to the authority failed, or the authority refused it.
     #[error("cannot {doing}: {}", told(source))]
-    Authority {
-        /// What we were doing.
-        doing: &'static str,
-        /// What came of it.
-        source: instant_acme::Error,
-    },
-    /// The authority says that a name is not ours.
+    Authority { doing: &'static str, source: instant_acme::Error },
+    /// The authority could not validate that we control a name.
     #[error("the authority does not see that {name} is ours by {challenge}: {}", short(why))]
-    Validation {
-        /// The name.
-        name: String,
-        /// Word of the challenge.
-        challenge: &'static str,
-        /// What the authority says.
-        why: String,
-    },
-    /// The authority offers other challenges only.
+    Validation { name: String, challenge: &'static str, why: String },
     #[error("the authority does not offer {challenge} for {name}: choose another challenge")]
-    NoChallenge {
-        /// The name.
-        name: String,
-        /// Word of the challenge.
-        challenge: &'static str,
-    },
-    /// The authority does not come to an end.
+    NoChallenge { name: String, challenge: &'static str },
+    /// The authority did not finish within the limit.
     #[error("the authority did not {what} within {} s", limit.as_secs())]
     Late {
-        /// What it should have done.
+        /// Unfinished step, as a verb with its object.
         what: &'static str,
-        /// How long it had.
         limit: Duration,
     },
-    /// What was issued cannot be served.
     #[error("the certificate that was issued cannot be used: {0}")]
     Unusable(String),
-    /// A file of ours cannot be read or written.
     #[error("{}: cannot be {what}: {source}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
         /// `read` or `written`.
         what: &'static str,
-        /// What the system said.
         source: io::Error,
     },
-    /// The account's file is not what was written there.
+    /// The account file does not have the contents that we wrote.
     #[error(
         "{}: is damaged: {why}; it is left as it is: put it back from a backup, or remove it to register a new account",
         path.display()
     )]
-    Account {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The configuration names something that cannot be used.
+    Account { path: PathBuf, why: String },
+    /// The configured value of `key` cannot be used.
     #[error("{key}: {why}")]
-    Setting {
-        /// The key.
-        key: &'static str,
-        /// Why not.
-        why: String,
-    },
-    /// Our own cryptography failed.
+    Setting { key: &'static str, why: String },
     #[error("cannot make a key or a request: {0}")]
     Crypto(String),
 }
 
 impl Fault {
-    /// What follows from it.
-    pub(super) fn setback(&self) -> Setback {
-        let Self::Authority { source, .. } = self else { return Setback::Refused };
+    pub(super) fn setback(&self) -> OrderFailure {
+        let Self::Authority { source, .. } = self else { return OrderFailure::Refused };
         match source {
             instant_acme::Error::Other(inner) => match inner.downcast_ref::<ClientError>() {
-                Some(error) if error.is_unavailability() => Setback::Unavailable,
-                _ => Setback::Refused,
+                Some(error) if error.is_unavailability() => OrderFailure::Unavailable,
+                _ => OrderFailure::Refused,
             },
             instant_acme::Error::Api(problem) => {
                 let is_nonce = problem.r#type.as_deref().is_some_and(|kind| kind.ends_with(":badNonce"));
                 let is_theirs = problem.status.is_some_and(|status| status >= 500);
-                if is_nonce || is_theirs { Setback::Unavailable } else { Setback::Refused }
+                if is_nonce || is_theirs { OrderFailure::Unavailable } else { OrderFailure::Refused }
             }
-            _ => Setback::Refused,
+            _ => OrderFailure::Refused,
         }
     }
 }
 
-/// An error of the authority, with our hint where there is one.
+/// Formats an error of the authority, with our advice if we have one for it.
 fn told(error: &instant_acme::Error) -> String {
     let text = match error {
         instant_acme::Error::Json(error) => {
@@ -121,7 +85,7 @@ fn told(error: &instant_acme::Error) -> String {
     short(&text)
 }
 
-/// What others wrote, on one line and not too much of it.
+/// Shortens `text` from another program to one line of limited length.
 pub(super) fn short(text: &str) -> String {
     const MOST: usize = 600;
     let clean: String =
@@ -131,34 +95,30 @@ pub(super) fn short(text: &str) -> String {
         None => clean,
     }
 }
-/// Why a request has no answer that could be read.
+/// Reason why a request has no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    /// There was no connection.
     #[error("{host}: cannot be reached: {source}")]
     Connect { host: String, source: io::Error },
-    /// It is not who it says.
+    /// The TLS handshake failed, or the server's certificate is not trusted.
     #[error("{host}: TLS failed: {source}{}", trust_hint(source))]
     Tls { host: String, source: io::Error },
-    /// It stopped speaking.
     #[error("{host}: the connection broke: {why}")]
     Broken { host: String, why: String },
-    /// It did not speak.
     #[error("{host}: no answer within {} s", limit.as_secs_f32())]
     Late { host: String, limit: Duration },
-    /// It said something else.
+    /// The answer is not one of an ACME server.
     #[error(
         "{host}: answered {status} with {kind}{}: this is not the answer of an ACME server",
         excerpt(body)
     )]
     Foreign { host: String, status: u16, kind: String, body: String },
-    /// The URL has no host.
-    #[error("\"{0}\" is no URL with https")]
+    #[error("\"{0}\" is not a URL with https")]
     Url(String),
 }
 
 impl ClientError {
-    /// Whether the authority did not come to see the request.
+    /// Reports whether the authority was unavailable, so that it did not judge the request.
     pub(super) fn is_unavailability(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Tls { .. } | Self::Broken { .. } | Self::Late { .. } => true,
@@ -177,7 +137,7 @@ fn trust_hint(error: &io::Error) -> &'static str {
         Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)))
             if other.to_string().contains("CaUsedAsEndEntity") =>
         {
-            "; it shows the certificate of a CA as its own: let that CA sign one for the host, and name the CA in `ca`"
+            "; the ACME server presents the certificate of a CA as its own: let that CA sign a certificate for the server, and name the CA in `ca`"
         }
         _ => "",
     }

@@ -1,5 +1,5 @@
-//! What is kept on disk for one certificate: the certificate with its key, and what was tried for it. Calls here take as
-//! long as the disk does.
+//! Files of one certificate: the certificate with its key, and the record of its orders. The functions block on the
+//! disk.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -10,30 +10,28 @@ use std::time::{Duration, SystemTime};
 use config::types::{Acme, AcmeCertificate};
 use logic::acme::Progress;
 use serde::{Deserialize, Serialize};
+use state::state_directory;
+use sys::file;
+use tls::Bundle;
 
 use super::fault::Fault;
-use crate::tls::Bundle;
-use crate::{file, state_directory};
 
-/// Largest file of ours.
 const LARGEST: u64 = 1024 * 1024;
 
-/// Files of one certificate.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
-    /// Where everything of the section is.
     directory: PathBuf,
-    /// Key and chain: what listeners serve.
+    /// File with key and chain that listeners serve.
     bundle: PathBuf,
     progress: PathBuf,
     lock: PathBuf,
-    /// First line of the certificate's file: where it is from.
+    /// First line of the certificate file, which names the authority.
     origin: String,
-    /// What was asked for: of another wish, nothing that was tried counts.
+    /// Hash of the ordered settings. A record with another hash is ignored.
     wish: u64,
 }
 
-/// What was tried, as its file has it. Times are seconds of Unix time.
+/// Record of the orders, as stored in its file. Times are seconds of Unix time.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Noted {
@@ -61,7 +59,7 @@ impl Files {
         }
     }
 
-    /// Makes the directories, for this process's user only.
+    /// Makes the directories, accessible to the user of this process only.
     pub(super) fn prepare(&self) -> Result<(), Fault> {
         let certificates = self.bundle.parent().unwrap_or(&self.directory);
         DirBuilder::new().recursive(true).mode(0o700).create(certificates).map_err(|source| Fault::File {
@@ -71,26 +69,27 @@ impl Files {
         })
     }
 
-    /// The certificate that is there; `None` without one, or with one that cannot be used or is of another authority.
+    /// Reads the certificate. `None` if it is missing, unusable or from another authority.
     pub(super) fn bundle(&self) -> Option<Bundle> {
         let text = file::read(&self.bundle, LARGEST).ok()?;
         let is_foreign = text.starts_with(b"# issued by ") && !text.starts_with(self.origin.as_bytes());
         if is_foreign { None } else { Bundle::read(&text).ok() }
     }
 
-    /// Puts a new one in its place, in one step: whoever watches sees the old one or the new one.
+    /// Replaces the certificate file atomically: a watcher sees either the old or the new one.
     pub(super) fn install(&self, text: &str) -> Result<(), Fault> {
         write(&self.bundle, format!("{}{text}", self.origin).as_bytes())
     }
 
-    /// Whether there is room for what an order will bring. Asked before: an order that cannot be kept is spent.
+    /// Checks that the directory has space for a certificate before the order: an order whose certificate cannot be
+    /// saved still counts against the rate limits of the authority.
     pub(super) fn probe(&self) -> Result<(), Fault> {
         let probe = self.bundle.with_extension("probe");
         write(&probe, &[b'x'; 16 * 1024])?;
         fs::remove_file(&probe).map_err(|source| Fault::File { path: probe, what: "written", source })
     }
 
-    /// What was tried, and why the last try failed.
+    /// Reads the record of the orders and the reason of the last failure.
     pub(super) fn progress(&self) -> (Progress, Option<String>) {
         let noted = file::read(&self.progress, LARGEST).ok();
         let noted = noted.and_then(|text| serde_json::from_slice::<Noted>(&text).ok()).unwrap_or_default();
@@ -111,7 +110,7 @@ impl Files {
         (progress.resumed(), noted.reason)
     }
 
-    /// Keeps what was tried.
+    /// Writes the record of the orders.
     pub(super) fn note(&self, progress: &Progress, reason: Option<&str>) -> Result<(), Fault> {
         let seconds = |at: Option<SystemTime>| {
             at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok()).map(|since| since.as_secs())
@@ -129,13 +128,13 @@ impl Files {
         write(&self.progress, &text)
     }
 
-    /// Takes the lock that lets one process at a time order this certificate. `None`: another one has it.
+    /// Takes the lock that lets one process at a time order this certificate. `None` if another process holds it.
     pub(super) fn lock(&self) -> Result<Option<File>, Fault> {
         lock_file(&self.lock)
     }
 }
 
-/// Removes what nobody orders any more and whose time is over. Gives the names.
+/// Removes expired certificates that no section orders any more. Returns their names.
 pub(super) fn remove_unwanted(settings: &Acme) -> Vec<String> {
     let Ok(entries) = fs::read_dir(settings.certificates_directory()) else { return Vec::new() };
     let is_over = |path: &Path| {
@@ -156,7 +155,7 @@ pub(super) fn remove_unwanted(settings: &Acme) -> Vec<String> {
     removed
 }
 
-/// Takes a lock, made if it is not there; it ends with the file. `None`: another process has it.
+/// Creates and locks the file at `path`. Closing the file releases the lock. `None` if another process holds it.
 pub(super) fn lock_file(path: &Path) -> Result<Option<File>, Fault> {
     let fault = |source| Fault::File { path: path.to_owned(), what: "written", source };
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(fault)?;
@@ -175,7 +174,7 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Fault> {
     })
 }
 
-/// Runs what waits for the disk where it holds up nobody.
+/// Runs `work` on a thread for blocking calls, so that no worker waits for the disk.
 pub(super) async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
@@ -231,7 +230,7 @@ mod tests {
         assert!(staging.bundle().is_some());
         let real = files(&settings(directory.path(), "https://real.test/dir"));
         assert!(real.bundle().is_none());
-        // One that somebody put there himself counts everywhere.
+        // A certificate that the operator put there is valid for every authority.
         fs::write(&real.bundle, issued(LONG)).unwrap();
         assert!(real.bundle().is_some() && staging.bundle().is_some());
     }
@@ -244,7 +243,7 @@ mod tests {
         let mut progress = Progress::default();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         progress.issued(now);
-        progress.failed(now, logic::acme::Setback::Refused, Some(Duration::from_secs(7200)), 0.0);
+        progress.failed(now, logic::acme::OrderFailure::Refused, Some(Duration::from_secs(7200)), 0.0);
         one.note(&progress, Some("why")).unwrap();
         assert_eq!(one.progress(), (progress, Some("why".to_owned())));
         let (elsewhere, reason) = other.progress();

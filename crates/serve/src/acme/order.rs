@@ -1,4 +1,4 @@
-//! One order (RFC 8555 section 7.4): from the names to a certificate with its key, or a fault.
+//! One ACME order (RFC 8555 section 7.4), from the names to a certificate with its key or to a fault.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use instant_acme::{
     OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use tls::Bundle;
 
-use super::challenges::{Challenges, Offer};
+use state::acme::{Challenges, Offer};
+
 use super::fault::Fault;
-use crate::tls::Bundle;
 
-/// What is ordered, and how its names are shown to be ours.
+/// The certificate to order, and the challenge that proves control of its names.
 pub(super) struct Wanted<'a> {
     pub(super) certificate: &'a AcmeCertificate,
     pub(super) challenge: AcmeChallenge,
     pub(super) profile: Option<&'a str>,
-    /// The certificate that it replaces (RFC 9773 section 5).
+    /// Identifier of the certificate that the new one replaces (RFC 9773 section 5).
     pub(super) replaces: Option<CertificateIdentifier<'static>>,
     pub(super) limits: Limits,
 }
 
-/// How long an authority may take.
+/// Time limits of the authority's two slow steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// To look at all names.
+    /// Time limit of the validation of all names.
     pub(super) validation: Duration,
-    /// To sign.
     pub(super) issuance: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Limits {
         Self { validation: Duration::from_secs(180), issuance: Duration::from_secs(180) };
 }
 
-/// Orders, shows that the names are ours, and brings key and chain in one text.
+/// Orders the certificate, completes the challenges and returns private key and chain as one PEM text.
 pub(super) async fn order(
     account: &Account,
     wanted: &Wanted<'_>,
@@ -94,11 +94,11 @@ async fn begin(account: &Account, wanted: &Wanted<'_>) -> Result<Order, Fault> {
     if let Some(replaced) = wanted.replaces.clone() {
         match account.new_order(&plain().replaces(replaced)).await {
             Ok(order) => return Ok(order),
-            // The authority may not know the certificate any more, or not that it can be replaced: then it is a new one.
+            // The authority may not know the old certificate, or may refuse `replaces`: order without `replaces`.
             Err(instant_acme::Error::Unsupported(_)) => {}
             Err(instant_acme::Error::Api(problem))
                 if !problem.r#type.as_deref().is_some_and(|kind| kind.ends_with(":rateLimited")) => {}
-            // The field came back otherwise than it went.
+            // The authority returned another `replaces` value than the one sent.
             Err(instant_acme::Error::Other(error)) if error.to_string().contains("replaces") => {}
             Err(error) => return Err(of("place the order")(error)),
         }
@@ -106,7 +106,7 @@ async fn begin(account: &Account, wanted: &Wanted<'_>) -> Result<Order, Fault> {
     account.new_order(&plain()).await.map_err(of("place the order"))
 }
 
-/// Offers an answer for each name that the authority has not seen to be ours, then says so.
+/// Publishes the challenge answer for each name that is not yet validated, then asks the authority to validate it.
 async fn prove(
     order: &mut Order,
     challenge: AcmeChallenge,
@@ -149,7 +149,7 @@ async fn await_validation(order: &mut Order, wanted: &Wanted<'_>) -> Result<(), 
         }
         Err(error) => return Err(of("wait for the validation")(error)),
     };
-    // What the order says is little; each name has its own reason.
+    // The error of the order is not specific; each name's challenge has its own error.
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization.map_err(of("read why the validation failed"))?;

@@ -1,4 +1,4 @@
-//! A client of the admin listener in its place: the HTTP of it is hyper's, what it is doing is seen here.
+//! One client connection of the admin listener: hyper speaks HTTP, this file reports the client's activity to its slot.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -14,46 +14,43 @@ use axum::http::header::CONNECTION;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use logic::places::{Doing, Standing};
+use logic::client_slots::{ClientActivity, ClientDecision};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::places::Place;
+use crate::client_slots::ClientSlot;
 
-/// Time for a request's head, which is also how long an idle connection is kept.
+/// Time limit of a request head, and therefore of an idle connection.
 pub(super) const HEAD_LIMIT: Duration = Duration::from_secs(5);
 
-/// What hyper may hold of a connection's bytes: its least. Requests here are small.
+/// Size of hyper's read buffer in bytes: the minimum that hyper allows, because requests here are small.
 const BUFFER: usize = 8 * 1024;
 
-/// What is seen of a connection.
 #[derive(Debug, Default)]
 struct Seen {
-    /// A request is being answered.
     working: AtomicBool,
-    /// The client has taken nothing of what was last written.
+    /// The client's receive window is full: the last write did not complete.
     stuck: AtomicBool,
-    /// Requests so far.
     asked: AtomicU64,
 }
 
-/// Serves a connection to its end, and tells its place what it does.
-pub(super) async fn serve<S>(stream: S, router: Router, place: Arc<Place>)
+/// Serves a connection until it ends, and reports its activity to `slot`.
+pub(super) async fn serve<S>(stream: S, router: Router, slot: Arc<ClientSlot>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let seen = Arc::new(Seen::default());
     let service = {
-        let (seen, router, place) = (seen.clone(), TowerToHyperService::new(router), place.clone());
+        let (seen, router, slot) = (seen.clone(), TowerToHyperService::new(router), slot.clone());
         service_fn(move |request| {
             seen.working.store(true, Relaxed);
             seen.asked.fetch_add(1, Relaxed);
             let answer = router.call(request);
-            let (seen, place) = (seen.clone(), place.clone());
+            let (seen, slot) = (seen.clone(), slot.clone());
             async move {
                 let mut answer = answer.await;
                 seen.working.store(false, Relaxed);
-                // What a client has sent behind this request would be answered for ever.
-                if let (Ok(answer), Standing::GivesWay) = (&mut answer, place.give_way()) {
+                // Without `Connection: close`, the client could keep its slot with pipelined requests.
+                if let (Ok(answer), ClientDecision::GivesWay) = (&mut answer, slot.give_way()) {
                     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 answer
@@ -69,28 +66,28 @@ where
     let mut asked = 0;
     std::future::poll_fn(|cx| {
         let polled = connection.as_mut().poll(cx);
-        // A request, also one that was answered at once, ends the wait before: the next one begins now.
+        // Each request restarts the idle time, also when it was answered within this poll.
         if std::mem::replace(&mut asked, seen.asked.load(Relaxed)) != asked {
-            place.set(Doing::Working);
+            slot.set(ClientActivity::Working);
         }
-        match place.set(doing(&seen)) {
-            Standing::GivesWay => Poll::Ready(()),
-            // An error of the connection is the client's: there is nothing to undo here.
+        match slot.set(doing(&seen)) {
+            ClientDecision::GivesWay => Poll::Ready(()),
+            // A connection error is ignored: the client caused it.
             _ => polled.map(drop),
         }
     })
     .await;
 }
 
-fn doing(seen: &Seen) -> Doing {
+fn doing(seen: &Seen) -> ClientActivity {
     match (seen.working.load(Relaxed), seen.stuck.load(Relaxed)) {
-        (true, _) => Doing::Working,
-        (false, true) => Doing::Writing,
-        (false, false) => Doing::Waiting,
+        (true, _) => ClientActivity::Working,
+        (false, true) => ClientActivity::Writing,
+        (false, false) => ClientActivity::Waiting,
     }
 }
 
-/// A connection whose writes are seen.
+/// Wraps a stream to observe whether its writes make progress.
 struct Watched<S> {
     stream: S,
     seen: Arc<Seen>,

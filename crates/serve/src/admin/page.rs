@@ -1,42 +1,41 @@
-//! A page that costs much to write: it is written once for all who wait for it, so that a crowd costs what one client does.
+//! A page that is expensive to write: one copy answers all waiting clients, so that many clients cost as much as one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use axum::body::Bytes;
+use proxy::front::Front;
 use sys::cpu::thread_time;
 use tokio::sync::Mutex;
 use tokio::task::{JoinError, spawn_blocking};
 
-use crate::front::Front;
 use crate::pace::Client;
 
-/// What is written: the text, or what to say instead.
+/// Text of the page, or the error message for the client.
 type Written = Result<Bytes, String>;
 
-/// A page, and who may write it when.
 pub(super) struct Page {
     write: fn(&Arc<Front>) -> Written,
-    /// Times that writing it was begun.
+    /// Number of writes begun.
     begun: AtomicU64,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
     pace: Client,
-    /// Which of the times it was, and what came of it.
+    /// Number of the last complete write, and its result.
     last: (u64, Written),
 }
 
 impl Page {
-    /// Writes with `write`, at the pace of `client`.
+    /// Makes a page that calls `write`, limited by the pace of `client`.
     pub(super) fn new(client: Client, write: fn(&Arc<Front>) -> Written) -> Self {
         let inner = Inner { pace: client, last: (0, Ok(Bytes::new())) };
         Self { write, begun: AtomicU64::new(0), inner: Mutex::new(inner) }
     }
 
-    /// The page as it is now or later, never as it was before. It is written and charged to the end also where the client that
-    /// asked leaves meanwhile.
+    /// Returns the page as of this call or later, never an older copy. The write completes and is charged even if the
+    /// client that asked disconnects.
     pub(super) async fn read(self: &Arc<Self>, front: &Arc<Front>) -> Written {
         let before = self.begun.load(Relaxed);
         let (page, front) = (self.clone(), front.clone());
@@ -53,7 +52,7 @@ impl Page {
         inner.pace.turn().await;
         let number = self.begun.fetch_add(1, Relaxed) + 1;
         let write = self.write;
-        // Not on the thread that checks health.
+        // The current thread also runs health checks: do not block it.
         let writing = spawn_blocking(move || {
             let start = thread_time();
             let written = write(&front);
@@ -77,7 +76,7 @@ mod tests {
     use crate::pace::Pace;
     use crate::report::fixture;
 
-    /// Held as long as the page is not to be written to its end.
+    /// Blocks `write` while a test holds it.
     static HELD: Mutex<()> = Mutex::const_new(());
 
     fn write(_: &Arc<Front>) -> Written {

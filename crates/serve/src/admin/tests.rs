@@ -5,7 +5,7 @@ use super::connection::HEAD_LIMIT;
 use super::*;
 use crate::report::fixture;
 
-/// Serves on a free port and gives back its address.
+/// Serves on a free port and returns its address.
 fn serve(front: Arc<Front>) -> SocketAddr {
     let listener = bind(&BindAddress::Ip((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
     let AdminListener::Tcp(tcp) = &listener else { panic!("asked for TCP") };
@@ -54,7 +54,7 @@ async fn garbage_is_answered_or_closed_and_harms_nobody() {
     for garbage in [&b"\0\0\0\0\r\n\r\n"[..], b"\x16\x03\x01\x02\x00\x01", &[b'a'; 200_000], b"GET /\r\n\r\n"]
     {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // It may be closed before all of it is written.
+        // The server may close the connection before it has read all bytes.
         let _ = stream.write_all(garbage).await;
         let _ = stream.shutdown().await;
         let mut answer = Vec::new();
@@ -70,7 +70,7 @@ async fn a_client_that_never_finishes_its_head_is_closed() {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
     let mut answer = Vec::new();
-    // An answer of 408 and a plain close are both fine.
+    // The server may answer 408 or close the connection without an answer.
     let _ = timeout(HEAD_LIMIT * 2, stream.read_to_end(&mut answer)).await.expect("it is closed in time");
 }
 

@@ -1,20 +1,19 @@
-//! Who speaks on the control socket, and who may.
+//! Identification and authorization of control clients.
 
 use std::sync::Arc;
 
+use proxy::front::Front;
 use tokio::net::UnixStream;
 
-use crate::front::Front;
-
-/// Who is at the other end, as the kernel says.
+/// Credentials of the client process, from the kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Who {
+pub(super) struct PeerCredentials {
     pub(super) uid: u32,
-    /// Absent when it lives in another PID namespace.
+    /// `None` if the client runs in another PID namespace.
     pub(super) pid: Option<i32>,
 }
 
-impl std::fmt::Display for Who {
+impl std::fmt::Display for PeerCredentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.pid {
             Some(pid) => write!(f, "uid {} (pid {pid})", self.uid),
@@ -23,19 +22,19 @@ impl std::fmt::Display for Who {
     }
 }
 
-/// What all sessions share.
+/// State that all control sessions share.
 pub(super) struct Shared {
     pub(super) front: Arc<Front>,
     pub(super) owner: u32,
 }
 
 impl Shared {
-    /// The kernel says who connected; root and whoever runs this process may.
-    pub(super) fn admit(&self, stream: &UnixStream) -> Result<Who, String> {
+    /// Admits root and the user of this process, by the kernel's peer credentials. Returns the refusal for other users.
+    pub(super) fn admit(&self, stream: &UnixStream) -> Result<PeerCredentials, String> {
         let peer = stream.peer_cred().map_err(|error| format!("cannot tell who is there: {error}"))?;
         let allowed = [0, self.owner, nix::unistd::geteuid().as_raw()];
         if allowed.contains(&peer.uid()) {
-            Ok(Who { uid: peer.uid(), pid: peer.pid() })
+            Ok(PeerCredentials { uid: peer.uid(), pid: peer.pid() })
         } else {
             Err(format!("uid {} may not control this process", peer.uid()))
         }

@@ -1,25 +1,24 @@
-//! The commands of the control socket. One table holds names, arguments, help and handlers; `help` and "did you mean"
-//! are made from it.
+//! The commands of the control socket. One table holds names, arguments, help and handlers, also for "did you mean".
 
 use std::sync::Arc;
 
+use proxy::front::Front;
 use serde_json::{Value, json};
+use state::events::{Event, Level};
+use state::{Admission, BackendState};
+use text::nearest::nearest;
 
-use super::client::Who;
-use crate::events::{Event, Level};
-use crate::front::Front;
-use crate::report::{self, Status, text};
-use crate::state::{Admission, BackendState};
+use super::client::PeerCredentials;
+use crate::report::{self, AdmissionReport, Status, tables};
 
-/// Largest weight that an operator may set: the largest that a configuration may have.
+/// Largest weight that an operator may set, equal to the limit in the configuration.
 const MAX_WEIGHT: u32 = 1000;
 
-/// Events shown unless a number is given.
+/// Number of events shown if the command names no number.
 const EVENTS: usize = 50;
 
-/// What is to be done with a line: mostly it is done already.
+/// Result of a command line: an answer, or an action that the session must still do.
 pub(super) enum Step {
-    /// An empty line.
     Nothing,
     Answer(String),
     Refused(Refusal),
@@ -28,30 +27,26 @@ pub(super) enum Step {
     Follow(Following),
 }
 
-/// Why a command was not carried out.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// One line.
     pub(super) message: String,
-    /// Lines below it, or nothing.
+    /// Lines after the message; may be empty.
     pub(super) details: String,
 }
 
-/// Events to show, and then those that come.
+/// A request to show the last `count` events and then new events as they occur.
 pub(super) struct Following {
     pub(super) count: usize,
     pub(super) format: Format,
 }
 
-/// How an answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Text,
     Json,
 }
 
-/// Runs one line.
-pub(super) fn run(line: &str, front: &Arc<Front>, who: Who) -> Step {
+pub(super) fn run(line: &str, front: &Arc<Front>, who: PeerCredentials) -> Step {
     let mut words = match split(line) {
         Ok(words) => words,
         Err(message) => return Step::Refused(message.into()),
@@ -75,15 +70,14 @@ pub(super) fn run(line: &str, front: &Arc<Front>, who: Who) -> Step {
     (command.run)(&call).unwrap_or_else(Step::Refused)
 }
 
-/// One event as a line.
 pub(super) fn event_line(format: Format, event: &Event) -> String {
     match format {
-        Format::Text => text::event(event),
+        Format::Text => tables::event(event),
         Format::Json => to_json(event),
     }
 }
 
-/// A sentence as an answer, or as `{"COMMAND": SENTENCE}`.
+/// Writes a sentence as a text answer, or as the JSON object `{"COMMAND": SENTENCE}`.
 pub(super) fn said(format: Format, command: &str, sentence: &str) -> String {
     match format {
         Format::Text => sentence.to_owned(),
@@ -106,7 +100,7 @@ const COMMANDS: &[Command] = &[
         run: |call| {
             call.expect_arguments(0)?;
             let status = Status::read(call.front);
-            Ok(call.answer(|| text::status(&status), || to_json(&status)))
+            Ok(call.answer(|| tables::status(&status), || to_json(&status)))
         },
     },
     Command {
@@ -118,37 +112,37 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "certs",
         arguments: "[NAME]",
-        help: "certificates, broken ones first, then by the time they have left",
+        help: "certificates, faulty ones first, then by expiry",
         run: certificates,
     },
     Command {
         name: "events",
         arguments: "[N] [follow]",
-        help: "the last N things that happened; with `follow` those to come, until you send a line",
+        help: "the last N events; with `follow` new ones too, until you send a line",
         run: events,
     },
     Command {
         name: "drain",
         arguments: "[POOL] BACKEND",
-        help: "no new sessions for a backend; those it has go on",
+        help: "give a backend no new sessions; its open ones go on",
         run: |call| admit(call, Admission::Draining),
     },
     Command {
         name: "ready",
         arguments: "[POOL] BACKEND",
-        help: "its share of sessions again for a drained backend",
+        help: "give a drained backend new sessions again",
         run: |call| admit(call, Admission::Ready),
     },
     Command {
         name: "weight",
         arguments: "[POOL] BACKEND N|default",
-        help: "another share for a backend until the next start",
+        help: "set the weight of a backend until the next start",
         run: weight,
     },
     Command {
         name: "reload",
         arguments: "",
-        help: "read the configuration again; a bad one changes nothing",
+        help: "read the configuration again; a faulty one changes nothing",
         run: |call| call.expect_arguments(0).map(|()| Step::Reload(call.format)),
     },
     Command {
@@ -160,13 +154,16 @@ const COMMANDS: &[Command] = &[
     Command { name: "help", arguments: "", help: "this list", run: help },
 ];
 
-/// A command with what it was called with.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    COMMANDS.iter().map(|command| command.name)
+}
+
 struct Call<'a> {
     front: &'a Arc<Front>,
     command: &'a Command,
     arguments: &'a [&'a str],
     format: Format,
-    who: Who,
+    who: PeerCredentials,
 }
 
 impl Call<'_> {
@@ -185,7 +182,7 @@ impl Call<'_> {
         })
     }
 
-    /// The backend that `[POOL] BACKEND` means: exactly this name, or the only one that holds this text.
+    /// Finds the backend for `[POOL] BACKEND`: an exact name, or else the only backend with this host, port or file.
     fn backend(&self, words: &[&str]) -> Result<Arc<BackendState>, Refusal> {
         let (pool, wanted) = match *words {
             [wanted] => (None, wanted),
@@ -204,13 +201,16 @@ impl Call<'_> {
             .collect();
         let mut found: Vec<_> = all.iter().filter(|backend| *backend.name == *wanted).collect();
         if found.is_empty() && !wanted.is_empty() {
-            found = all.iter().filter(|backend| backend.name.contains(wanted)).collect();
+            found = all.iter().filter(|backend| has_part(&backend.name, wanted)).collect();
         }
         match found[..] {
             [backend] => Ok((*backend).clone()),
-            // No guess here: addresses are alike, and the nearest one may be the one that must not be touched.
+            // No "did you mean" here: addresses look alike, and the most similar backend may be the wrong one.
             [] => Err(Refusal {
-                message: format!("no backend \"{wanted}\"; there are"),
+                message: match snapshot.pools.iter().any(|plan| *plan.settings.name == *wanted) {
+                    true => format!("\"{wanted}\" is a pool: name one of its backends"),
+                    false => format!("no backend \"{wanted}\"; the backends are:"),
+                },
                 details: lines(all.iter().map(|backend| format!("{} {}", backend.pool, backend.name))),
             }),
             _ => Err(Refusal {
@@ -229,21 +229,54 @@ impl Call<'_> {
         Err(format!("no pool \"{wanted}\"{}", did_you_mean(wanted, &mut names)).into())
     }
 
-    /// Says what was changed and by whom, to the caller and to everybody who reads the events.
+    /// Records a change and its operator as an event, and returns the answer. Both warn if clients get no backend, or
+    /// this one gets no clients although it was asked to.
     fn changed(&self, backend: &BackendState, change: &str, fact: (&str, Value)) -> Step {
-        // The pool may serve again, or have nobody left: the checker's task of this backend looks at it.
+        // The number of usable backends may have changed: wake the task that evaluates the pool.
         backend.wake_health.notify_one();
-        self.front.state.events.record(Level::Info, backend.subject(), format!("{change} by {}", self.who));
+        let warning = self.warning_after(backend);
+        let mut said = format!("{change} by {}", self.who);
+        let mut level = Level::Info;
+        if let Some(warning) = &warning {
+            said.push_str(&format!("; {warning}"));
+            level = Level::Warning;
+        }
+        self.front.state.events.record(level, backend.subject(), said);
         self.answer(
             || {
-                format!(
-                    "{} of pool {}: {change}",
-                    text::printable(&backend.name),
-                    text::printable(&backend.pool)
-                )
+                let (name, pool) = (text::terminal::line(&backend.name), text::terminal::line(&backend.pool));
+                let warning =
+                    warning.as_ref().map_or(String::new(), |warning| format!("\nwarning: {warning}"));
+                format!("{name} of pool {pool}: {change}{warning}")
             },
-            || json!({ "pool": &*backend.pool, "backend": &*backend.name, fact.0: fact.1 }).to_string(),
+            || {
+                let mut answer = json!({ "pool": &*backend.pool, "backend": &*backend.name, fact.0: fact.1 });
+                if let Some(warning) = &warning {
+                    answer["warning"] = json!(warning);
+                }
+                answer.to_string()
+            },
         )
+    }
+
+    fn warning_after(&self, changed: &BackendState) -> Option<String> {
+        let pools = report::pools(self.front, Some(&changed.pool));
+        let pool = pools.first()?;
+        let backend = pool.backends.iter().find(|backend| *backend.name == *changed.name)?;
+        let is_wanted = backend.admission == AdmissionReport::Ready && backend.weight_override != Some(0);
+        match backend.state {
+            _ if !is_wanted => {}
+            state @ ("down" | "ejected") => {
+                return Some(format!("it is {state}: it gets no sessions until it is up again"));
+            }
+            _ if backend.weight_override.is_none() && backend.weight == 0 => {
+                return Some("its weight is 0: it gets no sessions".to_owned());
+            }
+            _ => {}
+        }
+        (pool.available == 0).then(|| {
+            format!("no backend of pool {} takes new sessions now", text::terminal::line(&changed.pool))
+        })
     }
 }
 
@@ -254,7 +287,7 @@ fn backends(call: &Call<'_>) -> Result<Step, Refusal> {
         call.expect_pool(pool)?;
     }
     let pools = report::pools(call.front, pool);
-    Ok(call.answer(|| text::pools(&pools), || to_json(&pools)))
+    Ok(call.answer(|| tables::pools(&pools), || to_json(&pools)))
 }
 
 fn certificates(call: &Call<'_>) -> Result<Step, Refusal> {
@@ -278,7 +311,18 @@ fn events(call: &Call<'_>) -> Result<Step, Refusal> {
         return Ok(Step::Follow(Following { count, format: call.format }));
     }
     let events = call.front.state.events.last(count);
-    Ok(call.answer(|| lines(events.iter().map(text::event)), || to_json(&events)))
+    Ok(call.answer(|| lines(events.iter().map(tables::event)), || to_json(&events)))
+}
+
+/// Whether `part` is the host, the port or the file of that address, or a label at the beginning of its host name. A piece of a port
+/// or of an address is none: it may be meant for another backend.
+fn has_part(address: &str, part: &str) -> bool {
+    let is_label = part.starts_with(|c: char| c.is_ascii_alphabetic()) && !address.starts_with("unix:");
+    address.match_indices(part).any(|(at, _)| {
+        let (before, after) = (&address[..at], &address[at + part.len()..]);
+        (before.is_empty() || before.ends_with([':', '/', '@']))
+            && (after.is_empty() || after.starts_with([':', '/']) || is_label && after.starts_with('.'))
+    })
 }
 
 #[derive(PartialEq, Eq)]
@@ -293,7 +337,12 @@ fn admit(call: &Call<'_>, admission: Admission) -> Result<Step, Refusal> {
     Ok(match admission {
         Admission::Draining => {
             let left = backend.in_flight.load(std::sync::atomic::Ordering::Relaxed);
-            let change = format!("drained ({left} sessions left)");
+            let change = match left {
+                0 => "drained: no new sessions, none is open".to_owned(),
+                left => format!(
+                    "draining: no new sessions, {left} still open (penstock ctl backends shows when none is)"
+                ),
+            };
             call.changed(&backend, &change, ("admission", json!("draining")))
         }
         Admission::Ready => call.changed(&backend, "ready", ("admission", json!("ready"))),
@@ -352,35 +401,10 @@ fn unknown(name: &str) -> Refusal {
 }
 
 fn did_you_mean<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
-    // The distance costs the product of both lengths, and nobody mistypes a name of this length.
-    if wanted.len() > 100 {
-        return String::new();
-    }
-    let near = names.map(|name| (distance(wanted, name), name)).min();
-    match near {
-        Some((distance, name)) if distance <= 1 + wanted.chars().count() / 4 => {
-            format!(", did you mean \"{name}\"?")
-        }
-        _ => String::new(),
-    }
+    nearest(wanted, names).map_or(String::new(), |name| format!(", did you mean \"{name}\"?"))
 }
 
-/// Characters to insert, remove or replace (Levenshtein), one row of the table at a time.
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (at, a) in left.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (column, b) in right.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != *b);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[right.len()]
-}
-
-/// Words of a line. `"..."` keeps blanks together; `\` inside takes the next character as it is.
+/// Splits a line into words. `"..."` keeps spaces; `\` inside quotes escapes the next character.
 fn split(line: &str) -> Result<Vec<String>, &'static str> {
     let mut words = Vec::new();
     let mut chars = line.chars().peekable();
@@ -414,7 +438,7 @@ fn lines(lines: impl Iterator<Item = String>) -> String {
 }
 
 fn to_json(value: &impl serde::Serialize) -> String {
-    // Only maps with keys that are not text can fail; the report has none.
+    // Serialization fails only for maps with non-text keys; the report has none.
     serde_json::to_string(value).unwrap_or_else(|error| json!({ "error": error.to_string() }).to_string())
 }
 
@@ -436,13 +460,5 @@ mod tests {
         assert_eq!(did_you_mean("statsu", ["status", "stop"].into_iter()), ", did you mean \"status\"?");
         assert_eq!(did_you_mean("GET", ["status", "stop"].into_iter()), "");
         assert_eq!(did_you_mean(&"x".repeat(4000), ["status"].into_iter()), "");
-    }
-
-    #[test]
-    fn distance_counts_edits() {
-        let cases = [("", "abc", 3), ("abc", "abc", 0), ("kitten", "sitting", 3), ("größe", "grosse", 3)];
-        for (left, right, edits) in cases {
-            assert_eq!(distance(left, right), edits, "{left} {right}");
-        }
     }
 }

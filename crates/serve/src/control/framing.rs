@@ -1,9 +1,8 @@
-//! How an answer looks on the wire: `ok` or `error MESSAGE`, text lines, and a line with a single dot. A text line that
-//! starts with a dot gets a second one (as in SMTP, RFC 5321 section 4.5.2).
+//! Wire format of an answer: `ok` or `error MESSAGE`, text lines, then a line with a single dot. A text line that
+//! starts with a dot gets a second dot (as in SMTP, RFC 5321 section 4.5.2).
 
-use crate::report::text::printable;
+use text::terminal::line;
 
-/// A whole answer.
 pub(super) fn answer(text: &str) -> Vec<u8> {
     let mut out = ok();
     push_text(&mut out, text);
@@ -11,20 +10,20 @@ pub(super) fn answer(text: &str) -> Vec<u8> {
     out
 }
 
-/// A whole refusal, with details below its message.
+/// A complete refusal: message, then details.
 pub(super) fn refusal(message: &str, details: &str) -> Vec<u8> {
-    let mut out = format!("error {}\n", printable(message)).into_bytes();
+    let mut out = format!("error {}\n", line(message)).into_bytes();
     push_text(&mut out, details);
     out.extend_from_slice(END);
     out
 }
 
-/// The start of an answer whose text comes later.
+/// The first line of an answer.
 pub(super) fn ok() -> Vec<u8> {
     b"ok\n".to_vec()
 }
 
-/// Text lines of an answer.
+/// Appends text lines of an answer to `out`.
 pub(super) fn push_text(out: &mut Vec<u8>, text: &str) {
     for line in text.lines() {
         if line.starts_with('.') {
@@ -35,7 +34,6 @@ pub(super) fn push_text(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// The end of an answer.
 pub(super) const END: &[u8] = b".\n";
 
 #[cfg(test)]

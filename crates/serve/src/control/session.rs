@@ -1,9 +1,11 @@
-//! One client of the control socket: reads lines, runs them, writes answers. Every wait has an end.
+//! One client of the control socket: reads lines, runs commands, writes answers. Every wait has a timeout.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use logic::places::{Doing, Standing};
+use logic::client_slots::{ClientActivity, ClientDecision};
+use proxy::front::Request;
+use state::events::{Event, Level};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::broadcast::Receiver;
@@ -12,66 +14,68 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at};
 
-use super::client::{Shared, Who};
+use super::client::{PeerCredentials, Shared};
 use super::command::{self, Following, Format, Step};
 use super::framing;
-use crate::events::{Event, Level};
-use crate::front::Request;
-use crate::places::Place;
-use crate::report::text;
+use crate::client_slots::ClientSlot;
 
-/// Longest command, in bytes.
+/// Longest command line in bytes.
 const LINE_LIMIT: usize = 4096;
 
-/// A command must be complete so long after its first byte.
+/// Time limit from a command's first byte to its end of line.
 const LINE_TIME: Duration = Duration::from_secs(30);
 
-/// A client that says nothing is closed after so long.
+/// Idle timeout of a client.
 const IDLE_TIME: Duration = Duration::from_secs(300);
 
-/// A client must take a piece of an answer within so long.
+/// Time limit for writing `WRITE_PIECE` bytes of an answer.
 const WRITE_TIME: Duration = Duration::from_secs(5);
 
-/// Size of these pieces.
+/// Number of bytes that `WRITE_TIME` applies to.
 const WRITE_PIECE: usize = 16 * 1024;
 
-/// Events that are delivered in one step.
+/// Largest number of events sent in one write.
 const EVENTS_AT_ONCE: usize = 64;
 
-/// The first line of the answer to a reload that changed nothing.
-const REFUSED: &str = "reload refused, nothing changed: the server goes on with the configuration it has";
+/// First line of the answer to a reload that failed.
+const REFUSED: &str = "reload refused, nothing changed: the server keeps its configuration";
 
-/// How long a reload may take until its answer.
+/// Time limit of a reload before its answer.
 const RELOAD_TIME: Duration = Duration::from_secs(120);
 
 pub(super) struct Session {
     shared: Arc<Shared>,
-    who: Who,
+    who: PeerCredentials,
     stream: UnixStream,
-    /// Read and not yet run; never longer than [`LINE_LIMIT`] and one read.
+    /// Bytes read but not yet run; at most [`LINE_LIMIT`] plus one read.
     input: Vec<u8>,
-    place: Arc<Place>,
+    slot: Arc<ClientSlot>,
 }
 
-/// The session is over: closed, too slow, or in error.
+/// The session has ended: the client closed it, was too slow, or caused an error.
 struct Over;
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, who: Who, stream: UnixStream, place: Arc<Place>) -> Self {
-        Self { shared, who, stream, input: Vec::new(), place }
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        who: PeerCredentials,
+        stream: UnixStream,
+        slot: Arc<ClientSlot>,
+    ) -> Self {
+        Self { shared, who, stream, input: Vec::new(), slot }
     }
 
     pub(super) async fn run(mut self) {
-        self.place.set(Doing::Waiting);
+        self.slot.set(ClientActivity::Waiting);
         while let Ok(line) = self.read_line().await {
-            self.place.set(Doing::Working);
+            self.slot.set(ClientActivity::Working);
             if self.run_line(&line).await.is_err() {
                 return;
             }
-            if self.place.set(Doing::Waiting) == Standing::GivesWay {
+            if self.slot.set(ClientActivity::Waiting) == ClientDecision::GivesWay {
                 return;
             }
-            // Each command is a step that is paid for before the next one.
+            // Yield after each command, so that `Paced` charges its time before the next one.
             yield_now().await;
         }
     }
@@ -118,12 +122,12 @@ impl Session {
             Step::Refused(refusal) => framing::refusal(&refusal.message, &refusal.details),
             Step::Reload(format) => self.reload(format).await,
             Step::Stop(format) => self.stop(format).await,
-            Step::Follow(following) => match self.place.set(Doing::Following) {
-                Standing::Keeps => return self.follow(following).await,
-                Standing::GivesWay => return Err(Over),
-                Standing::TooManyFollow => {
-                    let most = self.place.most_following();
-                    let message = format!("{most} clients follow the events already, which is the most");
+            Step::Follow(following) => match self.slot.set(ClientActivity::Following) {
+                ClientDecision::Keeps => return self.follow(following).await,
+                ClientDecision::GivesWay => return Err(Over),
+                ClientDecision::TooManyFollow => {
+                    let most = self.slot.most_following();
+                    let message = format!("{most} clients follow the events already: that is the limit");
                     framing::refusal(&message, "without `follow` the events so far are shown")
                 }
             },
@@ -165,7 +169,7 @@ impl Session {
         }
     }
 
-    /// Shows events until the client goes away, is too slow, or says something: that ends the answer.
+    /// Sends events until the client disconnects, reads too slowly, or sends anything: any input ends the answer.
     async fn follow(&mut self, following: Following) -> Result<(), Over> {
         let mut events: Receiver<Event> = self.shared.front.state.events.follow();
         let mut wire = framing::ok();
@@ -200,23 +204,23 @@ impl Session {
                 match events.try_recv() {
                     Ok(event) => push(Ok(event))?,
                     Err(TryRecvError::Lagged(lost)) => push(Err(RecvError::Lagged(lost)))?,
-                    // What is closed is found by the next `recv`.
+                    // The next `recv` reports a closed channel.
                     Err(TryRecvError::Empty | TryRecvError::Closed) => break,
                 }
             }
             self.deliver(&wire).await?;
-            // A step is paid for before the next one.
+            // Yield, so that `Paced` charges the time of this step before the next one.
             yield_now().await;
         }
     }
 
-    /// Sends an answer. A client that takes long to read it may lose its place.
+    /// Sends an answer. A client that reads it slowly may lose its slot.
     async fn send(&mut self, wire: &[u8]) -> Result<(), Over> {
-        self.place.set(Doing::Writing);
+        self.slot.set(ClientActivity::Writing);
         self.deliver(wire).await
     }
 
-    /// Sends what a follower waits for.
+    /// Sends events to a follower.
     async fn deliver(&mut self, wire: &[u8]) -> Result<(), Over> {
         for piece in wire.chunks(WRITE_PIECE) {
             self.write(piece).await?;
@@ -236,9 +240,9 @@ impl Following {
     fn lost(&self, count: u64) -> String {
         match self.format {
             Format::Text => {
-                text::printable(&format!("({count} events lost: they came faster than they were read)"))
+                text::terminal::line(&format!("({count} events lost: they came faster than they were read)"))
             }
-            Format::Json => serde_json::json!({ "lost": count }).to_string(),
+            Format::Json => serde_json::json!({ "events_lost": count }).to_string(),
         }
     }
 }

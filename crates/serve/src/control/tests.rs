@@ -3,12 +3,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdStream;
 use std::time::Instant;
 
+use proxy::front::Request;
+use state::Admission;
 use tempfile::TempDir;
 
 use super::*;
-use crate::front::Request;
 use crate::report::fixture;
-use crate::state::Admission;
 
 const POOL: &str = "backends = ['10.0.0.1:80', '10.0.0.2:80', 'unix:/run/app.sock']";
 
@@ -45,7 +45,7 @@ impl Client {
         line
     }
 
-    /// First line and text of an answer.
+    /// Reads one answer. Returns its first line and its text.
     fn answer(&mut self) -> (String, String) {
         let first = self.line();
         let mut text = String::new();
@@ -117,15 +117,41 @@ fn operators_change_a_backend_and_the_events_say_who() {
 }
 
 #[test]
+fn change_that_leaves_clients_without_a_backend_or_changes_nothing_for_them_warns() {
+    let server = server();
+    let mut client = Client::connect(&server);
+    let snapshot = server.front.snapshot.load();
+    let backends = &snapshot.pools[0].backends;
+    backends[0].state.publish_health(logic::health::State::Down, Instant::now());
+    let (_, text) = client.ask("ready 10.0.0.1:80");
+    assert!(text.ends_with("\nwarning: it is down: it gets no sessions until it is up again\n"), "{text}");
+    assert_eq!(client.ask("drain 10.0.0.2:80").1.lines().count(), 1, "one backend still takes sessions");
+    let (_, text) = client.ask("drain app.sock");
+    let none = "warning: no backend of pool app takes new sessions now";
+    assert!(text.ends_with(&format!("\n{none}\n")), "{text}");
+    let (_, json) = client.ask("weight 10.0.0.2:80 0 json");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["warning"], none.trim_start_matches("warning: "));
+    assert_eq!(client.ask("ready 10.0.0.2:80").1.lines().count(), 2, "its weight is 0");
+    assert_eq!(client.ask("weight 10.0.0.2:80 1").1.lines().count(), 1);
+    let (_, events) = client.ask("events");
+    let warned = events.lines().filter(|line| line.contains(" warning pool.app.")).count();
+    assert_eq!(warned, 4, "{events}");
+}
+
+#[test]
 fn what_is_not_clear_is_refused_with_a_hint_and_changes_nothing() {
     let server = server();
     let mut client = Client::connect(&server);
     let cases = [
         ("stats", "error unknown command \"stats\", did you mean \"status\"?; `help` lists all"),
         ("drain ap 10.0.0.1:80", "error no pool \"ap\", did you mean \"app\"?"),
-        ("drain 10.0.0.3:80", "error no backend \"10.0.0.3:80\"; there are"),
-        ("drain 10.0.0", "error \"10.0.0\" could be any of these"),
-        ("drain \"\"", "error no backend \"\"; there are"),
+        ("drain 10.0.0.3:80", "error no backend \"10.0.0.3:80\"; the backends are:"),
+        ("drain 80", "error \"80\" could be any of these"),
+        ("drain 10.0.0", "error no backend \"10.0.0\"; the backends are:"),
+        ("drain 8", "error no backend \"8\"; the backends are:"),
+        ("drain app", "error \"app\" is a pool: name one of its backends"),
+        ("drain \"\"", "error no backend \"\"; the backends are:"),
         ("drain", "error usage: drain [POOL] BACKEND"),
         ("drain a b c", "error usage: drain [POOL] BACKEND"),
         ("weight app 10.0.0.1:80 -1", "error a weight is a number from 0 to 1000, or `default`"),
@@ -139,9 +165,11 @@ fn what_is_not_clear_is_refused_with_a_hint_and_changes_nothing() {
     for (command, refusal) in cases {
         assert_eq!(client.ask(command).0, refusal, "{command}");
     }
-    assert_eq!(client.ask("drain 10.0.0").1, "app 10.0.0.1:80\napp 10.0.0.2:80\n");
+    assert_eq!(client.ask("drain 80").1, "app 10.0.0.1:80\napp 10.0.0.2:80\n");
     let all = "app 10.0.0.1:80\napp 10.0.0.2:80\napp unix:/run/app.sock\n";
-    assert_eq!(client.ask("drain app 10.0.0.3:80").1, all);
+    for unknown in ["drain app 10.0.0.3:80", "drain 10.0.0"] {
+        assert_eq!(client.ask(unknown).1, all);
+    }
     let snapshot = server.front.snapshot.load();
     assert!(snapshot.pools[0].backends.iter().all(|backend| backend.state.admission() == Admission::Ready));
 }
@@ -168,7 +196,7 @@ fn garbage_and_half_lines_are_answered_or_closed() {
 fn a_line_of_10_megabytes_is_refused_at_its_limit() {
     let server = server();
     let mut client = Client::connect(&server);
-    // The server closes long before the end.
+    // The server closes the connection before it has read all bytes.
     let _ = client.send(&vec![b'x'; 10 * 1024 * 1024]);
     assert_eq!(client.line(), "error a command has at most 4096 bytes\n");
     assert_eq!(Client::connect(&server).ask("help").0, "ok");
@@ -180,7 +208,7 @@ fn a_line_of_10_megabytes_is_refused_at_its_limit() {
 #[test]
 fn a_new_client_gets_the_place_of_the_one_that_was_silent_for_longest() {
     let server = server();
-    let mut clients: Vec<_> = (0..SIZE.places).map(|_| Client::connect(&server)).collect();
+    let mut clients: Vec<_> = (0..SIZE.slots).map(|_| Client::connect(&server)).collect();
     for client in &mut clients {
         assert_eq!(client.ask("help").0, "ok");
     }
@@ -205,8 +233,8 @@ fn followers_keep_their_places_and_leave_some_for_others() {
         client.send(b"events 0 follow\n").unwrap();
         assert_eq!(client.line(), "ok\n");
     }
-    let mut idle: Vec<_> = (0..2 * SIZE.places).map(|_| Client::connect(&server)).collect();
-    let refusal = format!("error {} clients follow the events already, which is the most", SIZE.following);
+    let mut idle: Vec<_> = (0..2 * SIZE.slots).map(|_| Client::connect(&server)).collect();
+    let refusal = format!("error {} clients follow the events already: that is the limit", SIZE.following);
     assert_eq!(idle.last_mut().unwrap().ask("events 0 follow").0, refusal);
     assert_eq!(idle.last_mut().unwrap().ask("help").0, "ok");
     server.front.state.events.record(Level::Info, "test", "one");
@@ -225,10 +253,10 @@ fn a_thousand_clients_do_not_take_the_place_of_those_that_are_there() {
     let crowd = std::thread::spawn(move || {
         let mut open = Vec::new();
         for _ in 0..1000 {
-            // The queue of the socket may be full: then connecting waits.
+            // `connect` blocks while the accept queue is full.
             if let Ok(stream) = StdStream::connect(&path) {
                 open.push(stream);
-                // Only the first is waited for.
+                // The test waits for the first message only.
                 let _ = here.send(());
             }
         }
@@ -248,7 +276,7 @@ fn a_client_that_does_not_read_is_closed_and_holds_up_nobody() {
     let mut deaf = Client::connect(&server);
     let mut other = Client::connect(&server);
     let start = Instant::now();
-    // Far more answers than the socket holds.
+    // The answers exceed the socket buffer.
     let commands = b"help\n".repeat(2000);
     let writer = std::thread::spawn(move || {
         let _ = deaf.send(&commands);
@@ -258,7 +286,7 @@ fn a_client_that_does_not_read_is_closed_and_holds_up_nobody() {
     let mut deaf = writer.join().unwrap();
     std::thread::sleep(Duration::from_secs(12).saturating_sub(start.elapsed()));
     let mut rest = Vec::new();
-    // A reset says the same as an end.
+    // A connection reset counts as an end.
     let _ = deaf.0.read_to_end(&mut rest);
     let answers = String::from_utf8_lossy(&rest).lines().filter(|line| *line == ".").count();
     assert!(answers < 2000, "it was served to its end");
@@ -276,7 +304,8 @@ fn events_are_followed_without_gap_until_the_client_speaks() {
     assert!(client.line().ends_with("test: one\n"));
     events.record(Level::Error, "test", ".\n.two");
     let line = client.line();
-    assert!(line.contains(" error ") && line.ends_with("test: .\\n.two\n"), "{line}");
+    assert!(line.contains(" error ") && line.ends_with("test: .\n"), "{line}");
+    assert_eq!(client.line(), "    .two\n", "a further line of the same event");
     client.send(b"help\n").unwrap();
     assert_eq!(client.line(), ".\n");
     assert_eq!(client.answer().0, "ok");
@@ -302,10 +331,7 @@ fn a_refused_reload_shows_its_faults_and_a_good_one_its_answer() {
     }
     assert!(matches!(server.requests.blocking_recv(), Some(Request::Stop)));
     let [refused, good, stop] = asker.join().unwrap();
-    assert_eq!(
-        refused.0,
-        "error reload refused, nothing changed: the server goes on with the configuration it has"
-    );
+    assert_eq!(refused.0, "error reload refused, nothing changed: the server keeps its configuration");
     assert_eq!(refused.1, "x.toml:1:2: bad\n  hint: good\n");
     assert_eq!(good, ("ok".to_owned(), "generation 2\n".to_owned()));
     assert!(stop.1.starts_with("{\"stop\":"), "{stop:?}");

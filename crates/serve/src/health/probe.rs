@@ -1,4 +1,4 @@
-//! One check of one backend: connect, and for HTTP ask and look at the status. The whole of it has one time limit.
+//! One check of one backend, with one time limit: connects and, for HTTP, sends a request and reads the status.
 
 use std::fmt::Write as _;
 use std::io;
@@ -6,41 +6,37 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::types::{ActiveCheck, BackendAddress, BackendHttp};
+use hosts::tunnel::plan;
 use logic::health::{Cause, Check, CheckMethod, Source, StatusRange, Verdict, VerdictOutcome};
 use logic::http1::request::{Limits, MethodKind, Parse, RequestKind, UpgradeWish};
 use logic::http1::response::{self, Progress};
 use logic::peers::Peer;
 use logic::proxy_header::{self, Additions};
-use logic::tunnel::plan;
 use nix::errno::Errno;
+use proxy::connect::{self, ConnectFault, Link};
+use state::BackendState;
+use tls::backend::Endpoint;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout_at;
 
-use crate::connect::{self, ConnectFault, Link};
-use crate::state::BackendState;
-use crate::tls::backend::Endpoint;
-
 mod http2;
 
-/// Bytes of an answer that are read at most.
+/// Largest number of bytes read from an answer.
 const ANSWER_LIMIT: usize = 16 * 1024;
 
-/// How long the rest of an answer is read after its head: closing at once would look like a broken client to the
-/// application.
+/// Time for reading an answer after its head: to the application, an immediate close would look like a broken client.
 const TAIL_LIMIT: Duration = Duration::from_millis(250);
 
-/// What a check has shown.
 #[derive(Debug)]
 pub(super) enum Finding {
-    /// Something about the backend.
     Verdict(Verdict),
-    /// Nothing: its name has no address yet.
+    /// No verdict: the backend's name has no address yet.
     NoAddress,
-    /// Nothing: we lack descriptors or memory, which is not the backend's fault.
+    /// No verdict: this process lacks descriptors or memory, which is not the backend's fault.
     OurOwnFault(io::Error),
 }
 
-/// How a backend is spoken to: as traffic does it.
+/// Connection settings of a check, the same as for traffic.
 #[derive(Clone)]
 pub(super) struct Way {
     pub(super) send_proxy: Option<proxy_header::Version>,
@@ -48,7 +44,6 @@ pub(super) struct Way {
     pub(super) http: BackendHttp,
 }
 
-/// Makes one check.
 pub(super) async fn run(backend: &BackendState, active: &ActiveCheck, way: &Way) -> Finding {
     let start = Instant::now();
     let limits = Times { deadline: start + active.rule.timeout, whole: active.rule.timeout };
@@ -57,7 +52,7 @@ pub(super) async fn run(backend: &BackendState, active: &ActiveCheck, way: &Way)
     }
     let mut header = Vec::new();
     if let Some(version) = way.send_proxy {
-        // It is we who connect, on behalf of nobody.
+        // The check is our own connection, so the PROXY header names no client.
         proxy_header::write(version, &mut header, &Peer::Unix, &Peer::Unix, &Additions::default());
     }
     let opening = sys::socket::Opening::TheyMaySpeak;
@@ -81,7 +76,7 @@ struct Times {
     whole: Duration,
 }
 
-/// Time until the answer was known.
+/// Time until the result of the check was known.
 type Passed = Duration;
 
 async fn exchange(
@@ -93,7 +88,7 @@ async fn exchange(
 ) -> Result<Passed, Cause> {
     let no_answer = || Cause::NoAnswer { after: times.whole };
     let (path, host, method, expect) = match &active.check {
-        // A connection that opens is enough.
+        // A TCP check passes when the connection opens.
         Check::Tcp => return Ok(times.elapsed()),
         Check::Http { path, host, method, expect } => (path, host, *method, *expect),
     };
@@ -127,7 +122,7 @@ fn judge(status: u16, expect: StatusRange) -> Result<(), Cause> {
 
 fn write_request(out: &mut Vec<u8>, method: CheckMethod, path: &str, host: &str) {
     let mut text = String::new();
-    // Writing to a String cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = write!(
         text,
         "{} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: penstock-health/{}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
@@ -137,7 +132,7 @@ fn write_request(out: &mut Vec<u8>, method: CheckMethod, path: &str, host: &str)
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The status of the final answer.
+/// Sends the request and returns the status of the final (not 1xx) answer.
 async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     question: &[u8],
@@ -148,7 +143,7 @@ async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
         upgrade: UpgradeWish::NotAsked,
     };
     let limits = Limits { head: ANSWER_LIMIT, ..Limits::default() };
-    // A backend may answer and close before it has read the question: what it said is then still there to be read.
+    // A write error is ignored: the backend may answer and close before it reads the request.
     let _ = stream.write_all(question).await;
     let (mut answer, mut progress, mut total) = (Vec::with_capacity(1024), Progress::default(), 0);
     loop {
@@ -178,7 +173,7 @@ async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Content type of a TLS alert record (RFC 8446 section 5.1), what a TLS server answers to plain HTTP.
+/// Content type of a TLS alert record (RFC 8446 section 5.1), with which a TLS server answers plain HTTP.
 const TLS_ALERT: u8 = 0x15;
 
 async fn discard<S: AsyncRead + Unpin>(stream: &mut S) {
@@ -190,7 +185,7 @@ async fn discard<S: AsyncRead + Unpin>(stream: &mut S) {
     }
 }
 
-/// `Host` of a check when none is configured.
+/// The default `Host` of a check.
 fn host_of(address: &BackendAddress) -> String {
     match address {
         BackendAddress::Ip(address) if address.port() == 80 && address.is_ipv6() => {

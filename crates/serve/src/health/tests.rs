@@ -1,8 +1,8 @@
 use logic::health::Cause;
+use proxy::front::Front;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::front::Front;
 use crate::report::fixture;
 
 const CHECKED: &str = "health = { tcp = true, interval = '200ms', timeout = '200ms', rise = 2, fall = 3 }";
@@ -34,7 +34,7 @@ impl Bench {
         self.front.state.events.last(1000).iter().any(|event| event.message.contains(what))
     }
 
-    /// What a worker does when sessions fail.
+    /// Counts failed sessions as a worker does.
     fn fail_traffic(&self, at: usize, failures: u32) {
         let backend = self.backend(at);
         backend.failures.store(failures, Relaxed);
@@ -85,8 +85,8 @@ async fn one_that_hangs_does_not_delay_the_others() {
         hanging.local_addr().unwrap()
     );
     let mut snapshot = fixture::snapshot(&bench.front.state, &pool);
-    // Longer than any file may say: the check is still running when the test ends.
-    let plan = Arc::get_mut(&mut snapshot.pools[0]).expect("nobody else has the new snapshot");
+    // This check interval exceeds the limit in configuration files, so that the check still runs when the test ends.
+    let plan = Arc::get_mut(&mut snapshot.pools[0]).expect("the new snapshot has no other owner");
     plan.settings.health.as_mut().expect("as configured").rule.timeout = Duration::from_secs(3600);
     bench.checker.reconcile(&snapshot);
     bench.front.snapshot.store(Arc::new(snapshot));
@@ -112,7 +112,7 @@ async fn an_ejection_by_traffic_is_recorded_and_ends_after_its_time() {
 }
 
 #[tokio::test]
-async fn an_ejection_is_not_undone_by_a_check_that_was_running() {
+async fn checks_end_the_first_ejection_and_not_the_one_after_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let bench =
@@ -120,6 +120,9 @@ async fn an_ejection_is_not_undone_by_a_check_that_was_running() {
     let backend = bench.backend(0);
     eventually("up", || backend.health_state() == HealthState::Up).await;
     bench.fail_traffic(0, 5);
+    eventually("readmitted", || bench.said("readmitted after")).await;
+    bench.fail_traffic(0, 5);
+    eventually("ejected again", || backend.lock_health().state() == HealthState::Ejected).await;
     let before = backend.lock_health().verdicts().count();
     eventually("more checks", || backend.lock_health().verdicts().count() >= (before + 4).min(16)).await;
     assert_eq!(backend.health_state(), HealthState::Ejected);
@@ -177,7 +180,7 @@ async fn a_reload_keeps_health_and_starts_and_ends_checks() {
     bench.reload("backends = ['127.0.0.1:1']");
     assert_eq!(bench.checker.tasks.len(), 1);
     eventually("its last check is over", || Arc::strong_count(&backend) == 2).await;
-    assert_eq!(second.health_state(), HealthState::Unchecked, "without checks nobody knows");
+    assert_eq!(second.health_state(), HealthState::Unchecked, "not known without checks");
 }
 
 #[tokio::test]

@@ -1,106 +1,104 @@
-//! Certificates as they stand, for `penstock ctl certs`.
+//! Status of all certificates, for `penstock ctl certs`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use config::Config;
+use logic::acme::Reason;
+use proxy::front::Front;
+use proxy::snapshot::ListenerPlan;
 use serde::Serialize;
+use state::acme;
+use state::events::timestamp;
+use text::table::Table;
+use text::terminal;
+use text::units::count;
+use tls::{Certificate, CertificateState, Store};
 
-use super::text::{Table, printable, push_line};
-use crate::acme;
-use crate::events::timestamp;
-use crate::front::Front;
-use crate::plural::plural;
-use crate::snapshot::ListenerPlan;
-use crate::tls::{Certificate, Standing, Store};
+use super::tables::push_line;
 
-/// A directory of certificates.
 #[derive(Clone, Debug, Serialize)]
 pub struct DirectoryReport {
-    /// Its path.
     pub directory: String,
-    /// Listeners that serve it.
     pub listeners: Vec<String>,
-    /// What is wrong with it, a sentence each.
+    /// Faults of the directory, one sentence each.
     pub faults: Vec<String>,
-    /// Broken ones first, then by the time they have left.
+    /// Sorted: broken certificates first, then by time to expiry.
     pub certificates: Vec<CertificateReport>,
-    /// Those that are ordered from an authority, by name.
+    /// Orders from an authority into this directory, sorted by name.
     pub orders: Vec<OrderReport>,
 }
 
-/// A certificate that is ordered, and ordered again when it is due.
+/// Status of a certificate that is ordered and renewed automatically.
 #[derive(Clone, Debug, Serialize)]
 pub struct OrderReport {
-    /// NAME of its file.
+    /// NAME of the certificate's file.
     pub certificate: String,
     /// NAME of the section `[acme.NAME]`.
     pub acme: String,
-    /// Names that it is for.
     pub names: Vec<String>,
-    /// `waiting` until it is due, `ordering`, or `failed` and waiting to try again.
+    /// `waiting` until the order is due, `ordering`, or `failed` until the next attempt.
     pub state: &'static str,
-    /// Not before this it is ordered.
-    pub next: String,
-    /// Why then.
-    pub because: &'static str,
+    /// Earliest time of the next order.
+    pub next_order: String,
+    /// Serialized as one word.
+    #[serde(serialize_with = "reason_word")]
+    pub next_order_reason: Reason,
     /// Failures since the last success.
     pub failures: u32,
-    /// Why the last order failed.
+    /// Reason of the last failure.
     pub reason: Option<String>,
 }
 
-/// A certificate as it stands.
 #[derive(Clone, Debug, Serialize)]
 pub struct CertificateReport {
-    /// NAME of its files.
     pub name: String,
-    /// `ok`, `kept-old`, `refused`, `not-valid` or `revoked`.
+    /// A word of [`CertificateState`].
     pub state: &'static str,
-    /// Why it is not well.
+    /// Reason if the state is not ok.
     pub reason: Option<String>,
-    /// Names that it is for. From here on: what is served, absent if nothing is.
+    /// DNS names in the served certificate. All fields from here on are empty if none is served.
     pub names: Vec<String>,
-    /// Kind and size of its key.
+    /// Type and size of the public key.
     pub key: Option<String>,
-    /// Distinguished name of its issuer.
+    /// Distinguished name of the issuer.
     pub issuer: Option<String>,
     /// Serial number in hexadecimal.
     pub serial: Option<String>,
-    /// Since when it is valid.
+    /// Start of the validity.
     pub not_before: Option<String>,
-    /// Until when it is valid.
+    /// End of the validity.
     pub not_after: Option<String>,
-    /// Whole days until then; negative after it.
+    /// Whole days until the end of the validity; negative after it.
     pub days_left: Option<i64>,
-    /// Certificates in the chain that is sent.
+    /// Number of certificates in the chain that is sent.
     pub chain_length: usize,
-    /// The OCSP response that is sent with it.
+    /// OCSP response that is sent with the certificate.
     pub staple: StapleReport,
-    /// What could be better.
+    /// Advice for a better certificate.
     pub notes: Vec<String>,
-    /// Its files: certificate, key, then what else there is.
+    /// Paths of the certificate, the key, then other files.
     pub files: Vec<String>,
 }
 
-/// The OCSP response of a certificate.
+/// Status of a certificate's OCSP response.
 #[derive(Clone, Debug, Serialize)]
 pub struct StapleReport {
     /// `sent`, `none`, or `not-needed` for a certificate without a responder.
     pub state: &'static str,
-    /// Where it came from: `file`, `responder`, or `kept` (from the responder, before a restart).
+    /// `file`, `responder`, or `stored` (from the responder, before a restart).
     pub origin: Option<&'static str>,
-    /// When what it says was known.
-    pub since: Option<String>,
-    /// Until when it may be sent.
-    pub until: Option<String>,
-    /// Why there is none, or why a newer one is not used.
+    /// thisUpdate (RFC 6960 section 4.2.2.1).
+    pub this_update: Option<String>,
+    /// nextUpdate: the response is not sent after this time.
+    pub next_update: Option<String>,
+    /// Reason why there is no response, or why a newer one is not used.
     pub reason: Option<String>,
-    /// Responders that the certificate names.
+    /// URLs of the responders that the certificate names.
     pub responders: Vec<String>,
 }
 
-/// Every certificate, or those with this text in their names.
+/// Reports every certificate, or those with `wanted` in a name.
 pub fn read(front: &Front, wanted: Option<&str>) -> Vec<DirectoryReport> {
     let snapshot = front.snapshot.load();
     let plans: Vec<&ListenerPlan> = snapshot
@@ -141,7 +139,7 @@ pub fn read(front: &Front, wanted: Option<&str>) -> Vec<DirectoryReport> {
         .collect()
 }
 
-/// The directories of these listeners, each once.
+/// Returns the certificate stores of the listeners, each once.
 pub(crate) fn stores<'a>(listeners: impl Iterator<Item = &'a ListenerPlan>) -> Vec<&'a Arc<Store>> {
     let mut stores: Vec<&Arc<Store>> = Vec::new();
     for store in listeners.filter_map(|plan| plan.tls.as_ref()).flat_map(|tls| tls.stores()) {
@@ -152,17 +150,17 @@ pub(crate) fn stores<'a>(listeners: impl Iterator<Item = &'a ListenerPlan>) -> V
     stores
 }
 
-/// What is ordered into this directory.
+/// Reports the orders into the directory of `store`.
 fn orders(front: &Front, config: &Config, store: &Store, wanted: Option<&str>) -> Vec<OrderReport> {
     let sections = config.acme.iter().filter(|section| section.certificates_directory() == store.directory());
     let all = sections.flat_map(|section| {
-        let report = |(name, standing): (Arc<str>, acme::Standing)| OrderReport {
+        let report = |(name, standing): (Arc<str>, acme::RenewalState)| OrderReport {
             certificate: name.to_string(),
             acme: section.name.to_string(),
             names: standing.names,
             state: standing.phase.word(),
-            next: timestamp(standing.next.at),
-            because: standing.next.reason.words(),
+            next_order: timestamp(standing.next.at),
+            next_order_reason: standing.next.reason,
             failures: standing.failures,
             reason: standing.reason,
         };
@@ -195,8 +193,8 @@ fn one(certificate: &Certificate, now: SystemTime) -> CertificateReport {
                 (None, false) => "none",
             },
             origin: staple.as_ref().map(|staple| staple.origin.word()),
-            since: staple.as_ref().map(|staple| timestamp(staple.good.this_update)),
-            until: staple.as_ref().map(|staple| timestamp(staple.good.until)),
+            this_update: staple.as_ref().map(|staple| timestamp(staple.good.this_update)),
+            next_update: staple.as_ref().map(|staple| timestamp(staple.good.until)),
             reason: pair.and_then(|pair| pair.staple_fault(now)),
             responders: facts.map(|facts| facts.responders.clone()).unwrap_or_default(),
         },
@@ -214,36 +212,43 @@ fn days_between(now: SystemTime, then: SystemTime) -> i64 {
     }
 }
 
-/// The tables for people, of what `read` found for `wanted`.
+/// Formats the result of `read` for `wanted` as tables for people.
 pub fn text(directories: &[DirectoryReport], wanted: Option<&str>) -> String {
     let mut out = String::new();
     match wanted {
         Some(wanted) if directories.is_empty() => {
-            push_line(&mut out, &format!("no certificate has \"{}\" in one of its names", printable(wanted)));
+            push_line(
+                &mut out,
+                &format!("no certificate has \"{}\" in one of its names", terminal::line(wanted)),
+            );
         }
         None if directories.is_empty() => push_line(&mut out, "no listener has tls"),
         _ => {}
     }
     for directory in directories {
-        let count = plural(directory.certificates.len(), "certificate");
+        let count = count(directory.certificates.len(), "certificate");
         let listeners = directory.listeners.join(", ");
-        push_line(&mut out, &format!("{} ({listeners}): {count}", printable(&directory.directory)));
+        push_line(&mut out, &format!("{} ({listeners}): {count}", terminal::line(&directory.directory)));
         for fault in &directory.faults {
-            push_line(&mut out, &format!("  ! {}", printable(fault)));
+            push_line(&mut out, &format!("  ! {}", terminal::line(fault)));
         }
-        let mut table = Table::default();
+        let mut table = Table::indented("  ");
         table.header(["certificate", "state", ">days", "until", "key", "staple", "issuer", "names", "file"]);
         for certificate in &directory.certificates {
             table.row(row(certificate));
         }
-        table.render(&mut out);
+        out.push_str(&table.render());
         for certificate in &directory.certificates {
             if let Some(reason) = &certificate.staple.reason {
-                let line = format!("  {}: staple: {}", printable(&certificate.name), printable(reason));
+                let line =
+                    format!("  {}: staple: {}", terminal::line(&certificate.name), terminal::line(reason));
                 push_line(&mut out, &line);
             }
             for note in &certificate.notes {
-                push_line(&mut out, &format!("  {}: {}", printable(&certificate.name), printable(note)));
+                push_line(
+                    &mut out,
+                    &format!("  {}: {}", terminal::line(&certificate.name), terminal::line(note)),
+                );
             }
         }
         directory.orders.iter().for_each(|order| push_line(&mut out, &line(order)));
@@ -252,34 +257,44 @@ pub fn text(directories: &[DirectoryReport], wanted: Option<&str>) -> String {
 }
 
 fn line(order: &OrderReport) -> String {
-    let OrderReport { certificate, state, next, because, failures, .. } = order;
-    let certificate = printable(certificate);
+    let OrderReport { certificate, state, next_order, failures, .. } = order;
+    let certificate = terminal::line(certificate);
     match &order.reason {
         Some(reason) => {
-            let times = plural(*failures as usize, "failure");
-            format!("  ! {certificate}: {state}: {times}, the next try is at {next}: {}", printable(reason))
+            let times = count(*failures as usize, "failure");
+            format!(
+                "  ! {certificate}: {state}: {times}, next try at {next_order}: {}",
+                terminal::line(reason)
+            )
         }
-        None => format!("  {certificate}: {state}: next order at {next}, {because}"),
+        None => format!(
+            "  {certificate}: {state}: next order at {next_order}, {}",
+            order.next_order_reason.words()
+        ),
     }
 }
 
+fn reason_word<S: serde::Serializer>(reason: &Reason, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(reason.word())
+}
+
 fn row(certificate: &CertificateReport) -> [String; 9] {
-    let text = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), printable);
+    let text = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), terminal::line);
     let until = certificate.not_after.as_deref().and_then(|until| until.split('T').next());
     let shown =
-        certificate.names.iter().take(NAMES).map(|name| printable(name)).collect::<Vec<_>>().join(" ");
+        certificate.names.iter().take(NAMES).map(|name| terminal::line(name)).collect::<Vec<_>>().join(" ");
     let names = match certificate.names.len().saturating_sub(NAMES) {
         0 if certificate.names.is_empty() => "-".to_owned(),
         0 => shown,
         more => format!("{shown} and {more} more"),
     };
-    let state = if certificate.state == Standing::Ok.word() {
+    let state = if certificate.state == CertificateState::Ok.word() {
         certificate.state.to_owned()
     } else {
         certificate.state.to_uppercase()
     };
     [
-        printable(&certificate.name),
+        terminal::line(&certificate.name),
         state,
         certificate.days_left.map_or("-".to_owned(), |days| days.to_string()),
         until.unwrap_or("-").to_owned(),
@@ -287,11 +302,11 @@ fn row(certificate: &CertificateReport) -> [String; 9] {
         certificate.staple.state.to_owned(),
         text(&certificate.issuer),
         names,
-        certificate.files.first().map_or("-".to_owned(), |file| printable(file)),
+        certificate.files.first().map_or("-".to_owned(), |file| terminal::line(file)),
     ]
 }
 
-/// Names shown of a certificate.
+/// Largest number of names shown per certificate.
 const NAMES: usize = 3;
 
 #[cfg(test)]

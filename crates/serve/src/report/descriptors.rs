@@ -1,58 +1,52 @@
-//! The account of descriptors as the report has it.
+//! Report of the account of descriptors.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::Serialize;
+use state::State;
 
-use crate::state::State;
-
-/// What holds descriptors, and how often they were refused.
+/// Current use of descriptors, and number of refusals.
 #[derive(Clone, Debug, Serialize)]
 pub struct Descriptors {
-    /// How many the process may open; `None` if it is not known.
+    /// Largest number of open descriptors of the process; `None` if unknown.
     pub limit: Option<usize>,
-    /// Open now, of all kinds.
+    /// Number of open descriptors of all kinds; `None` without /proc.
     pub open: Option<usize>,
-    /// Kept from traffic: listeners, admin, control, checks, logs.
+    /// Descriptors reserved for listeners, admin, control, checks and logs.
     pub reserve: usize,
-    /// For traffic.
-    pub traffic: usize,
-    /// Taken of these.
-    pub taken: usize,
-    /// Taken, by use.
-    pub places: Places,
-    /// Addresses from which clients are connected, or were a moment ago.
+    pub traffic_limit: usize,
+    pub used: usize,
+    pub by_use: ByUse,
+    /// Number of client addresses with connections, now or shortly before.
     pub sources: usize,
-    /// Refused so far, by reason.
+    /// Number of refused connections, by reason.
     pub refused: BTreeMap<&'static str, u64>,
-    /// Idle backend connections that were closed because others needed their places.
-    pub given_up: u64,
+    /// Idle backend connections closed to free their slots.
+    pub idle_closed: u64,
 }
 
-/// Places that traffic has taken.
+/// Slots that traffic holds, by use.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Places {
-    /// Client connections, each with one backend.
+pub struct ByUse {
+    /// Client connections, each with one backend connection.
     pub clients: usize,
-    /// Backend connections of clients that use several at once.
-    pub further: usize,
-    /// Idle backend connections.
+    /// Additional backend connections of clients that use several at the same time.
+    pub additional: usize,
     pub idle: usize,
-    /// Connections to HTTP/2 backends, beyond the first of each worker to each backend.
+    /// Connections to HTTP/2 backends beyond the first of each worker to each backend.
     pub multiplexed: usize,
     /// Pipes of bulk flows.
     pub pipes: usize,
-    /// Taken by workers ahead of their next connections.
+    /// Slots that workers reserve for their next connections.
     pub spare: usize,
 }
 
-impl Places {
-    /// Each kind with its name.
+impl ByUse {
     pub fn kinds(&self) -> [(&'static str, usize); 6] {
         [
             ("clients", self.clients),
-            ("further", self.further),
+            ("additional", self.additional),
             ("idle", self.idle),
             ("multiplexed", self.multiplexed),
             ("pipes", self.pipes),
@@ -62,22 +56,21 @@ impl Places {
 }
 
 impl Descriptors {
-    /// How the account is now.
+    /// Reads the current account.
     pub fn read(state: &State) -> Self {
         let account = &state.account;
         let standing = account.standing();
-        let others = standing.further + standing.idle + standing.lines + standing.pipes + standing.spare;
+        let others = standing.additional + standing.idle + standing.lines + standing.pipes + standing.spare;
         Self {
             limit: standing.descriptors,
-            // It is not known without /proc.
             open: sys::descriptors::open_count().ok(),
             reserve: standing.reserve,
-            traffic: standing.limit,
-            taken: standing.taken,
-            places: Places {
-                // The workers change the numbers while they are read.
+            traffic_limit: standing.limit,
+            used: standing.taken,
+            by_use: ByUse {
+                // Saturate: workers change the numbers during the read.
                 clients: standing.taken.saturating_sub(others),
-                further: standing.further,
+                additional: standing.additional,
                 idle: standing.idle,
                 multiplexed: standing.lines,
                 pipes: standing.pipes,
@@ -85,7 +78,7 @@ impl Descriptors {
             },
             sources: account.sources.count(),
             refused: account.refusals().into_iter().collect(),
-            given_up: account.given_up.load(Relaxed),
+            idle_closed: account.idle_closed.load(Relaxed),
         }
     }
 }

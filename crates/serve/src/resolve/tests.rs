@@ -2,15 +2,15 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use logic::health::State as HealthState;
+use state::lock::lock;
 
 use super::*;
-use crate::lock::lock;
 use crate::per_backend::FIRST_LIMIT;
 use crate::report::fixture;
 
 const POOL: &str = "backends = ['app.test:80', '127.0.0.1:1']\nresolve-interval = '50ms'";
 
-/// Answers in this order; the last one stays.
+/// Answers of the look-up, in order; the last one repeats.
 struct Script(Mutex<VecDeque<Answer>>);
 
 #[derive(Clone)]

@@ -1,21 +1,21 @@
-//! Whether what an agent made is a signature of the key: an agent that errs is told from a server that refuses.
+//! Verifies the signatures of an agent, to tell a wrong signature of the agent from a refusal of the server.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519,
     RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA512, RsaPublicKeyComponents, UnparsedPublicKey,
     VerificationAlgorithm,
 };
-use logic::ssh::key::PublicKey;
+use hosts::ssh::key::PublicKey;
 
 use super::wire::take;
 
-/// Whether that is no signature of the key over the data. Of what cannot be checked here (certificates, security keys, RSA
-/// keys of unusual length) nothing is said: the server decides.
+/// Returns true if `signature` is not a signature of `key` over `data`. False for a signature that this module cannot
+/// verify (certificates, security keys, RSA keys of unusual length): the server decides about these.
 pub(super) fn is_wrong(key: &PublicKey, data: &[u8], signature: &[u8]) -> bool {
     holds(key, data, signature) == Some(false)
 }
 
-/// `None`: it cannot be checked.
+/// Verifies a signature. `None` if this module cannot verify signatures of this key.
 fn holds(key: &PublicKey, data: &[u8], signature: &[u8]) -> Option<bool> {
     let (_, key_rest) = take(key.blob())?;
     match key.algorithm() {
@@ -31,7 +31,7 @@ fn holds(key: &PublicKey, data: &[u8], signature: &[u8]) -> Option<bool> {
     }
 }
 
-/// The algorithm and the bytes of a signature (RFC 4253 section 6.6).
+/// Splits a signature into its algorithm and its bytes (RFC 4253 section 6.6).
 fn of(signature: &[u8]) -> Option<(&[u8], &[u8])> {
     let (algorithm, rest) = take(signature)?;
     let (bytes, end) = take(rest)?;
@@ -47,7 +47,8 @@ fn verifies(
     signature.is_some_and(|bytes| UnparsedPublicKey::new(algorithm, point).verify(data, &bytes).is_ok())
 }
 
-/// RFC 5656 section 3.1: curve and point; the signature is two numbers, which have `width` bytes each.
+/// Verifies an ECDSA signature: `key_rest` is curve and point, the signature two numbers of `width` bytes (RFC 5656
+/// section 3.1).
 fn ecdsa(
     algorithm: &'static dyn VerificationAlgorithm,
     width: usize,
@@ -66,7 +67,7 @@ fn ecdsa(
     Some(verifies(algorithm, point, data, numbers()))
 }
 
-/// RFC 4253 section 6.6: exponent and modulus; RFC 8332 for the hashes.
+/// Verifies an RSA signature: `key_rest` is exponent and modulus (RFC 4253 section 6.6; the hashes: RFC 8332).
 fn rsa(key: &PublicKey, key_rest: &[u8], data: &[u8], signature: &[u8]) -> Option<bool> {
     let bits = key.rsa_bits().filter(|bits| (2048..=8192).contains(bits))?;
     let (e, rest) = take(key_rest)?;
@@ -78,12 +79,12 @@ fn rsa(key: &PublicKey, key_rest: &[u8], data: &[u8], signature: &[u8]) -> Optio
         b"rsa-sha2-512" => &RSA_PKCS1_2048_8192_SHA512,
         _ => return None,
     };
-    // Agents are known that leave out leading zeros, and servers put them back.
+    // Some agents omit leading zeros, and servers add them again.
     let bytes = padded(bytes, bits.div_ceil(8));
     Some(bytes.is_some_and(|bytes| RsaPublicKeyComponents { n, e }.verify(parameters, data, &bytes).is_ok()))
 }
 
-/// A number in so many bytes; `None` if it has more.
+/// Pads a number to `width` bytes. `None` if it is longer.
 fn padded(number: &[u8], width: usize) -> Option<Vec<u8>> {
     let digits = without_zeros(number);
     let mut bytes = vec![0; width.checked_sub(digits.len())?];

@@ -1,12 +1,8 @@
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use testing::agent::RunningAgent;
 use tokio::net::UnixListener;
-
-#[path = "../../tests/support/agent.rs"]
-mod running;
-
-use running::RunningAgent;
 
 const DATA: &[u8] = b"what a server wants signed";
 
@@ -87,7 +83,7 @@ async fn an_agent_that_is_locked_or_dies_or_comes_back_is_told_plainly() {
     assert!(matches!(fault, AgentFault::Gone { .. }), "{fault}");
 }
 
-/// Answers each request with what `answer` makes of it; None: never.
+/// Starts an agent that answers each request with the result of `answer` (`None`: no answer).
 fn fake(answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync + 'static) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("agent");
@@ -144,13 +140,14 @@ async fn an_agent_that_hangs_or_talks_nonsense_costs_a_moment_and_no_memory() {
     assert_eq!(fault, AgentFault::OtherAlgorithm("ssh-rsa".to_owned()));
 }
 
-/// A key as a security key has it, made up.
+/// Returns an invented public key of a security key.
 fn touched() -> PublicKey {
     let blob = [framed(b"sk-ssh-ed25519@openssh.com"), framed(&[7; 32]), framed(b"ssh:")].concat();
     PublicKey::from_blob(&blob).unwrap()
 }
 
-/// An agent whose signatures need a person: counts how many are asked at once. Gives always the same signature.
+/// Starts an agent that needs a person for each signature, and that always returns `signature`. `most` is the largest
+/// number of requests at the same time.
 fn slow(signature: Vec<u8>, now: Arc<AtomicUsize>, most: Arc<AtomicUsize>) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("agent");
@@ -173,7 +170,6 @@ fn slow(signature: Vec<u8>, now: Arc<AtomicUsize>, most: Arc<AtomicUsize>) -> (t
     (directory, socket)
 }
 
-/// A key, its algorithm, and its signature over [`DATA`].
 type Signed = (PublicKey, &'static str, Vec<u8>);
 
 async fn most_at_once((key, name, signature): Signed, limits: AgentLimits) -> usize {
@@ -203,7 +199,7 @@ async fn a_person_is_asked_for_one_touch_or_confirmation_at_a_time() {
     let touched: Signed = (touched(), name, signed(name, &[1; 64]));
     assert_eq!(most_at_once(touched, limits()).await, 1, "a key that is touched");
     let person = AgentLimits { person: Duration::from_millis(5), ..limits() };
-    assert_eq!(most_at_once(plain.clone(), person).await, 1, "a key that somebody confirms");
+    assert_eq!(most_at_once(plain.clone(), person).await, 1, "a key that a person confirms");
     let never = AgentLimits { person: Duration::from_secs(600), ..limits() };
     let most = most_at_once(plain, never).await;
     assert!((2..=4).contains(&most), "any other key: {most}");
@@ -215,7 +211,7 @@ async fn somebody_who_said_no_is_not_asked_again_for_the_next_host() {
     let count = Arc::clone(&asked);
     let (_directory, socket) = fake(move |_| {
         count.fetch_add(1, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(20)); // somebody thinks
+        std::thread::sleep(Duration::from_millis(20)); // a person thinks
         Some(framed(&[5]))
     });
     let agent = Agent::new(socket, AgentLimits { person: Duration::from_millis(10), ..limits() });
@@ -254,7 +250,7 @@ async fn wrong_signature_is_the_fault_of_the_agent_and_not_left_to_the_server() 
             other => &[other],
         };
         for algorithm in algorithms {
-            // Numbers of a signature are one byte shorter or longer now and then.
+            // The numbers of a signature are sometimes one byte shorter or longer.
             for at in 0..20_u8 {
                 let request = SignRequest { key: &held.key, algorithm, data: &[at], binding: None };
                 let right = agent.sign(request).await.unwrap();

@@ -1,11 +1,11 @@
-//! Messages of the agent protocol (draft-ietf-sshm-ssh-agent section 3): those we send, and those we read with bounds.
+//! Messages of the agent protocol (draft-ietf-sshm-ssh-agent section 3). The length of answers is limited.
 
-use logic::ssh::key::PublicKey;
+use hosts::ssh::key::PublicKey;
 use russh::keys::agent::AgentSessionBinding;
 
-/// The longest message that is read, as in ssh-agent.
+/// Maximum length of an answer, the same as in ssh-agent.
 pub(super) const LONGEST_MESSAGE: usize = 256 * 1024;
-/// More keys are in no agent: ssh-agent itself stops there.
+/// Maximum number of keys in a list, the same as in ssh-agent.
 const MOST_KEYS: usize = 2048;
 
 const FAILURE: u8 = 5;
@@ -19,15 +19,12 @@ const EXTENSION_FAILURE: u8 = 28;
 const RSA_SHA2_256: u32 = 2;
 const RSA_SHA2_512: u32 = 4;
 
-/// An answer, taken apart.
 pub(super) enum Answer {
-    /// The agent will not.
+    /// The agent refuses the request.
     Failure,
-    /// Keys with their comments.
     Keys(Result<Vec<(PublicKey, String)>, &'static str>),
-    /// A signature: the algorithm at its head, and the whole of it.
+    /// The algorithm of the signature, and the whole signature blob.
     Signature(Result<(String, Vec<u8>), &'static str>),
-    /// Something else.
     Other,
 }
 
@@ -42,12 +39,11 @@ impl Answer {
     }
 }
 
-/// Asks for the list of keys.
 pub(super) fn list_request() -> Vec<u8> {
     framed(&[REQUEST_IDENTITIES])
 }
 
-/// Asks for a signature; `algorithm` chooses the hash of an RSA key.
+/// Builds a request for a signature. `algorithm` chooses the hash of an RSA key.
 pub(super) fn sign_request(key: &[u8], data: &[u8], algorithm: &str) -> Vec<u8> {
     let flags = match algorithm {
         "rsa-sha2-256" => RSA_SHA2_256,
@@ -61,7 +57,7 @@ pub(super) fn sign_request(key: &[u8], data: &[u8], algorithm: &str) -> Vec<u8> 
     framed(&message)
 }
 
-/// Says which host a connection is for (OpenSSH's PROTOCOL.agent section 1).
+/// Builds a request that binds the connection to a host (OpenSSH's PROTOCOL.agent section 1).
 pub(super) fn bind_request(binding: &AgentSessionBinding) -> Vec<u8> {
     let mut message = vec![EXTENSION];
     push(&mut message, b"session-bind@openssh.com");
@@ -83,7 +79,7 @@ fn keys(rest: &[u8]) -> Result<Vec<(PublicKey, String)>, &'static str> {
         let (blob, after) = take(rest).ok_or("a list that is cut off")?;
         let (comment, after) = take(after).ok_or("a list that is cut off")?;
         rest = after;
-        // A key of a kind nobody knows is no reason to drop the others
+        // A key of an unknown type is left out; the other keys stay.
         if let Ok(key) = PublicKey::from_blob(blob) {
             keys.push((key, String::from_utf8_lossy(comment).into_owned()));
         }
@@ -98,7 +94,7 @@ fn signature(rest: &[u8]) -> Result<(String, Vec<u8>), &'static str> {
     Ok((algorithm.to_owned(), blob.to_vec()))
 }
 
-/// A string of RFC 4251 section 5, and what follows it.
+/// Splits `bytes` into the string at its start (RFC 4251 section 5) and the rest.
 pub(super) fn take(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)

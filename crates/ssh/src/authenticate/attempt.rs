@@ -1,114 +1,94 @@
-//! The steps of a log-in, as data: `penstock ssh explain` narrates them, and a failure sums them up.
+//! Steps of a log-in as data: `penstock ssh explain` prints them, and a failure lists them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use logic::ssh::key::Fingerprint;
+use hosts::ssh::key::Fingerprint;
 
-use crate::harmless::harmless;
+use text::terminal::escaped;
 
-/// One step: what was tried, where it came from, and what came of it.
+/// One step: the thing tried, its source and the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// What was tried.
     pub what: What,
-    /// Where it came from.
     pub source: Source,
-    /// What came of it.
     pub answer: Answer,
 }
 
-/// What was tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// The request `none`, which asks what the server accepts (RFC 4252 section 5.2).
+    /// The request `none`, which asks for the methods that the server accepts (RFC 4252 section 5.2).
     Methods,
-    /// The list of keys of an agent.
     AgentKeys,
-    /// A key file whose key shows only when it is open, or that cannot be read.
+    /// A key file that cannot be read, or whose public key is known only after the file is opened.
     File,
-    /// A key.
     Key {
-        /// Such as `ssh-ed25519`.
+        /// Public key algorithm, such as `ssh-ed25519`.
         algorithm: String,
-        /// Its fingerprint.
         fingerprint: Fingerprint,
     },
-    /// A user certificate.
     Certificate {
-        /// Such as `ssh-ed25519-cert-v01@openssh.com`.
+        /// Certificate type, such as `ssh-ed25519-cert-v01@openssh.com`.
         algorithm: String,
-        /// The fingerprint of the key it is for.
+        /// Fingerprint of the key that is certified.
         fingerprint: Fingerprint,
-        /// Its key id, harmless on a terminal.
+        /// Key id of the certificate, safe to print on a terminal.
         id: String,
-        /// Why it may be refused, as far as can be seen from here.
+        /// Reason why the server may refuse the certificate, if this program sees one.
         doubt: Option<String>,
     },
-    /// The server's questions to a person.
     Interactive,
 }
 
-/// Where a key came from.
+/// Source of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// It is no key.
     Nothing,
-    /// A file.
     File(PathBuf),
-    /// An agent.
     Agent {
-        /// Its socket.
         socket: PathBuf,
-        /// What it says about the key; harmless on a terminal.
+        /// Comment of the key in the agent, safe to print on a terminal.
         comment: String,
-        /// The file or the configuration that names the same key.
+        /// Key file or configuration file that names the same key.
         named_by: Option<PathBuf>,
     },
 }
 
-/// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Logged in.
     Accepted,
-    /// Accepted, and more is wanted: one of these methods.
+    /// The server accepted the key, and wants one of the methods in `next` too.
     Partial {
-        /// Methods that can go on.
         next: Vec<&'static str>,
     },
-    /// The server does not want it.
+    /// The server refused the key before a signature.
     Refused {
-        /// Methods that can go on.
         next: Vec<&'static str>,
     },
-    /// The server wanted it, got the signature, and then refused all the same.
+    /// The server accepted the key, received the signature, and then refused the log-in.
     RefusedSigned {
-        /// Methods that can go on.
         next: Vec<&'static str>,
     },
-    /// An agent holds so many keys.
+    /// Number of keys in an agent.
     Holds(usize),
-    /// Not offered: why.
+    /// Reason why the key was not offered.
     NotOffered(String),
-    /// It could not be used: why, and what to do.
+    /// The key or agent could not be used.
     Unusable {
-        /// Why.
         why: String,
-        /// What to do.
         advice: Option<String>,
     },
-    /// The server ended the connection: what it said.
+    /// The server ended the connection, perhaps with this message.
     HungUp(Option<String>),
-    /// The server said nothing for so long.
+    /// The server sent no answer within this time.
     Silent(Duration),
 }
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let (What::Methods, Answer::Refused { next }) = (&self.what, &self.answer) {
-            // A question, not a try: the answer is a list.
+            // The request `none` is not an attempt to log in; its answer is a list of methods.
             let accepted =
                 if next.is_empty() { "nothing that we can do".to_owned() } else { next.join(", ") };
             return write!(f, "asked what the server accepts: {accepted}");
@@ -163,10 +143,10 @@ impl fmt::Display for Answer {
 }
 
 fn path(path: &Path) -> String {
-    harmless(&path.to_string_lossy(), 200)
+    escaped(&path.to_string_lossy(), 200)
 }
 
-/// The kind of a key as people say it.
+/// Returns the usual short name of a key type.
 fn short(algorithm: &str) -> &str {
     let plain = algorithm.trim_end_matches("-cert-v01@openssh.com").trim_end_matches("@openssh.com");
     match plain {

@@ -1,54 +1,52 @@
-//! The keys to offer, in OpenSSH's order: certificates that the configuration names; keys that it names and the agent
-//! holds; other keys of the agent; files. A certificate goes before its own key.
+//! The keys to offer, in OpenSSH's order: certificates that the configuration names; keys that the configuration names
+//! and the agent holds; other keys of the agent; key files. A certificate comes before its own key.
 //!
-//! Where nobody said in which order, a key that other hosts accepted goes first. That is only an order: what the user
-//! names is never moved, for a server may do something else for another key.
+//! If the user gave no order, a key that other hosts accepted comes first. Keys that the user names keep their order,
+//! because a server may give different rights for different keys.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hosts::ssh::key::{Fingerprint, PublicKey as Blob};
 use jiff::Timestamp;
-use logic::ssh::key::{Fingerprint, PublicKey as Blob};
 use russh::keys::ssh_key::Certificate;
 use russh::keys::{Algorithm, HashAlg, PublicKey};
 
 use super::attempt::{Answer, Attempt, Source, What};
 use crate::agent::{Agent, AgentKey};
-use crate::harmless::harmless;
-use crate::keys::certificate::{self, Outlook};
+use crate::keys::certificate::{self, CertificateOutlook};
 use crate::keys::file::Private;
 use crate::keys::{Identity, KeyFault, KeyFileFault, KeyPlan, Keys, LoadedKey, Named, OtherKeys};
+use text::terminal::escaped;
 
-/// A key that may be offered.
 pub(super) struct Candidate {
-    /// None: it shows when the file is open.
+    /// `None` if the public key is known only after the file is opened.
     pub(super) offer: Option<Offer>,
     pub(super) with: With,
     source: Source,
     doubt: Option<String>,
 }
 
-/// What the server is asked about.
+/// The key or certificate that is offered to the server.
 #[derive(Clone)]
 pub(super) enum Offer {
     Key(PublicKey),
     Certificate(Arc<Certificate>),
 }
 
-/// What signs.
 pub(super) enum With {
     File(Arc<LoadedKey>),
     Agent {
         agent: Arc<Agent>,
-        /// As the agent knows it.
+        /// Key or certificate blob, as the agent listed it.
         key: Blob,
     },
 }
 
 impl Candidate {
-    /// How a user knows it.
+    /// Returns a name of the key for the user.
     pub(super) fn name(&self) -> String {
         match &self.offer {
             Some(offer) => format!("{} {}", self.source, offer.fingerprint()),
@@ -80,13 +78,13 @@ impl Offer {
         match self {
             Self::Key(_) => What::Key { algorithm, fingerprint },
             Self::Certificate(certificate) => {
-                let id = harmless(certificate.key_id(), 80);
+                let id = escaped(certificate.key_id(), 80);
                 What::Certificate { algorithm, fingerprint, id, doubt: None }
             }
         }
     }
 
-    /// The name of what is offered, with the hash of the signature where an RSA key has a choice.
+    /// Returns the algorithm for the offer. For an RSA key, `hash` is part of its name.
     pub(super) fn algorithm(&self, hash: Option<HashAlg>) -> String {
         match self {
             Self::Key(key) => with_hash(key.algorithm(), hash).to_string(),
@@ -94,7 +92,7 @@ impl Offer {
         }
     }
 
-    /// The name at the head of the signature.
+    /// Returns the algorithm name that the signature blob starts with.
     pub(super) fn signature_algorithm(&self, hash: Option<HashAlg>) -> String {
         let algorithm = match self {
             Self::Key(key) => key.algorithm(),
@@ -113,16 +111,15 @@ impl Offer {
         )
     }
 
-    /// The length of an RSA key.
     pub(super) fn rsa_bits(&self) -> Option<usize> {
         let blob = match self {
             Self::Key(key) => key.to_bytes(),
             Self::Certificate(certificate) => certificate.to_bytes(),
         };
-        logic::ssh::key::PublicKey::from_blob(&blob.ok()?).ok()?.rsa_bits()
+        hosts::ssh::key::PublicKey::from_blob(&blob.ok()?).ok()?.rsa_bits()
     }
 
-    /// Of the key; for a certificate, of the key that it certifies.
+    /// Returns the fingerprint of the key; for a certificate, of the certified key.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         Fingerprint(self.sha256())
     }
@@ -149,14 +146,14 @@ fn with_hash(algorithm: Algorithm, hash: Option<HashAlg>) -> Algorithm {
     }
 }
 
-/// Reads all that the plan names, and puts it in order. The steps are those that need no server.
+/// Reads all keys of the plan and puts them in order. The returned attempts are the steps that need no server.
 pub(super) async fn gather(
     keys: &Keys,
     plan: &KeyPlan,
     user: &str,
     now: Timestamp,
 ) -> (Vec<Candidate>, Vec<Attempt>) {
-    let mut gathering = Gathering {
+    let mut gathering = CandidateCollector {
         keys,
         user,
         now,
@@ -181,12 +178,12 @@ pub(super) async fn gather(
     if plan.others == OtherKeys::Offered {
         gathering.rest_of(&held);
     }
-    let Gathering { steps, certificates, agent, mut others, mut files, .. } = gathering;
+    let CandidateCollector { steps, certificates, agent, mut others, mut files, .. } = gathering;
     let rank = |candidate: &Candidate| {
         Reverse(candidate.offer.as_ref().map_or(0, |offer| keys.worked(offer.fingerprint())))
     };
     others.sort_by_key(rank);
-    // What can be asked about before it is opened goes before what must be opened first
+    // Keys with a known public key come before keys whose file must be opened first.
     files.sort_by_key(|(named, candidate)| {
         let blind = candidate.offer.is_none();
         (blind, *named != Named::ByUser, (*named == Named::ByDefault).then(|| rank(candidate)))
@@ -195,20 +192,18 @@ pub(super) async fn gather(
     (certificates.into_iter().chain(agent).chain(others).chain(files).collect(), steps)
 }
 
-/// An IdentityFile that was read.
 struct ReadIdentity<'a> {
     identity: &'a Identity,
     file: Result<Arc<LoadedKey>, KeyFault>,
     public: Option<PublicKey>,
 }
 
-/// The keys of the agent.
-struct Held {
+struct AgentKeys {
     agent: Option<Arc<Agent>>,
     keys: Arc<[AgentKey]>,
 }
 
-struct Gathering<'a> {
+struct CandidateCollector<'a> {
     keys: &'a Keys,
     user: &'a str,
     now: Timestamp,
@@ -217,14 +212,14 @@ struct Gathering<'a> {
     agent: Vec<Candidate>,
     others: Vec<Candidate>,
     files: Vec<(Named, Candidate)>,
-    /// Blobs that have their place already.
+    /// Blobs of keys and certificates that are in one of the lists already.
     seen: HashSet<Vec<u8>>,
 }
 
-impl Gathering<'_> {
-    async fn ask_agent(&mut self, plan: &KeyPlan) -> Held {
+impl CandidateCollector<'_> {
+    async fn ask_agent(&mut self, plan: &KeyPlan) -> AgentKeys {
         let Some(socket) = &plan.agent else {
-            return Held { agent: None, keys: Arc::new([]) };
+            return AgentKeys { agent: None, keys: Arc::new([]) };
         };
         let agent = self.keys.agent(socket);
         let source = Source::Agent { socket: socket.clone(), comment: String::new(), named_by: None };
@@ -239,14 +234,14 @@ impl Gathering<'_> {
             }
         };
         self.steps.push(Attempt { what: What::AgentKeys, source, answer });
-        Held { agent: Some(agent), keys }
+        AgentKeys { agent: Some(agent), keys }
     }
 
     async fn read<'i>(&self, identity: &'i Identity) -> ReadIdentity<'i> {
         let file = self.keys.file(&identity.path).await;
         let public = match &file {
             Ok(key) => key.file.public.clone(),
-            // The public half alone can still name a key of the agent
+            // The `.pub` file alone can still name a key of the agent.
             Err(_) => match self.keys.file(&beside(&identity.path, ".pub")).await {
                 Ok(key) if matches!(key.file.private, Private::Elsewhere) => key.file.public.clone(),
                 _ => None,
@@ -255,8 +250,8 @@ impl Gathering<'_> {
         ReadIdentity { identity, file, public }
     }
 
-    /// A CertificateFile: its private half is looked for in the agent and in the files.
-    async fn explicit(&mut self, path: &Path, files: &[ReadIdentity<'_>], held: &Held) {
+    /// Adds a CertificateFile. Its private key may be in the agent or in one of the files.
+    async fn explicit(&mut self, path: &Path, files: &[ReadIdentity<'_>], held: &AgentKeys) {
         let certificate = match self.keys.certificate(path).await {
             Ok(certificate) => certificate,
             Err(fault) => return self.unusable(path, &fault),
@@ -289,8 +284,8 @@ impl Gathering<'_> {
         }
     }
 
-    /// An IdentityFile, with the certificate beside it.
-    async fn identity(&mut self, read: &ReadIdentity<'_>, held: &Held) {
+    /// Adds an IdentityFile, and the certificate beside it.
+    async fn identity(&mut self, read: &ReadIdentity<'_>, held: &AgentKeys) {
         let path = &read.identity.path;
         let Some(public) = &read.public else {
             match &read.file {
@@ -330,7 +325,8 @@ impl Gathering<'_> {
                 self.certificate(certificate, with_certificate, Source::File(certificate_path))
             }
             Ok(certificate) => {
-                let why = format!("it is not for the key {}", harmless(&path.to_string_lossy(), 200));
+                let why =
+                    format!("the certificate is not for the key {}", escaped(&path.to_string_lossy(), 200));
                 let (what, source) = (Offer::Certificate(certificate).what(), Source::File(certificate_path));
                 self.steps.push(Attempt { what, source, answer: Answer::NotOffered(why) });
                 None
@@ -360,8 +356,8 @@ impl Gathering<'_> {
         }
     }
 
-    /// What the agent holds and nothing named.
-    fn rest_of(&mut self, held: &Held) {
+    /// Adds the agent's keys that the configuration does not name.
+    fn rest_of(&mut self, held: &AgentKeys) {
         let Some(agent) = &held.agent else { return };
         for AgentKey { key, comment } in held.keys.iter() {
             let with = With::Agent { agent: Arc::clone(agent), key: key.clone() };
@@ -417,9 +413,9 @@ impl Gathering<'_> {
             return None;
         }
         let doubt = match outlook {
-            Outlook::Good => None,
-            Outlook::Doubtful(why) => Some(why),
-            Outlook::Hopeless(why) => {
+            CertificateOutlook::Good => None,
+            CertificateOutlook::Doubtful(why) => Some(why),
+            CertificateOutlook::Hopeless(why) => {
                 self.steps.push(Attempt { what: offer.what(), source, answer: Answer::NotOffered(why) });
                 return None;
             }
@@ -427,7 +423,7 @@ impl Gathering<'_> {
         Some(Candidate { offer: Some(offer), with, source, doubt })
     }
 
-    /// A key file that cannot be used; one that nobody named may be missing.
+    /// Notes a key file that cannot be used. A default file that does not exist is not noted.
     fn missed(&mut self, identity: &Identity, fault: &KeyFault) {
         let is_expected = identity.named == Named::ByDefault
             && matches!(
@@ -445,8 +441,8 @@ impl Gathering<'_> {
     }
 }
 
-impl Held {
-    /// The agent as the signer of this key, if it holds it.
+impl AgentKeys {
+    /// Returns the agent as signer for this key, if the agent holds the key.
     fn signer(&self, public: &PublicKey) -> Option<With> {
         let agent = self.agent.as_ref()?;
         let blob = public.to_bytes().ok()?;
@@ -459,7 +455,7 @@ impl Held {
     }
 }
 
-/// `path` with `suffix`; of a public key's path, what belongs beside its private key.
+/// Appends `suffix` to `path`. If `path` is a public key file, appends to the path of its private key.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let text = path.as_os_str().to_string_lossy();
     let mut name = match text.strip_suffix(".pub") {

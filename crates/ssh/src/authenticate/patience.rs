@@ -1,4 +1,4 @@
-//! Waits for a server as long as a limit says, and for people as long as they need.
+//! A timeout that applies to the server only: the time of agents and persons does not count.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,25 +7,24 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-/// The patience of one question.
-pub(super) struct Patience {
+pub(super) struct QuestionTimeout {
     limit: Duration,
     state: Mutex<State>,
 }
 
 enum State {
-    /// The server's turn, since then.
+    /// The server must answer; the timeout counts from this moment.
     Server(Instant),
-    /// Ours: an agent, or a person.
+    /// An agent or a person works.
     Us,
 }
 
-impl Patience {
+impl QuestionTimeout {
     pub(super) fn new(limit: Duration) -> Self {
         Self { limit, state: Mutex::new(State::Server(Instant::now())) }
     }
 
-    /// None: the server said nothing for as long as the limit.
+    /// Waits for the result of `question`. `None` if the server has not answered within the limit.
     pub(super) async fn wait<T>(&self, question: impl Future<Output = T>) -> Option<T> {
         let mut question = pin!(question);
         loop {
@@ -41,7 +40,7 @@ impl Patience {
         }
     }
 
-    /// Time that `work` takes is not the server's.
+    /// Runs `work`, whose time does not count for the server's timeout.
     pub(super) async fn ours<T>(&self, work: impl Future<Output = T>) -> T {
         self.set(State::Us);
         let result = work.await;
@@ -60,7 +59,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_is_waited_for_only_in_its_own_turn() {
-        let patience = Patience::new(Duration::from_secs(10));
+        let patience = QuestionTimeout::new(Duration::from_secs(10));
         let began = Instant::now();
         let answer = patience
             .wait(async {
@@ -71,7 +70,10 @@ mod tests {
             .await;
         assert_eq!(answer, Some(()));
         assert_eq!(began.elapsed().as_secs(), 113);
-        assert_eq!(Patience::new(Duration::from_secs(10)).wait(std::future::pending::<()>()).await, None);
+        assert_eq!(
+            QuestionTimeout::new(Duration::from_secs(10)).wait(std::future::pending::<()>()).await,
+            None
+        );
         assert_eq!(began.elapsed().as_secs(), 123);
     }
 }

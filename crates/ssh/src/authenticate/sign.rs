@@ -1,4 +1,4 @@
-//! Makes the one signature that a server asked for, with a file or with an agent.
+//! Makes the signature that a server asked for, with a key file or with an agent.
 
 use std::sync::Arc;
 
@@ -12,31 +12,27 @@ use zeroize::Zeroizing;
 
 use super::Signed;
 use super::candidate::With;
-use super::patience::Patience;
+use super::patience::QuestionTimeout;
 use crate::agent::{AgentFault, SignRequest};
 use crate::keys::{KeyFault, KeyFileFault, Keys};
 
-/// One signature.
 pub(super) struct Signing<'a> {
     pub(super) with: &'a With,
     pub(super) keys: &'a Keys,
     pub(super) algorithm: String,
     pub(super) hash: Option<HashAlg>,
     pub(super) binding: Option<&'a AgentSessionBinding>,
-    pub(super) patience: &'a Patience,
+    pub(super) patience: &'a QuestionTimeout,
     pub(super) signed: Signed,
 }
 
-/// Why there is no signature.
 #[derive(Debug)]
 pub(super) enum SignFault {
-    /// The key file.
     Key(KeyFault),
-    /// The agent.
     Agent(AgentFault),
-    /// The server asked again: it would have us sign, and touch, without end.
+    /// The server asked for a second signature with one key: without this limit, it could ask for signatures and
+    /// touches for ever.
     Twice,
-    /// The connection.
     Gone,
 }
 
@@ -79,7 +75,7 @@ impl Signing<'_> {
                     SignFault::Key(KeyFault { path: file.file.path.clone(), fault })
                 };
                 let (data, hash, algorithm) = (data.to_vec(), self.hash, self.algorithm.clone());
-                // A signature with a long RSA key takes milliseconds
+                // A signature with a long RSA key takes milliseconds.
                 let work = move || local(&private, &data, hash, &algorithm);
                 let signed = match self.hash {
                     Some(_) => tokio::task::spawn_blocking(work).await.ok().flatten(),
@@ -91,14 +87,14 @@ impl Signing<'_> {
     }
 }
 
-/// The blob of a signature (RFC 4253 section 6.6).
+/// Makes a signature blob (RFC 4253 section 6.6).
 fn local(key: &Arc<PrivateKey>, data: &[u8], hash: Option<HashAlg>, algorithm: &str) -> Option<Vec<u8>> {
     let Some(hash) = hash else {
         let mut blob = Vec::new();
         key.try_sign(data).ok()?.encode(&mut blob).ok()?;
         return Some(blob);
     };
-    // Five times as fast as the SSH library's own, and in constant time
+    // aws-lc signs five times as fast as the SSH library, and in constant time.
     let document = Zeroizing::new(russh::keys::pkcs8::encode_pkcs8(key).ok()?);
     let pair = RsaKeyPair::from_pkcs8(&document).ok()?;
     let padding = match hash {

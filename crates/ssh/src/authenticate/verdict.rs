@@ -1,22 +1,22 @@
-//! Sums up a log-in that did not succeed: why, and what to do.
+//! Makes one failure, with advice, from the steps of a log-in that failed.
 
 use std::fmt::Write as _;
 
-use logic::fleet::ending::{Failure, Phase, Reason, Remote};
+use hosts::fleet::ending::{Failure, Phase, Reason, Remote};
 
 use super::attempt::{Answer, Attempt, Source, What};
-use crate::harmless::{harmless, shell_word};
 use crate::keys::{Method, Named, OtherKeys};
 use crate::target::Target;
+use text::shell;
+use text::terminal::escaped;
 
-/// The failure that these steps are.
 pub(super) fn failure(target: &Target, attempts: &[Attempt]) -> Failure {
     Failure {
         phase: Phase::Authenticate,
         reason: reason(target, attempts),
         detail: detail(target, attempts),
         advice: advice(target, attempts),
-        remote: Remote::NeverStarted,
+        remote: Remote::NotStarted,
     }
 }
 
@@ -24,19 +24,19 @@ fn reason(target: &Target, attempts: &[Attempt]) -> Reason {
     let refused = attempts.iter().filter(|attempt| was_refused(attempt)).count();
     match attempts.last().map(|attempt| &attempt.answer) {
         Some(Answer::Silent(_)) => return Reason::TimedOut,
-        Some(Answer::HungUp(_)) if refused == 0 => return Reason::Lost,
-        Some(Answer::HungUp(_)) => return Reason::Denied,
+        Some(Answer::HungUp(_)) if refused == 0 => return Reason::ConnectionLost,
+        Some(Answer::HungUp(_)) => return Reason::PermissionDenied,
         _ => {}
     }
     let ours = attempts.iter().filter(|attempt| matches!(attempt.answer, Answer::Unusable { .. }));
-    // A key that the user named, or that the server wanted, and that we could not use, is the reason; others are not
-    // when the server refused what it got
+    // The reason is KeyUnusable if the user named the unusable key, or if the server accepted it. Other unusable keys
+    // do not matter if the server refused a key that was offered.
     let missed = ours.clone().any(|attempt| names(target, attempt) || wanted(attempt));
-    if missed || (refused == 0 && ours.count() > 0) { Reason::OurKey } else { Reason::Denied }
+    if missed || (refused == 0 && ours.count() > 0) { Reason::KeyUnusable } else { Reason::PermissionDenied }
 }
 
 fn detail(target: &Target, attempts: &[Attempt]) -> String {
-    let (name, user) = (&target.name, harmless(&target.user, 64));
+    let (name, user) = (&target.name, escaped(&target.user, 64));
     let mut text = format!("log in to {name} as {user}: ");
     let offered = attempts.iter().filter(|attempt| was_offered(attempt)).count();
     match offered {
@@ -47,7 +47,7 @@ fn detail(target: &Target, attempts: &[Attempt]) -> String {
         }
     }
     let told = attempts.iter().filter(|attempt| is_worth_telling(attempt));
-    // What was not offered is no key of those that were.
+    // Keys that were not offered get their own list.
     let is_apart = |attempt: &&Attempt| offered > 0 && !was_offered(attempt) && attempt.what != What::Methods;
     let (apart, told): (Vec<&Attempt>, Vec<&Attempt>) = told.partition(is_apart);
     list(&mut text, ": ", &told);
@@ -58,7 +58,7 @@ fn detail(target: &Target, attempts: &[Attempt]) -> String {
     text
 }
 
-/// As many steps as fit, behind these words.
+/// Appends `before` and the first [`TOLD`] steps to the text.
 fn list(text: &mut String, before: &str, told: &[&Attempt]) {
     for (at, attempt) in told.iter().take(TOLD).enumerate() {
         let _ = write!(text, "{}{attempt}", if at == 0 { before } else { ", " });
@@ -69,7 +69,7 @@ fn list(text: &mut String, before: &str, told: &[&Attempt]) {
 }
 
 fn advice(target: &Target, attempts: &[Attempt]) -> Option<String> {
-    let user = harmless(&target.user, 64);
+    let user = escaped(&target.user, 64);
     let refused = attempts.iter().filter(|attempt| was_refused(attempt)).count();
     let hung_up = matches!(attempts.last().map(|attempt| &attempt.answer), Some(Answer::HungUp(_)));
     let too_many = matches!(attempts.last().map(|attempt| &attempt.answer),
@@ -91,7 +91,8 @@ fn advice(target: &Target, attempts: &[Attempt]) -> Option<String> {
     if hung_up {
         return Some("the server's log says why: journalctl -u ssh".to_owned());
     }
-    // A fault of a key that the user named, or the server wanted, comes before all else; that of any key, before generalities
+    // Advice for a key that the user named or that the server accepted comes first, then advice for any key, then
+    // general advice.
     let advised = |attempt: &&Attempt| matches!(&attempt.answer, Answer::Unusable { advice: Some(_), .. });
     let of_ours = attempts.iter().filter(advised);
     let named = of_ours.clone().find(|attempt| names(target, attempt) || wanted(attempt));
@@ -144,8 +145,8 @@ fn advice(target: &Target, attempts: &[Attempt]) -> Option<String> {
             }
             _ => None,
         });
-        let (host, port) = (harmless(&target.host, 255), target.port);
-        let key = public.map(|path| format!("-i {} ", shell_word(path))).unwrap_or_default();
+        let (host, port) = (escaped(&target.host, 255), target.port);
+        let key = public.map(|path| format!("-i {} ", shell::path(path))).unwrap_or_default();
         return Some(format!(
             "is {user} the right user? If so, put the key there: ssh-copy-id {key}-p {port} {user}@{host}; if it is there \
              already, journalctl -u ssh on the server says what it dislikes (often the mode of ~/.ssh)"
@@ -163,7 +164,7 @@ fn advice(target: &Target, attempts: &[Attempt]) -> Option<String> {
     }
 }
 
-/// The methods that the server named last.
+/// Returns the methods that the server named in its last answer.
 fn methods(attempts: &[Attempt]) -> Option<&Vec<&'static str>> {
     attempts.iter().rev().find_map(|attempt| match &attempt.answer {
         Answer::Refused { next } | Answer::RefusedSigned { next } | Answer::Partial { next } => Some(next),
@@ -183,7 +184,7 @@ fn was_offered(attempt: &Attempt) -> bool {
     is_key && (answered || wanted(attempt) || matches!(attempt.answer, Answer::Silent(_)))
 }
 
-/// The server wanted the key, and we could not sign.
+/// Returns true if the server accepted the key, but penstock could not sign.
 fn wanted(attempt: &Attempt) -> bool {
     let is_known = matches!(attempt.what, What::Key { .. } | What::Certificate { .. });
     is_known && matches!(attempt.answer, Answer::Unusable { .. })
@@ -197,12 +198,12 @@ fn is_worth_telling(attempt: &Attempt) -> bool {
     }
 }
 
-/// Whether the user named the file that this step is about.
+/// Returns true if the user named the file of this step.
 fn names(target: &Target, attempt: &Attempt) -> bool {
     let Source::File(path) = &attempt.source else { return false };
     let named = |identity: &crate::keys::Identity| identity.named == Named::ByUser && identity.path == *path;
     target.keys.identities.iter().any(named) || target.keys.certificates.contains(path)
 }
 
-/// As many steps as fit into one message.
+/// Maximum number of steps in one message.
 const TOLD: usize = 8;

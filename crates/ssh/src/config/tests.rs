@@ -15,7 +15,7 @@ fn home() -> (tempfile::TempDir, Local) {
 }
 
 fn port(files: &ConfigFiles, local: &Local) -> Result<u16, String> {
-    let config = SshConfig::of(files, local.clone(), Catalogue::openssh());
+    let config = SshConfig::of(files, local.clone(), KnownAlgorithms::openssh());
     let resolved = config.resolve(&Asked::parse("web1").unwrap());
     resolved.map(|resolved| resolved.port).map_err(|faults| faults.to_string())
 }
@@ -28,14 +28,14 @@ fn pipe_that_is_included_or_in_the_usual_place_is_refused_at_once() {
     mkfifo(&pipe, Mode::S_IRWXU).unwrap();
     fs::write(&usual, format!("Include {}\n", pipe.display())).unwrap();
     let included = port(&ConfigFiles::Usual, &local).unwrap_err();
-    assert_eq!(included, format!("{}: it cannot be read: it is no regular file", pipe.display()));
-    // Who includes it makes no difference.
+    assert_eq!(included, format!("{}: it cannot be read: it is not a regular file", pipe.display()));
+    // The fault is the same if the user names the including file.
     assert_eq!(port(&ConfigFiles::Only(usual.clone()), &local).unwrap_err(), included);
     fs::remove_file(&usual).unwrap();
     mkfifo(&usual, Mode::S_IRWXU).unwrap();
     let fault = port(&ConfigFiles::Usual, &local).unwrap_err();
-    assert_eq!(fault, format!("{}: it cannot be read: it is no regular file", usual.display()));
-    // That is how a file is made empty.
+    assert_eq!(fault, format!("{}: it cannot be read: it is not a regular file", usual.display()));
+    // A symbolic link to /dev/null is the usual way to make a file empty.
     fs::remove_file(&usual).unwrap();
     symlink("/dev/null", &usual).unwrap();
     assert_eq!(port(&ConfigFiles::Only(usual), &local), Ok(22));
@@ -49,7 +49,7 @@ fn pipe_that_was_given_is_read_to_its_end() {
     let writing = std::thread::spawn({
         let pipe = pipe.clone();
         move || {
-            // Opening it waits for the reader.
+            // The open waits for the reader.
             let mut pipe = fs::OpenOptions::new().write(true).open(pipe).unwrap();
             let comments = "# filling more than a pipe holds\n".repeat(4096);
             std::io::Write::write_all(&mut pipe, comments.as_bytes()).unwrap();
@@ -97,7 +97,7 @@ fn include_finds_what_glob_finds_for_ssh() {
             patterns.split(' ').map(|pattern| format!("Include {place}/{pattern}\n")).collect();
         fs::write(&config, included.concat()).unwrap();
         let (files, local) = (ConfigFiles::Only(config.clone()), local.clone());
-        // On a thread that may not read everything: these are its own rights, and end with it.
+        // The thread runs without root's rights to read every file: setfsuid(2) changes only this thread.
         let nobody = std::thread::spawn(move || {
             unistd::setfsuid(if local.uid == 0 { Uid::from_raw(65534) } else { Uid::from_raw(local.uid) });
             port(&files, &local)

@@ -1,5 +1,5 @@
-//! SSHFP records, with DNSSEC validated here: an answer counts only if its signatures lead to the trust anchor. What a
-//! resolver says about itself (the AD bit) is not believed.
+//! SSHFP records with DNSSEC validation in this program: an answer counts only if its signatures lead to the trust
+//! anchor. The AD bit of a resolver is not trusted.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,42 +11,35 @@ use hickory_resolver::net::{DnsError as Said, NetError};
 use hickory_resolver::proto::dnssec::{Proof, TrustAnchors};
 use hickory_resolver::proto::rr::{RData, Record, RecordType};
 use hickory_resolver::{Resolver, TokioResolver};
-use logic::identity::{FingerprintRecord, SshfpAnswer};
+use hosts::identity::{FingerprintRecord, SshfpAnswer};
 use thiserror::Error;
 
-/// Whom to trust.
 #[derive(Debug, Clone)]
 pub enum Anchor {
-    /// The keys of the root zone.
+    /// The keys of the DNS root zone, which are part of the resolver library.
     Root,
-    /// DNSKEY records in a file, as zone files have them.
+    /// DNSKEY records in a file, in the format of zone files.
     File(PathBuf),
 }
 
-/// Why there is no resolver.
+/// Reason why there is no resolver.
 #[derive(Debug, Error)]
 pub enum DnsError {
-    /// The file with the trust anchor is no good.
+    /// The file with the trust anchor is not valid.
     #[error("cannot read the trust anchor {}: {why}", .path.display())]
-    Anchor {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The system does not say whom to ask.
+    Anchor { path: PathBuf, why: String },
+    /// The name servers of the system are unknown.
     #[error("cannot find out which DNS servers to ask: {0}")]
     Servers(String),
 }
 
-/// A validating resolver.
 #[derive(Clone)]
 pub struct Dns {
     resolver: TokioResolver,
 }
 
 impl Dns {
-    /// Asks `server`, or those of the system. Needs a Tokio runtime.
+    /// Creates a resolver that asks `server`, or the name servers of the system. Needs a Tokio runtime.
     ///
     /// # Errors
     /// The trust anchor or the system's configuration cannot be read.
@@ -72,15 +65,15 @@ impl Dns {
         resolver.map(|resolver| Self { resolver }).map_err(|error| DnsError::Servers(error.to_string()))
     }
 
-    /// Asks for the SSHFP records of a name.
+    /// Looks up the SSHFP records of a name.
     pub async fn sshfp(&self, name: &str) -> SshfpAnswer {
-        // Absolute: the search list of the system must not turn a name into another one.
+        // The final dot makes the name absolute: the search list of the system must not change it.
         let name = format!("{}.", name.trim_end_matches('.'));
         match self.resolver.lookup(name.as_str(), RecordType::SSHFP).await {
             Ok(lookup) => of_records(lookup.answers()),
             Err(NetError::Dns(Said::DnssecBogus)) => SshfpAnswer::Bogus("the signatures do not hold".into()),
             Err(NetError::Dns(Said::Nsec { proof: Proof::Bogus, .. })) => {
-                SshfpAnswer::Bogus("the proof that there are none does not hold".into())
+                SshfpAnswer::Bogus("the DNSSEC proof that there are none is invalid".into())
             }
             Err(NetError::Dns(Said::NoRecordsFound(_) | Said::Nsec { .. })) => SshfpAnswer::None,
             Err(error) => SshfpAnswer::Failed(error.to_string()),
@@ -88,7 +81,7 @@ impl Dns {
     }
 }
 
-/// The worst proof counts for all: an answer is one thing.
+/// Judges an answer as a whole: the worst proof of a record counts for all records.
 fn of_records(records: &[Record]) -> SshfpAnswer {
     let fingerprints: Vec<_> = records.iter().filter_map(fingerprint).collect();
     if records.iter().any(|record| record.proof == Proof::Bogus) {
@@ -97,7 +90,7 @@ fn of_records(records: &[Record]) -> SshfpAnswer {
     if fingerprints.is_empty() {
         return SshfpAnswer::None;
     }
-    // Signatures themselves carry no proof; everything else on the way, aliases included, must have been proved.
+    // RRSIG records have no signature of their own; all other records, aliases too, must be proved.
     let proved = records.iter().filter(|record| record.record_type() != RecordType::RRSIG);
     if proved.into_iter().all(|record| record.proof == Proof::Secure) {
         SshfpAnswer::Secure(fingerprints)

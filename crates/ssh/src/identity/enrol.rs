@@ -1,57 +1,53 @@
-//! Enrolment: a key becomes a pin only with a proof that it is the host's.
+//! Enrolment: a key becomes a pin only with a proof that the host holds the key.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use logic::fleet::ending::Failure;
-use logic::identity::{ConsoleKey, Date, HostFile, Index, Name, Pin, Proof, Root, SshfpAnswer};
-use logic::ssh::key::PublicKey;
+use hosts::fleet::ending::Failure;
+use hosts::identity::{ConsoleKey, Date, HostFile, Index, Name, Pin, Proof, Root, SshfpAnswer};
+use hosts::ssh::key::PublicKey;
 
 use super::fetch::{Shown, TYPES, fetch};
 use super::store::Store;
 use super::{Change, Identities, IdentityError};
-use crate::judge::Judge;
+use crate::judge::HostVerifier;
 use crate::target::Target;
 
-/// Fewer characters of a fingerprint than this prove nothing.
-pub const FEWEST_CHARACTERS: usize = 8;
-/// SHA-256 in base64, without padding.
+/// Minimum length of a fingerprint's end: a shorter one proves nothing.
+pub const FEWEST_CHARACTERS: usize = 16;
+/// Length of SHA-256 in base64, without padding.
 const FINGERPRINT_CHARACTERS: usize = 43;
 
-/// What speaks for a key.
+/// Evidence that a key belongs to a host.
 #[derive(Debug, Clone)]
 pub enum Claim {
-    /// The end of a fingerprint, at least [`FEWEST_CHARACTERS`] of it.
+    /// The end of a fingerprint, at least [`FEWEST_CHARACTERS`] characters.
     Fingerprint(String),
-    /// What a console printed.
     Console(Vec<ConsoleKey>),
-    /// What the DNS says.
     Sshfp(SshfpAnswer),
-    /// The key itself.
     Key(PublicKey),
     /// These trusted hosts all saw these keys.
     Witness(Vec<Name>, Vec<PublicKey>),
-    /// Nothing.
     FirstUse,
 }
 
 impl Claim {
-    /// Reads a fingerprint, or the end of one.
+    /// Parses a fingerprint, or the end of one.
     ///
     /// # Errors
-    /// It is too short, or has characters that no fingerprint has.
+    /// The text is too short, or is not base64.
     pub fn fingerprint(text: &str) -> Result<Self, IdentityError> {
         let end = text.trim().strip_prefix("SHA256:").unwrap_or(text.trim()).trim_end_matches('=');
         let is_base64 = end.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
         if !is_base64 || end.len() > FINGERPRINT_CHARACTERS {
             return Err(IdentityError::Refused(format!(
-                "\"{}\" is no SHA-256 fingerprint: paste what ssh-keygen -l shows, SHA256: and 43 characters, or the last {FEWEST_CHARACTERS} or more of them",
+                "\"{}\" is not a SHA-256 fingerprint: paste what ssh-keygen -l shows, SHA256: and 43 characters, or the last {FEWEST_CHARACTERS} or more of them",
                 text.escape_debug()
             )));
         }
         if end.len() < FEWEST_CHARACTERS {
             let message = format!(
-                "{} characters of a fingerprint prove nothing: paste at least the last {FEWEST_CHARACTERS}",
+                "{} characters of a fingerprint (it begins with SHA256:) prove nothing: paste at least the last {FEWEST_CHARACTERS}",
                 end.len()
             );
             return Err(IdentityError::Refused(message));
@@ -59,7 +55,7 @@ impl Claim {
         Ok(Self::Fingerprint(end.to_owned()))
     }
 
-    /// Whether it speaks for this key.
+    /// Returns true if the claim vouches for this key.
     #[must_use]
     pub fn speaks_for(&self, key: &PublicKey) -> bool {
         match self {
@@ -83,7 +79,7 @@ impl Claim {
         }
     }
 
-    /// The keys that it names in full.
+    /// Returns the keys that the claim contains in full.
     fn keys(&self) -> Vec<PublicKey> {
         match self {
             Self::Key(key) => vec![key.clone()],
@@ -96,7 +92,7 @@ impl Claim {
         }
     }
 
-    /// Whether it names keys that are not among these.
+    /// Returns true if the claim names keys that are not in `keys`.
     fn names_more_than(&self, keys: &[PublicKey]) -> bool {
         match self {
             Self::Console(known) => known.iter().any(|one| !keys.iter().any(|key| one.is(key))),
@@ -104,7 +100,7 @@ impl Claim {
         }
     }
 
-    /// What it says, for a message about keys it does not speak for.
+    /// Describes the claim, for a message about keys that it does not vouch for.
     fn said(&self) -> String {
         match self {
             Self::Fingerprint(whole) if whole.len() == FINGERPRINT_CHARACTERS => {
@@ -123,7 +119,7 @@ impl Claim {
                 SshfpAnswer::Insecure(_) => {
                     "its SSHFP records: they are not signed with DNSSEC, and so prove nothing".into()
                 }
-                SshfpAnswer::Bogus(why) => format!("its SSHFP records: DNSSEC does not hold ({why})"),
+                SshfpAnswer::Bogus(why) => format!("its SSHFP records fail DNSSEC validation ({why})"),
                 SshfpAnswer::None | SshfpAnswer::NotAsked => "the DNS: it has no SSHFP records".into(),
                 SshfpAnswer::Failed(why) => format!("the DNS: no answer ({why})"),
             },
@@ -137,85 +133,73 @@ impl Claim {
     }
 }
 
-/// What is to be enrolled.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
-    /// The identity.
     pub name: Name,
-    /// What speaks for its keys.
+    /// Evidence for the keys.
     pub claim: Claim,
-    /// Hints to record.
     pub hints: Hints,
-    /// What happens with pins of the same type.
+    /// Treatment of existing pins of the same type.
     pub others: Others,
-    /// Whether what was retired may be in service again.
+    /// Treatment of a retired host or key.
     pub retired: Retired,
-    /// Who enrols.
     pub by: Option<String>,
-    /// Today.
     pub today: Date,
 }
 
-/// Where a host is.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
-    /// Addresses.
     pub addresses: Vec<IpAddr>,
-    /// Names in the DNS.
     pub names: Vec<Name>,
-    /// Its port.
     pub port: Option<u16>,
-    /// The host to go through.
+    /// Jump host.
     pub via: Option<Name>,
-    /// Other names of it.
     pub aliases: Vec<Name>,
 }
 
-/// What happens with pins that are there.
+/// Treatment of existing pins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
-    /// They stay; a second key of a type is refused.
+    /// Existing pins stay, and a second key of the same type is refused.
     Keep,
-    /// The host was installed anew: they are retired.
+    /// Existing pins are retired, because the host was reinstalled.
     Retire,
 }
 
-/// What happens with a host, or a key, that somebody took out of service.
+/// Treatment of a host or key that an operator has retired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retired {
-    /// It is refused: whoever kept an old key, or the disk of a host that is gone, has all that the proof asks for.
+    /// The enrolment is refused: a person who kept an old key, or the disk of a retired host, could provide every
+    /// proof.
     Refuse,
-    /// It is in service again.
+    /// The host or key is valid again.
     Revive,
 }
 
-/// What an enrolment came to.
+/// Result of an enrolment.
 #[derive(Debug, Clone, Default)]
 pub struct Enrolled {
     /// Keys that are pinned now and were not before.
     pub pinned: Vec<PublicKey>,
-    /// Keys that were pinned on first use alone, and are proved now.
+    /// Keys that were pinned on first use only, and are proved now.
     pub proved: Vec<PublicKey>,
-    /// Keys that are pinned and that nobody proved.
+    /// Keys that are pinned without a proof.
     pub unproved: Vec<PublicKey>,
-    /// Keys that are retired now.
     pub retired: Vec<PublicKey>,
-    /// Whether a file was written.
     pub change: Change,
 }
 
-/// Keys that a claim speaks for, and where they were.
+/// Keys that a claim vouches for, and the place where they were found.
 #[derive(Debug, Clone, Default)]
 pub struct FoundKeys {
-    /// The keys.
     pub keys: Vec<PublicKey>,
-    /// The address of the host; `None` if it was not asked, or has none that we know.
+    /// Address of the host; `None` if the host was not asked, or if its address is unknown.
     pub address: Option<IpAddr>,
-    /// The port that was asked; `None` if none was.
+    /// Port that was asked; `None` if the host was not asked.
     pub port: Option<u16>,
 }
 
-/// Looks for keys that the claim speaks for: in it, in the queue, and with the host itself.
+/// Looks for keys that the claim vouches for: in the claim, in the enrolment queue and on the host.
 ///
 /// # Errors
 /// The host shows other keys, or cannot be reached.
@@ -239,11 +223,11 @@ pub async fn find_keys(
     }
     let mut shown: Vec<Shown> = Vec::new();
     let mut first_failure = None;
-    // A console names all keys of a host; one handshake for each type, and no more than needed for the others.
+    // A console lists all keys of a host, so each type needs a handshake. For other claims, one key is enough.
     for types in TYPES.iter().filter(|types| !found.keys.iter().any(|key| is_of(key, types))) {
         let mut target = target.clone();
         target.algorithms.host_keys = types.iter().map(|name| (*name).to_owned()).collect();
-        match fetch(&target, types, Arc::clone(identities) as Arc<dyn Judge>).await {
+        match fetch(&target, types, Arc::clone(identities) as Arc<dyn HostVerifier>).await {
             Ok(one) => {
                 let speaks = claim.speaks_for(&one.key);
                 shown.push(one);
@@ -259,7 +243,7 @@ pub async fn find_keys(
     }
     let (good, bad): (Vec<Shown>, Vec<Shown>) = shown.into_iter().partition(|one| claim.speaks_for(&one.key));
     let Some(first) = good.first() else {
-        // What is there already is proved, whether the host has the others or not.
+        // The keys found before are proved, even if the host does not show the other keys.
         if !found.keys.is_empty() {
             return Ok(found);
         }
@@ -274,26 +258,24 @@ pub async fn find_keys(
     Ok(found)
 }
 
-/// Whether a key is one of these types, as a server is asked for them.
+/// Returns true if the key has one of these types, which are named as host key algorithms.
 fn is_of(key: &PublicKey, types: &[&str]) -> bool {
     types
         .iter()
         .any(|kind| key.algorithm() == *kind || (key.algorithm() == "ssh-rsa" && kind.starts_with("rsa-")))
 }
 
-/// Why no key was found.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// It showed other keys.
+    /// The host showed other keys.
     #[error("{0}")]
     Mismatch(String),
-    /// It did not answer.
     #[error("{}", .0.detail)]
     Unreachable(Failure),
 }
 
 fn is_out_of_reach(failure: &Failure) -> bool {
-    failure.reason != logic::fleet::ending::Reason::NoAlgorithm
+    failure.reason != hosts::fleet::ending::Reason::NoCommonAlgorithm
 }
 
 fn mismatch(name: &Name, shown: &[Shown], claim: &Claim, index: &Index) -> String {
@@ -312,16 +294,17 @@ fn mismatch(name: &Name, shown: &[Shown], claim: &Claim, index: &Index) -> Strin
     let shown: Vec<String> =
         shown.iter().map(|one| format!("{} {}", one.key.algorithm(), one.key.fingerprint())).collect();
     format!(
-        "{name} showed {}, for which {} does not speak: nothing was enrolled{whose}",
+        "{name} showed {}, which is not proved by {}: nothing was enrolled{whose}",
         shown.join(" and "),
         claim.said()
     )
 }
 
-/// Pins keys for which the claim speaks.
+/// Pins keys that the claim vouches for.
 ///
 /// # Errors
-/// A key is revoked, another host's or retired, the host is retired, or it has another key of that type and may keep it.
+/// A key is revoked, retired or another host's; or the host is retired; or the host has another key of the type and
+/// `others` is [`Others::Keep`].
 pub fn enrol(store: &Store, enrolment: &Enrolment, keys: &[PublicKey]) -> Result<Enrolled, IdentityError> {
     let Enrolment { name, claim, hints, others, by, today, .. } = enrolment;
     let mut enrolled = Enrolled::default();
@@ -329,7 +312,9 @@ pub fn enrol(store: &Store, enrolment: &Enrolment, keys: &[PublicKey]) -> Result
         for key in keys {
             let fingerprint = key.fingerprint();
             if index.is_revoked(key) {
-                return Err(IdentityError::Refused(format!("{fingerprint} is revoked: nobody may show it")));
+                return Err(IdentityError::Refused(format!(
+                    "{fingerprint} is revoked: it is refused from every host"
+                )));
             }
             if let Some(other) = index.owners(key).find(|owner| owner.name() != name) {
                 return Err(IdentityError::Refused(of_another(name, key, other)));
@@ -352,7 +337,7 @@ pub fn enrol(store: &Store, enrolment: &Enrolment, keys: &[PublicKey]) -> Result
                 }
                 Others::Keep if clashes => {
                     return Err(IdentityError::Refused(format!(
-                        "{name} has another {} pinned, {} (from={} {}): if it was installed anew, add --replace",
+                        "{name} has another {} pinned, {} (from={} {}): if it was reinstalled, add --replace",
                         old.key.algorithm(),
                         old.key.fingerprint(),
                         old.proof,
@@ -363,7 +348,8 @@ pub fn enrol(store: &Store, enrolment: &Enrolment, keys: &[PublicKey]) -> Result
             }
         }
         for key in keys {
-            let pin = Pin { key: key.clone(), proof: claim.proof(), date: *today, by: by.clone(), absent: None };
+            let pin =
+                Pin { key: key.clone(), proof: claim.proof(), date: *today, by: by.clone(), absent: None };
             match host.pin(key).map(|known| pin.proof.settles(&known.proof)) {
                 None => enrolled.pinned.push(key.clone()),
                 Some(true) => enrolled.proved.push(key.clone()),
@@ -380,7 +366,7 @@ pub fn enrol(store: &Store, enrolment: &Enrolment, keys: &[PublicKey]) -> Result
     Ok(enrolled)
 }
 
-/// What is said of a key that another host has or had.
+/// Message for a key that another host has or had.
 fn of_another(name: &Name, key: &PublicKey, other: &HostFile) -> String {
     let (fingerprint, host) = (key.fingerprint(), other.name());
     let was = other.retired_keys().find(|(retired, _)| *retired == key).map(|(_, since)| since);
@@ -399,7 +385,7 @@ fn of_another(name: &Name, key: &PublicKey, other: &HostFile) -> String {
     )
 }
 
-/// What is said if the host, or one of the keys, is retired.
+/// Message if the host or one of the keys is retired.
 fn out_of_service(host: &HostFile, keys: &[PublicKey], others: Others) -> Option<String> {
     let name = host.name();
     if let Some(since) = host.retired() {
@@ -412,13 +398,12 @@ fn out_of_service(host: &HostFile, keys: &[PublicKey], others: Others) -> Option
     let clashes = host.pins().any(|pin| pin.key.algorithm() == key.algorithm() && !keys.contains(&pin.key));
     let flags = if clashes && others == Others::Keep { "--revive --replace" } else { "--revive" };
     Some(format!(
-        "{} is a key of {name} that is retired since {since}, so nothing was enrolled: whoever kept it can pose as {name}; if \
+        "{} is a key of {name} that is retired since {since}, so nothing was enrolled: a person who kept it can pose as {name}; if \
          {name} has it again, add {flags}",
         key.fingerprint()
     ))
 }
 
-/// Records hints.
 pub fn record(host: &mut HostFile, hints: &Hints) {
     hints.names.iter().for_each(|name| host.add_dns(name.clone()));
     hints.addresses.iter().for_each(|address| host.add_address(*address));
@@ -437,9 +422,15 @@ mod tests {
 
     #[test]
     fn short_or_odd_fingerprints_prove_nothing() {
-        for bad in
-            ["", "SHA256:", "SHA256:abc", "1234567", "MD5:aa:bb:cc:dd:ee", "abcdefg\u{1b}h", &"a".repeat(44)]
-        {
+        for bad in [
+            "",
+            "SHA256:",
+            "SHA256:abc",
+            "123456789012345",
+            "MD5:aa:bb:cc:dd:ee",
+            "abcdefghabcdefg\u{1b}h",
+            &"a".repeat(44),
+        ] {
             assert!(Claim::fingerprint(bad).is_err(), "{bad:?}");
         }
         let key: PublicKey =
@@ -447,10 +438,10 @@ mod tests {
                 .parse()
                 .unwrap();
         let whole = key.fingerprint().to_string();
-        for good in [whole.as_str(), &whole[7..], &whole[whole.len() - 8..]] {
+        for good in [whole.as_str(), &whole[7..], &whole[whole.len() - 16..]] {
             assert!(Claim::fingerprint(good).unwrap().speaks_for(&key), "{good}");
         }
-        let start = &whole[7..20];
+        let start = &whole[7..30];
         assert!(!Claim::fingerprint(start).unwrap().speaks_for(&key), "the end counts, not the beginning");
     }
 }

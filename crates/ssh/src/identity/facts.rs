@@ -1,34 +1,31 @@
-//! What connections saw of each host: when and where it was last good, and what was negotiated. One small file for all,
-//! written once per run, and only when a line of it changes.
+//! Facts that connections learnt about each host: date and address of the last good connection, its algorithms, and the
+//! key for which it was refused since. One small file for all hosts, written once per run, and only if a line has changed.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use logic::identity::{Date, Facts, Name, Strict};
+use hosts::identity::{Date, Facts, Name, RefusedKey, Strict};
 
 use super::IdentityError;
 use super::files::{self, Lock, Places};
 
-/// What is remembered of one host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// The day it last showed a key that is its own.
-    pub date: Date,
-    /// Where.
+    /// Day on which the host last showed its own key, if it ever did.
+    pub date: Option<Date>,
     pub address: Option<IpAddr>,
-    /// What was negotiated.
     pub facts: Facts,
 }
 
-/// Everything. What cannot be read of it is not there: nothing of it decides.
+/// Reads the facts of all hosts. Lines that cannot be parsed are ignored: no decision depends on them.
 pub(super) fn read(places: &Places) -> BTreeMap<Name, Seen> {
     let text = fs::read_to_string(path(places)).unwrap_or_default();
     text.lines().filter_map(parse).collect()
 }
 
-/// Changes it, and writes only if something changed.
+/// Changes the file, and writes it only if the content differs.
 pub(super) fn change(
     places: &Places,
     change: impl FnOnce(&mut BTreeMap<Name, Seen>),
@@ -51,7 +48,8 @@ fn path(places: &Places) -> PathBuf {
 
 fn line(name: &Name, seen: &Seen) -> String {
     let address = seen.address.map_or_else(|| "-".to_owned(), |address| address.to_string());
-    let mut line = format!("{name} {} {address}", seen.date);
+    let date = seen.date.map_or_else(|| "-".to_owned(), |date| date.to_string());
+    let mut line = format!("{name} {date} {address}");
     if let Some(kex) = &seen.facts.kex {
         line.push_str(&format!(" kex={kex}"));
     }
@@ -61,13 +59,17 @@ fn line(name: &Name, seen: &Seen) -> String {
     if let Some(until) = seen.facts.certificate_until {
         line.push_str(&format!(" until={until}"));
     }
+    if let Some(RefusedKey { fingerprint, date }) = seen.facts.refused {
+        line.push_str(&format!(" refused={date},{fingerprint}"));
+    }
     line + "\n"
 }
 
 fn parse(line: &str) -> Option<(Name, Seen)> {
     let mut words = line.split(' ');
     let name = words.next()?.parse().ok()?;
-    let date = words.next()?.parse().ok()?;
+    let date = words.next()?;
+    let date = if date == "-" { None } else { Some(date.parse().ok()?) };
     let address = words.next()?;
     let address = if address == "-" { None } else { Some(address.parse().ok()?) };
     let mut facts = Facts::default();
@@ -76,6 +78,11 @@ fn parse(line: &str) -> Option<(Name, Seen)> {
             ("kex", kex) => facts.kex = Some(kex.to_owned()),
             ("strict", "yes") => facts.strict = Some(Strict::Yes),
             ("strict", _) => facts.strict = Some(Strict::No),
+            ("refused", refused) => {
+                let (date, fingerprint) = refused.split_once(',')?;
+                facts.refused =
+                    Some(RefusedKey { fingerprint: fingerprint.parse().ok()?, date: date.parse().ok()? });
+            }
             ("until", until) => facts.certificate_until = Some(until.parse().ok()?),
             _ => {}
         }

@@ -1,55 +1,57 @@
-//! Asks a server for its key, to compare it with a proof: the handshake only, nothing of ours is sent.
+//! Asks a server for its key, to compare it with a proof. Only the handshake is done; nothing secret is sent.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use logic::fleet::ending::{Failure, Phase, Reason};
-use logic::ssh::key::PublicKey;
+use hosts::fleet::ending::{Failure, Phase, Reason};
+use hosts::ssh::key::PublicKey;
 
 use crate::client::Client;
-use crate::judge::{BoxFuture, Judge, Offered, Place, Verdict};
+use crate::judge::{BoxFuture, HostVerifier, Offered, Place, Verdict};
 use crate::keys::Keys;
 use crate::target::{Proxy, Target};
 
-/// What a server showed.
+/// The key that a server showed.
 #[derive(Debug, Clone)]
 pub struct Shown {
-    /// The key, or that of its certificate.
+    /// The host key; for a certificate, the certified key.
     pub key: PublicKey,
-    /// All of it.
-    pub offered: logic::identity::Offered,
-    /// Where.
+    pub offered: hosts::identity::Offered,
     pub address: Option<SocketAddr>,
 }
 
-/// Key types, one after the other: a server has one of each at most.
+/// Groups of host key algorithms that are asked for one after another: a server has at most one key of each group.
 pub const TYPES: &[&[&str]] = &[
     &["ssh-ed25519"],
     &["ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"],
     &["rsa-sha2-512", "rsa-sha2-256"],
 ];
 
-/// Fetches what a server shows when it is asked for these algorithms (none: the usual ones). Hosts on the way to it are
-/// judged by `others`, and logged in to.
+/// Fetches the key or certificate that a server shows for `algorithms` (empty: the usual ones). `others` judges the
+/// jump hosts, and penstock logs in to these.
 ///
 /// # Errors
-/// It could not be reached, or has no key of such a type.
-pub async fn fetch(target: &Target, algorithms: &[&str], others: Arc<dyn Judge>) -> Result<Shown, Failure> {
+/// The server cannot be reached, or has no key for `algorithms`.
+pub async fn fetch(
+    target: &Target,
+    algorithms: &[&str],
+    others: Arc<dyn HostVerifier>,
+) -> Result<Shown, Failure> {
     let is_on_the_way = |name: &str| match &target.proxy {
         Proxy::Jump(hops) => hops.iter().any(|hop| hop.name == name),
         _ => false,
     };
     if is_on_the_way(&target.name) {
         let detail = format!("{} is reached through itself", target.name);
-        return Err(crate::trouble::failure(Phase::Connect, Reason::Configuration, detail));
+        return Err(crate::trouble::failure(Phase::Connect, Reason::BadConfiguration, detail));
     }
-    let catch = Arc::new(Catch {
+    let catch = Arc::new(Recorder {
         name: target.name.clone(),
         others,
         algorithms: algorithms.iter().map(|name| (*name).to_owned()).collect(),
         caught: Mutex::new(None),
     });
-    let client = Client::new(Arc::clone(&catch) as Arc<dyn Judge>, Arc::new(Keys::new()));
+    let client = Client::new(Arc::clone(&catch) as Arc<dyn HostVerifier>, Arc::new(Keys::new()));
     let result = client.connect(target, &|_| {}).await;
     let caught = catch.caught.lock().unwrap_or_else(PoisonError::into_inner).take();
     match (caught, result) {
@@ -57,21 +59,21 @@ pub async fn fetch(target: &Target, algorithms: &[&str], others: Arc<dyn Judge>)
         (None, Err(failure)) => Err(failure),
         (None, Ok(_)) => Err(crate::trouble::failure(
             Phase::Identity,
-            Reason::Protocol,
+            Reason::ProtocolError,
             format!("{} showed no key", target.name),
         )),
     }
 }
 
-/// A judge that refuses one host and keeps what it saw of it.
-struct Catch {
+/// A judge that records the key of one host and refuses the host.
+struct Recorder {
     name: String,
-    others: Arc<dyn Judge>,
+    others: Arc<dyn HostVerifier>,
     algorithms: Vec<String>,
     caught: Mutex<Option<Shown>>,
 }
 
-impl Judge for Catch {
+impl HostVerifier for Recorder {
     fn wanted(&self, name: &str) -> Vec<String> {
         if name == self.name { self.algorithms.clone() } else { self.others.wanted(name) }
     }

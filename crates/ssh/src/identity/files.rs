@@ -1,6 +1,5 @@
-//! Where identities are, and how a file there is replaced: all or nothing, by one process at a time.
+//! The directories of the identities, and the replacement of their files: all or none, by one process at a time.
 
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -10,50 +9,42 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{Uid, geteuid};
+use sys::directories;
 
 use super::IdentityError;
-use crate::harmless::harmless;
+use text::terminal::escaped;
 
-/// The directories of one user.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// `$XDG_CONFIG_HOME/penstock`: what people decide, fit for version control.
+    /// `$XDG_CONFIG_HOME/penstock`: decisions of people, suitable for version control.
     pub configuration: PathBuf,
-    /// `$XDG_STATE_HOME/penstock`: what was noticed.
+    /// `$XDG_STATE_HOME/penstock`: data that penstock collects.
     pub state: PathBuf,
 }
 
 impl Places {
-    /// Those of the user who runs this.
+    /// Returns the directories of the user who runs this program.
     ///
     /// # Errors
-    /// There is no home directory.
+    /// No home directory is known.
     pub fn of_user() -> Result<Self, IdentityError> {
-        let place = |variable: &'static str, name, otherwise: &str| {
-            let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
-            let home = || std::env::var_os("HOME").and_then(absolute).map(|home| home.join(otherwise));
-            let base = std::env::var_os(variable).and_then(absolute).or_else(home);
-            base.map(|base| base.join("penstock")).ok_or(IdentityError::NoHome(name))
-        };
-        Ok(Self {
-            configuration: place("XDG_CONFIG_HOME", "CONFIG", ".config")?,
-            state: place("XDG_STATE_HOME", "STATE", ".local/state")?,
-        })
+        Ok(Self { configuration: directories::configuration()?, state: directories::state()? })
     }
 
-    /// One file per host.
+    /// Directory with one file per host.
     #[must_use]
     pub fn hosts(&self) -> PathBuf {
         self.configuration.join("hosts")
     }
 
-    /// One file per authority.
+    /// Directory with one file per authority.
     #[must_use]
     pub fn authorities(&self) -> PathBuf {
         self.configuration.join("authorities")
     }
 
-    /// Keys that nobody may show.
+    /// File of the keys that are refused from every host.
     #[must_use]
     pub fn revoked(&self) -> PathBuf {
         self.configuration.join("revoked")
@@ -64,7 +55,7 @@ impl Places {
     }
 }
 
-/// Makes a directory for us alone, and refuses one that others can write to.
+/// Creates a directory that only this user can use. Refuses an existing one that other users can write to.
 pub(super) fn private_directory(path: &Path) -> Result<(), IdentityError> {
     DirBuilder::new()
         .recursive(true)
@@ -74,24 +65,23 @@ pub(super) fn private_directory(path: &Path) -> Result<(), IdentityError> {
     directory_is_ours(path)
 }
 
-/// Refuses a directory in which others can replace what is there, be it through a directory above it.
+/// Refuses a directory whose files other users can replace, also through one of its parent directories.
 pub(super) fn directory_is_ours(path: &Path) -> Result<(), IdentityError> {
     let whole = path.canonicalize().map_err(IdentityError::io("cannot look at", path))?;
     for (above, part) in whole.ancestors().enumerate() {
         let metadata = fs::metadata(part).map_err(IdentityError::io("cannot look at", part))?;
-        // In a sticky directory such as /tmp others can add files, but not replace ours.
+        // In a sticky directory such as /tmp, other users can add files, but cannot replace ours.
         let is_sticky = above > 0 && metadata.mode() & 0o1000 != 0;
         if !is_sticky {
-            is_ours(part, &metadata)?;
+            is_ours(part, &metadata, geteuid())?;
         }
     }
     Ok(())
 }
 
-/// Refuses what somebody other than root and us has, or can write to: whoever writes there says whom we trust.
-pub(super) fn is_ours(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
-    let own = nix::unistd::geteuid().as_raw();
-    if metadata.uid() != own && metadata.uid() != 0 {
+/// Refuses files that a user other than root and this user owns or can write to: they contain the trusted keys.
+pub(super) fn is_ours(path: &Path, metadata: &fs::Metadata, own: Uid) -> Result<(), IdentityError> {
+    if metadata.uid() != own.as_raw() && metadata.uid() != 0 {
         return Err(IdentityError::Foreign { path: path.to_owned(), owner: metadata.uid() });
     }
     if metadata.mode() & 0o022 != 0 {
@@ -100,16 +90,16 @@ pub(super) fn is_ours(path: &Path, metadata: &fs::Metadata) -> Result<(), Identi
     Ok(())
 }
 
-/// Held while files of a directory are written. Readers need none: a file is replaced whole.
+/// Lock of a directory for writers. Readers need no lock, because each file is replaced in one step.
 pub(super) struct Lock(#[allow(dead_code, reason = "held until it is dropped")] Flock<File>);
 
 impl Lock {
-    /// Waits for other writers, but not for ever: one that is stopped or hangs must not hold us.
+    /// Waits for other writers up to [`LONGEST_WAIT`]: a stopped process must not block this one for ever.
     pub(super) fn of(directory: &Path) -> Result<Self, IdentityError> {
         Self::within(directory, LONGEST_WAIT)
     }
 
-    /// The same for somebody who has less time.
+    /// Waits for other writers up to `limit`.
     pub(super) fn within(directory: &Path, limit: Duration) -> Result<Self, IdentityError> {
         private_directory(directory)?;
         let path = directory.join(".lock");
@@ -141,18 +131,18 @@ impl Lock {
         }
     }
 
-    /// Whether nobody writes there now.
+    /// Returns true if no process holds the lock.
     pub(super) fn is_free(directory: &Path) -> bool {
         match File::open(directory.join(".lock")) {
             Ok(file) => Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok(),
-            // Nobody has written there yet, or the writing will say what is wrong.
+            // Without a lock file, nobody writes. If it cannot be opened, the next writer reports the reason.
             Err(_) => true,
         }
     }
 }
 
-/// Has whoever waits for another process be told of it by `tell`, once for each lock. Before the first call nobody is told.
-/// The text is one line without its end, harmless on a terminal. Later calls change nothing.
+/// Sets the function that is called once for each lock for which penstock waits. Its text is one line without a
+/// newline, safe to print on a terminal. Only the first call has an effect.
 pub fn tell_waits(tell: fn(&str)) {
     let _ = TELL.set(tell);
 }
@@ -161,28 +151,28 @@ static TELL: OnceLock<fn(&str)> = OnceLock::new();
 
 fn tell_wait(path: &Path, holder: &str) {
     if let Some(tell) = TELL.get() {
-        let (path, limit) = (harmless(&path.display().to_string(), 4096), LONGEST_WAIT.as_secs());
+        let (path, limit) = (escaped(&path.display().to_string(), 4096), LONGEST_WAIT.as_secs());
         tell(&format!("waiting for {holder}, which has locked {path}; giving up after {limit} s"));
     }
 }
 
-/// Who holds the lock of a file, if that is clear.
+/// Names the process that holds the lock of a file, if exactly one is known.
 fn holder(file: &File) -> String {
     let holders = file.metadata().map(|about| sys::lock::holders(about.ino())).unwrap_or_default();
     let [process] = holders.as_slice() else { return "another process".to_owned() };
     match fs::read_to_string(format!("/proc/{process}/comm")) {
-        Ok(name) => format!("process {process} ({})", harmless(name.trim_end(), 64)),
+        Ok(name) => format!("process {process} ({})", escaped(name.trim_end(), 64)),
         Err(_) => format!("process {process}"),
     }
 }
 
-/// Writers hold the lock for milliseconds; one that holds it longer has been stopped.
+/// Maximum wait for a lock. Writers hold it for milliseconds; a process that holds it longer is stopped.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Who waits longer is told what for.
+/// Time of waiting after which the user is told the reason.
 const LONGEST_SILENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// What a writer that was killed left behind. Nobody else writes while we hold the lock.
+/// Removes files that a killed writer left behind. No other process writes while this one holds the lock.
 fn remove_leftovers(directory: &Path) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for entry in
@@ -192,8 +182,7 @@ fn remove_leftovers(directory: &Path) {
     }
 }
 
-/// Replaces files of one directory: each is the old one or the new one at every moment, after a power cut too.
-/// The directory must be locked.
+/// Replaces files of a locked directory: at every moment, also after a power failure, each file is either old or new.
 pub(super) fn replace(directory: &Path, files: &[(String, String)], _: &Lock) -> Result<(), IdentityError> {
     let mut ready = Vec::with_capacity(files.len());
     let result = files.iter().enumerate().try_for_each(|(at, (name, text))| {
@@ -225,6 +214,6 @@ fn write_new(path: &Path, text: &str, of: usize) -> io::Result<()> {
     if of > SYNCED_ALONE { Ok(()) } else { file.sync_data() }
 }
 
-/// More files than this are brought to the disk together.
+/// Maximum number of files that are synced one by one; more files are synced with one syncfs(2).
 const SYNCED_ALONE: usize = 32;
 const TEMPORARY: &str = ".new.";

@@ -1,17 +1,20 @@
-//! The judge: asks the index, and remembers what is to be recorded (`identity/noticed.rs`). Our own client,
-//! `penstock host why`, and OpenSSH by `identity/known_hosts.rs` all ask [`Identities::decision`] whether a
-//! host is itself, with what [`shown`] made of the blob on the wire.
+//! The judge: decides with the index, and keeps what must be recorded (`identity/noticed.rs`). The SSH client of
+//! penstock, `penstock host why`, and OpenSSH (through `identity/known_hosts.rs`) all call [`Identities::decision`],
+//! with the result of [`shown`] for the host's key blob.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use logic::identity::{
-    Decision, Effect, Facts, Found, HostCertificate, Index, Moment, Name, Question, Run, Signature, Sshfp,
-    SshfpAnswer, decide, is_certificate,
+use hosts::fleet::ending::Reason;
+use hosts::identity::{
+    Decision, Effect, Facts, Found, HostCertificate, Index, KnownHosts, KnownLine, Moment, Name, Question,
+    Run, Signature, Sshfp, SshfpAnswer, decide, is_certificate, known_to_ssh, same_machine, swapped,
 };
-use logic::ssh::key::PublicKey;
+use hosts::ssh::key::PublicKey;
 use tokio::time::timeout;
 
 use super::IdentityError;
@@ -21,18 +24,20 @@ use super::files::Lock;
 use super::noticed::Noticed;
 use super::pending::{self, Pending};
 use super::store::Store;
-use crate::judge::{BoxFuture, Judge, Offered, Place, Verdict};
+use crate::judge::{BoxFuture, HostVerifier, Offered, Place, Verdict};
 
-/// All identities of one user, as they were when a run began, and what the run noticed. What it noticed is written by
-/// [`Self::flush`], or when it is dropped.
+/// All identities of one user at the start of a run, and the changes that the run noticed. [`Self::flush`] or the drop
+/// writes the changes.
 pub struct Identities {
     pub(super) store: Store,
     pub(super) index: Index,
     pub(super) seen: BTreeMap<Name, Seen>,
-    /// Made when it is first needed, if nobody gave one.
+    /// Created at its first use, unless the caller set one.
     dns: OnceLock<Result<Dns, String>>,
     noticed: Mutex<Noticed>,
-    /// Whether it is told of a host how many others changed.
+    /// `~/.ssh/known_hosts`, read for the first unknown host.
+    known_hosts: OnceLock<KnownHosts>,
+    /// If true, the message about a changed key says how many other hosts have changed keys.
     in_run: bool,
 }
 
@@ -40,7 +45,7 @@ impl Identities {
     /// Reads all identities.
     ///
     /// # Errors
-    /// As [`Store::load`].
+    /// The errors of [`Store::load`].
     pub fn load(store: Store) -> Result<Self, IdentityError> {
         let index = store.load()?;
         let mut identities = Self::of(store, index);
@@ -48,23 +53,23 @@ impl Identities {
         Ok(identities)
     }
 
-    /// Asks this resolver where a host allows that the DNS vouches for it, instead of the servers of the system with the
-    /// keys of the root.
+    /// Sets the resolver for hosts that allow the DNS to vouch for them. Without it, the system's name servers and the
+    /// keys of the DNS root are used.
     #[must_use]
     pub fn with_dns(mut self, dns: Dns) -> Self {
         self.dns = OnceLock::from(Ok(dns));
         self
     }
 
-    /// Many hosts are asked at once: of one whose key changed it is told how many others changed theirs.
+    /// Prepares for a run with many hosts: the message about a changed key says how many other hosts have changed keys.
     #[must_use]
     pub fn in_run(mut self) -> Self {
         self.in_run = true;
         self
     }
 
-    /// Of these identities, for a program that reads no others: [`Self::decision`] of what they accept is that of all, and what
-    /// they refuse is to be asked of all.
+    /// Uses only the identities of `index`, a part of all. If this part accepts a host, all identities would accept it
+    /// too; if it refuses a host, the caller must ask all.
     pub(super) fn of(store: Store, index: Index) -> Self {
         Self {
             store,
@@ -72,34 +77,52 @@ impl Identities {
             seen: BTreeMap::new(),
             dns: OnceLock::new(),
             noticed: Mutex::default(),
+            known_hosts: OnceLock::new(),
             in_run: false,
         }
     }
 
-    /// The index as it was read.
     #[must_use]
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Where it was read from.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// How many hosts showed another key than the pinned one so far.
+    /// Returns the number of hosts that showed another key than their pin in this run.
     #[must_use]
     pub fn changed(&self) -> usize {
         self.noticed().changed.len()
     }
 
-    /// What is worth saying of hosts that were accepted since this was last asked: the name, and the line.
+    /// Returns and removes the messages about accepted hosts: by host name, one line each.
     pub fn take_notes(&self) -> BTreeMap<String, String> {
         std::mem::take(&mut self.noticed().notes)
     }
 
-    /// Notes what was negotiated with a host, for the audit.
+    /// Returns notes about several hosts of the run: those that were swapped, and those that are one machine. Each begins
+    /// with the name of one of them.
+    #[must_use]
+    pub fn notes_of_several(&self) -> Vec<(String, String)> {
+        let noticed = self.noticed();
+        let pairs = noticed.showed_other.iter().filter(|(host, other)| host < other);
+        let pairs = pairs.filter(|(host, other)| noticed.showed_other.get(*other) == Some(*host));
+        let mut notes: Vec<_> = pairs.map(|(host, other)| (host.to_string(), swapped(host, other))).collect();
+        let mut names: HashMap<&PublicKey, Vec<&str>> = HashMap::new();
+        for (name, (_, key)) in &noticed.shown {
+            names.entry(key).or_default().push(name);
+        }
+        let mut same: Vec<_> = names.into_iter().filter(|(_, names)| names.len() > 1).collect();
+        same.iter_mut().for_each(|(_, names)| names.sort_unstable());
+        same.sort_unstable_by(|(_, one), (_, other)| one.cmp(other));
+        notes.extend(same.into_iter().map(|(key, names)| (names[0].to_owned(), same_machine(&names, key))));
+        notes
+    }
+
+    /// Notes the algorithms that were negotiated with a host, for the audit.
     pub fn learned(&self, name: &str, port: u16, learned: &crate::Facts) {
         let Found::Host(host) = self.index.find(name, port) else { return };
         let until = match &learned.identity {
@@ -108,39 +131,40 @@ impl Identities {
         };
         let negotiated = learned.negotiated.as_ref();
         let strict = |strict| match strict {
-            crate::Strict::Yes => logic::identity::Strict::Yes,
-            crate::Strict::No => logic::identity::Strict::No,
+            crate::Strict::Yes => hosts::identity::Strict::Yes,
+            crate::Strict::No => hosts::identity::Strict::No,
         };
         let facts = Facts {
             kex: negotiated.map(|negotiated| negotiated.kex.clone()),
             strict: negotiated.map(|negotiated| strict(negotiated.strict)),
-            // A certificate without an end never expires.
+            // The maximum value means that the certificate never expires.
             certificate_until: until.filter(|until| *until != u64::MAX),
             sshfp: None,
+            refused: None,
         };
         self.noticed().facts.insert(host.name().clone(), facts);
     }
 
-    /// Decides, and records nothing: the effects say what would be.
+    /// Decides about a host without recording anything: the caller gets the effects.
     pub async fn decision(
         &self,
         name: &str,
         address: Option<IpAddr>,
         port: u16,
-        offered: &logic::identity::Offered,
+        offered: &hosts::identity::Offered,
     ) -> Decision {
         let sshfp = self.sshfp(name, port, offered.key()).await;
         self.decision_with(&sshfp, name, address, port, offered)
     }
 
-    /// The same once it is known what the DNS says.
+    /// Decides with a known answer of the DNS.
     pub(super) fn decision_with(
         &self,
         sshfp: &SshfpAnswer,
         name: &str,
         address: Option<IpAddr>,
         port: u16,
-        offered: &logic::identity::Offered,
+        offered: &hosts::identity::Offered,
     ) -> Decision {
         let host = match self.index.find(name, port) {
             Found::Host(host) => Some(host.name()),
@@ -150,7 +174,7 @@ impl Identities {
             let noticed = self.noticed();
             noticed.changed.iter().filter(|changed| Some(*changed) != host).count()
         };
-        let last_good = host.and_then(|host| self.seen.get(host)).map(|seen| seen.date);
+        let last_good = host.and_then(|host| self.seen.get(host)).and_then(|seen| seen.date);
         let question = Question {
             name,
             address,
@@ -161,10 +185,36 @@ impl Identities {
             last_good,
             now: now(),
         };
-        decide(question, &self.index)
+        let mut decision = decide(question, &self.index);
+        if let Verdict::Refused { reason: Reason::UnknownHost, advice, .. } = &mut decision.verdict
+            && let Some((line, name)) = self.known_to_ssh(name, address, port, offered.key())
+        {
+            *advice = known_to_ssh(advice, line, &name);
+        }
+        decision
     }
 
-    /// The DNS, where the host allows it and its key is not pinned.
+    /// Finds the line of `~/.ssh/known_hosts` with the key of an unknown host, and the name in it.
+    fn known_to_ssh(
+        &self,
+        name: &str,
+        address: Option<IpAddr>,
+        port: u16,
+        key: &PublicKey,
+    ) -> Option<(&KnownLine, Name)> {
+        let known = self.known_hosts.get_or_init(|| {
+            let file = sys::directories::home().ok().map(|home| home.join(".ssh/known_hosts"));
+            // Without the file, or with one that cannot be read, the advice is only shorter.
+            let is_file = |path: &PathBuf| fs::metadata(path).is_ok_and(|about| about.is_file());
+            let text = file.filter(is_file).and_then(|path| fs::read_to_string(path).ok());
+            KnownHosts::parse(&text.unwrap_or_default())
+        });
+        let names = [Some(name.to_owned()), address.map(|address| address.to_string())];
+        let names = names.iter().flatten().filter_map(|name| Name::with_port(name, port).ok());
+        names.filter_map(|name| Some((known.with_key(name.as_str(), key)?, name))).next()
+    }
+
+    /// Asks the DNS for SSHFP records if the host allows it and the key is not pinned.
     async fn sshfp(&self, name: &str, port: u16, key: &PublicKey) -> SshfpAnswer {
         let Found::Host(host) = self.index.find(name, port) else { return SshfpAnswer::NotAsked };
         if host.sshfp() == Sshfp::Off || host.pin(key).is_some() {
@@ -174,7 +224,8 @@ impl Identities {
         let asked = hint.unwrap_or_else(|| host.name().clone());
         let dns = self.dns.get_or_init(|| Dns::new(&Anchor::Root, None).map_err(|error| error.to_string()));
         match dns {
-            // The connection waits, under the limit of its key exchange: a name server that is silent is not the host's fault.
+            // The connection waits for the answer within the timeout of its key exchange: a silent name server must not
+            // fail the host.
             Ok(dns) => match timeout(LOOKUP, dns.sshfp(asked.split_port().0)).await {
                 Ok(answer) => answer,
                 Err(_) => SshfpAnswer::Failed(format!("no answer within {} s", LOOKUP.as_secs())),
@@ -189,13 +240,13 @@ impl Identities {
 }
 
 impl Store {
-    /// The enrolment queue, oldest first.
+    /// Returns the enrolment queue, oldest host first.
     #[must_use]
     pub fn pending(&self) -> Vec<Pending> {
         pending::read(self.places())
     }
 
-    /// Puts a host into the queue, for a program that cannot wait: a second at most for others who write there.
+    /// Adds a host to the queue. Waits at most one second for other writers, because OpenSSH waits for this program.
     ///
     /// # Errors
     /// The queue is locked or cannot be written.
@@ -203,7 +254,7 @@ impl Store {
         pending::add_soon(self.places(), one)
     }
 
-    /// Takes a host out of the queue.
+    /// Removes a host from the queue.
     ///
     /// # Errors
     /// The queue cannot be written.
@@ -211,21 +262,20 @@ impl Store {
         pending::remove(self.places(), name)
     }
 
-    /// The day on which the host that is called so last showed a key of its own.
+    /// Returns the day on which the host with this name last showed its own key.
     #[must_use]
-    pub fn last_good(&self, index: &Index, name: &str, port: u16) -> Option<logic::identity::Date> {
+    pub fn last_good(&self, index: &Index, name: &str, port: u16) -> Option<hosts::identity::Date> {
         let Found::Host(host) = index.find(name, port) else { return None };
-        self.seen().get(host.name()).map(|seen| seen.date)
+        self.seen().get(host.name()).and_then(|seen| seen.date)
     }
 
-    /// What connections saw of each host.
     #[must_use]
     pub fn seen(&self) -> BTreeMap<Name, Seen> {
         facts::read(self.places())
     }
 }
 
-impl Judge for Identities {
+impl HostVerifier for Identities {
     fn wanted(&self, name: &str) -> Vec<String> {
         self.index.wanted(name, None).into_iter().map(str::to_owned).collect()
     }
@@ -242,11 +292,14 @@ impl Judge for Identities {
             let decision = self.decision(name, address, port, &offered).await;
             let mut noticed = self.noticed();
             for effect in &decision.effects {
-                if let Effect::Changed(host) = effect {
+                if let Effect::Changed { host, .. } = effect {
                     noticed.changed.insert(host.clone());
                 }
+                if let Effect::ShowedKeyOf { host, other } = effect {
+                    noticed.showed_other.insert(host.clone(), other.clone());
+                }
             }
-            if let (Verdict::Accepted { .. }, logic::identity::Offered::Key(key), Some(host)) =
+            if let (Verdict::Accepted { .. }, hosts::identity::Offered::Key(key), Some(host)) =
                 (&decision.verdict, &offered, &decision.host)
             {
                 noticed.shown.insert(name.to_owned(), (host.clone(), key.clone()));
@@ -267,7 +320,8 @@ impl Judge for Identities {
     }
 }
 
-/// For programs that end at once. Whoever goes on flushes before, where it delays nobody.
+/// The drop writes the changes of programs that end at once. Longer programs call `flush` earlier, at a time when it
+/// delays no connection.
 impl Drop for Identities {
     fn drop(&mut self) {
         if self.noticed().is_empty() {
@@ -275,21 +329,23 @@ impl Drop for Identities {
         }
         let places = self.store.places();
         if !Lock::is_free(&places.hosts()) || !Lock::is_free(&places.identity_state()) {
-            // This may be any thread: it cannot wait.
-            tracing::warn!("what was noticed of the identities of hosts is lost: somebody else writes there");
+            // The drop may run on any thread, so it must not wait for a lock.
+            tracing::warn!(
+                "what was learnt of the identities of hosts is lost: another process is writing there"
+            );
             return;
         }
         for error in self.flush().failed {
-            tracing::warn!("what was noticed of the identities of hosts is lost: {error}");
+            tracing::warn!("what was learnt of the identities of hosts is lost: {error}");
         }
     }
 }
 
-/// What the blob of a host is to the table of decisions: a key, or a certificate whose signature was checked
-/// here. A blob with the type of a certificate is never a plain key.
+/// Converts a host's key blob for the table of decisions: to a key, or to a certificate whose signature was verified
+/// here. A blob with a certificate type never becomes a plain key.
 #[must_use]
-pub fn shown(blob: &PublicKey) -> logic::identity::Offered {
-    use logic::identity::Offered;
+pub fn shown(blob: &PublicKey) -> hosts::identity::Offered {
+    use hosts::identity::Offered;
     if !is_certificate(blob.algorithm()) {
         return Offered::Key(blob.clone());
     }
@@ -299,16 +355,17 @@ pub fn shown(blob: &PublicKey) -> logic::identity::Offered {
     }
 }
 
-/// Reads a certificate and checks its signature.
+/// Parses a certificate and verifies its signature.
 ///
 /// # Errors
-/// It is no certificate.
-pub fn certificate(blob: &PublicKey) -> Result<HostCertificate, logic::identity::CertificateError> {
+/// The blob is not a certificate.
+pub fn certificate(blob: &PublicKey) -> Result<HostCertificate, hosts::identity::CertificateError> {
     let checked = russh::keys::Certificate::from_bytes(blob.blob()).and_then(|read| {
-        // The signature only: time, names and authority are decided elsewhere.
+        // Only the signature is verified here: `hosts` decides about time, names and authority.
         let authority = read.signature_key().fingerprint(russh::keys::HashAlg::Sha256);
         read.validate_at(read.valid_after(), &[authority])?;
-        // The library checks the signature of what it would write itself; what is decided about is what came.
+        // The library verifies the signature over its own encoding; the comparison below makes sure that it equals the
+        // received blob.
         read.to_bytes()
     });
     let checked = checked.ok().filter(|written| written == blob.blob());
@@ -316,20 +373,18 @@ pub fn certificate(blob: &PublicKey) -> Result<HostCertificate, logic::identity:
     HostCertificate::from_blob(blob.blob(), signature)
 }
 
-/// Now.
 #[must_use]
 pub fn now() -> Moment {
     Moment(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
-/// A judge that several connections share.
-impl From<Identities> for Arc<dyn Judge> {
+impl From<Identities> for Arc<dyn HostVerifier> {
     fn from(identities: Identities) -> Self {
         Arc::new(identities)
     }
 }
 
-/// How long the DNS is asked about one host: a part of what a connection gives the key exchange, 10 s unless told otherwise.
+/// Timeout of the DNS lookup for one host. It is part of the timeout of the key exchange, 10 s by default.
 const LOOKUP: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

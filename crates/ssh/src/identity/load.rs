@@ -1,4 +1,4 @@
-//! Reading all identities: thousands of small files in milliseconds, with several threads.
+//! Reads all identities: thousands of small files in milliseconds, on several threads.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
@@ -6,32 +6,31 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::thread::{self, ScopedJoinHandle};
 
-use logic::identity::{Authority, Damage, Fault, HostFile, Index, Name};
-use logic::ssh::key::PublicKey;
+use hosts::identity::{Authority, Damage, Fault, HostFile, Index, Name};
+use hosts::ssh::key::PublicKey;
 use nix::fcntl::OFlag;
+use nix::unistd::{Uid, geteuid};
 
 use super::IdentityError;
 use super::files::{Places, directory_is_ours, is_ours};
 
-/// How files of hosts and of authorities are called.
+/// Suffixes of the files of hosts and of authorities.
 const ENDINGS: [&str; 2] = [".host", ".ca"];
-/// A longer file is no file of a host.
+/// Maximum size of a file in bytes.
 const LONGEST: u64 = 1024 * 1024;
-/// Below this many files one thread is quicker.
+/// Minimum number of files per thread: for fewer files, one thread is faster.
 const WORTH_A_THREAD: usize = 256;
-/// More threads than this wait for the kernel.
+/// Maximum number of threads: more only wait for the kernel.
 const MOST_THREADS: usize = 4;
 
-/// An authority, or what is wrong with its file.
 type AuthorityRead = Result<Authority, (Name, Damage)>;
 
-/// One file of a directory.
 pub(super) enum Read<T> {
     Well(T),
     Damaged(Name, Damage),
 }
 
-/// Reads everything. Only what makes all of it unreliable is an error; a damaged file stands in the index as such.
+/// Reads all identities. A damaged file is an entry of the index. Only a fault that affects all files is an error.
 pub(super) fn index(places: &Places) -> Result<Index, IdentityError> {
     let (mut hosts, mut damaged) = (Vec::new(), Vec::new());
     for read in directory(&places.hosts(), ".host", HostFile::parse)? {
@@ -43,7 +42,6 @@ pub(super) fn index(places: &Places) -> Result<Index, IdentityError> {
     Ok(Index::new(hosts, damaged, authorities(places)?, revoked(places)?))
 }
 
-/// All authorities.
 pub(super) fn authorities(places: &Places) -> Result<Vec<AuthorityRead>, IdentityError> {
     let read = directory(&places.authorities(), ".ca", Authority::parse)?;
     let result = read.into_iter().map(|read| match read {
@@ -53,12 +51,13 @@ pub(super) fn authorities(places: &Places) -> Result<Vec<AuthorityRead>, Identit
     Ok(result.collect())
 }
 
-/// The keys that nobody may show. A file that cannot be read must not let them through: an error.
+/// Reads the keys that are refused from every host. A file that cannot be read is an error: its keys must stay refused.
 pub(super) fn revoked(places: &Places) -> Result<Vec<PublicKey>, IdentityError> {
     let path = places.revoked();
-    let text = match read(&path) {
+    let text = match read(&path, geteuid()) {
         Ok(text) => text,
-        // A link that leads nowhere is a list that is lost, not one that was never there.
+        // A symbolic link without a target means that the list was lost: this is an error. Without a link, there was no
+        // list.
         Err(fault) if fault.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
             return Ok(Vec::new());
         }
@@ -67,7 +66,7 @@ pub(super) fn revoked(places: &Places) -> Result<Vec<PublicKey>, IdentityError> 
     revoked_in(&text, &path)
 }
 
-/// The keys in the text of that list.
+/// Parses the list of revoked keys.
 pub(super) fn revoked_in(text: &str, path: &Path) -> Result<Vec<PublicKey>, IdentityError> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let keys = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(line, text)| {
@@ -79,17 +78,28 @@ pub(super) fn revoked_in(text: &str, path: &Path) -> Result<Vec<PublicKey>, Iden
     keys.collect()
 }
 
-/// One file, if it is there.
+/// Reads one file; `None` if it does not exist.
 pub(super) fn one<T>(
     directory: &Path,
     name: &Name,
     ending: &str,
     parse: fn(&Name, &str) -> Result<T, Vec<Fault>>,
 ) -> Option<Read<T>> {
+    one_of(directory, name, ending, parse, geteuid())
+}
+
+/// [`one`] for the user `own`: thousands of files need one question who that is.
+fn one_of<T>(
+    directory: &Path,
+    name: &Name,
+    ending: &str,
+    parse: fn(&Name, &str) -> Result<T, Vec<Fault>>,
+    own: Uid,
+) -> Option<Read<T>> {
     let path = directory.join(format!("{name}{ending}"));
-    match read(&path) {
+    match read(&path, own) {
         Err(fault) if fault.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => None,
-        // A file that is lost is not one that was never there.
+        // A symbolic link without a target is a lost file: it counts as damaged, not as absent.
         Err(fault) if fault.kind() == io::ErrorKind::NotFound => {
             let lost =
                 io::Error::other("it is a link that leads nowhere: restore what it leads to, or remove it");
@@ -122,13 +132,14 @@ fn directory<T: Send>(
     names.sort_unstable();
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     let share = names.len().div_ceil(threads).max(WORTH_A_THREAD);
+    let own = geteuid();
     let read_share = |names: &[Name]| -> Vec<Read<T>> {
-        names.iter().filter_map(|name| one(path, name, ending, parse)).collect()
+        names.iter().filter_map(|name| one_of(path, name, ending, parse, own)).collect()
     };
     let mut shares = names.chunks(share);
     let first = shares.next().unwrap_or_default();
     let mut all = thread::scope(|scope| {
-        // Where there is no thread to be had, this one reads its share.
+        // If no thread can be started, this thread reads the share.
         let start = |names| (names, thread::Builder::new().spawn_scoped(scope, move || read_share(names)));
         let others: Vec<_> = shares.map(start).collect();
         let mut all = read_share(first);
@@ -145,18 +156,18 @@ fn directory<T: Send>(
     Ok(all)
 }
 
-/// What the name of a file says.
+/// Meaning of a file name.
 #[derive(Debug, PartialEq)]
 enum Called {
-    /// It is the file of this host or authority.
+    /// The file of this host or authority.
     Well(Name),
-    /// It is meant for one, perhaps of this name, and is not called like one.
+    /// A file for a host or authority, perhaps with this name, whose file name is not valid.
     Wrong(Option<Name>),
-    /// It is an editor's, a copy, or a text for people.
+    /// A file of an editor, a copy, or a text for people.
     Other,
 }
 
-/// Hidden files are editors' and ours.
+/// Classifies a file name. Hidden files belong to editors or to penstock.
 fn called(file: &str, ending: &str) -> Called {
     if file.starts_with('.') {
         return Called::Other;
@@ -170,8 +181,9 @@ fn called(file: &str, ending: &str) -> Called {
     meant.map_or(Called::Other, |name| Called::Wrong(name.trim().parse().ok()))
 }
 
-/// A file that is not read, because of its name, must not be one that was never there: the host that it is meant for is
-/// refused, and the audit says why. Where that host has a file with the right name, or none is meant, it stands under its own name.
+/// Makes a damaged entry for a file with a wrong name, so that the host is refused and the audit has the reason. The
+/// entry has the host's name, or a name made of the file's name if there is no such host or if the host has a correct
+/// file too.
 fn misnamed_file<T>(path: &Path, wanted: Option<Name>, ending: &str, there: &[Name]) -> Read<T> {
     let known = |name: &Name| there.binary_search(name).is_ok();
     let file = path.file_name().unwrap_or_default().to_string_lossy();
@@ -202,19 +214,26 @@ fn take<T>(
     Read::Damaged(name.clone(), Damage { path: path.display().to_string(), faults })
 }
 
-fn read(path: &Path) -> io::Result<String> {
-    // Opening a pipe that nobody writes to would wait for ever.
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+fn read(path: &Path, own: Uid) -> io::Result<String> {
+    // Without O_NONBLOCK, open(2) of a pipe without a writer blocks for ever.
+    let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let metadata = file.metadata()?;
-    is_ours(path, &metadata).map_err(|error| io::Error::other(error.to_string()))?;
+    is_ours(path, &metadata, own).map_err(|error| io::Error::other(error.to_string()))?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if metadata.len() > LONGEST {
         return Err(io::Error::other(format!("it is longer than {LONGEST} bytes")));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0) + 1);
-    file.take(LONGEST).read_to_end(&mut bytes)?;
+    let size = usize::try_from(metadata.len()).unwrap_or(0);
+    let mut bytes = vec![0; size + 1];
+    let got = file.read(&mut bytes)?;
+    bytes.truncate(got);
+    // A read that returns the whole size where there was room for more has met the end: thousands of files need no second
+    // one.
+    if got != size {
+        file.take(LONGEST).read_to_end(&mut bytes)?;
+    }
     String::from_utf8(bytes)
         .map_err(|_| io::Error::other("it is not UTF-8 text: the file is damaged; restore it"))
 }

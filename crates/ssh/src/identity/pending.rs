@@ -1,51 +1,48 @@
-//! The enrolment queue: hosts that nobody knew in the last runs, and what they showed.
+//! The enrolment queue: unknown hosts of the last runs, and the keys that they showed.
 
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use logic::identity::{Date, Name};
-use logic::ssh::key::PublicKey;
+use hosts::identity::{Date, Name};
+use hosts::ssh::key::PublicKey;
 
 use super::IdentityError;
 use super::files::{self, Lock, Places};
 
-/// More are not kept; the oldest go.
+/// Maximum number of entries; the oldest are removed.
 const KEPT: usize = 1_000;
-/// More keys of one host are not kept: a server has three or four, and one that shows another key each time must not push
-/// the other hosts out.
+/// Maximum number of keys of one host. A server has three or four; a server that shows a new key each time must not
+/// displace the other hosts.
 const KEPT_OF_ONE: usize = 8;
-/// Whoever cannot wait for other writers gives up after this.
+/// Maximum wait for other writers in a process that must answer soon.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A host that waits for enrolment. What it showed proves nothing.
+/// A host that waits for enrolment. Its key is not proved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
-    /// What it was called.
     pub name: String,
-    /// Its port.
     pub port: u16,
-    /// Where it was.
     pub address: Option<IpAddr>,
-    /// When it was last asked.
+    /// Day of the last connection.
     pub date: Date,
-    /// What it showed.
     pub key: PublicKey,
 }
 
-/// The queue, oldest first. It is a convenience: what cannot be read of it is not there.
+/// Reads the queue, oldest host first. Lines that cannot be parsed are ignored: the queue is only a convenience.
 pub(super) fn read(places: &Places) -> Vec<Pending> {
     let text = fs::read_to_string(path(places)).unwrap_or_default();
     text.lines().filter_map(parse).collect()
 }
 
-/// Adds to the queue. A key of a host that waits already only gets a new date and address.
+/// Adds hosts to the queue. If host and key are there already, only date and address change.
 pub(super) fn add(places: &Places, new: Vec<Pending>) -> Result<(), IdentityError> {
     change(places, Lock::of, |queue| new.into_iter().for_each(|one| put(queue, one)))
 }
 
-/// The same for a program that somebody waits for: it gives up sooner, and writes nothing that is there already.
+/// Adds one host for a program that a user waits for: it waits at most [`SOON`] for the lock, and writes nothing if the
+/// entry is there.
 pub(super) fn add_soon(places: &Places, one: Pending) -> Result<(), IdentityError> {
     if read(places).contains(&one) {
         return Ok(());
@@ -66,7 +63,7 @@ fn put(queue: &mut Vec<Pending>, one: Pending) {
     queue.drain(..queue.len().saturating_sub(KEPT));
 }
 
-/// Takes a host out of the queue.
+/// Removes a host from the queue.
 pub(super) fn remove(places: &Places, name: &str) -> Result<(), IdentityError> {
     if read(places).iter().all(|known| known.name != name) {
         return Ok(());
@@ -102,7 +99,7 @@ fn line(one: &Pending) -> String {
 
 fn parse(line: &str) -> Option<Pending> {
     let mut words = line.splitn(5, ' ');
-    // What cannot be a name could not be enrolled either.
+    // A host without a valid name could not be enrolled.
     let name = words.next()?.parse::<Name>().ok()?.to_string();
     let port = words.next()?.parse().ok()?;
     let address = words.next()?;

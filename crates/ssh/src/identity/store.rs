@@ -1,53 +1,50 @@
-//! The files of all hosts: read at once, changed one by one under a lock, after reading them again.
+//! The files of all hosts: read together; changed one by one, each under a lock and after it was read again.
 
 use std::fs;
 use std::io;
 
-use logic::identity::{AuthorityFile, Date, Found, HostFile, Index, Name};
-use logic::ssh::key::PublicKey;
+use hosts::identity::{AuthorityFile, Date, Found, HostFile, Index, Name};
+use hosts::ssh::key::PublicKey;
 
 use super::IdentityError;
 use super::files::{self, Lock, Places};
 use super::load::{self, Read};
 
-/// The identities of one user.
 #[derive(Debug, Clone)]
 pub struct Store {
     places: Places,
 }
 
-/// What a change came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Change {
-    /// The file was written.
     Written,
-    /// It said all of that already.
+    /// The file has this content already.
     #[default]
     Nothing,
 }
 
 impl Store {
-    /// Touches nothing yet.
     #[must_use]
     pub fn new(places: Places) -> Self {
         Self { places }
     }
 
-    /// Where it is.
     #[must_use]
     pub fn places(&self) -> &Places {
         &self.places
     }
 
-    /// Reads everything.
+    /// Reads all identities.
     ///
     /// # Errors
-    /// The directory cannot be read, or others can write to it. Damaged files are no error: they stand in the index.
+    /// The directory cannot be read, or other users can write to it. A damaged file is an entry of the index, not an
+    /// error.
     pub fn load(&self) -> Result<Index, IdentityError> {
         load::index(&self.places)
     }
 
-    /// Changes the file of one host. `change` gets what is there now, read under the lock, and gives what is to be there.
+    /// Changes the file of one host. `change` gets the current content, which was read under the lock, and returns the
+    /// new one.
     ///
     /// # Errors
     /// The file is damaged, cannot be written, or `change` refuses.
@@ -60,11 +57,11 @@ impl Store {
         self.change_locked(name, change, &lock)
     }
 
-    /// The same where the other hosts matter too: they are read under the lock, so that of two who give one key or one name to
-    /// two hosts at once only one can.
+    /// Changes the file of one host, where `change` also needs the other hosts: all are read under the lock. So of two
+    /// processes that give one key or name to two hosts at the same time, only one succeeds.
     ///
     /// # Errors
-    /// As [`Self::change`] and [`Self::load`].
+    /// The errors of [`Self::change`] and [`Self::load`].
     pub fn change_among(
         &self,
         name: &Name,
@@ -94,10 +91,10 @@ impl Store {
         Ok(Change::Written)
     }
 
-    /// Writes several files of hosts at once, if those that are there are the ones in `index`.
+    /// Writes the files of several hosts at once, if the existing files have the content that `index` has.
     ///
     /// # Errors
-    /// As [`Self::change`]; somebody else changed one of them meanwhile.
+    /// The errors of [`Self::change`]; also if another process has changed one of the files.
     pub fn write_all(&self, hosts: &[HostFile], index: &Index) -> Result<(), IdentityError> {
         let lock = self.lock()?;
         for host in hosts {
@@ -119,16 +116,16 @@ impl Store {
     /// Removes the file of a host.
     ///
     /// # Errors
-    /// There is none.
+    /// The file does not exist or cannot be removed.
     pub fn remove(&self, name: &Name) -> Result<(), IdentityError> {
         let _lock = self.lock()?;
         self.unlink(name)
     }
 
-    /// Gives a host another name; the old one becomes an alias.
+    /// Gives a host another name; the old name becomes an alias.
     ///
     /// # Errors
-    /// The old one is not there or damaged, or the new one is, or it is a name of another host.
+    /// The old file does not exist or is damaged; or the new name exists or belongs to another host.
     pub fn rename(&self, from: &Name, to: &Name) -> Result<(), IdentityError> {
         let lock = self.lock()?;
         if self.path(to).exists() {
@@ -144,14 +141,14 @@ impl Store {
     /// Writes the file of an authority.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write_authority(&self, file: &AuthorityFile) -> Result<(), IdentityError> {
         let directory = self.places.authorities();
         let lock = Lock::of(&directory)?;
         files::replace(&directory, &[(format!("{}.ca", file.authority.name), file.to_string())], &lock)
     }
 
-    /// Adds keys that nobody may show.
+    /// Adds keys that are refused from every host.
     ///
     /// # Errors
     /// The list is damaged or cannot be written.
@@ -164,14 +161,14 @@ impl Store {
             Err(fault) if fault.kind() == io::ErrorKind::NotFound => String::new(),
             Err(fault) => return Err(IdentityError::io("cannot read", &path)(fault)),
         };
-        // People edit it: the last line may lack its end, and a key must not become part of a comment there.
+        // People edit the file: its last line may lack a newline, and a key must not become part of a comment there.
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
         for key in keys.iter().filter(|key| !known.contains(key)) {
             text.push_str(&format!("{key} {} {today}\n", key.fingerprint()));
         }
-        // Whoever is told that a key is revoked must not learn otherwise when the key is shown.
+        // After this function has reported success, no revoked key may be accepted.
         let after = load::revoked_in(&text, &path)?;
         if let Some(key) = known.iter().chain(keys).find(|key| !after.contains(key)) {
             let (path, key) = (path.display(), key.fingerprint());
@@ -182,10 +179,10 @@ impl Store {
         files::replace(&self.places.configuration, &[("revoked".into(), text)], &lock)
     }
 
-    /// The file of one host as it is now.
+    /// Reads the file of one host.
     ///
     /// # Errors
-    /// It is damaged.
+    /// The file is damaged.
     pub fn read(&self, name: &Name) -> Result<Option<HostFile>, IdentityError> {
         match load::one(&self.places.hosts(), name, ".host", HostFile::parse) {
             None => Ok(None),
@@ -196,7 +193,7 @@ impl Store {
         }
     }
 
-    /// Where the file of a host is.
+    /// Returns the path of a host's file.
     #[must_use]
     pub fn path(&self, name: &Name) -> std::path::PathBuf {
         self.places.hosts().join(format!("{name}.host"))
@@ -213,10 +210,10 @@ impl Store {
     }
 }
 
-/// Whether `name` may become one of `host`.
+/// Checks that `name` may become a name of `host`.
 ///
 /// # Errors
-/// Another host has it.
+/// Another host has the name.
 pub fn check_free(index: &Index, name: &Name, host: &Name) -> Result<(), IdentityError> {
     match index.find(name.as_str(), 22) {
         Found::Host(other) if other.name() != host => {

@@ -1,5 +1,5 @@
-//! Asks a person for a passphrase: on the controlling terminal, or with the program of `SSH_ASKPASS`, by the rules of
-//! ssh(1). Never from an argument or the environment.
+//! Asks a person for a passphrase, by the rules of ssh(1): on the controlling terminal, or with the program of
+//! `SSH_ASKPASS`. A passphrase never comes from an argument or the environment.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -14,67 +14,62 @@ use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tc
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Someone who can be asked. Called on a thread of its own, one question at a time.
+/// Asks a person. The caller uses a separate thread, with one question at a time.
 pub trait Ask: Send + Sync {
-    /// Blocks until there is an answer.
+    /// Asks the question and blocks until the answer.
     ///
     /// # Errors
-    /// There is nobody to ask, or they do not want to answer.
+    /// There is no way to ask, or the person refused to answer.
     fn ask(&self, question: &Question) -> Result<Zeroizing<String>, AskError>;
 }
 
-/// A question to a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// One line, harmless on a terminal, ending in `: `.
+    /// One line that ends in `: `, safe to print on a terminal.
     pub text: String,
-    /// Whether the answer may be seen.
     pub answer: Answered,
 }
 
-/// Whether an answer may be seen while it is typed.
+/// Visibility of the answer while a person types it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answered {
-    /// It is a secret.
     Unseen,
-    /// It is none.
     Seen,
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum AskError {
-    /// Nobody is there.
+    /// There is no terminal and no program to ask with.
     #[error("there is no terminal to ask on, and no program in SSH_ASKPASS")]
-    Nobody,
-    /// A person did not want to.
+    NoPrompt,
+    /// The person refused to answer.
     #[error("it was cancelled at the prompt")]
     Cancelled,
-    /// Something went wrong on the way.
+    /// An error occurred while asking.
     #[error("{0}")]
     Failed(String),
 }
 
 /// Refuses every question: for services, and for runs that must not wait for a person.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Nobody;
+pub struct NoPrompt;
 
-impl Ask for Nobody {
+impl Ask for NoPrompt {
     fn ask(&self, _: &Question) -> Result<Zeroizing<String>, AskError> {
-        Err(AskError::Nobody)
+        Err(AskError::NoPrompt)
     }
 }
 
-/// The person at this terminal or desktop.
+/// Asks the person at this terminal or desktop.
 #[derive(Debug, Clone)]
-pub struct Person {
+pub struct UserPrompt {
     program: PathBuf,
     wish: Wish,
     desktop: Desktop,
     terminal: PathBuf,
 }
 
-/// `SSH_ASKPASS_REQUIRE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
     Unsaid,
@@ -89,14 +84,13 @@ enum Desktop {
     Absent,
 }
 
-impl Person {
-    /// By the environment of this process.
+impl UserPrompt {
+    /// Reads the settings from the environment of this process.
     #[must_use]
     pub fn from_environment() -> Self {
         Self::from_variables(&|name| std::env::var_os(name))
     }
 
-    /// By these variables.
     #[must_use]
     pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let set = |name| variable(name).filter(|value| !value.is_empty());
@@ -116,7 +110,7 @@ impl Person {
     }
 }
 
-impl Ask for Person {
+impl Ask for UserPrompt {
     fn ask(&self, question: &Question) -> Result<Zeroizing<String>, AskError> {
         let program_may = match self.wish {
             Wish::Force => true,
@@ -133,18 +127,19 @@ impl Ask for Person {
             match open {
                 Ok(terminal) => return ask_on(terminal, question),
                 Err(_) if program_may => {}
-                Err(_) => return Err(AskError::Nobody),
+                Err(_) => return Err(AskError::NoPrompt),
             }
         }
         ask_program(&self.program, question)
     }
 }
 
-/// The terminal that does not echo now, and how it was before.
+/// The terminal whose echo is off, and its earlier settings.
 static QUIET: Mutex<Option<(File, Termios)>> = Mutex::new(None);
 
-/// Makes the terminal as it was before a question that is still open. For a process that ends without the answer: the thread
-/// that waits for it cannot be ended otherwise. A signal that kills the process at once leaves the terminal as it is.
+/// Restores the settings of the terminal while a question is open. A process that ends without an answer calls this
+/// function: the thread that waits for the answer cannot be stopped. After a signal that kills the process at once, the
+/// settings stay changed.
 pub fn restore_terminal() {
     let quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some((mut terminal, before)) = quiet {
@@ -153,7 +148,7 @@ pub fn restore_terminal() {
     }
 }
 
-/// Restores the terminal when the question is over, whatever became of it.
+/// Restores the terminal on drop, with or without an answer.
 struct Quiet {
     terminal: File,
 }
@@ -164,8 +159,8 @@ impl Drop for Quiet {
     }
 }
 
-/// Ctrl-C is read as a byte, so that no signal can end the process while the terminal does not echo; it is raised again
-/// once the terminal is as it was.
+/// Asks on a terminal. Ctrl-C is read as a byte, so that no signal can end the process while the echo is off; the
+/// function raises the signal after it has restored the terminal.
 fn ask_on(terminal: File, question: &Question) -> Result<Zeroizing<String>, AskError> {
     let failed = |doing: &str, error: &dyn std::fmt::Display| {
         AskError::Failed(format!("{doing} the terminal failed: {error}"))
@@ -209,8 +204,8 @@ fn ask_on(terminal: File, question: &Question) -> Result<Zeroizing<String>, AskE
     text_of(line)
 }
 
-/// Runs the program with the question as its argument; the first line of its output is the answer, and a status other
-/// than 0 means no.
+/// Runs the askpass program with the question as its argument. The first line of its output is the answer; an exit
+/// status other than 0 means that the person refused.
 fn ask_program(program: &std::path::Path, question: &Question) -> Result<Zeroizing<String>, AskError> {
     let shown = program.display();
     let mut child = Command::new(program)
@@ -219,7 +214,7 @@ fn ask_program(program: &std::path::Path, question: &Question) -> Result<Zeroizi
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => AskError::Nobody,
+            io::ErrorKind::NotFound => AskError::NoPrompt,
             _ => AskError::Failed(format!("starting {shown}, which SSH_ASKPASS names, failed: {error}")),
         })?;
     let mut line = Zeroizing::new(Vec::with_capacity(LONGEST_ANSWER + 2));
@@ -253,7 +248,8 @@ fn text_of(mut line: Zeroizing<Vec<u8>>) -> Result<Zeroizing<String>, AskError> 
     }
 }
 
-/// As much as OpenSSH takes. The buffer has this capacity from the start, so that no copy is left behind.
+/// Maximum length of an answer, as in OpenSSH. The buffer has this capacity from the start: if it grew, a copy of the
+/// secret would stay in memory.
 const LONGEST_ANSWER: usize = 1023;
 const CTRL_C: u8 = 0x03;
 const CTRL_D: u8 = 0x04;
@@ -270,11 +266,11 @@ mod tests {
         Question { text: "passphrase: ".to_owned(), answer: Answered::Unseen }
     }
 
-    fn person(directory: &std::path::Path, script: &str, variables: &[(&str, &str)]) -> Person {
+    fn person(directory: &std::path::Path, script: &str, variables: &[(&str, &str)]) -> UserPrompt {
         let program = directory.join("ask");
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let mut person = Person::from_variables(&|name| match name {
+        let mut person = UserPrompt::from_variables(&|name| match name {
             "SSH_ASKPASS" => Some(program.clone().into()),
             _ => variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into()),
         });
@@ -291,8 +287,11 @@ mod tests {
         let echo = "echo \"got $1\"; echo more";
         assert_eq!(ask(echo, &[("SSH_ASKPASS_REQUIRE", "force")]), Ok("got passphrase: ".to_owned()));
         assert_eq!(ask(echo, &[("DISPLAY", ":0")]), Ok("got passphrase: ".to_owned()));
-        assert_eq!(ask(echo, &[("SSH_ASKPASS_REQUIRE", "prefer")]), Err(AskError::Nobody), "no desktop");
-        assert_eq!(ask(echo, &[("DISPLAY", ":0"), ("SSH_ASKPASS_REQUIRE", "never")]), Err(AskError::Nobody));
+        assert_eq!(ask(echo, &[("SSH_ASKPASS_REQUIRE", "prefer")]), Err(AskError::NoPrompt), "no desktop");
+        assert_eq!(
+            ask(echo, &[("DISPLAY", ":0"), ("SSH_ASKPASS_REQUIRE", "never")]),
+            Err(AskError::NoPrompt)
+        );
         assert_eq!(ask("echo no; exit 1", &[("SSH_ASKPASS_REQUIRE", "force")]), Err(AskError::Cancelled));
         let endless = ask("exec yes | tr -d '\\n'", &[("SSH_ASKPASS_REQUIRE", "force")]);
         assert!(matches!(endless, Err(AskError::Failed(_) | AskError::Cancelled)), "{endless:?}");

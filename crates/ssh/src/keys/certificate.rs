@@ -1,4 +1,4 @@
-//! User certificates: reads the file, and says beforehand why a server will refuse one.
+//! User certificates: parses the file, and finds reasons why a server will refuse the certificate.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use russh::keys::ssh_key::{Algorithm, Certificate};
 
 use super::fault::{Fault, KeyFault};
 use super::file::read_text;
-use crate::harmless::harmless;
+use text::terminal::escaped;
 
-/// Reads a file as ssh-keygen writes it: one line.
+/// Reads a certificate file of ssh-keygen: one line.
 ///
 /// # Errors
-/// There is none, or it is none.
+/// The file does not exist, or is not a certificate.
 pub(crate) fn read(path: &Path) -> Result<Certificate, KeyFault> {
     let (text, _) = read_text(path, LONGEST)?;
     let line = text
@@ -21,42 +21,42 @@ pub(crate) fn read(path: &Path) -> Result<Certificate, KeyFault> {
         .map(str::trim)
         .find(|line| !line.is_empty() && !line.starts_with('#'))
         .unwrap_or_default();
-    let words: Option<logic::ssh::key::PublicKey> = line.parse().ok();
-    let blob = words.as_ref().map(logic::ssh::key::PublicKey::blob);
+    let words: Option<hosts::ssh::key::PublicKey> = line.parse().ok();
+    let blob = words.as_ref().map(hosts::ssh::key::PublicKey::blob);
     blob.and_then(from_blob).ok_or_else(|| Fault::NoCertificate.at(path))
 }
 
-/// A certificate as the wire carries it.
+/// Parses a certificate blob.
 pub(crate) fn from_blob(blob: &[u8]) -> Option<Certificate> {
-    // A certificate may claim to be signed by a certificate, that one by another, and the library follows: no stack
-    // overflow for the sake of a forged blob
+    // The signing key of a certificate may itself claim to be a certificate, and so on, and the library recurses: a
+    // forged blob could overflow the stack.
     let marker = b"-cert-v01@";
     if blob.windows(marker.len()).filter(|window| window == marker).count() > 2 {
         return None;
     }
     let certificate = Certificate::from_bytes(blob).ok()?;
-    // What we send is written anew: it must be what we read
+    // The library encodes the certificate again before sending it: the result must equal the input.
     (certificate.to_bytes().ok()?.as_slice() == blob).then_some(certificate)
 }
 
-/// What will become of a certificate when it is offered.
+/// Expected answer of a server to a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outlook {
-    /// Nothing speaks against it.
+pub(crate) enum CertificateOutlook {
+    /// This program sees no reason for a refusal.
     Good,
-    /// It may be refused: why.
+    /// Reason why the server may refuse the certificate.
     Doubtful(String),
-    /// It will be refused, so it is not offered: why.
+    /// Reason why the server will refuse the certificate, which is therefore not offered.
     Hopeless(String),
 }
 
-/// Judges a certificate before it is offered to a server as `user`.
-pub(crate) fn outlook(certificate: &Certificate, user: &str, now: Timestamp) -> Outlook {
+/// Judges a certificate before it is offered to a server for a log-in as `user`.
+pub(crate) fn outlook(certificate: &Certificate, user: &str, now: Timestamp) -> CertificateOutlook {
     if certificate.cert_type() != CertType::User {
-        return Outlook::Hopeless("it certifies a host, not a user".to_owned());
+        return CertificateOutlook::Hopeless("it certifies a host, not a user".to_owned());
     }
     if matches!(certificate.algorithm(), Algorithm::Dsa) {
-        return Outlook::Hopeless("it is for a DSA key".to_owned());
+        return CertificateOutlook::Hopeless("it is for a DSA key".to_owned());
     }
     let second = now.as_second();
     let moment = |at: u64| i64::try_from(at).unwrap_or(i64::MAX);
@@ -64,27 +64,27 @@ pub(crate) fn outlook(certificate: &Certificate, user: &str, now: Timestamp) -> 
     let said =
         |at: i64| Timestamp::from_second(at).map_or_else(|_| "for ever".to_owned(), |at| at.to_string());
     if before.saturating_add(CLOCKS_DIFFER) <= second {
-        return Outlook::Hopeless(format!("it expired at {}", said(before)));
+        return CertificateOutlook::Hopeless(format!("it expired at {}", said(before)));
     }
     if after.saturating_sub(CLOCKS_DIFFER) > second {
-        return Outlook::Hopeless(format!("it is not valid before {}", said(after)));
+        return CertificateOutlook::Hopeless(format!("it is not valid before {}", said(after)));
     }
     let principals = certificate.valid_principals();
     if principals.is_empty() {
-        return Outlook::Doubtful(
+        return CertificateOutlook::Doubtful(
             "it names no principal, which sshd refuses unless told otherwise".to_owned(),
         );
     }
     if !principals.iter().any(|name| name == user) {
-        let names = harmless(&principals.join(", "), 120);
-        return Outlook::Doubtful(format!(
+        let names = escaped(&principals.join(", "), 120);
+        return CertificateOutlook::Doubtful(format!(
             "it is for {names}, not for {user}: refused unless the server maps these names to {user}"
         ));
     }
-    Outlook::Good
+    CertificateOutlook::Good
 }
 
-/// The longest file that is read as a certificate.
+/// Maximum size of a certificate file in bytes.
 const LONGEST: u64 = 128 * 1024;
-/// How far two clocks may differ, in seconds: the server's clock decides, not ours.
+/// Tolerated difference of the clocks in seconds: the server's clock decides about the validity.
 const CLOCKS_DIFFER: i64 = 300;

@@ -1,110 +1,91 @@
-//! What is wrong with a file of ours, and what to do about it.
+//! Faults of key and certificate files, with advice.
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use super::ask::AskError;
-use crate::harmless::shell_word;
+use text::shell;
 
-/// A key or certificate that cannot be used.
+/// A key or certificate file that cannot be used.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
-#[error("{}: {fault}", crate::harmless::harmless(&path.to_string_lossy(), 4096))]
+#[error("{}: {fault}", text::terminal::escaped(&path.to_string_lossy(), 4096))]
 pub struct KeyFault {
-    /// The file.
     pub path: PathBuf,
-    /// What is wrong.
     pub fault: Fault,
 }
 
-/// What is wrong with a key or certificate.
+/// Fault of a key or certificate file.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing is there.
     #[error("no such file")]
     Missing,
-    /// We may not read it.
-    #[error("we may not read it")]
+    #[error("permission denied")]
     Denied,
-    /// Reading failed otherwise.
     #[error("reading it failed: {0}")]
     Unreadable(String),
-    /// A directory, a FIFO, ...
+    /// A directory or a FIFO, for example.
     #[error("it is {0}, not a key file")]
     NotAFile(&'static str),
-    /// Nothing is in it.
     #[error("it is empty")]
     Empty,
-    /// Too long for a key.
-    #[error("it is longer than {longest} bytes: that is no key")]
-    TooLong {
-        /// The limit, in bytes.
-        longest: u64,
-    },
-    /// Others can read it, or change it.
+    #[error("it is longer than {longest} bytes: not a key")]
+    TooLong { longest: u64 },
+    /// Other users can read or change the file.
     #[error("others can read or change it (mode {mode:04o}), so it is not used")]
     Exposed {
-        /// Permission bits.
         mode: u32,
-        /// Permission bits that are safe.
+        /// Mask of the permission bits that are safe.
         keep: u32,
     },
-    /// PuTTY's own form.
-    #[error("it is a key in PuTTY's form")]
+    #[error("it is in PuTTY's format")]
     Putty,
-    /// It ends in the middle.
-    #[error("it is cut off: its last line (-----END ...) is missing")]
+    #[error("it is truncated: its last line (-----END ...) is missing")]
     CutOff,
-    /// A FIDO key: the private half is in a device.
-    #[error("it is a FIDO key, which needs its security key: we use those through an agent only")]
+    /// A FIDO key: its private key is in a device.
+    #[error("it is a FIDO key: those are used only through an agent")]
     Fido,
-    /// DSA.
     #[error("it is a DSA key: no server accepts those any more")]
     Dsa,
-    /// A public key, but not in OpenSSH's form.
+    /// A public key in another format than OpenSSH's.
     #[error("it is a public key, not a private one")]
     PublicPem,
-    /// An X.509 certificate.
     #[error("it is an X.509 certificate, not an SSH key")]
     X509,
     /// PEM with a cipher from before 2014.
-    #[error("it is encrypted in an old form that we do not open")]
+    #[error("it is encrypted in an old format, which is not supported")]
     OldEncryption,
-    /// Damaged, or of a kind we do not know.
+    /// The file is damaged, or its key type is unknown.
     #[error("it cannot be read as a key: {0}")]
     Broken(String),
-    /// No key of any form.
-    #[error("it is not a key in any form we know (OpenSSH, PKCS#8, PKCS#1, SEC1)")]
+    #[error("it is not in a known key format (OpenSSH, PKCS#8, PKCS#1, SEC1)")]
     NoKey,
-    /// The passphrase was wrong, each time.
+    /// Every passphrase that the person typed was wrong.
     #[error("the passphrase is wrong")]
     WrongPassphrase,
-    /// No passphrase to be had.
     #[error("it is encrypted, and {0}")]
     NoPassphrase(AskError),
-    /// The `.pub` beside it belongs to another key.
+    /// The `.pub` file beside the key file belongs to another key.
     #[error("the public key beside it ({}.pub) belongs to another key", .0.display())]
     OtherHalf(PathBuf),
-    /// A certificate file that is none.
     #[error("it is not an SSH certificate")]
     NoCertificate,
-    /// The private half is nowhere.
     #[error("it is a public key, and no agent holds its private half")]
     NoPrivateHalf,
 }
 
 impl Fault {
-    /// The same, with its file.
+    /// Adds the path of the file.
     pub(crate) fn at(self, path: &Path) -> KeyFault {
         KeyFault { path: path.to_owned(), fault: self }
     }
 }
 
 impl KeyFault {
-    /// What to do about it, where we know.
+    /// Returns advice for the user, if there is any.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
-        let path = shell_word(&self.path);
+        let path = shell::path(&self.path);
         Some(match &self.fault {
             Fault::Missing => {
                 format!("make a key (ssh-keygen -t ed25519 -f {path}), or correct IdentityFile")
@@ -117,7 +98,7 @@ impl KeyFault {
                 format!("restore it from a backup; ssh-keygen -y -f {path} shows whether it is whole")
             }
             Fault::Exposed { keep, .. } => {
-                format!("chmod {keep:o} {path} (and replace the key if somebody may have read it)")
+                format!("chmod {keep:o} {path} (and replace the key if another user may have read it)")
             }
             Fault::Putty => format!("convert it: puttygen {path} -O private-openssh -o {path}.openssh"),
             Fault::Fido => format!("plug the security key in and give it to the agent: ssh-add {path}"),
@@ -129,14 +110,14 @@ impl KeyFault {
                 format!("rewrite it in today's form, with the same passphrase: ssh-keygen -p -f {path}")
             }
             Fault::WrongPassphrase => format!("ssh-keygen -y -f {path} tells whether you have the right one"),
-            Fault::NoPassphrase(AskError::Nobody) => {
+            Fault::NoPassphrase(AskError::NoPrompt) => {
                 format!(
                     "load it into an agent first: ssh-add {path}; or set SSH_ASKPASS and SSH_ASKPASS_REQUIRE=force"
                 )
             }
             Fault::NoPassphrase(_) => format!("try again, or load it into an agent first: ssh-add {path}"),
             Fault::OtherHalf(key) => {
-                let key = shell_word(key);
+                let key = shell::path(key);
                 format!("write it anew: ssh-keygen -y -f {key} > {key}.pub")
             }
             Fault::NoCertificate => {

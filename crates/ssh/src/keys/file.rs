@@ -1,5 +1,5 @@
-//! Private key files: reads one, says whose it is, and opens it with a passphrase.
-//! Blocking; nothing is asked and nothing is kept here.
+//! Private key files: reads a file, finds its public key, and decrypts it with a passphrase. The functions block; they
+//! neither ask questions nor keep data.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -14,32 +14,27 @@ use zeroize::Zeroizing;
 
 use super::fault::KeyFault;
 
-/// What a key file holds.
 pub(crate) struct KeyFile {
-    /// Where it is.
     pub(crate) path: PathBuf,
-    /// The public half, from the file itself or from the `.pub` file beside it. None: it shows after the passphrase.
+    /// Public key, from the file itself or from the `.pub` file beside it. `None` if only the decrypted file contains
+    /// it.
     pub(crate) public: Option<PublicKey>,
-    /// The private half.
     pub(crate) private: Private,
 }
 
-/// The private half of a key file.
 pub(crate) enum Private {
-    /// In clear.
     Open(Arc<PrivateKey>),
-    /// Encrypted: the text of the file.
+    /// Text of an encrypted file.
     Locked(Zeroizing<String>),
-    /// Not here: the file is a public key, which names a key of the agent.
+    /// The file contains only a public key, which names a key of the agent.
     Elsewhere,
 }
 
-/// What tells two states of a file apart.
+/// Identifies a state of a file, to detect changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp([i64; 6]);
 
 impl KeyFile {
-    /// Reads and checks a file.
     pub(crate) fn read(path: &Path) -> Result<Self, KeyFault> {
         let (text, metadata) = read_text(path, LONGEST_FILE)?;
         let kind = Kind::of(&text).map_err(|fault| fault.at(path))?;
@@ -69,7 +64,7 @@ impl KeyFile {
         Ok(Self { path: path.to_owned(), public, private })
     }
 
-    /// What the file looks like now, without reading it.
+    /// Returns the current state of the file, without reading its content.
     pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
         let data = std::fs::metadata(path).ok()?;
         let word = |number: u64| i64::from_ne_bytes(number.to_ne_bytes());
@@ -78,16 +73,16 @@ impl KeyFile {
     }
 }
 
-/// Opens the text of an encrypted key.
+/// Decrypts the text of an encrypted key.
 ///
 /// # Errors
-/// [`KeyFault::WrongPassphrase`], or what else is wrong with it.
+/// [`Fault::WrongPassphrase`], or another fault of the file.
 pub(crate) fn open(text: &str, path: &Path, passphrase: &str) -> Result<PrivateKey, KeyFault> {
     let key = decode_secret_key(text, Some(passphrase)).map_err(|error| match error {
         DecodeError::SshKey(ssh_key::Error::Crypto | ssh_key::Error::AlgorithmUnsupported { .. })
         | DecodeError::Unpad(_) => Fault::WrongPassphrase.at(path),
         DecodeError::Pkcs8(ref inner) if inner.to_string().contains("unsupported") => broken(&error).at(path),
-        // What a wrong passphrase makes of the data is noise, and fails as noise does
+        // A wrong passphrase decrypts to random bytes, for which the library reports one of these errors.
         DecodeError::Pkcs8(_) | DecodeError::Pkcs1(_) | DecodeError::Der(_) | DecodeError::Rsa(_) => {
             Fault::WrongPassphrase.at(path)
         }
@@ -99,7 +94,7 @@ pub(crate) fn open(text: &str, path: &Path, passphrase: &str) -> Result<PrivateK
     }
 }
 
-/// The text of a regular file; a FIFO or a device never makes us wait.
+/// Reads a regular file as text. The function never waits for a FIFO or a device.
 pub(crate) fn read_text(path: &Path, longest: u64) -> Result<(Zeroizing<String>, Metadata), KeyFault> {
     let io = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Fault::Missing.at(path),
@@ -138,7 +133,7 @@ pub(crate) fn read_text(path: &Path, longest: u64) -> Result<(Zeroizing<String>,
     Ok((Zeroizing::new(text.to_owned()), metadata))
 }
 
-/// The buffer has its full size from the start, so that no copy of a secret is left in memory behind it.
+/// Reads a file into a buffer of full size, so that no copy of a secret is left in memory when the buffer grows.
 fn whole(file: File, longest: u64) -> io::Result<Zeroizing<Vec<u8>>> {
     let size = usize::try_from(longest + 1).map_err(io::Error::other)?;
     let mut bytes = Zeroizing::new(Vec::with_capacity(size));
@@ -146,10 +141,10 @@ fn whole(file: File, longest: u64) -> io::Result<Zeroizing<Vec<u8>>> {
     Ok(bytes)
 }
 
-/// Whether somebody besides the owner can read the file, or change it.
+/// Returns a fault if other users can read or change the file.
 ///
-/// OpenSSH checks only files of our own. Files of others are refused here too if everybody can read them; their group
-/// may, for it is the only way in which we can read a file that is not ours.
+/// OpenSSH checks only the user's own files. This function also refuses a file of another owner if every user can read
+/// it. The group may read such a file, because otherwise this user could not.
 fn exposed(path: &Path, metadata: &Metadata, we: u32) -> Option<KeyFault> {
     let mode = metadata.mode() & 0o777;
     let bad = if metadata.uid() == we { mode & 0o077 } else { mode & 0o027 };
@@ -157,7 +152,7 @@ fn exposed(path: &Path, metadata: &Metadata, we: u32) -> Option<KeyFault> {
         .then(|| Fault::Exposed { mode, keep: if metadata.uid() == we { 0o600 } else { 0o640 } }.at(path))
 }
 
-/// What a text is, by its first lines.
+/// Format of a file, by its first lines.
 enum Kind {
     OpenSsh,
     Pem,
@@ -179,7 +174,7 @@ impl Kind {
             "ENCRYPTED PRIVATE KEY" => Self::EncryptedPem,
             "RSA PRIVATE KEY" | "EC PRIVATE KEY" => {
                 match text.lines().find(|line| line.starts_with("DEK-Info:")) {
-                    // The one old cipher that the library opens, and only for RSA
+                    // This is the only old cipher that the library supports, and only for RSA.
                     Some(line) if line.contains("AES-128-CBC") && begin.contains("RSA") => Self::EncryptedPem,
                     Some(_) => return Err(Fault::OldEncryption),
                     None => Self::Pem,
@@ -198,11 +193,11 @@ impl Kind {
     }
 }
 
-/// A line as in a `.pub` file.
+/// Parses the text of a `.pub` file.
 fn public_line(text: &str) -> Option<PublicKey> {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'))?;
-    // The words first: the library's reader recurses into whatever a blob claims to be
-    let key: logic::ssh::key::PublicKey = line.parse().ok()?;
+    // The parser of `hosts` comes first: the library's parser recurses into certificates without a limit.
+    let key: hosts::ssh::key::PublicKey = line.parse().ok()?;
     russh::keys::key::parse_public_key(key.blob()).ok()
 }
 
@@ -213,7 +208,7 @@ fn public_beside(path: &Path) -> Option<PublicKey> {
     public_line(&text)
 }
 
-/// The OpenSSH form says in clear whose key it is, even when the key is encrypted.
+/// Parses a key in OpenSSH's format, in which the public key is not encrypted.
 fn openssh(text: &str) -> Result<PrivateKey, Fault> {
     let mut body = Zeroizing::new(String::with_capacity(text.len()));
     let lines = text.lines().map(str::trim).skip_while(|line| !line.starts_with("-----BEGIN ")).skip(1);
@@ -221,7 +216,8 @@ fn openssh(text: &str) -> Result<PrivateKey, Fault> {
     let bytes = Base64::decode_vec(&body)
         .map(Zeroizing::new)
         .map_err(|_| Fault::Broken("it is not base64".into()))?;
-    // The key's name stands in the clear part: a type that the library does not know is told apart from damage
+    // The key type is in the clear part of the file: so a type that the library does not know is not reported as
+    // damage.
     let named = |name: &[u8]| bytes.windows(name.len()).take(512).any(|window| window == name);
     if named(b"sk-ssh-ed25519@openssh.com") || named(b"sk-ecdsa-sha2-nistp256@openssh.com") {
         return Err(Fault::Fido);
@@ -242,13 +238,13 @@ fn broken(error: &DecodeError) -> Fault {
         DecodeError::UnknownAlgorithm(oid) => {
             Fault::Broken(format!("its algorithm ({oid}) is none that SSH has: use Ed25519, ECDSA or RSA"))
         }
-        error => Fault::Broken(crate::harmless::harmless(&error.to_string(), 200)),
+        error => Fault::Broken(text::terminal::escaped(&error.to_string(), 200)),
     }
 }
 
 use super::fault::Fault;
 
-/// The longest file that is read as a key: an RSA key of 16,384 bits has 13 KB.
+/// Maximum size of a key file in bytes: an RSA key of 16,384 bits has 13 KB.
 const LONGEST_FILE: u64 = 64 * 1024;
 
 #[cfg(test)]

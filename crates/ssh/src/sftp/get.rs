@@ -1,4 +1,5 @@
-//! From a host. Nothing that the server says leads outside of the place where the copy goes, or goes on for ever.
+//! Copies files from a host. The server can neither write outside of the destination nor keep the copy running for
+//! ever.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
@@ -11,61 +12,60 @@ use russh_sftp::protocol::{Data, FileAttributes, OpenFlags, StatusCode};
 use tokio::task::JoinSet;
 
 use super::{DEEPEST, Kind, Moved, Sftp, TransferError, beside, blocking, here, kind, path_there, there};
-use crate::trouble::harmless;
+use crate::trouble::quoted;
 
-/// What a host may send.
+/// Limits of the data that a host may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
-    /// Bytes in all files together.
+    /// Maximum number of bytes in all files together.
     pub bytes: u64,
-    /// Files, directories and links.
+    /// Maximum number of files, directories and symbolic links together.
     pub entries: u64,
-    /// Which links are made here.
     pub links: Links,
 }
 
-/// Which symbolic links are made here.
+/// Symbolic links that are created locally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// Those that stay within what is copied; others are an error.
+    /// Only links that stay within the copied directory; other links are an error.
     Inside,
-    /// All, as they are there.
     All,
 }
 
-/// What is left of an allowance, and what was done with the rest.
+/// The allowance of a copy and its use so far.
 struct Budget<'a> {
     allowance: Allowance,
-    moved: Moved,
+    /// Complete files, with their bytes.
+    moved: &'a mut Moved,
+    /// Bytes that have arrived, those of incomplete files too.
+    arrived: u64,
     entries: u64,
     on_bytes: &'a (dyn Fn(u64) + Sync),
     made: MadeDirectories,
 }
 
-/// Directories that a copy has made. Those that are empty go again when the copy does not come to its end, however that is: what
-/// was in place before, and what holds a file, stays.
+/// Directories that a copy has created. If the copy fails or is cancelled, the drop removes the empty ones; directories
+/// that existed before, or that hold a file, stay.
 #[derive(Debug, Default)]
 struct MadeDirectories(Vec<PathBuf>);
 
 impl Drop for MadeDirectories {
     fn drop(&mut self) {
         for directory in self.0.iter().rev() {
-            // It fails for one that is not empty. One whose mode forbids writing into it is whole, and so are those in it.
+            // The removal fails for a directory that is not empty. A directory whose mode forbids writing is complete,
+            // and so are its subdirectories.
             let _ = std::fs::remove_dir(directory);
         }
     }
 }
 
-/// Whether a directory was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Directory {
-    /// It was made.
     New,
-    /// It was there.
     Old,
 }
 
-/// A directory that is being copied.
+/// A directory during its copy.
 struct Level {
     remote: String,
     local: PathBuf,
@@ -73,7 +73,7 @@ struct Level {
     left: std::vec::IntoIter<Listed>,
 }
 
-/// As small as can be: there may be many.
+/// An entry of a directory list. It is kept small, because there may be many.
 struct Listed {
     name: Box<str>,
     about: About,
@@ -92,12 +92,14 @@ impl About {
 }
 
 impl Sftp {
-    /// Copies a file, or a directory with all that is in it, to `local`, with modes (but for set-user-id and its like)
-    /// and symbolic links. A file appears whole or not at all; a directory that is there takes in what comes. `on_bytes`
-    /// is told of bytes that have arrived. When the future is dropped, only complete files stay.
+    /// Copies a file, or a directory with its content, to `local`, with symbolic links and modes (without set-user-id
+    /// and similar bits). A file appears only when it is complete; an existing directory receives the new files. The
+    /// function calls `on_bytes` with the number of bytes that have arrived. If the future is dropped, only complete
+    /// files stay.
     ///
     /// # Errors
-    /// Something could not be read there or written here, or is more than `allowance`. What was copied before stays.
+    /// A file could not be read on the host or written locally, or exceeds `allowance`. Files that were copied before
+    /// stay.
     pub async fn get(
         &self,
         remote: &str,
@@ -106,26 +108,30 @@ impl Sftp {
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<Moved, TransferError> {
         let one = [(remote.to_owned(), local.to_owned())];
-        self.get_all(&one, allowance, on_bytes).await
+        let mut moved = Moved::default();
+        self.get_all(&one, allowance, &mut moved, on_bytes).await?;
+        Ok(moved)
     }
 
-    /// The same for several, each with its place here; `allowance` is for all of them together.
+    /// Copies several files or directories, each to its own local path; `allowance` applies to all of them together.
+    /// `moved` counts the complete files, also if the copy fails or is cancelled.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// The errors of [`Self::get`].
     pub async fn get_all(
         &self,
         sources: &[(String, PathBuf)],
         allowance: Allowance,
+        moved: &mut Moved,
         on_bytes: &(dyn Fn(u64) + Sync),
-    ) -> Result<Moved, TransferError> {
+    ) -> Result<(), TransferError> {
         let made = MadeDirectories::default();
-        let mut budget = Budget { allowance, moved: Moved::default(), entries: 0, on_bytes, made };
+        let mut budget = Budget { allowance, moved, arrived: 0, entries: 0, on_bytes, made };
         for (remote, local) in sources {
             self.get_one(path_there(remote), local, &mut budget).await?;
         }
         budget.made.0.clear();
-        Ok(budget.moved)
+        Ok(())
     }
 
     async fn get_one(
@@ -139,8 +145,8 @@ impl Sftp {
         let mut levels: Vec<Level> = Vec::new();
         let top = About::of(&found.attrs);
         if kind(top.mode) == Kind::Link {
-            // A link that was followed is none any more: a server that says so lies.
-            return Err(TransferError::Special { path: harmless(remote) });
+            // stat(2) follows symbolic links, so a server that still reports a link is wrong.
+            return Err(TransferError::Special { path: quoted(remote) });
         }
         let mut next = Some((remote.to_owned(), local.to_owned(), top));
         loop {
@@ -148,10 +154,10 @@ impl Sftp {
                 match kind(about.mode) {
                     Kind::File => self.fetch(&remote, &local, about, budget).await?,
                     Kind::Directory if levels.len() > DEEPEST => {
-                        return Err(TransferError::Deep { path: harmless(&remote) });
+                        return Err(TransferError::Deep { path: quoted(&remote) });
                     }
                     Kind::Directory => {
-                        // Nobody else looks in before the modes of all that is in it are set.
+                        // Other users cannot read the directory before the modes of its whole content are set.
                         if make_directory(&local, 0o700).await? == Directory::New {
                             budget.made.0.push(local.clone());
                         }
@@ -159,7 +165,7 @@ impl Sftp {
                         levels.push(Level { remote, local, mode: about.mode & 0o777, left });
                     }
                     Kind::Link => self.link(&remote, &local, levels.len(), budget).await?,
-                    Kind::Special => return Err(TransferError::Special { path: harmless(&remote) }),
+                    Kind::Special => return Err(TransferError::Special { path: quoted(&remote) }),
                 }
             }
             let Some(level) = levels.last_mut() else { return Ok(()) };
@@ -169,7 +175,7 @@ impl Sftp {
                     next = Some((remote, level.local.join(&*listed.name), listed.about));
                 }
                 None => {
-                    // Last, since it may forbid writing into it.
+                    // The mode comes last, because it may forbid writing into the directory.
                     let mode = Permissions::from_mode(level.mode);
                     let set = tokio::fs::set_permissions(&level.local, mode).await;
                     set.map_err(|fault| here("set the mode of", &level.local, fault))?;
@@ -179,18 +185,18 @@ impl Sftp {
         }
     }
 
-    /// What is listed counts at once, not when it is visited: until then it takes memory.
+    /// Lists a directory. The entries count at once, not at their visit, because they take memory until then.
     async fn list(&self, remote: &str, budget: &mut Budget<'_>) -> Result<Vec<Listed>, TransferError> {
         let handle = self.raw.opendir(remote).await.map_err(|fault| there("list", remote, &fault))?.handle;
         let mut found = Vec::new();
         let (mut named, mut told) = (0_u64, 0_u64);
         let listed = loop {
             match self.raw.readdir(&handle).await {
-                // OpenSSH's client takes that for the end, too.
+                // OpenSSH's client also takes an empty list for the end.
                 Ok(names) if names.files.is_empty() => break Ok(found),
                 Ok(names) => {
                     named += names.files.len() as u64;
-                    // `.` and `..` are no entries.
+                    // `.` and `..` do not count as entries.
                     if named > budget.left().saturating_add(2) {
                         break Err(budget.many(remote));
                     }
@@ -198,7 +204,7 @@ impl Sftp {
                     told += lengths.sum::<usize>() as u64;
                     if told > TOLD_AT_ONCE + named * TOLD_OF_EACH {
                         break Err(TransferError::Talkative {
-                            path: harmless(remote),
+                            path: quoted(remote),
                             bytes: told,
                             names: named,
                         });
@@ -206,10 +212,10 @@ impl Sftp {
                     let wrong =
                         names.files.iter().find(|file| !is_name(&file.filename) && !is_dots(&file.filename));
                     if let Some(wrong) = wrong {
-                        break Err(TransferError::Name { name: harmless(&wrong.filename) });
+                        break Err(TransferError::Name { name: quoted(&wrong.filename) });
                     }
                     if let Some(file) = names.files.iter().find(|file| file.filename.contains('\u{fffd}')) {
-                        let (name, directory) = (harmless(&file.filename), harmless(remote));
+                        let (name, directory) = (quoted(&file.filename), quoted(remote));
                         break Err(TransferError::Lossy { name, directory });
                     }
                     let real = names.files.into_iter().filter(|file| !is_dots(&file.filename));
@@ -227,7 +233,7 @@ impl Sftp {
         Ok(listed)
     }
 
-    /// Closes what was only read. Nothing depends on the answer, which a server may owe for ever.
+    /// Closes a handle that was only read. A server may never answer, so the wait is short and the answer is ignored.
     async fn let_go(&self, handle: &str) {
         let _ = tokio::time::timeout(LETTING_GO, self.raw.close(handle)).await;
     }
@@ -241,9 +247,9 @@ impl Sftp {
     ) -> Result<(), TransferError> {
         let read = self.raw.readlink(remote).await.map_err(|fault| there("read the link", remote, &fault))?;
         let leads = read.files.into_iter().next().map(|file| file.filename).unwrap_or_default();
-        // The link lies in the directory that is `depth - 1` below the one that is copied.
+        // The directory of the link is `depth - 1` levels below the top of the copy.
         if budget.allowance.links == Links::Inside && !stays_inside(&leads, depth.saturating_sub(1)) {
-            return Err(TransferError::Outside { path: harmless(remote), to: harmless(&leads) });
+            return Err(TransferError::Outside { path: quoted(remote), to: quoted(&leads) });
         }
         let (partial, to) = (Partial(beside_here(local)), local.to_owned());
         let made = blocking(move || {
@@ -260,7 +266,7 @@ impl Sftp {
         about: About,
         budget: &mut Budget<'_>,
     ) -> Result<(), TransferError> {
-        // What it says of itself saves the way; what comes is counted.
+        // The reported size only avoids a useless download; the received bytes are what counts.
         budget.room(about.size, remote)?;
         let opened = self.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await;
         let handle = opened.map_err(|fault| there("open", remote, &fault))?.handle;
@@ -269,6 +275,7 @@ impl Sftp {
             let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial.0)?;
             Ok((file, partial))
         });
+        let before = budget.arrived;
         let fetched = match created.await {
             Ok((file, partial)) => {
                 let file = Arc::new(file);
@@ -282,11 +289,12 @@ impl Sftp {
         self.let_go(&handle).await;
         if fetched.is_ok() {
             budget.moved.files += 1;
+            budget.moved.bytes += budget.arrived - before;
         }
         fetched
     }
 
-    /// Reads up to the end, wherever the server finds it: `size` only says how far it is worth asking ahead.
+    /// Reads a file to its end, as the server reports it: `size` only limits how many requests are sent ahead.
     async fn contents_of(
         &self,
         (handle, remote): (&str, &str),
@@ -300,7 +308,7 @@ impl Sftp {
             let (raw, handle) = (Arc::clone(&self.raw), handle.to_owned());
             reading.spawn(async move { (offset, length, raw.read(handle, offset, length).await) });
         };
-        let before = budget.moved.bytes;
+        let before = budget.arrived;
         let (mut next, mut end, mut reach) = (0_u64, u64::MAX, 0_u64);
         loop {
             while next < end && reading.len() < self.in_flight && (next < size || reading.is_empty()) {
@@ -308,7 +316,7 @@ impl Sftp {
                 next += u64::from(self.chunk.read);
             }
             let Some(done) = reading.join_next().await else { break };
-            // Without it a piece of the file would be missing.
+            // A request that panicked leaves a gap in the file, so it is an error.
             let (offset, length, answer) =
                 done.map_err(|broken| TransferError::Broken(broken.to_string()))?;
             match answer {
@@ -329,13 +337,13 @@ impl Sftp {
                 Err(fault) => return Err(there("read", remote, &fault)),
             }
         }
-        // It ended before something that came: it was made shorter meanwhile, and what is here has a hole.
-        if reach > end || budget.moved.bytes - before != reach {
-            return Err(TransferError::Moving { path: harmless(remote) });
+        // The file ended before data that was received: it was truncated during the copy, and the local file has a gap.
+        if reach > end || budget.arrived - before != reach {
+            return Err(TransferError::Moving { path: quoted(remote) });
         }
-        // More is well: a log grows, and a file of /proc has no size.
+        // A file that is longer than reported is valid: a log grows, and a file in /proc has no size.
         if reach < size {
-            return Err(TransferError::Short { path: harmless(remote), got: reach, size });
+            return Err(TransferError::Short { path: quoted(remote), got: reach, size });
         }
         Ok(())
     }
@@ -355,25 +363,25 @@ impl Budget<'_> {
     }
 
     fn many(&self, path: &str) -> TransferError {
-        TransferError::Many { most: self.allowance.entries, path: harmless(path) }
+        TransferError::Many { most: self.allowance.entries, path: quoted(path) }
     }
 
     fn room(&self, bytes: u64, path: &str) -> Result<(), TransferError> {
-        if bytes <= self.allowance.bytes.saturating_sub(self.moved.bytes) {
+        if bytes <= self.allowance.bytes.saturating_sub(self.arrived) {
             return Ok(());
         }
-        Err(TransferError::Large { most: self.allowance.bytes, path: harmless(path) })
+        Err(TransferError::Large { most: self.allowance.bytes, path: quoted(path) })
     }
 
     fn take(&mut self, bytes: u64, path: &str) -> Result<(), TransferError> {
         self.room(bytes, path)?;
-        self.moved.bytes += bytes;
+        self.arrived += bytes;
         (self.on_bytes)(bytes);
         Ok(())
     }
 }
 
-/// A file that goes away unless it gets its own name.
+/// A temporary file that the drop removes unless it was renamed.
 struct Partial(PathBuf);
 
 impl Drop for Partial {
@@ -382,7 +390,7 @@ impl Drop for Partial {
     }
 }
 
-/// A name of one file in its directory, no longer than Linux has them.
+/// Returns true if `name` is one file name in its directory, within the length limit of Linux.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && !is_dots(name) && name.len() <= LONGEST_NAME && !name.contains(['/', '\0'])
 }
@@ -391,8 +399,8 @@ fn is_dots(name: &str) -> bool {
     matches!(name, "." | "..")
 }
 
-/// Whether a link in a directory so many below the top leads to something below it. It may go up at its begin only:
-/// further on a name may be a link itself, and nobody knows how far up from there is.
+/// Returns true if a link target stays below the top, for a link in a directory `depth` levels below the top. `..` is
+/// allowed only at the start: later parts may be links themselves, whose parent is unknown.
 fn stays_inside(leads: &str, depth: usize) -> bool {
     let mut parts = leads.split('/').filter(|part| !part.is_empty() && *part != ".").peekable();
     let mut up = 0;
@@ -403,18 +411,18 @@ fn stays_inside(leads: &str, depth: usize) -> bool {
 }
 
 fn beside_here(local: &Path) -> PathBuf {
-    // The name is not needed: it would only make it longer.
+    // The temporary name does not contain the file's name, which would only make it longer.
     local.with_file_name(beside("part"))
 }
 
-/// Makes a directory for what a host sends, with `mode` as far as the umask allows. One that is there is taken.
+/// Creates a local directory with `mode`, as far as the umask allows. An existing directory is used.
 ///
 /// # Errors
-/// It cannot be made, or something else has the name.
+/// The directory cannot be created, or another file has the name.
 pub async fn make_directory(local: &Path, mode: u32) -> Result<Directory, TransferError> {
     match tokio::fs::DirBuilder::new().mode(mode).create(local).await {
         Ok(()) => Ok(Directory::New),
-        // A symbolic link that stands there is not followed: what the server sends stays below `local`.
+        // A symbolic link at the path is not followed: the server's files stay below `local`.
         Err(_) if tokio::fs::symlink_metadata(local).await.is_ok_and(|found| found.is_dir()) => {
             Ok(Directory::Old)
         }
@@ -433,12 +441,12 @@ async fn place(file: Arc<File>, partial: Partial, local: &Path, mode: u32) -> Re
 
 const LONGEST_NAME: usize = 255;
 
-/// What a server may tell in a list of a directory: of each name itself and a line as `ls -l` has it, 255 bytes and some each;
-/// and so much before that counts.
+/// Maximum number of bytes for each name in a list of a directory: the name and a line like `ls -l`, about 255 bytes
+/// each. `TOLD_AT_ONCE` bytes more are allowed.
 const TOLD_OF_EACH: u64 = 1024;
 const TOLD_AT_ONCE: u64 = 1 << 20;
 
-/// To close what was read.
+/// Maximum wait for the close of a handle that was read.
 const LETTING_GO: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

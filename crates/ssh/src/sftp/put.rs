@@ -1,4 +1,4 @@
-//! To a host. What is there is replaced whole or not at all, and what was begun is taken back when it is given up.
+//! Copies files to a host. An existing file is replaced in one step or not at all; a cancelled copy is undone.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,98 +14,96 @@ use super::{
     Kind as What, Moved, Replaces, Sftp, TransferError, beside, blocking, here, kind, mode_only, path_there,
     shown, there,
 };
-use crate::trouble::harmless;
+use crate::trouble::quoted;
 
-/// A copy of a [`Tree`] to one host. When its future is dropped before its end, [`Put::take_back`] cleans up.
+/// A copy of a [`Tree`] to one host. If the future of [`Put::run`] is dropped early, [`Put::take_back`] cleans up.
 pub struct Put<'a> {
     sftp: &'a Sftp,
     tree: &'a Tree,
     destination: &'a str,
     moved: Moved,
     change: Change,
-    /// What would be left if nothing more were done.
+    /// Temporary file that would stay on the host if the copy stopped now.
     begun: Option<Begun>,
 }
 
-/// What a copy has changed on a host.
+/// Effect of a copy on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing.
     None,
-    /// Some of what was to be copied is in place.
+    /// Some of the files are in place.
     Some,
-    /// The answer to a change is missing.
+    /// The server has not answered a request that changes a file.
     Unclear,
 }
 
-/// A file on its way.
+/// A file whose copy has begun.
 struct Begun {
     temporary: String,
     handle: Option<String>,
-    /// The place of the file, and another name that its old content may have for a moment.
+    /// Path of the file, and the temporary name of its old content during the replacement.
     aside: Option<(String, String)>,
 }
 
-/// Where the tops go.
+/// Destination of the copied files and directories.
 enum Place {
-    /// Into this directory.
     Into(String),
-    /// The only one under this name.
+    /// The only file or directory gets this name.
     As(String),
 }
 
 impl<'a> Put<'a> {
-    /// Everything in `tree` to `destination`. That takes them in if it is a directory there or ends in `/`; else the only
-    /// one of them gets this name.
+    /// Prepares a copy of `tree` to `destination`. If `destination` is a directory on the host or ends in `/`, the
+    /// files are copied into it; otherwise the only file gets this name.
     #[must_use]
     pub fn new(sftp: &'a Sftp, tree: &'a Tree, destination: &'a str) -> Self {
         let moved = Moved::default();
         Self { sftp, tree, destination, moved, change: Change::None, begun: None }
     }
 
-    /// Copies, with modes and symbolic links. A file appears there whole or not at all: it is written under another name
-    /// beside it and renamed. `on_bytes` is told of bytes that have arrived.
+    /// Copies the tree, with modes and symbolic links. Each file is written under a temporary name beside its path and
+    /// then renamed, so that it appears only when it is complete. The function calls `on_bytes` with the number of
+    /// bytes that have arrived.
     ///
     /// # Errors
-    /// Something could not be read here or written there; it was taken back, and what was copied before stays.
+    /// A file could not be read locally or written on the host. Its temporary file was removed; files that were copied
+    /// before stay.
     pub async fn run(&mut self, on_bytes: &(dyn Fn(u64) + Sync)) -> Result<Moved, TransferError> {
         let copied = self.copy(on_bytes).await;
-        // After an answer of the server nothing is unclear but what it never answered.
+        // After an answer of the server, only unanswered requests are unclear, so the cleanup is safe.
         if copied.is_err() && self.begun.is_some() {
             let _ = self.take_back().await;
         }
         copied.map(|()| self.moved)
     }
 
-    /// What it has changed so far.
     #[must_use]
     pub fn change(&self) -> Change {
         self.change
     }
 
-    /// What has been copied so far.
     #[must_use]
     pub fn moved(&self) -> Moved {
         self.moved
     }
 
-    /// What may be left there under another name than its own, harmless on a terminal.
+    /// Names the temporary files that may be left on the host, safe to print on a terminal.
     #[must_use]
     pub fn left(&self) -> Option<String> {
         let begun = self.begun.as_ref()?;
-        let temporary = harmless(&begun.temporary);
+        let temporary = quoted(&begun.temporary);
         Some(match &begun.aside {
             None => temporary,
             Some((place, old)) => {
-                format!("the old content of {}, as {}, and {temporary}", harmless(place), harmless(old))
+                format!("the old content of {}, as {}, and {temporary}", quoted(place), quoted(old))
             }
         })
     }
 
-    /// Removes what a copy left behind that was given up halfway. Nothing is left behind once this ends well.
+    /// Removes the temporary files of a copy that was stopped. After `Ok`, none is left.
     ///
     /// # Errors
-    /// The server did not confirm that.
+    /// The server did not confirm the removal.
     pub async fn take_back(&mut self) -> Result<(), TransferError> {
         let Some(begun) = &mut self.begun else { return Ok(()) };
         let raw = &self.sftp.raw;
@@ -116,7 +114,8 @@ impl<'a> Put<'a> {
             if let Err(fault) = raw.rename(old, place).await
                 && !is_missing(raw.lstat(old).await.map(drop))
             {
-                // The old content goes only if the new one is in its place: it has left its other name.
+                // The old content is removed only if the new one is in place, which is so when its temporary name is
+                // gone.
                 if !is_missing(raw.lstat(&begun.temporary).await.map(drop)) {
                     return Err(there("put back", place, &fault));
                 }
@@ -153,7 +152,8 @@ impl<'a> Put<'a> {
                     Kind::Link(leads) => self.link(leads, &remote).await?,
                 }
             }
-            // Modes of directories come last, the inner ones first: one may forbid writing into it.
+            // The modes of directories come last, inner directories first, because a mode may forbid writing into the
+            // directory.
             for entry in top.entries.iter().rev().filter(|entry| matches!(entry.kind, Kind::Directory)) {
                 let remote = format!("{root}{}", entry.below);
                 let set = self.sftp.raw.setstat(&remote, mode_only(entry.mode)).await;
@@ -174,17 +174,17 @@ impl<'a> Put<'a> {
             return Ok(Place::Into(name.to_owned()));
         }
         if destination.ends_with('/') {
-            // As any program there would make it.
+            // Without attributes, the directory gets the usual mode of the host.
             self.directory(name, FileAttributes::empty()).await?;
             return Ok(Place::Into(name.to_owned()));
         }
         if self.tree.count() > 1 {
-            return Err(TransferError::NoDirectory { path: harmless(name) });
+            return Err(TransferError::NoDirectory { path: quoted(name) });
         }
         Ok(Place::As(name.to_owned()))
     }
 
-    /// Waits for the answer to something that changes the host.
+    /// Waits for the answer to a request that changes the host.
     async fn changing<T>(&mut self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let before = std::mem::replace(&mut self.change, Change::Unclear);
         let answer = answer.await;
@@ -209,10 +209,10 @@ impl<'a> Put<'a> {
         let sftp = self.sftp;
         let temporary = beside(remote);
         self.begun = Some(Begun { temporary: temporary.clone(), handle: None, aside: None });
-        // OpenSSH takes the two names the other way round than the draft says; so does everybody else by now.
+        // OpenSSH reads the two names in the opposite order to the draft, and every other client does the same.
         let (made, found) = tokio::join!(sftp.raw.symlink(leads, &temporary), sftp.raw.lstat(remote));
         made.map_err(|fault| there("make the link", remote, &fault))?;
-        // A link takes the place of a link or a file, and of nothing else.
+        // A link replaces a link or a file, and nothing else.
         if let Some(what) = found.ok().and_then(|found| special(&found.attrs)) {
             return Err(occupied(remote, what));
         }
@@ -234,7 +234,7 @@ impl<'a> Put<'a> {
         if let Ok(found) = found
             && let Some(other) = sftp.place_of(remote, &found.attrs).await?
         {
-            // Where it was created is the wrong place, or could not be: the right one is where the link leads.
+            // The path is a symbolic link to a file: the temporary file must be beside the link's target.
             self.take_back().await?;
             created = self.create(&other).await;
             place = other;
@@ -256,7 +256,7 @@ impl<'a> Put<'a> {
         Ok(())
     }
 
-    /// A new file beside `remote`, under another name. Gives that name and a handle.
+    /// Creates a temporary file beside `remote`. Returns its name and a handle.
     async fn create(&mut self, remote: &str) -> Result<(String, String), TransferError> {
         let temporary = beside(remote);
         let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUDE;
@@ -276,7 +276,7 @@ impl<'a> Put<'a> {
         }
     }
 
-    /// Puts what is complete where it belongs.
+    /// Renames a complete temporary file to its path.
     async fn place_file(&mut self, temporary: String, remote: &str) -> Result<(), TransferError> {
         let sftp = self.sftp;
         let renamed = match sftp.replaces {
@@ -292,12 +292,13 @@ impl<'a> Put<'a> {
         }
         if sftp.is_directory(remote).await {
             let said = "it is a directory there".to_owned();
-            return Err(TransferError::There { doing: "replace", path: harmless(remote), said });
+            return Err(TransferError::There { doing: "replace", path: quoted(remote), said });
         }
         if sftp.replaces == Replaces::Atomically {
             return Err(there("rename into place", remote, &fault));
         }
-        // Version 3 refuses to rename over something: the old file steps aside, so that it is never lost.
+        // SFTP version 3 refuses a rename to an existing file: the old file first gets another name, so that it is
+        // never lost.
         let old = beside(remote);
         if let Some(begun) = &mut self.begun {
             begun.aside = Some((remote.to_owned(), old.clone()));
@@ -315,12 +316,12 @@ impl<'a> Put<'a> {
     }
 }
 
-/// So many bytes, and what came of them.
+/// Number of bytes in a write request, and its result.
 type Written = (u64, Result<Status, Error>);
 
 impl Sftp {
-    /// Where a file goes that is to have the name `remote`, if not there: a symbolic link to a file stays, and the file that
-    /// it leads to gets the new content, as with `cp` and `scp`. What is no file is not replaced by one.
+    /// Returns the path to write instead of `remote`, if there is one: a symbolic link to a file stays, and its target
+    /// gets the new content, as with `cp` and `scp`. An error if the existing path is not a file.
     async fn place_of(&self, remote: &str, found: &FileAttributes) -> Result<Option<String>, TransferError> {
         if let Some(what) = special(found) {
             return Err(occupied(remote, what));
@@ -337,7 +338,7 @@ impl Sftp {
         if let Some(what) = special(&leads.attrs) {
             return Err(occupied(remote, &format!("a symbolic link to {what}")));
         }
-        // Whoever may write there could lead us to any file that we may write to.
+        // A user who may write to the directory could make a link to any file that the logged-in user may write.
         let directory = match remote.rsplit_once('/') {
             Some(("", _)) => "/",
             Some((directory, _)) => directory,
@@ -345,11 +346,14 @@ impl Sftp {
         };
         let around = self.raw.stat(directory).await.map_err(|fault| there("look at", directory, &fault))?;
         if around.attrs.permissions.is_none_or(|mode| mode & 0o002 != 0) {
-            return Err(occupied(remote, "a symbolic link, in a directory where anybody could have made it"));
+            return Err(occupied(
+                remote,
+                "a symbolic link, in a directory where any user could have made it",
+            ));
         }
         let real = self.raw.realpath(remote).await.map_err(|fault| there("look where", remote, &fault))?;
         let real = real.files.into_iter().next().map(|file| file.filename).unwrap_or_default();
-        // What is not in UTF-8 the library has changed.
+        // The library has changed a name that is not UTF-8.
         if !real.starts_with('/') || real.contains('\u{fffd}') {
             return Err(occupied(remote, "a symbolic link, and where it leads is not clear"));
         }
@@ -365,7 +369,7 @@ impl Sftp {
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<u64, TransferError> {
         let mut writing: JoinSet<Written> = JoinSet::new();
-        // One look at the disk fetches several requests' worth.
+        // One read of the disk fetches the data of several requests.
         let ahead = self.in_flight.min(LOOK) * self.chunk.write as usize;
         let mut offset = 0;
         loop {
@@ -403,12 +407,13 @@ impl Sftp {
                 Ok(())
             }
             Some(Ok((_, Err(fault)))) => Err(self.why_not_written(remote, &fault).await),
-            // A piece of the file is missing.
+            // A request that panicked leaves a gap in the file.
             Some(Err(broken)) => Err(TransferError::Broken(broken.to_string())),
         }
     }
 
-    /// `sftp-server` says only that it failed, also where a disk is full.
+    /// Explains a failed write: OpenSSH's `sftp-server` reports a general failure for a full disk too, so the function
+    /// asks for the free space.
     async fn why_not_written(&self, remote: &str, fault: &Error) -> TransferError {
         let failure = there("write", remote, fault);
         let vague = matches!(fault, Error::Status(status) if status.status_code == StatusCode::Failure);
@@ -423,7 +428,7 @@ impl Sftp {
         match self.raw.statvfs(directory).await {
             Ok(room) if room.blocks_avail == 0 => TransferError::There {
                 doing: "write",
-                path: harmless(remote),
+                path: quoted(remote),
                 said: "no space left on that disk".to_owned(),
             },
             _ => failure,
@@ -431,7 +436,7 @@ impl Sftp {
     }
 }
 
-/// What it is, if it is neither a file, a directory nor a symbolic link.
+/// Names the type, if it is neither a file, a directory nor a symbolic link.
 fn special(attributes: &FileAttributes) -> Option<&'static str> {
     Some(match attributes.permissions? & 0o170_000 {
         0o010_000 => "a named pipe (FIFO)",
@@ -442,10 +447,10 @@ fn special(attributes: &FileAttributes) -> Option<&'static str> {
     })
 }
 
-/// Nothing is replaced but files and links.
+/// Makes the error for a path that cannot be replaced: only files and links can.
 fn occupied(remote: &str, what: &str) -> TransferError {
     let said = format!("it is {what}; remove it there first, or name another place");
-    TransferError::There { doing: "replace", path: harmless(remote), said }
+    TransferError::There { doing: "replace", path: quoted(remote), said }
 }
 
 fn is_missing(answer: Result<(), Error>) -> bool {
@@ -455,7 +460,7 @@ fn is_missing(answer: Result<(), Error>) -> bool {
 async fn open(local: &Path, seen: Seen) -> Result<Arc<File>, TransferError> {
     let path = local.to_owned();
     let opened = blocking(move || {
-        // A pipe that took the place of a file must not hold us up.
+        // Without O_NONBLOCK, the open of a pipe that has replaced the file would block.
         let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
         Ok(Arc::new(file))
     });
@@ -464,7 +469,7 @@ async fn open(local: &Path, seen: Seen) -> Result<Arc<File>, TransferError> {
     Ok(file)
 }
 
-/// All hosts get the same, or are told.
+/// Checks that a local file has not changed, so that all hosts get the same content.
 async fn unchanged(file: &Arc<File>, local: &Path, seen: Seen) -> Result<(), TransferError> {
     let now = Arc::clone(file);
     let now = blocking(move || now.metadata()).await.map_err(|fault| here("look at", local, fault))?;
@@ -489,5 +494,5 @@ async fn read(file: Arc<File>, offset: u64, most: usize) -> std::io::Result<Vec<
     .await
 }
 
-/// Requests that one look at the disk fetches.
+/// Number of write requests that one read of the disk fills.
 const LOOK: usize = 8;

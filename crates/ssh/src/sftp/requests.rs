@@ -1,4 +1,4 @@
-//! Requests of one channel, each of which ends when the channel does.
+//! Requests of one SFTP channel, each of which ends with the channel.
 
 use std::io;
 use std::pin::Pin;
@@ -13,8 +13,9 @@ use russh_sftp::protocol::{Attrs, Data, FileAttributes, Handle, Name, OpenFlags,
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 
-/// The library wakes all requests when the channel ends, but one that is sent a moment after that, before its own writer
-/// has seen the end, waits for its time limit. So each also waits for the end itself.
+/// When the channel ends, the library wakes all requests. But a request that is sent a moment later, before the
+/// library's writer has noticed the end, would wait for its timeout. So each request also waits for the end of the
+/// channel.
 pub(super) struct Requests {
     raw: RawSftpSession,
     seen: Seen,
@@ -59,7 +60,7 @@ impl Requests {
     async fn or_end<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let mut state = self.seen.state.clone();
         let answer = tokio::select! {
-            // An answer that came before the end counts.
+            // An answer that arrived before the end of the channel counts.
             biased;
             answer = request => answer,
             _ = state.wait_for(|state| *state != State::Open) => {
@@ -67,7 +68,7 @@ impl Requests {
             }
         };
         match answer {
-            // What the library says of it is only what it did to this request.
+            // The library's error describes only the effect on this request, so it is replaced by the reason.
             Err(Error::UnexpectedBehavior(_)) if *state.borrow() == State::Flooded => {
                 Err(Error::UnexpectedBehavior(FLOODED.to_owned()))
             }
@@ -79,27 +80,26 @@ impl Requests {
     }
 }
 
-/// What a channel has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
     Ended,
-    /// It was ended because much came that nobody had asked for.
+    /// Penstock ended the channel because the server sent too much data that was not requested.
     Flooded,
 }
 
-/// A stream seen by those who use it.
+/// The state of a [`Watched`] stream, for its users.
 #[derive(Clone)]
 pub(super) struct Seen {
     state: watch::Receiver<State>,
     unasked: Arc<AtomicUsize>,
 }
 
-/// A stream that tells its end: of what comes, or of itself. It ends when much comes that answers nothing.
+/// A stream that reports its end, and that ends if too much unrequested data arrives.
 pub(super) struct Watched<S> {
     stream: S,
     state: watch::Sender<State>,
-    /// Bytes that came since the last answer that somebody waited for.
+    /// Bytes received since the last answer for which a task waited.
     unasked: Arc<AtomicUsize>,
 }
 
@@ -122,7 +122,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         if let Poll::Ready(read) = &read
             && (read.is_err() || (before > 0 && buffer.remaining() == before))
         {
-            // All answers before it have been handed over: they are read one after the other.
+            // All earlier answers have been delivered, because they are read in order.
             self.state.send_replace(State::Ended);
         }
         let came = before - buffer.remaining();
@@ -152,8 +152,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// All requests in flight may be answered before anybody of ours has a turn, and be given up before that: 4 MiB.
+/// Maximum number of unrequested bytes. The answers to all requests in flight (4 MiB) may arrive before their tasks
+/// run, and the tasks may have given up.
 const MOST_UNASKED: usize = 32 << 20;
 
-/// How that is said.
-pub(super) const FLOODED: &str = "the server sends without end what nobody asked for";
+pub(super) const FLOODED: &str = "the server keeps sending data that was not requested";

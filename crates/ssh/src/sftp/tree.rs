@@ -1,4 +1,5 @@
-//! What is copied to hosts: looked at once, before any of them is asked, and the same for all.
+//! The files to copy to hosts: their metadata is read once, before the first host is asked, and is the same for all
+//! hosts.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -11,29 +12,26 @@ use thiserror::Error;
 
 use super::{DEEPEST, shown};
 
-/// Files and directories, with all that is in them. Only what they are is kept, not what they contain.
+/// Files and directories with their content. Only metadata is kept, not the data of files.
 #[derive(Debug)]
 pub struct Tree {
     pub(super) tops: Vec<Top>,
-    /// Files, and their bytes.
     files: u64,
     bytes: u64,
 }
 
-/// One of those that were named.
+/// One of the paths that the user named.
 #[derive(Debug)]
 pub(super) struct Top {
-    /// Its own name.
     pub(super) name: String,
-    /// Itself first; a directory before what is in it.
+    /// Entries in order: the path itself first, each directory before its content.
     pub(super) entries: Vec<Entry>,
 }
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Here.
     pub(super) path: PathBuf,
-    /// Behind the name of the top: empty, or `/sub/file`.
+    /// Path below the top: empty, or `/sub/file`.
     pub(super) below: String,
     pub(super) mode: u32,
     pub(super) kind: Kind,
@@ -46,7 +44,7 @@ pub(super) enum Kind {
     Link(String),
 }
 
-/// What tells a file that stayed the same.
+/// Metadata by which a change of a file is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen {
     device: u64,
@@ -66,49 +64,41 @@ impl Seen {
     }
 }
 
-/// Why something cannot be copied to hosts.
+/// Reason why a path cannot be copied to hosts. Strings are safe to print on a terminal.
 #[derive(Debug, Error)]
 pub enum TreeError {
-    /// It cannot be looked at.
+    /// A system call failed.
     #[error("{doing} {path}: {source}")]
     Here {
-        /// Such as `look at`.
+        /// Failed operation, such as `look at`.
         doing: &'static str,
-        /// Which, harmless on a terminal.
         path: String,
-        /// What the system said.
         source: io::Error,
     },
-    /// `/`, `..` and the like.
-    #[error("{0} has no name of its own: name it as its parent does")]
+    /// The path has no file name: `/`, `..` and similar.
+    #[error("{0} is not a name: name it as its parent directory does")]
     Nameless(String),
-    /// Two of those that were named have the same name.
-    #[error("{first} and {second} would go to the same place")]
-    Twice {
-        /// Harmless on a terminal.
-        first: String,
-        /// Harmless on a terminal.
-        second: String,
-    },
-    /// A device, a socket, a pipe.
-    #[error("{0} is no file, directory or symbolic link: such things cannot be copied")]
+    /// Two of the named paths have the same file name.
+    #[error("{first} and {second} would go to the same destination")]
+    Twice { first: String, second: String },
+    #[error("{0} is not a file, directory or symbolic link, and cannot be copied")]
     Special(String),
-    /// Perhaps a loop.
-    #[error("{0} is more than {DEEPEST} directories deep")]
+    #[error("{0} is nested more than {DEEPEST} directories deep")]
     Deep(String),
-    /// SFTP has names as text, and its library only in UTF-8.
+    /// The name is not UTF-8: SFTP has names as text, and its library only as UTF-8.
     #[error("the name of {0} is not in UTF-8")]
     NotText(String),
-    /// More than can be kept in mind.
+    /// The tree has more than a million entries.
     #[error("there are more than {MOST_ENTRIES} files and directories in {0}")]
     Many(String),
 }
 
 impl Tree {
-    /// Looks at these files and directories. Symbolic links that are named are followed, others are not.
+    /// Reads the metadata of these files and directories. Symbolic links that are named are followed, other links are
+    /// not.
     ///
     /// # Errors
-    /// One of them cannot be copied: it is not there, it is no file or directory, two have the same name.
+    /// A path cannot be copied: it does not exist, it is no file or directory, or two paths have the same name.
     pub fn read(sources: &[PathBuf]) -> Result<Self, TreeError> {
         let mut tree = Self { tops: Vec::new(), files: 0, bytes: 0 };
         let mut names: HashMap<OsString, &Path> = HashMap::new();
@@ -124,19 +114,18 @@ impl Tree {
         Ok(tree)
     }
 
-    /// How many were named.
+    /// Returns the number of named paths.
     #[must_use]
     pub fn count(&self) -> usize {
         self.tops.len()
     }
 
-    /// Files in it, not counting directories and symbolic links.
+    /// Returns the number of files, without directories and symbolic links.
     #[must_use]
     pub fn files(&self) -> u64 {
         self.files
     }
 
-    /// Bytes of all files.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -183,5 +172,5 @@ fn text(name: &Path, of: &Path) -> Result<String, TreeError> {
     name.to_str().map(str::to_owned).ok_or_else(|| TreeError::NotText(shown(of)))
 }
 
-/// Some hundred MiB of names.
+/// Maximum number of entries: a million names take a few hundred MiB.
 const MOST_ENTRIES: usize = 1_000_000;

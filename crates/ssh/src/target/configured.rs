@@ -1,29 +1,28 @@
-//! A [`Target`] from `ssh_config`: the host, its keys, and every host on the way, each with a configuration of its own.
+//! Makes a [`Target`] from `ssh_config`: the host, its keys and its jump hosts, each with its own configuration.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use logic::fleet::ending::{Failure, Phase, Reason, Remote};
-use logic::ssh::config::{self, Agent, Asked, Faults, Hop, Jump, KeyFile, Keyword, Notice, Resolved, Value};
+use hosts::fleet::ending::{Failure, Phase, Reason, Remote};
+use hosts::ssh::config::{self, Agent, Asked, Faults, Hop, Jump, KeyFile, Keyword, Notice, Resolved, Value};
 
-use super::{Algorithms, Before, KeepAlive, LONGEST_WAY, Proxy, Rekey, Said, Target};
+use super::{Algorithms, Before, KeepAlive, LONGEST_WAY, LocationSources, Proxy, Rekey, Target};
 use crate::config::SshConfig;
 use crate::keys::{Identity, KeyPlan, Method, Named, OtherKeys};
 
-/// A host as it is configured.
 #[derive(Debug, Clone)]
 pub struct Configured {
-    /// How to reach it.
     pub target: Target,
-    /// What OpenSSH would do for it and we do not: harmless, or ignored. What would need OpenSSH is a failure instead.
+    /// Settings that OpenSSH follows and penstock ignores without harm. A setting that needs OpenSSH is a failure
+    /// instead.
     pub notices: Vec<Notice>,
 }
 
 impl Target {
-    /// What `ssh_config` says of a host, and of every host on the way to it.
+    /// Makes a target from the settings of `ssh_config` for a host and its jump hosts.
     ///
     /// # Errors
-    /// Everything that is wrong in the files; hosts that are reached through themselves; what only OpenSSH can do.
+    /// Faults in the files, a host that is reached through itself, or a setting that only OpenSSH supports.
     pub fn from_config(config: &SshConfig, asked: &Asked) -> Result<Configured, Failure> {
         let resolved = config.resolve(asked).map_err(|faults| wrong(&asked.host, &faults))?;
         let notices = resolved.notices.clone();
@@ -32,7 +31,7 @@ impl Target {
     }
 }
 
-/// One host with all it goes through. `way` is the hosts that are being reached through this one.
+/// Makes the target of one host with its jump hosts. `way` has the hosts that are reached through this host.
 fn reach(
     config: &SshConfig,
     asked: &Asked,
@@ -52,7 +51,10 @@ fn reach(
             ));
         }
         let detail = format!("{}: ProxyJump goes through the same host again: {chain}", asked.host);
-        return Err(failure(detail, Some("`ProxyJump none` in the block of the gate ends it".to_owned())));
+        return Err(failure(
+            detail,
+            Some("`ProxyJump none` in the block of the jump host ends it".to_owned()),
+        ));
     }
     if let Some(notice) = resolved.obstacles().next() {
         let all: Vec<String> = resolved.obstacles().map(describe).collect();
@@ -74,8 +76,8 @@ fn reach(
     Ok(target(resolved, &config.local().home, proxy))
 }
 
-/// The hosts of the chain to `host`, the nearest first. Only the nearest may have hosts before it by its own configuration:
-/// the others are reached through the one before them, whatever theirs says.
+/// Returns the jump hosts of `host`, the first to connect to first. Only this first one may have jump hosts from its
+/// own configuration; the others are reached through the one before them.
 fn chain(
     config: &SshConfig,
     host: &str,
@@ -86,11 +88,12 @@ fn chain(
         true => Err(too_long(host, &format!("goes through {count} hosts, and {LONGEST_WAY} are the most"))),
         false => Ok(()),
     };
-    // Before any of them is looked at, which may run commands; and with those before the nearest.
+    // The limit is checked before any host is evaluated, because this may run commands; and again with the jump hosts
+    // of the first.
     within(hops.len())?;
     let mut targets = Vec::new();
     for (at, hop) in hops.iter().enumerate() {
-        // What OpenSSH would be told with -J.
+        // The hops before this one, as for the option -J of OpenSSH.
         let jump = (at > 0).then(|| Jump::Through(hops[..at].to_vec()));
         let asked =
             Asked { host: hop.host.clone(), user: hop.user.clone(), port: hop.port, jump, command: None };
@@ -119,8 +122,8 @@ fn target(resolved: &Resolved, home: &str, proxy: Proxy) -> Target {
     target.host.clone_from(&resolved.host);
     target.addresses.family = resolved.family;
     target.port = resolved.port;
-    // There `~` would be read as the user's own.
-    target.said = Said::of(resolved, if crate::lab::is_inside(home) { "" } else { home });
+    // Inside a lab, `~` would be misread as the user's own home directory.
+    target.said = LocationSources::of(resolved, if crate::lab_home::is_inside(home) { "" } else { home });
     target.proxy = proxy;
     target.keys = key_plan(resolved, home);
     let list = |names: &Option<Vec<String>>| names.clone().unwrap_or_default();
@@ -149,7 +152,7 @@ fn target(resolved: &Resolved, home: &str, proxy: Proxy) -> Target {
 }
 
 fn wrong(host: &str, faults: &Faults) -> Failure {
-    // It stands on one line among those of other hosts; a hint stands behind its fault.
+    // The faults are printed on one line, among those of other hosts; the hint follows its fault.
     let faults: Vec<String> = faults.0.iter().map(|fault| fault.to_string().replace("\n  ", "; ")).collect();
     failure(format!("{host}: the SSH configuration has faults: {}", faults.join("; ")), None)
 }
@@ -163,20 +166,20 @@ fn describe(notice: &Notice) -> String {
 fn failure(detail: String, advice: Option<String>) -> Failure {
     Failure {
         phase: Phase::Queued,
-        reason: Reason::Configuration,
+        reason: Reason::BadConfiguration,
         detail,
         advice,
-        remote: Remote::NeverStarted,
+        remote: Remote::NotStarted,
     }
 }
 
-/// Without IdentityFile the usual files are tried; `IdentityFile none` names none.
+/// Returns the keys of a host. Without IdentityFile the default files are used; `IdentityFile none` means no file.
 fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
     let agent = match &resolved.agent {
         Agent::Environment => {
             std::env::var_os("SSH_AUTH_SOCK").filter(|path| !path.is_empty()).map(PathBuf::from)
         }
-        Agent::Nobody => None,
+        Agent::None => None,
         Agent::Socket(path) => Some(PathBuf::from(path)),
     };
     let plan = KeyPlan::of_home(Path::new(home), agent);
@@ -191,7 +194,7 @@ fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
         others: if resolved.identities_only { OtherKeys::Ignored } else { OtherKeys::Offered },
         accepted: resolved.accepted_algorithms.clone(),
         public_key: if resolved.public_key { Method::On } else { Method::Off },
-        // Nobody is asked anything unless the configuration says so itself.
+        // The user is asked questions only if the configuration has the keyword.
         interactive: match resolved.setting(Keyword::KbdInteractiveAuthentication) {
             Some(Value::Word("yes")) => Method::On,
             _ => Method::Off,
@@ -200,5 +203,5 @@ fn key_plan(resolved: &Resolved, home: &str) -> KeyPlan {
     }
 }
 
-/// Changing keys more often than this only costs.
+/// Minimum number of bytes between two key exchanges: more frequent ones only take time.
 const SMALLEST_REKEY: usize = 64 * 1024;

@@ -1,21 +1,21 @@
-//! The way to a host that its identity file names: `addr ... via=gate`. The gate is a host like any other, judged by its own
-//! file and configured by its own block of `ssh_config`, and may itself be behind another one.
+//! The jump host that an identity file names: `addr ... via=gate`. The gate is a host like any other: judged by its own
+//! identity file, configured by its own block of `ssh_config`, and perhaps reached through another gate.
 
 use std::net::IpAddr;
 
-use logic::fleet::ending::{Failure, Phase, Reason};
-use logic::identity::{Damage, Found, Index, Name, Verdict, refuse_damaged};
-use logic::ssh::config::Asked;
+use hosts::fleet::ending::{Failure, Phase, Reason};
+use hosts::identity::{Damage, Found, Index, Name, Verdict, refuse_damaged};
+use hosts::ssh::config::Asked;
 
 use super::{Before, LONGEST_WAY, Proxy, Target};
 use crate::config::SshConfig;
 use crate::trouble::advised;
 
 impl Target {
-    /// The same, reached through `via`, whatever else is said of the way to it.
+    /// Sets `via` as the jump host, in place of any other route.
     ///
     /// # Errors
-    /// What is wrong with the configuration of that host; hosts that are reached through themselves.
+    /// A fault in the configuration of `via`, or a host that is reached through itself.
     pub fn via(mut self, via: &Name, config: &SshConfig, index: &Index) -> Result<Self, Failure> {
         let mut way = vec![identity(&self, index)];
         self.lead_through(via, config, index, &mut way)?;
@@ -34,7 +34,7 @@ impl Target {
         let gate = Target::from_config(config, &asked)?.target;
         let gate = placed(gate, Before::Own, config, index, way)?;
         self.proxy = Proxy::Jump(bounded(unrolled(gate))?);
-        // The gate looks a name up, and knows nothing of our hints.
+        // The gate resolves the name and does not know the hints, so it gets an address from the hints.
         let is_name = self.host.parse::<IpAddr>().is_err() && self.host.eq_ignore_ascii_case(&self.name);
         let hint = self.addresses.known.first().or(self.addresses.hints.first());
         if let Some(address) = hint.filter(|_| is_name && self.said.host.is_none()) {
@@ -44,7 +44,7 @@ impl Target {
     }
 }
 
-/// A host with its hints, and everything before it. `way` is the identities that are being reached through this one.
+/// Applies the hints to a host and its jump hosts. `way` has the identities that are reached through this host.
 pub(super) fn placed(
     mut target: Target,
     before: Before,
@@ -59,9 +59,10 @@ pub(super) fn placed(
         return Err(if is_loop { loops(way) } else { too_long(way) });
     }
     let via = match index.find(&target.name, target.port) {
-        // It will be refused. Where it is, its file does not tell: the DNS must not be blamed for that.
+        // The judge would refuse the host anyway. The damaged file gives no address; without this error, the DNS would
+        // be reported as the cause.
         Found::Damaged(damage) => return Err(refused(&target.name, damage)),
-        // Several hosts may have one HostKeyAlias: its hints are not theirs.
+        // Several hosts may share one HostKeyAlias, so its hints do not apply to them.
         Found::Host(host) if target.said.alias.is_none() => {
             target.said.unused_port = host.port();
             host.address().via
@@ -94,7 +95,7 @@ pub(super) fn placed(
     Ok(target)
 }
 
-/// Whether a host is the last one on that way.
+/// Returns true if `host` is the last jump host.
 fn leads_through(proxy: &Proxy, host: &Name) -> bool {
     let Proxy::Jump(hops) = proxy else { return false };
     hops.last().is_some_and(|hop| hop.name.eq_ignore_ascii_case(host.split_port().0))
@@ -109,7 +110,8 @@ fn refused(name: &str, damage: &Damage) -> Failure {
     }
 }
 
-/// What a host is called in its file; else, and where several hosts share an identity, the place that it is at.
+/// Returns the host's name in its identity file; its host name and port if there is no file, or if several hosts share
+/// an identity.
 fn identity(target: &Target, index: &Index) -> String {
     let place = |name: &str| format!("{}:{}", name.to_ascii_lowercase(), target.port);
     if target.said.alias.is_some() {
@@ -122,7 +124,7 @@ fn identity(target: &Target, index: &Index) -> String {
     }
 }
 
-/// The hosts before a host, and it.
+/// Returns the jump hosts of a host, followed by the host itself.
 fn unrolled(mut gate: Target) -> Vec<Target> {
     let mut hops = Vec::new();
     if let Proxy::Jump(nearer) = &mut gate.proxy {
@@ -133,7 +135,7 @@ fn unrolled(mut gate: Target) -> Vec<Target> {
     hops
 }
 
-/// Not more than [`LONGEST_WAY`] hosts.
+/// Fails if the chain has more than [`LONGEST_WAY`] hosts.
 fn bounded(chain: Vec<Target>) -> Result<Vec<Target>, Failure> {
     let names = || chain.iter().map(|hop| hop.name.to_ascii_lowercase()).collect::<Vec<_>>();
     if chain.len() > LONGEST_WAY { Err(too_long(&names())) } else { Ok(chain) }
@@ -144,11 +146,11 @@ fn loops(way: &[String]) -> Failure {
     let detail =
         format!("{first}: via= in the files of hosts goes through the same host again: {}", way.join(" -> "));
     let advice = "take via= out of one of these files, or say `ProxyJump none` for it in ~/.ssh/config";
-    advised(Phase::Queued, Reason::Configuration, detail, advice)
+    advised(Phase::Queued, Reason::BadConfiguration, detail, advice)
 }
 
 fn too_long(way: &[String]) -> Failure {
     let last = way.last().map_or("", String::as_str);
     let detail = format!("the way to {last} is longer than {LONGEST_WAY} hosts: {}", way.join(" -> "));
-    advised(Phase::Queued, Reason::Configuration, detail, "take ProxyJump or via= out of one of them")
+    advised(Phase::Queued, Reason::BadConfiguration, detail, "take ProxyJump or via= out of one of them")
 }

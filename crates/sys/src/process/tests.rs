@@ -13,12 +13,12 @@ fn shell(script: &str) -> (Child, OwnSession) {
     (child, session)
 }
 
-/// Returns when every process that held the output of a child open has ended.
+/// Waits until every process that held the output of a child open has ended.
 fn until_silent(child: &mut Child) {
     child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Drops the process file descriptor, as on a kernel without pidfd_open(2).
+/// Removes the process file descriptor, as on a kernel without pidfd_open(2).
 fn without_descriptor(mut session: OwnSession) -> OwnSession {
     session.leader.pidfd = None;
     session
@@ -120,7 +120,8 @@ fn member_without_the_nonce_is_not_signalled_once_the_leader_is_gone() {
 
 fn in_group(group: i32) -> Vec<ProcessId> {
     let of = |process| Some((process, stat(process)?));
-    let members = all().filter_map(of).filter(|(_, stat)| stat.group == group && stat.life == Life::Runs);
+    let members =
+        all().filter_map(of).filter(|(_, stat)| stat.group == group && stat.life == ProcessState::Runs);
     members.map(|(process, stat)| ProcessId { process, start: stat.start }).collect()
 }
 
@@ -130,7 +131,7 @@ fn line_of_a_process_is_read_with_any_bytes_in_its_name() {
     for name in ["sleep", "a) S 1 1 1", "", "x\ny) R 1", "\u{e4}", ") ("] {
         let line = format!("77 ({name}) S 5 6 7 0 -1 {tail}\n");
         let stat = parse(line.as_bytes()).unwrap();
-        let wanted = Stat { life: Life::Runs, parent: 5, group: 6, session: 7, start: 4711 };
+        let wanted = Stat { life: ProcessState::Runs, parent: 5, group: 6, session: 7, start: 4711 };
         assert_eq!(stat, wanted, "{name:?}");
     }
     assert_eq!(parse(b"77 (x) Z 1 77 77 0 -1 0"), None);

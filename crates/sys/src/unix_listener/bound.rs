@@ -5,8 +5,9 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Whether a process has a socket bound at `path` that neither listens nor is connected, according to `/proc/net/unix`
-/// (proc_pid_net(5)). That list lacks the sockets of other network namespaces. Without `/proc` the function returns false.
+/// Returns true if a process has a socket bound at `path` that neither listens nor is connected, according to
+/// `/proc/net/unix` (proc_pid_net(5)). The list lacks the sockets of other network namespaces. Without `/proc` the
+/// function returns false.
 pub(super) fn is_bound(path: &Path) -> bool {
     let Ok(list) = fs::read("/proc/net/unix") else { return false };
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -14,20 +15,22 @@ pub(super) fn is_bound(path: &Path) -> bool {
         let directory = |path: &Path| path.parent().and_then(|parent| parent.canonicalize().ok());
         bound == whole || directory(bound).is_some_and(|there| directory(&whole) == Some(there))
     };
-    // Only the process that bound a relative path knows its directory: such a path counts as `path` if the file name is the same.
+    // Only the process that bound a relative path knows its directory: a relative path matches if the file name is the
+    // same.
     listed(&list)
         .any(|bound| bound.file_name() == whole.file_name() && (bound.is_relative() || same_directory(bound)))
 }
 
-/// The paths of sockets that are bound, not connected, and do not listen.
+/// Returns the paths of sockets that are bound, are not connected and do not listen.
 fn listed(list: &[u8]) -> impl Iterator<Item = &Path> {
     list.split(|byte| *byte == b'\n').filter_map(|line| {
-        // Number, references, protocol, flags, type, state, inode (padded), name. A name may have blanks.
+        // Fields: number, references, protocol, flags, type, state, inode (padded), name. The name may contain blanks.
         let words: Vec<_> = line.splitn(7, |byte| *byte == b' ').collect();
         let [_, _, _, flags, _, UNCONNECTED, rest] = words.as_slice() else { return None };
         let rest = rest.trim_ascii_start();
         let name = &rest[rest.iter().position(|byte| *byte == b' ')? + 1..];
-        // Names in the abstract namespace (unix(7)) begin with a zero byte, shown as `@`: they are no files.
+        // Names in the abstract namespace (unix(7)) begin with a zero byte, which the list shows as `@`. They are not
+        // files.
         let is_file = !name.is_empty() && !name.starts_with(b"@");
         (hexadecimal(flags)? & LISTENS == 0 && is_file).then(|| Path::new(OsStr::from_bytes(name)))
     })
@@ -37,7 +40,8 @@ fn hexadecimal(word: &[u8]) -> Option<u32> {
     u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()
 }
 
-/// `__SO_ACCEPTCON`: the socket listens. The caller tests a listening socket by a connection, not by this list.
+/// Flag `__SO_ACCEPTCON` in /proc/net/unix: the socket listens. Such entries do not count here: the caller connects to find
+/// out whether a process listens.
 const LISTENS: u32 = 1 << 16;
 /// `SS_UNCONNECTED`. A connection that a listener accepted has the path of the listener, and state 03 (`SS_CONNECTED`).
 const UNCONNECTED: &[u8] = b"01";

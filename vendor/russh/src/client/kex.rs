@@ -378,6 +378,11 @@ impl ClientKex {
                     signature::Verifier::verify(&server_host_key, hash.as_ref(), &signature)
                 {
                     debug!("wrong server sig: {e:?}");
+                    // A key that is longer than the limit of `rsa` proves nothing, but is no sign of an attack.
+                    #[cfg(feature = "rsa")]
+                    if let Some(key) = server_host_key.key_data().rsa() {
+                        rsa::RsaPublicKey::try_from(key)?;
+                    }
                     return Err(Error::WrongServerSig);
                 }
 

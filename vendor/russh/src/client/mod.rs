@@ -1439,8 +1439,9 @@ impl Session {
 
                     std::mem::swap(&mut opening_cipher, &mut self.common.remote_to_local);
 
-                    if buffer.buffer.len() < 5 {
-                        break
+                    // RFC 4253 section 6: a packet has a padding length and a payload.
+                    if buffer.buffer.len() <= 5 {
+                        return Err(Error::PacketSize(0).into())
                     }
 
                     let mut pkt = self.maybe_decompress(&buffer)?;

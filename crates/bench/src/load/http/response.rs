@@ -1,21 +1,21 @@
-//! Responses to HTTP/1.1 requests, read to their end and not kept.
+//! HTTP/1.1 responses, read to their end and discarded.
 //!
-//! Everything that could be taken for a fast answer but is none (another status, another protocol, a body that is cut
-//! short or goes on after its end) is an error: a load that counts it measures how fast something fails.
+//! Every answer that is not a complete response is an error (another status, another protocol, a truncated body, bytes
+//! after the body): otherwise a load would measure how fast a server fails.
 
 use std::io::{self, ErrorKind};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// What becomes of a connection after a response.
+/// State of a connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     Open,
     Closed,
 }
 
-/// Reads one whole response, which must be a 200, and gives its length on the wire: head, body and what frames it.
-/// [`is_unused`] tells from other failures that the server had closed the connection before it answered anything.
+/// Reads one complete response with status 200. Returns its length on the wire: head, body and chunk framing.
+/// [`is_unused`] detects a connection that the server closed before any byte of the response.
 pub(super) async fn receive<S: AsyncRead + Unpin>(
     stream: &mut S,
     buffer: &mut [u8],
@@ -48,12 +48,12 @@ pub(super) async fn receive<S: AsyncRead + Unpin>(
     Ok((length, after))
 }
 
-/// Whether a connection was closed or reset without a byte of a response.
+/// Detects a connection that was closed or reset before any byte of a response.
 pub(super) fn is_unused(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
-/// Length of the head, the body that follows, and what comes then; none if the head is not whole yet.
+/// Parses a head into its length, its body and the state after it. `None` if the head is incomplete.
 fn parse(bytes: &[u8]) -> io::Result<Option<(usize, Body, After)>> {
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut fields);
@@ -66,7 +66,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<(usize, Body, After)>> {
         return Err(io::Error::other(format!("status {}", response.code.unwrap_or_default())));
     }
     let mut body = Body::UntilClosed;
-    // RFC 9112, section 9.3: HTTP/1.0 has to say that it keeps a connection.
+    // RFC 9112, section 9.3: an HTTP/1.0 server must announce a persistent connection.
     let mut after = if response.version == Some(1) { After::Open } else { After::Closed };
     for field in response.headers {
         if field.name.eq_ignore_ascii_case("content-length") {
@@ -75,7 +75,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<(usize, Body, After)>> {
             body = match body {
                 Body::UntilClosed => Body::Length(body_length),
                 Body::Length(same) if same == body_length => body,
-                _ => return Err(invalid("two lengths of one body")),
+                _ => return Err(invalid("the response states two different lengths of its body")),
             };
         } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
             if !field.value.eq_ignore_ascii_case(b"chunked") {
@@ -83,7 +83,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<(usize, Body, After)>> {
             }
             body = match body {
                 Body::UntilClosed => Body::Chunks(Chunks::Size(None)),
-                _ => return Err(invalid("two lengths of one body")),
+                _ => return Err(invalid("the response states two different lengths of its body")),
             };
         } else if field.name.eq_ignore_ascii_case("connection") {
             for option in field.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
@@ -101,25 +101,24 @@ fn parse(bytes: &[u8]) -> io::Result<Option<(usize, Body, After)>> {
     Ok(Some((length, body, after)))
 }
 
-/// The digits of RFC 9110, section 8.6, and nothing else: `u64::from_str` takes a plus sign too.
+/// Parses digits only (RFC 9110, section 8.6): `u64::from_str` also accepts a plus sign.
 fn number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
 }
 
-/// What is still to come of a body.
+/// Remaining part of a body.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Body {
-    /// So many bytes.
     Length(u64),
-    /// Chunks, to the last one and its trailers.
+    /// Chunked body with its trailers.
     Chunks(Chunks),
-    /// All that the server sends.
+    /// Body that ends with the connection.
     UntilClosed,
 }
 
 impl Body {
-    /// Takes bytes off the body; true when it is whole. Bytes after its end are an error: nobody has asked for more.
+    /// Consumes bytes of the body. `true` when the body is complete. Bytes after its end are an error.
     fn take(&mut self, bytes: &[u8]) -> io::Result<bool> {
         let over = match self {
             Body::Length(left) => {
@@ -136,7 +135,7 @@ impl Body {
         Ok(matches!(self, Body::Length(0) | Body::Chunks(Chunks::Whole)))
     }
 
-    /// The server has closed the connection.
+    /// Handles the end of the connection.
     fn end(self) -> io::Result<()> {
         match self {
             Body::UntilClosed => Ok(()),
@@ -145,35 +144,32 @@ impl Body {
     }
 }
 
-/// Where in chunks (RFC 9112, section 7.1) the next byte is.
+/// Parser state within chunks (RFC 9112, section 7.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Chunks {
-    /// In a size, which is this so far.
+    /// In a chunk size, with the value so far.
     Size(Option<u64>),
-    /// Between the size, which is this, and the end of its line: extensions, which mean nothing to us.
+    /// In the extensions after a chunk size, which are ignored.
     Extension(u64),
-    /// At the line feed after the size.
+    /// At the line feed after a chunk size.
     SizeEnd(u64),
-    /// In a chunk, with so many bytes left.
+    /// In chunk data, with the number of bytes left.
     Data(u64),
-    /// Behind a chunk, at its carriage return.
+    /// At the carriage return after chunk data.
     DataEnd,
-    /// Behind a chunk, at its line feed.
+    /// At the line feed after chunk data.
     DataLineEnd,
-    /// At the beginning of a line of trailers.
+    /// At the start of a trailer line.
     Trailer,
-    /// In a line of trailers.
     TrailerLine,
-    /// At the line feed of a line of trailers.
+    /// At the line feed of a trailer line.
     TrailerLineEnd,
-    /// At the last line feed.
     LastLineEnd,
-    /// Behind it all.
     Whole,
 }
 
 impl Chunks {
-    /// Takes bytes off the chunks; gives how many came after their end.
+    /// Consumes bytes of the chunks. Returns the number of bytes after the last chunk.
     fn take(&mut self, mut bytes: &[u8]) -> io::Result<usize> {
         while let Some((&byte, rest)) = bytes.split_first() {
             if let Chunks::Data(left) = *self {
@@ -202,7 +198,7 @@ impl Chunks {
                 (Chunks::Trailer | Chunks::TrailerLine, other) if other != b'\n' => Chunks::TrailerLine,
                 (Chunks::TrailerLineEnd, b'\n') => Chunks::Trailer,
                 (Chunks::LastLineEnd, b'\n') => Chunks::Whole,
-                _ => return Err(invalid("chunks that are none")),
+                _ => return Err(invalid("malformed chunks")),
             };
             bytes = rest;
         }
@@ -214,7 +210,7 @@ fn invalid(text: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, text)
 }
 
-/// Not the error itself: a connection that breaks within a response is not one that was [unused](is_unused).
+/// Wraps the error: a connection that breaks within a response is not [unused](is_unused).
 fn broken(error: &io::Error) -> io::Error {
     invalid(&format!("the response is cut short: {error}"))
 }
@@ -224,7 +220,7 @@ fn no_response(bytes: &[u8], error: httparse::Error) -> io::Error {
     invalid(&format!("not an HTTP/1 response ({error}): it starts with \"{start}\""))
 }
 
-/// How many bytes of something that is no response are shown.
+/// Largest number of bytes of an invalid response shown in an error.
 const SHOWN: usize = 32;
 
 #[cfg(test)]

@@ -6,13 +6,12 @@ use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
 use super::*;
-use crate::load::{Tally, Window};
+use crate::load::gauge::{Tally, Window};
 
-/// A server that answers each request of each connection with these bytes; it closes connections after a response
-/// that says so.
+/// A server that answers every request with these bytes, and closes after a response with `Connection: close`.
 struct Server {
     response: &'static str,
-    /// The number of the request, counted over all connections, whose response comes this much later.
+    /// Number of a request, counted over all connections, and the delay of its response.
     slow: Option<(u32, Duration)>,
 }
 
@@ -86,7 +85,7 @@ fn an_open_loop_charges_a_stall_to_every_request_that_was_meant_for_it() {
     let tally = run(server, Reuse::Keep, Pace::Open(1000.0), Duration::from_secs(1)).unwrap();
     let slow = tally.latency.points().iter().filter(|(time, _)| *time >= 100_000_000);
     let slow: u64 = slow.map(|(_, count)| count).sum();
-    // A hundred of them were meant for the first half of it. A clock that starts with the sending would show one.
+    // About 100 requests were due in the first half of the delay. A clock started at the sending would show one.
     assert!(slow >= 90, "{slow}");
 }
 

@@ -1,7 +1,9 @@
 use std::fs;
+use std::sync::Arc;
 
 use rustls::ServerConfig;
-use rustls::pki_types::PrivateKeyDer;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
@@ -9,7 +11,9 @@ use tokio::task::LocalSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::load::{Tally, Window};
+use crate::load::connector::{Curve, NAME};
+use crate::load::gauge::{Tally, Window};
+use crate::target::front::TlsVersion;
 
 struct Site {
     directory: tempfile::TempDir,
@@ -30,7 +34,7 @@ impl Site {
         Client { certificate: self.directory.path().join("crt"), version, resumption, group: Curve::X25519 }
     }
 
-    /// A server that hands out `sessions`, and shakes hands for ever.
+    /// Starts a TLS server, with or without resumption as `sessions` says, until the test ends.
     async fn start(&self, sessions: Sessions) -> Address {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)

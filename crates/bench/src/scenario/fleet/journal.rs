@@ -1,4 +1,4 @@
-//! What the lab's journal says of one run: how many hosts ran the command, and how many sessions there were at once.
+//! Counts from the lab's journal for one run: hosts that ran the command, and parallel sessions.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -6,27 +6,25 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The journal from some moment on.
+/// The journal from its current end on.
 pub(super) struct Journal(File);
 
-/// What it says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Commands that ended with status 0.
+    /// Commands that ended with exit status 0.
     pub ended: usize,
-    /// The most connections at once.
+    /// Largest number of parallel connections.
     pub at_once: usize,
 }
 
 impl Journal {
-    /// From its present end on.
     pub(super) fn at_end(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::End(0))?;
         Ok(Self(file))
     }
 
-    /// Reads until all connections of the run are closed: a client is gone a little earlier than its host notices.
+    /// Reads until all connections of the run are closed: a client ends slightly before its host notices.
     pub(super) fn tally(&mut self) -> io::Result<Tally> {
         let begin = Instant::now();
         let mut text = String::new();
@@ -41,7 +39,7 @@ impl Journal {
     }
 }
 
-/// Lines are `HOST CONNECTION EVENT`. Gives how many connections are still open, too.
+/// Counts lines of `HOST CONNECTION EVENT`. Also returns the number of open connections.
 fn count(text: &str) -> (Tally, usize) {
     let mut tally = Tally::default();
     let mut open: usize = 0;
@@ -58,7 +56,7 @@ fn count(text: &str) -> (Tally, usize) {
     (tally, open)
 }
 
-/// How long hosts have to notice that their clients are gone.
+/// Time limit for the hosts to notice that their clients have ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

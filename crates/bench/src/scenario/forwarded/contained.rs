@@ -1,18 +1,20 @@
-//! The backend in a container of Docker itself, and the ways to it that Docker gives.
+//! The backend in a Docker container, and the paths to it that Docker provides.
 
 use super::docker::{Container, Engine};
 use super::network::tcp;
 use super::{BACKEND, FORWARDER, LOAD, Work, forwarder_cpu, kernel_cpu, meter_of, pairs, watched};
 use crate::agent::Agent;
+use crate::contestant::{Contestant, Running};
 use crate::context::{Context, descriptors_for};
 use crate::error::Error;
+use crate::load::Order;
+use crate::load::gauge::Window;
 use crate::load::http::Load;
-use crate::load::{Order, Window};
+use crate::plan::Group;
 use crate::sample::Sample;
-use crate::scenario::{Contestant, Group, Running};
 use crate::target::backend::HttpBackend;
 
-/// The same work as in namespaces.
+/// Makes the group with the same work as in our own namespaces.
 pub(super) fn group(engine: &Engine, work: Work) -> Group {
     let pairs = pairs(Published::ALL.iter().map(|way| way.name()));
     let (id, title) = (format!("docker-{}", work.id), format!("{}, in a container of Docker", work.title));
@@ -29,7 +31,7 @@ pub(super) fn group(engine: &Engine, work: Work) -> Group {
     group
 }
 
-/// How clients reach a container of Docker.
+/// Path from clients to a Docker container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Published {
     Loopback,
@@ -52,7 +54,7 @@ impl Published {
     }
 }
 
-/// A backend in a container of Docker (or beside it), and how to load it.
+/// A backend in a Docker container (or on the host), with its load.
 struct Contained {
     server: Server,
     way: Published,

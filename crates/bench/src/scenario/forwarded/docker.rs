@@ -1,5 +1,5 @@
-//! Docker itself: an engine that runs, an image made of this program and the libraries that it is linked with, and a
-//! container in which it is the backend. No registry is asked for anything.
+//! Docker: finds a running engine, makes an image of this program with its shared libraries, and runs it as the backend
+//! in a container. No registry is used.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,48 +15,44 @@ use nix::sys::signal::Signal;
 use crate::address::Address;
 use crate::agent::Agent;
 use crate::context::Context;
-use crate::error::{Doing, Error};
+use crate::error::{Error, ErrorContext};
 use crate::load::Order;
 use crate::process::{self, Ending, Launch, Process};
 use crate::target::backend::HttpBackend;
 
-/// An engine that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Engine {
     docker: PathBuf,
-    /// What it says about its version.
     pub version: String,
 }
 
-/// A container with a backend; it and its image are removed when this is dropped.
+/// A container with a backend. Dropping it removes container and image.
 #[derive(Debug)]
 pub struct Container {
-    /// Speaks with the backend: its process is Docker's client.
+    /// Connection to the backend through Docker's client process.
     _agent: Agent,
-    /// The backend's process, as the host sees it.
+    /// Process id of the backend on the host.
     pub pid: i32,
-    /// A port of the host's loopback interface: the userland proxy listens there.
+    /// A port of the host's loopback interface, served by the userland proxy.
     pub local: SocketAddrV4,
-    /// A port of the bridge's address: the kernel forwards it.
+    /// A port of the bridge's address, forwarded by the kernel.
     pub published: SocketAddrV4,
     /// A socket in a directory that host and container share.
     pub socket: Address,
-    /// The userland proxy of `local`; none if the engine does without.
+    /// Process id of the userland proxy of `local`; `None` if the engine uses none.
     pub proxy: Option<i32>,
-    /// The command that started it.
     pub command: String,
-    _waste: Waste,
+    _waste: DockerLeftover,
 }
 
-/// What has to be removed.
 #[derive(Debug)]
-struct Waste {
+struct DockerLeftover {
     docker: PathBuf,
     name: String,
 }
 
 impl Engine {
-    /// The engine that Docker's client reaches; an error says why there is none.
+    /// Finds the engine of Docker's client; the error says why there is none.
     pub fn find() -> Result<Self, Error> {
         let docker = process::find("docker", "docker.io")?;
         let version = output(&docker, &["version", "--format", "{{.Server.Version}}"])?;
@@ -65,13 +61,13 @@ impl Engine {
 
     /// Starts a backend in a container.
     pub fn start(&self, context: &Context, body: usize) -> Result<Container, Error> {
-        self.sweep();
+        self.remove_leftovers();
         let name = format!(
             "penstock-bench-{}-{}",
             std::process::id(),
             context.path("c").file_name().and_then(|name| name.to_str()).unwrap_or("c")
         );
-        let waste = Waste { docker: self.docker.clone(), name: name.clone() };
+        let waste = DockerLeftover { docker: self.docker.clone(), name: name.clone() };
         self.import(context, &name)?;
         let gateway = self.gateway()?;
         let shared = context.path("shared");
@@ -111,7 +107,7 @@ impl Engine {
         })
     }
 
-    /// Makes the image: a root directory with the program and nothing that it does not need.
+    /// Makes the image: a root directory with only the program and its libraries.
     fn import(&self, context: &Context, name: &str) -> Result<(), Error> {
         let root = context.path("root");
         let mut files = vec![(context.program.clone(), PathBuf::from(PROGRAM))];
@@ -132,12 +128,12 @@ impl Engine {
         removed.doing("remove the files of the image")
     }
 
-    /// Removes what runs left that were killed: they could not do it themselves.
-    fn sweep(&self) {
+    /// Removes containers and images of killed runs, which could not remove them.
+    fn remove_leftovers(&self) {
         let filter = format!("label={}", label());
         let (containers, images) = (["ps", "--all", "{{.Names}}"], ["images", "--all", "{{.Repository}}"]);
         for ([list, all, format], remove) in [(containers, "rm"), (images, "rmi")] {
-            // An engine that does not answer is found out about when something is started.
+            // A later command reports an engine that does not answer.
             let names = output(&self.docker, &[list, all, "--filter", &filter, "--format", format]);
             for name in names.unwrap_or_default().lines().filter(|name| is_orphan(name)) {
                 let _ = quiet(&self.docker, &[remove, "--force", name]).status();
@@ -145,8 +141,8 @@ impl Engine {
         }
     }
 
-    /// The host's address on the default bridge: ports published there cannot be reached from elsewhere. Not every
-    /// engine tells the address, but all tell the interface.
+    /// Returns the host's address on the default bridge; ports published there are unreachable from other machines.
+    /// Every engine reports the interface, but not every one the address.
     fn gateway(&self) -> Result<Ipv4Addr, Error> {
         let format = "{{index .Options \"com.docker.network.bridge.name\"}}";
         let bridge = output(&self.docker, &["network", "inspect", "--format", format, "bridge"])?;
@@ -159,30 +155,30 @@ impl Engine {
     }
 }
 
-impl Drop for Waste {
+impl Drop for DockerLeftover {
     fn drop(&mut self) {
-        // Whatever is not there any more need not be removed, and nobody is left who could be told.
+        // Errors are ignored: the container or image may already be removed.
         for arguments in [["rm", "--force", &self.name], ["rmi", "--force", &self.name]] {
             let _ = quiet(&self.docker, &arguments).status();
         }
     }
 }
 
-/// What marks containers and images of this machine's runs. Process ids mean something within a PID namespace only, and
-/// an engine may have clients in several.
+/// Label of containers and images of this machine's runs. It names the PID namespace, because process ids are unique
+/// only within one, and an engine may have clients in several.
 fn label() -> String {
     let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("penstock-bench={}", namespace.display())
 }
 
-/// Whether the run that gave a container this name is gone.
+/// Checks that the run that named this container has ended.
 fn is_orphan(name: &str) -> bool {
     let process =
         name.strip_prefix("penstock-bench-").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
     process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists())
 }
 
-/// The libraries that a program is linked with, by ldd(1); none if it is static.
+/// Lists the shared libraries of a program with ldd(1); empty if it is static.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>, Error> {
     let ldd = process::find("ldd", "libc-bin")?;
     let text = Command::new(ldd).arg(program).stdin(Stdio::null()).stderr(Stdio::null()).output();
@@ -200,7 +196,7 @@ fn cores(cores: &[usize]) -> String {
     if list.is_empty() { "--cpuset-cpus=".to_owned() } else { format!("--cpuset-cpus={}", list.join(",")) }
 }
 
-/// The process that Docker started for a published port.
+/// Finds the process that Docker started for a published port.
 fn userland(listen: SocketAddrV4) -> Option<i32> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -215,7 +211,7 @@ fn userland(listen: SocketAddrV4) -> Option<i32> {
     })
 }
 
-/// A port of this address that is free; the engine takes it a moment later.
+/// Finds a free port of this address; the engine binds it shortly after.
 fn free(context: &Context, ip: Ipv4Addr) -> Result<SocketAddrV4, Error> {
     match context.free_tcp()? {
         Address::Tcp(address) if address.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST) => {
@@ -234,7 +230,7 @@ fn run(context: &Context, launch: Launch) -> Result<(), Error> {
     }
 }
 
-/// What a short command says. One that takes too long is ended: an engine that hangs must not hang a run.
+/// Returns the output of a short command. A time limit prevents an unresponsive engine from blocking the run.
 fn output(docker: &Path, arguments: &[&str]) -> Result<String, Error> {
     let what = format!("docker {}", arguments.join(" "));
     let doing = format!("run {what}");
@@ -260,7 +256,7 @@ fn output(docker: &Path, arguments: &[&str]) -> Result<String, Error> {
 
 fn quiet(docker: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(docker);
-    // A second Ctrl-C must not end what cleans up after the first.
+    // A separate process group: a second Ctrl-C must not end the cleanup.
     command.args(arguments).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
@@ -270,11 +266,10 @@ fn failed(what: &str, text: &str) -> Error {
     Error::Load { what: what.to_owned(), text: text.lines().last().unwrap_or_default().to_owned() }
 }
 
-/// The backend's port in its container.
+/// Port of the backend in its container.
 const PORT: u16 = 8000;
-/// The program in the image.
 const PROGRAM: &str = "/penstock";
-/// The shared directory in the container.
+/// Path of the shared directory in the container.
 const SHARED: &str = "/shared";
 const LIMIT: Duration = Duration::from_secs(120);
 const SHORT_LIMIT: Duration = Duration::from_secs(10);
@@ -289,7 +284,7 @@ mod tests {
     fn what_killed_runs_left_is_removed_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
         let (docker, log) = (directory.path().join("docker"), directory.path().join("log"));
-        // No process has a number beyond the kernel's largest (PID_MAX_LIMIT).
+        // Greater than the largest process id (PID_MAX_LIMIT).
         let (dead, own) =
             ("penstock-bench-9999999-7-c", format!("penstock-bench-{}-0-c", std::process::id()));
         let script = format!(
@@ -298,7 +293,7 @@ mod tests {
         );
         fs::write(&docker, script).unwrap();
         fs::set_permissions(&docker, fs::Permissions::from_mode(0o755)).unwrap();
-        Engine { docker, version: String::new() }.sweep();
+        Engine { docker, version: String::new() }.remove_leftovers();
         let log = fs::read_to_string(log).unwrap();
         let removed: Vec<_> = log.lines().filter(|line| line.starts_with("rm")).collect();
         assert_eq!(removed, [format!("rm --force {dead}"), format!("rmi --force {dead}")]);

@@ -1,8 +1,8 @@
-//! Network namespaces as Docker lays them out: a host with a bridge, a container behind it, and a rule that forwards a
-//! port. Both ends are made for the run, so nothing of the machine's own network is touched.
+//! Network namespaces in the layout of Docker: a host with a bridge, a container behind it, and a rule that forwards a
+//! port. Both namespaces are made for the run, so that the machine's own network is unchanged.
 //!
-//! A namespace has no name: it lives as long as the process that holds it, and interfaces and rules in it go with it.
-//! So nothing can be left behind, not even by a run that is killed.
+//! A namespace without a name ends with the process that holds it, together with its interfaces and rules. Therefore
+//! even a killed run leaves nothing behind.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::address::Address;
 use crate::context::Context;
-use crate::error::{Doing, Error};
+use crate::error::{Error, ErrorContext};
 use crate::process::{self, Ending, Launch, Process};
 
 /// A network namespace and the process that holds it.
@@ -28,15 +28,12 @@ pub struct Namespace {
 /// A host and a container, connected as Docker connects them.
 #[derive(Debug)]
 pub struct Network {
-    /// Where clients are.
     pub host: Namespace,
-    /// Where the backend is.
     pub container: Namespace,
-    /// The commands that made it.
     pub commands: String,
 }
 
-/// Programs that a network is made with.
+/// Programs that create the networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tools {
     ip: PathBuf,
@@ -45,24 +42,23 @@ pub struct Tools {
     filter: Filter,
 }
 
-/// What forwards a port.
+/// Firewall program that forwards a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Filter {
     Nftables(PathBuf),
     Iptables(PathBuf),
 }
 
-/// Whether a port is forwarded by the kernel.
+/// Whether the kernel forwards a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {
-    /// No rule, and no tracking of connections.
+    /// No rule, and no connection tracking.
     None,
-    /// Connections to [`PUBLISHED`] get the container's address.
+    /// The destination of connections to [`PUBLISHED`] becomes the container's address.
     Destination,
 }
 
 impl Tools {
-    /// Looks for them.
     pub fn find() -> Result<Self, Error> {
         let filter = match process::find("nft", "nftables") {
             Ok(nft) => Filter::Nftables(nft),
@@ -78,7 +74,7 @@ impl Tools {
         })
     }
 
-    /// What forwards a port, by name.
+    /// Name of the firewall program.
     pub fn filter_name(&self) -> &'static str {
         match self.filter {
             Filter::Nftables(_) => "nftables",
@@ -86,7 +82,7 @@ impl Tools {
         }
     }
 
-    /// The commands that forward the port.
+    /// Commands that forward the port.
     fn translation(&self) -> String {
         let (from, port, to) = (PUBLISHED.ip(), PUBLISHED.port(), CONTAINER);
         let short = "echo 1 > /proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait";
@@ -117,7 +113,7 @@ END
 }
 
 impl Namespace {
-    /// A new one, with nothing in it but a loopback interface that is down.
+    /// Makes a namespace with only a loopback interface, which is down.
     fn create(context: &Context, tools: &Tools, name: &str) -> Result<Self, Error> {
         let launch = Launch::new(name, &tools.unshare, &[]).args(["--net", "--", "sleep", "infinity"]);
         let mut holder = Process::start(context, &launch)?;
@@ -125,7 +121,7 @@ impl Namespace {
         let own =
             fs::read_link("/proc/self/ns/net").doing("look at the network namespace of this process")?;
         let start = Instant::now();
-        // Until its link differs, the process has not left ours.
+        // Wait until unshare(1) has left the namespace of this process.
         while fs::read_link(&enter).is_ok_and(|link| link == own) {
             context.check()?;
             if start.elapsed() > LIMIT {
@@ -138,7 +134,7 @@ impl Namespace {
         Ok(Namespace { holder, enter })
     }
 
-    /// The same process, started in this namespace. Its number is the one that it would have outside.
+    /// Wraps a command to run in this namespace. nsenter(1) keeps the process id that the command would have outside.
     pub fn launch(&self, tools: &Tools, launch: Launch) -> Launch {
         let inside = Launch::new(launch.name, &tools.nsenter, &launch.cores)
             .arg(format!("--net={}", self.enter.display()))
@@ -148,7 +144,7 @@ impl Namespace {
         Launch { environment: launch.environment, directory: launch.directory, ..inside }
     }
 
-    /// Waits until `process` accepts connections at `address` of this namespace.
+    /// Waits until `process` accepts connections at `address` in this namespace.
     pub fn wait_listening(
         &self,
         context: &Context,
@@ -168,7 +164,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// A thread that enters it ends there: this one stays where it is.
+    /// Connects on a separate thread, because setns(2) moves its calling thread into the namespace.
     fn connect(&self, address: &Address) -> io::Result<()> {
         let connect = || {
             setns(File::open(&self.enter)?, CloneFlags::CLONE_NEWNET)?;
@@ -222,30 +218,29 @@ impl Network {
         host.run(context, tools, "host's network", &outer)?;
         container.run(context, tools, "container's network", &inner)?;
         let commands = format!("# in the host's namespace\n{outer}# in the container's namespace\n{inner}");
-        // The number of a process means nothing to a reader.
+        // Process ids are of no use in a report.
         let commands = commands.replace(&format!("netns {}", container.holder.pid()), "netns CONTAINER");
         Ok(Network { host, container, commands })
     }
 }
 
-/// Where the port is published: an address of the host's own (RFC 5737).
+/// Published address and port on the host (address range of RFC 5737).
 pub const PUBLISHED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 8000);
 
-/// Where the backend listens, as the host sees it.
+/// Address and port of the backend on the bridge.
 pub const CONTAINER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 2), 8000);
 
-/// The host's loopback interface, with the same port.
+/// Loopback address of the host with the same port.
 pub const LOOPBACK: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8000);
 
-/// Every address of a namespace, with the same port.
+/// All addresses of a namespace with the same port.
 pub const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 8000);
 
-/// One of them as an address to listen at or to connect to.
 pub fn tcp(address: SocketAddrV4) -> Address {
     Address::Tcp(SocketAddr::V4(address))
 }
 
-/// An error that says what to do, if this process may not make network namespaces.
+/// Returns an error with advice if this process may not make network namespaces.
 pub fn permitted() -> Result<(), Error> {
     let status = fs::read_to_string("/proc/self/status").doing("read what this process may do")?;
     if may_make_networks(&status) {
@@ -259,7 +254,7 @@ pub fn permitted() -> Result<(), Error> {
     Err(Error::Unsupported { what, why })
 }
 
-/// CAP_NET_ADMIN and CAP_SYS_ADMIN among the effective capabilities (proc_pid_status(5), capabilities(7)).
+/// Looks for CAP_NET_ADMIN and CAP_SYS_ADMIN among the effective capabilities (proc_pid_status(5), capabilities(7)).
 fn may_make_networks(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let set = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or_default();

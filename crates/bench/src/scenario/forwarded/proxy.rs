@@ -1,25 +1,23 @@
-//! The userland proxy: the process that Docker starts for each published port. Connections from the host's loopback
-//! interface go through it, because the kernel does not forward those.
+//! The userland proxy: the process that Docker starts for each published port. It relays connections from the host's
+//! loopback interface, because the kernel does not forward those.
 
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::machine;
 use crate::process::{self, Launch};
+use crate::version;
 
-/// A program that relays connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Userland {
-    /// Docker's own.
     DockerProxy(PathBuf),
-    /// Does the same in another way: a process for each connection.
+    /// A substitute that starts one process per connection.
     Socat(PathBuf),
 }
 
 impl Userland {
-    /// Docker's, where Debian and Docker put it, and what stands in for it otherwise; beside that what is missing.
+    /// Finds Docker's proxy where Debian and Docker install it, or else `socat`. Also returns missing programs.
     pub fn find() -> (Option<Self>, Vec<Error>) {
         let docker = process::find("docker-proxy", "docker.io").or_else(|missing| {
             let places = ["/usr/libexec/docker/docker-proxy", "/usr/lib/docker/docker-proxy"];
@@ -34,7 +32,6 @@ impl Userland {
         }
     }
 
-    /// Its name in a table.
     pub fn name(&self) -> &'static str {
         match self {
             Userland::DockerProxy(_) => "docker-proxy",
@@ -42,22 +39,21 @@ impl Userland {
         }
     }
 
-    /// What it says about its version.
     pub fn version(&self) -> Option<String> {
         match self {
             Userland::DockerProxy(_) => {
                 let packages = ["docker.io", "docker-ce", "moby-engine"];
-                packages.iter().find_map(|name| Some(format!("{name} {}", machine::package_version(name)?)))
+                packages.iter().find_map(|name| Some(format!("{name} {}", version::of_package(name)?)))
             }
-            Userland::Socat(path) => machine::version(path, &["-V"]),
+            Userland::Socat(path) => version::of(path, &["-V"]),
         }
     }
 
-    /// How it is started, on the load's cores, where proxies usually are beside an application.
+    /// Builds the command, pinned to the load's cores, because proxies usually run beside an application.
     pub fn launch(&self, context: &Context, listen: SocketAddrV4, backend: SocketAddrV4) -> Launch {
         let cores = &context.cores.load;
         match self {
-            // It tells its parent through descriptor 3 that it is ready, and a socket must not take that place.
+            // docker-proxy reports readiness to its parent on descriptor 3: keep that number free of sockets.
             Userland::DockerProxy(path) => Launch::new(self.name(), "/bin/sh", cores)
                 .args(["-c", "exec \"$@\" 3>/dev/null", "sh"])
                 .arg(path)
@@ -68,7 +64,7 @@ impl Userland {
         }
     }
 
-    /// The command line, as a reader could use it.
+    /// Returns the command line for the report.
     pub fn command(&self, listen: SocketAddrV4, backend: SocketAddrV4) -> String {
         let line =
             |path: &Path, arguments: Vec<String>| format!("{} {}\n", path.display(), arguments.join(" "));

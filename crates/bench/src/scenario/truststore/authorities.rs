@@ -1,4 +1,4 @@
-//! CA certificates for one run: ECDSA P-256, each with a name, a key and a signature of its own.
+//! CA certificates for one run: ECDSA P-256, each with its own name, key and signature.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -9,17 +9,16 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use crate::error::{Doing, Error};
+use crate::error::{Error, ErrorContext};
 
-/// Where they are.
 #[derive(Clone, Debug)]
 pub struct Authorities {
     directory: PathBuf,
 }
 
 impl Authorities {
-    /// Makes them in `parent`, once: a bundle and a directory of files for each of `counts`, and a certificate that
-    /// the first of them signed. Who comes later gets the same ones.
+    /// Makes the certificates in `parent` at the first call: a bundle and a directory of files for each of `counts`,
+    /// and a server certificate signed by the first CA. Later calls return the same files.
     pub fn make(parent: &Path, counts: &[usize]) -> Result<Self, Error> {
         let directory = parent.join("authorities");
         let authorities = Authorities { directory };
@@ -32,17 +31,17 @@ impl Authorities {
         Ok(authorities)
     }
 
-    /// So many in one file.
+    /// Path of the bundle with `count` certificates.
     pub fn bundle(&self, count: usize) -> PathBuf {
         bundle(&self.directory, count)
     }
 
-    /// A directory with so many files.
+    /// Path of the directory with `count` files.
     pub fn files(&self, count: usize) -> PathBuf {
         files(&self.directory, count)
     }
 
-    /// A server's certificate, signed by the authority that is in every bundle.
+    /// Path of a server certificate, signed by the CA that is in every bundle.
     pub fn leaf(&self) -> PathBuf {
         leaf(&self.directory)
     }

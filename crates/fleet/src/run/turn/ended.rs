@@ -1,18 +1,20 @@
-//! How a turn ends before its command does: by the leash, by signals, by letting go; and what can truly be said of it then.
+//! Ends a command before its own end, by its watcher or by signals, and states what is known of the command then.
 
 use bytes::Bytes;
-use logic::fleet::ending::{Ending, Phase, Reason, Remote};
-use logic::fleet::leash::{self, Hold, Mark};
-use logic::fleet::verdict;
+use hosts::fleet::ending::{Ending, Phase, Reason, Remote};
+use hosts::fleet::verdict;
+use hosts::fleet::watcher::{self, Hold, Mark};
 use ssh::Known;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Cause, GRACE, LAST_WORDS, Turn, why};
-use crate::run::engine::{Happening, Running, Stream, Writer};
-use crate::run::stop::cut;
+use super::{Cause, GRACE, LAST_WORDS, Turn};
+use crate::run::engine::Running;
+use crate::run::happening::{HostEvent, Stream};
+use crate::run::stop::{cut, why};
+use crate::run::writer::Writer;
 
 impl Turn<'_> {
-    /// Ends the remote process: TERM, then KILL, then the connection.
+    /// Ends the remote process: by SIGTERM, then SIGKILL, then the end of the connection.
     pub(super) async fn end(&mut self, mut running: Running, phase: Phase, cause: Cause) -> Ending {
         let left = running.ended_itself().is_some();
         let (reason, detail) = match &cause {
@@ -26,24 +28,24 @@ impl Turn<'_> {
                 format!("{phase} took longer than {} s", self.order.connect_timeout.as_secs_f32()),
             ),
             Cause::NoInput { error, .. } => {
-                (Reason::Local, format!("its input could not be read from our temporary file: {error}"))
+                (Reason::LocalError, format!("its input could not be read from our temporary file: {error}"))
             }
         };
         let mut outcome = match held_open(&mut running) {
-            // The server has forgotten its process group, and its leash is gone.
+            // The server no longer knows the process group, and the watcher is gone.
             Some(outcome) => outcome,
             None => self.ask(&mut running, phase).await,
         };
         if let Outcome::Over(ending) = outcome {
             self.last_words().await;
-            // It was done before our wish arrived.
+            // The command had ended before the request to end it arrived.
             if ending.is_success() && reason == Reason::Stopped && self.dropped == 0 {
                 return ending;
             }
             outcome = Outcome::Over(self.told(ending));
         }
         let mut at = phase;
-        if matches!(outcome, Outcome::Unleashed) {
+        if matches!(outcome, Outcome::Unwatched) {
             (at, outcome) = self.end_by_signals(running, phase).await;
         }
         let (remote, words) = outcome.told();
@@ -59,13 +61,13 @@ impl Turn<'_> {
         Ending::Failed(self.failure(at, reason, remote, detail))
     }
 
-    /// How much went on to be shown and kept. What the reader of our output gets is counted nowhere: it is shown in another form
-    /// (lines with the host, folded, JSON), and whatever could not be written is said on its own.
+    /// The bytes that were shown and kept. The reader's bytes are not counted, since views change the text; output that
+    /// could not be written is reported separately.
     fn counted(&self) -> String {
-        format!("{} bytes (of both streams)", self.passed)
+        format!("{} bytes (stdout and stderr together)", self.passed)
     }
 
-    /// Has its leash end it, if there is one or still comes.
+    /// Ends the command by its watcher, if a watcher runs or may still start.
     async fn ask(&mut self, running: &mut Running, phase: Phase) -> Outcome {
         if phase == Phase::Run && self.held.is_some() {
             if let Some(ending) = self.wait_for_mark(running).await {
@@ -76,19 +78,20 @@ impl Turn<'_> {
             }
         }
         match self.held.take() {
-            Some(writer) if self.is_leashed() => {
-                let outcome = self.end_by_leash(running, writer).await;
+            Some(writer) if self.is_watched() => {
+                let outcome = self.end_by_watcher(running, writer).await;
                 match (outcome, running.ended_itself()) {
                     (Outcome::Late | Outcome::Left, Some(_)) => Outcome::EndedButOpen,
                     (outcome, _) => outcome,
                 }
             }
-            _ => Outcome::Unleashed,
+            _ => Outcome::Unwatched,
         }
     }
 
-    /// A login shell that is slow with its start files has not come to the leash yet, and only that can end what follows: it
-    /// has [`GRACE`] from its start. Gives the end, if that comes first.
+    /// Waits for the mark of the watcher, up to [`GRACE`] from the start of the command: a log-in shell with slow start
+    /// files may start it late, and only the watcher can end what follows. Returns the ending if the command ends
+    /// first.
     async fn wait_for_mark(&mut self, running: &mut Running) -> Option<Ending> {
         let limit = self.since.unwrap_or_else(Instant::now) + GRACE;
         let mut stop = self.stop.clone();
@@ -103,15 +106,15 @@ impl Turn<'_> {
         self.mark.as_ref().is_some_and(|mark| mark.hold() == Hold::Unclear)
     }
 
-    fn is_leashed(&self) -> bool {
-        self.mark.as_ref().is_some_and(|mark| matches!(mark.hold(), Hold::Leashed(_)))
+    fn is_watched(&self) -> bool {
+        self.mark.as_ref().is_some_and(|mark| matches!(mark.hold(), Hold::Watched(_)))
     }
 
-    async fn end_by_leash(&mut self, running: &mut Running, mut writer: Writer) -> Outcome {
+    async fn end_by_watcher(&mut self, running: &mut Running, mut writer: Writer) -> Outcome {
         let mut stop = self.stop.clone();
         let mut sent = false;
         let asked = async {
-            let _ = writer.write(Bytes::from_static(leash::END)).await;
+            let _ = writer.write(Bytes::from_static(watcher::END)).await;
             sent = true;
             self.drain(running, |_| false).await
         };
@@ -134,42 +137,42 @@ impl Turn<'_> {
         if let Some(bytes) = running.take_early() {
             self.pass(Stream::Stderr, bytes).await;
         }
-        let leashed = self.is_leashed();
+        let watched = self.is_watched();
         let known = match self.mark.as_ref().map(Mark::hold) {
-            Some(Hold::Leashed(started)) => Known::Command(started, self.order.nonce.clone()),
+            Some(Hold::Watched(started)) => Known::Command(started, self.order.nonce.clone()),
             _ => Known::Nothing,
         };
         let mut stop = self.stop.clone();
         tokio::select! {
             biased;
-            // An `ssh` process is ended at once, and its log is worth that.
+            // `ssh` is killed at once, so waiting for its log costs no time.
             seen = running.end(phase, GRACE, known) => {
-                // As long as its mark has not come, what was thrown away may have been that.
+                // Without a mark, the discarded bytes may have been the mark, not output.
                 if !self.is_unclear() {
                     self.dropped += seen.thrown_away;
                 }
                 let outcome = match seen.remote {
                     Remote::Ended => Outcome::Ended,
-                    Remote::NeverStarted => Outcome::NeverStarted,
-                    Remote::Unknown if leashed => Outcome::Unseen(Leashed::Yes),
-                    Remote::Unknown => Outcome::Unseen(Leashed::No),
+                    Remote::NotStarted => Outcome::NotStarted,
+                    Remote::MayHaveRun if watched => Outcome::Unseen(Watched::Yes),
+                    Remote::MayHaveRun => Outcome::Unseen(Watched::No),
                 };
                 (seen.phase, outcome)
             }
-            () = cut(&mut stop) => (phase, Outcome::LetGo(if leashed { Leashed::Yes } else { Leashed::No })),
+            () = cut(&mut stop) => (phase, Outcome::LetGo(if watched { Watched::Yes } else { Watched::No })),
         }
     }
 
-    /// Takes what still comes, up to the end, which it gives, or until that is true.
+    /// Forwards output until the command ends, then returns the ending; or until `until` is true.
     async fn drain(&mut self, running: &mut Running, until: impl Fn(&Self) -> bool) -> Option<Ending> {
         loop {
             if until(self) {
                 return None;
             }
             match running.next().await {
-                Happening::Ended(ending) => return Some(ending),
-                Happening::Phase(_) => {}
-                Happening::Output(stream, bytes) => {
+                HostEvent::Ended(ending) => return Some(ending),
+                HostEvent::Phase(_) => {}
+                HostEvent::Output(stream, bytes) => {
                     if let Some(bytes) = self.strip(stream, bytes) {
                         self.pass(stream, bytes).await;
                     }
@@ -178,12 +181,12 @@ impl Turn<'_> {
         }
     }
 
-    /// Passes output on, if that goes soon.
+    /// Forwards output, with a short time limit.
     async fn pass(&mut self, stream: Stream, bytes: Bytes) {
         let size = bytes.len() as u64;
-        // What is not the next of it would look as if it were.
+        // After discarded bytes no output is forwarded: it would look as if nothing were missing.
         let is_next = self.dropped == 0;
-        // Lost until it has gone on: whoever waits for all this may give up at any moment.
+        // The bytes count as dropped until they are forwarded, since the caller may cancel this future.
         self.dropped += size;
         if is_next && timeout(LAST_WORDS, self.shared.out.output(self.host, stream, bytes)).await.is_ok() {
             self.dropped -= size;
@@ -192,41 +195,41 @@ impl Turn<'_> {
     }
 }
 
-/// What came of ending a command.
+/// Result of an attempt to end a command.
 enum Outcome {
-    /// It ended before or while it was asked to: by itself, or with the connection.
+    /// The command ended before or during the request: by itself, or with the connection.
     Over(Ending),
-    /// It ended by itself, and something that it started holds its output open.
+    /// The command ended by itself; another process holds its output open.
     Open(String),
-    /// It was seen to end as it was asked to.
+    /// The command ended after the request.
     Ended,
-    /// The same, and something that it started holds its output open.
+    /// The command ended after the request; another process holds its output open.
     EndedButOpen,
-    /// It had never been started.
-    NeverStarted,
-    /// Asked for, it had twice the time that a leash takes.
+    /// The host had not started the command.
+    NotStarted,
+    /// The watcher did not end the command within twice the time that it needs.
     Late,
-    /// Asked for, and we were told not to wait.
+    /// The request was sent; the user told us not to wait.
     Left,
-    /// The wish did not get as far as the connection.
+    /// The request could not be sent.
     Unsent,
-    /// Signals went out, or could not; no end was seen.
-    Unseen(Leashed),
-    /// We were told not to wait while signals went out.
-    LetGo(Leashed),
-    /// There is no leash to ask.
-    Unleashed,
+    /// Signals were sent, or could not be sent; no end was seen.
+    Unseen(Watched),
+    /// Signals were being sent when the user told us not to wait.
+    LetGo(Watched),
+    /// The command has no watcher.
+    Unwatched,
 }
 
-/// Whether a leash ends the command once the connection is closed.
+/// Whether a watcher ends the command after the connection is closed.
 #[derive(Clone, Copy)]
-enum Leashed {
+enum Watched {
     Yes,
     No,
 }
 
 impl Outcome {
-    /// What is known of the command, and what to say after the cause.
+    /// State of the command, and the text that follows the cause.
     fn told(&self) -> (Remote, String) {
         let (remote, words) = match self {
             Self::Over(Ending::Failed(failure)) => {
@@ -237,46 +240,48 @@ impl Outcome {
             }
             Self::Open(how) => {
                 let words = format!(
-                    ": the command ended ({how}), but something that it started holds its output open; what that says from here \
-                     on is cut off"
+                    ": the command ended ({how}), but a process that it started keeps its output open; further output is discarded"
                 );
                 return (Remote::Ended, words);
             }
-            Self::Ended => (Remote::Ended, "; it was ended there"),
+            Self::Ended => (Remote::Ended, "; the command was ended on the host"),
             Self::EndedButOpen => (
                 Remote::Ended,
-                "; it was ended there, but something that it started holds its output open; what that says from here on is cut \
-                 off",
+                "; the command was ended on the host, but a process that it started keeps its output open; further output is discarded",
             ),
-            Self::NeverStarted => (Remote::NeverStarted, ""),
-            Self::Late => (Remote::Unknown, "; it was signalled and was not seen to end; it may still run"),
+            Self::NotStarted => (Remote::NotStarted, ""),
+            Self::Late => (
+                Remote::MayHaveRun,
+                "; the command was signalled, but the host did not confirm its end: it may still run",
+            ),
             Self::Left => (
-                Remote::Unknown,
-                "; it was signalled and had not ended yet; its leash should end it within seconds, until then it may still run",
+                Remote::MayHaveRun,
+                "; it was signalled and had not ended yet; its watcher should end it within seconds, until then it may still run",
             ),
             Self::Unsent => (
-                Remote::Unknown,
-                "; it could not be signalled and may still run until its leash has ended it",
+                Remote::MayHaveRun,
+                "; it could not be signalled and may still run until its watcher has ended it",
             ),
-            Self::Unseen(Leashed::Yes) => {
-                (Remote::Unknown, "; it was not seen to end and may still run until its leash has ended it")
-            }
-            Self::Unseen(Leashed::No) | Self::Unleashed => {
-                (Remote::Unknown, "; it was not seen to end and may still run")
-            }
-            Self::LetGo(Leashed::Yes) => (
-                Remote::Unknown,
-                "; its end was not waited for, and it may still run until its leash has ended it",
+            Self::Unseen(Watched::Yes) => (
+                Remote::MayHaveRun,
+                "; the host did not confirm that the command ended: it may run until its watcher ends it",
             ),
-            Self::LetGo(Leashed::No) => {
-                (Remote::Unknown, "; its end was not waited for, and it may still run")
+            Self::Unseen(Watched::No) | Self::Unwatched => {
+                (Remote::MayHaveRun, "; the host did not confirm that the command ended: it may still run")
+            }
+            Self::LetGo(Watched::Yes) => (
+                Remote::MayHaveRun,
+                "; penstock did not wait for its end: the command may run until its watcher on the host ends it",
+            ),
+            Self::LetGo(Watched::No) => {
+                (Remote::MayHaveRun, "; penstock did not wait for its end: the command may still run")
             }
         };
         (remote, words.to_owned())
     }
 }
 
-/// A command that has ended while its output is held open.
+/// Outcome for a command that has ended while another process holds its output open.
 fn held_open(running: &mut Running) -> Option<Outcome> {
     running.ended_itself().map(Outcome::Open)
 }

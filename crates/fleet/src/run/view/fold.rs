@@ -1,63 +1,58 @@
-//! Hosts that said the same, once: the largest group first, each with the names of its hosts as a node set above it. Shown
-//! when all have ended, because only then the groups are known.
+//! Shows equal outputs once: the largest group first, each under the names of its hosts as a node set. Printed when all
+//! hosts have ended, because the groups are complete only then.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use logic::fleet::difference::Difference;
-use logic::fleet::ending::{Ending, Remote};
-use logic::fleet::fold::{self, Digest, Digester, Group, Masks, Names};
-use logic::fleet::line::{Cutter, LONGEST, harmless, last_writing};
-use logic::fleet::verdict::title;
+use hosts::fleet::difference::Difference;
+use hosts::fleet::ending::{Ending, Remote};
+use hosts::fleet::fold::{self, Digest, Digester, Group, Masks, Names};
+use hosts::fleet::line::{LONGEST, LineSplitter, Start, harmless, last_writing};
+use hosts::fleet::verdict::title;
 
 use super::Colour;
-use super::transcript::{Shelf, Transcript};
-use crate::run::engine::Stream;
+use super::transcript::{Transcript, TranscriptStore};
+use crate::run::happening::Stream;
 use crate::run::output::View;
 
-/// How groups are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// All of what each said.
-    Whole,
-    /// All of what the majority said, and of the others what is different.
+    Complete,
+    /// The output of the largest group in full, and the differences of the others.
     Difference,
 }
 
-/// A host as outputs may name it.
+/// Names of a host, which its output may contain.
 #[derive(Debug, Clone)]
 pub struct Called {
-    /// What the user called it.
     pub name: String,
-    /// Its other name (`HostName`), if that is known.
+    /// The second name of the host (`HostName`), if known.
     pub also: Option<String>,
 }
 
-/// Output by groups of hosts.
 pub struct Folded {
     hosts: Vec<Called>,
     masks: Masks,
     shown: Shown,
     colour: Colour,
-    speaking: HashMap<usize, Speaker>,
+    speaking: HashMap<usize, HostOutput>,
     ended: Vec<Option<Digest>>,
-    /// What one host of each group said.
+    /// The output of one host of each group.
     kept: HashMap<Digest, Kept>,
-    shelf: Shelf,
+    shelf: TranscriptStore,
 }
 
-/// A host that is not done.
-struct Speaker {
+/// Output of a host that has not ended.
+struct HostOutput {
     names: Names,
-    out: Half,
-    err: Half,
+    out: StreamOutput,
+    err: StreamOutput,
 }
 
-/// One of its streams.
-struct Half {
-    cutter: Cutter,
+struct StreamOutput {
+    cutter: LineSplitter,
     digester: Digester,
     said: Transcript,
 }
@@ -77,7 +72,6 @@ enum Ran {
 }
 
 impl Folded {
-    /// For these hosts.
     #[must_use]
     pub fn new(hosts: Vec<Called>, masks: Masks, shown: Shown, colour: Colour) -> Self {
         let ended = vec![None; hosts.len()];
@@ -89,7 +83,7 @@ impl Folded {
             speaking: HashMap::new(),
             ended,
             kept: HashMap::new(),
-            shelf: Shelf::new(),
+            shelf: TranscriptStore::new(),
         }
     }
 
@@ -97,10 +91,10 @@ impl Folded {
         let ended = self.hosts.iter().zip(&self.ended);
         let groups = fold::group(ended.filter_map(|(host, digest)| Some((host.name.as_str(), (*digest)?))));
         let whole = match self.shown {
-            Shown::Whole => None,
+            Shown::Complete => None,
             Shown::Difference => self.majority(&groups),
         };
-        let majority = whole.map(|digest| (digest, self.lines(digest, Face::Common)));
+        let majority = whole.map(|digest| (digest, self.lines(digest, LineForm::Common)));
         let first = groups.iter().filter(|group| Some(group.digest) == whole);
         for group in first.chain(groups.iter().filter(|group| Some(group.digest) != whole)) {
             let reference = majority
@@ -143,8 +137,8 @@ impl Folded {
     }
 
     fn body(&self, group: &Group, out: &mut dyn Write) -> io::Result<()> {
-        // Alone, a host may be shown as it speaks.
-        let face = if group.hosts.len() > 1 { Face::Common } else { Face::Own };
+        // A host alone in its group is shown with its own names.
+        let face = if group.hosts.len() > 1 { LineForm::Common } else { LineForm::Own };
         for line in self.lines(group.digest, face) {
             let (on, off) = match line.as_str() {
                 line if line.starts_with("=>") || line.starts_with("=:") => self.paint("31"),
@@ -156,7 +150,7 @@ impl Folded {
     }
 
     fn differ(&self, majority: &[String], group: &Group, out: &mut dyn Write) -> io::Result<()> {
-        let other = self.lines(group.digest, Face::Common);
+        let other = self.lines(group.digest, LineForm::Common);
         let [majority, other]: [Vec<&str>; 2] =
             [majority, &other].map(|lines| lines.iter().map(String::as_str).collect());
         let difference = Difference::new(&majority, &other, MOST_SHOWN);
@@ -172,14 +166,14 @@ impl Folded {
         Ok(())
     }
 
-    /// Everything that a group said, with marks before what is not standard output.
-    fn lines(&self, digest: Digest, face: Face) -> Vec<String> {
+    /// All lines of a group, with a mark before each line that is not standard output.
+    fn lines(&self, digest: Digest, face: LineForm) -> Vec<String> {
         let Some(kept) = self.kept.get(&digest) else { return Vec::new() };
         let host = &self.hosts[kept.host];
         let names = names(host);
         let shown = |line: &str| match face {
-            Face::Own => line.to_owned(),
-            Face::Common => self.masks.apply(line, &names).into_owned(),
+            LineForm::Own => line.to_owned(),
+            LineForm::Common => self.masks.apply(line, &names).into_owned(),
         };
         let mut lines = Vec::new();
         for (said, stream) in [(&kept.out, Stream::Stdout), (&kept.err, Stream::Stderr)] {
@@ -214,18 +208,18 @@ impl Folded {
         }
     }
 
-    fn speaker(&mut self, host: usize) -> Speaker {
-        self.speaking.remove(&host).unwrap_or_else(|| Speaker {
+    fn speaker(&mut self, host: usize) -> HostOutput {
+        self.speaking.remove(&host).unwrap_or_else(|| HostOutput {
             names: names(&self.hosts[host]),
-            out: Half::new(),
-            err: Half::new(),
+            out: StreamOutput::new(),
+            err: StreamOutput::new(),
         })
     }
 }
 
-/// Whether a line is shown as its host wrote it, or as it counts for all of its group.
+/// Whether a line keeps the name of its host, or has the placeholder for all hosts of the group.
 #[derive(Clone, Copy)]
-enum Face {
+enum LineForm {
     Own,
     Common,
 }
@@ -234,7 +228,7 @@ fn names(host: &Called) -> Names {
     Names::new(&host.name, host.also.as_deref())
 }
 
-/// Standard output is shown as it is, but for lines that look like a mark.
+/// Marks a line of standard error. A line of standard output that looks like a mark is marked too.
 fn marked(stream: Stream, line: &str) -> String {
     match stream {
         Stream::Stderr => format!("=> {line}"),
@@ -243,17 +237,20 @@ fn marked(stream: Stream, line: &str) -> String {
     }
 }
 
-impl Half {
+impl StreamOutput {
     fn new() -> Self {
-        Self { cutter: Cutter::new(LONGEST), digester: Digester::new(), said: Transcript::default() }
+        Self { cutter: LineSplitter::new(LONGEST), digester: Digester::new(), said: Transcript::default() }
     }
 
-    fn take(&mut self, names: &Names, masks: &Masks, shelf: &mut Shelf, input: Input<'_>) {
+    fn take(&mut self, names: &Names, masks: &Masks, shelf: &mut TranscriptStore, input: Input<'_>) {
         let (digester, said) = (&mut self.digester, &mut self.said);
-        let mut each = |piece: logic::fleet::line::Piece<'_>| {
+        let mut each = |piece: hosts::fleet::line::Piece<'_>| {
             let line: Cow<'_, str> = harmless(last_writing(piece.bytes).0);
             digester.line(&masks.apply(&line, names));
-            shelf.keep(said, &line);
+            match piece.start {
+                Start::Line => shelf.keep(said, &line),
+                Start::Within => shelf.keep(said, &format!("{}{line}", piece.start.mark())),
+            }
         };
         match input {
             Input::More(bytes) => self.cutter.push(bytes, &mut each),
@@ -308,7 +305,7 @@ impl View for Folded {
         }
         let ran = match ending.remote() {
             Remote::Ended => Ran::ToItsEnd,
-            Remote::NeverStarted | Remote::Unknown => Ran::Not,
+            Remote::NotStarted | Remote::MayHaveRun => Ran::Not,
         };
         let kept = Kept { host, out: speaker.out.said, err: speaker.err.said, title, ran };
         self.kept.insert(digest, kept);
@@ -332,7 +329,7 @@ impl View for Folded {
 const RULE: &str = "---------------";
 const MARKS: [&str; 3] = ["->", "=>", "=:"];
 
-/// Lines of one difference.
+/// Limit of the lines of one difference.
 const MOST_SHOWN: usize = 200;
 
 #[cfg(test)]

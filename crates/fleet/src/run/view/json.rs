@@ -1,29 +1,27 @@
-//! One JSON object per line: what came, how each host ended. Output that is not UTF-8 has U+FFFD in `text`, and its bytes in
-//! `base64`.
+//! One JSON object per line: output, and the ending of each host. Output that is not UTF-8 has U+FFFD in `text`, and
+//! its bytes in `base64`.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use logic::fleet::ending::{Ending, Remote};
-use logic::fleet::text::{Said, Text};
-use logic::fleet::verdict::{Status, title};
-use logic::harmless;
+use hosts::fleet::ending::Ending;
+use hosts::fleet::text::{OutputText, Text};
 use serde_json::{Value, json};
 use ssh::Moved;
+use text::terminal;
 
-use crate::run::engine::Stream;
+use crate::run::ending;
+use crate::run::happening::Stream;
 use crate::run::output::View;
 
-/// Events as they come.
 pub struct Json {
     names: Vec<String>,
-    /// Streams that stopped within a character.
+    /// Streams whose last piece ended within a UTF-8 character.
     unfinished: HashMap<(usize, Stream), Text>,
 }
 
 impl Json {
-    /// For hosts of these names.
     #[must_use]
     pub fn new(names: &[String]) -> Self {
         Self { names: names.to_vec(), unfinished: HashMap::new() }
@@ -33,7 +31,7 @@ impl Json {
         self.names.get(host).map_or("", String::as_str)
     }
 
-    fn say(&self, host: usize, stream: Stream, said: &Said, out: &mut dyn Write) -> io::Result<()> {
+    fn say(&self, host: usize, stream: Stream, said: &OutputText, out: &mut dyn Write) -> io::Result<()> {
         let stream = match stream {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
@@ -47,38 +45,8 @@ impl Json {
     }
 }
 
-/// An ending as an object: also in the journal.
-#[must_use]
-pub fn ending(ending: &Ending) -> Value {
-    let mut value = json!({ "ended": title(ending), "status": Status::of(ending).code(), "remote": remote(ending.remote()) });
-    let extra = match ending {
-        Ending::Exited(code) => json!({ "exit": code }),
-        Ending::Signalled { signal, .. } => json!({ "signal": signal }),
-        Ending::Failed(failure) => json!({
-            "phase": failure.phase.word(),
-            "reason": failure.reason.word(),
-            "detail": failure.detail,
-            "advice": failure.advice,
-        }),
-    };
-    if let (Some(value), Value::Object(extra)) = (value.as_object_mut(), extra) {
-        value.extend(extra);
-    }
-    value
-}
-
 fn line(value: &Value, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}", harmless::json(&value.to_string()))
-}
-
-/// The word for what is known of a remote process.
-#[must_use]
-pub fn remote(remote: Remote) -> &'static str {
-    match remote {
-        Remote::NeverStarted => "never-started",
-        Remote::Ended => "ended",
-        Remote::Unknown => "unknown",
-    }
+    writeln!(out, "{}", terminal::json(&value.to_string()))
 }
 
 impl View for Json {
@@ -104,7 +72,7 @@ impl View for Json {
             }
         }
         let mut value = json!({ "event": "end", "host": self.name(host), "seconds": took.as_secs_f64() });
-        if let (Some(value), Value::Object(extra)) = (value.as_object_mut(), ending(end)) {
+        if let (Some(value), Value::Object(extra)) = (value.as_object_mut(), ending::as_json(end)) {
             value.extend(extra);
         }
         line(&value, out)

@@ -1,22 +1,22 @@
-//! Lines in the format of mpssh-py; what they are is in `logic::fleet::mpssh`.
+//! Lines in the format of mpssh-py; `hosts::fleet::mpssh` formats them.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use logic::fleet::ending::{Ending, Reason};
-use logic::fleet::line::harmless;
-use logic::fleet::mpssh::{self, End, Lines, Settings, Sign, Unprintable};
+use hosts::fleet::ending::{Ending, Reason};
+use hosts::fleet::line::harmless;
+use hosts::fleet::mpssh::{self, End, Lines, Settings, Sign, Unprintable};
 
 use super::Colour;
-use crate::run::engine::Stream;
+use crate::run::happening::Stream;
 use crate::run::output::View;
 
-/// What mpssh prints between its header and its footer.
+/// The output of mpssh between its header and its footer.
 pub struct Mpssh {
     names: Vec<String>,
     printer: Printer,
-    /// Hosts of whose streams something is held back.
+    /// Hosts with an unfinished line.
     talks: HashMap<usize, Talk>,
 }
 
@@ -26,12 +26,11 @@ struct Printer {
     reader: Reader,
 }
 
-/// Who reads what is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
-    /// A terminal, with or without colours: it would obey what is no harmless text.
+    /// A terminal, with or without colours: control characters are escaped, since the terminal would obey them.
     Terminal,
-    /// A program or a file: gets the bytes that mpssh would print.
+    /// A program or a file, which gets the same bytes that mpssh would print.
     Program,
 }
 
@@ -42,7 +41,7 @@ struct Talk {
 }
 
 impl Mpssh {
-    /// With names padded to the width of the longest.
+    /// Creates the view; names are padded to the width of the longest.
     #[must_use]
     pub fn new(names: &[String], settings: Settings, colour: Colour, reader: Reader) -> Self {
         let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -67,7 +66,7 @@ impl Printer {
         out.write_all(b"\n")
     }
 
-    /// Lines of a text of ours, which is as long as it is.
+    /// Writes the lines of a message of penstock, without a limit of their length.
     fn text(&self, name: &str, sign: Sign, text: &str, out: &mut dyn Write) -> io::Result<()> {
         let mut lines = Lines::default();
         self.lines(name, sign, out, |settings, each| {
@@ -76,7 +75,7 @@ impl Printer {
         })
     }
 
-    /// Writes the lines that `cut` gives.
+    /// Writes the lines that the closure `cut` returns.
     fn lines(
         &self,
         name: &str,
@@ -93,7 +92,7 @@ impl Printer {
         written
     }
 
-    /// Says what was left out of a stream since this was said before.
+    /// Reports the bytes of a stream that were left out since the last report.
     fn left_out(&self, name: &str, lines: &mut Lines, out: &mut dyn Write) -> io::Result<()> {
         let count = lines.left_out();
         if count == 0 || self.settings.unprintable != Unprintable::Counted {
@@ -127,7 +126,7 @@ impl View for Mpssh {
             self.printer.left_out(name, lines, out)?;
         }
         if matches!(ending, Ending::Failed(failure) if failure.reason == Reason::Stopped) {
-            // mpssh has no more words after Ctrl-C.
+            // mpssh prints nothing more after Ctrl-C.
             return Ok(());
         }
         let (reason, end) = End::of(ending);

@@ -1,26 +1,25 @@
-//! Lines as they come, each with its host before it: `web1 -> out`, `web1 => err`, `web1 =: exit 1`.
+//! Lines in the order of their arrival, with the host before each line: `web1 -> out`, `web1 => err`, `web1 =: exit 1`.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use logic::fleet::ending::Ending;
-use logic::fleet::line::{Cutter, LONGEST, Piece, harmless, harmless_text, last_writing};
-use logic::fleet::verdict::title;
+use hosts::fleet::ending::Ending;
+use hosts::fleet::line::{LONGEST, LineSplitter, Piece, harmless, harmless_text, last_writing};
+use hosts::fleet::verdict::title;
 
 use super::Colour;
-use crate::run::engine::Stream;
+use crate::run::happening::Stream;
 use crate::run::output::View;
 
-/// Prefixed lines.
 pub struct Lines {
     names: Vec<String>,
     colour: Colour,
-    cutters: HashMap<(usize, Stream), Cutter>,
+    cutters: HashMap<(usize, Stream), LineSplitter>,
 }
 
 impl Lines {
-    /// With names padded to the width of the longest.
+    /// Creates the view; names are padded to the width of the longest.
     #[must_use]
     pub fn new(names: &[String], colour: Colour) -> Self {
         let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).min(WIDEST);
@@ -28,7 +27,7 @@ impl Lines {
         Self { names, colour, cutters: HashMap::new() }
     }
 
-    fn line(&self, host: usize, sign: Sign, text: &str, out: &mut dyn Write) -> io::Result<()> {
+    fn line(&self, host: usize, sign: Sign, before: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
         let name = self.names.get(host).map_or("", String::as_str);
         let (mark, colour) = match sign {
             Sign::Out => ("->", "32"),
@@ -36,12 +35,12 @@ impl Lines {
             Sign::End => ("=:", "31"),
         };
         match self.colour {
-            Colour::On => writeln!(out, "{name} \x1b[{colour}m{mark}\x1b[0m {text}"),
-            Colour::Off => writeln!(out, "{name} {mark} {text}"),
+            Colour::On => writeln!(out, "{name} \x1b[{colour}m{mark}\x1b[0m {before}{text}"),
+            Colour::Off => writeln!(out, "{name} {mark} {before}{text}"),
         }
     }
 
-    /// Writes the lines that `cut` gives.
+    /// Writes the lines that the closure `cut` returns.
     fn cut(
         &self,
         host: usize,
@@ -57,7 +56,7 @@ impl Lines {
         cut(&mut |piece| {
             if written.is_ok() {
                 let (line, _) = last_writing(piece.bytes);
-                written = self.line(host, sign, &harmless(line), out);
+                written = self.line(host, sign, piece.start.mark(), &harmless(line), out);
             }
         });
         written
@@ -73,9 +72,9 @@ enum Sign {
 
 impl View for Lines {
     fn output(&mut self, host: usize, stream: Stream, bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
-        let mut cutter = self.cutters.remove(&(host, stream)).unwrap_or_else(|| Cutter::new(LONGEST));
+        let mut cutter = self.cutters.remove(&(host, stream)).unwrap_or_else(|| LineSplitter::new(LONGEST));
         let written = self.cut(host, stream, out, |each| cutter.push(bytes, each));
-        // Most hosts end a line with each piece of output: only the others keep something.
+        // Most output ends with a line feed, so only a few hosts keep an unfinished line.
         if !cutter.pending().is_empty() {
             self.cutters.insert((host, stream), cutter);
         }
@@ -93,10 +92,11 @@ impl View for Lines {
             Ending::Failed(failure) => self.line(
                 host,
                 Sign::End,
+                "",
                 &format!("{}: {}", title(ending), harmless_text(&failure.detail)),
                 out,
             ),
-            _ => self.line(host, Sign::End, &title(ending), out),
+            _ => self.line(host, Sign::End, "", &title(ending), out),
         }
     }
 

@@ -1,30 +1,26 @@
-//! What hosts said, kept until it is shown: at most so much of each stream of a host, and in memory only so much of all
-//! together. The rest lies in one file without a name, which goes when the program does.
+//! Stores the output of hosts until it is shown, with a limit for each stream of a host and a limit for the memory of
+//! all streams together. The rest is in one unnamed file, which the kernel removes when the program ends.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-/// One stream of one host.
 #[derive(Debug, Default)]
-pub struct Transcript {
-    /// The last of it.
+pub(super) struct Transcript {
     memory: String,
-    /// What is in the file, in order: from where, how much.
+    /// Parts in the file, in order: offset and size.
     parts: Vec<(u64, usize)>,
     filed: usize,
     lines: usize,
     left_out: u64,
 }
 
-/// Where transcripts lie.
 #[derive(Debug)]
-pub struct Shelf {
+pub(super) struct TranscriptStore {
     file: Option<File>,
-    /// Whether there is room in the file.
-    room: Room,
+    room: Space,
     end: u64,
-    /// What was given up in the file before its end: from where, how much. No two of them touch.
+    /// Free areas of the file before its end: offset and size. No two of them are adjacent.
     free: BTreeMap<u64, u64>,
     /// Bytes of all transcripts in memory.
     memory: usize,
@@ -32,41 +28,38 @@ pub struct Shelf {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Room {
+enum Space {
     Left,
     None,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Of a transcript.
     bytes: usize,
     lines: usize,
-    /// In memory, of all.
     memory: usize,
-    /// What goes to the file at once.
+    /// Size of the parts that are written to the file.
     part: usize,
     open: fn() -> io::Result<File>,
 }
 
 impl Transcript {
-    /// Whether nothing was said.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.filed == 0 && self.memory.is_empty() && self.left_out == 0
     }
 
-    /// Bytes that were beyond the limit.
+    /// Bytes beyond the limit, which were not kept.
     #[must_use]
-    pub fn left_out(&self) -> u64 {
+    pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
 }
 
-impl Shelf {
-    /// Empty, with 8 MiB for each stream of a host, and 64 MiB of memory for all.
+impl TranscriptStore {
+    /// Creates an empty store with a limit of 8 MiB for each stream of a host, and of 64 MiB of memory for all.
     #[must_use]
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::within(Limits {
             bytes: 8 << 20,
             lines: 1 << 18,
@@ -77,16 +70,16 @@ impl Shelf {
     }
 
     fn within(limits: Limits) -> Self {
-        Self { file: None, room: Room::Left, end: 0, free: BTreeMap::new(), memory: 0, limits }
+        Self { file: None, room: Space::Left, end: 0, free: BTreeMap::new(), memory: 0, limits }
     }
 
-    /// Adds a line, or counts it where there is no room for it.
-    pub fn keep(&mut self, of: &mut Transcript, line: &str) {
+    /// Appends a line. A line beyond the limit is only counted.
+    pub(super) fn keep(&mut self, of: &mut Transcript, line: &str) {
         let size = line.len() + 1;
         let full = of.left_out > 0
             || of.filed + of.memory.len() + size > self.limits.bytes
             || of.lines == self.limits.lines
-            || (self.room == Room::None && self.memory + size > self.limits.memory);
+            || (self.room == Space::None && self.memory + size > self.limits.memory);
         if full {
             of.left_out += size as u64;
             return;
@@ -100,23 +93,23 @@ impl Shelf {
         }
     }
 
-    /// To be called when a transcript is whole: moves it to the file if memory is short.
-    pub fn settle(&mut self, of: &mut Transcript) {
-        let short = self.memory > self.limits.memory && !of.memory.is_empty() && self.room == Room::Left;
+    /// Moves a transcript to the file if memory is short. Called when the transcript is complete.
+    pub(super) fn settle(&mut self, of: &mut Transcript) {
+        let short = self.memory > self.limits.memory && !of.memory.is_empty() && self.room == Space::Left;
         if short && self.file_away(of).is_err() {
-            self.room = Room::None;
+            self.room = Space::None;
         }
     }
 
-    /// Gives up what is kept of a transcript.
-    pub fn forget(&mut self, of: Transcript) {
+    /// Removes a transcript and frees its space.
+    pub(super) fn forget(&mut self, of: Transcript) {
         self.memory -= of.memory.len().min(self.memory);
         for (from, size) in of.parts {
             self.free_up(from, size as u64);
         }
     }
 
-    /// Joins it with what is free around it, so that what is written next fits.
+    /// Frees an area of the file and joins it with the free areas beside it.
     fn free_up(&mut self, mut from: u64, mut size: u64) {
         if let Some((&before, &length)) = self.free.range(..from).next_back()
             && before + length == from
@@ -132,11 +125,11 @@ impl Shelf {
         }
     }
 
-    /// All that is kept of a transcript.
+    /// Reads all that is kept of a transcript.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read(&self, of: &Transcript) -> io::Result<String> {
+    pub(super) fn read(&self, of: &Transcript) -> io::Result<String> {
         let mut bytes = Vec::with_capacity(of.filed + of.memory.len());
         if let Some(mut file) = self.file.as_ref() {
             for &(from, size) in &of.parts {
@@ -176,7 +169,7 @@ impl Shelf {
     }
 }
 
-impl Default for Shelf {
+impl Default for TranscriptStore {
     fn default() -> Self {
         Self::new()
     }
@@ -188,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_memory_does_not_hold_comes_back_from_the_file_in_order() {
-        let mut shelf = Shelf::within(Limits {
+        let mut shelf = TranscriptStore::within(Limits {
             bytes: 1000,
             lines: 1000,
             memory: 20,
@@ -213,7 +206,7 @@ mod tests {
 
     #[test]
     fn room_in_the_file_is_used_again_and_what_lies_beside_it_stays() {
-        let mut shelf = Shelf::within(Limits {
+        let mut shelf = TranscriptStore::within(Limits {
             bytes: 1 << 20,
             lines: 1 << 20,
             memory: 20,
@@ -223,7 +216,7 @@ mod tests {
         let mut kept = Transcript::default();
         (0..50).for_each(|number| shelf.keep(&mut kept, &format!("kept {number}")));
         let before = shelf.end;
-        // Two hosts speak at once, with lines of all lengths, and their outputs are given up, a hundred times.
+        // Two hosts write at once, lines of all lengths, and their transcripts are removed, a hundred times.
         for turn in 0..100 {
             let mut both = [Transcript::default(), Transcript::default()];
             let mut said = [String::new(), String::new()];
@@ -250,8 +243,13 @@ mod tests {
 
     #[test]
     fn no_host_keeps_more_than_the_limit_and_what_is_left_out_is_counted() {
-        let mut shelf =
-            Shelf::within(Limits { bytes: 12, lines: 3, memory: 20, part: 10, open: tempfile::tempfile });
+        let mut shelf = TranscriptStore::within(Limits {
+            bytes: 12,
+            lines: 3,
+            memory: 20,
+            part: 10,
+            open: tempfile::tempfile,
+        });
         let (mut long, mut many) = (Transcript::default(), Transcript::default());
         for line in ["12345", "12345", "1", "1"] {
             shelf.keep(&mut long, line);
@@ -264,7 +262,8 @@ mod tests {
     #[test]
     fn disk_that_is_full_leaves_output_out_and_memory_bounded() {
         let open = || File::options().write(true).open("/dev/full");
-        let mut shelf = Shelf::within(Limits { bytes: 1000, lines: 1000, memory: 20, part: 10, open });
+        let mut shelf =
+            TranscriptStore::within(Limits { bytes: 1000, lines: 1000, memory: 20, part: 10, open });
         let mut of = Transcript::default();
         (0..40).for_each(|_| shelf.keep(&mut of, "12345"));
         assert!(shelf.memory <= 24, "{}", shelf.memory);

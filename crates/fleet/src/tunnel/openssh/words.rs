@@ -1,11 +1,12 @@
-//! What `ssh` says when it ends, as a reason.
+//! Derives the reason of a failure from the log of `ssh`.
 
-use logic::fleet::ending::{Failure, Phase, Reason};
+use hosts::fleet::ending::{Failure, Phase, Reason};
 
 use super::super::engine::failure;
 
-/// ssh tells its failures apart in words only: those of its log. What came `beside` them, on its standard error, may be of the
-/// host, of a jump host, or of a `ProxyCommand`: it is told only where ssh does not say why, and as what it is.
+/// ssh tells its failures apart only by the text of its log, `words`. `beside` is its standard error, which may come
+/// from the host, a jump host or a `ProxyCommand`: it is quoted only if the log gives no reason, and as text of unknown
+/// origin.
 pub(super) fn why(host: &str, status: Option<i32>, words: &str, beside: &str) -> Failure {
     let last = words.rsplit("; ").next().unwrap_or_default().trim_start_matches(": ");
     let known = KNOWN.iter().find(|(text, ..)| words.contains(text));
@@ -18,9 +19,9 @@ pub(super) fn why(host: &str, status: Option<i32>, words: &str, beside: &str) ->
             };
             let beside = match beside {
                 "" => String::new(),
-                beside => format!("; on its standard error came{beside}"),
+                beside => format!("; on its standard error{beside}"),
             };
-            (Reason::Lost, format!("ssh to {host} {how}{words}{beside}"), None)
+            (Reason::ConnectionLost, format!("ssh to {host} {how}{words}{beside}"), None)
         }
     };
     failure(Phase::Connect, reason, detail, advice)
@@ -32,28 +33,38 @@ const KNOWN: [Known; 10] = [
     (
         "has changed and you have requested",
         Reason::KeyChanged,
-        "showed another key than the known one; nothing was sent",
+        "showed a different key than the known one; nothing was sent",
         None,
     ),
     (
         "Host key verification failed",
         Reason::UnknownHost,
-        "showed a key by which ssh does not know it; nothing was sent",
+        "showed a key that ssh does not know for it; nothing was sent",
         None,
     ),
     (
         "Permission denied",
-        Reason::Denied,
-        "accepts no key of ours",
+        Reason::PermissionDenied,
+        "accepts none of the keys",
         Some("`ssh -v` to it shows what was offered"),
     ),
     ("Could not resolve", Reason::NoAddress, "has no address", None),
-    ("Connection refused", Reason::Refused, "refuses the connection", None),
+    ("Connection refused", Reason::ConnectionRefused, "refuses the connection", None),
     ("No route to host", Reason::Unreachable, "cannot be reached", None),
     ("Network is unreachable", Reason::Unreachable, "cannot be reached", None),
     ("timed out", Reason::TimedOut, "does not answer", None),
-    ("remote port forwarding failed", Reason::ChannelRefused, "does not listen for us", None),
-    ("Bad configuration", Reason::Configuration, "cannot be tried: the configuration of ssh is wrong", None),
+    (
+        "remote port forwarding failed",
+        Reason::ChannelRefused,
+        "refused to listen for the remote forward",
+        None,
+    ),
+    (
+        "Bad configuration",
+        Reason::BadConfiguration,
+        "cannot be tried: the configuration of ssh is wrong",
+        None,
+    ),
 ];
 
 #[cfg(test)]
@@ -67,20 +78,20 @@ mod tests {
         let changed = why("nas", Some(255), words, "");
         assert_eq!(changed.reason, Reason::KeyChanged);
         assert!(
-            changed.detail.starts_with("nas showed another key than the known one"),
+            changed.detail.starts_with("nas showed a different key than the known one"),
             "{}",
             changed.detail
         );
         let denied =
             why("nas", Some(255), ": root@nas: Permission denied (publickey).", ": Connection refused");
-        assert_eq!((denied.reason, denied.advice.is_some()), (Reason::Denied, true));
+        assert_eq!((denied.reason, denied.advice.is_some()), (Reason::PermissionDenied, true));
         assert_eq!(why("nas", None, "", "").detail, "ssh to nas was ended by a signal");
-        // A banner can say the same words.
+        // The banner of a host can contain the same text.
         let forged = why("nas", Some(255), ": Connection closed", ": Host key verification failed.");
-        assert_eq!(forged.reason, Reason::Lost);
+        assert_eq!(forged.reason, Reason::ConnectionLost);
         assert_eq!(
             forged.detail,
-            "ssh to nas ended with status 255: Connection closed; on its standard error came: Host key verification failed."
+            "ssh to nas ended with status 255: Connection closed; on its standard error: Host key verification failed."
         );
     }
 }

@@ -102,7 +102,7 @@ fn a_trusted_proxy_is_believed_and_added_to() {
          Forwarded: for=1.1.1.1, for=192.0.2.7;host=\"a\";proto=https\r\nCDN-Loop: penstock\r\n\
          X-Request-Id: id-1\r\n\r\n"
     );
-    // Two claims of one thing: neither counts.
+    // Two different values: both are ignored.
     let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Proto: https\r\n\r\n";
     assert_eq!(
         forwarded(head, &via(Trust::TrustedProxy), &[]).matches("X-Forwarded-Proto: https\r\n").count(),
@@ -148,6 +148,32 @@ fn an_upgrade_goes_on_with_its_connection_header_and_te_only_when_both_were_said
     let head = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n";
     let text = forwarded(head, &via(Trust::Stranger), &[]);
     assert!(!text.contains("Connection") && !text.contains("pgrade") && !text.contains("HTTP2"), "{text}");
+}
+
+#[test]
+fn an_edit_of_a_request_removes_what_gateways_read_as_the_same_name() {
+    let edits = HeaderEdits {
+        request: vec![set("X-Site", "north"), HeaderEdit::Remove { name: "x-debug".into() }],
+        response: vec![set("X-Site", "north"), HeaderEdit::Remove { name: "x-debug".into() }],
+    };
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nX_Site: evil\r\nx.SITE: evil\r\nX_Debug: 1\r\nX-Sites: 1\r\nX_Sites: 2\r\n\
+                X_Forwarded_For: 1.2.3.4\r\nX_Request_Id: mine\r\nX-Request_Id: mine\r\n\r\n";
+    for trust in [Trust::Stranger, Trust::TrustedProxy] {
+        let text = forwarded(head, &via(trust), &[&edits, &HeaderEdits::default()]);
+        assert!(
+            text.contains("X-Sites: 1\r\nX_Sites: 2\r\n") && text.ends_with("X-Site: north\r\n\r\n"),
+            "{text}"
+        );
+        for twin in ["X_Site: ", "x.SITE", "X_Debug", "X_Forwarded_For", "X_Request_Id", "X-Request_Id"] {
+            assert!(!text.contains(twin), "{twin}: {text}");
+        }
+    }
+    let both = HeaderEdits { request: vec![set("X-Site", "a"), set("X_Site", "b")], response: Vec::new() };
+    let text = forwarded("GET / HTTP/1.1\r\nHost: a\r\n\r\n", &via(Trust::Stranger), &[&both]);
+    assert!(text.ends_with("X-Site: a\r\nX_Site: b\r\n\r\n"), "the operator may want both: {text}");
+    let head = "HTTP/1.1 200 OK\r\nX_Site: a\r\nContent-Length: 0\r\n\r\n";
+    let text = answered(head, GET, Version::Http11, Persistence::KeepAlive, &[&edits]);
+    assert!(text.contains("X_Site: a\r\n"), "clients read names as they are: {text}");
 }
 
 #[test]

@@ -1,34 +1,35 @@
-//! Enrolment.
+//! `penstock host add`: enrols a host.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
-use logic::fleet::ending::Failure as Failed;
-use logic::identity::{
-    Binding, Entry, Found, HostFile, Index, Location, Name, Patterns, Signer, Spot, Sshfp, read_console,
-};
-use logic::ssh::config::Asked;
-use logic::ssh::key::PublicKey;
+use hosts::identity::{Binding, Entry, Found, HostFile, Index, Name, Patterns, Signer, Sshfp, read_console};
+use hosts::ssh::key::PublicKey;
+use ssh::Target;
 use ssh::identity::enrol::{Claim, Enrolment, FindError, Hints, Others, Retired, enrol, find_keys, record};
 use ssh::identity::{Change, Identities, Store, now};
-use ssh::{ConfigFiles, Proxy, SshConfig, Target};
+use text::shell;
 
-use super::audit::DnsArguments;
-use super::change::one_port;
-use super::{failure, read, said, witness};
+use super::dns::DnsArguments;
+use super::input::read;
+use super::known::{failure, known, said};
+use super::place::Place;
+use super::witness;
 use crate::output::{Failure, plain, print};
+use crate::threads;
 
 /// Enrol a host: pin its keys, with a proof
 ///
-/// The key is looked for among those that wait (penstock host pending); else the host is asked, which sends nothing but
-/// the handshake. It is pinned only if the proof speaks for it. Without a proof only hints are recorded.
+/// The key is looked up among the pending ones (penstock host pending); if it is not there the host is asked, which
+/// sends nothing but the handshake. The key is pinned only if the proof matches it. Without a proof only hints are
+/// recorded.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("proof").args(PROOFS))]
-pub struct Arguments {
-    /// What the host is called
+pub(super) struct Arguments {
+    /// Name of the host
     name: Name,
-    /// Proof: its fingerprint, read on its console or told by who installed it; the last 8 or more characters are enough
+    /// Proof: its fingerprint, read on its console or told by who installed it; the last 16 or more characters are enough
     #[arg(long, value_name = "SHA256:...")]
     fingerprint: Option<String>,
     /// Proof: the console output of its first start, in which cloud-init prints keys or fingerprints; - is standard input
@@ -37,7 +38,7 @@ pub struct Arguments {
     /// Proof: the key itself, or a .pub file with it
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Proof: SSHFP records in the DNS, if DNSSEC is valid up to the trust anchor; also for keys to come
+    /// Proof: SSHFP records in the DNS, if DNSSEC is valid up to the trust anchor; also for future keys
     #[arg(long)]
     sshfp: bool,
     /// Proof: these trusted hosts (at least two) see the same key from where they are
@@ -49,16 +50,16 @@ pub struct Arguments {
     /// Names that certificates of the authority may carry [default: those of the host]
     #[arg(long, value_name = "NAME,NAME", requires = "ca")]
     principals: Option<String>,
-    /// No proof: take the key that is shown now, and remember until it is proved that nobody did
+    /// No proof: trust the key that the host shows now, and mark it as not proved until it is
     #[arg(long)]
     trust_on_first_use: bool,
-    /// The host was installed anew: its other keys are retired
+    /// The host was reinstalled: its other keys are retired
     #[arg(long)]
     replace: bool,
-    /// The host, or that key of it, was retired, and is in service again
+    /// Put the retired host, or its retired key, in service again
     #[arg(long, requires = "proof")]
     revive: bool,
-    /// One more name of it
+    /// Further name of the host
     #[arg(long = "alias", value_name = "NAME")]
     aliases: Vec<Name>,
     #[command(flatten)]
@@ -69,7 +70,7 @@ pub struct Arguments {
 
 const PROOFS: [&str; 7] = ["fingerprint", "console", "key", "sshfp", "witness", "ca", "trust_on_first_use"];
 
-/// A longer file holds no console output and no key.
+/// Size limit of a console output or key file, in bytes.
 const LONGEST: u64 = 16 * 1024 * 1024;
 
 const EXAMPLES: &str = "\
@@ -78,82 +79,6 @@ Examples:
   penstock host add web1 --address 10.0.7.9 --console console.log
   penstock host add web1 --ca @fleet-ca --principals web1,web1.example.com
   penstock host add web1 --witness gate,db2";
-
-/// Where a host is.
-#[derive(Debug, Default, Args)]
-pub struct Place {
-    /// Where it is: an address, or a name in the DNS; ADDRESS:PORT says the port as well
-    #[arg(long = "address", value_name = "ADDRESS")]
-    addresses: Vec<Location>,
-    /// Its port [default: 22]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    port: Option<u16>,
-    /// The host to go through
-    #[arg(long, value_name = "HOST")]
-    via: Option<Name>,
-}
-
-impl Place {
-    /// The hints to record.
-    fn hints(&self) -> Result<Hints, Failure> {
-        let mut hints = Hints { port: self.port, via: self.via.clone(), ..Hints::default() };
-        for location in &self.addresses {
-            hints.port = one_port(location, hints.port)?;
-            match &location.place {
-                Spot::Address(address) => hints.addresses.push(*address),
-                Spot::Dns(name) => hints.names.push(name.clone()),
-            }
-        }
-        Ok(hints)
-    }
-
-    /// How to reach it: what is said here, else its hints, else its name.
-    pub(super) fn target(
-        &self,
-        name: &Name,
-        host: Option<&HostFile>,
-        index: &Index,
-    ) -> Result<Target, Failure> {
-        let said = self.hints()?;
-        let known = host.map(HostFile::address).unwrap_or_default();
-        let (plain_name, own_port) = name.split_port();
-        let config = SshConfig::read(&ConfigFiles::Usual).map_err(Failure::runtime)?;
-        let asked = Asked { host: plain_name.to_owned(), port: said.port.or(own_port), ..Asked::default() };
-        let failed = |failure: Failed| Failure::runtime(plain(&failure.detail));
-        let mut target = Target::from_config(&config, &asked).map_err(failed)?.target;
-        // What is enrolled is called as it was said here, whatever HostKeyAlias makes of it.
-        target.name = plain_name.to_owned();
-        // ssh_config is asked first, as by everything that connects.
-        let is_hinted = target.said.host.is_none() || !self.addresses.is_empty();
-        if let Some(port) = known.port.filter(|_| target.said.port.is_none() && is_hinted) {
-            target.port = port;
-        }
-        let given = said.addresses.first().copied();
-        // The DNS, where it has a say, knows better than what was true last time; an address that is given here wins.
-        if target.host == plain_name || !said.addresses.is_empty() || !said.names.is_empty() {
-            if let Some(dns) = said.names.first().or(known.names.first()) {
-                target.host = dns.to_string();
-            } else if said.addresses.is_empty() {
-                target.addresses.known = known.addresses;
-            }
-            if !said.addresses.is_empty() {
-                target.addresses.known = said.addresses;
-            }
-        }
-        // What is given here wins over ssh_config, and that over a hint.
-        let hint = known.via.filter(|_| target.said.proxy.is_none());
-        if let Some(via) = said.via.or(hint) {
-            target = target.via(&via, &config, index).map_err(failed)?;
-        } else {
-            target = target.hinted(&config, index).map_err(failed)?;
-        }
-        // The last host on the way is asked for one place: for the one that is given here.
-        if let (Proxy::Jump(_), Some(address)) = (&target.proxy, given) {
-            target.host = address.to_string();
-        }
-        Ok(target)
-    }
-}
 
 pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     let identities = Arc::new(Identities::load(store.clone()).map_err(failure)?);
@@ -164,7 +89,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     }
     let mut hints = arguments.place.hints()?;
     hints.aliases.clone_from(&arguments.aliases);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = threads::single()?;
     let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
     let target = arguments.place.target(&name, host, index)?;
     let Some(claim) = runtime.block_on(claim(&identities, arguments, &name, host, &target))? else {
@@ -175,7 +100,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     if hints.addresses.is_empty() && known.addresses.is_empty() {
         hints.addresses.extend(found.address);
     }
-    // A name with a port in it says its port already.
+    // A name such as `[web1]:2222` already contains the port.
     if hints.port.or(known.port).or(name.split_port().1).is_none() {
         hints.port = Some(found.port.unwrap_or(target.port)).filter(|port| *port != 22);
     }
@@ -206,16 +131,19 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     for key in &enrolled.retired {
         text.push_str(&format!("{name}: retired {} {}\n", key.algorithm(), key.fingerprint()));
     }
-    // Nobody wants that unsaid.
+    // Always report the revival of a retired host.
     if let Some(since) = host.and_then(HostFile::retired) {
         text.push_str(&format!("{name} is in service again: it was retired since {since}\n"));
     }
     if text.is_empty() {
-        text = said(enrolled.change, &format!("{name}: its keys were pinned already; the rest is noted"));
+        text = said(
+            enrolled.change,
+            &format!("{name}: its keys were already pinned; the other changes are saved"),
+        );
     }
     for key in &enrolled.unproved {
         text.push_str(&format!(
-            "  nobody proved {} {}: it is marked so until it is proved, and penstock host audit says it\n",
+            "  {} {} is not proved: it is marked so until it is, and penstock host audit reports it\n",
             key.algorithm(),
             key.fingerprint()
         ));
@@ -223,7 +151,7 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     print(&text)
 }
 
-/// Why there is no key, and what helps.
+/// Formats the reason why no key was found, with advice.
 fn not_found(error: FindError) -> Failure {
     let advice = match &error {
         FindError::Unreachable(failure) => failure.advice.as_deref(),
@@ -233,21 +161,23 @@ fn not_found(error: FindError) -> Failure {
     Failure::runtime(format!("{}{advice}", plain(&error.to_string())))
 }
 
-/// Records hints without a proof, and says what becomes of the keys.
+/// Records hints without a proof, and reports the state of the host's keys.
 fn note(store: &Store, index: &Index, name: &Name, hints: &Hints) -> Result<(), Failure> {
     let said = hints_of(hints);
     let host = if let Found::Host(host) = index.find(name.as_str(), 22) { Some(host) } else { None };
     let pins = host.filter(|host| host.name() == name).map_or(0, |host| host.pins().count());
     let is_bound = !index.authorities_of(name.as_str(), host).is_empty();
-    let proof = format!("penstock host add {} --fingerprint SHA256:...", quoted(name));
+    let proof = format!("penstock host add {} --fingerprint SHA256:...", shell::word(name.as_str()));
     let keys = match pins {
-        0 if is_bound => "certificates of its authority count, as before".to_owned(),
-        0 => format!("no key is pinned, and it is refused until one is: {proof} (or another proof: --help)"),
+        0 if is_bound => "certificates of its authority are accepted, as before".to_owned(),
+        0 => format!(
+            "no key is pinned, and the host is refused until one is: {proof} (or another proof: --help)"
+        ),
         1 => "its key stays pinned".to_owned(),
         many => format!("its {many} keys stay pinned"),
     };
     if said.is_empty() {
-        let message = format!("{name}: no proof and no hint is given, so nothing was changed; {keys}");
+        let message = format!("{name}: neither a proof nor a hint was given, so nothing was changed; {keys}");
         return Err(Failure::runtime(message));
     }
     let change = store.change(name, |host| {
@@ -262,7 +192,7 @@ fn note(store: &Store, index: &Index, name: &Name, hints: &Hints) -> Result<(), 
     print(&format!("{name}: {said} {noted}; {keys}\n"))
 }
 
-/// Hints as they are told: `port 2222 and alias www`.
+/// Formats hints: `port 2222 and alias www`.
 fn hints_of(hints: &Hints) -> String {
     let addresses = hints.addresses.iter().map(|address| format!("address {address}"));
     let names = hints.names.iter().map(|name| format!("address {name}"));
@@ -272,19 +202,14 @@ fn hints_of(hints: &Hints) -> String {
     addresses.chain(names).chain(port).chain(via).chain(aliases).collect::<Vec<_>>().join(", ")
 }
 
-/// A shell would take brackets for a pattern.
-fn quoted(name: &Name) -> String {
-    if name.as_str().contains('[') { format!("'{name}'") } else { name.to_string() }
-}
-
-/// The identity that is meant: the one that has this name, or a new one.
+/// Finds the identity that has this name, or returns the name for a new one.
 fn identity(index: &Index, name: &Name) -> Result<Name, Failure> {
     match index.find(name.as_str(), 22) {
-        Found::Nobody => Ok(name.clone()),
+        Found::Unknown => Ok(name.clone()),
         Found::Host(host) if name.split_port().1.is_some_and(|port| host.is_elsewhere(port)) => {
             Ok(name.clone())
         }
-        _ => super::known(index, name).map(|host| host.name().clone()),
+        _ => known(index, name).map(|host| host.name().clone()),
     }
 }
 
@@ -361,7 +286,7 @@ fn bind(
     store.forget_pending(name.as_str()).map_err(failure)?;
     print(&said(
         change.map_err(failure)?,
-        &format!("{name}: certificates of that authority count; bare keys that are not pinned do not"),
+        &format!("{name}: certificates of that authority are accepted; keys that are not pinned are not"),
     ))
 }
 

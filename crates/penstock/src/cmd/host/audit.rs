@@ -1,28 +1,29 @@
-//! What is weak about the identities of the fleet.
+//! `penstock host audit`: weaknesses of the fleet's identities.
 
 use std::collections::HashMap;
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use text::{table, units};
 
 use clap::Args;
-use logic::identity::{Facts, Finding, Index, Name, Severity, audit};
-use logic::ssh::config::{Asked, Asking, Started, asking, overruling};
-use ssh::identity::{Anchor, Dns, Store, now};
+use hosts::identity::{Facts, Finding, Index, Name, Severity, audit};
+use hosts::ssh::config::{Asked, Asking, Started, asking, overruling};
+use ssh::identity::{Store, now};
 use ssh::{ConfigFiles, SshConfig};
 
-use super::{count, load, table};
-use crate::output::{Failure, plain, print};
+use super::dns::DnsArguments;
+use super::known::load;
+use crate::output::{Failure, plain, print, print_failed};
+use crate::threads;
 
-/// Find what is weak about the identities of the fleet
+/// Find weaknesses in the identities of the fleet
 ///
-/// From their files, and from what ordinary connections saw: keys that two hosts share, keys that nobody proved, RSA only,
-/// certificates about to expire, key exchanges without protection from quantum computers. With --sshfp the DNS is asked
-/// too. Exit code 1 if something is bad.
+/// Uses the files of the identities, and what ordinary connections saw: keys that two hosts share, keys that are not
+/// proved, RSA only, certificates about to expire, key exchanges without protection from quantum computers. With
+/// --sshfp the DNS is asked too. Exit code 1 if something is bad.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  penstock host audit\n  penstock host audit --sshfp")]
-pub struct Arguments {
+pub(super) struct Arguments {
     /// Also ask the DNS for the SSHFP records of every host
     #[arg(long)]
     sshfp: bool,
@@ -30,31 +31,12 @@ pub struct Arguments {
     dns: DnsArguments,
 }
 
-/// Whom to ask in the DNS, and whom to trust.
-#[derive(Debug, Args)]
-pub struct DnsArguments {
-    /// Trust these DNSKEY records instead of the keys of the root
-    #[arg(long, value_name = "FILE")]
-    anchor: Option<PathBuf>,
-    /// Ask this DNS server instead of those of the system
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    dns_server: Option<SocketAddr>,
-}
-
-impl DnsArguments {
-    /// A resolver; needs a runtime.
-    pub fn resolver(&self) -> Result<Dns, Failure> {
-        let anchor = self.anchor.clone().map_or(Anchor::Root, Anchor::File);
-        Dns::new(&anchor, self.dns_server).map_err(Failure::runtime)
-    }
-}
-
 pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     let index = load(store)?;
     let mut facts: HashMap<Name, Facts> =
         store.seen().into_iter().map(|(name, seen)| (name, seen.facts)).collect();
     if arguments.sshfp {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = threads::single()?;
         runtime.block_on(async {
             let dns = arguments.dns.resolver()?;
             for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
@@ -75,14 +57,14 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         .collect();
     let bad = found.iter().filter(|one| one.severity == Severity::Bad).count();
     let hosts = index.hosts().len() + index.damaged().len();
-    let hosts = count(hosts, "host", "hosts");
-    let findings = count(found.len(), "finding", "findings");
-    print(&format!("{}{hosts}, {findings}, {bad} bad\n", table(&rows)))?;
-    if bad == 0 { Ok(()) } else { Err(Failure::Status(1)) }
+    let hosts = units::count(hosts, "host");
+    let findings = units::count(found.len(), "finding");
+    let text = format!("{}{hosts}, {findings}, {bad} bad\n", table::of(&rows));
+    if bad == 0 { print(&text) } else { Err(print_failed(&text, 1)) }
 }
 
-/// Settings of the user's `ssh_config` with which ssh believes keys that nobody here vouches for, asked to obey these
-/// identities or not yet; and a block of ours whose program is gone.
+/// Reports settings in the user's `ssh_config` with which ssh accepts keys that are not enrolled here, whether or not
+/// our block is in the file; and our block if its program is missing.
 fn of_ssh_config(index: &Index) -> Vec<Finding> {
     let Ok(config) = SshConfig::read(&ConfigFiles::Usual) else { return Vec::new() };
     let mut found: Vec<(Severity, String, Vec<String>)> = Vec::new();
@@ -108,7 +90,7 @@ fn of_ssh_config(index: &Index) -> Vec<Finding> {
             note(Severity::Bad, text, name);
         }
     }
-    // ssh asks also where no host is enrolled, or none is left.
+    // ssh runs the KnownHostsCommand even if no host is enrolled.
     if let Some(text) = resolve("localhost", None).and_then(|all| unanswered(&asking(&all)?))
         && !found.iter().any(|(_, known, _)| *known == text)
     {
@@ -124,21 +106,20 @@ fn of_ssh_config(index: &Index) -> Vec<Finding> {
     found.into_iter().map(finding).collect()
 }
 
-/// What is wrong with the program that ssh is told to ask.
+/// Explains why ssh cannot start the program of its KnownHostsCommand. `None` if it can.
 fn unanswered(asking: &Asking) -> Option<String> {
     let Asking { program, started, place } = asking;
     let why = match fs::metadata(program) {
         Ok(about) if about.is_file() && about.permissions().mode() & 0o111 != 0 => return None,
-        Ok(_) => "is no program that can be started".to_owned(),
+        Ok(_) => "is not a program that can be started".to_owned(),
         Err(fault) => format!("cannot be started ({fault})"),
     };
     let then = match started {
         Started::Launched => "ssh refuses every host",
-        Started::Directly => "ssh may go on without asking, and then believes what its other settings do",
+        Started::Directly => "ssh may go on without asking, and then accepts what its other settings allow",
     };
     let place = place.as_ref().map_or_else(String::new, |place| format!("{place}: "));
     Some(format!(
-        "{place}KnownHostsCommand asks {program}, which {why}: {then}; put it back, or delete the block and paste that of \
-         penstock known-hosts --stanza"
+        "{place}KnownHostsCommand asks {program}, which {why}: {then}; restore it, or replace the block with that of penstock known-hosts --stanza"
     ))
 }

@@ -1,28 +1,28 @@
-//! Small changes: names, addresses, and keys that are over.
+//! Small changes of identities: names, addresses, and retired or revoked keys.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::Args;
-use logic::identity::{HostFile, Location, Name, Spot};
-use logic::ssh::config::Asked;
-use logic::ssh::key::PublicKey;
+use hosts::identity::{AddressOrName, HostFile, Location, Name};
+use hosts::ssh::config::Asked;
+use hosts::ssh::key::PublicKey;
 use ssh::identity::{IdentityError, Store, check_free, enrol, now};
-use ssh::{ConfigFiles, Said, SshConfig};
+use ssh::{ConfigFiles, LocationSources, SshConfig};
 
-use super::{failure, known, load, said};
+use super::known::{failure, known, load, said};
+use super::place::one_port;
 use crate::output::{Failure, plain_lines, print};
 
-/// One host.
 #[derive(Debug, Args)]
-pub struct Named {
+pub(super) struct Named {
     /// The host
     pub name: Name,
 }
 
 /// Two names.
 #[derive(Debug, Args)]
-pub struct Pair {
+pub(super) struct Pair {
     /// The host
     name: Name,
     /// The other name
@@ -31,12 +31,12 @@ pub struct Pair {
 
 /// Take a host, or one of its keys, out of service
 ///
-/// A retired host is refused, and its keys stay known as its own: whoever shows them is named.
+/// A retired host is refused, and its keys stay known as its own: a host that shows them is reported.
 #[derive(Debug, Args)]
-pub struct Retire {
+pub(super) struct Retire {
     /// The host
     name: Name,
-    /// Only this key: its fingerprint, or the last 8 or more characters of it
+    /// Only this key: its fingerprint, or the last 16 or more characters of it
     #[arg(long, value_name = "FINGERPRINT", conflicts_with = "undo")]
     key: Option<String>,
     /// Put the host in service again
@@ -44,12 +44,12 @@ pub struct Retire {
     undo: bool,
 }
 
-/// Refuse a key for ever, whoever shows it
+/// Refuse a key for ever, from every host
 #[derive(Debug, Args)]
-pub struct Revoke {
+pub(super) struct Revoke {
     /// The host whose key it was
     name: Name,
-    /// Its fingerprint, or the last 8 or more characters of it
+    /// Fingerprint of the key, or the last 16 or more characters of it
     #[arg(value_name = "FINGERPRINT")]
     key: String,
 }
@@ -58,13 +58,13 @@ pub struct Revoke {
 ///
 /// Only a hint changes: the host still has to show a key of its own there.
 #[derive(Debug, Args)]
-pub struct Move {
+pub(super) struct Move {
     /// The host
     name: Name,
-    /// Its new address, or a name in the DNS; with :PORT behind it ([...]:PORT for IPv6) also its port
+    /// New address of the host, or a name in the DNS; with :PORT behind it ([...]:PORT for IPv6) also its port
     #[arg(value_name = "ADDRESS")]
     location: Location,
-    /// Its new port
+    /// New port of the host
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
 }
@@ -98,10 +98,10 @@ pub(super) fn revoke(store: &Store, arguments: &Revoke) -> Result<(), Failure> {
     let key = key_of(host, &arguments.key)?;
     let today = now().date();
     let name = host.name().clone();
-    // The list first: it counts for everybody, whatever becomes of the file.
+    // Update the revocation list first: it applies to all hosts, even if the host's file cannot be changed.
     store.revoke(std::slice::from_ref(&key), today).map_err(failure)?;
     let change = edit(store, &name, |host| host.revoke(&key, today))?;
-    print(&said(change, &format!("{} is revoked: whoever shows it is refused", key.fingerprint())))
+    print(&said(change, &format!("{} is revoked: every host that shows it is refused", key.fingerprint())))
 }
 
 pub(super) fn relocate(store: &Store, arguments: &Move) -> Result<(), Failure> {
@@ -112,49 +112,39 @@ pub(super) fn relocate(store: &Store, arguments: &Move) -> Result<(), Failure> {
     let to = Location { port, ..arguments.location.clone() };
     let change = edit(store, &name, |host| {
         let before = host.address();
-        // It is there, whatever led to it before.
-        for old in before.names.iter().filter(|old| to.place != Spot::Dns((*old).clone())) {
+        // The new location replaces all other hints of the same kind.
+        for old in before.names.iter().filter(|old| to.place != AddressOrName::Dns((*old).clone())) {
             host.drop_dns(old);
         }
         let is_elsewhere = |old: &&IpAddr| match to.place {
-            Spot::Address(to) => old.is_ipv4() == to.is_ipv4() && **old != to,
-            Spot::Dns(_) => true,
+            AddressOrName::Address(to) => old.is_ipv4() == to.is_ipv4() && **old != to,
+            AddressOrName::Dns(_) => true,
         };
         for old in before.addresses.iter().filter(is_elsewhere) {
             host.drop_address(*old);
         }
         match &to.place {
-            Spot::Address(address) => host.add_address(*address),
-            Spot::Dns(dns) => host.add_dns(dns.clone()),
+            AddressOrName::Address(address) => host.add_address(*address),
+            AddressOrName::Dns(dns) => host.add_dns(dns.clone()),
         }
         if let Some(port) = port {
             host.set_port(port);
         }
     })?;
-    let mut text = said(change, &format!("{name} is looked for at {to}"));
+    let mut text = said(change, &format!("the address of {name} is now {to}"));
     for elsewhere in said_elsewhere(&name, &to) {
         text.push_str(&format!("  but {elsewhere}\n"));
     }
     print(&plain_lines(&text))
 }
 
-/// The port that is meant, where it may be given twice.
-pub(super) fn one_port(location: &Location, flag: Option<u16>) -> Result<Option<u16>, Failure> {
-    match (location.port, flag) {
-        (Some(behind), Some(flag)) if behind != flag => {
-            Err(Failure::usage(format!("{location} names another port than --port {flag}: give one")))
-        }
-        (behind, flag) => Ok(behind.or(flag)),
-    }
-}
-
-/// Who else says where a host is, and is listened to first.
+/// Lists other sources of the host's address that have priority over the hint.
 fn said_elsewhere(name: &Name, to: &Location) -> Vec<String> {
     let asked = Asked { host: name.split_port().0.to_owned(), ..Asked::default() };
     let Ok(config) = SshConfig::read(&ConfigFiles::Usual) else { return Vec::new() };
     let Ok(resolved) = config.resolve(&asked) else { return Vec::new() };
-    let said = Said::of(&resolved, &config.local().home);
-    let line = |line: &String| format!("{line}: change it there; ssh and penstock go where that says");
+    let said = LocationSources::of(&resolved, &config.local().home);
+    let line = |line: &String| format!("{line}: change it there: it decides for ssh and penstock");
     let agrees = resolved.host.eq_ignore_ascii_case(&to.place.to_string());
     let other_place = said.host.as_ref().filter(|_| !agrees);
     let other_port = said.port.as_ref().filter(|_| to.port.is_some_and(|port| port != resolved.port));
@@ -176,16 +166,16 @@ fn said_by_dns(host: &str, to: &Location) -> Option<String> {
     let found = told.recv_timeout(LOOKUP).ok()?;
     let first = found.first()?.ip();
     let agrees = match &to.place {
-        Spot::Address(address) => found.iter().any(|found| found.ip() == *address),
-        // The hint is looked up instead of the name of the host.
-        Spot::Dns(_) => true,
+        AddressOrName::Address(address) => found.iter().any(|found| found.ip() == *address),
+        // The DNS name in the hint is resolved instead of the host's own name.
+        AddressOrName::Dns(_) => true,
     };
     (!agrees).then(|| {
-        format!("the DNS (or /etc/hosts) says that {host} is {first}: change it there, or say HostName in ~/.ssh/config")
+        format!("the DNS (or /etc/hosts) says that {host} is {first}: change it there, or set HostName in ~/.ssh/config")
     })
 }
 
-/// How long a name is looked up for a remark.
+/// Time limit of the DNS look-up for the warning.
 const LOOKUP: Duration = Duration::from_secs(2);
 
 pub(super) fn alias(store: &Store, pair: &Pair) -> Result<(), Failure> {
@@ -222,7 +212,7 @@ fn edit(
     change.map_err(failure)
 }
 
-/// The one key of a host with this end of a fingerprint.
+/// Finds the only key of a host whose fingerprint ends with `end`.
 fn key_of(host: &HostFile, end: &str) -> Result<PublicKey, Failure> {
     let claim = enrol::Claim::fingerprint(end).map_err(failure)?;
     let keys = host.pins().map(|pin| &pin.key).chain(host.retired_keys().map(|(key, _)| key));
@@ -239,7 +229,8 @@ fn key_of(host: &HostFile, end: &str) -> Result<PublicKey, Failure> {
         false => format!("{} has no key whose fingerprint ends in {begun}", host.name()),
     };
     Err(Failure::runtime(format!(
-        "{why}\n  hint: penstock host show {} shows them; paste a whole one, or its last 8 characters or more",
-        host.name()
+        "{why}\n  hint: penstock host show {} shows them; give a whole one, or at least its last {} characters",
+        host.name(),
+        enrol::FEWEST_CHARACTERS
     )))
 }

@@ -1,39 +1,42 @@
-//! `known_hosts` in and out.
+//! Import and export of `known_hosts` files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use logic::identity::{
+use hosts::identity::{
     Called, Found, HostFile, Import, Index, KnownHosts, Name, Shared, export as lines_of, import,
 };
-use logic::ssh::config::Asked;
+use hosts::ssh::config::Asked;
 use ssh::identity::{Store, now};
 use ssh::{ConfigFiles, SshConfig};
+use sys::directories;
+use text::{shell, units};
 
-use super::{count, failure, load, read};
-use crate::output::{Failure, plain, print};
+use super::input::read;
+use super::known::{failure, load};
+use crate::output::{Failure, plain, print, print_failed};
 
-/// Take the hosts of known_hosts files over
+/// Import the hosts of known_hosts files
 ///
-/// Lines of one host become one file. A host that ~/.ssh/config gives a name (Host web1, HostName 10.0.0.1) is called by it;
-/// of several names for one place the first is the identity. Hashed names are found among the hosts that are known, the aliases of
-/// ~/.ssh/config, and the names given here. What is not taken is told with its line and the reason; nothing that is
-/// pinned is changed.
+/// Lines of one host become one file. A host that ~/.ssh/config gives a name (Host web1, HostName 10.0.0.1) gets this
+/// name; of several names for one place the first is the identity. Hashed names are compared with the known hosts, the
+/// aliases of ~/.ssh/config, and the names given here. Lines that are not imported are reported with the reason;
+/// nothing that is pinned is changed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub(super) struct Arguments {
     /// Files to read; - is standard input [default: ~/.ssh/known_hosts]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// A name that may stand behind a hash
+    /// A name that may be one of the hashed names
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
     /// A file of such names, separated by white space
     #[arg(long = "names", value_name = "FILE")]
     lists: Vec<PathBuf>,
-    /// Only say what would be taken
+    /// Only show what would be imported
     #[arg(long)]
     dry_run: bool,
 }
@@ -43,29 +46,37 @@ Examples:
   penstock host import
   penstock host import ~/.ssh/known_hosts /etc/ssh/ssh_known_hosts --names servers.txt";
 
-/// A longer file is no known_hosts file.
+/// Size limit of a known_hosts file, in bytes.
 const LONGEST: u64 = 256 * 1024 * 1024;
 
 pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     let mut files = arguments.files.clone();
     if files.is_empty() {
-        let home = std::env::var_os("HOME").map(PathBuf::from);
-        files.push(
-            home.ok_or_else(|| Failure::usage("HOME is not set: name the file"))?.join(".ssh/known_hosts"),
-        );
+        let home = directories::home()
+            .map_err(|error| Failure::usage(format!("{error}, or name the known_hosts file")))?;
+        files.push(home.join(".ssh/known_hosts"));
     }
     let called = called();
-    let mut text = String::new();
+    let (mut text, mut is_wrong) = (String::new(), false);
     for path in &files {
         let shown = plain(&path.display().to_string());
         if arguments.files.is_empty() && !path.exists() {
             return print(&format!(
-                "there is no {shown}: nothing to take over\n  \
+                "there is no {shown}: nothing to import\n  \
                  next: penstock host add NAME --fingerprint SHA256:... (read on its console), or penstock run -w NAME true,\n  \
                  which is refused and puts the host into penstock host pending\n"
             ));
         }
         let file = KnownHosts::parse(&read(path, LONGEST)?);
+        if let ([], [first, ..]) = (file.lines.as_slice(), file.faults.as_slice()) {
+            let lines = units::count(file.faults.len(), "line");
+            text.push_str(&format!(
+                "{shown}: not known_hosts: none of its {lines} is one; {}\n",
+                plain(&first.to_string())
+            ));
+            is_wrong = true;
+            continue;
+        }
         let index = load(store)?;
         let mut candidates = candidates(&index, arguments)?;
         candidates.extend(called.iter().flat_map(|one| [&one.name, &one.place]).map(ToString::to_string));
@@ -79,10 +90,10 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         text.push_str(&aliases(&taken, &called));
         text.push_str(&shared(&taken));
     }
-    print(&text)
+    if is_wrong { Err(print_failed(&text, 1)) } else { print(&text) }
 }
 
-fn write(store: &Store, taken: &Import, index: &logic::identity::Index) -> Result<(), Failure> {
+fn write(store: &Store, taken: &Import, index: &hosts::identity::Index) -> Result<(), Failure> {
     if !taken.hosts.is_empty() {
         store.write_all(&taken.hosts, index).map_err(failure)?;
     }
@@ -97,7 +108,7 @@ fn write(store: &Store, taken: &Import, index: &logic::identity::Index) -> Resul
 
 fn report(file: &str, taken: &Import, index: &Index, dry: bool) -> String {
     let verb = if dry { "would take" } else { "took" };
-    // Another name or address of a host whose keys were known is no host that was taken.
+    // A host without new keys only got another name or address, and does not count as taken.
     let has_new_keys = |host: &&HostFile| match index.find(host.name().as_str(), 22) {
         Found::Host(known) if known.name() == host.name() => {
             host.pins().any(|pin| known.pin(&pin.key).is_none())
@@ -107,15 +118,15 @@ fn report(file: &str, taken: &Import, index: &Index, dry: bool) -> String {
     let hosts = taken.hosts.iter().filter(has_new_keys).count();
     let mut text = format!(
         "{file}: {verb} {}, {}, {}; {} known already; {} not taken\n",
-        count(hosts, "host", "hosts"),
-        count(taken.authorities.len(), "authority", "authorities"),
-        count(taken.revoked.len(), "revoked key", "revoked keys"),
-        count(taken.known, "line", "lines"),
-        count(taken.left.len(), "line", "lines"),
+        units::count(hosts, "host"),
+        units::count_of(taken.authorities.len(), "authority", "authorities"),
+        units::count(taken.revoked.len(), "revoked key"),
+        units::count(taken.known, "line"),
+        units::count(taken.left.len(), "line"),
     );
     for host in taken.hosts.iter().filter(|host| !has_new_keys(host)) {
         text.push_str(&format!(
-            "  {}: its keys were known; another name or place of it is noted\n",
+            "  {}: its keys were known; another name or address of it was added\n",
             host.name()
         ));
     }
@@ -125,9 +136,10 @@ fn report(file: &str, taken: &Import, index: &Index, dry: bool) -> String {
     text
 }
 
-/// What `ssh_config` calls hosts whose keys ssh files under their place. With `HostKeyAlias` ssh files them under that.
+/// Returns the `ssh_config` names of hosts whose keys ssh stores under address and port. With `HostKeyAlias`, ssh
+/// stores them under the alias instead.
 fn called() -> Vec<Called> {
-    // Whoever has faults in there is told by everything else; names of lines are then all that is known.
+    // Ignore faults of the file, which every other command reports: the import then uses only the names in the lines.
     let Ok(config) = SshConfig::read(&ConfigFiles::Usual) else { return Vec::new() };
     let one = |host: &str| {
         let name: Name = host.parse().ok()?;
@@ -138,10 +150,10 @@ fn called() -> Vec<Called> {
     config.hosts().into_iter().filter_map(one).collect()
 }
 
-/// Hosts that have several names, so that nobody wonders where one of them went.
+/// Lists hosts with several names, so that the user sees which names were combined.
 fn aliases(taken: &Import, called: &[Called]) -> String {
     let mut text = String::new();
-    // By name: a fleet has as many hosts in the one file as in the other.
+    // Index by name: both files may contain as many hosts as the fleet.
     let places: HashMap<&Name, usize> =
         called.iter().enumerate().rev().map(|(at, one)| (&one.name, at)).collect();
     for host in &taken.hosts {
@@ -152,7 +164,7 @@ fn aliases(taken: &Import, called: &[Called]) -> String {
         let others: Vec<&str> = others.into_iter().map(|at| called[at].name.as_str()).collect();
         if !others.is_empty() {
             text.push_str(&format!(
-                "  {} is also {}: one place in ssh_config, so one host\n",
+                "  {} is also {}: the same address in ssh_config, so the same host\n",
                 host.name(),
                 others.join(", ")
             ));
@@ -161,25 +173,23 @@ fn aliases(taken: &Import, called: &[Called]) -> String {
     text
 }
 
-/// Hosts that came by the key of another one: each can pose as the other.
+/// Lists hosts that share a key with another host: each could impersonate the other.
 fn shared(taken: &Import) -> String {
-    let quoted =
-        |name: &Name| if name.as_str().contains('[') { format!("'{name}'") } else { name.to_string() };
     let line = |one: &Shared| {
         format!(
-            "  {host} has the key of {other}: if they are one machine, penstock host remove {host_quoted}, then \
-             penstock host alias {other_quoted} {host_quoted}; else one was cloned from the other and needs new keys\n",
+            "  {host} has the key of {other}: if they are the same machine, penstock host remove {host_quoted}, then \
+             penstock host alias {other_quoted} {host_quoted}; otherwise one is a clone of the other and needs new keys\n",
             host = one.host,
             other = one.other,
-            host_quoted = quoted(&one.host),
-            other_quoted = quoted(&one.other),
+            host_quoted = shell::word(one.host.as_str()),
+            other_quoted = shell::word(one.other.as_str()),
         )
     };
     taken.shared.iter().map(line).collect()
 }
 
-/// Names that may stand behind a hash, each alone and, where it is an address or a name, on no other port.
-fn candidates(index: &logic::identity::Index, arguments: &Arguments) -> Result<Vec<String>, Failure> {
+/// Collects names for comparison with hashes. An address or a name is tried only without a port.
+fn candidates(index: &hosts::identity::Index, arguments: &Arguments) -> Result<Vec<String>, Failure> {
     let mut names: BTreeSet<String> = BTreeSet::new();
     for host in index.hosts() {
         names.extend(host.names().map(ToString::to_string));
@@ -189,9 +199,9 @@ fn candidates(index: &logic::identity::Index, arguments: &Arguments) -> Result<V
     for list in &arguments.lists {
         names.extend(read(list, LONGEST)?.split_whitespace().map(str::to_owned));
     }
-    if let Some(home) = std::env::var_os("HOME") {
-        // Convenience only: whoever has no such file has no aliases.
-        let config = fs::read_to_string(Path::new(&home).join(".ssh/config")).unwrap_or_default();
+    if let Ok(home) = directories::home() {
+        // A missing file only means that there are no aliases.
+        let config = fs::read_to_string(home.join(".ssh/config")).unwrap_or_default();
         for line in config.lines() {
             let mut words =
                 line.split(|c: char| c.is_whitespace() || c == '=').filter(|word| !word.is_empty());

@@ -1,12 +1,13 @@
-//! What is known, as tables.
+//! Tables of known hosts.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use logic::identity::{Address, Found, HostFile, Name, Root};
+use hosts::identity::{Address, Found, HostFile, Name, Root};
 use ssh::identity::{Pending, Store};
+use text::{shell, table};
 
-use super::{failure, load, table};
+use super::known::{failure, known, load};
 use crate::output::{Failure, plain, plain_lines, print};
 
 pub(super) fn list(store: &Store) -> Result<(), Failure> {
@@ -20,7 +21,7 @@ pub(super) fn list(store: &Store) -> Result<(), Failure> {
     for host in index.hosts() {
         let last = seen.get(host.name());
         let hints = host.address();
-        // Where it was last is the best of its hints; where it is no hint any more, somebody said that it moved.
+        // Prefer the address of the last connection, unless it is no longer a hint because an operator moved the host.
         let seen_at = last.and_then(|last| last.address);
         let is_hint = |address: &IpAddr| hints == Address::default() || hints.addresses.contains(address);
         let address = seen_at.filter(is_hint).map(|address| address.to_string());
@@ -29,12 +30,12 @@ pub(super) fn list(store: &Store) -> Result<(), Failure> {
         let seen_at = || seen_at.map(|address| address.to_string());
         let good = match host.retired() {
             Some(date) => format!("retired {date}"),
-            None => last.map_or_else(|| "-".into(), |last| last.date.to_string()),
+            None => last.and_then(|last| last.date).map_or_else(|| "-".into(), |date| date.to_string()),
         };
         let address = address.or_else(hint).or_else(name).or_else(seen_at).unwrap_or_else(|| "-".into());
         rows.push(vec![host.name().to_string(), keys(host), proofs(host), address, good]);
     }
-    // What is wrong is longer than any column.
+    // Faults are too long for a column.
     let mut faults = Vec::new();
     for (name, damage) in index.damaged() {
         let fault = damage.faults.first().map(ToString::to_string).unwrap_or_default();
@@ -43,7 +44,7 @@ pub(super) fn list(store: &Store) -> Result<(), Failure> {
     }
     rows[1..].sort();
     faults.sort();
-    print(&(table(&rows) + &faults.concat()))
+    print(&(table::of(&rows) + &faults.concat()))
 }
 
 fn keys(host: &HostFile) -> String {
@@ -86,11 +87,11 @@ pub(super) fn show(store: &Store, name: &Name) -> Result<(), Failure> {
             faults.trim_end()
         )));
     }
-    let host = super::known(&index, name)?;
+    let host = known(&index, name)?;
     let mut text = format!("# {}\n{host}", store.path(host.name()).display());
     for (line, unknown) in host.unknown_lines() {
         let word = unknown.split_whitespace().next().unwrap_or_default();
-        text.push_str(&format!("# line {line} begins with \"{word}\", which means nothing here\n"));
+        text.push_str(&format!("# line {line} begins with \"{word}\", which is unknown\n"));
     }
     print(&plain_lines(&text))
 }
@@ -106,7 +107,7 @@ pub(super) fn pending(store: &Store) -> Result<(), Failure> {
         store.forget_pending(&one.name).map_err(failure)?;
     }
     if queue.is_empty() {
-        return print("nobody waits for enrolment\n");
+        return print("no host waits for enrolment\n");
     }
     let mut rows = vec![["host", "port", "address", "last asked", "showed"].map(str::to_owned).to_vec()];
     for one in &queue {
@@ -118,9 +119,7 @@ pub(super) fn pending(store: &Store) -> Result<(), Failure> {
     let (name, port) = match hosts.first() {
         Some(&(name, port)) if hosts.len() == 1 => {
             let has_own = name.starts_with('[');
-            // A shell would take brackets for a pattern.
-            let name = if has_own { format!("'{name}'") } else { name.to_owned() };
-            (name, if port == 22 || has_own { String::new() } else { format!(" --port {port}") })
+            (shell::word(name), if port == 22 || has_own { String::new() } else { format!(" --port {port}") })
         }
         _ if queue.iter().any(|one| one.port != 22) => ("NAME".to_owned(), " --port PORT".to_owned()),
         _ => ("NAME".to_owned(), String::new()),
@@ -129,5 +128,5 @@ pub(super) fn pending(store: &Store) -> Result<(), Failure> {
         "\nThese keys prove nothing. Read the fingerprint on the console of the host, then:\n  \
          penstock host add {name}{port} --fingerprint SHA256:...\n"
     );
-    print(&(table(&rows) + &advice))
+    print(&(table::of(&rows) + &advice))
 }

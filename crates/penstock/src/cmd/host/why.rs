@@ -1,18 +1,20 @@
-//! Explains a decision without making a connection, unless one is asked for.
+//! `penstock host why`: explains a decision about a host; connects only to ask the host for its key.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use clap::Args;
-use logic::identity::{Address, Decision, Found, HostFile, Index, Name, Offered, Root, Verdict, unqueued};
-use logic::ssh::key::PublicKey;
-use ssh::Judge;
+use hosts::identity::{Address, Decision, Found, HostFile, Index, Name, Offered, Root, Verdict, unqueued};
+use hosts::ssh::key::PublicKey;
+use ssh::HostVerifier;
 use ssh::identity::{self as judge, Identities, Store, fetch};
 
-use super::add::Place;
-use crate::output::{Failure, plain, print};
+use super::known::failure;
+use super::place::Place;
+use crate::output::{Failure, plain, print, print_failed};
+use crate::threads;
 
-/// Explain what would be decided about a host, and on what grounds
+/// Explain the decision about a host, and its grounds
 ///
 /// Asks the host for its key and judges it; nothing is recorded and nothing is sent but the handshake. With --key the
 /// host is not asked.
@@ -20,7 +22,7 @@ use crate::output::{Failure, plain, print};
 #[command(
     after_help = "Examples:\n  penstock host why web1\n  penstock host why web1 --key 'ssh-ed25519 AAAA...'"
 )]
-pub struct Arguments {
+pub(super) struct Arguments {
     /// The host
     name: Name,
     /// Judge this key instead of asking the host
@@ -31,12 +33,12 @@ pub struct Arguments {
 }
 
 pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
-    let identities = Arc::new(Identities::load(store.clone()).map_err(super::failure)?);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let identities = Arc::new(Identities::load(store.clone()).map_err(failure)?);
+    let runtime = threads::single()?;
     let name = &arguments.name;
     let mut text = grounds(identities.index(), name);
     let last_good = store.last_good(identities.index(), name.as_str(), 22);
-    text.push_str(&last_good.map_or_else(String::new, |date| format!("last good {date}\n")));
+    text.push_str(&last_good.map_or_else(String::new, |date| format!("last accepted {date}\n")));
     let mut unproved = false;
     let decision = runtime.block_on(async {
         let index = identities.index();
@@ -49,11 +51,11 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
             Some(key) => (judge::shown(&key.parse::<PublicKey>().map_err(Failure::usage)?), None),
             None => {
                 let wanted = index.wanted(target.name.as_str(), Some(target.port));
-                let shown = match fetch(&target, &wanted, Arc::clone(&identities) as Arc<dyn Judge>).await {
+                let shown = match fetch(&target, &wanted, Arc::clone(&identities) as Arc<dyn HostVerifier>).await {
                     Ok(shown) => shown,
                     Err(failure) => {
                         text.push_str(&format!("asked     {}\n", plain(&failure.detail)));
-                        text.push_str("verdict   none: it could not be asked, and showed nothing (--key judges a key)\n");
+                        text.push_str("verdict   none: it could not be reached, and showed no key (--key checks a given key)\n");
                         if let Some(advice) = &failure.advice {
                             text.push_str(&format!("advice    {}\n", plain(advice)));
                         }
@@ -74,11 +76,10 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
         Ok::<Option<Decision>, Failure>(Some(decision))
     })?;
     if unproved {
-        text.push_str("proof     none: that key was trusted on first use, and nobody proved it\n");
+        text.push_str("proof     none: that key was trusted on first use, and is not proved\n");
     }
     let Some(decision) = decision else {
-        print(&text)?;
-        return Err(Failure::Status(1));
+        return Err(print_failed(&text, 1));
     };
     match decision.verdict {
         Verdict::Accepted { note } => {
@@ -89,14 +90,13 @@ pub(super) fn run(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
             print(&text)
         }
         Verdict::Refused { reason, message, advice } => {
-            // Nothing is recorded here.
+            // `why` records nothing.
             text.push_str(&format!(
                 "verdict   refused ({reason}): {}\nadvice    {}\n",
                 plain(&message),
                 plain(unqueued(&advice))
             ));
-            print(&text)?;
-            Err(Failure::Status(1))
+            Err(print_failed(&text, 1))
         }
     }
 }
@@ -112,12 +112,12 @@ fn shown(offered: &Offered) -> String {
             certificate.key.fingerprint()
         ),
         Offered::Unreadable(blob, _) => {
-            format!("{} {}, which is no certificate", plain(blob.algorithm()), blob.fingerprint())
+            format!("{} {}, which is not a certificate", plain(blob.algorithm()), blob.fingerprint())
         }
     }
 }
 
-/// What is known before anything is shown.
+/// Describes what is known about the host before it shows a key.
 fn grounds(index: &Index, name: &Name) -> String {
     let mut text = String::new();
     match index.find(name.as_str(), 22) {
@@ -130,7 +130,7 @@ fn grounds(index: &Index, name: &Name) -> String {
             text.push_str(&format!("identity  {}{what}\n", host.name()));
             text.push_str(&lines(host));
         }
-        Found::Nobody => text.push_str(&format!("identity  {name} is not enrolled\n")),
+        Found::Unknown => text.push_str(&format!("identity  {name} is not enrolled\n")),
         Found::Damaged(damage) => text.push_str(&format!("identity  {} is damaged\n", plain(&damage.path))),
         Found::Ambiguous(names) => {
             let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
@@ -138,7 +138,10 @@ fn grounds(index: &Index, name: &Name) -> String {
         }
     }
     for authority in index.authorities().iter().filter(|authority| authority.speaks_for(name.as_str())) {
-        text.push_str(&format!("ca        @{} speaks for it: a certificate is required\n", authority.name));
+        text.push_str(&format!(
+            "ca        @{} is its authority: a certificate is required\n",
+            authority.name
+        ));
     }
     text
 }

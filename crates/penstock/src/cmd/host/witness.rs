@@ -1,30 +1,31 @@
-//! Witnesses: trusted hosts look at the new host from their own networks, and must see the same key.
+//! Witnesses: trusted hosts ask the new host for its key from their own networks, and must see the same key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logic::fleet::ending::Ending;
-use logic::identity::{FEWEST_WITNESSES, HostFile, KnownHosts, Name, Root, WitnessError, agree};
-use logic::ssh::key::PublicKey;
+use hosts::fleet::ending::Ending;
+use hosts::identity::{FEWEST_WITNESSES, HostFile, KnownHosts, Name, Root, WitnessError, agree};
+use hosts::ssh::key::PublicKey;
 use ssh::identity::Identities;
 use ssh::identity::enrol::Claim;
 use ssh::{Client, Event, Exec, Keys, Offered, Session, Target};
 
-use super::add::Place;
+use super::known::known;
+use super::place::Place;
 use crate::output::{Failure, plain};
 
-/// More output than this is no list of keys.
+/// Size limit of ssh-keyscan's output, in bytes.
 const LONGEST: usize = 64 * 1024;
-/// ssh-keyscan gives up after so many seconds without an answer.
+/// Timeout of ssh-keyscan in seconds.
 const PATIENCE: u32 = 5;
-/// A witness that has not answered by then will not.
+/// Time limit of one command on a witness.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Types of keys, best first. Each is one connection to the new host that ends before anybody logs in, and servers punish
-/// those (PerSourcePenalties): the next type is asked for only where there is none of the one before.
+/// Key types in order of preference. Each query is a connection to the new host that ends before a log-in, which
+/// servers penalize (PerSourcePenalties): the next type is queried only if the host has no key of the previous one.
 const TYPES: [&str; 3] = ["ed25519", "ecdsa", "rsa"];
 
-/// What the witnesses `names` say of the host `name`, which they reach as `target`.
+/// Asks the witnesses `names` for the key of the host `name`, which they reach as `target`.
 pub(super) async fn ask(
     identities: &Arc<Identities>,
     names: &[Name],
@@ -34,7 +35,7 @@ pub(super) async fn ask(
     // Two names of one host are one witness.
     let mut witnesses: BTreeMap<&Name, &HostFile> = BTreeMap::new();
     for witness in names {
-        let host = super::known(identities.index(), witness)?;
+        let host = known(identities.index(), witness)?;
         if host.name() == name {
             return Err(Failure::usage(format!("{witness} cannot be its own witness")));
         }
@@ -51,7 +52,7 @@ pub(super) async fn ask(
         let (found, keys) = through(&client, &witness, host, target, types).await.map_err(|why| {
             Failure::runtime(format!("the witness {}: {}; nothing was enrolled", host.name(), plain(&why)))
         })?;
-        // All are asked for the same.
+        // All further witnesses are asked for the same type.
         types = found;
         seen.insert(host.name().clone(), keys);
     }
@@ -59,7 +60,7 @@ pub(super) async fn ask(
     Ok(Claim::Witness(seen.into_keys().collect(), keys))
 }
 
-/// The keys of the first of `types` that one witness sees, and that type.
+/// Asks one witness for the keys of the first of `types` that the host has. Returns that type and the keys.
 async fn through<'t>(
     client: &Client,
     witness: &Target,
@@ -72,11 +73,11 @@ async fn through<'t>(
         && host.pin(&key).is_some_and(|pin| pin.root() == Root::FirstUse)
     {
         return Err(format!(
-            "nobody proved who it is, it was trusted on first use itself: penstock host add {} --fingerprint SHA256:...",
+            "its own key is not proved, it was trusted on first use: penstock host add {} --fingerprint SHA256:...",
             host.name()
         ));
     }
-    // The name of the target is one of ours (no quotes, no white space), or an address.
+    // Safe in a shell command: the target's name is valid here (no quotes, no white space), or an address.
     let address = target.addresses.known.first().map_or_else(|| target.host.clone(), ToString::to_string);
     let address: Name = address.parse().map_err(|error| format!("{error}"))?;
     let mut complaint = String::new();
@@ -97,7 +98,7 @@ async fn through<'t>(
     Err(format!("ssh-keyscan there saw no key: {}", last.unwrap_or("it says nothing")))
 }
 
-/// The keys that a command prints, and its complaints.
+/// Runs a command. Returns the keys on its standard output, and its standard error.
 async fn run(session: &Session, command: &str) -> Result<(Vec<PublicKey>, String), String> {
     let mut process = session.exec(command, &Exec::default()).await.map_err(|failure| failure.detail)?;
     let (mut out, mut complaint) = (Vec::new(), Vec::new());
@@ -110,7 +111,7 @@ async fn run(session: &Session, command: &str) -> Result<(Vec<PublicKey>, String
             Some(Event::Ended(Ending::Failed(failure))) => return Err(failure.detail),
             Some(Event::Ended(_)) | None => break,
             Some(Event::Started) => {}
-            Some(_) => return Err("ssh-keyscan there says too much".into()),
+            Some(_) => return Err("ssh-keyscan there printed too much".into()),
         }
     }
     let lines = KnownHosts::parse(&String::from_utf8_lossy(&out)).lines;

@@ -1,21 +1,20 @@
-//! A command, or a shell, for which `ssh` and `penstock` mean the hosts of a lab. The lab lasts as long as it runs.
+//! A command, or a shell, in which `ssh` and `penstock` connect to the hosts of a lab. The lab ends with it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
+use text::shell;
 
 use nix::sys::signal::Signal;
 use sys::process::Process;
 use tokio::process::Command;
 
 use crate::output::Failure;
-use crate::paste::quote;
 use crate::signals::Signals;
 
-/// What runs inside.
 #[derive(Debug)]
-pub enum Inside<'a> {
+pub(super) enum Inside<'a> {
     /// The user's shell.
     Shell,
     /// A program and its arguments: at least one word.
@@ -23,8 +22,8 @@ pub enum Inside<'a> {
 }
 
 impl Inside<'_> {
-    /// Runs it to its end, and ends with its exit code. `bin` has the programs of the lab.
-    pub async fn run(&self, lab: &Path, bin: &Path, signals: &mut Signals) -> Result<(), Failure> {
+    /// Runs the command or shell, and exits with its exit status. `bin` contains the programs of the lab.
+    pub(super) async fn run(&self, lab: &Path, bin: &Path, signals: &mut Signals) -> Result<(), Failure> {
         let (program, arguments) = self.words(lab, bin)?;
         let mut path = bin.as_os_str().to_owned();
         if let Some(others) = env::var_os("PATH") {
@@ -32,12 +31,15 @@ impl Inside<'_> {
             path.push(others);
         }
         let mut command = Command::new(&program);
-        // pdsh knows several ways to a host, and ssh is not its first.
+        // pdsh has several remote command modules, and ssh is not its default.
         command.args(arguments).env("PATH", path).env("LAB", lab).env("PDSH_RCMD_TYPE", "ssh");
         command.env("CLUSTERSHELL_CFGDIR", lab.join("clustershell"));
         let mut child = command.spawn().map_err(|error| {
             let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-            crate::output::complain(&format!("error: cannot run {}: {error}\n", quote(Path::new(&program))));
+            crate::output::complain(&format!(
+                "error: cannot run {}: {error}\n",
+                shell::path(Path::new(&program))
+            ));
             Failure::Status(code)
         })?;
         let process = child.id().map(Process::of_child);
@@ -46,7 +48,7 @@ impl Inside<'_> {
             tokio::select! {
                 ended = child.wait() => return exit(ended?),
                 signal = signals.next() => {
-                    // Ctrl-C reaches whoever has the terminal: what runs inside decides what that means.
+                    // Ctrl-C also reaches the command inside, in the foreground process group.
                     if signal == Signal::SIGINT {
                         continue;
                     }
@@ -54,7 +56,7 @@ impl Inside<'_> {
                         return Err(Failure::Status(u8::try_from(128 + signal as i32).unwrap_or(1)));
                     }
                     asked = true;
-                    // An interactive shell ends by no other.
+                    // An interactive shell ignores SIGTERM.
                     let signal = if matches!(self, Inside::Shell) { Signal::SIGHUP } else { signal };
                     if let Some(process) = &process {
                         process.signal(signal);
@@ -80,12 +82,12 @@ impl Inside<'_> {
     }
 }
 
-/// The user's own, and after it what that may have changed: the programs of the lab come first, and the prompt says where one is.
+/// Writes a bashrc that loads the user's own and then sets the lab's PATH and prompt.
 fn rcfile(lab: &Path, bin: &Path) -> Result<PathBuf, Failure> {
     let path = lab.join("bashrc");
     let text = format!(
         "# Written by penstock lab.\n[ -f ~/.bashrc ] && . ~/.bashrc\nPATH={}:\"$PATH\"\nPS1=\"(lab) $PS1\"\n",
-        quote(bin)
+        shell::path(bin)
     );
     fs::write(&path, text)
         .map_err(|error| Failure::runtime(format_args!("cannot write {}: {error}", path.display())))?;

@@ -1,33 +1,33 @@
-//! Programs in the directory of a lab that see its hosts and nothing of the user's: `penstock`, `mpssh`, `ssh`, `scp`, `sftp`.
+//! Programs in a lab's directory that use only its hosts and configuration: `penstock`, `mpssh`, `ssh`, `scp`, `sftp`.
 
 use std::env;
 use std::path::{Path, PathBuf};
+use text::shell;
 
-use ssh::lab::Lab;
+use lab::Lab;
 
 use crate::output::Failure;
-use crate::paste::quote;
 
-/// Writes them to `bin` of the lab's directory, and gives where that is.
+/// Writes the programs into `bin` of the lab's directory, and returns the path of `bin`.
 ///
-/// Scripts, because `ssh` takes no configuration from the environment, and because a home that is set for a whole shell
-/// would take the user's own files from everything else that runs there.
+/// They are scripts, because `ssh` reads no configuration path from the environment, and because another HOME for the
+/// whole shell would hide the user's files from all other programs.
 ///
 /// # Errors
-/// They cannot be written, or nobody knows where this program is.
-pub fn write(lab: &Lab) -> Result<PathBuf, Failure> {
+/// The scripts cannot be written, or the path of this program is unknown.
+pub(super) fn write(lab: &Lab) -> Result<PathBuf, Failure> {
     let place = lab.directory();
-    let directory = place.join("bin");
-    let file = |name: &str| quote(&place.join(name));
-    let ours = quote(&env::current_exe()?);
+    let directory = directory(place);
+    let file = |name: &str| shell::path(&place.join(name));
+    let ours = shell::path(&env::current_exe()?);
     let home = format!(
         "LAB={} HOME={} XDG_CONFIG_HOME={} XDG_STATE_HOME={} PATH={}:\"$PATH\"\n\
          export LAB HOME XDG_CONFIG_HOME XDG_STATE_HOME PATH\nexec {ours}",
-        quote(place),
+        shell::path(place),
         file("home"),
         file("config"),
         file("state"),
-        quote(&directory)
+        shell::path(&directory)
     );
     let script = |name: &str, words: &str| -> Result<(), Failure> {
         let script = format!("#!/bin/sh\n# Written by penstock lab.\n{words} \"$@\"\n");
@@ -37,13 +37,18 @@ pub fn write(lab: &Lab) -> Result<PathBuf, Failure> {
     script("mpssh", &format!("{home} run --mpssh"))?;
     for name in ["ssh", "scp", "sftp"] {
         if let Some(program) = found(name, &directory) {
-            script(name, &format!("exec {} -F {}", quote(&program), file("ssh_config")))?;
+            script(name, &format!("exec {} -F {}", shell::path(&program), file("ssh_config")))?;
         }
     }
     Ok(directory)
 }
 
-/// Where a shell finds a program that is not one of ours.
+/// Directory of the programs of the lab in `place`.
+pub(super) fn directory(place: &Path) -> PathBuf {
+    place.join("bin")
+}
+
+/// Finds a program in PATH outside of `ours`.
 fn found(name: &str, ours: &Path) -> Option<PathBuf> {
     let directories = env::var_os("PATH")?;
     let elsewhere = env::split_paths(&directories).filter(|directory| directory != ours);

@@ -1,4 +1,4 @@
-//! A run from its arguments to its exit status, whatever is done with the hosts.
+//! A run from its arguments to its exit status, for all commands on hosts.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use fleet::run::progress::Progress;
 use fleet::run::stop::{Brake, Stop};
 use fleet::run::terminal::Terminal;
 use fleet::run::{Again, Host, Job, Outcome, Plan, Shown, summary};
-use logic::fleet::verdict::Status;
+use hosts::fleet::verdict::Status;
 use serde_json::Value;
 use ssh::Purpose;
 use ssh::identity::Identities;
@@ -22,48 +22,48 @@ use super::{again, engines, keys, pace};
 use crate::output::{Failure, complain, plain, plain_lines, print_json};
 use crate::threads;
 
-/// A run, ready but for its job.
-pub struct Course<'a> {
+/// A run with all its settings except its job.
+pub(crate) struct PreparedRun<'a> {
     pub names: Vec<String>,
     pub pace: &'a pace::Arguments,
     pub engine: &'a engines::Arguments,
     pub show: &'a show::Arguments,
-    /// For the journal: what is needed to do it again.
+    /// Record for the journal that `--again` needs.
     pub about: Value,
-    /// Said when somebody stops it.
+    /// Message when the user stops the run.
     pub on_stop: &'static str,
     pub keyboard: Keyboard,
-    /// Files that are open for a host, beside its connection and its output.
+    /// Number of local files open per host, beside its connection and its output.
     pub local_files: usize,
 }
 
-/// What our standard input is.
+/// Use of standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keyboard {
-    /// Where somebody may press Enter.
+pub(crate) enum Keyboard {
+    /// Standard input may be a keyboard with the Enter key.
     Free,
-    /// Input for the hosts.
+    /// Standard input is sent to the hosts.
     Input,
 }
 
-impl Course<'_> {
-    /// Runs it, tells what happened, and says by the exit code how well. `job` learns how many hosts are worked on at once,
-    /// at most.
-    pub fn run(self, job: impl FnOnce(&Brake, usize) -> Result<Job, Failure>) -> Result<(), Failure> {
+impl PreparedRun<'_> {
+    /// Runs the job, prints the results, and returns a failure with the exit status of the run. `job` is called with
+    /// the largest number of parallel hosts.
+    pub(crate) fn run(self, job: impl FnOnce(&Brake, usize) -> Result<Job, Failure>) -> Result<(), Failure> {
         let sessions = self.sessions()?;
-        // At most four threads: a handshake is mostly computing, and a thread more costs memory and little else.
+        // At most four threads: handshakes are limited by CPU, and each thread needs memory.
         let workers = std::thread::available_parallelism().map_or(2, usize::from).min(4);
         let runtime = threads::runtime(workers)?;
-        let status = runtime.block_on(self.whole(sessions, job));
-        // Threads that wait for a terminal or a slow reader must not hold up the end.
+        let status = runtime.block_on(self.run_on_hosts(sessions, job));
+        // Do not wait for threads that are blocked on a terminal or a slow reader.
         runtime.shutdown_background();
         match status? {
-            Status::Well => Ok(()),
+            Status::Ok => Ok(()),
             status => Err(Failure::Status(status.code())),
         }
     }
 
-    async fn whole(
+    async fn run_on_hosts(
         self,
         sessions: usize,
         job: impl FnOnce(&Brake, usize) -> Result<Job, Failure>,
@@ -86,7 +86,7 @@ impl Course<'_> {
         let job = job(&brake, limits.sessions.min(names.len()))?;
         let ready = self.engine.ready(names, self.pace.connect_timeout(), &terminal)?;
         let engines::Ready { engine, mut hosts, identities } = ready;
-        if matches!(job, Job::Copy(_)) && limits.sessions.min(hosts.len()) <= FEW {
+        if matches!(job, Job::Copy(_)) && limits.sessions.min(hosts.len()) <= FEW_SESSIONS {
             hosts.iter_mut().for_each(for_bulk);
         }
         let sinks = Sinks {
@@ -95,12 +95,12 @@ impl Course<'_> {
             progress: (!quiet_line).then(|| Progress::new(Arc::clone(&board), Arc::clone(&terminal))),
         };
         let journal = again::begin(&self.about, names);
-        let out = Outbox::open(sinks, brake.clone())?;
-        let (said, on_stop, where_all_stand) = (out.clone(), self.on_stop, Arc::clone(&board));
+        let out = Outbox::open(sinks, brake.clone()).map_err(|error| threads::refused(1, &error))?;
+        let (said, on_stop, stages) = (out.clone(), self.on_stop, Arc::clone(&board));
         brake.obey_signals(move |stop| {
             said.note(match stop {
-                Stop::AtOnce(_) => "letting go at once".to_owned(),
-                _ if where_all_stand.at_work().is_empty() => "stopping: nothing runs on the hosts".to_owned(),
+                Stop::AtOnce(_) => "quitting immediately".to_owned(),
+                _ if stages.at_work().is_empty() => "stopping: no command runs on the hosts".to_owned(),
                 _ => on_stop.to_owned(),
             });
         })?;
@@ -120,14 +120,14 @@ impl Course<'_> {
         }
         let plan = Plan { hosts, job, engine, limits, steps, journal };
         let mut outcome = fleet::run::run(plan, board, brake, out).await;
-        // Typed outside of the lab it would go to the user's own fleet.
-        if std::env::var("HOME").is_ok_and(|home| ssh::lab::is_inside(&home)) {
+        // Outside of the lab, the suggested `--again` command would use the user's own hosts.
+        if std::env::var("HOME").is_ok_and(|home| ssh::lab_home::is_inside(&home)) {
             outcome.again = Again::NotOffered;
         }
         if let Some(identities) = &identities {
             self.tell_notes(identities, &outcome)?;
         }
-        // Moves and rotations of keys that were seen on the way.
+        // Write changes of addresses and host keys that connections noticed.
         for error in identities.map(|identities| identities.flush().failed).unwrap_or_default() {
             complain(&format!("note: {}\n", plain(&error.to_string())));
         }
@@ -135,7 +135,7 @@ impl Course<'_> {
         Ok(outcome.status)
     }
 
-    /// Sessions that the descriptors of this process allow.
+    /// Number of parallel sessions that the descriptors of this process allow.
     fn sessions(&self) -> Result<usize, Failure> {
         let limit = usize::try_from(sys::descriptors::raise_limit()?).unwrap_or(usize::MAX);
         let open = sys::descriptors::open_count().unwrap_or(16);
@@ -147,14 +147,14 @@ impl Course<'_> {
         }
     }
 
-    /// Whether the end is told on standard output.
+    /// Reports whether the summary is written to standard output.
     fn to_stdout(&self, outcome: &Outcome) -> bool {
-        self.show.json && outcome.output != Shown::GivenUp
+        self.show.json && outcome.output != Shown::Truncated
     }
 
-    /// What was noticed of hosts that are who they should be: that they moved.
+    /// Prints what the run noticed about verified hosts, such as a new address.
     fn tell_notes(&self, identities: &Identities, outcome: &Outcome) -> Result<(), Failure> {
-        for (host, note) in identities.take_notes() {
+        for (host, note) in identities.take_notes().into_iter().chain(identities.notes_of_several()) {
             if self.to_stdout(outcome) {
                 let line = serde_json::json!({ "event": "note", "host": host, "text": note });
                 print_line(&line, outcome.status)?;
@@ -167,12 +167,12 @@ impl Course<'_> {
 
     fn tell(&self, outcome: &Outcome) -> Result<(), Failure> {
         if self.to_stdout(outcome) {
-            // Whoever reads JSON reads all of it there.
+            // A program that reads JSON expects the summary on standard output.
             let line = summary::json(&self.names, outcome);
             return print_line(&line, outcome.status);
         }
         let mut text = String::new();
-        if outcome.status != Status::Well || self.show.talk() == Talk::Usual {
+        if outcome.status != Status::Ok || self.show.talk() == Talk::Usual {
             text.push_str(&summary::text(&self.names, outcome));
         }
         complain(&plain_lines(&text));
@@ -180,7 +180,7 @@ impl Course<'_> {
     }
 }
 
-/// A line of JSON. Standard output that was lost before has been told.
+/// Prints a line of JSON. An earlier loss of standard output has already been reported.
 fn print_line(line: &Value, status: Status) -> Result<(), Failure> {
     match print_json(&format!("{line}\n")) {
         Err(Failure::OutputClosed) | Ok(()) => Ok(()),
@@ -192,15 +192,15 @@ fn print_line(line: &Value, status: Status) -> Result<(), Failure> {
     }
 }
 
-/// Larger windows, for few hosts.
+/// Selects larger flow-control windows.
 fn for_bulk(host: &mut Host) {
     if let Ok(target) = &mut host.target {
         target.purpose = Purpose::Bulk;
     }
 }
 
-/// Standard streams, the runtime, the agent, name servers, the journal.
-pub const RESERVE: usize = 48;
+/// Descriptors for standard streams, the runtime, the agent, name servers and the journal.
+pub(crate) const RESERVE: usize = 48;
 const TICK: Duration = Duration::from_millis(200);
-/// So many hosts may have windows of 16 MiB each.
-const FEW: usize = 32;
+/// Largest number of hosts with windows of 16 MiB each.
+const FEW_SESSIONS: usize = 32;

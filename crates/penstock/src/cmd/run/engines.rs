@@ -1,4 +1,4 @@
-//! What carries the command: our own client, or the user's ssh.
+//! Selection of the SSH engine: our own client, or the user's ssh.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -6,34 +6,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use fleet::run::Host;
 use fleet::run::engine::Engine;
 use fleet::run::native::Native;
 use fleet::run::openssh::{Kind, OpenSsh};
 use fleet::run::terminal::Terminal;
-use logic::fleet::ending::{Failure as Unreached, Phase, Reason};
-use logic::ssh::config::Asked;
+use hosts::fleet::ending::{Failure as Unreached, Phase, Reason};
+use hosts::ssh::config::Asked;
 use ssh::identity::{Identities, Places, Store};
-use ssh::keys::Person;
-use ssh::{AgentLimits, Client, ConfigFiles, Judge, Keys, Proxy, SshConfig, Target};
+use ssh::keys::UserPrompt;
+use ssh::{AgentLimits, Client, ConfigFiles, HostVerifier, Keys, Proxy, SshConfig, Target};
 
-use super::EngineName;
 use crate::cmd::known_hosts;
 use crate::cmd::ssh::refuse;
 use crate::output::{Failure, plain};
 
-/// How hosts are reached.
+/// SSH engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineName {
+    /// Our own client
+    Native,
+    /// The ssh of this machine, a process per host: obeys the identities of penstock host once one is enrolled, else its known_hosts, always with StrictHostKeyChecking yes
+    Openssh,
+}
+
+/// Options for the connection to hosts.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Log in as this user
     #[arg(long, short = 'l', value_name = "USER", help_heading = "SSH")]
     pub user: Option<String>,
-    /// This file instead of ~/.ssh/config
+    /// Read this file instead of ~/.ssh/config
     #[arg(long, short = 'F', value_name = "FILE", help_heading = "SSH")]
     pub ssh_config: Option<PathBuf>,
-    /// What carries the command [default: native]
+    /// SSH engine [default: native]
     #[arg(long, value_enum, help_heading = "SSH")]
     pub engine: Option<EngineName>,
     /// With --engine openssh: this program instead of ssh; it gets HOST COMMAND, as in -S /bin/echo, and -F FILE and -l USER
@@ -42,16 +50,16 @@ pub struct Arguments {
     pub ssh: Option<PathBuf>,
 }
 
-/// An engine, the hosts as it sees them, and what is learnt of their identities.
-pub struct Ready {
+/// An engine, its hosts, and the identities that connections may update.
+pub(crate) struct Ready {
     pub engine: Engine,
     pub hosts: Vec<Host>,
     pub identities: Option<Arc<Identities>>,
 }
 
 impl Arguments {
-    /// Reads the configuration of all hosts.
-    pub fn ready(
+    /// Reads the configuration of all hosts and makes the engine.
+    pub(crate) fn ready(
         &self,
         names: &[String],
         connect_timeout: Duration,
@@ -64,18 +72,18 @@ impl Arguments {
         }
     }
 
-    /// A file that was given and cannot be used is a slip in what was typed, not a fault of every host. What our own client
-    /// read comes back: a pipe can be read once.
+    /// Reports an unusable `-F` file once as wrong usage, not once per host. Returns the configuration that our own
+    /// client read, because a pipe can be read only once.
     fn check_file(&self, names: &[String]) -> Result<Option<SshConfig>, Failure> {
         let Some(file) = self.ssh_config.as_ref().filter(|file| file.as_os_str() != "none") else {
             return Ok(None);
         };
-        // What it means to a program of the user's is between the two.
+        // Only the user's program knows how it uses the file.
         if self.ssh.is_some() {
             return Ok(None);
         }
         if self.engine() == EngineName::Openssh {
-            // It may know keywords that we do not.
+            // Do not parse the file: ssh may know keywords that we do not.
             let flags = nix::libc::O_NONBLOCK;
             return match std::fs::File::options().read(true).custom_flags(flags).open(file) {
                 Ok(_) => Ok(None),
@@ -89,8 +97,8 @@ impl Arguments {
         }
     }
 
-    /// Which one: a program of the user's is always a process.
-    pub fn engine(&self) -> EngineName {
+    /// Returns the engine: a program given with `-S` always runs as a process per host.
+    pub(crate) fn engine(&self) -> EngineName {
         if self.ssh.is_some() { EngineName::Openssh } else { self.engine.unwrap_or(EngineName::Native) }
     }
 
@@ -119,9 +127,9 @@ impl Arguments {
             Host { name: name.clone(), target: target.map(|target| limited(target, connect_timeout)) }
         };
         let hosts = side_by_side(names, host);
-        let person = terminal.person(Arc::new(Person::from_environment()));
+        let person = terminal.person(Arc::new(UserPrompt::from_environment()));
         let keys = Keys::asking(person, AgentLimits::default());
-        let client = Client::new(Arc::clone(&identities) as Arc<dyn Judge>, Arc::new(keys));
+        let client = Client::new(Arc::clone(&identities) as Arc<dyn HostVerifier>, Arc::new(keys));
         Ok(Ready {
             engine: Engine::Native(Native::new(client, Arc::clone(&identities))),
             hosts,
@@ -131,7 +139,9 @@ impl Arguments {
 
     fn target(&self, config: &SshConfig, name: &str) -> Result<Target, Unreached> {
         let Some(mut asked) = Asked::parse(name) else {
-            return Err(unreached(format!("{name:?} is no host: host, user@host or ssh://user@host:port")));
+            return Err(unreached(format!(
+                "{name:?} is not a host: host, user@host or ssh://user@host:port"
+            )));
         };
         asked.user = asked.user.or_else(|| self.user.clone());
         Ok(Target::from_config(config, &asked)?.target)
@@ -159,13 +169,12 @@ impl Arguments {
         Ok(Ready { engine, hosts: by_name(names), identities: None })
     }
 
-    /// Descriptors that a session takes.
-    pub fn descriptors(&self) -> usize {
+    pub(crate) fn descriptors(&self) -> usize {
         descriptors(self.engine())
     }
 }
 
-/// What `of` says of each name, in their order. Commands of `Match exec` may take their time, and run for several hosts at once.
+/// Calls `of` for each name in parallel, because commands of `Match exec` may be slow. Keeps the order of names.
 fn side_by_side<T: Send>(names: &[String], of: impl Fn(&String) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -177,7 +186,7 @@ fn side_by_side<T: Send>(names: &[String], of: impl Fn(&String) -> T + Sync) -> 
         }
     };
     let mut all = std::thread::scope(|scope| {
-        // Without threads this one does it all.
+        // If no thread can be started, the current one does all work.
         let helpers = (1..RESOLVED_AT_ONCE.min(names.len()))
             .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok());
         let helpers: Vec<_> = helpers.collect();
@@ -191,10 +200,10 @@ fn side_by_side<T: Send>(names: &[String], of: impl Fn(&String) -> T + Sync) -> 
     all.into_iter().map(|(_, one)| one).collect()
 }
 
-/// Hosts whose configuration is gone through at once. Each may have a process.
+/// Largest number of hosts resolved in parallel, each of which may start a process.
 const RESOLVED_AT_ONCE: usize = 16;
 
-/// With this limit for each step, on each host of the way.
+/// Sets the time limit of each step on the host and on its jump hosts.
 fn limited(mut target: Target, connect_timeout: Duration) -> Target {
     target.connect_timeout = connect_timeout;
     if let Proxy::Jump(hops) = &mut target.proxy {
@@ -203,21 +212,21 @@ fn limited(mut target: Target, connect_timeout: Duration) -> Target {
     target
 }
 
-/// Descriptors that a session of an engine takes.
-pub fn descriptors(engine: EngineName) -> usize {
+/// Descriptors per session of an engine.
+pub(crate) fn descriptors(engine: EngineName) -> usize {
     match engine {
         EngineName::Native => 1,
-        // Three pipes and the log; while it starts, both ends of them.
+        // Three pipes and the log; during the start, both ends of the pipes.
         EngineName::Openssh => 8,
     }
 }
 
-/// Hosts for a program that finds them itself.
-pub fn by_name(names: &[String]) -> Vec<Host> {
+/// Makes hosts without an address, for a program that resolves them itself.
+pub(crate) fn by_name(names: &[String]) -> Vec<Host> {
     let host = |name: &String| Host { name: name.clone(), target: Err(unreached(String::new())) };
     names.iter().map(host).collect()
 }
 
 fn unreached(detail: String) -> Unreached {
-    Unreached::never_started(Phase::Queued, Reason::Configuration, detail)
+    Unreached::not_started(Phase::Queued, Reason::BadConfiguration, detail)
 }

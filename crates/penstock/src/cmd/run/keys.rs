@@ -1,4 +1,4 @@
-//! The keyboard during a run: Enter shows who is still running, or starts the next wave.
+//! The keyboard during a run: Enter shows the hosts still running, or starts the next wave.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use std::os::fd::AsFd;
 use tokio::sync::Notify;
 
-/// Listens on a thread of its own for as long as the program runs.
-pub fn listen(out: Outbox, enter: Arc<Notify>, terminal: Arc<Terminal>) {
+/// Starts a thread that reads keys until the program ends.
+pub(super) fn listen(out: Outbox, enter: Arc<Notify>, terminal: Arc<Terminal>) {
     let listener = move || {
         let mut input = io::stdin();
         let mut key = [0; 256];
         loop {
-            // In the background a read would stop the whole program.
+            // A read in the background would stop the whole process (SIGTTIN).
             let foreground = tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp());
             if !foreground {
                 std::thread::sleep(std::time::Duration::from_millis(500));
@@ -25,7 +25,7 @@ pub fn listen(out: Outbox, enter: Arc<Notify>, terminal: Arc<Terminal>) {
             let read = terminal.keys(|| {
                 let descriptor = io::stdin();
                 let mut wait = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
-                // No longer: a passphrase that is to be asked waits for this.
+                // Use a short timeout, because the prompt for a passphrase waits for this read.
                 let ready = poll(&mut wait, PollTimeout::from(100_u16));
                 matches!(ready, Ok(1..)).then(|| input.read(&mut key))
             });
@@ -39,6 +39,6 @@ pub fn listen(out: Outbox, enter: Arc<Notify>, terminal: Arc<Terminal>) {
             }
         }
     };
-    // Without the thread there is no Enter, and everything else works.
+    // Without the thread only the Enter key does not work.
     let _ = std::thread::Builder::new().name("keys".into()).spawn(listener);
 }

@@ -1,4 +1,4 @@
-//! `penstock run --mpssh`, and this program under the name `mpssh`: its options, its output, our engines.
+//! `penstock run --mpssh`, and this program under the name `mpssh`: options and output of mpssh with our engines.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser};
 use fleet::run::board::Board;
-use fleet::run::engine::{Engine, Leash};
+use fleet::run::engine::{Engine, Watcher};
 use fleet::run::input::Input;
 use fleet::run::keep::Keep;
 use fleet::run::openssh::{Kind, OpenSsh};
@@ -16,14 +16,16 @@ use fleet::run::stop::{Brake, Stop, Why};
 use fleet::run::terminal::Terminal;
 use fleet::run::view::mpssh::{Mpssh, Reader};
 use fleet::run::{Job, Limits, Order, Parallel, Plan};
-use logic::fleet::mpssh::{Header, Settings, Tally, Told, Unprintable, advice};
+use hosts::fleet::mpssh::{Header, Reported, Settings, Tally, Unprintable, advice};
 use ssh::SshConfig;
 
 use super::course::RESERVE;
+use super::engines::EngineName;
 use super::engines::{self, Ready};
-use super::{EngineName, again, show};
+use super::selection::read_list;
+use super::{again, show};
 use crate::output::{Failure, complain, plain, plain_lines, print};
-use crate::threads;
+use crate::{threads, usage};
 
 /// Executes an SSH command on many hosts, with the options and the output of mpssh-py
 #[derive(Debug, Parser)]
@@ -38,7 +40,7 @@ use crate::threads;
     max_term_width = 100,
     after_help = HELP
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// File with the hosts, one per line; lines that begin with # are comments
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
@@ -57,7 +59,7 @@ pub struct Arguments {
     /// Do not count the non-printable characters that are left out
     #[arg(short = 'B', long)]
     silent_badchars: bool,
-    /// So many hosts at once
+    /// Number of parallel hosts
     #[arg(short, long, value_name = "NPROC", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     procs: u32,
     /// Log in as this user [default: you; `User` in ~/.ssh/config never wins]
@@ -78,7 +80,7 @@ pub struct Arguments {
     /// Also name the program and its options in the header
     #[arg(short, long)]
     verbose: bool,
-    /// Accepted, and has no effect: `penstock run --json` tells every step
+    /// Accepted without effect: `penstock run --json` reports every step
     #[arg(short = 'D', long)]
     debug: bool,
     /// Print the version of mpssh-py that this follows, and ours
@@ -94,13 +96,13 @@ const HELP: &str = "\
 Examples:
   penstock run --mpssh -f hosts.txt uptime
   penstock run --mpssh -f hosts.txt -u root -p 500 -d 0 'df -h / | tail -1'
-  penstock run --mpssh -f hosts.txt -O 'o ConnectTimeout=3' uptime      with ssh, not our client
+  penstock run --mpssh -f hosts.txt -O 'o ConnectTimeout=3' uptime      with ssh, not the built-in client
   ln -s \"$(command -v penstock)\" ~/bin/mpssh
 
-Exit codes: 0 whatever the hosts said; 1 Ctrl-C, or it could not be done; 2 wrong usage.
+Exit codes: 0 with any result of the hosts; 1 Ctrl-C, or it could not be done; 2 wrong usage.
 
 What is not as in mpssh-py:
-  Without -S and -O our own client connects. It knows hosts by `penstock host`, asks nothing, and \
+  Without -S and -O the built-in client connects. It knows hosts by `penstock host`, asks nothing, and \
 gives each step of a connection 10 s. Where it fails, a `=>` line says why, before `SSH exit code 255 (possible SSH failure)`; \
 what helps is said on standard error at the end.
   -S and -O run a program per host with mpssh's arguments, but without a terminal to ask on.
@@ -109,8 +111,8 @@ it paused. On a terminal, what is no harmless text is shown as <9B>. Non-printab
 not per read.
   -l and -p below 1 are refused. Ctrl-C ends the command on the hosts where the server takes signals.";
 
-/// The arguments behind `run --mpssh`, or behind the name `mpssh`; `None` if this program was called otherwise.
-pub fn called(words: impl IntoIterator<Item = std::ffi::OsString>) -> Option<Vec<std::ffi::OsString>> {
+/// Returns the arguments after `run --mpssh`, or after the program name `mpssh`. `None` for other calls.
+pub(crate) fn called(words: impl IntoIterator<Item = std::ffi::OsString>) -> Option<Vec<std::ffi::OsString>> {
     let mut words: Vec<_> = words.into_iter().collect();
     let name = Path::new(words.first()?).file_name()?.to_owned();
     if name == "mpssh" || name == "mpssh.py" {
@@ -120,9 +122,8 @@ pub fn called(words: impl IntoIterator<Item = std::ffi::OsString>) -> Option<Vec
     (is(1, "run") && is(2, "--mpssh")).then(|| words.split_off(2))
 }
 
-/// Does what mpssh would.
-pub fn run(words: Vec<std::ffi::OsString>) -> Result<(), Failure> {
-    let arguments = Arguments::try_parse_from(words).unwrap_or_else(|error| error.exit());
+pub(crate) fn run(words: Vec<std::ffi::OsString>) -> Result<(), Failure> {
+    let arguments = Arguments::try_parse_from(words).map_err(|error| usage::answer(&error))?;
     let names = arguments.names()?;
     let user = match &arguments.user {
         Some(user) => user.clone(),
@@ -149,7 +150,8 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<(), Failure> {
 impl Arguments {
     fn names(&self) -> Result<Vec<String>, Failure> {
         let shown = self.file.display();
-        let text = std::fs::read(&self.file)
+        let text = std::fs::File::open(&self.file)
+            .and_then(read_list)
             .map_err(|error| Failure::runtime(format!("cannot read the list of hosts {shown}: {error}")))?;
         let text = String::from_utf8(text)
             .map_err(|_| Failure::runtime(format!("the list of hosts {shown} is not in UTF-8")))?;
@@ -161,7 +163,7 @@ impl Arguments {
         if self.sshbin.is_none() && self.sshopt.is_empty() { EngineName::Native } else { EngineName::Openssh }
     }
 
-    /// The program that runs for each host.
+    /// Returns the program that runs for each host.
     fn program(&self) -> PathBuf {
         let named = |directory: PathBuf| directory.join("ssh");
         let found =
@@ -169,14 +171,14 @@ impl Arguments {
         self.sshbin.clone().or_else(found).unwrap_or_else(|| PathBuf::from("ssh"))
     }
 
-    /// Its options, without their dashes.
+    /// Returns the program's options without their dashes.
     fn options(&self) -> Vec<String> {
         let usual = "o NumberOfPasswordPrompts=0".to_owned();
         std::iter::once(usual).chain(self.sshopt.iter().cloned()).collect()
     }
 
     fn settings(&self) -> Settings {
-        let told = |not: bool| if not { Told::No } else { Told::Yes };
+        let told = |not: bool| if not { Reported::No } else { Reported::Yes };
         Settings {
             zero: told(!self.zeroexit),
             other: told(self.ignexit),
@@ -208,13 +210,13 @@ impl Arguments {
         Ok(Ready { engine, hosts: engines::by_name(names), identities: None })
     }
 
-    /// What is needed to do it again with `penstock run`, and what tells that it cannot be.
+    /// Returns the record that `penstock run --again` needs, or that shows that the run cannot be repeated.
     fn remember(&self, user: &str) -> serde_json::Value {
         let program = (self.engine() == EngineName::Openssh).then(|| self.program());
         serde_json::json!({
             "command": [self.command],
             "user": user,
-            "no_leash": true,
+            "no_watcher": true,
             "parallel": self.procs,
             "delay": u64::try_from(self.delay).unwrap_or(0),
             "mpssh": true,
@@ -248,9 +250,9 @@ impl Arguments {
             job: Job::Command(Order {
                 command: self.command.clone(),
                 input: Input::None,
-                // What stands in a script that calls mpssh may be for a host without a shell.
-                leash: Leash::None,
-                nonce: again::nonce(),
+                // No watcher: a script that calls mpssh may use hosts without a shell.
+                watcher: Watcher::None,
+                nonce: fleet::run::nonce(),
                 connect_timeout: STEP,
                 timeout: None,
             }),
@@ -265,7 +267,7 @@ impl Arguments {
         };
         let board = Arc::new(Board::new(names.clone()));
         let outcome = fleet::run::run(plan, board, brake.clone(), out).await;
-        // Moves and rotations of keys that were seen on the way.
+        // Write changes of addresses and host keys that connections noticed.
         for error in identities.map(|identities| identities.flush().failed).unwrap_or_default() {
             complain(&format!("note: {}\n", plain(&error.to_string())));
         }
@@ -281,12 +283,12 @@ impl Arguments {
     }
 }
 
-/// Sessions that the descriptors of this process allow.
+/// Number of parallel sessions that the descriptors of this process allow.
 fn room(engine: EngineName) -> Result<usize, Failure> {
     let limit = usize::try_from(sys::descriptors::raise_limit()?).unwrap_or(usize::MAX);
     let open = sys::descriptors::open_count().unwrap_or(16);
     Ok((limit.saturating_sub(open + RESERVE) / engines::descriptors(engine)).max(1))
 }
 
-/// Limit of each step of a connection of our client.
+/// Time limit of each step of a connection of our client.
 const STEP: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! How fast hosts are worked on, and in which steps.
+//! Number of parallel hosts, time limits, and waves.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -6,51 +6,54 @@ use std::time::Duration;
 
 use clap::Args;
 use fleet::run::{Limits, Parallel, Pause, Steps};
-use logic::fleet::waves::{StopIf, Waves};
+use hosts::fleet::waves::{StopIf, Waves};
 use tokio::sync::Notify;
 
 use crate::duration;
 use crate::output::Failure;
 
-/// How many hosts at once, how long, and which first.
+/// Options for parallelism, time limits and waves.
 #[derive(Debug, Clone, Default, Args)]
 #[group(skip)]
-pub struct Arguments {
-    /// At most so many hosts at once [default: adapts itself, up to 1,000]
+pub(crate) struct Arguments {
+    /// Largest number of parallel hosts [default: adapts itself, up to 1,000]
     #[arg(long, short, value_name = "N", help_heading = "Pace", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub parallel: Option<u32>,
     /// Time between two starts, in milliseconds or with a unit as in 1s [default: 0]
     #[arg(long, value_name = "MS", value_parser = duration::milliseconds, help_heading = "Pace")]
     pub delay: Option<u64>,
-    /// Limit of each step up to the start of the work on a host, in seconds or with a unit: ms, s, m, h [default: 10]
+    /// Time limit of each step up to the start of the work on a host, in seconds or with a unit: ms, s, m, h [default:
+    /// 10]
     #[arg(long, value_name = "SECONDS", value_parser = duration::seconds, help_heading = "Pace")]
     pub connect_timeout: Option<Duration>,
-    /// Limit of the work, in seconds or with a unit; when that has passed a command is ended on the host, a copy is given up [default: none]
+    /// Time limit of the work, in seconds or with a unit; after it a command is ended on the host, a copy is aborted
+    /// [default: none]
     #[arg(long, short, value_name = "SECONDS", value_parser = duration::seconds, help_heading = "Pace")]
     pub timeout: Option<Duration>,
-    /// A few hosts first: numbers of hosts, shares like 10%, and all, as in 1,10%,all; whoever is left comes after the last one
+    /// A few hosts first: numbers of hosts, shares like 10%, and all, as in 1,10%,all; the hosts that are left come after the last one
     #[arg(long, value_name = "SIZES", help_heading = "Waves")]
     pub waves: Option<Waves>,
-    /// Start no further wave if this is so: failed>2% (of all hosts that are done, after each wave), failed>3 (hosts), or differs
-    /// (outputs are not all the same). A host has failed if its command did not end with 0, for whatever reason
+    /// Start no further wave if this is true: failed>2% (of all hosts that are done, after each wave), failed>3
+    /// (hosts), or differs (not all outputs are the same). A host has failed if its command did not end with 0, for any
+    /// reason
     #[arg(long, value_name = "CONDITION", requires = "waves", help_heading = "Waves")]
     pub stop_if: Option<StopIf>,
-    /// Wait for Enter between waves, or for so many seconds (with a unit, too)
+    /// Wait for Enter between waves, or for this many seconds (or with a unit)
     #[arg(long, value_name = "SECONDS", requires = "waves", num_args = 0..=1, require_equals = true, value_parser = duration::seconds, help_heading = "Waves")]
     pub pause: Option<Option<Duration>>,
-    /// The run that this one repeats, or part of it.
+    /// Id of the run that this one repeats, as a whole or in part.
     #[arg(skip)]
     pub again: Option<String>,
 }
 
 impl Arguments {
-    /// The limit of each step up to the start.
-    pub fn connect_timeout(&self) -> Duration {
+    /// Time limit of each step up to the start of the work.
+    pub(crate) fn connect_timeout(&self) -> Duration {
         self.connect_timeout.unwrap_or(CONNECT_TIMEOUT)
     }
 
-    /// With so many sessions that this machine can hold.
-    pub fn limits(&self, sessions: usize) -> Limits {
+    /// Limits for a machine that can hold `sessions` sessions.
+    pub(crate) fn limits(&self, sessions: usize) -> Limits {
         Limits {
             parallel: self.parallel.map_or(Parallel::Adaptive, |count| Parallel::Fixed(count as usize)),
             sessions: sessions.min(self.parallel.map_or(MOST, |count| count as usize)),
@@ -58,8 +61,8 @@ impl Arguments {
         }
     }
 
-    /// The waves, if there are any. `enter` is told when somebody presses it.
-    pub fn steps(&self, enter: &Arc<Notify>) -> Result<Option<Steps>, Failure> {
+    /// Returns the waves, if there are any. The keyboard thread notifies `enter` when the user presses Enter.
+    pub(crate) fn steps(&self, enter: &Arc<Notify>) -> Result<Option<Steps>, Failure> {
         let Some(waves) = self.waves.clone() else { return Ok(None) };
         let pause = match self.pause {
             None => Pause::None,

@@ -1,23 +1,24 @@
-//! `penstock ssh config`: what holds for a host, and from which line.
+//! `penstock ssh config`: shows the effective settings of a host, with the line of each.
 
 use std::fmt::Write as _;
 
 use clap::Args;
-use logic::ssh::config::{Effect, Faults, Proxy, Resolved, Setting};
+use hosts::ssh::config::{Effect, Faults, Proxy, Resolved, Setting};
 use serde_json::{Value, json};
+use text::table::Table;
 
-use super::Whom;
+use super::host_arguments::HostArguments;
 use crate::output::{Failure, complain, plain_lines, print, print_json};
 
 /// Show what ssh_config says of a host, and in which line
 ///
-/// Connects to nothing. Commands of `Match exec` are run, as ssh runs them. What OpenSSH would follow and Penstock does
-/// not is listed with what that means for the connection.
+/// Connects to nothing. Commands of `Match exec` are run, as ssh runs them. Settings that OpenSSH would use and
+/// Penstock does not are listed with their effect on the connection.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub(super) struct Arguments {
     #[command(flatten)]
-    whom: Whom,
+    whom: HostArguments,
     /// Print it as `ssh -G` does, with everything that is not configured
     #[arg(long, conflicts_with = "json")]
     like_ssh: bool,
@@ -29,10 +30,9 @@ Examples:
   penstock ssh config admin@web1 -J gate
   penstock ssh config web1 --like-ssh
 
-Exit codes: 0 well; 2 wrong usage, or the configuration has faults.";
+Exit codes: 0 ok; 2 wrong usage, or the configuration has faults.";
 
-/// Prints what holds for the host.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let asked = arguments.whom.asked()?;
     let config = arguments.whom.read()?;
     let resolved = config.resolve(&asked).map_err(|faults| refuse(&faults))?;
@@ -49,28 +49,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     print(&plain_lines(&text(&resolved)))
 }
 
-/// Says everything that is wrong.
-pub fn refuse(faults: &Faults) -> Failure {
+/// Reports all faults of a configuration.
+pub(crate) fn refuse(faults: &Faults) -> Failure {
     for fault in &faults.0 {
         complain(&format!("error: {}\n", plain_lines(&fault.to_string())));
     }
     Failure::Refused
 }
 
-/// What holds, as a table.
+/// Formats the effective settings as a table.
 fn text(resolved: &Resolved) -> String {
     let mut out = format!("{}: {}\n", resolved.typed, summary(resolved));
     let place =
         |setting: &Setting| setting.place.as_ref().map_or("command line".to_owned(), ToString::to_string);
-    let rows: Vec<(String, String)> = resolved
-        .settings
-        .iter()
-        .map(|setting| (format!("{} {}", setting.keyword.name(), setting.value), place(setting)))
-        .collect();
-    let width = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or_default().min(WIDEST);
-    for (left, right) in rows {
-        let _ = writeln!(out, "  {left:width$}  {right}");
+    let mut table = Table::indented("  ").widest(WIDEST);
+    for setting in &resolved.settings {
+        table.row([format!("{} {}", setting.keyword.name(), setting.value), place(setting)]);
     }
+    out += &table.render();
     if resolved.settings.is_empty() {
         out.push_str("  nothing is configured for it\n");
     }
@@ -86,13 +82,13 @@ fn text(resolved: &Resolved) -> String {
         let _ = writeln!(out, "    {}: {}", notice.effect.word(), notice.meaning);
     }
     if harmless > 0 {
-        let _ = writeln!(out, "{harmless} more not followed, without any effect here (--json lists them)");
+        let _ = writeln!(out, "{harmless} more are not followed, without effect here (--json lists them)");
     }
     out
 }
 
-/// One line: who, where, through what.
-pub fn summary(resolved: &Resolved) -> String {
+/// Formats user, address and jump hosts in one line.
+pub(super) fn summary(resolved: &Resolved) -> String {
     let host = match resolved.host.contains(':') {
         true => format!("[{}]", resolved.host),
         false => resolved.host.clone(),
@@ -110,7 +106,7 @@ pub fn summary(resolved: &Resolved) -> String {
 }
 
 fn as_json(resolved: &Resolved) -> Value {
-    let place = |place: &Option<logic::ssh::config::Place>| match place {
+    let source = |place: &Option<hosts::ssh::config::Place>| match place {
         Some(place) => json!({ "file": *place.file, "line": place.line }),
         None => Value::Null,
     };
@@ -126,7 +122,7 @@ fn as_json(resolved: &Resolved) -> Value {
             json!({
                 "keyword": setting.keyword.name(),
                 "value": setting.value.to_string(),
-                "place": place(&setting.place),
+                "source": source(&setting.place),
             })
         })
         .collect();
@@ -137,7 +133,7 @@ fn as_json(resolved: &Resolved) -> Value {
             json!({
                 "keyword": notice.keyword.map(|keyword| keyword.name()),
                 "value": notice.value,
-                "place": place(&notice.place),
+                "source": source(&notice.place),
                 "effect": match notice.effect {
                     Effect::Harmless => "harmless",
                     Effect::Ignored => "ignored",
@@ -159,5 +155,5 @@ fn as_json(resolved: &Resolved) -> Value {
     })
 }
 
-/// Values wider than this push their place to the right, and only theirs.
+/// Width of the value column. A wider value shifts the place only in its own row.
 const WIDEST: usize = 60;

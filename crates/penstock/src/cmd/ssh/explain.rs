@@ -1,35 +1,36 @@
-//! `penstock ssh explain`: one connection attempt, told step by step.
+//! `penstock ssh explain`: explains one connection attempt step by step.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use clap::Args;
-use logic::fleet::ending::{Failure as Unreached, Phase, Reason};
-use logic::identity::{Found, Index};
-use logic::ssh::config::Resolved;
-use logic::ssh::place::NameWithPort;
+use hosts::fleet::ending::{Failure as Unreached, Phase, Reason};
+use hosts::identity::{Found, Index};
+use hosts::ssh::config::Resolved;
+use hosts::ssh::place::NameWithPort;
 use serde_json::{Value, json};
 use ssh::identity::{Identities, Places, Store, certificate};
 use ssh::{
-    Explanation, Facts, Judge, Keys, Offered, Place, Quantum, Step, Strict, Target, Terrapin, Verdict,
+    Explanation, Facts, HostVerifier, Keys, Offered, Place, Quantum, Step, Strict, Target, Terrapin, Verdict,
     explain,
 };
+use text::units;
 
-use super::Whom;
 use super::config::{refuse, summary};
+use super::host_arguments::HostArguments;
 use crate::output::{Failure, plain_lines, print, print_json};
 use crate::threads;
 
-/// Try to log in to a host, and tell every step and what to do
+/// Try to log in to a host, and report every step and advice
 ///
-/// Connects, judges the host's identity and logs in as `penstock run` would, then hangs up: nothing is run there. Tells
-/// what the configuration says and where, what the host said, which keys were tried, where each came from and what the
-/// host answered.
+/// Connects, verifies the host's identity and logs in as `penstock run` would, then disconnects: no command is run
+/// there. Shows the settings of the configuration and their lines, the messages of the host, the keys that were tried,
+/// the source of each and the answer of the host.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub(super) struct Arguments {
     #[command(flatten)]
-    whom: Whom,
+    whom: HostArguments,
 }
 
 const EXAMPLES: &str = "\
@@ -39,8 +40,7 @@ Examples:
 
 Exit codes: 0 logged in; 1 not; 2 wrong usage, or the configuration has faults.";
 
-/// Tries, and tells.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let asked = arguments.whom.asked()?;
     let config = arguments.whom.read()?;
     let resolved = config.resolve(&asked).map_err(|faults| refuse(&faults))?;
@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let hinted = configured.target.hinted(&config, identities.index());
     let target = hinted.map_err(wrong)?;
     let runtime = threads::runtime(2)?;
-    let judge = Arc::clone(&identities) as Arc<dyn Judge>;
+    let judge = Arc::clone(&identities) as Arc<dyn HostVerifier>;
     let story = runtime.block_on(explain(judge, Arc::new(Keys::new()), &target));
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     match arguments.whom.json {
@@ -66,7 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The configuration has faults.
+/// Reports faults in the configuration.
 fn wrong(failure: Unreached) -> Failure {
     let hint = failure.advice.map(|advice| format!("\n  hint: {advice}")).unwrap_or_default();
     Failure::usage(plain_lines(&format!("{}{hint}", failure.detail)))
@@ -83,7 +83,7 @@ fn text(resolved: &Resolved, target: &Target, story: &Explanation, index: &Index
         line("config", &format!("{} {} ({place})", setting.keyword.name(), setting.value));
     }
     if let Some(overruled) = target.overruled() {
-        line("way", &overruled);
+        line("proxy", &overruled);
     }
     for step in &story.steps {
         match step {
@@ -114,7 +114,7 @@ fn text(resolved: &Resolved, target: &Target, story: &Explanation, index: &Index
     out
 }
 
-/// What a phase before SSH came to: where, and how long it took.
+/// Describes a phase before SSH: address and duration.
 fn reached(resolved: &Resolved, story: &Explanation, phase: Phase) -> String {
     let facts = story.steps.iter().rev().find_map(|step| match step {
         Step::Handshake { host, facts } if host == resolved.identity() => Some(facts),
@@ -128,7 +128,7 @@ fn reached(resolved: &Resolved, story: &Explanation, phase: Phase) -> String {
         Phase::Resolve => facts.timings.resolve,
         _ => facts.timings.connect,
     });
-    let took = took.map(|took| format!("{:.1} ms", took.as_secs_f64() * 1e3));
+    let took = took.map(units::duration);
     match (phase, place, took) {
         (Phase::Resolve, _, Some(took)) => format!("{} in {took}", resolved.host),
         (Phase::Resolve, ..) => resolved.host.clone(),
@@ -138,7 +138,7 @@ fn reached(resolved: &Resolved, story: &Explanation, phase: Phase) -> String {
     }
 }
 
-/// What to do, with what this command has an option for.
+/// Returns the advice for a failure, with the options of this command.
 fn advice(resolved: &Resolved, failure: &Unreached, story: &Explanation) -> Vec<String> {
     let here = NameWithPort::of(&resolved.typed).filter(|_| failure.reason == Reason::NoAddress);
     let here =
@@ -147,7 +147,7 @@ fn advice(resolved: &Resolved, failure: &Unreached, story: &Explanation) -> Vec<
 }
 
 fn or_none(key: &str) -> &str {
-    if key.is_empty() { "no key: the server wanted no proof" } else { key }
+    if key.is_empty() { "no key: the server asked for none" } else { key }
 }
 
 fn key(offered: &Offered) -> String {
@@ -155,6 +155,15 @@ fn key(offered: &Offered) -> String {
         Offered::Key(key) => format!("{} {}", key.algorithm(), key.fingerprint()),
         Offered::Certificate(key) => format!("a certificate, {} {}", key.algorithm(), key.fingerprint()),
     }
+}
+
+fn key_json(offered: &Offered) -> Value {
+    let (Offered::Key(key) | Offered::Certificate(key)) = offered;
+    json!({
+        "type": key.algorithm(),
+        "fingerprint": key.fingerprint().to_string(),
+        "certificate": matches!(offered, Offered::Certificate(_)),
+    })
 }
 
 fn judged(verdict: &Verdict, host: &str, place: &Place, offered: &Offered, index: &Index) -> String {
@@ -167,7 +176,7 @@ fn judged(verdict: &Verdict, host: &str, place: &Place, offered: &Offered, index
     }
 }
 
-/// Why a host was accepted, by the identities as they were before.
+/// Explains why a host was accepted, by the identities before the connection.
 fn grounds(name: &str, place: &Place, offered: &Offered, index: &Index) -> String {
     let port = match place {
         Place::Address(address) => address.port(),
@@ -186,26 +195,26 @@ fn grounds(name: &str, place: &Place, offered: &Offered, index: &Index) -> Strin
     match (authority, host.and_then(|host| host.pin(&key))) {
         (Some((called, key)), _) => {
             let called = called.map_or_else(String::new, |name| format!("@{name} "));
-            format!("its certificate is of the authority {called}{}", key.fingerprint())
+            format!("its certificate is signed by the authority {called}{}", key.fingerprint())
         }
         (None, Some(pin)) => format!("its key is pinned (from={} {})", pin.proof, pin.date),
-        (None, None) => "its signed SSHFP records in the DNS vouch for the key".to_owned(),
+        (None, None) => "the key matches its signed SSHFP records in the DNS".to_owned(),
     }
 }
 
 fn algorithms(facts: &Facts) -> String {
     let Some(negotiated) = &facts.negotiated else { return "not known".to_owned() };
     let quantum = match negotiated.quantum {
-        Quantum::Safe => "safe from quantum computers",
-        Quantum::Exposed => "a recording can be read by a quantum computer",
+        Quantum::Safe => "post-quantum",
+        Quantum::Exposed => "not post-quantum: a quantum computer could decrypt a recording",
     };
     let strict = match negotiated.terrapin() {
         Terrapin::Closed => "",
         Terrapin::CipherHolds => {
-            "; the server has no strict key exchange (Terrapin), which this cipher makes up for"
+            "; the server has no strict key exchange, but this cipher is not affected by Terrapin"
         }
         Terrapin::Open => {
-            "; the server has no strict key exchange: with this cipher an attacker on the way can remove messages unnoticed (Terrapin, CVE-2023-48795)"
+            "; vulnerable to Terrapin (CVE-2023-48795): the server has no strict key exchange, and with this cipher an attacker on the path can remove messages unnoticed"
         }
     };
     format!(
@@ -223,10 +232,10 @@ fn as_json(resolved: &Resolved, target: &Target, story: &Explanation, index: &In
             Step::Identity { host, place, offered, verdict } => json!({
                 "step": "identity",
                 "host": host,
-                "place": place.to_string(),
-                "key": key(offered),
+                "address": place.to_string(),
+                "key": key_json(offered),
                 "accepted": matches!(verdict, Verdict::Accepted { .. }),
-                "why": judged(verdict, host, place, offered, index),
+                "detail": judged(verdict, host, place, offered, index),
             }),
             Step::Handshake { host, facts } => json!({
                 "step": "handshake",
@@ -237,8 +246,8 @@ fn as_json(resolved: &Resolved, target: &Target, story: &Explanation, index: &In
                     "host_key": found.host_key,
                     "cipher": found.cipher,
                     "mac": found.mac,
-                    "strict": found.strict == Strict::Yes,
-                    "terrapin": found.terrapin() == Terrapin::Open,
+                    "strict_kex": found.strict == Strict::Yes,
+                    "terrapin_vulnerable": found.terrapin() == Terrapin::Open,
                 })),
             }),
             Step::Attempt(attempt) => json!({ "step": "attempt", "text": attempt.to_string() }),
@@ -258,8 +267,8 @@ fn as_json(resolved: &Resolved, target: &Target, story: &Explanation, index: &In
     };
     json!({
         "host": resolved.typed,
-        "to": summary(resolved),
-        "unused_way": target.overruled(),
+        "summary": summary(resolved),
+        "unused_proxy": target.overruled(),
         "steps": steps,
         "logged_in_with": logged_in,
         "failure": failure,

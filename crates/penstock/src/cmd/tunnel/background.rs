@@ -1,4 +1,4 @@
-//! `penstock tunnel up --detach`: a process of its own for the tunnel, watched until that is up.
+//! `penstock tunnel up --detach`: starts a background process for the tunnel, and watches it until the tunnel is up.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fleet::tunnel::{Asked, Places, UP, ask};
-use logic::tunnel::plan::Tunnel;
+use hosts::tunnel::plan::Tunnel;
 use nix::sys::signal::Signal;
 use sys::process::Process;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,9 +16,9 @@ use super::table::{busy, table};
 use super::{asked, with_causes};
 use crate::output::{Failure, complain, plain, plain_lines, print};
 
-/// Starts a process for the tunnel, tells what that says, and returns when it is up. What ends this before ends the process, too,
-/// and it takes down what it has begun.
-pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
+/// Starts a process for the tunnel, prints its messages, and returns when the tunnel is up. A signal before that also
+/// ends the process, which undoes what it has begun.
+pub(super) async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
     let name = tunnel.name.as_ref();
     if let Some(status) = asked(places, name, Asked::Status).await? {
         return Err(Failure::runtime(plain(&busy(&status))));
@@ -36,7 +36,7 @@ pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
     });
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
-    // Ctrl-C in this terminal is not meant for it once it is up; until then we pass it on.
+    // Own process group, so that a later Ctrl-C in this terminal does not end the process.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let mut child = command.spawn()?;
     let process = Process::of_child(child.id());
@@ -45,20 +45,20 @@ pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
         says.tell();
         if let Some(status) = child.try_wait()? {
             says.tell();
-            // All of it has been told; left behind, it would only be old.
+            // All lines were printed, so the log is not needed.
             let _ = std::fs::remove_file(log.path());
             let own = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
             return Err(Failure::Status(ended_by.or(own).unwrap_or(1)));
         }
         if let Ok(Some(status)) = ask(places, name, Asked::Status).await
             && status.step == UP
-            && status.process == child.id()
+            && status.pid == child.id()
             && ended_by.is_none()
         {
             says.tell();
             complain(&format!(
                 "tunnel {name}: runs in the background: process {}, which writes to {}; `penstock tunnel down {name}` ends it\n",
-                status.process,
+                status.pid,
                 log.path().display()
             ));
             return print(&plain_lines(&table(&status)));
@@ -66,7 +66,7 @@ pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
             code = ends.next() => {
-                complain(&format!("tunnel {name}: it is not up yet, and is taken down\n"));
+                complain(&format!("tunnel {name}: it is not up yet; taking it down\n"));
                 ended_by = Some(code);
                 process.signal(Signal::SIGTERM);
             }
@@ -74,7 +74,7 @@ pub async fn detach(places: &Places, tunnel: &Tunnel) -> Result<(), Failure> {
     }
 }
 
-/// The signals that mean the end.
+/// Signals that end the command.
 struct Ends {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
@@ -90,7 +90,7 @@ impl Ends {
         })
     }
 
-    /// Waits for one of them: the exit code that it stands for.
+    /// Waits for a signal. Returns the exit status for it.
     async fn next(&mut self) -> u8 {
         tokio::select! {
             _ = self.interrupt.recv() => 130,
@@ -100,16 +100,16 @@ impl Ends {
     }
 }
 
-/// What a process writes to a file, passed on as it comes.
+/// Copies the contents of a growing file to standard error.
 struct Says {
     file: File,
-    /// A line without its end.
+    /// Last line without its newline.
     rest: Vec<u8>,
 }
 
 impl Says {
     fn tell(&mut self) {
-        // A file of ours: if it cannot be read, the process still says by its end how it went.
+        // A read error is ignored: the exit status of the process still shows the result.
         let _ = self.file.read_to_end(&mut self.rest);
         if let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') {
             let lines: Vec<u8> = self.rest.drain(..=end).collect();

@@ -1,24 +1,24 @@
-//! The tunnels of the configuration, and where that is looked for.
+//! The tunnels of the configuration, and the search for the file.
 
 use std::path::{Path, PathBuf};
 
 use config::{Fault, Faults};
-use logic::tunnel::plan::{Listen, Tunnel, Way, is_name};
+use hosts::tunnel::plan::{Listen, Tunnel, Way, is_name};
+use sys::directories;
 
 use crate::load;
 use crate::output::{Failure, complain, plain, plain_lines};
 
-/// What a configuration says of tunnels.
-pub struct Configured {
-    /// Where it was found.
+/// Tunnels of a configuration.
+pub(super) struct Configured {
     pub file: PathBuf,
     pub tunnels: Vec<Tunnel>,
-    /// What is allowed there, but hardly meant.
+    /// Allowed settings that are probably not intended.
     warnings: Faults,
 }
 
-/// The tunnel of that name.
-pub fn tunnel(config: Option<&PathBuf>, name: &str) -> Result<Tunnel, Failure> {
+/// Returns the tunnel with this name.
+pub(super) fn tunnel(config: Option<&PathBuf>, name: &str) -> Result<Tunnel, Failure> {
     let Configured { file, mut tunnels, warnings } = match found(config)? {
         Ok(configured) => configured,
         Err(searched) => return Err(nowhere(&searched, name)),
@@ -30,13 +30,13 @@ pub fn tunnel(config: Option<&PathBuf>, name: &str) -> Result<Tunnel, Failure> {
     at.map(|at| tunnels.swap_remove(at)).ok_or_else(|| {
         let hint = match names(&tunnels) {
             None => format!("add [tunnel.{}] to {}", plain(name), shown(&file)),
-            Some(names) => format!("there is {names}"),
+            Some(names) => format!("there are: {names}"),
         };
         Failure::usage(format!("no tunnel is named \"{}\"\n  hint: {hint}", plain(name)))
     })
 }
 
-/// Says which forwards of a tunnel others reach, as the configuration warns of them. Its other warnings are for `penstock check`.
+/// Prints the warnings about a tunnel's forwards that other machines can reach. `penstock check` prints the others.
 fn warn(file: &Path, tunnel: &Tunnel, warnings: &Faults) {
     let is_open = |way: &Way| matches!(way.listen(), Listen::Tcp(address) if !address.ip().to_canonical().is_loopback());
     let open = tunnel.forwards.iter().filter(|forward| is_open(&forward.way));
@@ -50,31 +50,30 @@ fn warn(file: &Path, tunnel: &Tunnel, warnings: &Faults) {
     }
 }
 
-/// All of them.
-pub fn tunnels(config: Option<&PathBuf>) -> Result<Configured, Failure> {
+/// Returns all tunnels of the configuration.
+pub(super) fn tunnels(config: Option<&PathBuf>) -> Result<Configured, Failure> {
     found(config)?.map_err(|searched| nowhere(&searched, "NAME"))
 }
 
-/// Why a name may be wrong: no tunnel of the configuration that is named, or of the usual one, has it. Another file may have
-/// been named when it was brought up.
-pub fn unknown(config: Option<&PathBuf>, name: &str) -> Option<String> {
+/// Returns a hint that the configuration has no tunnel with this name. A running tunnel may come from another file.
+pub(super) fn unknown(config: Option<&PathBuf>, name: &str) -> Option<String> {
     let Configured { file, tunnels, .. } = tunnels(config).ok()?;
     let is_known = tunnels.iter().any(|tunnel| *tunnel.name == *name);
     let names = names(&tunnels).filter(|_| !is_known)?;
-    Some(format!("no tunnel has that name in {}: there is {names}", shown(&file)))
+    Some(format!("no tunnel has that name in {}: there are: {names}", shown(&file)))
 }
 
-/// Whether a configuration has a tunnel of this name, as far as can be told.
+/// Whether a configuration contains a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub(super) enum Known {
     Yes,
     No,
-    /// There is one, and it cannot be read.
+    /// The configuration exists but cannot be read.
     Unclear,
 }
 
-/// Whether the configuration that is named, or the usual one, has this tunnel.
-pub fn knows(config: Option<&PathBuf>, name: &str) -> Known {
+/// Looks for the tunnel in the named configuration or the default one.
+pub(super) fn knows(config: Option<&PathBuf>, name: &str) -> Known {
     match found(config) {
         Ok(Ok(configured)) if configured.tunnels.iter().any(|tunnel| *tunnel.name == *name) => Known::Yes,
         Ok(_) => Known::No,
@@ -87,16 +86,15 @@ fn names(tunnels: &[Tunnel]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-/// Those of the file that is named, or of the first that is there; or where none is.
+/// Loads the named file, or the first default file that exists. The inner error lists the paths of the search.
 fn found(config: Option<&PathBuf>) -> Result<Result<Configured, Vec<PathBuf>>, Failure> {
     let environment = load::environment();
     let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty());
     let named = config.cloned().or_else(|| variable("PENSTOCK_CONFIG").map(PathBuf::from));
-    let home = variable("XDG_CONFIG_HOME").map(PathBuf::from);
-    let home = home.or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".config")));
-    let usual = home.map(|home| home.join("penstock/penstock.toml"));
+    // Without a home directory there is still the system's file.
+    let usual = directories::configuration().ok().map(|ours| ours.join("penstock.toml"));
     let searched: Vec<PathBuf> = usual.into_iter().chain([PathBuf::from(OF_THE_SYSTEM)]).collect();
-    // One that cannot be looked at is for who reads it to complain of.
+    // A file that cannot be examined counts as existing, so that reading it reports the error.
     let is_there = |path: &&PathBuf| !matches!(path.try_exists(), Ok(false));
     let Some(file) = named.or_else(|| searched.iter().find(is_there).cloned()) else {
         return Ok(Err(searched));
@@ -108,7 +106,7 @@ fn found(config: Option<&PathBuf>) -> Result<Result<Configured, Vec<PathBuf>>, F
     Ok(Ok(Configured { file, tunnels: loaded.config.tunnels, warnings: loaded.warnings }))
 }
 
-/// There is no configuration: where it goes, and what one looks like.
+/// Reports a missing configuration, with its path and an example.
 fn nowhere(searched: &[PathBuf], name: &str) -> Failure {
     let places: Vec<String> = searched.iter().map(|path| shown(path)).collect();
     let name = if is_name(name) { name } else { "NAME" };
@@ -121,7 +119,7 @@ fn nowhere(searched: &[PathBuf], name: &str) -> Failure {
     ))
 }
 
-/// The file that was named is not there. What other commands advise, a file to serve, has no tunnels.
+/// Reports that the named file is missing. The hint differs from that of other commands, whose example has no tunnels.
 fn missing(file: &Path) -> Failure {
     Failure::usage(format!(
         "there is no {}\n  hint: check the path, or write that file. {}",

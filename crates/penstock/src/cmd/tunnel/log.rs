@@ -1,4 +1,4 @@
-//! What a tunnel in the background says, and the one before: a file and, once that is full, its predecessor.
+//! Log of a tunnel in the background: one file, and its predecessor after a rotation.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -8,36 +8,34 @@ use std::sync::{Mutex, PoisonError};
 
 use fleet::tunnel::Places;
 
-/// Bytes after which a file is full: years of a tunnel that is well, weeks of one whose host is away.
+/// Size in bytes for a rotation: years of a healthy tunnel, weeks of one whose host is unreachable.
 const FULL: u64 = 1 << 20;
 
-/// The log of one tunnel.
 #[derive(Debug, Clone)]
-pub struct Log {
+pub(super) struct Log {
     path: PathBuf,
 }
 
 impl Log {
-    /// That of this tunnel. Nothing is opened yet.
-    pub fn new(places: &Places, tunnel: &str) -> Self {
+    /// Makes the log of this tunnel without opening a file.
+    pub(super) fn new(places: &Places, tunnel: &str) -> Self {
         Self { path: places.undo.join(format!("{tunnel}.log")) }
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Begins it anew, to be written to.
-    pub fn begin(&self) -> io::Result<File> {
+    /// Truncates the file and opens it for writing.
+    pub(super) fn begin(&self) -> io::Result<File> {
         let file = append(&self.path)?;
         file.set_len(0)?;
         Ok(file)
     }
 
-    /// Goes on in a new file if standard error is this log, and full. What is full is kept until the next one is.
-    pub fn renew(&self) -> io::Result<()> {
-        // Two that do this at once would rename the new file away.
+    /// Rotates the log if it is standard error and full. The previous log is kept until the next rotation.
+    pub(super) fn renew(&self) -> io::Result<()> {
+        // Two parallel rotations would rename the new file away.
         let _alone = RENEWING.lock().unwrap_or_else(PoisonError::into_inner);
         let here = nix::sys::stat::fstat(io::stderr())?;
         let there = fs::symlink_metadata(&self.path)?;
@@ -45,7 +43,7 @@ impl Log {
         if !is_ours || there.len() < FULL {
             return Ok(());
         }
-        // If there is no room for another one, this one goes on.
+        // If the new file cannot be made, the old one stays in use.
         let next = self.path.with_extension("log.next");
         let file = append(&next)?;
         fs::rename(&self.path, self.path.with_extension("log.1"))?;
@@ -55,10 +53,10 @@ impl Log {
     }
 }
 
-/// There is one standard error.
+/// Standard error is shared by the whole process.
 static RENEWING: Mutex<()> = Mutex::new(());
 
-/// For one who writes behind what others wrote.
+/// Opens a file for appending, because several processes may write to it.
 fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }

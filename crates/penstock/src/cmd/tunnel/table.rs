@@ -1,101 +1,111 @@
-//! A tunnel as people read about it.
+//! Status of a tunnel as text for people.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use fleet::tunnel::status::ForwardStatus;
 use fleet::tunnel::{Status, UP};
-use logic::elapsed;
+use text::table::Table;
+use text::units;
 
 use crate::output::plain;
 
-/// Everything that is known of it, for people.
-pub fn table(status: &Status) -> String {
+pub(super) fn table(status: &Status) -> String {
     let mut out = String::new();
     let step = if status.step == UP { String::new() } else { format!(", step {}", status.step) };
-    let _ = writeln!(out, "{}: {}{step}, process {}", status.tunnel, connection(status), status.process);
+    let _ = writeln!(out, "{}: {}{step}, process {}", status.tunnel, connection(status), status.pid);
+    let mut table = Table::indented("  ");
     if let Some(mounted) = &status.mounted {
-        let _ = writeln!(out, "  mounted   {}", plain(mounted));
+        table.row(["mounted".to_owned(), plain(mounted)]);
     }
     if let Some(error) = &status.error {
-        let when = when(status.error_age, State::of(status.error_mended, status.error_mended_age));
-        let _ = writeln!(out, "  last loss {when}: {}", plain(error));
+        let when = when(status.error_age_seconds, State::of(status.recovered, status.recovered_seconds));
+        table.row(["last loss".to_owned(), format!("{when}: {}", plain(error))]);
     }
-    let width = status.forwards.iter().map(|forward| forward.name.len()).max().unwrap_or(0).max(9);
     for forward in &status.forwards {
-        let _ = writeln!(out, "  {:width$} {}", forward.name, way(forward));
+        table.row([forward.name.clone(), way(forward)]);
         let service = match forward.service.as_str() {
             "unchecked" => "not checked".to_owned(),
-            service @ ("answers" | "fails") if status.connection != "up" => {
-                let before = if service == "answers" { "it answered" } else { "it failed" };
-                let since = lasting(status.since);
-                format!("{} not asked {since}; {before} before: {}", forward.check, plain(&forward.said))
+            service @ ("ok" | "failed") if status.connection != "connected" => {
+                let before = if service == "ok" { "it was ok" } else { "it failed" };
+                let since = lasting(status.since_seconds);
+                format!("{} not checked {since}; {before} before: {}", forward.check, plain(&forward.detail))
             }
-            "unknown" if status.connections > 1 => {
-                format!("{} not asked yet on this connection", forward.check)
+            "unknown" if status.connects > 1 => {
+                format!("{} not checked yet on this connection", forward.check)
             }
-            "unknown" => format!("{} not asked yet", forward.check),
-            "answers" if forward.error.is_some() && !forward.error_mended => {
-                format!("{} answered before the last error: {}", forward.check, plain(&forward.said))
+            "unknown" => format!("{} not checked yet", forward.check),
+            "ok" if forward.error.is_some() && !forward.recovered => {
+                format!("{} was ok before the last error: {}", forward.check, plain(&forward.detail))
             }
             service => {
-                format!("{} {service} {}: {}", forward.check, lasting(forward.since), plain(&forward.said))
+                format!(
+                    "{} {service} {}: {}",
+                    forward.check,
+                    lasting(forward.since_seconds),
+                    plain(&forward.detail)
+                )
             }
         };
-        let _ = writeln!(
-            out,
-            "  {:width$} {service}; {} open, {} in all, {} B sent, {} B received",
-            "", forward.open, forward.total, forward.sent, forward.received
+        let (bytes_in, bytes_out) = (units::bytes(forward.bytes_in), units::bytes(forward.bytes_out));
+        let counts = format!(
+            "{} connections, {} accepted, {bytes_in} in, {bytes_out} out",
+            forward.connections, forward.accepted
         );
+        table.row([String::new(), format!("{service}; {counts}")]);
         if let Some(error) = &forward.error {
-            let when = when(forward.error_age, State::of(forward.error_mended, forward.error_mended_age));
-            let _ = writeln!(out, "  {:width$} last error {when}: {}", "", plain(error));
+            let when =
+                when(forward.error_age_seconds, State::of(forward.recovered, forward.recovered_seconds));
+            table.row([String::new(), format!("last error {when}: {}", plain(error))]);
         }
     }
-    out
+    out + &table.render()
 }
 
-/// How its connection stands, and what is to be said about the services behind it.
+/// Describes the state of the connection and of the services behind it.
 fn connection(status: &Status) -> String {
-    let (host, since) = (&status.host, lasting(status.since));
+    let (host, since) = (&status.host, lasting(status.since_seconds));
     let named = |service: &str| {
         let some = status.forwards.iter().filter(|forward| forward.service == service);
         some.map(|forward| forward.name.as_str()).collect::<Vec<_>>().join(", ")
     };
-    match (status.connection.as_str(), status.next_attempt) {
-        ("up", _) if status.is_well() => format!("up to {host} {since}"),
-        ("up", _) => match named("fails") {
-            fails if fails.is_empty() => format!("connected to {host} {since}, not proved yet"),
-            fails => format!("connected to {host} {since}, not answering: {fails}"),
+    match (status.connection.as_str(), status.retry_in_seconds) {
+        ("connected", _) if status.is_ok() => format!("connected to {host} {since}"),
+        ("connected", _) => match named("failed") {
+            failed if failed.is_empty() => format!("connected to {host} {since}, services not checked yet"),
+            failed => format!("connected to {host} {since}, failed: {failed}"),
         },
-        ("waiting", Some(next)) => {
-            let next = elapsed::or_just_now(time(next), || format!("in {}", spoken(next)));
-            format!("no connection to {host} {since}, tried again {}", next.trim_start_matches("just "))
+        ("retrying", Some(next)) => {
+            let next = match time(next) {
+                next if next < Duration::from_secs(1) => "now".to_owned(),
+                next => format!("in {}", units::duration(next)),
+            };
+            format!("not connected to {host} {since}, retrying {next}")
         }
-        _ => format!("no connection to {host} {since}, connecting"),
+        _ => format!("not connected to {host} {since}, connecting"),
     }
 }
 
-/// How it went after something had gone wrong.
+/// State after an error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
-    /// It has been well for so many seconds, if that is known.
-    Mended(Option<f64>),
+    /// The service works again, since this many seconds if known.
+    Recovered(Option<f64>),
     Open,
 }
 
 impl State {
-    fn of(mended: bool, age: Option<f64>) -> Self {
-        if mended { Self::Mended(age) } else { Self::Open }
+    fn of(recovered: bool, age: Option<f64>) -> Self {
+        if recovered { Self::Recovered(age) } else { Self::Open }
     }
 }
 
-/// When something went wrong, and whether it went well since.
+/// Formats the age of an error, and the time since recovery.
 fn when(age: Option<f64>, state: State) -> String {
     let ago = age.map_or_else(|| "some time ago".to_owned(), ago);
     match state {
-        State::Mended(Some(age)) => format!("{ago}, well {}", lasting(age)),
-        State::Mended(None) => format!("{ago}, well since"),
+        State::Recovered(Some(age)) => format!("{ago}, ok {}", lasting(age)),
+        State::Recovered(None) => format!("{ago}, ok since"),
         State::Open => ago,
     }
 }
@@ -108,40 +118,31 @@ fn way(forward: &ForwardStatus) -> String {
     }
 }
 
-/// What a tunnel does, for whoever would bring it up once more.
-pub fn busy(status: &Status) -> String {
+/// Describes what a running tunnel is doing, for an operator who tries to bring it up again.
+pub(super) fn busy(status: &Status) -> String {
     let how = match status.step.as_str() {
         UP => "is up already".to_owned(),
-        "job" => "is up already, for a command".to_owned(),
+        "job" => "is up already: `tunnel with` runs a command through it".to_owned(),
         step @ ("sync" | "unmount" | "unmount-lazy" | "unmounted" | "wait" | "down") => {
-            format!("is on its way down (step {step})")
+            format!("is going down (step {step})")
         }
-        step => format!("is on its way up (step {step})"),
+        step => format!("is coming up (step {step})"),
     };
-    let (name, process) = (&status.tunnel, status.process);
-    format!("tunnel {name} {how}: process {process}; `penstock tunnel down {name}` ends it")
+    let (name, pid) = (&status.tunnel, status.pid);
+    format!("tunnel {name} {how}: process {pid}; `penstock tunnel down {name}` ends it")
 }
 
-/// `2 min ago`, or `just now`.
-pub fn ago(seconds: f64) -> String {
-    elapsed::ago(time(seconds), || spoken(seconds))
+/// `2 min 3 s ago`, or `just now`.
+pub(super) fn ago(seconds: f64) -> String {
+    units::ago(time(seconds))
 }
 
-/// `for 2 min`, or `since just now`.
+/// `for 2 min 3 s`, or `since just now`.
 fn lasting(seconds: f64) -> String {
-    elapsed::lasting(time(seconds), || spoken(seconds))
+    units::lasting(time(seconds))
 }
 
-/// No time where it is none: a clock that was set back gives less than zero.
+/// Converts seconds; negative values, after a change of the clock, become zero.
 fn time(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
-}
-
-/// A time for people.
-fn spoken(seconds: f64) -> String {
-    match seconds {
-        seconds if seconds < 60.0 => format!("{seconds:.0} s"),
-        seconds if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
-        seconds => format!("{:.1} h", seconds / 3600.0),
-    }
 }

@@ -6,7 +6,7 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A server that reads one line, answers with `answer` in pieces of `piece` bytes, and then does what `end` says.
+/// A server that reads one line, sends `answer` in pieces of `piece` bytes, and then does what `end` says.
 struct Scripted {
     _directory: tempfile::TempDir,
     path: PathBuf,
@@ -15,7 +15,7 @@ struct Scripted {
 
 enum End {
     Close,
-    /// Keeps the connection until the client has gone.
+    /// Keeps the connection open until the client closes it.
     Hold,
 }
 
@@ -106,7 +106,7 @@ fn silent_server_ends_in_a_timeout_and_not_in_a_hang() {
 
 #[test]
 fn timeout_is_for_the_whole_answer_and_not_for_each_byte() {
-    // Each byte comes well within the limit; all of them together do not.
+    // Each byte arrives within the timeout, but all of them together do not.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control.sock");
     let listener = UnixListener::bind(&path).unwrap();

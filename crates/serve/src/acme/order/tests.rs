@@ -1,4 +1,4 @@
-//! Orders with an authority that does what a real one does rarely.
+//! Orders with an authority that gives rare answers.
 
 use std::pin::Pin;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// What it says to an order: at first, once it was finalized, and of the first one that replaces another.
+/// Answers of the authority: to a new order, after finalization, and to the first order with `replaces`.
 struct Script {
     order: Value,
     finalized: Value,
@@ -64,7 +64,7 @@ impl HttpClient for Authority {
             .header("Location", url(location))
             .body(Full::new(Bytes::from(body.to_string())));
         Box::pin(async move {
-            // As a client would: the body goes somewhere.
+            // A real client reads the whole body.
             let _ = request.into_body().collect().await;
             Ok(BytesResponse::from(answer?))
         })
@@ -78,7 +78,7 @@ fn an_order(status: &str) -> Value {
     })
 }
 
-/// The fault of an order for `a.example`, and what was asked for.
+/// Runs an order for `a.example`. Returns its fault and the requests that the authority received.
 async fn outcome(script: Script, replaces: Option<CertificateIdentifier<'static>>) -> (Fault, Vec<String>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let authority = Authority { script, asked: asked.clone() };

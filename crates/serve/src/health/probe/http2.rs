@@ -1,13 +1,12 @@
-//! A check in HTTP/2.
+//! A health check over HTTP/2.
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, Request};
 use logic::health::{Cause, CheckMethod};
+use proxy::connect::Link;
 
-use crate::connect::Link;
-
-/// The status of the final answer.
+/// Sends the request and returns the status of the final (not 1xx) answer.
 pub(super) async fn ask(link: Link, method: CheckMethod, path: &str, host: &str) -> Result<u16, Cause> {
     let scheme = if matches!(link, Link::Tls(_)) { Scheme::HTTPS } else { Scheme::HTTP };
     let fault = |error: h2::Error| match error.is_io() {

@@ -4,11 +4,12 @@ use logic::health::{Health, PassiveRule, Rule, State as HealthState};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::*;
-use crate::state::State;
+use state::State;
 use tokio::net::UnixStream;
 
 fn backend(address: &BackendAddress) -> Arc<BackendState> {
     State::new(1)
+        .known()
         .backend(&"app".into(), address, || Health::new(None, PassiveRule::DEFAULT, Instant::now(), 0.5))
 }
 
@@ -25,7 +26,7 @@ fn http(timeout: Duration) -> ActiveCheck {
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(150);
 
-/// One connection that answers with `answer` when the question is complete, and what it was asked.
+/// Accepts one connection and sends `answer` after a complete request. The task returns the request.
 async fn server(answer: &'static [u8], then: Then) -> (BackendAddress, tokio::task::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = BackendAddress::Ip(listener.local_addr().unwrap());
@@ -33,7 +34,7 @@ async fn server(answer: &'static [u8], then: Then) -> (BackendAddress, tokio::ta
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut question = Vec::new();
         while !question.ends_with(b"\r\n\r\n") && stream.read_buf(&mut question).await.unwrap() > 0 {}
-        // The other side may have made up its mind already.
+        // The check may already have closed the connection.
         let _ = stream.write_all(answer).await;
         if then == Then::Hang {
             let _ = stream.read_to_end(&mut Vec::new()).await;

@@ -13,7 +13,7 @@ async fn name_server_that_is_silent_is_not_waited_for_as_long_as_a_host() {
     let name: Name = "web1.example".parse().unwrap();
     store
         .change(&name, |_| {
-            Ok(logic::identity::HostFile::parse(&name, "id web1.example\nsshfp require-secure\n").unwrap())
+            Ok(hosts::identity::HostFile::parse(&name, "id web1.example\nsshfp require-secure\n").unwrap())
         })
         .unwrap();
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -1,7 +1,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
-use logic::identity::{Found, Pin, Proof};
+use hosts::identity::{Found, Pin, Proof};
 
 pub(crate) fn key(seed: u32) -> PublicKey {
     let mut blob = b"\0\0\0\x0bssh-ed25519\0\0\0\x20".to_vec();
@@ -154,7 +154,7 @@ fn files_that_others_own_or_can_write_to_prove_nothing() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     chmod(&store.path(&name("web1")), 0o664);
-    // Only root can give a file away; for others the test of the mode stands alone.
+    // Only root can change the owner of a file; for other users, the test checks only the mode.
     let gave = std::os::unix::fs::chown(store.path(&name("web2")), Some(65_534), None).is_ok();
     let index = store.load().unwrap();
     assert!(matches!(index.find("web1", 22), Found::Damaged(_)));
@@ -166,7 +166,7 @@ fn files_that_others_own_or_can_write_to_prove_nothing() {
     }
     chmod(&store.places().hosts(), 0o700);
     chmod(&store.places().configuration, 0o777);
-    assert!(store.load().is_err(), "whoever can replace the directory can replace the files");
+    assert!(store.load().is_err(), "a user who can replace the directory can replace the files");
 }
 
 #[test]

@@ -2,7 +2,7 @@ use super::*;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// A directory with keys that ssh-keygen and openssl make.
+/// A directory for keys that ssh-keygen and openssl make.
 struct Made(tempfile::TempDir);
 
 impl Made {
@@ -24,7 +24,7 @@ impl Made {
         );
     }
 
-    /// A key by ssh-keygen; gives its path.
+    /// Makes a key with ssh-keygen, and returns its path.
     fn key(&self, name: &str, arguments: &[&str]) -> PathBuf {
         let mut all = vec!["-q", "-f", name];
         if !arguments.contains(&"-N") {
@@ -35,7 +35,7 @@ impl Made {
         self.path(name)
     }
 
-    /// A file with these contents and mode 0600.
+    /// Writes a file with mode 0600.
     fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         std::fs::write(self.path(name), text).unwrap();
         self.private(name)
@@ -51,7 +51,7 @@ fn fault(path: &Path) -> Fault {
     KeyFile::read(path).map(|_| ()).unwrap_err().fault
 }
 
-/// As the `.pub` file beside it says.
+/// Compares a key with the `.pub` file beside `path`.
 fn is_of(key: &PublicKey, path: &Path) -> bool {
     public_beside(path).unwrap().key_data() == key.key_data()
 }
@@ -149,7 +149,7 @@ fn a_key_that_others_can_read_is_refused_with_the_command_that_helps() {
     for (mode, refused) in [(0o600, false), (0o640, false), (0o644, true), (0o660, true)] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         let metadata = std::fs::metadata(&path).unwrap_or(metadata.clone());
-        assert_eq!(exposed(&path, &metadata, ours + 1).is_some(), refused, "{mode:o} of somebody else");
+        assert_eq!(exposed(&path, &metadata, ours + 1).is_some(), refused, "{mode:o} of another user");
     }
 }
 
@@ -176,7 +176,7 @@ fn keys_of_other_kinds_say_what_to_do() {
     assert!(KeyFile::read(&fido).map(|_| ()).unwrap_err().advice().unwrap().contains("ssh-add"));
 }
 
-/// The clear part of a FIDO key, as ssh-keygen -t ed25519-sk writes it (PROTOCOL.key).
+/// Returns the clear part of a FIDO key, as ssh-keygen -t ed25519-sk writes it (PROTOCOL.key).
 fn fido_key() -> String {
     let string = |bytes: &[u8]| [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat();
     let public = [string(b"sk-ssh-ed25519@openssh.com"), string(&[7; 32]), string(b"ssh:")].concat();

@@ -6,7 +6,7 @@ use tokio::runtime::Builder;
 
 use super::*;
 
-/// A connection on which these bytes come, at most `step` with each read, and then its end.
+/// A stream that returns these bytes, at most `step` per read, then its end.
 struct Pieces<'a> {
     bytes: &'a [u8],
     step: usize,

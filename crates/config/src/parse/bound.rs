@@ -1,0 +1,28 @@
+//! A listening address of any section.
+
+use crate::tree::NodeId;
+use crate::types::BindAddress;
+
+/// A listening address and its place in the file.
+pub(super) struct Bound {
+    pub(super) address: BindAddress,
+    pub(super) id: NodeId,
+    pub(super) owner: Owner,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Owner {
+    Listener(String),
+    Admin,
+    Control,
+}
+
+impl Owner {
+    pub(super) fn name(&self) -> String {
+        match self {
+            Owner::Listener(name) => format!("listener.{name}"),
+            Owner::Admin => "admin".into(),
+            Owner::Control => "control".into(),
+        }
+    }
+}

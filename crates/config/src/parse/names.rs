@@ -1,0 +1,44 @@
+//! Names of sections that other sections refer to.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use logic::route::PoolId;
+
+use crate::raw::RawConfig;
+use crate::tree::NodeId;
+
+/// All pools of the file, including those with faults.
+pub(super) struct PoolNames {
+    pub(super) ids: HashMap<String, (PoolId, NodeId)>,
+    pub(super) order: Vec<(String, NodeId)>,
+    pub(super) used: HashSet<PoolId>,
+}
+
+impl PoolNames {
+    pub(super) fn new(raw: &RawConfig) -> Self {
+        let entries = raw.pool.as_ref().map(|pools| pools.value.0.as_slice()).unwrap_or_default();
+        let order: Vec<_> = entries.iter().map(|(name, pool)| (name.clone(), pool.id)).collect();
+        let ids =
+            order.iter().enumerate().map(|(at, (name, id))| (name.clone(), (PoolId(at), *id))).collect();
+        PoolNames { ids, order, used: HashSet::new() }
+    }
+}
+
+/// All `[acme.NAME]` sections of the file, including those with faults.
+pub(super) struct AcmeNames {
+    pub(super) names: Vec<String>,
+    /// Parent of the sections' directories.
+    pub(super) state: Option<PathBuf>,
+}
+
+impl AcmeNames {
+    pub(super) fn new(raw: &RawConfig) -> Self {
+        let sections = raw.acme.as_ref().map(|acme| acme.value.0.as_slice()).unwrap_or_default();
+        Self { names: sections.iter().map(|(name, _)| name.clone()).collect(), state: None }
+    }
+
+    pub(super) fn keep_in(&mut self, state_directory: Option<&Path>) {
+        self.state = state_directory.map(|state| state.join("acme"));
+    }
+}

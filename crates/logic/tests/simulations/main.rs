@@ -1,0 +1,8 @@
+//! Seeded simulations of what decides over time.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod account;
+mod acme;
+mod balance;
+mod failover;
+mod health;

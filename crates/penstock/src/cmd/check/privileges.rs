@@ -1,0 +1,81 @@
+//! `penstock check --privileges`: what the front door needs with a configuration, why, and until when it keeps it.
+
+use std::path::Path;
+
+use config::Config;
+use nix::unistd::User;
+use serde_json::{Value, json};
+use serve::confinement::{self, DEFAULT_USER};
+use serve::paths::{self, Access};
+use text::table::Table;
+
+use crate::output::plain;
+
+struct Row {
+    what: String,
+    why: String,
+    until: &'static str,
+}
+
+const BOUND: &str = "sockets are bound";
+const END: &str = "the end";
+
+pub(super) fn table(config: &Config, file: Option<&Path>) -> String {
+    let mut table = Table::indented("");
+    table.header(["WHAT", "WHY", "UNTIL"]);
+    for row in rows(config, file) {
+        table.row([plain(&row.what), plain(&row.why), row.until.to_owned()]);
+    }
+    table.render()
+}
+
+pub(super) fn json(config: &Config, file: Option<&Path>) -> Value {
+    let row = |row: Row| json!({"what": row.what, "why": row.why, "until": row.until});
+    rows(config, file).into_iter().map(row).collect()
+}
+
+fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
+    let row = |what: &str, why: &str, until| Row { what: what.to_owned(), why: why.to_owned(), until };
+    let mut rows = vec![row("the starter's user and capabilities", "binds sockets", BOUND)];
+    rows.push(match &config.process.user {
+        Some(user) => row(&format!("user {user}"), "process.user", END),
+        None if paths::starts_programs(config) => {
+            row("user root, if root starts it", "backends behind SSH use root's keys; set process.user", END)
+        }
+        None if matches!(User::from_name(DEFAULT_USER), Ok(Some(_))) => row(
+            &format!("user {DEFAULT_USER}, if root starts it"),
+            "the default; root stays where that user may not use a file below",
+            END,
+        ),
+        None => row(
+            "user root, if root starts it",
+            &format!("there is no user {DEFAULT_USER}: create it, or set process.user"),
+            END,
+        ),
+    });
+    let capabilities = confinement::capabilities(config).iter();
+    rows.extend(capabilities.map(|it| row(it.name(), "a reload may bind ports below 1024", END)));
+    for need in paths::of(config, file) {
+        let verb = match need.access {
+            Access::Read => "read",
+            Access::Change => "make, write and remove files in",
+            Access::Connect => "connect to",
+        };
+        rows.push(row(&format!("{verb} {}", need.path.display()), &need.key, END));
+    }
+    if paths::starts_programs(config) {
+        rows.push(row(
+            "start programs, use any file",
+            "backends behind SSH: ssh_config(5) may name programs",
+            END,
+        ));
+    } else {
+        rows.push(row("read files of the system", "name look-ups, authorities, time zones, /proc", END));
+        rows.push(row(
+            "listed system calls",
+            "serving; without execve, ptrace, mount, raw sockets and others",
+            END,
+        ));
+    }
+    rows
+}

@@ -1,0 +1,14 @@
+//! Commands and files on many hosts, and the lab.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod bystanders;
+mod command_line;
+mod copy;
+mod lab;
+mod lab_faults;
+mod lab_inside;
+mod mpssh;
+mod run;
+mod run_lab;
+mod run_stuck;
+mod run_views;

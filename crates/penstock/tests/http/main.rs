@@ -1,0 +1,15 @@
+//! HTTP/1.1 and HTTP/2, from client to backend, through the real binary.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod backend_floods;
+mod backend_http2;
+mod failover;
+mod faults;
+mod framing;
+mod grpc;
+mod http2;
+mod kill_backend;
+mod loops;
+mod semantics;
+mod silent_backend;
+mod upstream;

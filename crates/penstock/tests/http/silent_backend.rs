@@ -1,0 +1,256 @@
+//! A backend falls silent while requests wait there: when it is judged down, those that may be repeated go to another
+//! backend at once, and the others get an answer within `timeouts.down`. The response timeout of these tests is so long
+//! that a request which waits for it fails its test.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+use testing::client::request;
+use testing::http2::{block, frame};
+use testing::peers::Latch;
+use testing::{Client, Scripted, Server, eventually, secs};
+
+/// A backend that answers until [`Self::fall_silent`]. Then it holds requests, except that its checks still pass until
+/// [`Self::fail_checks`].
+struct Freezing {
+    backend: Scripted,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    is_silent: AtomicBool,
+    checks_fail: AtomicBool,
+    /// Requests that were held.
+    held: AtomicUsize,
+    /// Requests that it answers late, once this is open.
+    late: Latch,
+}
+
+impl Freezing {
+    fn start(name: &'static str) -> Self {
+        let state = Arc::new(State::default());
+        let seen = state.clone();
+        let backend = Scripted::start(move |talk| {
+            while let Some(request) = talk.request() {
+                let is_check = request.target == "/healthz";
+                if is_check && seen.checks_fail.load(SeqCst) {
+                    return;
+                }
+                if !is_check && seen.is_silent.load(SeqCst) {
+                    seen.held.fetch_add(1, SeqCst);
+                    seen.late.wait();
+                }
+                if talk.answer(200, &[], name.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { backend, state }
+    }
+
+    fn address(&self) -> &str {
+        &self.backend.address
+    }
+
+    fn fall_silent(&self) {
+        self.state.is_silent.store(true, SeqCst);
+    }
+
+    fn fail_checks(&self) {
+        self.state.checks_fail.store(true, SeqCst);
+    }
+
+    fn held(&self) -> usize {
+        self.state.held.load(SeqCst)
+    }
+
+    #[track_caller]
+    fn until_it_holds(&self, count: usize) {
+        eventually(&format!("{count} requests are held"), secs(20), || (self.held() == count).then_some(()));
+    }
+}
+
+fn front(backends: &[&str], pool: &str) -> Server {
+    Server::start(&format!(
+        "[process]\nworkers = 2\n[control]\nsocket = \"@DIR@/control.sock\"\n[admin]\nbind = \"127.0.0.1:0\"\n\
+         [access-log]\ntarget = \"stdout\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
+         [pool.app]\nbackends = {backends:?}\n\
+         health = {{ http = \"/healthz\", interval = \"100ms\", timeout = \"2s\", rise = 1, fall = 2 }}\n{pool}\n"
+    ))
+}
+
+/// Clients that have sent a request each and not read the answer.
+fn send(server: &Server, method: &str, count: usize) -> Vec<Client> {
+    let body: &[u8] = if method == "POST" { b"body" } else { b"" };
+    let all = (0..count).map(|number| {
+        let mut client = server.client("web");
+        client.send(request(method, &format!("/{number}"), &[], body));
+        client
+    });
+    all.collect()
+}
+
+#[track_caller]
+fn bodies(clients: &mut [Client]) -> Vec<(u16, String)> {
+    let read = |client: &mut Client| {
+        let answer = client.try_response(secs(60)).unwrap();
+        (answer.status, answer.text())
+    };
+    clients.iter_mut().map(read).collect()
+}
+
+const LONG: &str = "timeouts = { response = \"10m\", down = \"10m\" }";
+
+#[test]
+fn what_may_be_repeated_leaves_a_backend_that_falls_silent_and_its_late_answer_is_thrown_away() {
+    let (silent, good) = (Freezing::start("silent"), Freezing::start("good"));
+    let server = front(&[silent.address(), good.address()], LONG);
+    eventually("both are up", secs(20), || {
+        (server.health(silent.address()) == "up" && server.health(good.address()) == "up").then_some(())
+    });
+    silent.fall_silent();
+    // One worker gets them all, or both get some: at least four of twelve wait at the silent one.
+    let mut clients = send(&server, "GET", 12);
+    eventually("some are held", secs(20), || (silent.held() >= 4).then_some(()));
+    silent.fail_checks();
+    assert_eq!(bodies(&mut clients), vec![(200, "good".to_owned()); 12]);
+    let held = silent.held() as u64;
+    assert_eq!(server.backend(silent.address())["moved"].as_u64(), Some(held));
+    let pool = server.metrics();
+    let line =
+        format!("penstock_backend_moved_total{{pool=\"app\",backend=\"{}\"}} {held}", silent.address());
+    assert!(pool.contains(&line), "{line} in:\n{pool}");
+    eventually("the log says so", secs(20), || {
+        (server.stdout.count(" moved=1 ") as u64 == held).then_some(())
+    });
+    // The late answers belong to requests that have had another answer.
+    silent.state.late.open();
+    for client in &mut clients {
+        assert_eq!(client.get("/again", &[]).text(), "good");
+    }
+    eventually("the connections to it are closed", secs(20), || {
+        (silent.backend.open.load(SeqCst) == 0).then_some(())
+    });
+}
+
+#[test]
+fn a_post_stays_and_gets_the_late_answer_or_504_at_its_own_limit() {
+    let (silent, good) = (Freezing::start("silent"), Freezing::start("good"));
+    let server = front(&[silent.address(), good.address()], LONG);
+    silent.fall_silent();
+    let mut clients = send(&server, "POST", 8);
+    eventually("some are held", secs(20), || (silent.held() >= 2).then_some(()));
+    silent.fail_checks();
+    eventually("it is down", secs(20), || (server.health(silent.address()) == "down").then_some(()));
+    silent.state.late.open();
+    let late =
+        bodies(&mut clients).iter().filter(|(status, body)| *status == 200 && body == "silent").count();
+    assert_eq!(late, silent.held(), "each answer of the silent one arrived");
+    assert_eq!(server.backend(silent.address())["moved"].as_u64(), Some(0));
+
+    let (silent, good) = (Freezing::start("silent"), Freezing::start("good"));
+    let limit = "timeouts = { response = \"10m\", down = \"300ms\" }";
+    let server = front(&[silent.address(), good.address()], limit);
+    silent.fall_silent();
+    let mut clients = send(&server, "POST", 8);
+    eventually("some are held", secs(20), || (silent.held() >= 2).then_some(()));
+    silent.fail_checks();
+    let answers = bodies(&mut clients);
+    let refused = answers.iter().filter(|(status, _)| *status == 504).count();
+    assert_eq!(refused, silent.held(), "{answers:?}");
+    assert!(answers.iter().any(|(_, body)| body.contains("has stopped answering")), "{answers:?}");
+    eventually("the log has the reason", secs(20), || {
+        (server.stdout.count(" 504 backend-down ") == refused).then_some(())
+    });
+}
+
+#[test]
+fn requests_wait_for_room_elsewhere_as_the_queue_allows_and_none_is_refused() {
+    let (silent, good) = (Freezing::start("silent"), Freezing::start("good"));
+    let backends = [silent.address().to_owned(), good.address().to_owned()];
+    let few = format!(
+        "[process]\nworkers = 2\n[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
+         [pool.app]\nbackends = [{:?}, {{ address = {:?}, max-connections = 2 }}]\nqueue = 3\n\
+         health = {{ http = \"/healthz\", interval = \"100ms\", timeout = \"2s\", rise = 1, fall = 2 }}\n{LONG}\n",
+        backends[0], backends[1],
+    );
+    let server = Server::start(&few);
+    silent.fall_silent();
+    good.fall_silent();
+    // Two are held by the good one for now; all others wait at the silent one.
+    let mut clients = send(&server, "GET", 202);
+    good.until_it_holds(2);
+    silent.until_it_holds(200);
+    silent.fail_checks();
+    eventually("some wait in the queue", secs(20), || {
+        let pools = server.ctl_json(&["backends"]);
+        (pools[0]["queued"].as_u64() >= Some(2)).then_some(())
+    });
+    good.state.late.open();
+    let answers = bodies(&mut clients);
+    assert_eq!(answers, vec![(200, "good".to_owned()); 202]);
+}
+
+#[test]
+fn where_all_backends_are_silent_each_request_ends_within_the_limit() {
+    let backends = [Freezing::start("one"), Freezing::start("two")];
+    let limit = "timeouts = { response = \"10m\", down = \"200ms\" }";
+    let server = front(&[backends[0].address(), backends[1].address()], limit);
+    backends.iter().for_each(Freezing::fall_silent);
+    let mut clients = send(&server, "GET", 20);
+    eventually("all are held", secs(20), || {
+        (backends.iter().map(Freezing::held).sum::<usize>() == 20).then_some(())
+    });
+    backends.iter().for_each(Freezing::fail_checks);
+    for (status, body) in bodies(&mut clients) {
+        assert!(status == 504 || status == 503, "{status} {body}");
+    }
+}
+
+#[test]
+fn a_request_on_a_shared_http2_connection_moves_as_well() {
+    let checks_fail = Arc::new(AtomicBool::new(false));
+    let held = Arc::new(AtomicUsize::new(0));
+    let backend = |name: &'static str, is_silent: bool| {
+        let (checks_fail, held) = (checks_fail.clone(), held.clone());
+        Scripted::start(move |talk| {
+            talk.client.read_exactly(24);
+            talk.send(frame(4, 0, 0, &[]));
+            loop {
+                let head = talk.client.read_exactly(9);
+                let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+                let payload = talk.client.read_exactly(length);
+                let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+                // The path of the check is long, and the path of a request is short.
+                let is_check = length > 1000;
+                match head[3] {
+                    4 if head[4] & 1 == 0 => drop(talk.send(frame(4, 1, 0, &[]))),
+                    6 if head[4] & 1 == 0 => drop(talk.send(frame(6, 1, 0, &payload))),
+                    1 if is_silent && is_check && checks_fail.load(SeqCst) => return,
+                    1 if is_silent && !is_check => drop(held.fetch_add(1, SeqCst)),
+                    1 => {
+                        talk.send(frame(1, 4, stream, &block(&[(":status", "200")])));
+                        talk.send(frame(0, 1, stream, name.as_bytes()));
+                    }
+                    _ => {}
+                }
+            }
+        })
+    };
+    let (silent, good) = (backend("silent", true), backend("good", false));
+    let server = Server::start(&format!(
+        "[listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
+         [pool.app]\nbackends = [{:?}, {:?}]\nhttp2 = \"on\"\n{LONG}\n\
+         health = {{ http = \"/{}\", interval = \"100ms\", timeout = \"2s\", rise = 1, fall = 2 }}\n",
+        silent.address,
+        good.address,
+        "check".repeat(400)
+    ));
+    let mut clients = send(&server, "GET", 8);
+    eventually("some are held", secs(20), || (held.load(SeqCst) >= 2).then_some(()));
+    checks_fail.store(true, SeqCst);
+    assert_eq!(bodies(&mut clients), vec![(200, "good".to_owned()); 8]);
+}

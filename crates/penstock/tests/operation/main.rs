@@ -1,0 +1,11 @@
+//! The process: start, reload, stop, control socket, admin listener.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod admin;
+mod confinement;
+mod control;
+mod first_minute;
+mod operator;
+mod reload;
+mod running;
+mod supervisor;

@@ -1,0 +1,275 @@
+//! Opens a connection to a backend: to its path, its address, or the addresses of its name in turn. Traffic
+//! (`upstream.rs`) and checks (`crates/serve/src/health/probe.rs`) share this code and its error messages.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use config::types::BackendAddress;
+use logic::account::Refusal;
+use logic::health::Cause;
+use nix::errno::Errno;
+use state::BackendState;
+use sys::socket::Opening;
+use tls::backend::{Endpoint, Outbound};
+use tls::plain::Plain;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout_at;
+
+/// Tells whether a connection has carried a request before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// Newly opened; with the time that opening took.
+    Fresh(Duration),
+    /// Used by another request before or at the same time: the backend may have closed it since, which is no fault of
+    /// the backend.
+    Kept,
+}
+
+/// First wait before a Unix socket whose queue is full is tried again; each further wait doubles up to
+/// [`UNIX_BACK_OFF_MAX`].
+const UNIX_BACK_OFF: Duration = Duration::from_millis(1);
+const UNIX_BACK_OFF_MAX: Duration = Duration::from_millis(50);
+
+/// Reason why there is no connection.
+#[derive(Debug)]
+pub enum ConnectFault {
+    /// The backend or the network to it failed.
+    Backend(Cause),
+    /// Penstock has no memory or local ports. The error says nothing about the backend.
+    Ours(io::Error),
+    NoDescriptors(Shortage),
+}
+
+/// Kind of descriptor shortage; decides whether closing idle connections helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// The process or the system has no descriptors: the kernel refused one.
+    OfKernel,
+    /// The account has no slots; idle connections hold slots.
+    OfPlaces,
+    /// A share is used up. Idle connections already count as free in shares.
+    OfShare(Refusal),
+}
+
+impl ConnectFault {
+    /// Returns the cause for a verdict.
+    pub fn cause(self) -> Cause {
+        match self {
+            Self::Backend(cause) => cause,
+            Self::Ours(error) => Cause::ConnectFailed(error.to_string()),
+            Self::NoDescriptors(_) => Cause::ConnectFailed(Errno::EMFILE.desc().to_owned()),
+        }
+    }
+}
+
+/// Connects within `limit`. Each of several addresses gets a part of the time left, so that one that does not answer
+/// does not block the others.
+async fn open(backend: &BackendState, opening: Opening, limit: Duration) -> Result<Plain, ConnectFault> {
+    let deadline = Instant::now() + limit;
+    if let BackendAddress::Unix(path) = &backend.address {
+        return match timeout_at(deadline.into(), open_unix(path)).await {
+            Ok(Ok(unix)) => Ok(Plain::Unix(unix)),
+            Ok(Err(error)) => Err(fault(error, limit)),
+            Err(_) => Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
+        };
+    }
+    if let BackendAddress::Ssh { .. } = &backend.address {
+        let Some(path) = backend.through.load_full() else {
+            return Err(ConnectFault::Backend(Cause::Tunnel("it is not up yet".to_owned())));
+        };
+        return match timeout_at(deadline.into(), open_through(&path, limit)).await {
+            Ok(opened) => opened.map(Plain::Unix),
+            Err(_) => Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
+        };
+    }
+    let addresses = backend.addresses.load_full();
+    let unresolved = || Cause::Unresolvable("its name has no address yet".to_owned());
+    let mut last = ConnectFault::Backend(unresolved());
+    for (at, address) in addresses.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let share = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
+        last = match timeout_at((Instant::now() + share).into(), open_tcp(*address, opening)).await {
+            Ok(Ok(tcp)) => return Ok(Plain::Tcp(tcp)),
+            Ok(Err(error)) if is_out_of_ports(&error, *address) => ConnectFault::Ours(error),
+            Ok(Err(error)) => fault(error, limit),
+            Err(_) => ConnectFault::Backend(Cause::ConnectTimeout { after: limit }),
+        };
+    }
+    Err(last)
+}
+
+/// A connection to a backend, after the TLS handshake if TLS is used.
+pub enum Link {
+    Plain(Plain),
+    Tls(Box<Outbound>),
+}
+
+impl AsyncRead for Link {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_read(cx, into),
+            Self::Tls(outbound) => Pin::new(outbound).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Link {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_write(cx, from),
+            Self::Tls(outbound) => Pin::new(outbound).poll_write(cx, from),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_write_vectored(cx, from),
+            Self::Tls(outbound) => Pin::new(outbound).poll_write_vectored(cx, from),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_flush(cx),
+            Self::Tls(outbound) => Pin::new(outbound).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
+            Self::Tls(outbound) => Pin::new(outbound).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Connects, sends `preface` (a PROXY header), and performs the TLS handshake if TLS is configured, all within `limit`.
+pub async fn establish(
+    backend: &BackendState,
+    tls: Option<&Arc<Endpoint>>,
+    opening: Opening,
+    preface: &[u8],
+    limit: Duration,
+) -> Result<Link, ConnectFault> {
+    let deadline = Instant::now() + limit;
+    let mut plain = open(backend, opening, limit).await?;
+    if !preface.is_empty() {
+        match timeout_at(deadline.into(), plain.write_all(preface)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(ConnectFault::Backend(Cause::ClosedEarly)),
+            Err(_) => return Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
+        }
+    }
+    let Some(endpoint) = tls else { return Ok(Link::Plain(plain)) };
+    let shaken = Box::pin(endpoint.shake_hands(plain, deadline)).await;
+    shaken.map(|outbound| Link::Tls(Box::new(outbound))).map_err(ConnectFault::Backend)
+}
+
+async fn open_tcp(address: SocketAddr, opening: Opening) -> io::Result<TcpStream> {
+    let tcp = TcpStream::from_std(sys::socket::connect_tcp(address, opening)?)?;
+    // Over loopback the TCP handshake is complete when connect(2) returns EINPROGRESS. Asking the kernel is cheaper
+    // than a turn of the runtime and a timer.
+    if address.ip().is_loopback() && tcp.peer_addr().is_ok() {
+        return Ok(tcp);
+    }
+    // epoll reports a failure together with the end of the wait: only then is the socket asked for its error.
+    if tcp.ready(Interest::WRITABLE).await?.is_write_closed()
+        && let Some(error) = tcp.take_error()?
+    {
+        return Err(error);
+    }
+    Ok(tcp)
+}
+
+/// Connects to a Unix socket. Linux returns EAGAIN at once when the socket's queue is full (unix(7)), where TCP would
+/// wait.
+async fn open_unix(path: &Path) -> io::Result<UnixStream> {
+    let mut wait = UNIX_BACK_OFF;
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(UNIX_BACK_OFF_MAX);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Connects to a tunnel's local end, which first reports whether the host has connected to the application. So
+/// connecting fails if the application is down, and another backend can be tried.
+async fn open_through(path: &Path, limit: Duration) -> Result<UnixStream, ConnectFault> {
+    let mut unix = open_unix(path).await.map_err(|error| fault(error, limit))?;
+    let ended = |_| ConnectFault::Backend(Cause::Tunnel("it ended".to_owned()));
+    if unix.read_u8().await.map_err(ended)? == READY {
+        return Ok(unix);
+    }
+    let mut why = Vec::new();
+    // A reason that was cut short is reported as far as it was read.
+    let _ = unix.take(LONGEST_REASON).read_to_end(&mut why).await;
+    Err(ConnectFault::Backend(Cause::ConnectFailed(String::from_utf8_lossy(&why).into_owned())))
+}
+
+/// First byte from a tunnel whose host has connected to the backend. The tunnel is in `serve`, whose constant must be
+/// equal.
+pub const READY: u8 = b'+';
+
+const LONGEST_REASON: u64 = 1024;
+
+/// Returns true if all local ports towards this address are in use. With IPv6 the same error means that the machine has
+/// no IPv6 address.
+fn is_out_of_ports(error: &io::Error, address: SocketAddr) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable && address.is_ipv4()
+}
+
+fn fault(error: io::Error, limit: Duration) -> ConnectFault {
+    ConnectFault::Backend(match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE | Errno::ENFILE) => return ConnectFault::NoDescriptors(Shortage::OfKernel),
+        Some(Errno::ENOMEM | Errno::ENOBUFS) => {
+            return ConnectFault::Ours(error);
+        }
+        Some(Errno::ECONNREFUSED) => Cause::ConnectRefused,
+        Some(Errno::ENOENT) => Cause::SocketMissing,
+        Some(Errno::EACCES) => Cause::PermissionDenied,
+        Some(Errno::ETIMEDOUT) => Cause::ConnectTimeout { after: limit },
+        Some(errno) => Cause::ConnectFailed(errno.desc().to_owned()),
+        None => Cause::ConnectFailed(error.to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_we_lack_ourselves_says_nothing_of_the_backend() {
+        let limit = Duration::from_secs(1);
+        for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
+            let fault = fault(io::Error::from_raw_os_error(errno as i32), limit);
+            assert!(matches!(fault, ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_)), "{errno}");
+        }
+        let denied = fault(io::Error::from_raw_os_error(Errno::EACCES as i32), limit);
+        assert!(matches!(denied, ConnectFault::Backend(Cause::PermissionDenied)));
+    }
+
+    #[test]
+    fn running_out_of_ports_is_our_want_and_missing_ipv6_is_not() {
+        let error = io::Error::from_raw_os_error(Errno::EADDRNOTAVAIL as i32);
+        assert!(is_out_of_ports(&error, "127.0.0.1:80".parse().unwrap()));
+        assert!(!is_out_of_ports(&error, "[::1]:80".parse().unwrap()));
+    }
+}

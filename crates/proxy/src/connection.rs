@@ -1,0 +1,176 @@
+//! A client connection from accept to its protocol: PROXY header, TLS, then `tcp.rs`, `passthrough.rs`,
+//! `http.rs` or `http2.rs`.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use config::types::Protocol;
+use logic::access_log::Kind;
+use logic::peers::Peer;
+use logic::proxy_header::{self, Header, Parsed, Version};
+use state::ending::{ClientProtocol, Ending};
+use tls::plain::Plain;
+use tls::{Handshake, ProxyAdditions};
+
+use crate::admission;
+use crate::arrival::{Arrival, ClientConnection, Entry, canonical};
+use crate::http::{self, Http2Client};
+use crate::outcome::{Outcome, TlsDetail};
+use crate::snapshot::{ListenerPlan, PoolPlan};
+use crate::stream::Stream;
+use crate::tcp;
+use crate::worker::{Current, Worker};
+use crate::{http2, passthrough};
+
+/// Time limit of a PROXY header: its sender is a proxy nearby.
+const PROXY_HEADER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Future that serves a client connection to its end.
+pub type Service = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Serves one client connection. An `async fn` keeps its arguments beside the values made of them, and a task is as
+/// large as its largest step. So each step gets its values when its future is made, in a box of its own, and an idle
+/// connection does not hold the memory of earlier steps.
+pub fn serve(entry: Entry, plain: Plain, peer: Peer) -> Service {
+    let local = match &plain {
+        Plain::Tcp(tcp) if tells_local(&entry.current, &entry.plan) => tcp.local_addr().ok().map(canonical),
+        _ => None,
+    };
+    let arrival = Arrival { peer, local, tls: None, session: None };
+    if entry.plan.tls.is_none() && !entry.plan.settings.proxy_protocol_from.contains(&peer) {
+        let client = ClientConnection { stream: Stream::plain(plain), early: Vec::new(), arrival };
+        return speak(entry, client, ClientProtocol::Http1);
+    }
+    let arriving = Box::pin(arrive(entry, plain, arrival));
+    Box::pin(async move {
+        if let Some(service) = arriving.await {
+            service.await;
+        }
+    })
+}
+
+/// Reads the PROXY header and performs the TLS handshake.
+async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<Service> {
+    let Entry { worker, plan, .. } = &entry;
+    let mut early = Vec::new();
+    if plan.settings.proxy_protocol_from.contains(&arrival.peer) {
+        let proxy = arrival.peer;
+        match Box::pin(read_proxy_header(&mut plain, &mut arrival)).await {
+            Ok(rest) => {
+                early = rest;
+                if arrival.peer != proxy
+                    && let Err(why) = entry.admitted.comes_from(worker, plan, arrival.peer)
+                {
+                    admission::turn_away(worker, plan, plain, arrival.peer, why);
+                    return None;
+                }
+            }
+            Err(ending) => {
+                record(worker, plan, &arrival, ending);
+                return None;
+            }
+        }
+    }
+    let mut spoken = ClientProtocol::Http1;
+    let stream = match &plan.tls {
+        None => Stream::plain(plain),
+        Some(terminator) => {
+            match tls::accept(terminator, plain, std::mem::take(&mut early), telling(&entry)).await {
+                Ok(Handshake { stream, version, spoken: agreed, session }) => {
+                    arrival.tls = Some(version);
+                    arrival.session = session;
+                    spoken = agreed;
+                    Stream::tls(stream)
+                }
+                Err(refused) => {
+                    let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, arrival.peer, arrival.tls);
+                    outcome.tls_detail =
+                        refused.certificate.map(|subject| Box::new(TlsDetail::RefusedCertificate(subject)));
+                    outcome.end(refused.ending);
+                    return None;
+                }
+            }
+        }
+    };
+    Some(speak(entry, ClientConnection { stream, early, arrival }, spoken))
+}
+
+/// Starts the protocol of the listener; `spoken` is the HTTP version that TLS agreed on.
+fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Service {
+    let plan = entry.plan.clone();
+    match &plan.settings.protocol {
+        Protocol::Tcp(settings) => Box::pin(tcp::serve(entry, settings, client)),
+        Protocol::TlsPassthrough(settings) => Box::pin(passthrough::serve(entry, settings, client)),
+        Protocol::Http(_) if spoken == ClientProtocol::Http2 => {
+            let Entry { worker, current, plan, admitted } = entry;
+            let client = Box::new(client);
+            Box::pin(async move {
+                http2::serve(&worker, current, plan, *client, admitted.handle()).await;
+            })
+        }
+        Protocol::Http(_) => {
+            let Entry { worker, current, plan, admitted } = entry;
+            let client = Box::new(client);
+            Box::pin(async move {
+                let handle = admitted.handle();
+                if let Some(client) = http::serve(&worker, current, plan, *client, handle).await {
+                    let Http2Client { current, plan, client } = *client;
+                    Box::pin(http2::serve(&worker, current, plan, client, handle)).await;
+                }
+            })
+        }
+    }
+}
+
+/// Returns true if a backend is told the local address of the client connection. Asking the kernel costs a system call,
+/// and an HTTP/1.1 session asks only when needed.
+fn tells_local(current: &Current, plan: &ListenerPlan) -> bool {
+    match &plan.settings.protocol {
+        Protocol::Tcp(settings) => current.pool(settings.pool).settings.send_proxy.is_some(),
+        Protocol::Http(_) => plan.tls.is_some(),
+        Protocol::TlsPassthrough(_) => true,
+    }
+}
+
+/// Tells whether a backend of the listener may get a PROXY header of version 2.
+fn telling(entry: &Entry) -> ProxyAdditions {
+    let tells = |pool: &PoolPlan| pool.settings.send_proxy == Some(Version::V2);
+    let told = match &entry.plan.settings.protocol {
+        Protocol::Tcp(settings) => tells(entry.current.pool(settings.pool)),
+        Protocol::Http(_) | Protocol::TlsPassthrough(_) => entry.current.pools.iter().any(|pool| tells(pool)),
+    };
+    if told { ProxyAdditions::Additions } else { ProxyAdditions::Nothing }
+}
+
+fn record(worker: &Rc<Worker>, plan: &ListenerPlan, arrival: &Arrival, ending: Ending) {
+    Outcome::new(worker, &plan.state, Kind::Tcp, arrival.peer, arrival.tls).end(ending);
+}
+
+async fn read_proxy_header(plain: &mut Plain, arrival: &mut Arrival) -> Result<Vec<u8>, Ending> {
+    let mut bytes = Vec::new();
+    let read = tokio::time::timeout(PROXY_HEADER_LIMIT, async {
+        loop {
+            match proxy_header::parse(&bytes) {
+                Ok(Parsed::Complete { header, len }) => break Ok((header, len)),
+                Ok(Parsed::Incomplete) => {}
+                Err(error) => break Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            }
+            let mut chunk = [0; 4096];
+            let count = tokio::io::AsyncReadExt::read(plain, &mut chunk).await?;
+            if count == 0 {
+                break Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            bytes.extend_from_slice(&chunk[..count]);
+        }
+    })
+    .await;
+    let (header, len) = read.map_err(|_| Ending::ProxyHeader)?.map_err(|_| Ending::ProxyHeader)?;
+    if let Header::Tcp { source, destination } = header {
+        arrival.peer = Peer::Ip(source);
+        arrival.local = Some(destination);
+    }
+    bytes.drain(..len);
+    Ok(bytes)
+}

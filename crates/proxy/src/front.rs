@@ -1,0 +1,26 @@
+//! The running server as all its threads see it: state, current snapshot, and requests for a reload.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use state::State;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::snapshot::Snapshot;
+
+/// State that the workers, the control socket, the admin listener and the supervisor share.
+pub struct Front {
+    pub state: Arc<State>,
+    pub snapshot: ArcSwap<Snapshot>,
+    /// Requests to the supervisor in `crates/serve/src/start.rs`.
+    pub requests: mpsc::Sender<Request>,
+}
+
+/// Requests to the supervisor.
+#[derive(Debug)]
+pub enum Request {
+    /// Reload the configuration. The answer is a message for the operator; the error is the rendered faults.
+    Reload(oneshot::Sender<Result<String, String>>),
+    /// Drain and exit, like SIGTERM.
+    Stop,
+}

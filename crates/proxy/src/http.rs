@@ -1,0 +1,301 @@
+//! A client connection that speaks HTTP/1.1: reads one request after the other and has each answered.
+//! `http/exchange.rs` chooses the backend and retries, `http/reply.rs` sends the request and passes the answer on,
+//! `http/body.rs` moves bodies, `http/answer.rs` writes our own answers.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::types::{Http2, HttpSettings};
+use logic::access_log::Kind;
+use logic::http1::refusal::Refusal;
+use logic::http1::request::{self, Parse, Progress};
+use state::ending::{ClientProtocol, Ending, Received};
+use tls::linger::{LINGER, linger};
+
+use crate::arrival::{Arrival, ClientConnection};
+use crate::http2::preface;
+use crate::outcome::Outcome;
+use crate::snapshot::{ListenerPlan, http_settings};
+use crate::stream::Carriage;
+use crate::timer::Timer;
+use crate::worker::{ConnectionHandle, Current, WaitEnd, Worker};
+
+mod answer;
+mod body;
+mod exchange;
+mod heads;
+mod hold;
+mod moving;
+mod reply;
+mod request_id;
+mod session;
+
+pub use request_id::RequestId;
+use session::{After, Client, MoreRequests, RequestContext};
+
+/// Time limit of the first request of a client that was still in its TLS handshake when draining began.
+const FIRST_REQUEST_OF_DRAIN: Duration = Duration::from_secs(1);
+
+/// A client that starts HTTP/2 without negotiation (RFC 9113 section 3.3).
+pub struct Http2Client {
+    /// Newest snapshot with the listener.
+    pub current: Current,
+    pub plan: Arc<ListenerPlan>,
+    /// The client, with the bytes that were read from it.
+    pub client: ClientConnection,
+}
+
+/// Serves a connection, starting with the snapshot it was accepted under. Returns the connection if it is HTTP/2.
+pub async fn serve(
+    worker: &Rc<Worker>,
+    current: Current,
+    plan: Arc<ListenerPlan>,
+    client: ClientConnection,
+    handle: &Rc<ConnectionHandle>,
+) -> Option<Box<Http2Client>> {
+    let ClientConnection { stream, early, arrival } = client;
+    let client = Client { stream, buffer: early, timer: Timer::default() };
+    let mut connection = Http1Connection::new(worker, handle, current, plan, arrival, client);
+    let after = loop {
+        match connection.wait_for_request().await {
+            Waited::Arrived => {}
+            Waited::Ended => break After::Close,
+            Waited::ClientEnded => break After::HangUp,
+            Waited::Evicted => break After::Drop,
+        }
+        if connection.served == 0 && connection.may_be_http2() && Box::pin(connection.read_preface()).await {
+            let Http1Connection { current, plan, arrival, client: Client { stream, buffer, .. }, .. } =
+                connection;
+            let client = ClientConnection { stream, early: buffer, arrival };
+            return Some(Box::new(Http2Client { current, plan, client }));
+        }
+        // Boxed, so that a connection between two requests does not hold the state of an exchange.
+        match Box::pin(connection.answer_request()).await {
+            After::KeepAlive => {}
+            after => break after,
+        }
+    };
+    match after {
+        After::Close => Box::pin(linger(&connection.client.stream)).await,
+        // TLS sends close_notify; without TLS, closing the socket is enough.
+        After::HangUp if connection.client.stream.carriage() == Carriage::Encrypted => {
+            let _ = tokio::time::timeout(LINGER, connection.client.stream.shutdown()).await;
+        }
+        After::HangUp | After::KeepAlive | After::Drop => {}
+    }
+    None
+}
+
+/// Serves the one request of an HTTP/2 stream. `early` is the request head in HTTP/1.1.
+pub(crate) async fn serve_stream(
+    worker: Rc<Worker>,
+    handle: Rc<ConnectionHandle>,
+    current: Current,
+    plan: Arc<ListenerPlan>,
+    client: ClientConnection,
+) {
+    let ClientConnection { stream, early, arrival } = client;
+    let client = Client { stream, buffer: early, timer: Timer::default() };
+    let mut connection = Http1Connection::new(&worker, &handle, current, plan, arrival, client);
+    connection.spoken = ClientProtocol::Http2;
+    connection.answer_request().await;
+}
+
+/// State of a connection between two requests.
+struct Http1Connection<'a> {
+    worker: &'a Rc<Worker>,
+    handle: &'a Rc<ConnectionHandle>,
+    /// Newest snapshot with the listener.
+    current: Current,
+    plan: Arc<ListenerPlan>,
+    arrival: Arrival,
+    client: Client,
+    spoken: ClientProtocol,
+    served: u64,
+    /// End of the last request, or the start of the connection.
+    waiting_since: Instant,
+}
+
+impl<'a> Http1Connection<'a> {
+    fn new(
+        worker: &'a Rc<Worker>,
+        handle: &'a Rc<ConnectionHandle>,
+        current: Current,
+        plan: Arc<ListenerPlan>,
+        arrival: Arrival,
+        client: Client,
+    ) -> Self {
+        let (spoken, waiting_since) = (ClientProtocol::Http1, Instant::now());
+        Self { worker, handle, current, plan, arrival, client, spoken, served: 0, waiting_since }
+    }
+
+    /// Returns true if the first bytes may be those of HTTP/2 without negotiation (RFC 9113 section 3.3).
+    fn may_be_http2(&self) -> bool {
+        preface::may_begin(&self.client.buffer)
+            && self.plan.tls.is_none()
+            && http_settings(&self.plan).is_some_and(|settings| settings.http2 != Http2::Off)
+    }
+
+    /// Reads until the protocol is known. Returns true for HTTP/2.
+    async fn read_preface(&mut self) -> bool {
+        let Some(settings) = http_settings(&self.plan) else { return false };
+        let deadline = Instant::now() + settings.timeouts.head;
+        let Client { stream, buffer, timer } = &mut self.client;
+        while preface::may_begin(buffer) && !preface::begins(buffer) {
+            match timer.until(deadline, stream.fill(buffer)).await {
+                Ok(Ok(count)) if count > 0 => {}
+                _ => return false,
+            }
+        }
+        preface::begins(buffer)
+    }
+
+    /// Waits for the first byte of a request without holding a buffer. Closing the connection during the wait loses no
+    /// request.
+    async fn wait_for_request(&mut self) -> Waited {
+        if !self.client.buffer.is_empty() {
+            return Waited::Arrived;
+        }
+        self.client.buffer = Vec::new();
+        let Some(settings) = http_settings(&self.plan) else { return Waited::Ended };
+        let mut patience = if self.served == 0 { settings.timeouts.head } else { settings.timeouts.idle };
+        match (self.worker.is_draining(), self.served) {
+            (false, _) => {}
+            (true, 0) => patience = patience.min(FIRST_REQUEST_OF_DRAIN),
+            (true, _) => self.handle.close_when_idle(),
+        }
+        let Client { stream, buffer, timer } = &mut self.client;
+        let (since, handle) = (self.waiting_since, self.handle);
+        let arriving =
+            std::future::poll_fn(|cx| handle.poll_idle(cx, since, |cx| stream.poll_fill(cx, buffer)));
+        match timer.until(since + patience, arriving).await {
+            Ok(WaitEnd::By(Ok(0))) => Waited::ClientEnded,
+            Ok(WaitEnd::By(Ok(_))) => Waited::Arrived,
+            Ok(WaitEnd::Closing) if !self.worker.is_draining() => Waited::Evicted,
+            _ => {
+                handle.stop_waiting();
+                Waited::Ended
+            }
+        }
+    }
+
+    async fn answer_request(&mut self) -> After {
+        // A request is served under the configuration that is current when it begins. If a reload removed the listener
+        // meanwhile, the request is still answered, as the connection's last one.
+        let newest = self.worker.current();
+        let mut is_last = self.worker.is_draining();
+        if !Rc::ptr_eq(&newest, &self.current) {
+            match newest.listeners.get(&self.plan.settings.name).filter(|plan| http_settings(plan).is_some())
+            {
+                Some(plan) => {
+                    self.plan = plan.clone();
+                    self.current = newest;
+                }
+                None => is_last = true,
+            }
+        }
+        let plan = &*self.plan;
+        let Some(settings) = http_settings(plan) else { return After::Close };
+        let mut outcome =
+            Outcome::new(self.worker, &plan.state, Kind::Http, self.arrival.peer, self.arrival.tls);
+        outcome.spoken = self.spoken;
+        let (received, now) = match read_head(&mut self.client, settings, &mut outcome).await {
+            Ok(read) => read,
+            Err(fault) => {
+                let hsts = plan.tls.as_ref().and(settings.hsts.as_deref());
+                return Box::pin(answer_fault(settings, hsts, &self.client, fault, &mut outcome)).await;
+            }
+        };
+        outcome.bytes_in = received.head.len() as u64;
+        outcome.received = Some(received.clone());
+        self.served += 1;
+        is_last |= settings.max_requests.is_some_and(|most| self.served >= most);
+        let turn = if is_last { MoreRequests::Last } else { MoreRequests::More };
+        let (worker, handle, arrival) = (self.worker, self.handle, &self.arrival);
+        let session = RequestContext {
+            worker,
+            handle,
+            current: &self.current,
+            plan,
+            settings,
+            arrival,
+            received,
+            now,
+            turn,
+        };
+        let after = exchange::run(&session, &mut self.client, &mut outcome).await;
+        self.waiting_since = outcome.stop_clock();
+        after
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waited {
+    Arrived,
+    Ended,
+    /// The client closed the connection or its sending direction.
+    ClientEnded,
+    /// The connection is closed to make room for another client.
+    Evicted,
+}
+
+/// Reason why no request could be read.
+enum HeadFault {
+    Refused(Refusal),
+    Timeout,
+    Closed,
+}
+
+/// Reads a request head and returns it with the time when it was complete.
+async fn read_head(
+    client: &mut Client,
+    settings: &HttpSettings,
+    outcome: &mut Outcome,
+) -> Result<(Rc<Received>, Instant), HeadFault> {
+    let mut now = outcome.started();
+    let deadline = now + settings.timeouts.head;
+    let mut progress = Progress::default();
+    loop {
+        match request::resume(&client.buffer, &mut progress, &settings.limits) {
+            Ok(Parse::Complete(request)) => {
+                let mut head = std::mem::take(&mut client.buffer);
+                client.buffer = head.split_off(request.len);
+                return Ok((Rc::new(Received { head, request }), now));
+            }
+            Ok(Parse::Incomplete) => {}
+            Err(refusal) => {
+                outcome.bytes_in = client.buffer.len() as u64;
+                return Err(HeadFault::Refused(refusal));
+            }
+        }
+        let Client { stream, buffer, timer } = &mut *client;
+        match timer.until(deadline, stream.fill(buffer)).await {
+            Ok(Ok(count)) if count > 0 => now = Instant::now(),
+            Ok(_) => return Err(HeadFault::Closed),
+            Err(_) => return Err(HeadFault::Timeout),
+        }
+    }
+}
+
+async fn answer_fault(
+    settings: &HttpSettings,
+    hsts: Option<&str>,
+    client: &Client,
+    fault: HeadFault,
+    outcome: &mut Outcome,
+) -> After {
+    let (status, detail, ending) = match fault {
+        HeadFault::Closed => {
+            outcome.end(Ending::ClientClosed);
+            return After::Drop;
+        }
+        HeadFault::Timeout => (408, "The request did not arrive in time.".to_owned(), Ending::ClientTimeout),
+        HeadFault::Refused(refusal) => {
+            (refusal.status(), format!("The request was refused: {refusal}."), Ending::Refused(refusal))
+        }
+    };
+    outcome.end(ending);
+    let page = answer::Page { status, detail: &detail, ..answer::Page::closing() };
+    answer::write_page(settings, client, &page, None, hsts, outcome).await
+}

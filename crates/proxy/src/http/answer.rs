@@ -1,0 +1,160 @@
+//! Responses that penstock writes itself: error pages and redirects.
+
+use std::cell::Cell;
+use std::time::{Duration, SystemTime};
+
+use config::types::HttpSettings;
+use logic::http1::error_page;
+use logic::http1::request::{MethodKind, Persistence};
+use state::ending::Received;
+use state::events::http_date;
+
+use super::session::{After, Client, RequestContext, persistence};
+use super::{RequestId, body};
+use crate::outcome::Outcome;
+
+/// Contents of an error page.
+pub(super) struct Page<'a> {
+    pub(super) status: u16,
+    pub(super) detail: &'a str,
+    pub(super) persistence: Persistence,
+    pub(super) extra: &'a [(&'a str, &'a str)],
+}
+
+impl Page<'_> {
+    /// Error page after which the connection is closed.
+    pub(super) fn closing() -> Self {
+        Page { status: 500, detail: "", persistence: Persistence::Close, extra: &[] }
+    }
+}
+
+pub(super) async fn refuse(
+    session: &RequestContext<'_>,
+    client: &Client,
+    outcome: &mut Outcome,
+    status: u16,
+    detail: &str,
+    extra: &[(&str, &str)],
+) -> After {
+    let persistence = own_persistence(session, client);
+    let page = Page { status, detail, persistence, extra };
+    let received = Some(&*session.received);
+    // Boxed: a forwarded request does not hold the state of an error page.
+    Box::pin(write_page(session.settings, client, &page, received, hsts(session), outcome)).await
+}
+
+/// Writes an error page; `received` is `None` if the request could not be read.
+pub(super) async fn write_page(
+    settings: &HttpSettings,
+    client: &Client,
+    page: &Page<'_>,
+    received: Option<&Received>,
+    hsts: Option<&str>,
+    outcome: &mut Outcome,
+) -> After {
+    if outcome.request_id.is_none() {
+        outcome.request_id = RequestId::new();
+    }
+    let mut extra = vec![(&*settings.request_id_header, outcome.request_id.as_str())];
+    extra.extend_from_slice(page.extra);
+    let date = date();
+    extra.push((DATE, &date));
+    let mut out = Vec::with_capacity(1024);
+    error_page::write(
+        &mut out,
+        &error_page::Page {
+            status: page.status,
+            detail: page.detail,
+            request_id: outcome.request_id.as_str(),
+            accept: received.and_then(|received| received.request.header(&received.head, "accept")),
+            persistence: page.persistence,
+            method: received
+                .map_or(MethodKind::Other, |received| received.request.kind(&received.head).method),
+            extra: &extra,
+            hsts,
+        },
+    );
+    outcome.status = page.status;
+    send(client, &out, page.persistence, settings.timeouts.write, outcome).await
+}
+
+pub(super) async fn redirect(
+    session: &RequestContext<'_>,
+    client: &Client,
+    outcome: &mut Outcome,
+    status: u16,
+    location: &str,
+) -> After {
+    let persistence = own_persistence(session, client);
+    let mut out = Vec::with_capacity(512);
+    let received = &session.received;
+    let date = date();
+    error_page::write_redirect(
+        &mut out,
+        &error_page::Redirect {
+            status,
+            location,
+            persistence,
+            method: received.request.kind(&received.head).method,
+            extra: &[(&session.settings.request_id_header, outcome.request_id.as_str()), (DATE, &date)],
+            hsts: hsts(session),
+        },
+    );
+    outcome.status = status;
+    send(client, &out, persistence, session.settings.timeouts.write, outcome).await
+}
+
+/// Answers a request with a short text.
+pub(super) async fn give(
+    session: &RequestContext<'_>,
+    client: &Client,
+    outcome: &mut Outcome,
+    text: &str,
+) -> After {
+    let persistence = own_persistence(session, client);
+    let mut out = Vec::with_capacity(512);
+    let received = &session.received;
+    let method = received.request.kind(&received.head).method;
+    let date = date();
+    let extra = [(&*session.settings.request_id_header, outcome.request_id.as_str()), (DATE, &date)];
+    error_page::write_text(&mut out, text, persistence, method, &extra);
+    outcome.status = 200;
+    send(client, &out, persistence, session.settings.timeouts.write, outcome).await
+}
+
+/// Value of the field `Date`, which a server with a clock must send (RFC 9110 section 6.6.1).
+fn date() -> String {
+    http_date(SystemTime::now())
+}
+
+const DATE: &str = "Date";
+
+async fn send(
+    client: &Client,
+    out: &[u8],
+    persistence: Persistence,
+    limit: Duration,
+    outcome: &mut Outcome,
+) -> After {
+    let written = Cell::new(0);
+    let sent = body::write(&client.timer, &client.stream, out, &[], limit, &written).await;
+    outcome.bytes_out += written.get();
+    match (sent, persistence) {
+        (Err(_), _) => After::Drop,
+        (Ok(()), Persistence::KeepAlive) => After::KeepAlive,
+        (Ok(()), Persistence::Close) => After::Close,
+    }
+}
+
+/// Value of Strict-Transport-Security for this session.
+pub(super) fn hsts<'a>(session: &RequestContext<'a>) -> Option<&'a str> {
+    session.plan.tls.as_ref().and(session.settings.hsts.as_deref())
+}
+
+/// Keeps the connection after an own response only if no request body is left unread.
+fn own_persistence(session: &RequestContext<'_>, client: &Client) -> Persistence {
+    match body::Reader::new(session.received.request.body) {
+        None => persistence(session, &client.buffer),
+        Some(_) => Persistence::Close,
+    }
+}

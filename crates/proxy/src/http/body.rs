@@ -1,0 +1,299 @@
+//! Moves a message body from one side to the other: removes its framing and adds the framing of the other side.
+
+use std::cell::Cell;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use logic::grpc;
+use logic::http1::chunked::{ChunkFault, ChunkLimits, Decoder, Step, write_chunk_header, write_end};
+use logic::http1::request::BodyLength;
+use tls::plain::Ended;
+
+use super::heads::HeadBuffer;
+use crate::stream::{Carriage, Stream};
+use crate::timer::Timer;
+
+/// Largest body in bytes that is copied behind its head, so that one send(2) sends both: the copy costs less than
+/// writev(2).
+pub(super) const SMALL: usize = 2048;
+
+/// Position of a reader in a body.
+pub(super) enum Reader {
+    /// Number of bytes still to read.
+    Length(u64),
+    Chunked(Box<Decoder>),
+    /// The body ends when the connection ends.
+    UntilClose,
+}
+
+impl Reader {
+    /// Makes a reader for a body. `None` if there is no body.
+    pub(super) fn new(length: BodyLength) -> Option<Self> {
+        match length {
+            BodyLength::None | BodyLength::Length(0) => None,
+            BodyLength::Length(length) => Some(Self::Length(length)),
+            BodyLength::Chunked => Some(Self::Chunked(Box::new(Decoder::new(ChunkLimits::default())))),
+            BodyLength::UntilClose => Some(Self::UntilClose),
+        }
+    }
+
+    fn step(&mut self, bytes: &[u8]) -> Result<Step, ChunkFault> {
+        match self {
+            Self::Length(0) => Ok(Step::End { consumed: 0 }),
+            Self::Length(_) | Self::UntilClose if bytes.is_empty() => Ok(Step::NeedMore { consumed: 0 }),
+            Self::Length(left) => {
+                let len = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                *left -= len as u64;
+                Ok(Step::Data { offset: 0, len })
+            }
+            Self::UntilClose => Ok(Step::Data { offset: 0, len: bytes.len() }),
+            Self::Chunked(decoder) => decoder.decode(bytes),
+        }
+    }
+
+    fn trailers(&self) -> &[(Vec<u8>, Vec<u8>)] {
+        match self {
+            Self::Chunked(decoder) => decoder.trailers(),
+            Self::Length(_) | Self::UntilClose => &[],
+        }
+    }
+
+    fn announced(&self) -> u64 {
+        match self {
+            Self::Chunked(decoder) => decoder.announced(),
+            Self::Length(_) | Self::UntilClose => 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    Raw,
+    Chunked,
+}
+
+/// Reason why a body was not moved to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// The sender closed early, or its connection broke.
+    SourceClosed,
+    /// The sender sent nothing within its time limit.
+    SourceTimeout,
+    /// The sender's chunked coding is malformed.
+    SourceFault,
+    /// The body is larger than the limit.
+    TooLarge,
+    /// The receiver's connection broke.
+    DestinationClosed,
+    /// The receiver read nothing within its time limit.
+    DestinationTimeout,
+}
+
+pub(super) struct Transfer<'a> {
+    pub(super) timer: &'a Timer,
+    pub(super) from: &'a Stream,
+    /// Bytes read from the sender and not yet moved.
+    pub(super) buffer: Vec<u8>,
+    pub(super) reader: Reader,
+    pub(super) to: &'a Stream,
+    pub(super) framing: Framing,
+    /// Head of the message, sent together with the first bytes.
+    pub(super) prefix: Option<HeadBuffer>,
+    pub(super) limit: Option<u64>,
+    /// Name of a trailer field that is not forwarded.
+    pub(super) withheld: Option<&'a str>,
+    pub(super) read_timeout: Duration,
+    /// End of the time limit of the whole body.
+    pub(super) whole_by: Option<Instant>,
+    pub(super) write_timeout: Duration,
+    pub(super) read: &'a Cell<u64>,
+    pub(super) written: &'a Cell<u64>,
+    /// Receives `grpc-status` of the trailers.
+    pub(super) grpc_status: Option<&'a Cell<Option<u8>>>,
+}
+
+impl Transfer<'_> {
+    /// Moves the body to its end. Also returns the bytes that were read after it.
+    pub(super) async fn run(mut self) -> (Result<(), Broken>, Vec<u8>) {
+        let moved = self.move_all().await;
+        (moved, self.buffer)
+    }
+
+    async fn move_all(&mut self) -> Result<(), Broken> {
+        loop {
+            let ended = match self.framing {
+                Framing::Raw if !matches!(self.reader, Reader::Chunked(_)) => self.forward_raw().await?,
+                framing => self.forward_coded(framing).await?,
+            };
+            if ended == Progress::Ended {
+                return Ok(());
+            }
+            // No buffer is held during a wait.
+            self.buffer = Vec::new();
+            if self.to.carriage() == Carriage::Multiplexed {
+                self.flows().await?;
+            }
+            let mut limit = self.read_timeout;
+            if let Some(whole_by) = self.whole_by {
+                let left = whole_by.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(Broken::SourceTimeout);
+                }
+                limit = limit.min(left);
+            }
+            let Self { timer, from, to, buffer, .. } = &mut *self;
+            let filling = std::future::poll_fn(|cx| from.poll_fill_for(cx, buffer, to));
+            match timer.within(limit, filling).await {
+                Err(_) => return Err(Broken::SourceTimeout),
+                Ok(Err(_)) => return Err(Broken::SourceClosed),
+                Ok(Ok(0)) if matches!(self.reader, Reader::UntilClose) && self.from.ended() != Ended::Cut => {
+                    return self.finish_until_close().await;
+                }
+                Ok(Ok(0)) => return Err(Broken::SourceClosed),
+                Ok(Ok(count)) => self.read.set(self.read.get() + count as u64),
+            }
+        }
+    }
+
+    /// Waits until more bytes may be read for the receiver.
+    async fn flows(&self) -> Result<(), Broken> {
+        let flows = std::future::poll_fn(|cx| self.to.poll_flows(cx));
+        self.timer.within(self.write_timeout, flows).await.map_err(|_| Broken::DestinationTimeout)
+    }
+
+    /// Forwards bytes without a copy.
+    async fn forward_raw(&mut self) -> Result<Progress, Broken> {
+        let mut taken = 0;
+        let ended = loop {
+            match self.reader.step(&self.buffer[taken..]) {
+                Ok(Step::Data { len, .. }) => taken += len,
+                Ok(Step::NeedMore { .. }) => break Progress::More,
+                Ok(Step::End { .. }) => break Progress::Ended,
+                Err(_) => return Err(Broken::SourceFault),
+            }
+        };
+        let mut prefix = self.prefix.take();
+        if let Some(prefix) = prefix.as_mut().filter(|_| taken <= SMALL) {
+            prefix.extend_from_slice(&self.buffer[..taken]);
+            match taken == self.buffer.len() {
+                // The buffer is freed while the receiver reads nothing.
+                true => self.buffer = Vec::new(),
+                false => drop(self.buffer.drain(..taken)),
+            }
+            taken = 0;
+        }
+        let prefix = prefix.as_ref().map_or(&[][..], |prefix| prefix);
+        let rest = &self.buffer[..taken];
+        write(self.timer, self.to, prefix, rest, self.write_timeout, self.written).await?;
+        self.buffer.drain(..taken);
+        Ok(ended)
+    }
+
+    /// Removes the sender's framing and adds the receiver's.
+    async fn forward_coded(&mut self, framing: Framing) -> Result<Progress, Broken> {
+        let mut out = self.prefix.take().unwrap_or_else(HeadBuffer::take);
+        let mut at = 0;
+        let ended = loop {
+            let step = self.reader.step(&self.buffer[at..]).map_err(|_| Broken::SourceFault)?;
+            if self.limit.is_some_and(|limit| self.reader.announced() > limit) {
+                return Err(Broken::TooLarge);
+            }
+            match step {
+                Step::Data { offset, len } => {
+                    let data = &self.buffer[at + offset..at + offset + len];
+                    push_data(&mut out, framing, data);
+                    at += offset + len;
+                }
+                Step::NeedMore { consumed } => {
+                    at += consumed;
+                    break Progress::More;
+                }
+                Step::End { consumed } => {
+                    at += consumed;
+                    if let Some(status) = self.grpc_status.filter(|status| status.get().is_none()) {
+                        let trailers = self.reader.trailers().iter();
+                        status.set(grpc::status(trailers.map(|(name, value)| (&name[..], &value[..]))));
+                    }
+                    if framing == Framing::Chunked {
+                        write_end(&mut out, &self.trailers());
+                    }
+                    break Progress::Ended;
+                }
+            }
+        };
+        match at == self.buffer.len() {
+            // The buffer is freed while the receiver reads nothing.
+            true => self.buffer = Vec::new(),
+            false => drop(self.buffer.drain(..at)),
+        }
+        write(self.timer, self.to, &out, &[], self.write_timeout, self.written).await?;
+        Ok(ended)
+    }
+
+    /// Returns the sender's trailers without the field that only penstock may set.
+    fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let is_ours = |name: &[u8]| self.withheld.is_some_and(|ours| is_same_name(name, ours.as_bytes()));
+        self.reader.trailers().iter().filter(|(name, _)| !is_ours(name)).cloned().collect()
+    }
+
+    async fn finish_until_close(&mut self) -> Result<(), Broken> {
+        let mut out = self.prefix.take().unwrap_or_else(HeadBuffer::take);
+        if self.framing == Framing::Chunked {
+            write_end(&mut out, &[]);
+        }
+        write(self.timer, self.to, &out, &[], self.write_timeout, self.written).await
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    More,
+    Ended,
+}
+
+/// Compares field names without case and with `_` equal to `-`, as some backends read them.
+fn is_same_name(a: &[u8], b: &[u8]) -> bool {
+    let fold = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    a.len() == b.len() && a.iter().map(fold).eq(b.iter().map(fold))
+}
+
+fn push_data(out: &mut Vec<u8>, framing: Framing, data: &[u8]) {
+    if framing == Framing::Chunked {
+        write_chunk_header(out, data.len());
+    }
+    out.extend_from_slice(data);
+    if framing == Framing::Chunked {
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Writes all of both parts; the receiver has `limit` for each next write. The future is small, because every message
+/// is written through it.
+pub(super) async fn write(
+    timer: &Timer,
+    to: &Stream,
+    mut first: &[u8],
+    mut second: &[u8],
+    limit: Duration,
+    written: &Cell<u64>,
+) -> Result<(), Broken> {
+    if first.is_empty() && second.is_empty() {
+        return Ok(());
+    }
+    let mut due = None;
+    std::future::poll_fn(|cx| {
+        let before = first.len() + second.len();
+        let wrote = to.poll_write_all(cx, &mut first, &mut second);
+        let count = before - first.len() - second.len();
+        written.set(written.get() + count as u64);
+        match wrote {
+            Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::DestinationClosed)),
+            Poll::Pending if count > 0 => due = None,
+            Poll::Pending => {}
+        }
+        let due = *due.get_or_insert_with(|| Instant::now() + limit);
+        timer.poll_due(cx, due).map(|()| Err(Broken::DestinationTimeout))
+    })
+    .await
+}

@@ -1,0 +1,696 @@
+//! Serves one request: decides where it goes, sends it, and retries it at another backend where that is safe.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Instant;
+
+use config::types::{BackendHttp, RedirectToHttps};
+use logic::account::Refusal;
+use logic::balance::{HashKey, Tried, client_key, hash_bytes};
+use logic::health::Cause;
+use logic::http1::forward::{self, Scheme, Trust, Via};
+use logic::http1::request::BodyLength;
+use logic::retry::{self, Idempotence, Progress};
+use logic::route::{Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity, PoolId, RedirectStatus};
+use state::ending::{ClientProtocol, Ending};
+use state::events::Level;
+
+use super::heads::HeadBuffer;
+use super::hold::Hold;
+use super::moving::{Lost, Moving};
+use super::reply::{Attempt, Failure, Finished};
+use super::session::{After, Client, RequestContext};
+use super::{RequestId, answer, body, reply};
+use crate::arrival::Arrival;
+use crate::connect::{ConnectFault, Freshness, Shortage};
+use crate::http2::backend::{Asked, Asker, Asking};
+use crate::http2::rules::{Rules, Width};
+use crate::outcome::Outcome;
+use crate::snapshot::{BackendPlan, PoolPlan};
+use crate::stream::Stream;
+use crate::tcp::{no_backend, proxy_header};
+use crate::upstream::{self, Chosen, NoBackend, Wanted};
+
+pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outcome: &mut Outcome) -> After {
+    match prepare_forwarding(session, client, outcome) {
+        Ok(forwarding) => forwarding.run(client, outcome).await,
+        // Boxed: a forwarded request does not hold the state of an own response.
+        Err(own) => Box::pin(answer_ourselves(session, client, outcome, own)).await,
+    }
+}
+
+/// Response that penstock writes itself, because the request goes to no backend.
+enum OwnAnswer<'a> {
+    /// An ACME authority validates a name.
+    AcmeChallenge(Arc<str>),
+    RedirectToHttps(u16),
+    Redirect(RedirectStatus, &'a Location),
+    NoRoute,
+    Ambiguous(PathAmbiguity),
+    /// The request has passed through Penstock processes too often.
+    Loop(&'a Arc<PoolPlan>),
+    Nothing,
+}
+
+/// Decides where a request goes, and writes its new head.
+fn prepare_forwarding<'a>(
+    session: &'a RequestContext<'a>,
+    client: &Client,
+    outcome: &mut Outcome,
+) -> Result<Forwarding<'a>, OwnAnswer<'a>> {
+    let received = &*session.received;
+    let (head, request) = (&received.head[..], &received.request);
+    let trust = match session.settings.trusted_proxies.contains(&session.arrival.peer) {
+        true => Trust::TrustedProxy,
+        false => Trust::Stranger,
+    };
+    let id_header = &session.settings.request_id_header;
+    let request_id = match forward::trusted_request_id(head, request, trust, id_header) {
+        Some(id) => RequestId::Trusted(id.into()),
+        None => RequestId::new(),
+    };
+    outcome.request_id = request_id.clone();
+    if session.arrival.tls.is_none()
+        && let Some(answer) = session.worker.front.state.acme.challenges.answer(request.path(head))
+    {
+        return Err(OwnAnswer::AcmeChallenge(answer));
+    }
+    if let RedirectToHttps::Port(port) = session.settings.redirect_to_https {
+        return Err(OwnAnswer::RedirectToHttps(port));
+    }
+    let (pool, route_edits) = route(session)?;
+    let pool = session.current.pool(pool);
+    outcome.pool = Some(pool.clone());
+    if request.hops.count() >= session.settings.hops {
+        return Err(OwnAnswer::Loop(pool));
+    }
+    let edits = [&session.settings.edits, route_edits];
+    let scheme = if session.arrival.tls.is_some() { Scheme::Https } else { Scheme::Http };
+    let local = match request.authority.is_empty() {
+        true => session.arrival.local_of(&client.stream),
+        false => None,
+    };
+    let mut message = HeadBuffer::take();
+    let identity = session.arrival.session.as_ref().and_then(|session| session.identity.as_ref());
+    let via = Via {
+        peer: session.arrival.peer,
+        local,
+        scheme,
+        trust,
+        request_id: request_id.as_bytes(),
+        request_id_header: id_header,
+        client_certificate: identity.map_or(&[], |identity| &identity.fields),
+    };
+    forward::write_request(&mut message, head, request, &via, &edits);
+    let key = match &pool.settings.hash_key {
+        HashKey::Client => session.arrival.peer.ip().map_or(0, client_key),
+        HashKey::Host => hash_bytes(0, lower(text(request.host.of(head))).as_bytes()),
+        HashKey::Path => hash_bytes(0, request.path(head).as_bytes()),
+        HashKey::Header(name) => request.header(head, name).map_or(0, |value| hash_bytes(0, value)),
+    };
+    let idempotence = Idempotence::of(request.method(head));
+    Ok(Forwarding { session, pool, edits, message, request_id, idempotence, key })
+}
+
+/// Returns the pool of a request, and the route's changes of its head.
+fn route<'a>(session: &'a RequestContext<'a>) -> Result<(PoolId, &'a HeaderEdits), OwnAnswer<'a>> {
+    static NO_EDITS: HeaderEdits = HeaderEdits { request: Vec::new(), response: Vec::new() };
+    let Some(routes) = &session.plan.routes else { return Err(OwnAnswer::Nothing) };
+    if let (&[], Some(pool)) = (routes.routes(), routes.fallback()) {
+        return Ok((pool, &NO_EDITS)); // nothing to decide, and nothing to be known for it
+    }
+    let received = &*session.received;
+    let (head, request) = (&received.head[..], &received.request);
+    let host = lower(text(request.host.of(head)));
+    let lookup = request.lookup(head);
+    let facts =
+        Facts { host: &host, path: request.path(head), method: request.method(head), headers: &lookup };
+    match routes.decide(&facts) {
+        Decision::Route(route) => match &route.action {
+            Action::Pool(pool) => Ok((*pool, &route.edits)),
+            Action::Redirect { status, location } => Err(OwnAnswer::Redirect(*status, location)),
+        },
+        Decision::Fallback(pool) => Ok((pool, &NO_EDITS)),
+        Decision::NoRoute => Err(OwnAnswer::NoRoute),
+        Decision::Ambiguous(ambiguity) => Err(OwnAnswer::Ambiguous(ambiguity)),
+    }
+}
+
+async fn answer_ourselves(
+    session: &RequestContext<'_>,
+    client: &Client,
+    outcome: &mut Outcome,
+    own: OwnAnswer<'_>,
+) -> After {
+    let received = &*session.received;
+    let (head, request) = (&received.head[..], &received.request);
+    match own {
+        OwnAnswer::AcmeChallenge(answer) => {
+            outcome.end(Ending::AcmeChallenge);
+            answer::give(session, client, outcome, &answer).await
+        }
+        OwnAnswer::RedirectToHttps(port) => {
+            let host = lower(text(request.host.of(head)));
+            redirect_to_https(session, client, outcome, &host, port).await
+        }
+        OwnAnswer::Redirect(status, location) => {
+            let query = (!request.query.is_empty()).then(|| text(request.query.of(head)));
+            let authority = text(request.authority.of(head));
+            let location = location.expand(authority, request.path(head), query);
+            outcome.end(Ending::Redirected);
+            answer::redirect(session, client, outcome, status.code(), &location).await
+        }
+        OwnAnswer::NoRoute => {
+            outcome.end(Ending::NoRoute);
+            let detail = "No service is configured for this address.";
+            answer::refuse(session, client, outcome, 404, detail, &[]).await
+        }
+        OwnAnswer::Ambiguous(ambiguity) => {
+            outcome.end(Ending::AmbiguousPath);
+            let detail = format!("The request was refused: {ambiguity}.");
+            answer::refuse(session, client, outcome, 400, &detail, &[]).await
+        }
+        OwnAnswer::Loop(pool) => {
+            outcome.end(Ending::RequestLoop);
+            tell_of_loop(session, pool);
+            let detail = "Request loop: this request has passed through this proxy too often.";
+            answer::refuse(session, client, outcome, 508, detail, &[]).await
+        }
+        OwnAnswer::Nothing => After::Drop,
+    }
+}
+
+/// Reports a request loop to the operator. Clients can forge the header field, so the events are limited.
+fn tell_of_loop(session: &RequestContext<'_>, pool: &PoolPlan) {
+    let state = &session.worker.front.state;
+    if session.plan.state.loops_told.may(session.now.duration_since(state.started)) {
+        let message = format!(
+            "requests go in a circle: one that had come through Penstock {} times was to go to pool {} and got 508; \
+             see whether a backend of that pool leads back here (or the client has forged CDN-Loop)",
+            session.received.request.hops.count(),
+            pool.settings.name,
+        );
+        state.events.record(Level::Warning, format!("listener.{}", session.plan.settings.name), message);
+    }
+}
+
+async fn redirect_to_https(
+    session: &RequestContext<'_>,
+    client: &Client,
+    outcome: &mut Outcome,
+    host: &str,
+    port: u16,
+) -> After {
+    let received = &session.received;
+    let request = &received.request;
+    if host.is_empty() {
+        outcome.end(Ending::NoRoute);
+        let detail = "This address serves https only, and the request names no host to redirect to.";
+        return answer::refuse(session, client, outcome, 400, detail, &[]).await;
+    }
+    let origin = text(request.origin.of(&received.head));
+    let origin =
+        if origin.starts_with('/') { Cow::Borrowed(origin) } else { Cow::Owned(format!("/{origin}")) };
+    let location = match port {
+        443 => format!("https://{host}{origin}"),
+        port => format!("https://{host}:{port}{origin}"),
+    };
+    outcome.end(Ending::Redirected);
+    answer::redirect(session, client, outcome, RedirectStatus::PermanentRedirect.code(), &location).await
+}
+
+/// A request that is forwarded to a pool.
+struct Forwarding<'a> {
+    session: &'a RequestContext<'a>,
+    pool: &'a Arc<PoolPlan>,
+    edits: [&'a HeaderEdits; 2],
+    /// Request head as sent to backends.
+    message: HeadBuffer,
+    request_id: RequestId,
+    idempotence: Idempotence,
+    key: u64,
+}
+
+/// Attempts so far.
+struct EarlierAttempts {
+    tried: Tried,
+    failed: u32,
+    reuse: Reuse,
+}
+
+/// Whether idle connections may be used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reuse {
+    Allowed,
+    Forbidden,
+}
+
+impl Forwarding<'_> {
+    async fn run(&self, client: &mut Client, outcome: &mut Outcome) -> After {
+        // A shared HTTP/2 connection takes its slots where it is opened.
+        let _hold = match self.pool.settings.http {
+            BackendHttp::Http2 => None,
+            BackendHttp::Http1 => match Hold::take(self.session.worker, self.session.handle) {
+                Ok(hold) => Some(hold),
+                Err(why) => match Box::pin(self.wait_for_hold(client, outcome, why)).await {
+                    Ok(hold) => Some(hold),
+                    Err(after) => return after,
+                },
+            },
+        };
+        let worker = self.session.worker;
+        let reuse = match self.pool.settings.send_proxy {
+            // A PROXY header belongs to a connection, so the connection must not carry another client's request.
+            Some(_) => Reuse::Forbidden,
+            None => Reuse::Allowed,
+        };
+        let mut before = EarlierAttempts { tried: Tried::default(), failed: 0, reuse };
+        let mut now = self.session.now;
+        let mut last: Option<Failure> = None;
+        loop {
+            let origin = match last {
+                Some(Failure::Lost { lost: Lost::Moved, .. }) => upstream::Origin::DownBackend,
+                _ => upstream::Origin::Client,
+            };
+            let wanted =
+                Wanted { client: self.session.arrival.peer, key: self.key, tried: &before.tried, origin };
+            let current = self.session.current;
+            let chosen = match upstream::choose_at_once(worker, current, self.pool, &wanted, now) {
+                Some(chosen) => Some(chosen),
+                None => Box::pin(self.wait_for_backend(client, &wanted)).await,
+            };
+            let chosen = match chosen {
+                Some(Ok(chosen)) => chosen,
+                Some(Err(none)) => return self.answer_no_backend(client, outcome, none, last).await,
+                None => {
+                    outcome.end(Ending::ClientClosed);
+                    return After::Drop;
+                }
+            };
+            if let Some(queued) = chosen.queued {
+                now = Instant::now();
+                outcome.queued = Some(outcome.queued.unwrap_or_default() + queued);
+            }
+            outcome.attempts += 1;
+            outcome.backend = Some(chosen.index);
+            let (failure, freshness) = match self.attempt(client, outcome, &chosen, &before, now).await {
+                AttemptEnd::Done(after) => return after,
+                AttemptEnd::Failed(failure, freshness) => (failure, freshness),
+            };
+            if let Failure::Client(broken) = failure {
+                return self.answer_client_fault(client, outcome, broken).await;
+            }
+            // The failure of a kept connection that the backend had closed says nothing about the backend and is no
+            // attempt: the request is sent again on a new connection. With HTTP/2 the next one may be kept, too: then
+            // the failure counts as an attempt.
+            let is_stale = freshness == Some(Freshness::Kept)
+                && before.reuse == Reuse::Allowed
+                && matches!(failure, Failure::Closed { answered: reply::Answered::Nothing, .. });
+            if !is_stale {
+                before.failed += 1;
+                self.blame(chosen.index, &failure);
+            }
+            let retries = self.pool.settings.retries;
+            let attempts = if is_stale { 0 } else { before.failed };
+            if matches!(failure, Failure::Fault { .. } | Failure::Unrepresentable)
+                || retry::decide(self.idempotence, failure.progress(), attempts, retries)
+                    == retry::Decision::GiveUp
+            {
+                return self.answer_failure(client, outcome, &failure).await;
+            }
+            if is_stale {
+                before.reuse = Reuse::Forbidden;
+            } else {
+                before.tried.insert(chosen.index);
+                let counters = chosen.backend.counters.of(worker.index);
+                match failure {
+                    Failure::Lost { lost: Lost::Moved, .. } => {
+                        outcome.moved += 1;
+                        counters.moved.add(1);
+                    }
+                    _ => counters.retries.add(1),
+                }
+            }
+            last = Some(failure);
+            now = Instant::now();
+        }
+    }
+
+    /// Waits until another request of the client gives its backend connection back.
+    async fn wait_for_hold(
+        &self,
+        client: &mut Client,
+        outcome: &mut Outcome,
+        refusal: Refusal,
+    ) -> Result<Hold<'_>, After> {
+        let Client { stream, buffer, .. } = &mut *client;
+        let (worker, handle) = (self.session.worker, self.session.handle);
+        let (limit, most) = (self.pool.settings.timeouts.queue, self.pool.settings.queue_length);
+        let began = Instant::now();
+        let held = tokio::select! {
+            biased;
+            held = Hold::wait(worker, handle, refusal, limit, most) => held,
+            () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
+                outcome.end(Ending::ClientClosed);
+                return Err(After::Drop);
+            }
+        };
+        outcome.queued = Some(began.elapsed());
+        match held {
+            Ok(hold) => Ok(hold),
+            Err(why) => Err(self.answer_no_descriptors(client, outcome, why).await),
+        }
+    }
+
+    /// Answers that no descriptors are free: resets an HTTP/2 stream with REFUSED_STREAM, so that the client may retry
+    /// (RFC 9113 section 8.7); sends an error page to an HTTP/1.1 client.
+    async fn answer_no_descriptors(&self, client: &Client, outcome: &mut Outcome, why: Refusal) -> After {
+        self.session.worker.slot_cache.account().count(why);
+        outcome.end(Ending::NoDescriptors(why));
+        if outcome.spoken == ClientProtocol::Http2 {
+            client.stream.refuse();
+            return After::Drop;
+        }
+        let detail = "Too much is going on at once. Please try again shortly.";
+        answer::refuse(self.session, client, outcome, 503, detail, &[("Retry-After", "5")]).await
+    }
+
+    /// Waits for a backend. `None` if the client closed the connection meanwhile.
+    async fn wait_for_backend(
+        &self,
+        client: &mut Client,
+        wanted: &Wanted<'_>,
+    ) -> Option<Result<Chosen, NoBackend>> {
+        let Client { stream, buffer, .. } = client;
+        tokio::select! {
+            biased;
+            chosen = upstream::wait(self.session.worker, self.session.current, self.pool, wanted) => Some(chosen),
+            () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => None,
+        }
+    }
+
+    fn blame(&self, backend: usize, failure: &Failure) {
+        match failure.blame() {
+            Some(cause) => upstream::note_failure(self.session.worker, self.pool, backend, cause),
+            None => {
+                tracing::debug!(backend = %self.pool.backends[backend].state.name, "the attempt ended: {failure:?}")
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        client: &mut Client,
+        outcome: &mut Outcome,
+        chosen: &Chosen,
+        before: &EarlierAttempts,
+        now: Instant,
+    ) -> AttemptEnd {
+        let worker = self.session.worker;
+        let request = &self.session.received.request;
+        let counters = chosen.backend.counters.of(worker.index);
+        let has_body = !matches!(request.body, BodyLength::None | BodyLength::Length(0));
+        let idempotence = match has_body {
+            // A body cannot be sent twice, so the connection is checked twice.
+            true => Idempotence::NotIdempotent,
+            false => self.idempotence,
+        };
+        let kept = match before.reuse {
+            Reuse::Allowed => {
+                let plan = &self.pool.backends[chosen.index];
+                upstream::reuse(worker, plan, self.asker(client, plan), idempotence, now)
+            }
+            Reuse::Forbidden => None,
+        };
+        let moving =
+            Moving::new(worker, self.pool, chosen.index, &before.tried, before.failed + 1, self.idempotence);
+        let mut began = now;
+        let (backend, freshness) = match kept {
+            Some(stream) => (stream, Freshness::Kept),
+            None => match Box::pin(self.connect(client, outcome, &moving)).await {
+                Ok(connected) => {
+                    began = Instant::now();
+                    connected
+                }
+                Err(end) => return end,
+            },
+        };
+        outcome.connect = match freshness {
+            Freshness::Fresh(took) => Some(took),
+            Freshness::Kept => None,
+        };
+        // A new connection accepts a head at once: the write need not wait for the runtime.
+        let written = match freshness {
+            Freshness::Fresh(_) => backend.write_now(&self.message),
+            Freshness::Kept => 0,
+        };
+        let attempt = Attempt {
+            session: self.session,
+            pool: self.pool,
+            edits: &self.edits,
+            message: &self.message[written..],
+            request_id: self.request_id.as_bytes(),
+            timer: &client.timer,
+            moving: &moving,
+            started: outcome.started(),
+            began,
+            sent: Cell::new(written as u64),
+        };
+        let result = attempt.run(&client.stream, &mut client.buffer, &backend, outcome).await;
+        if result.is_ok() || freshness != Freshness::Kept {
+            counters.sessions.add(1);
+        }
+        match result {
+            Err(failure) => AttemptEnd::Failed(failure, Some(freshness)),
+            Ok(finished) => AttemptEnd::Done(self.finish(client, backend, chosen, outcome, finished).await),
+        }
+    }
+
+    async fn connect(
+        &self,
+        client: &mut Client,
+        outcome: &mut Outcome,
+        moving: &Moving<'_>,
+    ) -> Result<(Stream, Freshness), AttemptEnd> {
+        let worker = self.session.worker;
+        let limit = self.pool.settings.timeouts.connect;
+        let plan = &self.pool.backends[moving.backend];
+        if let Some(rules) = plan.http2 {
+            return self.connect_http2(client, outcome, moving, rules).await;
+        }
+        let header = match self.pool.settings.send_proxy {
+            Some(version) => {
+                let arrival = self.session.arrival;
+                let arrival = Arrival { local: arrival.local_of(&client.stream), ..arrival.clone() };
+                proxy_header(version, &arrival)
+            }
+            None => Vec::new(),
+        };
+        let opening = sys::socket::Opening::WeSpeak;
+        let connecting = upstream::connect(worker, plan, None, opening, &header, limit);
+        connected(moving.until(&client.timer, connecting).await)
+    }
+
+    /// Gets a place on a shared HTTP/2 connection.
+    async fn connect_http2(
+        &self,
+        client: &mut Client,
+        outcome: &mut Outcome,
+        moving: &Moving<'_>,
+        rules: Rules,
+    ) -> Result<(Stream, Freshness), AttemptEnd> {
+        let plan = &self.pool.backends[moving.backend];
+        let asking = self.session.worker.lines.ask(plan, rules, self.asker(client, plan));
+        let Client { stream, buffer, timer } = client;
+        let got = tokio::select! {
+            biased;
+            got = moving.until(timer, self.get_place(outcome, moving, &asking)) => got,
+            () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
+                outcome.end(Ending::ClientClosed);
+                return Err(AttemptEnd::Done(After::Drop));
+            }
+        };
+        connected(got)
+    }
+
+    /// Gets a place. If the client's share allows none, another backend is tried first; at the last backend the request
+    /// waits.
+    async fn get_place(
+        &self,
+        outcome: &mut Outcome,
+        moving: &Moving<'_>,
+        asking: &Asking,
+    ) -> Result<(Stream, Freshness), ConnectFault> {
+        let (worker, handle, settings) = (self.session.worker, self.session.handle, &self.pool.settings);
+        let connect = |asked| {
+            let (plan, opening) = (&self.pool.backends[moving.backend], sys::socket::Opening::WeSpeak);
+            upstream::connect(worker, plan, Some((asking, asked)), opening, &[], settings.timeouts.connect)
+        };
+        let fault = match connect(Asked::New).await {
+            Ok(connected) => return Ok(connected),
+            Err(fault) => fault,
+        };
+        let why = match fault {
+            ConnectFault::NoDescriptors(Shortage::OfShare(why)) => why,
+            ConnectFault::NoDescriptors(Shortage::OfPlaces) => Refusal::NoDescriptors,
+            _ => return Err(fault),
+        };
+        if moving.attempt <= settings.retries
+            && upstream::has_another(self.pool, moving.backend, moving.tried)
+        {
+            return Err(fault);
+        }
+        asking.refused(why);
+        let waits = handle.share.wait_for_room(&worker.slot_cache, settings.queue_length);
+        let _waits = waits.ok_or(fault)?;
+        let began = Instant::now();
+        // Time that the request waited at other backends is subtracted.
+        let left = settings.timeouts.queue.saturating_sub(outcome.queued.unwrap_or_default());
+        let connected = tokio::time::timeout(left, connect(Asked::Waited)).await;
+        outcome.queued = Some(outcome.queued.unwrap_or_default() + began.elapsed());
+        connected.unwrap_or_else(|_| {
+            let why = asking.refusal().unwrap_or(why);
+            Err(ConnectFault::NoDescriptors(Shortage::OfShare(why)))
+        })
+    }
+
+    /// Returns the client that asks for a place on an HTTP/2 backend connection.
+    fn asker(&self, client: &Client, plan: &BackendPlan) -> Asker<'_> {
+        Asker { client: self.session.handle, width: width(client, plan) }
+    }
+
+    /// Completes the exchange after the response was sent, whole or in part.
+    async fn finish(
+        &self,
+        client: &mut Client,
+        backend: Stream,
+        chosen: &Chosen,
+        outcome: &mut Outcome,
+        finished: Finished,
+    ) -> After {
+        match finished {
+            Finished::Cut { ending: Ending::BackendAborted, .. } => {
+                upstream::note_failure(self.session.worker, self.pool, chosen.index, Cause::ClosedEarly);
+            }
+            _ => upstream::note_success(&chosen.backend),
+        }
+        match finished {
+            Finished::Whole { after, keep } => {
+                outcome.end(Ending::Ok);
+                if let Some(keep) = keep {
+                    let limit = self.pool.settings.keep_alive;
+                    let until = outcome.stop_clock() + keep;
+                    self.session.worker.idle.give(&chosen.backend, backend, until, limit);
+                }
+                after
+            }
+            Finished::Tunnel { rest } => {
+                Box::pin(reply::tunnel(client, &backend, rest, self.pool, outcome)).await
+            }
+            Finished::Cut { ending, after } => {
+                outcome.end(ending);
+                after
+            }
+        }
+    }
+
+    async fn answer_no_backend(
+        &self,
+        client: &Client,
+        outcome: &mut Outcome,
+        none: NoBackend,
+        last: Option<Failure>,
+    ) -> After {
+        if let (NoBackend::AllTried | NoBackend::Unavailable, Some(failure)) = (none, &last) {
+            return self.answer_failure(client, outcome, failure).await;
+        }
+        outcome.end(no_backend(none));
+        let detail = match none {
+            NoBackend::Unavailable | NoBackend::AllTried => {
+                "No server is available for this request right now."
+            }
+            NoBackend::QueueFull | NoBackend::QueueTimeout => {
+                "All servers are busy. Please try again shortly."
+            }
+        };
+        answer::refuse(self.session, client, outcome, 503, detail, &[("Retry-After", "5")]).await
+    }
+
+    async fn answer_failure(&self, client: &Client, outcome: &mut Outcome, failure: &Failure) -> After {
+        if let Failure::Connect(ConnectFault::NoDescriptors(shortage)) = failure {
+            let why = match shortage {
+                Shortage::OfShare(why) => *why,
+                Shortage::OfPlaces | Shortage::OfKernel => Refusal::NoDescriptors,
+            };
+            return self.answer_no_descriptors(client, outcome, why).await;
+        }
+        let (status, detail, ending) = failure.answer();
+        outcome.end(ending);
+        if failure.progress() == Progress::ResponseStarted {
+            return After::Drop;
+        }
+        answer::refuse(self.session, client, outcome, status, detail, &[]).await
+    }
+
+    async fn answer_client_fault(
+        &self,
+        client: &Client,
+        outcome: &mut Outcome,
+        broken: body::Broken,
+    ) -> After {
+        let (status, detail, ending) = match broken {
+            body::Broken::TooLarge => {
+                (413, "The body of the request is larger than allowed.", Ending::BodyTooLarge)
+            }
+            body::Broken::SourceFault => {
+                (400, "The body of the request breaks the chunked coding.", Ending::BodyMalformed)
+            }
+            body::Broken::SourceTimeout => {
+                (408, "The body of the request did not arrive in time.", Ending::ClientTimeout)
+            }
+            _ => {
+                outcome.end(Ending::ClientClosed);
+                return After::Drop;
+            }
+        };
+        outcome.end(ending);
+        answer::refuse(self.session, client, outcome, status, detail, &[]).await
+    }
+}
+
+/// Result of one attempt at one backend.
+enum AttemptEnd {
+    Done(After),
+    Failed(Failure, Option<Freshness>),
+}
+
+/// Says how an attempt ended that got no connection.
+fn connected<T>(result: Result<Result<T, ConnectFault>, Lost>) -> Result<T, AttemptEnd> {
+    let failure = match result {
+        Ok(Ok(connection)) => return Ok(connection),
+        Ok(Err(fault)) => Failure::Connect(fault),
+        Err(lost) => Failure::Lost { lost, progress: Progress::NothingSent },
+    };
+    Err(AttemptEnd::Failed(failure, None))
+}
+
+/// Width of the backend's connection, if it is HTTP/2.
+fn width(client: &Client, plan: &BackendPlan) -> Width {
+    match plan.http2 {
+        Some(_) => client.stream.width(),
+        None => Width::Wide,
+    }
+}
+
+/// Converts to a string: hosts and paths are visible ASCII once parsed.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+fn lower(host: &str) -> Cow<'_, str> {
+    match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(host.to_ascii_lowercase()),
+        false => Cow::Borrowed(host),
+    }
+}

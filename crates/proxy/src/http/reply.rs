@@ -1,0 +1,590 @@
+//! One attempt at one backend: sends the request and forwards the response, both at once. A backend may answer before
+//! it has read the whole request. If the client's connection breaks, the attempt ends; if the client only ends its
+//! sending direction, it still gets its response.
+
+use std::cell::{Cell, RefCell};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use config::types::BackendHttp;
+use logic::grpc;
+use logic::health::Cause;
+use logic::http1::forward::{self, Answer, ResponseFraming};
+use logic::http1::refusal::Refusal;
+use logic::http1::request::{BodyLength, Parse, Persistence, Version};
+use logic::http1::response::{self, Progress as HeadProgress, ResponseFault, ResponseHead};
+use logic::retry::Progress;
+use logic::route::HeaderEdits;
+use state::ending::Ending;
+
+use super::answer;
+use super::body::{self, Broken, Framing, Reader, Transfer};
+use super::heads::HeadBuffer;
+use super::moving::{Lost, Moving};
+use super::session::{After, Client, RequestContext, persistence};
+use crate::connect::ConnectFault;
+use crate::http2::rules::Processing;
+use crate::outcome::Outcome;
+use crate::relay::{self, Early};
+use crate::snapshot::PoolPlan;
+use crate::stream::Stream;
+use crate::timer::Timer;
+
+/// Largest number of interim responses (1xx) before a final response. Together they may be as long as one head.
+const MOST_INTERIM: u32 = 32;
+
+/// Bytes that are read at most from a client that sends before it has its response.
+const READ_AHEAD: usize = 4 * 1024;
+
+/// Whether the client has received bytes of the final response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    Nothing,
+    Started,
+}
+
+/// Reason why an attempt gave the client no response.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Connect(ConnectFault),
+    /// The backend closed before its response.
+    Closed {
+        answered: Answered,
+        progress: Progress,
+    },
+    /// The backend did not respond in time.
+    TimedOut {
+        after: Duration,
+        progress: Progress,
+    },
+    /// The backend was judged down or ejected before its response.
+    Lost {
+        lost: Lost,
+        progress: Progress,
+    },
+    /// The backend's response is not valid HTTP.
+    Fault {
+        fault: ResponseFault,
+        progress: Progress,
+    },
+    /// The client's request body could not be read to its end, and there is no response yet.
+    Client(Broken),
+    /// The client's request cannot be expressed in HTTP/2.
+    Unrepresentable,
+}
+
+impl Failure {
+    /// Returns how far the attempt had come.
+    pub(super) fn progress(&self) -> Progress {
+        match self {
+            Self::Connect(_) | Self::Unrepresentable => Progress::NothingSent,
+            Self::Closed { progress, .. }
+            | Self::TimedOut { progress, .. }
+            | Self::Lost { progress, .. }
+            | Self::Fault { progress, .. } => *progress,
+            Self::Client(_) => Progress::BodyConsumed,
+        }
+    }
+
+    /// Returns the failure of the backend. `None` if the error says nothing about the backend.
+    pub(super) fn blame(&self) -> Option<Cause> {
+        match self {
+            Self::Connect(ConnectFault::Backend(cause)) => Some(cause.clone()),
+            Self::Connect(ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))
+            | Self::Client(_)
+            | Self::Lost { .. }
+            | Self::Unrepresentable => None,
+            Self::Closed { .. } => Some(Cause::ClosedEarly),
+            Self::TimedOut { after, .. } => Some(Cause::NoAnswer { after: *after }),
+            Self::Fault { fault, .. } => Some(Cause::BadResponse(fault.to_string())),
+        }
+    }
+
+    /// Returns status, message and ending for the client.
+    pub(super) fn answer(&self) -> (u16, &'static str, Ending) {
+        match self {
+            Self::Connect(ConnectFault::Backend(Cause::ConnectTimeout { .. })) => {
+                (504, "The server behind this address could not be reached in time.", Ending::ConnectFailed)
+            }
+            Self::Connect(_) => {
+                (502, "The server behind this address could not be reached.", Ending::ConnectFailed)
+            }
+            Self::Closed { .. } => (
+                502,
+                "The server behind this address closed the connection without an answer.",
+                Ending::BackendClosed,
+            ),
+            Self::TimedOut { .. } => {
+                (504, "The server behind this address did not answer in time.", Ending::BackendTimeout)
+            }
+            Self::Lost { .. } => {
+                (504, "The server behind this address has stopped answering.", Ending::BackendDown)
+            }
+            Self::Fault { .. } => (
+                502,
+                "The server behind this address gave an answer that cannot be passed on.",
+                Ending::BadResponse,
+            ),
+            Self::Client(_) => (400, "The request was cut short.", Ending::ClientClosed),
+            Self::Unrepresentable => (
+                400,
+                "The target of the request holds characters that are not allowed in a URL: write them as %XX.",
+                Ending::Refused(Refusal::TargetSyntax),
+            ),
+        }
+    }
+}
+
+/// A response that was sent.
+pub(super) enum Finished {
+    /// Sent whole. `keep` is the time for which the backend's connection may be kept.
+    Whole { after: After, keep: Option<Duration> },
+    /// The backend switched protocols; `rest` holds its first bytes of the new protocol.
+    Tunnel { rest: Vec<u8> },
+    /// The response was cut short.
+    Cut { ending: Ending, after: After },
+}
+
+pub(super) struct Attempt<'a, 'm> {
+    pub(super) session: &'a RequestContext<'a>,
+    pub(super) pool: &'a PoolPlan,
+    pub(super) edits: &'a [&'a HeaderEdits; 2],
+    /// Unsent part of the request head.
+    pub(super) message: &'a [u8],
+    pub(super) request_id: &'a [u8],
+    pub(super) timer: &'a Timer,
+    pub(super) moving: &'a Moving<'m>,
+    /// Start of the session, then of this attempt.
+    pub(super) started: Instant,
+    pub(super) began: Instant,
+    /// Bytes sent to the backend, including those sent before the attempt started.
+    pub(super) sent: Cell<u64>,
+}
+
+/// A backend's response: its parsed head, and the bytes of the head with the bytes read after it.
+struct Message {
+    response: ResponseHead,
+    bytes: Vec<u8>,
+}
+
+/// State that the two directions of an attempt share; holds the outcome afterwards.
+#[derive(Default)]
+struct Shared {
+    /// The request body has been sent whole, or there is none.
+    request_sent: Cell<bool>,
+    /// The backend no longer reads the request body.
+    request_cut: Cell<bool>,
+    body_read: Cell<u64>,
+    status: Cell<u16>,
+    grpc_status: Cell<Option<u8>>,
+    answered: Cell<bool>,
+    first_byte: Cell<Option<Duration>>,
+    to_client: Cell<u64>,
+}
+
+impl Attempt<'_, '_> {
+    /// Sends the request and forwards the response.
+    pub(super) async fn run(
+        &self,
+        client: &Stream,
+        ahead: &mut Vec<u8>,
+        backend: &Stream,
+        outcome: &mut Outcome,
+    ) -> Result<Finished, Failure> {
+        let shared = Shared::default();
+        // Reading ahead of the response only detects a closed client; the bytes are kept.
+        let reading_ahead = RefCell::new(std::mem::take(ahead));
+        let result = self.exchange(client, &reading_ahead, backend, &shared).await;
+        *ahead = reading_ahead.into_inner();
+        outcome.bytes_in += shared.body_read.get();
+        outcome.bytes_out += shared.to_client.get();
+        outcome.first_byte = shared.first_byte.get();
+        if shared.answered.get() {
+            outcome.status = shared.status.get();
+            outcome.grpc_status = shared.grpc_status.get();
+            outcome.answered_by = outcome.backend;
+        }
+        result
+    }
+
+    async fn exchange(
+        &self,
+        client: &Stream,
+        ahead: &RefCell<Vec<u8>>,
+        backend: &Stream,
+        shared: &Shared,
+    ) -> Result<Finished, Failure> {
+        let write_limit = self.pool.settings.timeouts.body;
+        if body::write(self.timer, backend, self.message, &[], write_limit, &self.sent).await.is_err() {
+            // The backend may have sent a reason before it closed; without a body there is nothing more to send.
+            shared.request_cut.set(true);
+        }
+        // Boxed: most requests have no body, and all would hold the state of sending one.
+        let mut sending = match Reader::new(self.session.received.request.body) {
+            Some(_) if shared.request_cut.get() => None,
+            Some(reader) => Some(Box::pin(self.send_body(client, ahead, reader, backend, shared))),
+            None => {
+                shared.request_sent.set(true);
+                None
+            }
+        };
+        let mut responding = std::pin::pin!(self.respond(client, ahead, backend, shared));
+        std::future::poll_fn(|cx| {
+            if let Some(Poll::Ready(sent)) = sending.as_mut().map(|sending| sending.as_mut().poll(cx)) {
+                sending = None;
+                match sent {
+                    Ok(()) => shared.request_sent.set(true),
+                    // The backend may have answered early and stopped reading: its response is on the way.
+                    Err(Broken::DestinationClosed | Broken::DestinationTimeout) => {
+                        shared.request_cut.set(true)
+                    }
+                    // The client has received at least a part of the response: the rest of the request is not needed.
+                    Err(_) if shared.answered.get() => shared.request_cut.set(true),
+                    Err(why) => return Poll::Ready(Err(Failure::Client(why))),
+                }
+            }
+            if let Poll::Ready(responded) = responding.as_mut().poll(cx) {
+                return Poll::Ready(responded);
+            }
+            if !shared.answered.get()
+                && let Poll::Ready(lost) = self.moving.poll_lost(cx, self.timer, || self.progress(shared))
+            {
+                return Poll::Ready(Err(Failure::Lost { lost, progress: self.progress(shared) }));
+            }
+            if sending.is_none() && poll_gone(cx, client, &mut ahead.borrow_mut()).is_ready() {
+                return Poll::Ready(Ok(Finished::Cut { ending: Ending::ClientClosed, after: After::Drop }));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    async fn send_body(
+        &self,
+        client: &Stream,
+        ahead: &RefCell<Vec<u8>>,
+        reader: Reader,
+        backend: &Stream,
+        shared: &Shared,
+    ) -> Result<(), Broken> {
+        let settings = self.session.settings;
+        let chunked = matches!(reader, Reader::Chunked(_));
+        let transfer = Transfer {
+            timer: self.timer,
+            from: client,
+            buffer: ahead.take(),
+            reader,
+            to: backend,
+            framing: if chunked { Framing::Chunked } else { Framing::Raw },
+            prefix: None,
+            limit: settings.limits.body,
+            withheld: Some(&settings.request_id_header),
+            read_timeout: self.idle_of_rpc().unwrap_or(settings.timeouts.body),
+            whole_by: None,
+            write_timeout: self.pool.settings.timeouts.body,
+            read: &shared.body_read,
+            written: &self.sent,
+            grpc_status: None,
+        };
+        let (sent, behind) = transfer.run().await;
+        ahead.replace(behind);
+        sent
+    }
+
+    /// Reads the backend's response and forwards it. `ahead` holds what the client sent after its request.
+    async fn respond(
+        &self,
+        client: &Stream,
+        ahead: &RefCell<Vec<u8>>,
+        backend: &Stream,
+        shared: &Shared,
+    ) -> Result<Finished, Failure> {
+        let mut bytes = Vec::new();
+        let (mut interim, mut interim_bytes) = (0, 0);
+        loop {
+            let response = self.read_head(&mut bytes, client, backend, shared).await?;
+            if response.is_interim() {
+                interim += 1;
+                interim_bytes += response.len;
+                if interim > MOST_INTERIM || interim_bytes > self.session.settings.limits.head {
+                    return Err(self.fault(ResponseFault::Interim, shared));
+                }
+                if self.session.received.request.version == Version::Http11 {
+                    let mut out = Vec::new();
+                    forward::write_interim(&mut out, &bytes, &response);
+                    if self.write_to_client(client, &out, shared).await.is_err() {
+                        return Ok(Finished::Cut { ending: Ending::ClientClosed, after: After::Drop });
+                    }
+                }
+                bytes.drain(..response.len);
+                continue;
+            }
+            let mut message = Message { response, bytes };
+            return self.pass_on(client, ahead, backend, &mut message, shared).await;
+        }
+    }
+
+    async fn read_head(
+        &self,
+        buffer: &mut Vec<u8>,
+        client: &Stream,
+        backend: &Stream,
+        shared: &Shared,
+    ) -> Result<ResponseHead, Failure> {
+        let received = &self.session.received;
+        let kind = received.request.kind(&received.head);
+        let mut progress = HeadProgress::default();
+        let limit = self.pool.settings.timeouts.response;
+        let mut wait_from = self.began;
+        // A head that has begun gets the time limit once more, however slowly it arrives.
+        let mut whole_by = None;
+        loop {
+            if !buffer.is_empty() {
+                match response::resume(buffer, &mut progress, &self.session.settings.limits, kind) {
+                    Ok(Parse::Complete(response)) => return Ok(response),
+                    Ok(Parse::Incomplete) => {
+                        whole_by.get_or_insert_with(|| Instant::now() + limit);
+                    }
+                    Err(fault) => return Err(self.fault(fault, shared)),
+                }
+            }
+            let was_sent = shared.request_sent.get() || shared.request_cut.get();
+            let deadline = whole_by.unwrap_or_else(|| wait_from + limit);
+            let filling = std::future::poll_fn(|cx| backend.poll_fill_for(cx, buffer, client));
+            match self.timer.until(deadline, filling).await {
+                Ok(Ok(count)) if count > 0 => {
+                    if shared.first_byte.get().is_none() {
+                        shared.first_byte.set(Some(self.started.elapsed()));
+                    }
+                }
+                Ok(_) => {
+                    let answered = if buffer.is_empty() { Answered::Nothing } else { Answered::Started };
+                    let has_body = Reader::new(self.session.received.request.body).is_some();
+                    let progress = match backend.processing() {
+                        Processing::Unrepresentable => return Err(Failure::Unrepresentable),
+                        Processing::Refused if !has_body => Progress::NothingSent,
+                        _ => self.progress(shared),
+                    };
+                    return Err(Failure::Closed { answered, progress });
+                }
+                // The time limit of a response starts at the request's end; until then the client's limits apply.
+                Err(_) if !was_sent && whole_by.is_none() => wait_from = Instant::now(),
+                Err(_) => return Err(Failure::TimedOut { after: limit, progress: self.progress(shared) }),
+            }
+        }
+    }
+
+    /// Forwards a response. Borrows the message, because moving it is expensive.
+    async fn pass_on(
+        &self,
+        client: &Stream,
+        ahead: &RefCell<Vec<u8>>,
+        backend: &Stream,
+        message: &mut Message,
+        shared: &Shared,
+    ) -> Result<Finished, Failure> {
+        let Message { response, bytes: buffer } = message;
+        let response = &*response;
+        let request = &self.session.received.request;
+        let framing = forward::response_framing(response, request.version);
+        let request_is_whole = shared.request_sent.get();
+        let persistence = match framing {
+            ResponseFraming::UntilClose => Persistence::Close,
+            // The unread rest of this request must never be read as another request.
+            _ if !request_is_whole => Persistence::Close,
+            _ => persistence(self.session, &ahead.borrow()),
+        };
+        let mut out = HeadBuffer::take();
+        self.write_head(&mut out, buffer, response, framing, persistence);
+        shared.status.set(response.status);
+        shared.answered.set(true);
+        let is_rpc = self.idle_of_rpc().is_some();
+        if is_rpc {
+            // A response without messages has its status in the head.
+            let fields = response.headers.iter().map(|line| (line.name.of(buffer), line.value.of(buffer)));
+            shared.grpc_status.set(grpc::status(fields));
+        }
+        let written_before = shared.to_client.get();
+        if response.status == 101 {
+            buffer.drain(..response.len);
+            return Ok(match self.write_to_client(client, &out, shared).await {
+                Ok(()) => Finished::Tunnel { rest: std::mem::take(buffer) },
+                Err(_) => Finished::Cut { ending: Ending::ClientClosed, after: After::Drop },
+            });
+        }
+        let body = small_body(response, &buffer[response.len..]);
+        let moved = match (body, Reader::new(response.body)) {
+            (None, Some(reader)) => {
+                buffer.drain(..response.len);
+                let from_backend = Cell::new(0);
+                let transfer = Transfer {
+                    timer: self.timer,
+                    from: backend,
+                    buffer: std::mem::take(buffer),
+                    reader,
+                    to: client,
+                    framing: match framing {
+                        ResponseFraming::Chunked => Framing::Chunked,
+                        _ => Framing::Raw,
+                    },
+                    prefix: Some(out),
+                    limit: None,
+                    withheld: None,
+                    read_timeout: self.idle_of_rpc().unwrap_or(self.pool.settings.timeouts.body),
+                    whole_by: self.pool.settings.timeouts.transfer.map(|limit| Instant::now() + limit),
+                    write_timeout: self.session.settings.timeouts.write,
+                    read: &from_backend,
+                    written: &shared.to_client,
+                    grpc_status: is_rpc.then_some(&shared.grpc_status),
+                };
+                // Boxed: a response that is complete already does not hold the state of moving a body.
+                let (moved, behind) = Box::pin(transfer.run()).await;
+                *buffer = behind;
+                moved
+            }
+            (body, _) => {
+                let body = body.unwrap_or_default();
+                out.extend_from_slice(body);
+                let len = response.len + body.len();
+                buffer.drain(..len);
+                self.write_to_client(client, &out, shared).await
+            }
+        };
+        Ok(match moved {
+            Ok(()) => {
+                let after = match (persistence, request.persistence) {
+                    (Persistence::KeepAlive, _) => After::KeepAlive,
+                    (Persistence::Close, Persistence::Close)
+                        if request_is_whole && ahead.borrow().is_empty() =>
+                    {
+                        After::HangUp
+                    }
+                    (Persistence::Close, _) => After::Close,
+                };
+                // Bytes after the response belong to no request: the connection is not reused.
+                let reusable =
+                    response.persistence == Persistence::KeepAlive && buffer.is_empty() && request_is_whole;
+                Finished::Whole { after, keep: self.keep(response).filter(|_| reusable) }
+            }
+            // Nothing was forwarded yet: the client gets an error page.
+            Err(Broken::SourceFault) if shared.to_client.get() == written_before => {
+                shared.answered.set(false);
+                return Err(self.fault(ResponseFault::Body, shared));
+            }
+            Err(Broken::DestinationClosed) => {
+                Finished::Cut { ending: Ending::ClientClosed, after: After::Drop }
+            }
+            Err(Broken::DestinationTimeout) => {
+                client.reset_on_close();
+                Finished::Cut { ending: Ending::ClientTimeout, after: After::Drop }
+            }
+            Err(_) => {
+                // If the end of the connection marks the end of the body, only a TCP reset shows that the body was cut
+                // short.
+                if framing == ResponseFraming::UntilClose {
+                    client.reset_on_close();
+                }
+                Finished::Cut { ending: Ending::BackendAborted, after: After::Drop }
+            }
+        })
+    }
+
+    fn write_head(
+        &self,
+        out: &mut Vec<u8>,
+        head: &[u8],
+        response: &ResponseHead,
+        framing: ResponseFraming,
+        persistence: Persistence,
+    ) {
+        let answer = Answer {
+            persistence,
+            client: self.session.received.request.version,
+            framing,
+            hsts: answer::hsts(self.session),
+            request_id: Some((&self.session.settings.request_id_header, self.request_id)),
+        };
+        forward::write_response(out, head, response, &answer, self.edits);
+    }
+
+    /// Time for which the backend's connection may be kept: ours, or a second less than the backend announces.
+    fn keep(&self, response: &ResponseHead) -> Option<Duration> {
+        if self.pool.settings.send_proxy.is_some() {
+            return None;
+        }
+        let ours = self.pool.settings.timeouts.keep_alive;
+        let theirs =
+            response.keep_alive_timeout.map(|timeout| timeout.saturating_sub(Duration::from_secs(1)));
+        Some(theirs.map_or(ours, |theirs| theirs.min(ours))).filter(|keep| !keep.is_zero())
+    }
+
+    /// Timeout between two reads of a body, if the request is gRPC. Such a stream may be silent for long.
+    fn idle_of_rpc(&self) -> Option<Duration> {
+        let received = &self.session.received;
+        if self.pool.settings.http == BackendHttp::Http1 {
+            return None;
+        }
+        let kind = received.request.header(&received.head, "content-type")?;
+        grpc::is_content_type(kind).then_some(self.pool.settings.timeouts.grpc)
+    }
+
+    async fn write_to_client(&self, client: &Stream, out: &[u8], shared: &Shared) -> Result<(), Broken> {
+        let limit = self.session.settings.timeouts.write;
+        body::write(self.timer, client, out, &[], limit, &shared.to_client).await
+    }
+
+    fn fault(&self, fault: ResponseFault, shared: &Shared) -> Failure {
+        Failure::Fault { fault, progress: self.progress(shared) }
+    }
+
+    fn progress(&self, shared: &Shared) -> Progress {
+        let has_body = Reader::new(self.session.received.request.body).is_some();
+        match (shared.answered.get(), has_body && self.sent.get() > 0, self.sent.get()) {
+            (true, _, _) => Progress::ResponseStarted,
+            (_, true, _) => Progress::BodyConsumed,
+            (_, _, 0) => Progress::NothingSent,
+            _ => Progress::RequestSent,
+        }
+    }
+}
+
+/// Returns the body of a response if it is small and completely read: `behind` holds the bytes read after the head.
+fn small_body<'a>(response: &ResponseHead, behind: &'a [u8]) -> Option<&'a [u8]> {
+    let len = match response.body {
+        BodyLength::None => 0,
+        BodyLength::Length(len) => usize::try_from(len).ok().filter(|len| *len <= body::SMALL)?,
+        BodyLength::Chunked | BodyLength::UntilClose => return None,
+    };
+    behind.get(..len)
+}
+
+/// Reads ahead, up to [`READ_AHEAD`], until the client's connection breaks. A client that has only ended its sending
+/// direction still waits for its response.
+pub(super) fn poll_gone(cx: &mut Context<'_>, client: &Stream, ahead: &mut Vec<u8>) -> Poll<()> {
+    while ahead.len() < READ_AHEAD {
+        match client.poll_fill(cx, ahead) {
+            Poll::Ready(Ok(0)) | Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(_)) => {}
+            Poll::Ready(Err(_)) => return Poll::Ready(()),
+        }
+    }
+    Poll::Pending
+}
+
+/// Relays the bytes of another protocol after a 101 response, until both sides have ended.
+pub(super) async fn tunnel(
+    client: &mut Client,
+    backend: &Stream,
+    rest: Vec<u8>,
+    pool: &PoolPlan,
+    outcome: &mut Outcome,
+) -> After {
+    let totals = &outcome.relayed;
+    let early = Early { up: std::mem::take(&mut client.buffer), down: rest };
+    totals.up.set(early.up.len() as u64);
+    totals.down.set(early.down.len() as u64);
+    let (limit, pipes) = (pool.settings.timeouts.tunnel, &outcome.worker().pipes);
+    let end = relay::run(&client.stream, backend, early, limit, totals, pipes).await;
+    outcome.end(end.settle(&client.stream, backend));
+    After::Drop
+}

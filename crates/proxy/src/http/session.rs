@@ -1,0 +1,71 @@
+//! A request, the client's side of its connection, and the further use of the connection.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use config::types::HttpSettings;
+use logic::http1::request::Persistence;
+use state::ending::Received;
+
+use crate::arrival::Arrival;
+use crate::snapshot::ListenerPlan;
+use crate::stream::Stream;
+use crate::timer::Timer;
+use crate::worker::{ConnectionHandle, Current, Worker};
+
+pub(super) struct Client {
+    pub(super) stream: Stream,
+    /// Bytes read and not yet used: part of a head, or the bytes after it.
+    pub(super) buffer: Vec<u8>,
+    /// Timer for every wait of this connection.
+    pub(super) timer: Timer,
+}
+
+/// Further use of the client's connection after an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// The next request may come.
+    KeepAlive,
+    /// Close gracefully: the client's remaining bytes are read for a while.
+    Close,
+    /// Close at once: the client announced that it would send nothing more (RFC 9112 section 9.6), and has sent
+    /// nothing.
+    HangUp,
+    /// Drop: the client has left, or must see that the response was cut short.
+    Drop,
+}
+
+/// A request, with the state needed to answer it.
+pub(super) struct RequestContext<'a> {
+    pub(super) worker: &'a Rc<Worker>,
+    /// Handle of the client's connection, and its share of backend connections.
+    pub(super) handle: &'a Rc<ConnectionHandle>,
+    pub(super) current: &'a Current,
+    pub(super) plan: &'a ListenerPlan,
+    pub(super) settings: &'a HttpSettings,
+    pub(super) arrival: &'a Arrival,
+    pub(super) received: Rc<Received>,
+    /// Time when the request was complete; decisions without waiting use this time.
+    pub(super) now: Instant,
+    pub(super) turn: MoreRequests,
+}
+
+/// Whether more requests may follow on this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MoreRequests {
+    More,
+    Last,
+}
+
+/// Decides whether the client's connection stays open after a response. `behind` holds what the client sent after its
+/// request.
+pub(super) fn persistence(session: &RequestContext<'_>, behind: &[u8]) -> Persistence {
+    let request = &session.received.request;
+    // The bytes after a refused upgrade were meant for another protocol and must never be read as a request.
+    let is_upgrade_data = request.upgrade.is_some() && !behind.is_empty();
+    match session.turn {
+        _ if is_upgrade_data || session.worker.is_draining() => Persistence::Close,
+        MoreRequests::Last => Persistence::Close,
+        MoreRequests::More => request.persistence,
+    }
+}

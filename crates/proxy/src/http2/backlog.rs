@@ -1,0 +1,249 @@
+//! Limits the memory of one HTTP/2 connection: heads of requests, and bytes of responses that the client has not read
+//! yet. A task asks here how many bytes it may read from a backend: the more bytes wait for the client, the fewer; none
+//! while the client's socket is full and the limit is reached. If a client does not read, penstock reads nothing from
+//! its backends.
+
+use std::cell::{Cell, RefCell};
+use std::task::{Context, Poll, Waker};
+
+use super::rules::Width;
+
+/// Bytes that a stream may always read at once: streams whose flow-control windows are closed must not stop the others.
+/// `LEAST` applies once the response has begun; `LEAST_OF_HEAD` before that, while the window is not known.
+const LEAST: usize = 4096;
+const LEAST_OF_HEAD: usize = 256;
+
+/// Bytes that a stream may read while its window is closed: the end of the body needs no window.
+pub(super) const LEAST_WITHOUT_WINDOW: usize = 256;
+
+/// A stream may read one `PART`th of the free bytes at once, and `MOST` bytes at most.
+const MOST: usize = 64 * 1024;
+const PART: usize = 4;
+
+/// Streams whose window may be closed may together hold one sixteenth of the limit.
+const HELD_PART: usize = 16;
+
+/// Number of concurrent requests whose HTTP/2 backends get the full flow-control window; others get a narrow one.
+const MOST_WIDE: usize = 2;
+
+#[derive(Debug)]
+pub(super) struct Backlog {
+    limit: usize,
+    /// Bytes read from backends and not yet handed to the frame layer (h2).
+    held: Cell<usize>,
+    /// Bytes in the frame layer that the client's socket has not taken. An upper bound, which becomes 0 when the frame
+    /// layer has sent everything.
+    queued: Cell<usize>,
+    is_blocked: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+    heads: Cell<usize>,
+    most_heads: usize,
+    /// Open requests whose HTTP/2 backends have the full flow-control window.
+    wide: Cell<usize>,
+}
+
+impl Backlog {
+    /// `limit` is the limit of response bytes, `most_heads` the limit of bytes of request heads.
+    pub(super) fn new(limit: usize, most_heads: usize) -> Self {
+        Self {
+            limit,
+            held: Cell::new(0),
+            queued: Cell::new(0),
+            is_blocked: Cell::new(false),
+            waiting: RefCell::default(),
+            heads: Cell::new(0),
+            most_heads,
+            wide: Cell::new(0),
+        }
+    }
+
+    fn all(&self) -> usize {
+        self.held.get() + self.queued.get()
+    }
+
+    /// Returns how many bytes a stream whose window is open may read now: they go on to the client's socket.
+    pub(super) fn room(&self) -> usize {
+        (self.limit.saturating_sub(self.all()) / PART).clamp(LEAST, MOST)
+    }
+
+    /// Returns how many bytes a stream may read before its window is known: penstock may have to hold them.
+    pub(super) fn room_of_head(&self) -> usize {
+        let limit = self.limit / HELD_PART;
+        (limit.saturating_sub(self.held.get()) / PART).clamp(LEAST_OF_HEAD, MOST)
+    }
+
+    /// Waits while the frame layer has half of the limit, or while the client's socket is full and the limit is
+    /// reached.
+    pub(super) fn poll_flows(&self, cx: &mut Context<'_>) -> Poll<()> {
+        // The other half of the limit is for bytes that streams have read and not yet handed to the frame layer.
+        let waits = self.queued.get() >= self.limit / 2 || self.is_blocked.get() && self.all() >= self.limit;
+        if waits { self.wait(cx) } else { Poll::Ready(()) }
+    }
+
+    /// Waits until the frame layer has sent everything. Until then, a stream with an open window may be unable to send,
+    /// because its share of the frame layer's buffer is full.
+    pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.queued.get() {
+            0 => Poll::Ready(()),
+            _ => self.wait(cx),
+        }
+    }
+
+    fn wait(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Counts bytes that a stream has read from its backend.
+    pub(super) fn hold(&self, more: usize) {
+        self.held.set(self.held.get() + more);
+    }
+
+    /// Counts bytes that a stream has handed to the frame layer.
+    pub(super) fn let_go(&self, less: usize) {
+        self.held.set(self.held.get() - less);
+    }
+
+    /// Counts bytes that the frame layer has taken.
+    pub(super) fn queue(&self, bytes: usize) {
+        self.queued.set(self.queued.get() + bytes);
+    }
+
+    /// Counts bytes that the client's socket has taken.
+    pub(super) fn written(&self, bytes: usize) {
+        self.queued.set(self.queued.get().saturating_sub(bytes));
+        if self.is_blocked.replace(false) {
+            self.wake_all();
+        }
+    }
+
+    /// Records that the client's socket is full.
+    pub(super) fn block(&self) {
+        self.is_blocked.set(true);
+    }
+
+    /// To be called when the frame layer has sent all it can: if the socket is not full, no bytes are left.
+    pub(super) fn turned(&self) {
+        if !self.is_blocked.get() {
+            self.queued.set(0);
+            self.wake_all();
+        }
+    }
+
+    fn wake_all(&self) {
+        if self.waiting.borrow().is_empty() {
+            return;
+        }
+        for waker in self.waiting.take() {
+            waker.wake();
+        }
+    }
+
+    /// Returns the flow-control window of an HTTP/2 backend for one more request. Only this window limits the bytes
+    /// that wait in the frame layer of the backend's connection.
+    pub(super) fn take_width(&self) -> Width {
+        if self.wide.get() >= MOST_WIDE {
+            return Width::Narrow;
+        }
+        self.wide.set(self.wide.get() + 1);
+        Width::Wide
+    }
+
+    pub(super) fn give_width(&self, width: Width) {
+        if width == Width::Wide {
+            self.wide.set(self.wide.get() - 1);
+        }
+    }
+
+    /// Counts the head of a new request, if the heads of the others leave room for it.
+    pub(super) fn begin(&self, head: usize) -> Admission {
+        let heads = self.heads.get().saturating_add(head);
+        if heads > self.most_heads {
+            return Admission::TooMuch;
+        }
+        self.heads.set(heads);
+        Admission::Begun
+    }
+
+    /// Ends a request with a head of `head` bytes.
+    pub(super) fn end(&self, head: usize) {
+        self.heads.set(self.heads.get() - head);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// The request may begin; [`Backlog::end`] must be called when it ends.
+    Begun,
+    /// The request may not begin: the heads of all open requests together would be too large.
+    TooMuch,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_streams_may_hold_together_is_bounded_and_never_nothing() {
+        let backlog = Backlog::new(1024 * 1024, 0);
+        for _ in 0..100 {
+            backlog.hold(backlog.room_of_head());
+        }
+        assert!(backlog.all() <= 64 * 1024 + 100 * LEAST_OF_HEAD, "{}", backlog.all());
+        for _ in 0..100 {
+            backlog.queue(backlog.room());
+        }
+        assert!(backlog.all() <= 1024 * 1024 + 100 * LEAST, "{}", backlog.all());
+        assert_eq!((backlog.room_of_head(), backlog.room()), (LEAST_OF_HEAD, LEAST));
+    }
+
+    #[test]
+    fn a_full_socket_stops_streams_once_enough_waits_and_wakes_them_when_it_moves() {
+        let backlog = Backlog::new(1000, 0);
+        struct Unnoticed;
+        impl std::task::Wake for Unnoticed {
+            fn wake(self: std::sync::Arc<Self>) {}
+        }
+        let waker = Waker::from(std::sync::Arc::new(Unnoticed));
+        let mut cx = Context::from_waker(&waker);
+        backlog.queue(499);
+        assert!(backlog.poll_flows(&mut cx).is_ready());
+        backlog.queue(501);
+        backlog.block();
+        assert!(backlog.poll_flows(&mut cx).is_pending() && backlog.poll_flows(&mut cx).is_pending());
+        assert_eq!(backlog.waiting.borrow().len(), 1);
+        backlog.turned();
+        assert_eq!(backlog.all(), 1000);
+        backlog.written(10);
+        assert!(backlog.waiting.borrow().is_empty() && backlog.poll_flows(&mut cx).is_pending());
+        backlog.turned();
+        assert!(backlog.waiting.borrow().is_empty() && backlog.poll_flows(&mut cx).is_ready());
+        assert_eq!(backlog.all(), 0);
+    }
+
+    #[test]
+    fn the_first_requests_of_a_connection_get_wide_backend_connections_and_so_does_the_next_when_one_ends() {
+        let backlog = Backlog::new(0, 0);
+        for _ in 0..MOST_WIDE {
+            assert_eq!(backlog.take_width(), Width::Wide);
+        }
+        assert_eq!(backlog.take_width(), Width::Narrow);
+        backlog.give_width(Width::Narrow);
+        assert_eq!(backlog.take_width(), Width::Narrow);
+        backlog.give_width(Width::Wide);
+        assert_eq!(backlog.take_width(), Width::Wide);
+        assert_eq!(backlog.take_width(), Width::Narrow);
+    }
+
+    #[test]
+    fn heads_are_let_in_until_they_are_too_large_together() {
+        let backlog = Backlog::new(0, 100);
+        assert_eq!(backlog.begin(60), Admission::Begun);
+        assert_eq!(backlog.begin(60), Admission::TooMuch);
+        backlog.end(60);
+        assert_eq!(backlog.begin(100), Admission::Begun);
+    }
+}

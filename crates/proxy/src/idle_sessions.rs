@@ -1,0 +1,223 @@
+//! Keeps the TCP sessions of a worker in which neither side sends. An idle session has no task and the runtime does not
+//! watch its connections. It costs its record, two descriptors and their entries in an epoll instance of the worker,
+//! which is one descriptor for the runtime. The first byte from either side wakes the session.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::rc::Rc;
+use std::time::Instant;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use slab::Slab;
+use tls::plain::Parked;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Limit of sessions woken before the worker yields to other tasks.
+const WAKE_AT_ONCE: usize = 128;
+
+/// Capacity of the table above which its memory is freed when no session is idle.
+const SPARE_ENTRIES: usize = 1024;
+
+/// Number of new idle sessions from which returning memory to the kernel pays. Each leaves about one KiB.
+const WORTH_GIVING_BACK: usize = 256;
+
+/// From this number of new idle sessions, memory is returned even while more sessions become idle.
+const MOST_UNRETURNED: usize = 4096;
+
+pub struct IdleSession {
+    session: Box<dyn Idle>,
+    client: Parked,
+    backend: Parked,
+}
+
+pub trait Idle {
+    /// When the idle timeout of the session expires.
+    fn due(&self) -> Instant;
+
+    /// Whether the backend of the session was judged down and the session may go to another one.
+    fn may_move(&self) -> bool;
+
+    /// Continues the session after one side has sent something, or to move it.
+    fn wake(self: Box<Self>, client: Parked, backend: Parked);
+
+    /// Ends the session after its idle timeout.
+    fn expire(self: Box<Self>);
+}
+
+impl IdleSession {
+    pub fn new(session: Box<dyn Idle>, client: Parked, backend: Parked) -> Self {
+        Self { session, client, backend }
+    }
+
+    fn connections(&self) -> [&Parked; 2] {
+        [&self.client, &self.backend]
+    }
+
+    fn due(&self) -> Instant {
+        self.session.due()
+    }
+
+    fn wake(self) {
+        self.session.wake(self.client, self.backend);
+    }
+
+    fn expire(self) {
+        self.session.expire();
+    }
+}
+
+pub struct IdleSessions {
+    epoll: Rc<OwnedEpoll>,
+    sessions: RefCell<Slab<IdleSession>>,
+    /// Earliest expiry of all idle sessions; `None` without sessions.
+    due: Cell<Option<Instant>>,
+    /// Number of sessions that became idle since the last call of [`Self::give_back_memory`].
+    parked: Cell<usize>,
+    /// Number of sessions that became idle earlier and whose memory was not yet returned.
+    unreturned: Cell<usize>,
+}
+
+/// The epoll instance that watches the connections of all idle sessions.
+struct OwnedEpoll(Epoll);
+
+impl AsRawFd for OwnedEpoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.0.as_raw_fd()
+    }
+}
+
+impl IdleSessions {
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: Rc::new(OwnedEpoll(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?)),
+            sessions: RefCell::default(),
+            due: Cell::new(None),
+            parked: Cell::new(0),
+            unreturned: Cell::new(0),
+        })
+    }
+
+    /// Adds an idle session. If epoll cannot watch its connections, the session is woken at once.
+    pub fn park(&self, session: IdleSession) {
+        let mut sessions = self.sessions.borrow_mut();
+        let entry = sessions.vacant_entry();
+        if !session.connections().into_iter().all(|connection| self.listen(connection, entry.key())) {
+            drop(sessions);
+            self.forget(&session);
+            return session.wake();
+        }
+        let due = session.due();
+        self.due.set(Some(self.due.get().map_or(due, |earliest| earliest.min(due))));
+        entry.insert(session);
+        self.parked.set(self.parked.get() + 1);
+    }
+
+    /// Wakes sessions whenever a side sends. Returns only with an error that prevents it.
+    pub async fn run(&self) -> io::Error {
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; `OwnedEpoll` keeps the one descriptor it owns"
+        )]
+        let watched = AsyncFd::with_interest(self.epoll.clone(), Interest::READABLE);
+        let epoll = match watched {
+            Ok(epoll) => epoll,
+            Err(error) => return error,
+        };
+        loop {
+            let mut opened = match epoll.readable().await {
+                Ok(opened) => opened,
+                Err(error) => return error,
+            };
+            match self.wake_ready() {
+                Ok(WAKE_AT_ONCE..) => tokio::task::yield_now().await,
+                // The epoll instance has no ready connection left: its next readiness is a new event.
+                Ok(_) => opened.clear_ready(),
+                Err(error) => return error,
+            }
+        }
+    }
+
+    /// Returns the memory of new idle sessions to the kernel once no more sessions become idle. To be called often.
+    pub fn give_back_memory(&self) {
+        let (parked, unreturned) = (self.parked.take(), self.unreturned.get());
+        match parked {
+            0 if unreturned >= WORTH_GIVING_BACK => {}
+            _ if unreturned + parked >= MOST_UNRETURNED => {}
+            _ => return self.unreturned.set(unreturned + parked),
+        }
+        self.unreturned.set(0);
+        sys::memory::give_back();
+    }
+
+    /// Ends sessions whose idle timeout has expired. To be called about once per second.
+    pub fn sweep(&self, now: Instant) {
+        if self.due.get().is_none_or(|due| now < due) {
+            return;
+        }
+        let mut sessions = self.sessions.borrow_mut();
+        let due_now: Vec<usize> =
+            sessions.iter().filter(|(_, session)| session.due() <= now).map(|(key, _)| key).collect();
+        let due_now: Vec<_> = due_now.into_iter().map(|key| sessions.remove(key)).collect();
+        self.due.set(sessions.iter().map(|(_, session)| session.due()).min());
+        drop(sessions);
+        for session in due_now {
+            self.forget(&session);
+            session.expire();
+        }
+    }
+
+    /// Wakes the sessions that may go to another backend. To be called when the health of a backend has changed.
+    pub fn wake_movable(&self) {
+        let mut sessions = self.sessions.borrow_mut();
+        let movable: Vec<usize> =
+            sessions.iter().filter(|(_, session)| session.session.may_move()).map(|(key, _)| key).collect();
+        let movable: Vec<_> = movable.into_iter().map(|key| sessions.remove(key)).collect();
+        drop(sessions);
+        for session in movable {
+            self.forget(&session);
+            session.wake();
+        }
+    }
+
+    pub fn clear(&self) {
+        drop(self.sessions.take());
+        self.due.set(None);
+    }
+
+    /// Returns how many connections were ready.
+    fn wake_ready(&self) -> io::Result<usize> {
+        let mut events = [EpollEvent::empty(); WAKE_AT_ONCE];
+        let count = match self.epoll.0.wait(&mut events, EpollTimeout::ZERO) {
+            Err(nix::errno::Errno::EINTR) => 0,
+            count => count?,
+        };
+        for event in &events[..count] {
+            let key = usize::try_from(event.data()).unwrap_or(usize::MAX);
+            let mut sessions = self.sessions.borrow_mut();
+            // Both connections of a session may be ready: an empty key is that of a session just woken.
+            let Some(session) = sessions.try_remove(key) else { continue };
+            if sessions.is_empty() && sessions.capacity() > SPARE_ENTRIES {
+                // Frees the memory of the table after many sessions were idle.
+                *sessions = Slab::new();
+            }
+            drop(sessions);
+            self.forget(&session);
+            session.wake();
+        }
+        Ok(count)
+    }
+
+    fn listen(&self, connection: &Parked, key: usize) -> bool {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, key as u64);
+        self.epoll.0.add(connection, event).is_ok()
+    }
+
+    fn forget(&self, session: &IdleSession) {
+        for connection in session.connections() {
+            // The call fails harmlessly for a connection that was never added.
+            let _ = self.epoll.0.delete(connection);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Record of one session: filled in while the session runs, and finished exactly once, when it is dropped. The access
+//! log and the counters both read it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime};
+
+use logic::access_log::{Entry, Kind, Timings};
+use logic::http1::request::{RequestHead, Version};
+use logic::http1::span::Span;
+use logic::peers::Peer;
+use state::ListenerState;
+use state::ending::{ClientProtocol, Ending, Received};
+
+use crate::http::RequestId;
+use crate::relay::Totals;
+use crate::snapshot::PoolPlan;
+use crate::worker::Worker;
+
+pub struct Outcome {
+    worker: Rc<Worker>,
+    listener: Arc<ListenerState>,
+    kind: Kind,
+    client: Peer,
+    tls: Option<&'static str>,
+    started: Instant,
+    stopped: Option<Instant>,
+    pub spoken: ClientProtocol,
+    /// The request, after its head was read.
+    pub received: Option<Rc<Received>>,
+    pub request_id: RequestId,
+    /// Status that the client received; 0 for none.
+    pub status: u16,
+    /// `grpc-status` of the backend's response.
+    pub grpc_status: Option<u8>,
+    /// Pool that the route selected.
+    pub pool: Option<Arc<PoolPlan>>,
+    /// Index in the pool of the last backend tried.
+    pub backend: Option<usize>,
+    /// Index of the backend whose response the client received. `None` if there is none yet, or the response was
+    /// penstock's own.
+    pub answered_by: Option<usize>,
+    pub attempts: u32,
+    /// How often the request left a backend that was judged down.
+    pub moved: u32,
+    /// In a box: few sessions have one, and every open session has an outcome.
+    pub tls_detail: Option<Box<TlsDetail>>,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// Bytes that a relay of the session has moved so far; counted even if the session is cut.
+    pub relayed: Totals,
+    /// Time spent waiting for a busy backend.
+    pub queued: Option<Duration>,
+    /// Time to open the connection; `None` if a connection was reused.
+    pub connect: Option<Duration>,
+    /// Time from the session's start to the first byte of the backend's response.
+    pub first_byte: Option<Duration>,
+    ending: Option<Ending>,
+}
+
+impl Outcome {
+    /// Starts the record of a session.
+    pub fn new(
+        worker: &Rc<Worker>,
+        listener: &Arc<ListenerState>,
+        kind: Kind,
+        client: Peer,
+        tls: Option<&'static str>,
+    ) -> Self {
+        Self {
+            worker: worker.clone(),
+            listener: listener.clone(),
+            kind,
+            client,
+            tls,
+            started: Instant::now(),
+            stopped: None,
+            spoken: ClientProtocol::Http1,
+            received: None,
+            request_id: RequestId::None,
+            status: 0,
+            grpc_status: None,
+            pool: None,
+            backend: None,
+            answered_by: None,
+            attempts: 0,
+            moved: 0,
+            tls_detail: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            relayed: Totals::default(),
+            queued: None,
+            connect: None,
+            first_byte: None,
+            ending: None,
+        }
+    }
+
+    /// Sets how the session ended; only the first call counts.
+    pub fn end(&mut self, ending: Ending) {
+        self.ending.get_or_insert(ending);
+    }
+
+    /// Returns the worker that serves the session.
+    pub fn worker(&self) -> &Rc<Worker> {
+        &self.worker
+    }
+
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Stops the session's clock if it still runs, and returns the time when it was stopped.
+    pub fn stop_clock(&mut self) -> Instant {
+        *self.stopped.get_or_insert_with(Instant::now)
+    }
+}
+
+/// What the log says of a client's TLS that became no connection here.
+pub enum TlsDetail {
+    /// Server name that the client sent, if its TLS is passed through.
+    Sni(Box<[u8]>),
+    /// Subject of a client certificate that was refused.
+    RefusedCertificate(Box<str>),
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        let ending = match self.ending {
+            _ if std::thread::panicking() => {
+                self.worker.front.state.panics.fetch_add(1, Relaxed);
+                Ending::InternalError
+            }
+            Some(ending) => ending,
+            // Dropped without an ending: the task was cancelled because the process ends or the client's connection is
+            // being closed.
+            None if self.worker.is_cutting() => Ending::DrainTimeout,
+            None => Ending::ClientClosed,
+        };
+        self.bytes_in += self.relayed.up.get();
+        self.bytes_out += self.relayed.down.get();
+        let took = self.stop_clock().duration_since(self.started);
+        self.count(ending, took);
+        self.log(ending, took);
+    }
+}
+
+impl Outcome {
+    fn count(&self, ending: Ending, took: Duration) {
+        let counters = self.listener.counters.of(self.worker.index);
+        counters.sessions.add(1);
+        counters.bytes_in.add(self.bytes_in);
+        counters.bytes_out.add(self.bytes_out);
+        counters.latency.observe(took);
+        let class = usize::from(self.status / 100);
+        if (1..=5).contains(&class) {
+            counters.statuses[class - 1].add(1);
+        }
+        if ending.is_fault() {
+            self.listener.count_ending(self.worker.index, ending.word());
+        }
+        if let (Some(pool), Some(backend)) = (&self.pool, self.backend) {
+            let counters = pool.backends[backend].state.counters.of(self.worker.index);
+            counters.bytes_in.add(self.bytes_in);
+            counters.bytes_out.add(self.bytes_out);
+            if let Some(status) = self.grpc_status.filter(|_| self.answered_by == Some(backend)) {
+                counters.grpc_statuses[usize::from(status)].add(1);
+            }
+            // Only the backend's own response counts as its response time.
+            if let Some(first_byte) = self.first_byte.filter(|_| self.answered_by == Some(backend)) {
+                counters.latency.observe(first_byte);
+                if (1..=5).contains(&class) {
+                    counters.statuses[class - 1].add(1);
+                }
+            }
+        }
+    }
+
+    fn log(&self, ending: Ending, took: Duration) {
+        let Some(format) = self.worker.log_format() else { return };
+        let at =
+            state::events::timestamp(SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH));
+        let received = self.received.as_deref();
+        let part = |span: fn(&RequestHead) -> Span| {
+            received.map(|received| span(&received.request).of(&received.head))
+        };
+        let header = |name| received.and_then(|received| received.request.header(&received.head, name));
+        let (sni, refused_certificate) = match self.tls_detail.as_deref() {
+            None => (None, None),
+            Some(TlsDetail::Sni(name)) => (Some(&**name), None),
+            Some(TlsDetail::RefusedCertificate(subject)) => (None, Some(&**subject)),
+        };
+        let entry = Entry {
+            at: &at,
+            listener: &self.listener.name,
+            client: self.client,
+            kind: self.kind,
+            request_id: (!self.request_id.is_none()).then(|| self.request_id.as_str()),
+            method: part(|request| request.method),
+            host: part(|request| request.authority),
+            target: part(|request| request.target),
+            version: received.map(|received| match (self.spoken, received.request.version) {
+                (ClientProtocol::Http2, _) => "HTTP/2",
+                (ClientProtocol::Http1, Version::Http10) => "HTTP/1.0",
+                (ClientProtocol::Http1, Version::Http11) => "HTTP/1.1",
+            }),
+            status: (self.status != 0).then_some(self.status),
+            grpc_status: self.grpc_status,
+            pool: self.pool.as_ref().map(|pool| &*pool.settings.name),
+            backend: self
+                .pool
+                .as_ref()
+                .zip(self.backend)
+                .map(|(pool, backend)| &*pool.backends[backend].state.name),
+            attempts: self.attempts,
+            moved: self.moved,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            duration: took,
+            timings: Timings { queue: self.queued, connect: self.connect, first_byte: self.first_byte },
+            user_agent: header("user-agent"),
+            referer: header("referer"),
+            tls: self.tls,
+            sni,
+            refused_certificate,
+            outcome: ending.word(),
+        };
+        self.worker.log(|line| match format {
+            config::types::LogFormat::Text => logic::access_log::text(&entry, line),
+            config::types::LogFormat::Json => logic::access_log::json(&entry, line),
+        });
+    }
+}

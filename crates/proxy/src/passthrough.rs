@@ -1,0 +1,143 @@
+//! Serves `protocol = "tls-passthrough"`: reads the ClientHello, chooses a pool by its server name, and relays all
+//! bytes unchanged, the ClientHello included.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::types::PassthroughSettings;
+use logic::access_log::Kind;
+use logic::client_hello::{ClientHello, HelloFault, Progress, Reader, UNRECOGNIZED_NAME, fatal_alert};
+use logic::proxy_header::Additions;
+use logic::route::{Action, Decision, Facts, HeaderLookup, PoolId, RouteTable};
+use state::ending::{Ending, TlsFault};
+use tls::ClientFacts;
+
+use crate::arrival::{ClientConnection, Entry};
+use crate::outcome::{Outcome, TlsDetail};
+use crate::snapshot::ListenerPlan;
+use crate::stream::Stream;
+use crate::tcp;
+
+/// Length to which a server name is cut for the access log. No DNS name is longer.
+const LONGEST_NAME: usize = 255;
+
+/// Serves one client connection. [`connection::serve`](crate::connection::serve) says why the function is not `async`.
+pub(crate) fn serve(
+    entry: Entry,
+    settings: &PassthroughSettings,
+    client: ClientConnection,
+) -> impl Future<Output = ()> + use<> {
+    let plan = entry.plan.clone();
+    let outcome = Outcome::new(&entry.worker, &plan.state, Kind::Tcp, client.arrival.peer, None);
+    let idle = settings.idle_timeout;
+    let arriving = Box::pin(serve_session(plan, settings.handshake_timeout, client, outcome));
+    async move {
+        if let Some((pool, client, outcome)) = arriving.await {
+            tcp::carry(entry, pool, idle, client, outcome).await;
+        }
+    }
+}
+
+/// Reads the ClientHello and chooses a pool. `None` if the connection was refused; the outcome has the reason.
+async fn serve_session(
+    plan: Arc<ListenerPlan>,
+    limit: Duration,
+    client: ClientConnection,
+    mut outcome: Outcome,
+) -> Option<(PoolId, ClientConnection, Outcome)> {
+    let ClientConnection { stream, early, mut arrival } = client;
+    let mut reader = Reader::default();
+    let mut place = plan.hellos.begin();
+    let hearing = tokio::time::timeout(limit, hear(&stream, early, &mut reader));
+    let heard = tokio::select! {
+        biased;
+        heard = hearing => heard,
+        () = place.needed() => {
+            outcome.end(Ending::TlsFailed(TlsFault::TooManyHandshakes));
+            return None;
+        }
+    };
+    drop(place);
+    let hello = match heard {
+        Ok(Ok(hello)) => hello,
+        Ok(Err(NoClientHello::Fault(fault))) => {
+            outcome.end(Ending::TlsFailed(match fault {
+                HelloFault::NotTls => TlsFault::NotTls,
+                _ => TlsFault::Protocol,
+            }));
+            return send_away(&stream, fault.alert()).await;
+        }
+        Ok(Err(NoClientHello::Closed)) => {
+            outcome.end(Ending::TlsFailed(TlsFault::Closed));
+            return None;
+        }
+        Err(_) => {
+            outcome.end(Ending::TlsTimeout);
+            return None;
+        }
+    };
+    let name = hello.server_name().map(|name| TlsDetail::Sni(name[..name.len().min(LONGEST_NAME)].into()));
+    outcome.tls_detail = name.map(Box::new);
+    let host = hello.host();
+    let Some(pool) = plan.routes.as_ref().and_then(|routes| choose(routes, host.as_deref())) else {
+        outcome.end(Ending::NoRoute);
+        return send_away(&stream, UNRECOGNIZED_NAME).await;
+    };
+    if let Some(host) = &host {
+        let mut additions = Additions::default();
+        additions.authority(host);
+        arrival.session = Some(Rc::new(ClientFacts { identity: None, additions }));
+    }
+    Some((pool, ClientConnection { stream, early: reader.into_bytes(), arrival }, outcome))
+}
+
+enum NoClientHello {
+    Fault(HelloFault),
+    Closed,
+}
+
+async fn hear(stream: &Stream, early: Vec<u8>, reader: &mut Reader) -> Result<ClientHello, NoClientHello> {
+    let mut bytes = early;
+    loop {
+        if let Progress::Complete(hello) = reader.read(&bytes).map_err(NoClientHello::Fault)? {
+            return Ok(hello);
+        }
+        // Frees the buffer before waiting: a client may send half a ClientHello and nothing more until the timeout.
+        bytes = Vec::new();
+        if !matches!(stream.fill(&mut bytes).await, Ok(1..)) {
+            return Err(NoClientHello::Closed);
+        }
+    }
+}
+
+/// Chooses the pool for the server name `host`, or for a client that sends none.
+fn choose(routes: &RouteTable, host: Option<&str>) -> Option<PoolId> {
+    let facts = Facts { host: host.unwrap_or_default(), path: "/", method: "", headers: &NoHeaders };
+    match routes.decide(&facts) {
+        Decision::Route(route) => match route.action {
+            Action::Pool(pool) => Some(pool),
+            // The configuration does not allow redirects here.
+            Action::Redirect { .. } => None,
+        },
+        Decision::Fallback(pool) => Some(pool),
+        Decision::NoRoute | Decision::Ambiguous(_) => None,
+    }
+}
+
+struct NoHeaders;
+
+impl HeaderLookup for NoHeaders {
+    fn header(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// Sends a TLS alert and closes the connection so that the client receives the alert.
+async fn send_away<T>(stream: &Stream, alert: u8) -> Option<T> {
+    // A new connection's send buffer has space for seven bytes. The write fails only if the client is gone.
+    if stream.write_all(&fatal_alert(alert)).await.is_ok() {
+        tls::linger::linger(stream).await;
+    }
+    None
+}

@@ -1,0 +1,87 @@
+//! The compiled configuration. A snapshot is immutable, and one atomic store replaces it. Its references into
+//! `crates/state/src/lib.rs` are to objects that live on across snapshots.
+//!
+//! 1. `crates/proxy/src/snapshot/facts.rs` reads what a snapshot depends on besides the configuration.
+//! 2. `crates/proxy/src/snapshot/compile.rs` builds a snapshot from configuration and facts, without side effects.
+//! 3. `crates/proxy/src/snapshot/adopt.rs` prepares the state for the snapshot before it is served: keeps its new
+//!    objects, gives the health of backends its new rules, reads the certificates of listeners, and reports faults.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use config::Config;
+use config::types::{Backend, HttpSettings, Listener, Pool, Protocol};
+use logic::balance::{Identities, StickyTable};
+use logic::route::{PoolId, RouteTable};
+use state::queue::Queue;
+use state::{BackendState, ListenerState};
+use tls::backend::{Endpoint, PoolTls};
+
+use crate::http2::rules::Rules;
+
+mod adopt;
+mod compile;
+mod facts;
+
+pub use adopt::adopt;
+pub use compile::compile;
+pub use facts::Facts;
+
+pub struct Snapshot {
+    /// Counts the snapshots of this process from 1.
+    pub generation: u64,
+    pub config: Arc<Config>,
+    pub listeners: HashMap<Arc<str>, Arc<ListenerPlan>>,
+    /// Indexed by [`PoolId`].
+    pub pools: Vec<Arc<PoolPlan>>,
+}
+
+pub struct ListenerPlan {
+    pub settings: Listener,
+    /// `None` for TCP.
+    pub routes: Option<RouteTable>,
+    /// Clients of a `tls-passthrough` listener whose ClientHello is not complete.
+    pub(crate) hellos: Arc<tls::Handshakes>,
+    /// `None` if the listener does not terminate TLS.
+    pub tls: Option<tls::Terminator>,
+    pub state: Arc<ListenerState>,
+}
+
+pub struct PoolPlan {
+    pub id: PoolId,
+    pub settings: Pool,
+    pub backends: Vec<BackendPlan>,
+    /// TLS settings for connections to the backends.
+    pub tls: Option<PoolTls>,
+    /// Input of the balancing methods hash and maglev; the same on every node with the same configuration.
+    pub identities: Identities,
+    /// Which backend serves which client; only for `sticky`.
+    pub sticky: Option<Arc<Mutex<StickyTable>>>,
+    /// Sessions that wait for a busy backend.
+    pub queue: Arc<Queue>,
+}
+
+pub struct BackendPlan {
+    pub settings: Backend,
+    pub tls: Option<Arc<Endpoint>>,
+    /// `None` if the backend speaks HTTP/1.1 or TCP.
+    pub http2: Option<Rules>,
+    pub state: Arc<BackendState>,
+}
+
+impl Snapshot {
+    pub fn pool(&self, id: PoolId) -> &Arc<PoolPlan> {
+        &self.pools[id.0]
+    }
+}
+
+/// Returns the HTTP settings of a listener; `None` for other protocols.
+pub(crate) fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
+    match &plan.settings.protocol {
+        Protocol::Http(settings) => Some(settings),
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

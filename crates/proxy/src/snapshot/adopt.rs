@@ -1,0 +1,54 @@
+//! Changes the state for a snapshot that is served next. No step after this one can reject the snapshot.
+
+use std::time::Instant;
+
+use state::State;
+use state::events::Level;
+
+use super::{PoolPlan, Snapshot};
+
+/// Stores new objects in `state`, sets the health rules of backends, and reads certificates of listeners. Reports
+/// faults through events and [`State::degrade`]. Blocks on the disk.
+pub fn adopt(snapshot: &Snapshot, state: &State, tls: &tls::Shared) {
+    for pool in &snapshot.pools {
+        announce_tls(pool, state);
+        adopt_pool(pool, state);
+    }
+    for listener in &snapshot.config.listeners {
+        let Some(plan) = snapshot.listeners.get(&listener.name) else { continue };
+        state.keep_listener(&plan.state);
+        if let Some(terminator) = &plan.tls {
+            tls.adopt(&listener.name, terminator, state);
+        }
+    }
+}
+
+fn announce_tls(pool: &PoolPlan, state: &State) {
+    let name = &pool.settings.name;
+    match (&pool.tls, &pool.settings.tls) {
+        (Some(tls), Some(settings)) => tls.announce(name, settings, state),
+        _ => {
+            let subject = format!("pool.{name}.tls");
+            state.forget_degraded(|degraded| degraded == subject);
+        }
+    }
+}
+
+fn adopt_pool(pool: &PoolPlan, state: &State) {
+    let settings = &pool.settings;
+    let now = Instant::now();
+    let rule = settings.health.as_ref().map(|check| check.rule);
+    for backend in &pool.backends {
+        let backend = &backend.state;
+        state.keep_backend(backend);
+        let event = backend.lock_health().adopt(rule, settings.passive, now, fastrand::f64());
+        if let Some(event) = event {
+            let message = format!("{event}: it is not checked any more");
+            state.events.record(Level::Info, backend.subject(), message);
+        }
+    }
+    if let Some(table) = &pool.sticky {
+        state.keep_sticky(&settings.name, settings.sticky, table);
+    }
+    state.keep_queue(&settings.name, &pool.queue);
+}

@@ -1,0 +1,72 @@
+//! Compiles a configuration and facts into a snapshot. Reads no clock and changes no shared state.
+
+use std::sync::Arc;
+
+use config::Config;
+use config::types::{BackendHttp, Listener, Pool, Protocol};
+use logic::balance::{ChoosesBy, Identities};
+use logic::health::Health;
+use logic::route::{PoolId, RouteTable};
+use tls::{Handshakes, Terminator};
+
+use super::{BackendPlan, Facts, ListenerPlan, PoolPlan, Snapshot};
+use crate::http2::rules::Rules;
+
+/// Limit of incomplete ClientHellos on one `tls-passthrough` listener. Each may take 64 KiB.
+const HELLOS: usize = 8192;
+
+/// Compiles `config`. Never fails: `adopt` reports what cannot work as configured, and everything else is served.
+pub fn compile(config: Arc<Config>, facts: &Facts) -> Snapshot {
+    let pools = config.pools.iter().enumerate();
+    let pools = pools.map(|(at, pool)| Arc::new(compile_pool(PoolId(at), pool, facts))).collect();
+    let mut known = facts.tls.clone();
+    let mut plan = |listener: &Listener| Arc::new(compile_listener(listener, facts, &mut known));
+    let listeners = config.listeners.iter().map(|listener| (listener.name.clone(), plan(listener))).collect();
+    Snapshot { generation: facts.state.generation + 1, config, listeners, pools }
+}
+
+fn compile_pool(id: PoolId, pool: &Pool, facts: &Facts) -> PoolPlan {
+    let tls = pool.tls.as_ref().and_then(|_| facts.pools.get(&pool.name));
+    let http2 = (pool.http == BackendHttp::Http2).then(|| Rules::of(pool));
+    let backends = pool.backends.iter().map(|backend| {
+        // `adopt` sets the health rules.
+        let health = || Health::new(None, pool.passive, facts.now, 0.0);
+        let endpoint = tls.zip(backend.server_name.as_ref()).map(|(tls, name)| tls.endpoint(name, pool.http));
+        let state = facts.state.backend(&pool.name, &backend.address, health);
+        BackendPlan { settings: backend.clone(), tls: endpoint, http2, state }
+    });
+    let names: Vec<(String, u32)> =
+        pool.backends.iter().map(|backend| (backend.address.to_string(), backend.weight)).collect();
+    let names: Vec<(&str, u32)> = names.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
+    PoolPlan {
+        id,
+        settings: pool.clone(),
+        backends: backends.collect(),
+        tls: tls.cloned(),
+        identities: Identities::new(pool.balance, &names),
+        sticky: (pool.balance.chooses_by() == ChoosesBy::Client)
+            .then(|| facts.state.sticky(&pool.name, pool.sticky)),
+        queue: facts.state.queue(&pool.name),
+    }
+}
+
+fn compile_listener(listener: &Listener, facts: &Facts, known: &mut tls::Known) -> ListenerPlan {
+    let routes = match &listener.protocol {
+        Protocol::Http(http) => Some(RouteTable::new(http.routes.clone(), http.pool)),
+        Protocol::TlsPassthrough(passthrough) => {
+            Some(RouteTable::new(passthrough.routes.clone(), passthrough.pool))
+        }
+        Protocol::Tcp(_) => None,
+    };
+    let before = facts.listeners.get(&listener.name);
+    let challenges = || facts.state.challenges.clone();
+    let tls = listener.tls.as_ref();
+    let tls = tls.map(|settings| Terminator::new(listener, settings, known, challenges(), before));
+    ListenerPlan {
+        settings: listener.clone(),
+        routes,
+        hellos: Handshakes::new(HELLOS),
+        tls,
+        state: facts.state.listener(&listener.name),
+    }
+}

@@ -1,0 +1,45 @@
+//! What a snapshot depends on besides its configuration.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use config::Config;
+use state::State;
+use tls::Terminator;
+use tls::backend::{Authorities, PoolTls};
+
+use super::Snapshot;
+
+/// State of the running process and content of the pools' TLS files. Reading them changes nothing.
+pub struct Facts {
+    pub(super) now: Instant,
+    pub(super) state: state::Known,
+    pub(super) tls: tls::Known,
+    /// TLS of each pool that has it, by the name of the pool.
+    pub(super) pools: HashMap<Arc<str>, PoolTls>,
+    /// TLS of each listener that is served now, by the name of the listener.
+    pub(super) listeners: HashMap<Arc<str>, Terminator>,
+}
+
+impl Facts {
+    /// Reads the facts for `config`. `before` is the snapshot that is served now: a pool or listener whose certificates
+    /// have become unusable keeps those of `before`. Reads files, so it may block on the disk.
+    pub fn read(config: &Config, state: &State, tls: &tls::Shared, before: Option<&Snapshot>) -> Self {
+        let authorities = Authorities::default();
+        let pools = config.pools.iter().filter_map(|pool| {
+            let served = || before?.pools.iter().find(|plan| plan.settings.name == pool.name)?.tls.as_ref();
+            let tls = PoolTls::read(pool.tls.as_ref()?, &authorities, served());
+            Some((pool.name.clone(), tls))
+        });
+        let listeners = before.into_iter().flat_map(|before| &before.listeners);
+        let listeners = listeners.filter_map(|(name, plan)| Some((name.clone(), plan.tls.clone()?)));
+        Self {
+            now: Instant::now(),
+            state: state.known(),
+            tls: tls.known(),
+            pools: pools.collect(),
+            listeners: listeners.collect(),
+        }
+    }
+}

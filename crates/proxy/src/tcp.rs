@@ -1,0 +1,392 @@
+//! Serves `protocol = "tcp"`: takes a backend, relays, and records the outcome.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::types::TcpSettings;
+use logic::access_log::Kind;
+use logic::account::Refusal;
+use logic::balance::{HashKey, Tried, client_key};
+use logic::peers::Peer;
+use logic::proxy_header::Additions;
+use logic::retry::{self, Idempotence, Progress, WhenDown};
+use logic::route::PoolId;
+use state::ending::Ending;
+use sys::socket::Opening;
+use tls::plain::Parked;
+
+use crate::admission::Admitted;
+use crate::arrival::{Arrival, ClientConnection, Entry};
+use crate::connect::ConnectFault;
+use crate::idle_sessions::{Idle, IdleSession};
+use crate::outcome::Outcome;
+use crate::relay::{self, Early, RelayPause, Totals, Watch};
+use crate::snapshot::{PoolPlan, Snapshot};
+use crate::stream::Stream;
+use crate::upstream::{self, Chosen, InFlight, NoBackend, Wanted};
+use crate::worker::{Current, Worker};
+
+/// Bytes of a client that are read before it has a backend. Enough for the first message of most protocols, and small
+/// for the clients that wait for a busy backend.
+const EARLY: usize = 4096;
+
+/// Serves one client connection. [`connection::serve`](crate::connection::serve) says why the function is not `async`.
+pub fn serve(
+    entry: Entry,
+    settings: &TcpSettings,
+    client: ClientConnection,
+) -> impl Future<Output = ()> + use<> {
+    let outcome =
+        Outcome::new(&entry.worker, &entry.plan.state, Kind::Tcp, client.arrival.peer, client.arrival.tls);
+    carry(entry, settings.pool, settings.idle_timeout, client, outcome)
+}
+
+/// Connects a client to a backend of `pool` and relays until the session ends.
+pub fn carry(
+    entry: Entry,
+    pool: PoolId,
+    idle: Duration,
+    client: ClientConnection,
+    outcome: Outcome,
+) -> impl Future<Output = ()> + use<> {
+    let beginning = Box::pin(begin(entry, pool, idle, client, outcome));
+    async move {
+        if let Some(Pair { session, client, backend, early }) = beginning.await {
+            relay(session, client, backend, early).await;
+        }
+    }
+}
+
+struct Pair {
+    session: Box<Session>,
+    client: Stream,
+    backend: Stream,
+    /// Bytes that the client sent before the relay.
+    early: Vec<u8>,
+}
+
+/// State of a session without its connections.
+struct Session {
+    watch: Watch,
+    outcome: Outcome,
+    /// Present as long as neither side has sent anything.
+    unsent: Option<Box<Unsent>>,
+    slot: InFlight,
+    _admitted: Admitted,
+}
+
+/// What a session in which nothing was sent yet needs to move to another backend.
+struct Unsent {
+    current: Current,
+    arrival: Arrival,
+    opening: Opening,
+    tried: Tried,
+    /// Number of outages of the backend when the session got it.
+    outages: u32,
+}
+
+impl Session {
+    fn backend(&self) -> Option<(&Arc<PoolPlan>, usize)> {
+        self.outcome.pool.as_ref().zip(self.outcome.backend)
+    }
+
+    fn has_sent(&self) -> bool {
+        let Totals { up, down } = &self.outcome.relayed;
+        up.get() + down.get() > 0
+    }
+}
+
+impl Idle for Session {
+    fn may_move(&self) -> bool {
+        let (Some(unsent), Some((pool, index))) = (&self.unsent, self.backend()) else { return false };
+        let state = &pool.backends[index].state;
+        state.outages() != unsent.outages && !state.is_up()
+    }
+
+    fn due(&self) -> Instant {
+        self.watch.due()
+    }
+
+    fn wake(self: Box<Self>, client: Parked, backend: Parked) {
+        tokio::task::spawn_local(relay(self, Stream::parked(client), Stream::parked(backend), Vec::new()));
+    }
+
+    fn expire(mut self: Box<Self>) {
+        self.outcome.end(Ending::IdleTimeout);
+    }
+}
+
+/// Relays until the session ends or becomes idle; then [`park`] stores it without a task.
+#[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
+fn relay(
+    mut session: Box<Session>,
+    mut client: Stream,
+    mut backend: Stream,
+    mut early: Vec<u8>,
+) -> impl Future<Output = ()> {
+    async move {
+        loop {
+            if session.may_move()
+                && Box::pin(change_backend(&mut session, &mut backend)).await == Change::Failed
+            {
+                return drop((client, backend, session));
+            }
+            let stays = session.may_move();
+            let Session { watch, outcome, .. } = &mut *session;
+            let first = Early { up: std::mem::take(&mut early), down: Vec::new() };
+            match relay::run_until_quiet(
+                &client,
+                &backend,
+                first,
+                watch,
+                &outcome.relayed,
+                &outcome.worker().pipes,
+            )
+            .await
+            {
+                RelayPause::Quiet => {}
+                RelayPause::Ended(end) => {
+                    outcome.end(end.settle(&client, &backend));
+                    // Closes the connections before their slots are released.
+                    return drop((client, backend, session));
+                }
+            }
+            if session.has_sent() {
+                session.unsent = None;
+            } else if session.may_move() && !stays {
+                continue;
+            }
+            match park(session, client, backend) {
+                None => return,
+                Some(restless) => (session, client, backend) = restless,
+            }
+        }
+    }
+}
+
+/// Stores an idle session in the worker. Returns the session if one of its connections cannot be parked.
+fn park(session: Box<Session>, client: Stream, backend: Stream) -> Option<(Box<Session>, Stream, Stream)> {
+    let client = match client.into_parked() {
+        Ok(client) => client,
+        Err(client) => return Some((session, client, backend)),
+    };
+    let backend = match backend.into_parked() {
+        Ok(backend) => backend,
+        Err(backend) => return Some((session, Stream::parked(client), backend)),
+    };
+    let worker = session.outcome.worker().clone();
+    worker.idle_sessions.park(IdleSession::new(session, client, backend));
+    None
+}
+
+/// Connects a client to a backend. `None` if that failed; the outcome has the reason.
+async fn begin(
+    entry: Entry,
+    pool: PoolId,
+    idle: Duration,
+    client: ClientConnection,
+    mut outcome: Outcome,
+) -> Option<Pair> {
+    let Entry { current: snapshot, plan, admitted, .. } = entry;
+    let ClientConnection { stream: client, mut early, arrival } = client;
+    drop(plan);
+    let pool = snapshot.pool(pool).clone();
+    outcome.pool = Some(pool.clone());
+    // Most clients send first, and their first bytes have arrived: they go to the backend with the handshake.
+    if early.is_empty() && client.fill_now(&mut early, EARLY).await.is_err() {
+        outcome.end(Ending::ClientClosed);
+        return None;
+    }
+    let opening = match early.is_empty() && pool.settings.send_proxy.is_none() {
+        true => Opening::TheyMaySpeak,
+        false => Opening::WeSpeak,
+    };
+    let mut tried = Tried::default();
+    let (backend, chosen) = obtain(&snapshot, &pool, &arrival, opening, &mut tried, &mut outcome).await?;
+    let unsent = early.is_empty().then(|| {
+        let outages = chosen.backend.outages();
+        Box::new(Unsent { current: snapshot, arrival, opening, tried, outages })
+    });
+    outcome.relayed.up.set(early.len() as u64);
+    match backend.write_now(&early) {
+        sent if sent == early.len() => early = Vec::new(),
+        sent => drop(early.drain(..sent)),
+    }
+    let watch = Watch::new(idle);
+    let (slot, _admitted) = (chosen.slot, admitted);
+    let session = Box::new(Session { watch, outcome, unsent, slot, _admitted });
+    Some(Pair { session, client, backend, early })
+}
+
+#[derive(PartialEq, Eq)]
+enum Change {
+    /// The session has another backend, or keeps its own because no other one has room.
+    Done,
+    /// No other backend could be reached; the outcome has the reason.
+    Failed,
+}
+
+/// Gives a session whose backend was judged down another one. Neither side has sent anything.
+async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
+    let worker = session.outcome.worker().clone();
+    let (Some((pool, index)), Some(mut unsent)) =
+        (session.backend().map(|(pool, index)| (pool.clone(), index)), session.unsent.take())
+    else {
+        return Change::Done;
+    };
+    let room = upstream::elsewhere(&worker, &pool, index, &unsent.tried, Instant::now());
+    let Session { outcome, slot, .. } = session;
+    let (attempts, retries) = (outcome.attempts, pool.settings.retries);
+    let nothing = Progress::NothingSent;
+    if retry::when_down(Idempotence::NotIdempotent, nothing, attempts, retries, room) == WhenDown::Move {
+        unsent.tried.insert(index);
+        let Unsent { current, arrival, opening, tried, .. } = &mut *unsent;
+        let Some((stream, chosen)) = obtain(current, &pool, arrival, *opening, tried, outcome).await else {
+            return Change::Failed;
+        };
+        outcome.moved += 1;
+        pool.backends[index].state.counters.of(worker.index).moved.add(1);
+        unsent.outages = chosen.backend.outages();
+        *slot = chosen.slot;
+        *backend = stream;
+    }
+    session.unsent = Some(unsent);
+    Change::Done
+}
+
+/// Chooses and connects a backend, with retries. `None` if that failed; the outcome has the reason.
+async fn obtain(
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    arrival: &Arrival,
+    opening: Opening,
+    tried: &mut Tried,
+    outcome: &mut Outcome,
+) -> Option<(Stream, Chosen)> {
+    let worker = &outcome.worker().clone();
+    let key = match &pool.settings.hash_key {
+        HashKey::Client => arrival.peer.ip().map_or(0, client_key),
+        // Other keys need HTTP; the configuration rejects them for TCP.
+        _ => 0,
+    };
+    // A session that has a backend already leaves it.
+    let mut origin = match outcome.backend {
+        Some(_) => upstream::Origin::DownBackend,
+        None => upstream::Origin::Client,
+    };
+    loop {
+        let wanted = Wanted { client: arrival.peer, key, tried, origin };
+        origin = upstream::Origin::Client;
+        let chosen = match upstream::choose(worker, snapshot, pool, wanted).await {
+            Ok(chosen) => chosen,
+            Err(none) => {
+                outcome.end(no_backend(none));
+                return None;
+            }
+        };
+        outcome.attempts += 1;
+        outcome.backend = Some(chosen.index);
+        outcome.queued = chosen.queued.or(outcome.queued);
+        let lacks = match connect(worker, pool, &chosen, arrival, opening, outcome).await {
+            Ok(backend) => return Some((backend, chosen)),
+            Err(lacks) => lacks,
+        };
+        tried.insert(chosen.index);
+        let (attempts, retries) = (outcome.attempts, pool.settings.retries);
+        let decision = retry::decide(Idempotence::NotIdempotent, Progress::NothingSent, attempts, retries);
+        if decision == retry::Decision::GiveUp {
+            if let NoConnection::Descriptors = lacks {
+                worker.slot_cache.account().count(Refusal::NoDescriptors);
+            }
+            outcome.end(lacks.ending());
+            return None;
+        }
+        chosen.backend.counters.of(worker.index).retries.add(1);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum NoConnection {
+    Backend,
+    Descriptors,
+}
+
+impl NoConnection {
+    fn ending(self) -> Ending {
+        match self {
+            Self::Backend => Ending::ConnectFailed,
+            Self::Descriptors => Ending::NoDescriptors(Refusal::NoDescriptors),
+        }
+    }
+}
+
+async fn connect(
+    worker: &Rc<Worker>,
+    pool: &PoolPlan,
+    chosen: &Chosen,
+    arrival: &Arrival,
+    opening: Opening,
+    outcome: &mut Outcome,
+) -> Result<Stream, NoConnection> {
+    let started = Instant::now();
+    let counters = chosen.backend.counters.of(worker.index);
+    let header = pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();
+    let (plan, limit) = (&pool.backends[chosen.index], pool.settings.timeouts.connect);
+    match upstream::connect(worker, plan, None, opening, &header, limit).await {
+        Ok((stream, _)) => {
+            let took = started.elapsed();
+            counters.sessions.add(1);
+            counters.latency.observe(took);
+            outcome.connect = Some(took);
+            upstream::note_success(&chosen.backend);
+            Ok(stream)
+        }
+        Err(ConnectFault::Backend(cause)) => {
+            upstream::note_failure(worker, pool, chosen.index, cause);
+            Err(NoConnection::Backend)
+        }
+        Err(ConnectFault::NoDescriptors(_)) => Err(NoConnection::Descriptors),
+        Err(ConnectFault::Ours(error)) => {
+            tracing::debug!(backend = %chosen.backend.name, "cannot connect: {error}");
+            Err(NoConnection::Backend)
+        }
+    }
+}
+
+/// Builds the PROXY header that tells a backend the address of the client.
+pub fn proxy_header(version: logic::proxy_header::Version, arrival: &Arrival) -> Vec<u8> {
+    let mut header = Vec::new();
+    let local = arrival.local.map_or(Peer::Unix, Peer::Ip);
+    let nothing = Additions::default();
+    let additions = arrival.session.as_ref().map_or(&nothing, |session| &session.additions);
+    logic::proxy_header::write(version, &mut header, &arrival.peer, &local, additions);
+    header
+}
+
+pub fn no_backend(none: NoBackend) -> Ending {
+    match none {
+        NoBackend::Unavailable => Ending::NoBackendAvailable,
+        NoBackend::AllTried => Ending::ConnectFailed,
+        NoBackend::QueueFull => Ending::QueueFull,
+        NoBackend::QueueTimeout => Ending::QueueTimeout,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of the future that such a function returns.
+    fn size_of_made<F>(_: fn(Box<Session>, Stream, Stream, Vec<u8>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// mimalloc has size classes of 384, 448 and 512 bytes: each step up costs memory for every open session.
+    #[test]
+    fn a_session_takes_no_more_memory_than_was_measured() {
+        assert!(size_of::<Session>() <= 384, "{}", size_of::<Session>());
+        assert!(size_of::<IdleSession>() <= 32, "{}", size_of::<IdleSession>());
+        assert!(size_of_made(relay) <= 512, "{}", size_of_made(relay));
+    }
+}

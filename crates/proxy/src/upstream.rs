@@ -1,0 +1,430 @@
+//! Gets a backend connection for a session: chooses a backend, waits for a busy one, reuses an idle connection or opens
+//! one. `crates/logic/src/retry.rs` and `crates/proxy/src/http/exchange.rs` decide on retries, `crates/logic/src/health.rs` on health.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use config::types::AllDown;
+use logic::balance::{Availability, Candidate, Choice, StickyKey, Tried, WEIGHT_UNIT, slow_start_weight};
+use logic::health::{Cause, Source, State as HealthState, Verdict, VerdictOutcome};
+use logic::peers::Peer;
+use logic::retry::{Elsewhere, Idempotence};
+use state::events::Level;
+use state::lock::lock;
+use state::queue::Queue;
+use state::{Admission, BackendState};
+use sys::socket::Opening;
+use tls::backend::Endpoint;
+
+use crate::connect::{self, ConnectFault, Freshness, Link, Shortage};
+use crate::http2::backend::{Asked, Asker, Asking};
+use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
+use crate::stream::{Quiet, Stream};
+use crate::worker::Worker;
+
+/// Interval at which the first waiting session checks again, and after it the others in order: changes of health and
+/// weights do not notify them.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Held while a backend is ejected, so that two workers do not eject the last two backends of a pool at once.
+static EJECTING: Mutex<()> = Mutex::new(());
+
+/// Reason why a session got no backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoBackend {
+    Unavailable,
+    /// All healthy backends were tried.
+    AllTried,
+    /// All backends are busy and the queue is full.
+    QueueFull,
+    QueueTimeout,
+}
+
+/// Permit of one session at a backend, given back when dropped.
+pub struct InFlight {
+    backend: Arc<BackendState>,
+    queue: Arc<Queue>,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.backend.in_flight.fetch_sub(1, Relaxed);
+        self.queue.freed();
+    }
+}
+
+pub struct Chosen {
+    /// Index of the backend in the pool.
+    pub index: usize,
+    pub backend: Arc<BackendState>,
+    pub slot: InFlight,
+    /// Time that the session waited for the permit; `None` if it did not wait.
+    pub queued: Option<Duration>,
+}
+
+/// Inputs of the choice of a backend.
+pub struct Wanted<'a> {
+    /// Address of the client, used by `sticky`.
+    pub client: Peer,
+    /// Hash of the value that the pool's hash key names.
+    pub key: u64,
+    /// Backends that failed in this session.
+    pub tried: &'a Tried,
+    pub origin: Origin,
+}
+
+/// Where a session comes from that needs a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It has no backend yet, or its backend failed.
+    Client,
+    /// It left a backend that is down, because the queue had room. Other workers may have filled the queue since: a full
+    /// queue does not refuse it, so the queue can exceed its limit by about one session for each worker.
+    DownBackend,
+}
+
+/// Chooses a backend; waits in the pool's queue if all are at their limit.
+pub async fn choose(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    wanted: Wanted<'_>,
+) -> Result<Chosen, NoBackend> {
+    match choose_at_once(worker, snapshot, pool, &wanted, Instant::now()) {
+        Some(outcome) => outcome,
+        None => wait(worker, snapshot, pool, &wanted).await,
+    }
+}
+
+/// Chooses a backend if no wait is needed and no session waits already.
+pub fn choose_at_once(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    wanted: &Wanted<'_>,
+    now: Instant,
+) -> Option<Result<Chosen, NoBackend>> {
+    match pool.queue.waiting() {
+        0 => choose_now(worker, snapshot, pool, wanted, now),
+        _ => None,
+    }
+}
+
+/// Waits in the pool's queue, first in, first out.
+pub async fn wait(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    wanted: &Wanted<'_>,
+) -> Result<Chosen, NoBackend> {
+    let started = Instant::now();
+    let limit = match wanted.origin {
+        Origin::Client => pool.settings.queue_length.saturating_mul(worker.front.state.workers),
+        Origin::DownBackend => usize::MAX,
+    };
+    let Some(place) = pool.queue.stand(limit) else {
+        return Err(NoBackend::QueueFull);
+    };
+    let waiting = async {
+        // A permit may have become free before this session entered the queue.
+        let mut is_our_turn = place.may_look;
+        loop {
+            if is_our_turn {
+                place.looks();
+                if let Some(outcome) = choose_now(worker, snapshot, pool, wanted, Instant::now()) {
+                    break outcome;
+                }
+                place.pass_on();
+            }
+            let is_called = tokio::time::timeout(LOOK_AGAIN, place.wait_for_turn()).await.is_ok();
+            is_our_turn = is_called || place.is_first();
+        }
+    };
+    match tokio::time::timeout(pool.settings.timeouts.queue, waiting).await {
+        Ok(Ok(chosen)) => Ok(Chosen { queued: Some(started.elapsed()), ..chosen }),
+        Ok(Err(none)) => Err(none),
+        Err(_) => Err(NoBackend::QueueTimeout),
+    }
+}
+
+/// Chooses a backend. `None` if every possible backend is at its limit.
+fn choose_now(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    wanted: &Wanted<'_>,
+    now: Instant,
+) -> Option<Result<Chosen, NoBackend>> {
+    let mut candidates = candidates(pool, now, DownBackends::Excluded);
+    if !any_available(&candidates) && pool.settings.all_down == AllDown::FailOpen {
+        candidates = self::candidates(pool, now, DownBackends::Included);
+    }
+    if !any_available(&candidates) {
+        return Some(Err(NoBackend::Unavailable));
+    }
+    let sticky = pool.sticky.as_ref().zip(wanted.client.ip());
+    let sticky = sticky.map(|(table, ip)| (table, StickyKey::new(ip, pool.settings.sticky.ipv6_prefix)));
+    if let Some((table, key)) = &sticky {
+        let remembered = lock(table).lookup(*key, now).and_then(|identity| pool.identities.find(identity));
+        if let Some(index) =
+            remembered.filter(|index| takes(&candidates[*index]) && !wanted.tried.contains(*index))
+        {
+            return take(pool, index).map(Ok);
+        }
+    }
+    loop {
+        let choice = worker.with_balancer(snapshot, pool.id, |balancer| {
+            balancer.pick(&candidates, &pool.identities, wanted.key, wanted.tried, fastrand::u64(..))
+        });
+        let index = match choice {
+            Choice::Backend(index) => index,
+            Choice::AllBusy => return None,
+            Choice::NoneAvailable => return Some(Err(NoBackend::AllTried)),
+        };
+        match take(pool, index) {
+            Some(chosen) => {
+                if let Some((table, key)) = sticky {
+                    lock(table).remember(key, chosen.backend.identity, now);
+                }
+                return Some(Ok(chosen));
+            }
+            // Another worker has taken this backend's last permit since the check; other backends may have one.
+            None => candidates[index].limit = Some(0),
+        }
+    }
+}
+
+/// Whether backends that are down may be chosen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DownBackends {
+    Excluded,
+    Included,
+}
+
+fn candidates(pool: &PoolPlan, now: Instant, down: DownBackends) -> smallvec::SmallVec<[Candidate; 8]> {
+    let window = pool.settings.slow_start;
+    pool.backends
+        .iter()
+        .map(|backend| {
+            let state = &backend.state;
+            let configured = state.weight_override().unwrap_or(backend.settings.weight);
+            let weight = match state.up_for(now) {
+                Some(up_for) if !window.is_zero() => slow_start_weight(configured, up_for, window),
+                _ => configured * WEIGHT_UNIT,
+            };
+            let healthy = matches!(state.health_state(), HealthState::Up | HealthState::Unchecked);
+            let admitted = state.admission() == Admission::Ready;
+            let available = match admitted && (healthy || down == DownBackends::Included) {
+                true => Availability::Available,
+                false => Availability::Unavailable,
+            };
+            Candidate {
+                weight,
+                in_flight: state.in_flight.load(Relaxed),
+                limit: backend.settings.max_connections,
+                available,
+            }
+        })
+        .collect()
+}
+
+/// Returns true if a backend takes new sessions: healthy, not drained, and with a weight.
+fn serves(backend: &BackendPlan) -> bool {
+    let weight = backend.state.weight_override().unwrap_or(backend.settings.weight);
+    backend.state.is_up() && backend.state.admission() == Admission::Ready && weight > 0
+}
+
+fn any_available(candidates: &[Candidate]) -> bool {
+    candidates.iter().any(|candidate| candidate.available == Availability::Available && candidate.weight > 0)
+}
+
+fn takes(candidate: &Candidate) -> bool {
+    candidate.available == Availability::Available
+        && candidate.weight > 0
+        && candidate.limit.is_none_or(|limit| candidate.in_flight < limit)
+}
+
+/// Takes a permit at a backend. `None` if no permit is free.
+fn take(pool: &PoolPlan, index: usize) -> Option<Chosen> {
+    let plan = &pool.backends[index];
+    let limit = plan.settings.max_connections.unwrap_or(u32::MAX);
+    plan.state
+        .in_flight
+        .fetch_update(Relaxed, Relaxed, |in_flight| (in_flight < limit).then_some(in_flight + 1))
+        .ok()?;
+    let slot = InFlight { backend: plan.state.clone(), queue: pool.queue.clone() };
+    Some(Chosen { index, backend: plan.state.clone(), slot, queued: None })
+}
+
+/// Returns an idle connection to the backend that is still open, if there is one.
+pub fn reuse(
+    worker: &Worker,
+    plan: &BackendPlan,
+    asker: Asker<'_>,
+    idempotence: Idempotence,
+    now: Instant,
+) -> Option<Stream> {
+    let backend = &plan.state;
+    if plan.http2.is_some() {
+        let call = worker.lines.take(plan, asker)?;
+        backend.counters.of(worker.index).reused.add(1);
+        return Some(call);
+    }
+    while let Some(stream) = worker.idle.take(backend, now) {
+        // A connection from before a reload was made under the old TLS settings.
+        if !is_same(stream.endpoint().as_ref(), plan.tls.as_ref()) {
+            continue;
+        }
+        let quiet = match idempotence {
+            Idempotence::Idempotent => stream.is_quiet(),
+            // The request could not be sent again: ask the kernel, because the runtime's knowledge may be old.
+            Idempotence::NotIdempotent => stream.is_quiet_now(),
+        };
+        if quiet == Quiet::Yes {
+            backend.counters.of(worker.index).reused.add(1);
+            return Some(stream);
+        }
+    }
+    None
+}
+
+fn is_same(one: Option<&Arc<Endpoint>>, other: Option<&Arc<Endpoint>>) -> bool {
+    match (one, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        _ => false,
+    }
+}
+
+/// Opens a connection to a backend within `limit`, including its handshake. `preface` is sent first, unencrypted. With
+/// `asking` the connection is HTTP/2 and may be an existing one.
+pub async fn connect(
+    worker: &Worker,
+    plan: &BackendPlan,
+    asking: Option<(&Asking, Asked)>,
+    opening: Opening,
+    preface: &[u8],
+    limit: Duration,
+) -> Result<(Stream, Freshness), ConnectFault> {
+    let backend = &*plan.state;
+    let counters = backend.counters.of(worker.index);
+    let (stream, freshness) = match open(worker, plan, asking, opening, preface, limit).await {
+        Err(fault @ (ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))) => {
+            // Descriptors are short: idle backend connections are closed first, because no client needs them now.
+            let wanted = match fault {
+                ConnectFault::NoDescriptors(Shortage::OfShare(_)) => return Err(fault),
+                ConnectFault::NoDescriptors(Shortage::OfPlaces) => backend.slots(),
+                _ => usize::MAX,
+            };
+            worker.close_idle(wanted);
+            open(worker, plan, asking, opening, preface, limit).await?
+        }
+        Err(ConnectFault::Backend(Cause::Tls(why))) => {
+            // The task that opens an HTTP/2 connection counts it.
+            if asking.is_none() {
+                counters.tls_failures.add(1);
+            }
+            return Err(ConnectFault::Backend(Cause::Tls(why)));
+        }
+        result => result?,
+    };
+    match freshness {
+        Freshness::Kept => counters.reused.add(1),
+        Freshness::Fresh(_) if asking.is_none() => counters.connects.add(1),
+        Freshness::Fresh(_) => {}
+    }
+    Ok((stream, freshness))
+}
+
+async fn open(
+    worker: &Worker,
+    plan: &BackendPlan,
+    asking: Option<(&Asking, Asked)>,
+    opening: Opening,
+    preface: &[u8],
+    limit: Duration,
+) -> Result<(Stream, Freshness), ConnectFault> {
+    if let Some((asking, asked)) = asking {
+        return Box::pin(worker.lines.open(plan, asking, asked, limit)).await;
+    }
+    let began = Instant::now();
+    let stream = match connect::establish(&plan.state, plan.tls.as_ref(), opening, preface, limit).await? {
+        Link::Plain(plain) => Stream::plain(plain),
+        Link::Tls(outbound) => Stream::outbound(*outbound),
+    };
+    Ok((stream, Freshness::Fresh(began.elapsed())))
+}
+
+/// Returns whether another backend that was not tried takes sessions, at once or after a wait in the queue.
+pub fn elsewhere(worker: &Worker, pool: &PoolPlan, asked: usize, tried: &Tried, now: Instant) -> Elsewhere {
+    let candidates = candidates(pool, now, DownBackends::Excluded);
+    let mut others = candidates
+        .iter()
+        .enumerate()
+        .filter(|(at, one)| *at != asked && !tried.contains(*at) && one.weight > 0)
+        .map(|(_, one)| one)
+        .filter(|one| one.available == Availability::Available)
+        .peekable();
+    let queue = pool.settings.queue_length.saturating_mul(worker.front.state.workers);
+    let waiting = pool.queue.waiting();
+    let has_room = others.peek().is_some() && waiting < queue || waiting == 0 && others.any(takes);
+    if has_room { Elsewhere::Room } else { Elsewhere::NoRoom }
+}
+
+/// Returns true if another backend that was not tried could take a session now.
+pub fn has_another(pool: &PoolPlan, asked: usize, tried: &Tried) -> bool {
+    let candidates = candidates(pool, Instant::now(), DownBackends::Excluded);
+    candidates.iter().enumerate().any(|(at, one)| at != asked && !tried.contains(at) && takes(one))
+}
+
+/// Records a failure of real traffic at a backend; ejects the backend after too many in a row.
+pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause) {
+    let backend = &pool.backends[index].state;
+    backend.counters.of(worker.index).failures.add(1);
+    let failures = backend.failures.fetch_add(1, Relaxed) + 1;
+    let limit = pool.settings.passive.failures;
+    if failures == 1 {
+        if let Cause::Tls(_) = &cause {
+            // A status code does not show that the certificate is the cause.
+            worker.front.state.events.record(
+                Level::Warning,
+                backend.subject(),
+                format!("traffic fails: {cause}"),
+            );
+        }
+        // Records the first failure of a row, whose cause the operator needs.
+        backend.lock_health().note_traffic_failure(Verdict {
+            at: SystemTime::now(),
+            source: Source::Traffic,
+            outcome: VerdictOutcome::Fail,
+            cause: cause.clone(),
+            took: Duration::ZERO,
+        });
+    }
+    if limit == 0 || failures < limit || !backend.is_up() {
+        return;
+    }
+    let _one_at_a_time = lock(&EJECTING);
+    // The last serving backend is not ejected: a bad response is better than none, and its errors show the fault.
+    if !pool.backends.iter().any(|other| !Arc::ptr_eq(&other.state, backend) && serves(other)) {
+        if failures == limit {
+            let message = format!(
+                "traffic fails: {cause} ({failures} in a row); not ejected: it is the last healthy one"
+            );
+            worker.front.state.events.record(Level::Warning, backend.subject(), message);
+        }
+        return;
+    }
+    *lock(&backend.last_failure) = Some(cause);
+    backend.publish_health(HealthState::Ejected, Instant::now());
+    backend.wake_health.notify_one();
+}
+
+/// Records a success of real traffic.
+pub fn note_success(backend: &BackendState) {
+    if backend.failures.load(Relaxed) != 0 {
+        backend.failures.store(0, Relaxed);
+    }
+}

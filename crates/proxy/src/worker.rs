@@ -1,0 +1,306 @@
+//! One worker: a thread with its own single-threaded runtime, sockets and idle backend connections. Its only state
+//! shared with other threads on the hot path is its snapshot and counters that only this worker writes.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use config::types::LogFormat;
+use logic::balance::Balancer;
+use logic::route::PoolId;
+use state::access_log::{AccessLog, Batch};
+use state::account::{Account, RefusalLog, Share, SlotCache};
+use state::events::Level;
+use tokio::sync::Notify;
+
+use crate::front::Front;
+use crate::http2::backend::Lines;
+use crate::idle::IdlePool;
+use crate::idle_sessions::IdleSessions;
+use crate::pipes::Pipes;
+use crate::snapshot::Snapshot;
+use crate::waits::Waits;
+
+mod eviction;
+mod handle;
+mod thread;
+
+use eviction::IdleClients;
+use handle::Phase;
+pub use handle::{ConnectionHandle, WaitEnd};
+pub use thread::{Command, run};
+
+/// Interval at which a worker checks its idle backend connections.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Slots of idle backend connections that a worker gives back at once when other workers need slots.
+const GIVEN_UP: usize = 8;
+
+/// Capacity of the connection table above which its memory is freed when no connection is open.
+const REMEMBERED_NUMBERS: usize = 1024;
+
+/// A snapshot as the sessions of one worker hold it: the `Rc` avoids atomic reference counts.
+pub type Current = Rc<Arc<Snapshot>>;
+
+pub struct Worker {
+    pub index: usize,
+    /// State shared by all workers of the process.
+    pub front: Arc<Front>,
+    /// Slots that this worker has taken from the account of descriptors.
+    pub slot_cache: Rc<SlotCache>,
+    /// Pipes for splice(2).
+    pub pipes: Rc<Pipes>,
+    /// Idle HTTP/1.1 connections to backends.
+    pub idle: IdlePool,
+    /// TCP sessions in which neither side sends.
+    pub idle_sessions: IdleSessions,
+    pub lines: Lines,
+    /// Requests that wait for a response.
+    pub waits: Waits,
+    current: RefCell<Current>,
+    /// Indexed by [`PoolId`], with the generation of the snapshot that each balancer was made for.
+    balancers: RefCell<Vec<Option<(u64, Balancer)>>>,
+    connections: RefCell<Connections>,
+    idle_clients: IdleClients,
+    /// Notified when a client connection of this worker has ended.
+    pub(crate) place_freed: Notify,
+    draining: Cell<bool>,
+    cutting: Cell<bool>,
+    /// Number of running accept loops.
+    pub(crate) accepting: Cell<usize>,
+    emptied: Notify,
+    log: AccessLog,
+    batch: RefCell<Batch>,
+    swept: Cell<Instant>,
+    refusal_log: RefusalLog,
+}
+
+/// The open client connections of a worker, indexed by their numbers.
+#[derive(Default)]
+struct Connections {
+    controls: Vec<Option<Rc<ConnectionHandle>>>,
+    free: Vec<u32>,
+}
+
+impl Connections {
+    fn insert(&mut self, share: Share) -> Rc<ConnectionHandle> {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.controls.push(None);
+            // No process has that many descriptors.
+            u32::try_from(self.controls.len() - 1).unwrap_or(u32::MAX)
+        });
+        let handle = Rc::new(ConnectionHandle::new(number, share));
+        self.controls[number as usize] = Some(handle.clone());
+        handle
+    }
+
+    fn remove(&mut self, number: u32) {
+        self.controls[number as usize] = None;
+        self.free.push(number);
+        if self.is_empty() && self.controls.len() > REMEMBERED_NUMBERS {
+            // Frees the memory of the table after many connections were open.
+            *self = Self::default();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.controls.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Rc<ConnectionHandle>> {
+        self.controls.iter().flatten()
+    }
+}
+
+/// Entry of a client connection in its worker. Dropping it removes the connection.
+pub struct Registration {
+    worker: Rc<Worker>,
+    handle: Rc<ConnectionHandle>,
+}
+
+impl Registration {
+    pub fn handle(&self) -> &Rc<ConnectionHandle> {
+        &self.handle
+    }
+
+    /// The account that counts the slots of the connection.
+    pub fn account(&self) -> &Account {
+        self.worker.slot_cache.account()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.handle.phase.set(Phase::Gone);
+        let granted = self.handle.granted.take();
+        let slots = self.handle.share.leave();
+        let mut connections = self.worker.connections.borrow_mut();
+        connections.remove(self.handle.number);
+        if connections.is_empty() {
+            self.worker.emptied.notify_waiters();
+        }
+        drop(connections);
+        self.worker.give_place_back(slots);
+        // Notifies the waiting client last, when the slots are free.
+        drop(granted);
+    }
+}
+
+impl Worker {
+    /// Creates a worker without sockets. To be called on the worker's thread.
+    fn new(
+        index: usize,
+        front: Arc<Front>,
+        snapshot: Arc<Snapshot>,
+        log: AccessLog,
+    ) -> std::io::Result<Rc<Self>> {
+        let slot_cache = Rc::new(SlotCache::new(front.state.account.clone(), index));
+        Ok(Rc::new(Self {
+            index,
+            front,
+            pipes: Pipes::new(slot_cache.clone()),
+            idle: IdlePool::new(slot_cache.clone()),
+            idle_sessions: IdleSessions::new()?,
+            lines: Lines::new(slot_cache.clone()),
+            waits: Waits::default(),
+            slot_cache,
+            current: RefCell::new(Rc::new(snapshot)),
+            balancers: RefCell::default(),
+            connections: RefCell::default(),
+            idle_clients: IdleClients::default(),
+            place_freed: Notify::new(),
+            draining: Cell::new(false),
+            cutting: Cell::new(false),
+            accepting: Cell::new(0),
+            emptied: Notify::new(),
+            batch: RefCell::new(Batch::new(log.clone())),
+            log,
+            swept: Cell::new(Instant::now()),
+            refusal_log: RefusalLog::default(),
+        }))
+    }
+
+    /// Returns the snapshot for a session that starts now.
+    pub fn current(&self) -> Current {
+        self.current.borrow().clone()
+    }
+
+    /// Whether the process is shutting down.
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    pub fn register(self: &Rc<Self>, share: Share) -> Registration {
+        let handle = self.connections.borrow_mut().insert(share);
+        Registration { worker: self.clone(), handle }
+    }
+
+    /// Counts the end of a client connection that had `slots` slots.
+    pub(crate) fn give_place_back(&self, slots: usize) {
+        self.front.state.connections.fetch_sub(1, Relaxed);
+        self.slot_cache.give(slots);
+        self.place_freed.notify_one();
+    }
+
+    /// Whether open sessions are being aborted, at the end of a shutdown.
+    pub fn is_cutting(&self) -> bool {
+        self.cutting.get()
+    }
+
+    /// Runs `choose` with the balancer of a pool. Each new snapshot starts with a new balancer.
+    pub fn with_balancer<T>(
+        &self,
+        snapshot: &Snapshot,
+        pool: PoolId,
+        choose: impl FnOnce(&mut Balancer) -> T,
+    ) -> T {
+        let mut balancers = self.balancers.borrow_mut();
+        if balancers.len() < snapshot.pools.len() {
+            balancers.resize_with(snapshot.pools.len(), || None);
+        }
+        let entry = &mut balancers[pool.0];
+        if entry.as_ref().is_some_and(|(generation, _)| *generation != snapshot.generation) {
+            *entry = None;
+        }
+        let (_, balancer) = entry.get_or_insert_with(|| {
+            let plan = snapshot.pool(pool);
+            let balancer = Balancer::with_phase(plan.settings.balance, plan.backends.len(), self.index);
+            (snapshot.generation, balancer)
+        });
+        choose(balancer)
+    }
+
+    /// Format of access-log lines; `None` if the access log is off.
+    pub fn log_format(&self) -> Option<LogFormat> {
+        self.log.is_on().then(|| self.current.borrow().config.access_log.format)
+    }
+
+    pub fn log(&self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.batch.borrow_mut().push(write);
+    }
+
+    /// Switches to a new snapshot for sessions that start from now on.
+    fn adopt(&self, snapshot: Arc<Snapshot>) {
+        *self.current.borrow_mut() = Rc::new(snapshot);
+    }
+
+    /// Lets all that waits for a backend decide anew, because the health of a backend has changed.
+    fn handle_health_change(&self) {
+        self.waits.wake();
+        self.idle_sessions.wake_movable();
+    }
+
+    fn drain(&self) {
+        self.draining.set(true);
+        for handle in self.connections.borrow().iter() {
+            handle.begin_drain();
+        }
+        self.idle.clear();
+        self.lines.clear();
+        self.pipes.give_up();
+    }
+
+    /// Closes idle backend connections until `slots` slots are freed, those of this worker first. If these do not free
+    /// enough slots at once, asks other workers to close theirs; slots of HTTP/2 connections return a moment later.
+    pub(crate) fn close_idle(&self, slots: usize) {
+        let given = self.idle.give_up(slots);
+        if given < slots {
+            self.lines.give_up(slots - given);
+            self.slot_cache.account().want();
+        }
+    }
+
+    /// Closes idle backend connections of this worker until `slots` slots are freed. Returns their number of slots.
+    /// Slots of HTTP/2 connections return a moment later.
+    pub(crate) fn give_up_idle(&self, slots: usize) -> usize {
+        let given = self.idle.give_up(slots);
+        given + self.lines.give_up(slots.saturating_sub(given))
+    }
+
+    /// Frees idle backend connections, pipes and cached slots when another worker needs slots.
+    fn give_up_unused(&self) {
+        self.give_up_idle(GIVEN_UP);
+        self.pipes.give_up();
+        self.slot_cache.empty();
+    }
+
+    fn tick(&self, now: Instant) {
+        self.batch.borrow_mut().flush();
+        self.idle_sessions.give_back_memory();
+        if now.duration_since(self.swept.get()) >= SWEEP {
+            self.swept.set(now);
+            self.idle.sweep(now, &self.current.borrow());
+            self.idle_sessions.sweep(now);
+            self.lines.sweep(now, &self.current.borrow());
+            if self.index == 0 {
+                let account = self.slot_cache.account();
+                account.sources.sweep();
+                if let Some(message) = self.refusal_log.take(account, now) {
+                    self.front.state.events.record(Level::Warning, "process", message);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Lets a worker close an idle client connection, and wake the task of a connection when the process shuts down.
+
+use std::cell::{Cell, RefCell};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use state::account::{Granted, Share};
+
+#[derive(Debug, Default)]
+pub struct ConnectionHandle {
+    pub(super) phase: Cell<Phase>,
+    /// Index in the worker's table of connections.
+    pub(super) number: u32,
+    /// When the client connection last became idle; valid only in [`Phase::Idle`].
+    idle_since: Cell<Option<Instant>>,
+    /// The right of a waiting client of another worker to the slots of this connection.
+    pub(super) granted: RefCell<Option<Granted>>,
+    waker: RefCell<Option<Waker>>,
+    /// The connection's use of the account of descriptors, and its limit.
+    pub(crate) share: Share,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    #[default]
+    Busy,
+    /// The connection waits for the next request: closing the connection loses nothing.
+    Idle,
+    Closing,
+    Gone,
+}
+
+/// Result of a wait for the next request of a client.
+pub enum WaitEnd<T> {
+    By(T),
+    /// The worker has asked the connection to close.
+    Closing,
+}
+
+impl ConnectionHandle {
+    pub(super) fn new(number: u32, share: Share) -> Self {
+        Self { number, share, ..Self::default() }
+    }
+
+    /// Waits with `poll` for a request, or until the worker asks to close the connection. `since` starts the wait.
+    pub fn poll_idle<T>(
+        &self,
+        cx: &mut Context<'_>,
+        since: Instant,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<WaitEnd<T>> {
+        match poll(cx) {
+            Poll::Ready(value) => {
+                self.go_on();
+                Poll::Ready(WaitEnd::By(value))
+            }
+            Poll::Pending if self.phase.get() == Phase::Closing => Poll::Ready(WaitEnd::Closing),
+            Poll::Pending => {
+                self.phase.set(Phase::Idle);
+                self.idle_since.set(Some(since));
+                let mut waker = self.waker.borrow_mut();
+                if !waker.as_ref().is_some_and(|before| before.will_wake(cx.waker())) {
+                    *waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    fn go_on(&self) {
+        if self.phase.replace(Phase::Busy) == Phase::Closing {
+            // The request may take a minute: the waiting client asks for another connection.
+            drop(self.granted.take());
+        }
+    }
+
+    /// Wakes the task of `cx` when the process starts to shut down, even if the connection is busy: an HTTP/2
+    /// connection with open streams must send GOAWAY.
+    pub fn wake_for_drain(&self, cx: &mut Context<'_>) {
+        self.go_on();
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|before| before.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    /// Asks the connection to close as soon as it is idle.
+    pub fn close_when_idle(&self) {
+        self.phase.set(Phase::Closing);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Ends the wait without a request: the task closes the connection.
+    pub fn stop_waiting(&self) {
+        if self.phase.get() != Phase::Closing {
+            self.phase.set(Phase::Busy);
+        }
+    }
+
+    /// Whether the connection was asked to close and has neither ended nor received another request.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.phase.get() == Phase::Closing
+    }
+
+    /// Returns when the connection became idle; `None` if it is not idle.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        self.idle_since.get().filter(|_| self.phase.get() == Phase::Idle)
+    }
+
+    pub(super) fn begin_drain(&self) {
+        if self.phase.get() == Phase::Idle {
+            self.close_when_idle();
+        } else if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The thread of a worker: executes commands of the supervisor, runs the accept loops, and ends after the last session.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use state::access_log::AccessLog;
+use state::listen::{BoundKey, Socket};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::Worker;
+use crate::accept;
+use crate::front::Front;
+use crate::snapshot::Snapshot;
+
+/// Interval at which a worker writes its access-log lines and returns unused memory.
+const TICK: Duration = Duration::from_millis(100);
+
+pub enum Command {
+    /// Serve this snapshot from now on; open and close these sockets.
+    Apply {
+        snapshot: Arc<Snapshot>,
+        open: Vec<(BoundKey, Socket)>,
+        /// Sockets to close, after the connections in their queues were accepted.
+        close: Vec<BoundKey>,
+        /// Notified when every new session uses the new snapshot and the sockets of `close` are closed.
+        done: oneshot::Sender<()>,
+    },
+    /// Take no new sessions, wait for the open ones, then end the thread.
+    Drain,
+    /// After [`Self::Drain`]: abort the open sessions; each writes its access-log record.
+    Cut,
+}
+
+struct Accepting {
+    close_signal: Rc<accept::CloseSignal>,
+    task: JoinHandle<()>,
+}
+
+/// The accept loops of a worker by address. systemd may pass several sockets for one address.
+#[derive(Default)]
+struct Loops(HashMap<BoundKey, Vec<Accepting>>);
+
+impl Loops {
+    /// Starts and stops accept loops. Returns the tasks that are ending; each closes its socket at its end.
+    fn change(
+        &mut self,
+        worker: &Rc<Worker>,
+        open: Vec<(BoundKey, Socket)>,
+        close: Vec<BoundKey>,
+    ) -> Vec<JoinHandle<()>> {
+        let mut ending = Vec::new();
+        for key in close {
+            for Accepting { close_signal, task } in self.0.remove(&key).unwrap_or_default() {
+                close_signal.close();
+                ending.push(task);
+            }
+        }
+        for (key, socket) in open {
+            let close_signal = Rc::new(accept::CloseSignal::default());
+            let accepting = accept::run(worker.clone(), key.clone(), socket, close_signal.clone());
+            let task = tokio::task::spawn_local(accepting);
+            self.0.entry(key).or_default().push(Accepting { close_signal, task });
+        }
+        ending
+    }
+
+    fn close(&mut self) {
+        for accepting in self.0.drain().flat_map(|(_, all)| all) {
+            accepting.close_signal.close();
+        }
+    }
+}
+
+/// Runs a worker on the calling thread until it is drained.
+pub fn run(
+    index: usize,
+    front: Arc<Front>,
+    snapshot: Arc<Snapshot>,
+    log: AccessLog,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+) -> std::io::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+    let worker = Worker::new(index, front, snapshot, log)?;
+    let mut loops = Loops::default();
+    let result = runtime.block_on(async {
+        // Polled here, so that its error ends the worker: idle sessions would never be woken again.
+        let mut keeping = pin!(worker.idle_sessions.run());
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut health = worker.front.state.health_changes.subscribe();
+        loop {
+            tokio::select! {
+                // The sender lives as long as the state.
+                _ = health.changed() => worker.handle_health_change(),
+                _ = tick.tick() => worker.tick(Instant::now()),
+                () = worker.slot_cache.account().wanted(index) => worker.give_up_unused(),
+                () = worker.slot_cache.account().wished(index) => worker.grant_wishes(),
+                error = &mut keeping => return Err(error),
+                command = commands.recv() => match command {
+                    Some(Command::Apply { snapshot, open, close, done }) => {
+                        worker.adopt(snapshot);
+                        let ending = loops.change(&worker, open, close);
+                        tokio::task::spawn_local(async move {
+                            for task in ending {
+                                // A task that panicked has closed its socket too.
+                                let _ = task.await;
+                            }
+                            // The send fails if the supervisor has stopped waiting.
+                            let _ = done.send(());
+                        });
+                    }
+                    Some(Command::Drain | Command::Cut) | None => break,
+                },
+            }
+        }
+        loops.close();
+        worker.drain();
+        loop {
+            let emptied = worker.emptied.notified();
+            if worker.connections.borrow().is_empty() && worker.accepting.get() == 0 {
+                break;
+            }
+            tokio::select! {
+                () = emptied => {}
+                _ = health.changed() => worker.handle_health_change(),
+                _ = tick.tick() => worker.tick(Instant::now()),
+                error = &mut keeping => return Err(error),
+                command = commands.recv() => if matches!(command, Some(Command::Cut) | None) {
+                    worker.cutting.set(true);
+                    break;
+                },
+            }
+        }
+        Ok(())
+    });
+    // Aborts the remaining sessions; each writes its access-log record.
+    worker.idle_sessions.clear();
+    drop(runtime);
+    worker.batch.borrow_mut().flush();
+    result
+}

@@ -1,0 +1,233 @@
+//! Takes from the process what it needs no more once its sockets are bound: user, capabilities, files, system calls.
+//!
+//! `start.rs` calls [`drop_privileges`] and [`restrict`] while there is one thread, and [`beyond`] at each reload: what
+//! was taken cannot be given back. `crates/sys/src/privilege.rs` and `crates/sys/src/sandbox.rs` act,
+//! `crates/serve/src/paths.rs` says which files a configuration needs.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use config::Config;
+use config::types::BindAddress;
+use nix::unistd;
+use state::State;
+use state::confinement::{Confinement, Restriction};
+use state::events::Level;
+use sys::privilege::{self, Capability, PrivilegeError, Reach};
+use sys::sandbox::calls::Children;
+use sys::sandbox::{self, Enforced, Files};
+
+use crate::causes::causes;
+use crate::paths::{self, Access, Need};
+
+/// User of a process that root started without `process.user`, if it exists and may use what the configuration names.
+pub const DEFAULT_USER: &str = "penstock";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sandbox {
+    On,
+    /// `--no-sandbox`
+    Off,
+}
+
+/// Changes the user and drops capabilities, new privileges and core dumps.
+pub fn drop_privileges(config: &Config, needs: &[Need]) -> Result<Confinement, PrivilegeError> {
+    let keep = capabilities(config);
+    let group = config.process.group.as_deref();
+    let (dropped, stays_root) = match &config.process.user {
+        Some(user) => (privilege::drop_to(user, group, keep)?, None),
+        None if !unistd::geteuid().is_root() => (privilege::stay(keep)?, None),
+        None => match why_root(config, needs)? {
+            None => (privilege::drop_to(DEFAULT_USER, group, keep)?, None),
+            why => (privilege::stay(keep)?, why),
+        },
+    };
+    let capabilities = dropped.kept.iter().map(|kept| kept.name()).collect();
+    Ok(Confinement { uid: dropped.uid, stays_root, capabilities, ..Confinement::default() })
+}
+
+/// Capabilities that the process keeps: a reload may bind ports below 1024 again; nothing else needs one.
+pub fn capabilities(config: &Config) -> &'static [Capability] {
+    let below_1024 = |bind: &BindAddress| match bind {
+        BindAddress::AnyIp(port) => (1..1024).contains(port),
+        BindAddress::Ip(address) => (1..1024).contains(&address.port()),
+        BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
+    };
+    match config.listeners.iter().flat_map(|listener| &listener.binds).any(below_1024) {
+        true => &[Capability::NetBindService],
+        false => &[],
+    }
+}
+
+/// Explains why root does not become the default user. `None` if it can.
+fn why_root(config: &Config, needs: &[Need]) -> Result<Option<String>, PrivilegeError> {
+    if paths::starts_programs(config) {
+        return Ok(Some(format!(
+            "backends behind SSH use the keys of root; set process.user to log in as another user than root or {DEFAULT_USER}"
+        )));
+    }
+    let asked = needs.iter().map(|need| {
+        let reach = match need.access {
+            Access::Read => Reach::Read,
+            Access::Change => Reach::Change,
+            Access::Connect => Reach::Write,
+        };
+        (&*need.path, reach)
+    });
+    let files: Vec<_> = needs.iter().filter(|need| need.access == Access::Read).flat_map(files_of).collect();
+    let asked = asked.chain(files.iter().map(|file| (&**file, Reach::Read)));
+    let refused = match privilege::unreachable(DEFAULT_USER, asked) {
+        Err(PrivilegeError::NoSuchUser { .. }) => {
+            return Ok(Some(format!(
+                "there is no user \"{DEFAULT_USER}\": create it (useradd --system {DEFAULT_USER}) or set process.user"
+            )));
+        }
+        asked => asked?,
+    };
+    Ok(refused.map(|path| {
+        let by = needs.iter().find(|need| path.starts_with(&need.path)).map_or("", |need| &*need.key);
+        let path = path.display();
+        format!("user \"{DEFAULT_USER}\" may not use {path} ({by}): give it to that user (chown {DEFAULT_USER} {path})")
+    }))
+}
+
+/// Files in a directory that is read, such as private keys.
+fn files_of(need: &Need) -> Vec<PathBuf> {
+    let below = std::fs::read_dir(&need.path).into_iter().flatten().flatten();
+    below.map(|entry| entry.path()).collect()
+}
+
+/// Restricts files and system calls as far as the kernel can.
+pub fn restrict(confinement: &mut Confinement, config: &Config, needs: &[Need], sandbox: Sandbox) {
+    if sandbox == Sandbox::Off {
+        let off = || Restriction::Not("--no-sandbox".to_owned());
+        (confinement.files, confinement.calls) = (off(), off());
+        return;
+    }
+    let programs = paths::starts_programs(config);
+    confinement.files = match programs {
+        true => Restriction::Not("SSH backends start programs of ssh_config, which use any file".to_owned()),
+        false => {
+            let files = files(confinement.uid, needs);
+            let restricted = sandbox::restrict_files(&files);
+            if !matches!(restricted, Ok(Enforced::Not) | Err(_)) {
+                confinement.reachable = files;
+            }
+            match restricted {
+                Ok(Enforced::Fully) => Restriction::Restricted,
+                Ok(Enforced::Partly) => Restriction::Partly("this kernel has an older Landlock".to_owned()),
+                Ok(Enforced::Not) => Restriction::Not("this kernel has no Landlock".to_owned()),
+                Err(error) => Restriction::Not(causes(&error)),
+            }
+        }
+    };
+    let children = if programs { Children::Any } else { Children::None };
+    confinement.calls = match (sandbox::filter_calls(children), programs) {
+        (Ok(()), false) => Restriction::Restricted,
+        (Ok(()), true) => Restriction::Partly("SSH backends start programs of ssh_config".to_owned()),
+        (Err(error), _) => Restriction::Not(causes(&error)),
+    };
+}
+
+/// Says once what is not as it should be.
+pub fn tell(state: &State) {
+    let confinement = &state.confinement;
+    if let Some(why) = &confinement.stays_root {
+        state.events.record(
+            Level::Warning,
+            "process",
+            format!("the user stays root, without its capabilities: {why}"),
+        );
+    }
+    for (what, restriction) in [("files", &confinement.files), ("system calls", &confinement.calls)] {
+        let message = match restriction {
+            Restriction::Restricted | Restriction::Unknown => continue,
+            Restriction::Partly(why) => format!("{what} are restricted in part: {why}"),
+            Restriction::Not(why) => format!("{what} are NOT restricted: {why}"),
+        };
+        state.events.record(Level::Warning, "process", message);
+    }
+    for capability in &confinement.capabilities {
+        let message = format!("{capability} is kept: a reload may bind ports below 1024");
+        state.events.record(Level::Info, "process", message);
+    }
+}
+
+/// Explains why this configuration needs a new start: it needs files that were not allowed at the start of the process.
+pub fn beyond(confinement: &Confinement, config: &Config, file: Option<&Path>) -> Option<String> {
+    if matches!(confinement.files, Restriction::Unknown | Restriction::Not(_)) {
+        let restricted = confinement.calls == Restriction::Restricted;
+        return (restricted && paths::starts_programs(config)).then(|| PROGRAMS.to_owned());
+    }
+    if paths::starts_programs(config) {
+        return Some(PROGRAMS.to_owned());
+    }
+    let Files { read, change } = &confinement.reachable;
+    paths::of(config, file).into_iter().find_map(|need| {
+        let allowed = |path: &PathBuf| {
+            let below = |list: &[PathBuf]| list.iter().any(|known| path.starts_with(known));
+            below(change) || need.access == Access::Read && below(read)
+        };
+        let path = need.reachable().into_iter().find(|path| !allowed(path))?;
+        let (key, path) = (&need.key, path.display());
+        Some(format!(
+            "{key}: {path} is not among the files that this process may use since its start\n  hint: restart penstock"
+        ))
+    })
+}
+
+const PROGRAMS: &str = "a backend behind SSH may start programs, which this process gave up at its start
+  hint: restart penstock";
+
+fn files(uid: u32, needs: &[Need]) -> Files {
+    let mut read: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
+    // Other users than root may not read secrets there anyway, and a resolver file that is replaced stays readable.
+    match uid {
+        0 => read.extend(IN_ETC.iter().map(PathBuf::from)),
+        _ => read.push("/etc".into()),
+    }
+    read.extend(["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().filter_map(env::var_os).map(PathBuf::from));
+    let of = |access| needs.iter().filter(move |need| need.access == access).flat_map(Need::reachable);
+    read.extend(of(Access::Read));
+    let change = of(Access::Change).chain(["/dev/null".into()]).collect();
+    Files { read, change }
+}
+
+/// What the C library and we read on any system: itself, name look-ups, time zones, authorities, this process.
+const SYSTEM: &[&str] = &[
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/usr/share",
+    "/usr/local/share/ca-certificates",
+    "/run/systemd/resolve",
+    "/run/NetworkManager",
+    "/run/resolvconf",
+    "/run/nscd",
+    "/proc",
+    "/sys/fs/cgroup",
+    "/sys/devices/system",
+    "/dev/urandom",
+    "/dev/random",
+];
+
+/// Files of root in /etc, where others are secret.
+const IN_ETC: &[&str] = &[
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/protocols",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/localtime",
+    "/etc/ld.so.cache",
+    "/etc/ssl",
+    "/etc/pki",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+];

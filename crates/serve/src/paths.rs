@@ -1,0 +1,156 @@
+//! Paths that a configuration needs while the process serves, each with the key that names it.
+//!
+//! `crates/serve/src/confinement.rs` gives the process these and no others, and refuses a reload that needs more.
+
+use std::fs;
+use std::path::{self, Path, PathBuf};
+
+use config::Config;
+use config::types::{BackendAddress, BindAddress, LogTarget, Verify};
+
+/// A path, and the key that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    pub key: String,
+    pub path: PathBuf,
+    pub access: Access,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A directory is read, or a file, which another one may replace.
+    Read,
+    /// Files in this directory are made, written and removed.
+    Change,
+    /// A socket that the process connects to.
+    Connect,
+}
+
+/// Returns the paths of a configuration, with the file that it came from.
+pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
+    let mut needs = Vec::new();
+    let mut add = |key: String, path: &Path, access| needs.push(Need { key, path: path.to_owned(), access });
+    if let Some(file) = file {
+        // A path that cannot be made absolute cannot be read again either: a reload says so.
+        add("FILE".to_owned(), &path::absolute(file).unwrap_or_default(), Access::Read);
+    }
+    if let Some(control) = &config.control {
+        add("control.socket".to_owned(), parent(&control.socket), Access::Change);
+    }
+    if let Some(BindAddress::Unix(path)) = config.admin.as_ref().map(|admin| &admin.bind) {
+        add("admin.bind".to_owned(), parent(path), Access::Change);
+    }
+    if let LogTarget::File(path) = &config.access_log.target {
+        add("access-log.target".to_owned(), parent(path), Access::Change);
+    }
+    let usual = Path::new(state::state_directory::USUAL);
+    if let Some(path) = config.process.state_directory.as_deref().or(usual.is_dir().then_some(usual)) {
+        add("process.state-directory".to_owned(), path, Access::Change);
+    }
+    for listener in &config.listeners {
+        let name = &listener.name;
+        for bind in &listener.binds {
+            if let BindAddress::Unix(path) = bind {
+                add(format!("listener.{name}.bind"), parent(path), Access::Change);
+            }
+        }
+        let Some(tls) = &listener.tls else { continue };
+        let mut read = |key: &str, path: &Path| add(format!("listener.{name}.tls.{key}"), path, Access::Read);
+        read("certificates", &tls.certificates);
+        tls.key_passphrase_file.iter().for_each(|path| read("key-passphrase-file", path));
+        tls.ticket_keys.iter().for_each(|path| read("ticket-keys", path));
+        if let Some(clients) = &tls.client_certificates {
+            read("client-certificates.ca", &clients.ca);
+            clients.crls.iter().for_each(|path| read("client-certificates.crls", path));
+        }
+    }
+    for pool in &config.pools {
+        let name = &pool.name;
+        for backend in &pool.backends {
+            if let BackendAddress::Unix(path) = &backend.address {
+                add(format!("pool.{name}.backends"), path, Access::Connect);
+            }
+        }
+        let Some(tls) = &pool.tls else { continue };
+        let mut read = |key: &str, path: &Path| add(format!("pool.{name}.tls.{key}"), path, Access::Read);
+        if let Verify::File(path) = &tls.verify {
+            read("verify", path);
+        }
+        if let Some(identity) = &tls.identity {
+            read("certificate", &identity.certificate);
+            read("key", &identity.key);
+            identity.key_passphrase_file.iter().for_each(|path| read("key-passphrase-file", path));
+        }
+    }
+    for acme in &config.acme {
+        let name = &acme.name;
+        add(format!("acme.{name}.state"), &acme.state, Access::Change);
+        acme.ca.iter().for_each(|path| add(format!("acme.{name}.ca"), path, Access::Read));
+        let account = acme.external_account.iter();
+        account
+            .for_each(|it| add(format!("acme.{name}.external-account.key-file"), &it.key_file, Access::Read));
+    }
+    needs
+}
+
+/// Reports whether the configuration has backends behind SSH, whose client may start programs of ssh_config(5).
+pub fn starts_programs(config: &Config) -> bool {
+    let mut backends = config.pools.iter().flat_map(|pool| &pool.backends);
+    backends.any(|backend| matches!(backend.address, BackendAddress::Ssh { .. }))
+}
+
+impl Need {
+    /// Directories and files that must be reachable for this. The directory above is among them, because a renewal
+    /// replaces what is in it, and the targets of links, because the kernel asks where a file is, not what it is called.
+    pub fn reachable(&self) -> Vec<PathBuf> {
+        if self.access == Access::Connect {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        // Directories are replaced too.
+        let above = parent(&self.path).canonicalize().ok().filter(|above| above.components().count() > 2);
+        found.extend(above.filter(|_| self.access == Access::Read));
+        follow(&self.path, &mut found, 2);
+        found
+    }
+}
+
+fn follow(path: &Path, found: &mut Vec<PathBuf>, depth: usize) {
+    let (Some(real), Some(above)) = (existing(path), path.parent().and_then(existing)) else { return };
+    if real.is_dir() {
+        if !found.contains(&real) {
+            found.push(real.clone());
+        }
+        let Some(depth) = depth.checked_sub(1) else { return };
+        for entry in fs::read_dir(&real).into_iter().flatten().flatten() {
+            let kind = entry.file_type();
+            if kind.is_ok_and(|kind| kind.is_dir() || kind.is_symlink()) {
+                follow(&entry.path(), found, depth);
+            }
+        }
+        return;
+    }
+    // certbot keeps live/NAME/cert.pem as a link to archive/NAME/cert3.pem, and replaces both.
+    let target = parent(&real);
+    let both =
+        above.ancestors().find(|ancestor| target.starts_with(ancestor) && ancestor.components().count() > 2);
+    for directory in [both.unwrap_or(target), &*above] {
+        let directory = if directory == Path::new("/") { &real } else { directory };
+        if !found.iter().any(|known| directory.starts_with(known)) {
+            found.push(directory.to_owned());
+        }
+    }
+}
+
+/// The path without links, or the nearest directory above it that exists: a directory may be made later. None if that
+/// would be the root directory or one in it.
+fn existing(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok().or_else(|| {
+        let above = path.ancestors().skip(1).find_map(|above| above.canonicalize().ok())?;
+        (above.components().count() > 2).then_some(above)
+    })
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().unwrap_or(path)
+}

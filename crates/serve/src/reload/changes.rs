@@ -1,0 +1,91 @@
+//! Says in one line what a reload changes: sections that came and went, and how many backends of which pool. It names
+//! no value, because values may be secrets.
+
+use std::fmt::Debug;
+
+use config::Config;
+use config::types::{Backend, BackendAddress, Listener, Pool};
+
+/// Returns the changes, such as `pool app: +1 backend; +1 listener (admin)`, or `nothing changed`.
+pub(super) fn between(old: &Config, new: &Config) -> String {
+    let mut changes = Vec::new();
+    let of_listener = |old: &Listener, new: &Listener| differs(old, new).then(|| "settings".to_owned());
+    sections(
+        &mut changes,
+        "listener",
+        &old.listeners,
+        &new.listeners,
+        |listener| &listener.name,
+        of_listener,
+    );
+    sections(&mut changes, "pool", &old.pools, &new.pools, |pool| &pool.name, of_pool);
+    let others = [
+        ("process", differs(&old.process, &new.process)),
+        ("control", differs(&old.control, &new.control)),
+        ("admin", differs(&old.admin, &new.admin)),
+        ("access-log", differs(&old.access_log, &new.access_log)),
+        ("acme", differs(&old.acme, &new.acme)),
+        ("tunnel", differs(&old.tunnels, &new.tunnels)),
+    ];
+    changes
+        .extend(others.iter().filter(|(_, changed)| *changed).map(|(name, _)| format!("{name}: settings")));
+    if changes.is_empty() { "nothing changed".to_owned() } else { changes.join("; ") }
+}
+
+fn sections<T>(
+    changes: &mut Vec<String>,
+    kind: &str,
+    old: &[T],
+    new: &[T],
+    name: impl Fn(&T) -> &str,
+    change: impl Fn(&T, &T) -> Option<String>,
+) {
+    for section in new {
+        let before = old.iter().find(|old| name(old) == name(section));
+        if let Some(change) = before.and_then(|before| change(before, section)) {
+            changes.push(format!("{kind} {}: {change}", name(section)));
+        }
+    }
+    let missing = |from: &[T], there: &[T]| -> Vec<String> {
+        from.iter()
+            .filter(|section| there.iter().all(|other| name(other) != name(section)))
+            .map(|section| name(section).to_owned())
+            .collect()
+    };
+    for (sign, names) in [('+', missing(new, old)), ('-', missing(old, new))] {
+        if !names.is_empty() {
+            let plural = if names.len() == 1 { "" } else { "s" };
+            changes.push(format!("{sign}{} {kind}{plural} ({})", names.len(), names.join(", ")));
+        }
+    }
+}
+
+fn of_pool(old: &Pool, new: &Pool) -> Option<String> {
+    let other = |pool: &Pool| Pool { backends: Vec::new(), ..pool.clone() };
+    let backends =
+        |pool: &Pool| pool.backends.iter().map(|backend| backend.address.clone()).collect::<Vec<_>>();
+    let (before, after) = (backends(old), backends(new));
+    let absent = |from: &[BackendAddress], there: &[BackendAddress]| {
+        from.iter().filter(|address| !there.contains(address)).count()
+    };
+    let mut parts = Vec::new();
+    for (sign, number) in [('+', absent(&after, &before)), ('-', absent(&before, &after))] {
+        if number > 0 {
+            parts.push(format!("{sign}{}", text::units::count(number, "backend")));
+        }
+    }
+    let same = |backend: &&Backend| before.contains(&backend.address);
+    let kept_differ = new.backends.iter().filter(same).any(|backend| !old.backends.contains(backend));
+    if kept_differ {
+        parts.push("settings of backends".to_owned());
+    }
+    if differs(&other(old), &other(new)) {
+        parts.push(if parts.is_empty() { "settings" } else { "other settings" }.to_owned());
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// Compares by the debugging text: parts of a configuration, such as its patterns, have no equality.
+fn differs<T: Debug>(old: &T, new: &T) -> bool {
+    format!("{old:?}") != format!("{new:?}")
+}

@@ -1,0 +1,128 @@
+//! Events of the front door: a bounded ring that `penstock ctl events` shows and can follow. Sessions are in the access
+//! log; events are state changes, reloads and degraded subjects.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::broadcast;
+
+const RING: usize = 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    Info,
+    /// A subject is degraded; traffic continues.
+    Warning,
+    /// An operation that the operator asked for failed.
+    Error,
+}
+
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Event {
+    /// Position in the event stream of this process, from 1.
+    pub number: u64,
+    /// RFC 3339 in UTC.
+    pub at: String,
+    pub level: Level,
+    /// Subject as a path: `pool.app.10.0.0.1:80`, `listener.web`, `process`.
+    pub subject: String,
+    /// Text for operators.
+    pub message: String,
+}
+
+#[derive(Debug)]
+pub struct Events {
+    ring: Mutex<(u64, VecDeque<Event>)>,
+    followers: broadcast::Sender<Event>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { ring: Mutex::default(), followers: broadcast::channel(256).0 }
+    }
+}
+
+impl Events {
+    /// Records an event and writes it to the process log.
+    pub fn record(&self, level: Level, subject: impl Into<String>, message: impl Into<String>) {
+        let (subject, message) = (subject.into(), message.into());
+        match level {
+            Level::Info => tracing::info!(%subject, "{message}"),
+            Level::Warning => tracing::warn!(%subject, "{message}"),
+            Level::Error => tracing::error!(%subject, "{message}"),
+        }
+        let event = {
+            let mut ring = self.ring.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            ring.0 += 1;
+            let at = timestamp(SystemTime::now());
+            let event = Event { number: ring.0, at, level, subject, message };
+            if ring.1.len() == RING {
+                ring.1.pop_front();
+            }
+            ring.1.push_back(event.clone());
+            event
+        };
+        // An error only means that there are no followers.
+        let _ = self.followers.send(event);
+    }
+
+    /// Last `count` events, oldest first.
+    pub fn last(&self, count: usize) -> Vec<Event> {
+        let ring = self.ring.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        ring.1.iter().skip(ring.1.len().saturating_sub(count)).cloned().collect()
+    }
+
+    /// Receives new events. A follower that is too slow loses the oldest ones and gets an error.
+    pub fn follow(&self) -> broadcast::Receiver<Event> {
+        self.followers.subscribe()
+    }
+}
+
+/// Limits an event that peers can cause at any rate to one per minute.
+#[derive(Debug, Default)]
+pub struct RateLimitedEvent {
+    /// Earliest time of the next event, in seconds on the caller's clock.
+    next: AtomicU64,
+}
+
+impl RateLimitedEvent {
+    /// Tells whether the event may be recorded at `now`; if so, later calls return false for a minute.
+    pub fn may(&self, now: Duration) -> bool {
+        let (now, next) = (now.as_secs(), self.next.load(Relaxed));
+        now >= next && self.next.compare_exchange(next, now + 60, Relaxed, Relaxed).is_ok()
+    }
+}
+
+/// Formats RFC 3339 in UTC with milliseconds.
+pub fn timestamp(at: SystemTime) -> String {
+    match jiff::Timestamp::try_from(at) {
+        Ok(at) => format!("{at:.3}"),
+        Err(_) => "-".to_owned(),
+    }
+}
+
+/// Formats the value of a `Date` field (RFC 9110 section 5.6.7). A time before the year 0, which the format does not
+/// express, becomes that of Unix time 0.
+pub fn http_date(at: SystemTime) -> String {
+    let at = jiff::Timestamp::try_from(at).unwrap_or_default();
+    jiff::fmt::rfc2822::DateTimePrinter::new()
+        .timestamp_to_rfc9110_string(&at)
+        .unwrap_or_else(|_| EPOCH.to_owned())
+}
+
+const EPOCH: &str = "Thu, 01 Jan 1970 00:00:00 GMT";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_that_peers_cause_is_recorded_once_a_minute() {
+        let seldom = RateLimitedEvent::default();
+        let told = (0..200).filter(|second| seldom.may(Duration::from_secs(*second))).count();
+        assert_eq!(told, 4);
+    }
+}

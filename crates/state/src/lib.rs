@@ -1,0 +1,505 @@
+//! State that outlives a snapshot: health, counters, stickiness and operators' decisions, by name; listening sockets,
+//! the writer of the access log, the account of descriptors. A snapshot (`crates/proxy/src/snapshot.rs`) refers to
+//! entries here; on the path of a request workers use atomics, and a mutex for stickiness, queues and failures.
+//!
+//! The lowest of the four crates of the front door: `state` <- `tls` <- `proxy` <- `serve`. It has no snapshot, no
+//! connection, and no certificate except those of pending ACME challenges.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use config::types::{BackendAddress, Sticky};
+use logic::balance::StickyTable;
+use logic::health::{Health, State as HealthState};
+use tokio::sync::{Notify, watch};
+
+pub mod access_log;
+pub mod account;
+pub mod acme;
+pub mod client_slots;
+pub mod confinement;
+pub mod ending;
+pub mod events;
+pub mod listen;
+pub mod lock;
+pub mod look_up;
+pub mod metrics;
+pub mod queue;
+pub mod state_directory;
+
+use crate::account::Account;
+use crate::acme::{Board, Challenges};
+use crate::confinement::Confinement;
+use crate::events::{Events, RateLimitedEvent};
+use crate::lock::lock;
+use crate::metrics::{BackendCounters, ListenerCounters, PerWorker};
+use crate::queue::Queue;
+use crate::state_directory::StateDirectory;
+
+/// All state that outlives a snapshot.
+pub struct State {
+    /// Start of the process on the monotonic clock.
+    pub started: Instant,
+    /// Start of the process as wall-clock time.
+    pub started_at: SystemTime,
+    pub workers: usize,
+    /// Descriptors that traffic holds and may hold.
+    pub account: Arc<Account>,
+    /// Open client connections, over all listeners and workers.
+    pub connections: AtomicUsize,
+    /// Limit of [`Self::connections`].
+    pub max_connections: AtomicUsize,
+    /// Number of published snapshots.
+    pub generation: AtomicU64,
+    /// Number of refused reloads since the start.
+    pub reloads_refused: AtomicU64,
+    /// Number of idle client connections closed to make room for new ones.
+    pub evicted: AtomicU64,
+    /// Number of admin clients disconnected to make room for new ones.
+    pub admin_evicted: Arc<AtomicU64>,
+    /// Number of control clients disconnected to make room for new ones.
+    pub control_evicted: Arc<AtomicU64>,
+    /// Times that accepting paused because descriptors or connections ran out.
+    pub accept_pauses: AtomicU64,
+    /// Access-log lines dropped because the writer thread was too slow.
+    pub log_lines_dropped: AtomicU64,
+    /// Access-log lines that could not be written (disk full, ...).
+    pub log_lines_failed: AtomicU64,
+    /// Sessions that ended in a panic.
+    pub panics: AtomicU64,
+    /// Tells every worker that a backend became available or unavailable.
+    pub health_changes: Arc<watch::Sender<()>>,
+    /// Set once by SIGTERM: no new sessions; a connection closes after its response.
+    pub draining: AtomicBool,
+    /// Directory for state that outlives the process; `None` if nothing is stored.
+    pub directory: Option<StateDirectory>,
+    /// Rights of the process since its start.
+    pub confinement: Confinement,
+    /// Certificate orders and pending ACME challenges.
+    pub acme: Board,
+    pub events: Events,
+    /// Degraded subjects with the reason; `status` prints them first.
+    degraded: Mutex<HashMap<String, String>>,
+    backends: Mutex<HashMap<BackendKey, Arc<BackendState>>>,
+    listeners: Mutex<HashMap<Arc<str>, Arc<ListenerState>>>,
+    sticky: Mutex<HashMap<Arc<str>, (Sticky, SharedTable)>>,
+    queues: Mutex<HashMap<Arc<str>, Arc<Queue>>>,
+}
+
+/// Pool and address text of a backend.
+type BackendKey = (Arc<str>, String);
+
+/// Sticky table that all workers share.
+pub type SharedTable = Arc<Mutex<StickyTable>>;
+
+/// State that a new snapshot is built from. New entries are created with the snapshot, and are not stored here.
+pub struct Known {
+    /// Number of published snapshots.
+    pub generation: u64,
+    /// Pending ACME challenges.
+    pub challenges: Arc<Challenges>,
+    started: Instant,
+    workers: usize,
+    health_changes: Arc<watch::Sender<()>>,
+    backends: HashMap<BackendKey, Arc<BackendState>>,
+    listeners: HashMap<Arc<str>, Arc<ListenerState>>,
+    sticky: HashMap<Arc<str>, (Sticky, SharedTable)>,
+    queues: HashMap<Arc<str>, Arc<Queue>>,
+}
+
+impl Known {
+    /// State of a backend; a new backend starts with `health`.
+    pub fn backend(
+        &self,
+        pool: &Arc<str>,
+        address: &BackendAddress,
+        health: impl FnOnce() -> Health,
+    ) -> Arc<BackendState> {
+        let known = self.backends.get(&(pool.clone(), address.to_string())).cloned();
+        let new = || Arc::new(BackendState::new(pool, address, self, health()));
+        known.unwrap_or_else(new)
+    }
+
+    pub fn listener(&self, name: &Arc<str>) -> Arc<ListenerState> {
+        let new = || {
+            Arc::new(ListenerState {
+                name: name.clone(),
+                bound: Mutex::default(),
+                connections: AtomicUsize::new(0),
+                counters: PerWorker::new(self.workers),
+                loops_told: RateLimitedEvent::default(),
+                full_told: RateLimitedEvent::default(),
+                endings: PerWorker::new(self.workers),
+            })
+        };
+        self.listeners.get(name).cloned().unwrap_or_else(new)
+    }
+
+    /// Sticky table of a pool; a new table if its size or times changed.
+    pub fn sticky(&self, pool: &Arc<str>, settings: Sticky) -> SharedTable {
+        let known = self.sticky.get(pool).filter(|(before, _)| *before == settings);
+        known.map_or_else(
+            || Arc::new(Mutex::new(StickyTable::new(settings.entries, settings.ttl))),
+            |(_, table)| table.clone(),
+        )
+    }
+
+    pub fn queue(&self, pool: &Arc<str>) -> Arc<Queue> {
+        self.queues.get(pool).cloned().unwrap_or_default()
+    }
+}
+
+pub struct ListenerState {
+    /// NAME of `[listener.NAME]`.
+    pub name: Arc<str>,
+    /// Bound addresses as text, in configuration order.
+    pub bound: Mutex<Vec<String>>,
+    /// Open client connections.
+    pub connections: AtomicUsize,
+    pub counters: PerWorker<ListenerCounters>,
+    /// Limits events about request loops.
+    pub loops_told: RateLimitedEvent,
+    /// Limits events about clients above `max-connections`.
+    pub full_told: RateLimitedEvent,
+    /// Number of sessions by ending, except `ok`. A map per worker, so that hostile clients cannot make workers wait
+    /// for each other's lock.
+    endings: PerWorker<Mutex<HashMap<&'static str, u64>>>,
+}
+
+impl ListenerState {
+    /// Counts a session by the word of its ending, which is not `ok`.
+    pub fn count_ending(&self, worker: usize, word: &'static str) {
+        *lock(self.endings.of(worker)).entry(word).or_insert(0) += 1;
+    }
+
+    /// Number of sessions by ending, except `ok`, over all workers.
+    pub fn endings(&self) -> BTreeMap<&'static str, u64> {
+        let mut all = BTreeMap::new();
+        for block in self.endings.iter() {
+            for (word, count) in lock(block).iter() {
+                *all.entry(*word).or_insert(0) += count;
+            }
+        }
+        all
+    }
+}
+
+/// Whether the operator allows a backend to take new sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    Ready,
+    /// No new sessions; open sessions continue.
+    Draining,
+}
+
+/// State of a backend, shared by all workers, checks and control commands.
+pub struct BackendState {
+    pub pool: Arc<str>,
+    pub address: BackendAddress,
+    /// Address as text: the backend's name in logs, metrics and commands.
+    pub name: Arc<str>,
+    /// Hash of `name`, stored in sticky tables.
+    pub identity: u64,
+    /// Open sessions. The only number that all workers write, because `max-connections` applies to all of them
+    /// together.
+    pub in_flight: AtomicU32,
+    /// Addresses to connect to: constant for an IP backend, the last look-up for a name; empty while the name is
+    /// unresolved.
+    pub addresses: ArcSwap<Vec<SocketAddr>>,
+    /// Socket of the tunnel to a backend behind SSH; `None` while the tunnel is down.
+    pub through: ArcSwapOption<std::path::PathBuf>,
+    pub counters: PerWorker<BackendCounters>,
+    /// Verdicts and rules; workers do not lock it.
+    pub health: Mutex<Health>,
+    /// Wakes the task that checks this backend after a change of rules or an ejection.
+    pub wake_health: Notify,
+    /// Failed client sessions in a row.
+    pub failures: AtomicU32,
+    /// Cause of the last failed client session, for the verdict.
+    pub last_failure: Mutex<Option<logic::health::Cause>>,
+    health_state: AtomicU8,
+    admission: AtomicU8,
+    weight_override: AtomicU32,
+    /// How often the backend became down or ejected.
+    outages: AtomicU32,
+    health_changes: Arc<watch::Sender<()>>,
+    /// Time of the last return, in milliseconds after `started`, plus one; 0 means never down: no slow start.
+    up_since: AtomicU64,
+    started: Instant,
+}
+
+const NO_OVERRIDE: u32 = u32::MAX;
+
+impl BackendState {
+    /// Whether the backend's health allows sessions.
+    pub fn is_up(&self) -> bool {
+        matches!(self.health_state(), HealthState::Up | HealthState::Unchecked)
+    }
+
+    /// How often the backend became down or ejected since the start.
+    pub fn outages(&self) -> u32 {
+        self.outages.load(Relaxed)
+    }
+
+    fn new(pool: &Arc<str>, address: &BackendAddress, known: &Known, health: Health) -> Self {
+        let name: Arc<str> = address.to_string().into();
+        let addresses = match address {
+            BackendAddress::Ip(address) => vec![*address],
+            BackendAddress::Name { .. } | BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => Vec::new(),
+        };
+        Self {
+            pool: pool.clone(),
+            address: address.clone(),
+            identity: logic::balance::hash_bytes(0, name.as_bytes()),
+            name,
+            in_flight: AtomicU32::new(0),
+            addresses: ArcSwap::from_pointee(addresses),
+            through: ArcSwapOption::empty(),
+            counters: PerWorker::new(known.workers),
+            health_state: AtomicU8::new(encode(health.state())),
+            health: Mutex::new(health),
+            wake_health: Notify::new(),
+            failures: AtomicU32::new(0),
+            last_failure: Mutex::new(None),
+            admission: AtomicU8::new(0),
+            weight_override: AtomicU32::new(NO_OVERRIDE),
+            outages: AtomicU32::new(0),
+            health_changes: known.health_changes.clone(),
+            up_since: AtomicU64::new(0),
+            started: known.started,
+        }
+    }
+
+    /// Slots of one connection to the backend. A backend behind SSH takes two: this process has a socket at both ends
+    /// of the tunnel.
+    pub fn slots(&self) -> usize {
+        if matches!(self.address, BackendAddress::Ssh { .. }) { 2 } else { 1 }
+    }
+
+    /// Subject in events and in the list of degraded subjects: `pool.NAME.ADDRESS`.
+    pub fn subject(&self) -> String {
+        format!("pool.{}.{}", self.pool, self.name)
+    }
+
+    /// Health state as last published.
+    pub fn health_state(&self) -> HealthState {
+        match self.health_state.load(Relaxed) {
+            1 => HealthState::Up,
+            2 => HealthState::Down,
+            3 => HealthState::Ejected,
+            _ => HealthState::Unchecked,
+        }
+    }
+
+    /// Publishes a health state to the workers; a backend that was down or ejected begins slow start at `now`. The
+    /// sessions that wait at the backend decide anew.
+    pub fn publish_health(&self, state: HealthState, now: Instant) {
+        let before = self.health_state();
+        let was_away = matches!(before, HealthState::Down | HealthState::Ejected);
+        let is_here = matches!(state, HealthState::Up | HealthState::Unchecked);
+        if was_away && is_here {
+            let elapsed = now.saturating_duration_since(self.started).as_millis() as u64;
+            self.up_since.store(elapsed + 1, Relaxed);
+            self.failures.store(0, Relaxed);
+        }
+        self.health_state.store(encode(state), Relaxed);
+        if !was_away && !is_here {
+            self.outages.fetch_add(1, Relaxed);
+        }
+        if was_away == is_here {
+            self.health_changes.send_replace(());
+        }
+    }
+
+    /// Time since the backend returned; `None` if it was never down.
+    pub fn up_for(&self, now: Instant) -> Option<Duration> {
+        let since = self.up_since.load(Relaxed).checked_sub(1)?;
+        Some(now.saturating_duration_since(self.started + Duration::from_millis(since)))
+    }
+
+    /// The operator's setting.
+    pub fn admission(&self) -> Admission {
+        if self.admission.load(Relaxed) == 0 { Admission::Ready } else { Admission::Draining }
+    }
+
+    pub fn set_admission(&self, admission: Admission) {
+        self.admission.store(u8::from(admission == Admission::Draining), Relaxed);
+    }
+
+    /// Weight that the operator set since the start; `None` means the configured weight.
+    pub fn weight_override(&self) -> Option<u32> {
+        Some(self.weight_override.load(Relaxed)).filter(|weight| *weight != NO_OVERRIDE)
+    }
+
+    /// Sets or removes the operator's weight.
+    pub fn set_weight_override(&self, weight: Option<u32>) {
+        self.weight_override.store(weight.unwrap_or(NO_OVERRIDE), Relaxed);
+    }
+
+    /// Locks the health record; not for workers.
+    pub fn lock_health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn encode(state: HealthState) -> u8 {
+    match state {
+        HealthState::Unchecked => 0,
+        HealthState::Up => 1,
+        HealthState::Down => 2,
+        HealthState::Ejected => 3,
+    }
+}
+
+impl State {
+    pub fn new(workers: usize) -> Self {
+        Self {
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+            workers,
+            account: Account::new(workers),
+            connections: AtomicUsize::new(0),
+            max_connections: AtomicUsize::new(usize::MAX),
+            generation: AtomicU64::new(0),
+            reloads_refused: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            admin_evicted: Arc::default(),
+            control_evicted: Arc::default(),
+            accept_pauses: AtomicU64::new(0),
+            log_lines_dropped: AtomicU64::new(0),
+            log_lines_failed: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            health_changes: Arc::new(watch::Sender::new(())),
+            draining: AtomicBool::new(false),
+            directory: None,
+            confinement: Confinement::default(),
+            acme: Board::default(),
+            events: Events::default(),
+            degraded: Mutex::default(),
+            backends: Mutex::default(),
+            listeners: Mutex::default(),
+            sticky: Mutex::default(),
+            queues: Mutex::default(),
+        }
+    }
+
+    /// Copy of all state for a new snapshot.
+    pub fn known(&self) -> Known {
+        Known {
+            generation: self.generation.load(Relaxed),
+            started: self.started,
+            workers: self.workers,
+            health_changes: self.health_changes.clone(),
+            backends: lock(&self.backends).clone(),
+            listeners: lock(&self.listeners).clone(),
+            sticky: lock(&self.sticky).clone(),
+            queues: lock(&self.queues).clone(),
+            challenges: self.acme.challenges.clone(),
+        }
+    }
+
+    /// Keeps the state of a backend for the next snapshots.
+    pub fn keep_backend(&self, backend: &Arc<BackendState>) {
+        lock(&self.backends).insert((backend.pool.clone(), backend.name.to_string()), backend.clone());
+    }
+
+    /// Keeps the state of a listener for the next snapshots.
+    pub fn keep_listener(&self, listener: &Arc<ListenerState>) {
+        lock(&self.listeners).insert(listener.name.clone(), listener.clone());
+    }
+
+    /// Keeps the sticky table of a pool for the next snapshots with the same settings.
+    pub fn keep_sticky(&self, pool: &Arc<str>, settings: Sticky, table: &SharedTable) {
+        lock(&self.sticky).insert(pool.clone(), (settings, table.clone()));
+    }
+
+    /// Keeps the queue of a pool for the next snapshots.
+    pub fn keep_queue(&self, pool: &Arc<str>, queue: &Arc<Queue>) {
+        lock(&self.queues).insert(pool.clone(), queue.clone());
+    }
+
+    /// Removes backends, listeners and tables for which the `keep_*` functions return false. A listener with open
+    /// connections is kept: it may return while they count against its limit.
+    pub fn retain(
+        &self,
+        keep_listener: impl Fn(&str) -> bool,
+        keep_pool: impl Fn(&str) -> bool,
+        keep_backend: impl Fn(&str, &str) -> bool,
+    ) {
+        lock(&self.listeners)
+            .retain(|name, listener| keep_listener(name) || listener.connections.load(Relaxed) > 0);
+        lock(&self.backends).retain(|(pool, backend), _| keep_backend(pool, backend));
+        lock(&self.sticky).retain(|pool, _| keep_pool(pool));
+        lock(&self.queues).retain(|pool, _| keep_pool(pool));
+    }
+
+    /// Marks `subject` as degraded, with the reason. A new reason is recorded as an event.
+    pub fn degrade(&self, subject: &str, reason: &str) {
+        let before = lock(&self.degraded).insert(subject.to_owned(), reason.to_owned());
+        if before.as_deref() != Some(reason) {
+            self.events.record(crate::events::Level::Warning, subject, format!("degraded: {reason}"));
+        }
+    }
+
+    /// Marks `subject` as working again.
+    pub fn restore(&self, subject: &str) {
+        if lock(&self.degraded).remove(subject).is_some() {
+            self.events.record(crate::events::Level::Info, subject, "works again");
+        }
+    }
+
+    /// Removes the degraded subjects for which `gone` returns true, without an event: they are no longer configured.
+    pub fn forget_degraded(&self, gone: impl Fn(&str) -> bool) {
+        lock(&self.degraded).retain(|subject, _| !gone(subject));
+    }
+
+    /// Degraded subjects with reasons, sorted.
+    pub fn degraded(&self) -> Vec<(String, String)> {
+        let mut all: Vec<_> = lock(&self.degraded).iter().map(|(a, b)| (a.clone(), b.clone())).collect();
+        all.sort();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_counts_an_ending_while_another_one_holds_its_own_counts() {
+        let listener = State::new(2).known().listener(&"web".into());
+        let held = lock(listener.endings.of(0));
+        std::thread::scope(|scope| {
+            let (done, counted) = std::sync::mpsc::channel();
+            let listener = &listener;
+            scope.spawn(move || {
+                listener.count_ending(1, "no-route");
+                done.send(()).unwrap();
+            });
+            let counted = counted.recv_timeout(Duration::from_secs(5));
+            drop(held);
+            counted.expect("the second worker did not wait for the first");
+        });
+        listener.count_ending(0, "no-route");
+        assert_eq!(listener.endings(), BTreeMap::from([("no-route", 2)]));
+    }
+
+    #[test]
+    fn a_listener_that_is_gone_is_forgotten_once_its_last_connection_has_ended() {
+        let state = State::new(1);
+        let listener = state.known().listener(&"web".into());
+        state.keep_listener(&listener);
+        listener.count_ending(0, "no-route");
+        listener.connections.store(1, Relaxed);
+        let forget = || state.retain(|_| false, |_| true, |_, _| true);
+        forget();
+        assert!(Arc::ptr_eq(&listener, &state.known().listener(&"web".into())));
+        listener.connections.store(0, Relaxed);
+        forget();
+        assert!(state.known().listener(&"web".into()).endings().is_empty());
+    }
+}

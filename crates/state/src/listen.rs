@@ -1,0 +1,353 @@
+//! Listening sockets, opened by the supervisor before privileges drop or at a reload: one per worker for TCP
+//! (SO_REUSEPORT), one shared by all workers for Unix sockets and sockets from systemd.
+
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use config::types::{BindAddress, Listener};
+use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
+
+/// Length of the accept queue per socket; the kernel limits it to net.core.somaxconn.
+pub const BACKLOG: u32 = 4096;
+
+/// Identifies a bound address across reloads: the same listener on the same address keeps its socket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BoundKey {
+    pub listener: Arc<str>,
+    pub bind: BindAddress,
+}
+
+#[derive(Debug)]
+pub enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Socket {
+    fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(tcp) => Self::Tcp(tcp.try_clone()?),
+            Self::Unix(unix) => Self::Unix(unix.try_clone()?),
+        })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("listener.{listener}: cannot listen on {bind}: {reason}")]
+pub struct BindError {
+    pub listener: Arc<str>,
+    pub bind: BindAddress,
+    /// Error of the kernel, and advice.
+    pub reason: String,
+}
+
+/// Bound address, with sockets for every worker.
+#[derive(Debug)]
+pub struct Bound {
+    /// Identifies the bound address across reloads.
+    pub key: BoundKey,
+    /// Sockets of each worker.
+    pub sockets: Vec<Vec<Socket>>,
+    // Declared after `sockets`, because fields are dropped in this order, and only a socket that no process has open is
+    // unlinked.
+    /// Data kept while the address is open.
+    pub open: OpenAddress,
+}
+
+/// Data of an address that workers accept from.
+#[derive(Debug)]
+pub struct OpenAddress {
+    /// Bound addresses, with the port that the kernel chose for port 0.
+    pub addresses: Vec<ListenAddress>,
+    /// Duplicate of Penstock's own Unix socket, for a listener that takes over its path.
+    shared: Option<UnixListener>,
+    // Last field, because the socket above must be closed first.
+    /// Path of Penstock's own Unix socket.
+    pub file: Option<Arc<SocketPath>>,
+}
+
+impl OpenAddress {
+    /// Bound addresses as text.
+    pub fn texts(&self) -> impl Iterator<Item = String> + '_ {
+        self.addresses.iter().map(|address| match address {
+            ListenAddress::Tcp(address) => address.to_string(),
+            ListenAddress::Unix(path) => format!("unix:{}", path.display()),
+        })
+    }
+
+    /// Tells whether `bind` includes an address that is bound here.
+    fn overlaps(&self, bind: &BindAddress) -> bool {
+        let (ip, port) = match bind {
+            BindAddress::AnyIp(port) => (IpAddr::from(Ipv6Addr::UNSPECIFIED), *port),
+            BindAddress::Ip(address) => (address.ip(), address.port()),
+            BindAddress::Unix(path) => {
+                return self
+                    .addresses
+                    .iter()
+                    .any(|own| matches!(own, ListenAddress::Unix(own) if own == path));
+            }
+            BindAddress::Systemd(_) => return false,
+        };
+        self.addresses.iter().any(|own| match own {
+            ListenAddress::Tcp(own) => {
+                own.port() == port && (own.ip() == ip || own.ip().is_unspecified() || ip.is_unspecified())
+            }
+            ListenAddress::Unix(_) => false,
+        })
+    }
+}
+
+/// Path of Penstock's own Unix socket. Removed when the last holder drops it, unless a process still listens there:
+/// close the socket first.
+#[derive(Debug)]
+pub struct SocketPath(pub sys::socket::SocketFile);
+
+impl SocketPath {
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Sets the permission bits if they differ.
+    pub fn set_mode(&self, mode: u32) -> io::Result<Changed> {
+        let found = fs::symlink_metadata(self.path())?;
+        if found.permissions().mode() & 0o7777 == mode {
+            return Ok(Changed::No);
+        }
+        if !found.file_type().is_socket() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a socket any more"));
+        }
+        fs::set_permissions(self.path(), Permissions::from_mode(mode)).map(|()| Changed::Yes)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    Yes,
+    No,
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        self.0.remove_closed();
+    }
+}
+
+/// Sockets from systemd. They stay open whichever listener uses them: systemd keeps them open too, and a listener that
+/// a reload removes may return with the next reload.
+#[derive(Debug, Default)]
+pub struct Passed(Vec<PassedSocket>);
+
+#[derive(Debug)]
+struct PassedSocket {
+    socket: Inherited,
+    asked_for: AskedFor,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AskedFor {
+    NotYet,
+    Yes,
+}
+
+impl Passed {
+    /// Takes over the sockets that systemd passed to this process, once.
+    pub fn take() -> Result<Self, InheritedError> {
+        let all = sys::socket::inherited()?;
+        Ok(Self(all.into_iter().map(|socket| PassedSocket { socket, asked_for: AskedFor::NotYet }).collect()))
+    }
+
+    /// Duplicates of the passed sockets that match `bind`: all sockets of a name, or one that already listens on the
+    /// address.
+    fn handles(&mut self, bind: &BindAddress) -> io::Result<Vec<(Socket, ListenAddress)>> {
+        let wanted = |socket: &Inherited| match bind {
+            BindAddress::Systemd(name) => socket.name == *name,
+            _ => listens_on(socket, bind),
+        };
+        let most = if matches!(bind, BindAddress::Systemd(_)) { usize::MAX } else { 1 };
+        let mut handles = Vec::new();
+        for passed in self.0.iter_mut().filter(|passed| wanted(&passed.socket)).take(most) {
+            passed.asked_for = AskedFor::Yes;
+            let socket = passed.socket.socket.try_clone()?;
+            let socket = match passed.socket.address {
+                ListenAddress::Tcp(_) => Socket::Tcp(socket.into()),
+                ListenAddress::Unix(_) => Socket::Unix(socket.into()),
+            };
+            handles.push((socket, passed.socket.address.clone()));
+        }
+        Ok(handles)
+    }
+
+    /// Names of sockets that no listener uses.
+    pub fn unused(&self) -> BTreeSet<String> {
+        let left = self.0.iter().filter(|passed| passed.asked_for == AskedFor::NotYet);
+        left.map(|passed| passed.socket.name.clone()).collect()
+    }
+}
+
+fn listens_on(socket: &Inherited, bind: &BindAddress) -> bool {
+    match (&socket.address, bind) {
+        (ListenAddress::Tcp(address), BindAddress::Ip(wanted)) => address == wanted,
+        (ListenAddress::Tcp(address), BindAddress::AnyIp(port)) => {
+            address.port() == *port && address.ip().is_unspecified()
+        }
+        (ListenAddress::Unix(path), BindAddress::Unix(wanted)) => path == wanted,
+        _ => false,
+    }
+}
+
+/// Expected owner of an address when it is opened.
+#[derive(Clone, Copy, Debug)]
+pub enum Holder<'a> {
+    /// No process: another process that listens there is an error.
+    NoProcess,
+    /// This process, for a listener that a reload is about to replace.
+    Ourselves(&'a OpenAddress),
+}
+
+impl<'a> Holder<'a> {
+    /// Owner of `bind` among the open addresses.
+    pub fn of(bind: &BindAddress, mut open: impl Iterator<Item = &'a OpenAddress>) -> Self {
+        open.find(|open| open.overlaps(bind)).map_or(Self::NoProcess, Self::Ourselves)
+    }
+}
+
+/// Opens one address of a listener for `workers` workers.
+pub fn open(
+    listener: &Listener,
+    bind: &BindAddress,
+    holder: Holder<'_>,
+    workers: usize,
+    passed: &mut Passed,
+) -> Result<Bound, BindError> {
+    let fail = |reason: String| BindError { listener: listener.name.clone(), bind: bind.clone(), reason };
+    let key = BoundKey { listener: listener.name.clone(), bind: bind.clone() };
+    let handles = passed.handles(bind).map_err(|error| fail(error.to_string()))?;
+    if !handles.is_empty() {
+        return share_passed(key, handles, workers).map_err(|error| fail(error.to_string()));
+    }
+    match bind {
+        BindAddress::Systemd(name) => Err(fail(format!(
+            "systemd passed no socket named \"{name}\"; the socket unit needs FileDescriptorName={name}"
+        ))),
+        BindAddress::AnyIp(port) => {
+            open_any(key, *port, holder, workers).map_err(|error| fail(explain(&error, holder)))
+        }
+        BindAddress::Ip(address) => open_tcp(key, *address, DualStack::V6Only, holder, workers)
+            .map_err(|error| fail(explain(&error, holder))),
+        BindAddress::Unix(path) => match holder {
+            Holder::Ourselves(OpenAddress { shared: Some(socket), file: Some(file), .. }) => {
+                let handle = socket.try_clone().map_err(|error| fail(error.to_string()))?;
+                share_unix(key, handle, file.clone(), workers).map_err(|error| fail(error.to_string()))
+            }
+            _ => {
+                let (socket, file) = sys::socket::listen_unix(path, listener.unix_mode)
+                    .map_err(|error| fail(error.to_string()))?;
+                let file = Arc::new(SocketPath(file));
+                share_unix(key, socket, file, workers).map_err(|error| fail(error.to_string()))
+            }
+        },
+    }
+}
+
+fn open_any(key: BoundKey, port: u16, holder: Holder<'_>, workers: usize) -> io::Result<Bound> {
+    let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    match open_tcp(key.clone(), both, DualStack::Both, holder, workers) {
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc_codes::EAFNOSUPPORT | libc_codes::EADDRNOTAVAIL)) =>
+        {
+            open_tcp(key, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), DualStack::V6Only, holder, workers)
+        }
+        other => other,
+    }
+}
+
+fn open_tcp(
+    key: BoundKey,
+    address: SocketAddr,
+    dual: DualStack,
+    holder: Holder<'_>,
+    workers: usize,
+) -> io::Result<Bound> {
+    if matches!(holder, Holder::NoProcess) {
+        // SO_REUSEPORT would let another Penstock process share the port silently.
+        sys::socket::probe_tcp(address, dual)?;
+    }
+    let first = sys::socket::listen_tcp(address, dual, BACKLOG)?;
+    // The kernel chooses the port for port 0 with the first socket; the others use the same port.
+    let address = first.local_addr()?;
+    let mut sockets = vec![vec![Socket::Tcp(first)]];
+    while sockets.len() < workers {
+        sockets.push(vec![Socket::Tcp(sys::socket::listen_tcp(address, dual, BACKLOG)?)]);
+    }
+    let open = OpenAddress { addresses: vec![ListenAddress::Tcp(address)], shared: None, file: None };
+    Ok(Bound { key, sockets, open })
+}
+
+fn share_passed(key: BoundKey, passed: Vec<(Socket, ListenAddress)>, workers: usize) -> io::Result<Bound> {
+    let mut sockets = Vec::new();
+    sockets.resize_with(workers, Vec::new);
+    let mut addresses = Vec::new();
+    for (socket, address) in passed {
+        share(socket, &mut sockets)?;
+        addresses.push(address);
+    }
+    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None } })
+}
+
+fn share_unix(
+    key: BoundKey,
+    socket: UnixListener,
+    file: Arc<SocketPath>,
+    workers: usize,
+) -> io::Result<Bound> {
+    let mut sockets = Vec::new();
+    sockets.resize_with(workers, Vec::new);
+    let shared = Some(socket.try_clone()?);
+    share(Socket::Unix(socket), &mut sockets)?;
+    let addresses = vec![ListenAddress::Unix(file.path().to_owned())];
+    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared, file: Some(file) } })
+}
+
+/// Gives each worker a duplicate of the socket.
+fn share(socket: Socket, workers: &mut [Vec<Socket>]) -> io::Result<()> {
+    let Some((last, others)) = workers.split_last_mut() else { return Ok(()) };
+    for worker in others {
+        worker.push(socket.try_clone()?);
+    }
+    last.push(socket);
+    Ok(())
+}
+
+fn explain(error: &io::Error, holder: Holder<'_>) -> String {
+    match (error.kind(), holder) {
+        // SO_REUSEPORT works only between sockets of one user.
+        (io::ErrorKind::AddrInUse, Holder::Ourselves(_)) => format!(
+            "{error}: this process holds that port itself, from before it became another user; it can change hands at the next start"
+        ),
+        (io::ErrorKind::AddrInUse, Holder::NoProcess) => {
+            format!("{error}; `ss -ltnp` shows which program holds it")
+        }
+        (io::ErrorKind::PermissionDenied, _) => format!(
+            "{error}; ports below 1024 need root or the capability CAP_NET_BIND_SERVICE (packaging/penstock.service grants it)"
+        ),
+        _ if sys::descriptors::are_exhausted(error) => {
+            format!("{error}: raise LimitNOFILE= of the service, or ulimit -n of the shell")
+        }
+        (io::ErrorKind::AddrNotAvailable, _) => {
+            format!("{error}; `ip address` shows the addresses of this machine")
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// Numbers of errno(3) that std does not name.
+mod libc_codes {
+    pub(super) const EAFNOSUPPORT: i32 = nix::errno::Errno::EAFNOSUPPORT as i32;
+    pub(super) const EADDRNOTAVAIL: i32 = nix::errno::Errno::EADDRNOTAVAIL as i32;
+}

@@ -1,0 +1,135 @@
+//! Directory for state that outlives the process. Only the user of the process can read its files. Each file is
+//! complete or absent: written to a temporary name, synced, and renamed.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Default path in packages.
+pub const USUAL: &str = "/var/lib/penstock";
+
+/// Directory in which this process can write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateDirectory {
+    path: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}: cannot be written: {source}; nothing is kept over a restart until the user that penstock runs as may write there",
+    path.display()
+)]
+pub struct StateDirectoryError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl StateDirectory {
+    /// Opens the configured directory and creates it if necessary; without one, the default path if it exists. Must be
+    /// called as the user that the process keeps.
+    pub fn open(configured: Option<&Path>) -> Result<Option<Self>, StateDirectoryError> {
+        match configured {
+            Some(path) => Self::at(path).map(Some),
+            None if Path::new(USUAL).is_dir() => Self::at(Path::new(USUAL)).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn at(path: &Path) -> Result<Self, StateDirectoryError> {
+        let try_it = || {
+            make(path)?;
+            let probe = path.join(".probe");
+            write(&probe, b"")?;
+            fs::remove_file(&probe)
+        };
+        try_it().map_err(|source| StateDirectoryError { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Subdirectory of this name, created with mode 0700 if necessary.
+    pub fn part(&self, name: &str) -> io::Result<PathBuf> {
+        let path = self.path.join(name);
+        make(&path)?;
+        Ok(path)
+    }
+}
+
+/// Creates a directory and its parents if necessary.
+fn make(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Writes a file with mode 0600 atomically: after a crash it has its old content or all of `bytes`.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let mut beside = name.to_owned();
+    beside.push(".new");
+    let beside = directory.join(beside);
+    // Left by a crash, or a link that another user has placed.
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)?;
+        File::open(directory)?.sync_all()
+    })();
+    if written.is_err() {
+        // Only the first error is returned.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn it_is_made_with_its_parents_for_its_owner_only() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("lib/penstock");
+        let directory = StateDirectory::open(Some(&path)).unwrap().unwrap();
+        assert_eq!((directory.path(), mode(&path)), (&*path, 0o700));
+        assert_eq!(mode(&directory.part("ocsp").unwrap()), 0o700);
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "the probe is taken away");
+    }
+
+    #[test]
+    fn one_that_cannot_be_written_is_an_error_that_names_it() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("file");
+        fs::write(&path, "").unwrap();
+        let error = StateDirectory::open(Some(&path.join("inner"))).unwrap_err().to_string();
+        assert!(error.contains("file/inner: cannot be written: "), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_is_its_owners_alone() {
+        let base = tempfile::tempdir().unwrap();
+        let (path, beside) = (base.path().join("a"), base.path().join("a.new"));
+        // Left by a crash, longer than the new content.
+        fs::write(&beside, [b'x'; 100]).unwrap();
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o644)).unwrap();
+        write(&path, b"one").unwrap();
+        write(&path, b"two").unwrap();
+        assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"two".to_vec(), 0o600));
+        assert!(!beside.exists());
+    }
+}

@@ -1,0 +1,47 @@
+//! Closes a connection so that the client gets the last bytes sent.
+
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+/// Time limit of reading after the last byte was sent. Reading on prevents a TCP reset, which could destroy those
+/// bytes.
+pub const LINGER: Duration = Duration::from_secs(1);
+
+const LINGER_BYTES: usize = 256 * 1024;
+
+/// Size of one read in bytes.
+const AT_ONCE: usize = 16 * 1024;
+
+/// Shuts down the sending direction, then reads and discards what the client still sends, within limits. An immediate
+/// close would send a TCP reset, which would arrive before the last answer.
+pub async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let _ = tokio::time::timeout(LINGER, async {
+        stream.shutdown().await?;
+        let mut read = 0;
+        while read < LINGER_BYTES {
+            match discard(&mut stream).await? {
+                0 => break,
+                count => read += count,
+            }
+        }
+        io::Result::Ok(())
+    })
+    .await;
+}
+
+/// Reads once and discards the bytes. The buffer is on the stack, so that a waiting connection holds none.
+async fn discard(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+    poll_fn(|cx| {
+        let mut discarded = [MaybeUninit::uninit(); AT_ONCE];
+        let mut buffer = ReadBuf::uninit(&mut discarded);
+        ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    })
+    .await
+}
