@@ -1,7 +1,10 @@
 //! Servers that refuse, stall, lie or talk nonsense: each ends with its phase and its reason, and in time.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -324,15 +327,17 @@ async fn facts_tell_what_was_learnt() {
     assert!(facts.timings.identity > Duration::ZERO);
 }
 
-/// The key is in the tree because it takes a minute to make one.
 #[tokio::test]
 async fn rsa_key_that_is_too_long_to_verify_is_no_sign_of_an_attack() {
     let directory = tempfile::tempdir().unwrap();
-    for (name, text) in [("host", include_str!("rsa16384")), ("host.pub", include_str!("rsa16384.pub"))] {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::write(directory.path().join(name), text).unwrap();
-        std::fs::set_permissions(directory.path().join(name), mode).unwrap();
-    }
+    let key = directory.path().join("host");
+    let made = Command::new(program("python3")).args(["-c", include_str!("long_rsa_key.py")]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    fs::write(&key, made.stdout).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let public = Command::new(program("ssh-keygen")).args(["-y", "-f"]).arg(&key).output().unwrap();
+    assert!(public.status.success(), "{}", String::from_utf8_lossy(&public.stderr));
+    fs::write(directory.path().join("host.pub"), public.stdout).unwrap();
     let sshd = Sshd::in_directory(directory, "");
     let failure = client(&Pinned::of(&[&sshd])).connect(&target(&sshd), &|_| {}).await.err().unwrap();
     let words = "web1 showed an RSA key that is too long to verify here: the most are 8192 bits";
