@@ -217,7 +217,8 @@ fn a_certificate_is_renewed_in_time_without_a_reload_or_a_failed_request() {
     assert!(faults.is_empty(), "{faults:#?}");
     // The next renewal may have begun in the meantime: it ends as well.
     eventually("the end of each renewal", secs(15), || {
-        let [begun, ended] = ["renewing", "renewed"].map(|word| server.stderr.count(&format!("{word}: one.example")));
+        let [begun, ended] =
+            ["renewing", "renewed"].map(|word| server.stderr.count(&format!("{word}: one.example")));
         (begun == ended && ended > 0).then_some(())
     });
 }

@@ -331,7 +331,8 @@ async fn facts_tell_what_was_learnt() {
 async fn rsa_key_that_is_too_long_to_verify_is_no_sign_of_an_attack() {
     let directory = tempfile::tempdir().unwrap();
     let key = directory.path().join("host");
-    let made = Command::new(program("python3")).args(["-c", include_str!("long_rsa_key.py")]).output().unwrap();
+    let made =
+        Command::new(program("python3")).args(["-c", include_str!("long_rsa_key.py")]).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     fs::write(&key, made.stdout).unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
