@@ -19,7 +19,8 @@ pub struct Machine {
     pub features: Vec<String>,
     /// Number of usable cores, then of all cores.
     pub cores: [usize; 2],
-    /// Kernel's state of simultaneous multithreading, where two logical cores share a physical one.
+    /// Kernel's state of simultaneous multithreading, where two logical cores share a physical one: the content of
+    /// /sys/devices/system/cpu/smt/control.
     pub smt: String,
     pub memory: u64,
     pub kernel: String,
@@ -41,6 +42,16 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// State of simultaneous multithreading in words (`Documentation/ABI/testing/sysfs-devices-system-cpu` of Linux).
+    pub fn smt_words(&self) -> &str {
+        match self.smt.as_str() {
+            "forceoff" => "off until the next start",
+            "notsupported" => "not supported by this processor",
+            "notimplemented" => "not supported by this kernel",
+            other => other,
+        }
+    }
+
     /// Reads the properties of this machine and the version of `program`. Unreadable properties are left out.
     pub fn look(program: &Path) -> Self {
         let info = read("/proc/cpuinfo");

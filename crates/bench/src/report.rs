@@ -29,7 +29,7 @@ pub fn facts(results: &Results) -> Vec<(String, String)> {
         ("system", machine.system.clone()),
         ("virtual machine", machine.virtualization.clone().unwrap_or_else(|| "no".to_owned())),
         ("pinning", pinning(results)),
-        ("simultaneous multithreading", machine.smt.clone()),
+        ("simultaneous multithreading", machine.smt_words().to_owned()),
         ("frequency governor", machine.governor.clone().unwrap_or_else(|| "not available".to_owned())),
         ("huge pages", machine.huge_pages.clone().unwrap_or_else(|| "unknown".to_owned())),
     ];
@@ -50,7 +50,10 @@ pub fn facts(results: &Results) -> Vec<(String, String)> {
     let disturbed: Vec<_> =
         results.disturbed().map(|(scenario, group)| format!("{}/{}", scenario.name, group.id)).collect();
     let judgement = match disturbed.len() {
-        0 => "no".to_owned(),
+        0 => match results.groups().map(|(_, group)| group.repeated.len()).sum() {
+            0 => "no".to_owned(),
+            repeated => format!("only in {}, repeated", units::count(repeated, "round")),
+        },
         count => format!("yes, in {}: {}", units::count(count, "group"), disturbed.join(", ")),
     };
     facts.push(("disturbed".to_owned(), judgement));

@@ -139,7 +139,7 @@ impl GroupResult {
             contestant.summaries = metrics
                 .iter()
                 .filter_map(|metric| {
-                    Some((metric.title(&self.unit), Summary::of(&contestant.values(metric))?))
+                    Some((metric.title(&self.unit), Summary::of(&contestant.values_by_round(metric))?))
                 })
                 .collect();
         }
@@ -155,7 +155,7 @@ impl GroupResult {
     }
 
     pub fn headline_of(&self, contestant: &ContestantResult) -> Option<Summary> {
-        Summary::of(&contestant.values(&self.headline))
+        Summary::of(&contestant.values_by_round(&self.headline))
     }
 
     /// Sets `disturbed` if disturbed rounds are among those that count.
@@ -193,7 +193,7 @@ impl GroupResult {
     fn measured(&self, limit: &Limit) -> Option<Measured> {
         match &limit.against {
             Against::Limit => {
-                let summary = Summary::of(&self.finisher(&limit.subject)?.values(&limit.metric))?;
+                let summary = Summary::of(&self.finisher(&limit.subject)?.values_by_round(&limit.metric))?;
                 Some(Measured { value: summary.median, interval: summary.interval, rival: None })
             }
             Against::Best(rivals) => {
@@ -209,13 +209,13 @@ impl GroupResult {
     }
 
     fn median(&self, name: &str, metric: &Metric) -> Option<f64> {
-        Some(Summary::of(&self.finisher(name)?.values(metric))?.median)
+        Some(Summary::of(&self.finisher(name)?.values_by_round(metric))?.median)
     }
 }
 
 impl ContestantResult {
     /// Returns a figure's value in each round that has one.
-    pub fn values(&self, metric: &Metric) -> Vec<f64> {
+    pub fn values_by_round(&self, metric: &Metric) -> Vec<f64> {
         self.samples.iter().filter_map(|sample| metric.of(sample)).collect()
     }
 

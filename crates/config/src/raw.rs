@@ -270,9 +270,11 @@ pool = "app"
     pub(crate) redirect_to_https: Key<Scalar>,
     /// Strict-Transport-Security on TLS connections: a duration, `"off"`, `"preload"`, or a whole value with `max-age`.
     /// `"preload"` is two years for this name and every name below it, and asks browsers to include it in their preload
-    /// lists: this cannot be undone quickly. A header from the backend has priority.
+    /// lists: this cannot be undone quickly. A header from the backend has priority. The default is sent only with a
+    /// certificate that leads to an authority that this system trusts: browsers that remember it let their users no
+    /// longer pass the warning about any other certificate.
     #[schemars(extend(
-        "x-default" = "`\"365d\"` with `tls`", "x-also" = ["off", "preload"], "x-only" = json!({ "protocol": ["http"] })
+        "x-default" = "`\"365d\"` with `tls` and a trusted certificate", "x-also" = ["off", "preload"], "x-only" = json!({ "protocol": ["http"] })
     ))]
     pub(crate) hsts: Key<String>,
     /// Peers whose `X-Forwarded-*`, `Forwarded` and request id are trusted: networks, addresses, or `"unix"`. The same

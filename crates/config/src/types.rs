@@ -252,6 +252,31 @@ pub enum Http2 {
     Off,
 }
 
+/// Strict-Transport-Security (RFC 6797) in answers over TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hsts {
+    Off,
+    /// [`Hsts::DEFAULT`], but only with a certificate whose issuer this system trusts. A browser that remembers the
+    /// header lets its user no longer pass the warning about any other certificate (RFC 6797 section 12.1).
+    IfIssuerTrusted,
+    /// This value, with every certificate.
+    Always(Box<str>),
+}
+
+impl Hsts {
+    /// One year, which is enough for every test of a site.
+    pub const DEFAULT: &'static str = "max-age=31536000";
+
+    /// Returns the value of the header. `None` if it is never sent.
+    pub fn value(&self) -> Option<&str> {
+        match self {
+            Self::Off => None,
+            Self::IfIssuerTrusted => Some(Self::DEFAULT),
+            Self::Always(value) => Some(value),
+        }
+    }
+}
+
 /// A `protocol = "http"` listener.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
@@ -261,8 +286,7 @@ pub struct HttpSettings {
     pub pool: Option<PoolId>,
     /// Whether every request is answered with a redirect to https.
     pub redirect_to_https: RedirectToHttps,
-    /// Value of Strict-Transport-Security on TLS connections; `None` disables the header.
-    pub hsts: Option<Box<str>>,
+    pub hsts: Hsts,
     /// Peers whose X-Forwarded-*, Forwarded and request id are trusted.
     pub trusted_proxies: PeerSet,
     /// Name of the header that contains the request id, as written in the file.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use config::types::{
-    AllDown, BackendAddress, BindAddress, LogTarget, MaxConnections, Protocol, RedirectToHttps, Workers,
+    AllDown, BackendAddress, BindAddress, Hsts, LogTarget, MaxConnections, Protocol, RedirectToHttps, Workers,
 };
 use config::{Faults, Loaded, Quick, Severity, Source, control_socket, load, quick};
 use logic::balance::{HashKey, Policy};
@@ -164,9 +164,9 @@ fn the_example_of_the_design_loads_without_a_warning() {
     assert_eq!(web.unix_mode, 0o660);
     let Protocol::Http(http) = &web.protocol else { panic!("http") };
     assert_eq!(http.redirect_to_https, RedirectToHttps::Port(443));
-    assert_eq!(http.hsts, None);
+    assert_eq!(http.hsts, Hsts::Off);
     let Protocol::Http(http) = &secure.protocol else { panic!("http") };
-    assert_eq!(http.hsts.as_deref(), Some("max-age=31536000"));
+    assert_eq!(http.hsts, Hsts::IfIssuerTrusted);
     assert_eq!(http.routes[0].host, HostPattern::Exact("app.example.com".into()));
     assert_eq!(http.routes[0].action, Action::Pool(PoolId(0)));
     let pool = &config.pools[0];
@@ -203,7 +203,7 @@ fn every_key_reaches_the_configuration() {
     assert_eq!(tls.ticket_keys.as_deref(), Some(std::path::Path::new("/etc/ticket-keys")));
     let Protocol::Http(http) = &web.protocol else { panic!("http") };
     assert_eq!(http.routes.len(), 5, "two hosts times two paths, and one");
-    assert_eq!(http.hsts.as_deref(), Some("max-age=15552000"));
+    assert_eq!(http.hsts, Hsts::Always("max-age=15552000".into()));
     assert_eq!(http.limits.body, Some(1 << 20));
     assert_eq!(http.timeouts.write, Duration::from_secs(4));
     assert_eq!(http.max_requests, Some(1000));
@@ -676,7 +676,7 @@ fn preloading_is_one_word_and_asks_for_nothing_where_http_is_redirected() {
         let loaded = good(&text("preload", redirect), &[]);
         assert!(loaded.warnings.is_empty(), "{}", loaded.warnings.render());
         let Protocol::Http(http) = &loaded.config.listeners[1].protocol else { panic!("http") };
-        assert_eq!(http.hsts.as_deref(), Some("max-age=63072000; includeSubDomains; preload"));
+        assert_eq!(http.hsts.value(), Some("max-age=63072000; includeSubDomains; preload"));
     }
     assert!(!good(&text("preload", "pool = \"app\""), &[]).warnings.is_empty());
     assert!(good(&text("max-age=1; includeSubDomains", "pool = \"app\""), &[]).warnings.is_empty());

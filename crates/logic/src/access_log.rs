@@ -135,7 +135,8 @@ enum Value<'a> {
     Time(Duration),
 }
 
-/// Passes all fields after the first ones in order; shared by both forms, so that their keys are equal.
+/// Calls `put` with each known field that follows the outcome in a line, in order. Text and JSON lines both use this, so
+/// they have the same keys.
 fn each_field<'a>(entry: &Entry<'a>, mut put: impl FnMut(&'static str, Value<'a>)) {
     let bytes = |text: Option<&'a str>| text.map(str::as_bytes);
     let named = [

@@ -30,7 +30,8 @@ pub enum NamePattern {
     Uri(Box<str>),
     /// `uri:spiffe://example.com/web/*`: every URI below; stored with its slash, without the star.
     UriBelow(Box<str>),
-    /// `email:me@example.com`: the part before the @ byte for byte, the domain in any case.
+    /// `email:me@example.com`: the part before the `@` is compared byte for byte, the domain without regard to
+    /// upper and lower case.
     Email(Box<str>),
     /// `email:*@example.com`: every address of the domain; stored without the star, in lower case.
     EmailDomain(Box<str>),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use logic::peers::Peer;
-use tls::ClientFacts;
+use tls::{ClientFacts, Issuer};
 
 use crate::admission::Admitted;
 use crate::snapshot::ListenerPlan;
@@ -20,7 +20,10 @@ pub struct Arrival {
     /// Address that the client connected to: from the PROXY header, or ours. `None` for Unix sockets, or if not
     /// determined yet.
     pub local: Option<SocketAddr>,
+    /// `TLSv1.3` or `TLSv1.2`. `None` without TLS.
     pub tls: Option<&'static str>,
+    /// Whether this system trusts the issuer of our certificate. [`Issuer::Unknown`] without TLS.
+    pub issuer: Issuer,
     /// TLS facts for backends. `None` if there are none.
     pub session: Option<Rc<ClientFacts>>,
 }

@@ -12,7 +12,7 @@ use logic::peers::Peer;
 use logic::proxy_header::{self, Header, Parsed, Version};
 use state::ending::{ClientProtocol, Ending};
 use tls::plain::Plain;
-use tls::{Handshake, ProxyAdditions};
+use tls::{Handshake, Issuer, ProxyAdditions};
 
 use crate::admission;
 use crate::arrival::{Arrival, ClientConnection, Entry, canonical};
@@ -38,7 +38,7 @@ pub fn serve(entry: Entry, plain: Plain, peer: Peer) -> Service {
         Plain::Tcp(tcp) if tells_local(&entry.current, &entry.plan) => tcp.local_addr().ok().map(canonical),
         _ => None,
     };
-    let arrival = Arrival { peer, local, tls: None, session: None };
+    let arrival = Arrival { peer, local, tls: None, issuer: Issuer::Unknown, session: None };
     if entry.plan.tls.is_none() && !entry.plan.settings.proxy_protocol_from.contains(&peer) {
         let client = ClientConnection { stream: Stream::plain(plain), early: Vec::new(), arrival };
         return speak(entry, client, ClientProtocol::Http1);
@@ -78,8 +78,9 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
         None => Stream::plain(plain),
         Some(terminator) => {
             match tls::accept(terminator, plain, std::mem::take(&mut early), telling(&entry)).await {
-                Ok(Handshake { stream, version, spoken: agreed, session }) => {
+                Ok(Handshake { stream, version, spoken: agreed, issuer, session }) => {
                     arrival.tls = Some(version);
+                    arrival.issuer = issuer;
                     arrival.session = session;
                     spoken = agreed;
                     Stream::tls(stream)

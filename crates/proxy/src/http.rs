@@ -203,7 +203,7 @@ impl<'a> Http1Connection<'a> {
         let (received, now) = match read_head(&mut self.client, settings, &mut outcome).await {
             Ok(read) => read,
             Err(fault) => {
-                let hsts = plan.tls.as_ref().and(settings.hsts.as_deref());
+                let hsts = answer::hsts(settings, &self.arrival);
                 return Box::pin(answer_fault(settings, hsts, &self.client, fault, &mut outcome)).await;
             }
         };

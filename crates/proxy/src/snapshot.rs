@@ -76,7 +76,7 @@ impl Snapshot {
 }
 
 /// Returns the HTTP settings of a listener; `None` for other protocols.
-pub(crate) fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
+pub fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
     match &plan.settings.protocol {
         Protocol::Http(settings) => Some(settings),
         Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => None,

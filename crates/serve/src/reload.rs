@@ -9,7 +9,7 @@ use config::Config;
 use config::types::{MaxConnections, Process};
 use logic::account::{Division, TooFew};
 use proxy::front::Front;
-use proxy::snapshot::{Facts, Snapshot, adopt, compile};
+use proxy::snapshot::{Facts, Snapshot, adopt, compile, http_settings};
 use proxy::worker::Command;
 use state::State;
 use state::events::Level;
@@ -21,13 +21,34 @@ use tokio::sync::{mpsc, oneshot};
 mod changes;
 
 use crate::needs::{Needs, backend_slots, wanted};
+use crate::report::hsts::HstsReport;
 
 /// Compiles the next configuration and adopts it into `state`. Blocks on the disk.
 pub fn build(config: Arc<Config>, state: &State, tls: &tls::Shared, before: Option<&Snapshot>) -> Snapshot {
     let facts = Facts::read(&config, state, tls, before);
     let snapshot = compile(config, &facts);
     adopt(&snapshot, state, tls);
+    announce_hsts(&snapshot, state, before);
     snapshot
+}
+
+/// Records what a listener sends as Strict-Transport-Security, when it is new or its setting has changed: browsers
+/// remember the header for its whole time.
+fn announce_hsts(snapshot: &Snapshot, state: &State, before: Option<&Snapshot>) {
+    let setting = |snapshot: &Snapshot, name: &str| {
+        let settings = snapshot.listeners.get(name).and_then(|plan| http_settings(plan));
+        settings.map(|settings| settings.hsts.clone())
+    };
+    for listener in &snapshot.config.listeners {
+        let Some(plan) = snapshot.listeners.get(&listener.name) else { continue };
+        let known = before.and_then(|before| setting(before, &listener.name));
+        if known == setting(snapshot, &listener.name) {
+            continue;
+        }
+        if let Some(hsts) = HstsReport::read(plan) {
+            state.events.record(Level::Info, format!("listener.{}", listener.name), hsts.words());
+        }
+    }
 }
 
 /// Open sockets, workers and settings that a reload needs.

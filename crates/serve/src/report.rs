@@ -21,10 +21,12 @@ pub mod confinement;
 pub mod descriptors;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub mod hsts;
 pub mod tables;
 
 use confinement::ConfinementReport;
 use descriptors::Descriptors;
+use hsts::HstsReport;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
@@ -78,6 +80,8 @@ pub struct ListenerReport {
     /// `tcp`, `http`, `tcp+tls` or `http+tls`.
     pub protocol: &'static str,
     pub bound: Vec<String>,
+    /// Strict-Transport-Security; `None` if the listener never sends it.
+    pub hsts: Option<HstsReport>,
     /// Open client connections.
     pub connections: usize,
     /// Client connections accepted since the process started.
@@ -324,6 +328,7 @@ impl ListenerReport {
                 (Protocol::Http(_), Some(_)) => "http+tls",
             },
             bound: lock(&state.bound).clone(),
+            hsts: HstsReport::read(plan),
             connections: state.connections.load(Relaxed),
             accepted: counters.sum(|block| &block.connections),
             sessions: counters.sum(|block| &block.sessions),

@@ -351,7 +351,7 @@ enum Signed {
 }
 
 const EXTENSIONS_COME: Duration = Duration::from_millis(200);
-const REASON_COMES: Duration = Duration::from_millis(300);
+const REASON_COMES: Duration = Duration::from_secs(1);
 /// Maximum number of rounds of questions, and of questions in one round, from a server to a person.
 const ROUNDS: usize = 10;
 const PROMPTS: usize = 10;

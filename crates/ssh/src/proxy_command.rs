@@ -219,7 +219,7 @@ impl AsyncWrite for ProxyCommand {
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Maximum wait for the exit status and the last messages of a command that has closed its streams.
-const ENDING: Duration = Duration::from_millis(500);
+const ENDING: Duration = Duration::from_secs(2);
 
 /// Maximum number of bytes kept of standard error.
 const KEPT: usize = 1024;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -122,6 +122,19 @@ impl Sshd {
     /// Its log so far (`LogLevel VERBOSE`).
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until its log has `word` so often, and returns how often it has. Lines come through a thread, and sshd writes
+    /// some of them after it has answered its client.
+    pub fn logged(&self, word: &str, count: usize) -> usize {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let found = self.log().matches(word).count();
+            if found >= count || Instant::now() > deadline {
+                return found;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Its process id: sessions are its children.

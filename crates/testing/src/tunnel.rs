@@ -173,6 +173,12 @@ impl Place {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// What runs have noted of their processes so far: a job that is not noted cannot be proved to be one.
+    pub fn noted(&self) -> String {
+        let entries = fs::read_dir(self.path("run/penstock")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| fs::read_to_string(entry.path().join("processes")).ok()).collect()
+    }
+
     pub fn is_mounted(&self, point: &Path) -> bool {
         let point = format!(
             " {} ",
@@ -221,7 +227,7 @@ impl Running {
     pub fn wait_for(&self, part: &str) -> String {
         let said = || fs::read_to_string(&self.err).unwrap();
         let mut last = String::new();
-        for _ in 0..4000 {
+        for _ in 0..12_000 {
             last = said();
             if let Some(line) = last.lines().find(|line| line.contains(part)) {
                 return line.to_owned();

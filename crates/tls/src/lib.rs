@@ -70,6 +70,7 @@ mod facts;
 mod fault;
 mod handshakes;
 mod hello;
+mod issuer;
 mod key;
 mod layout;
 pub mod linger;
@@ -94,6 +95,7 @@ pub use client::Identity;
 pub use facts::{Facts, MustStaple};
 pub use fault::{CertificateFault, CertificateFaultKind};
 pub use handshakes::Handshakes;
+pub use issuer::Issuer;
 pub use ocsp::Staples;
 pub use pair::Pair;
 pub use session::{ClientFacts, ProxyAdditions};
@@ -102,8 +104,10 @@ pub use staple::{Origin, Staple};
 pub use store::Store;
 
 use alpn::H2;
+use backend::Authorities;
 use client::{Clients, Ready, Trust, TrustSource};
 use layout::DEFAULT_NAME;
+use lookup::Slot;
 use scan::Scan;
 use store::{Filler, Removal, Source};
 use tickets::{Asked, Ring};
@@ -117,6 +121,8 @@ const CHALLENGE_END: Duration = Duration::from_secs(1);
 pub struct Shared {
     tickets: tickets::Rings,
     staples: Arc<Staples>,
+    /// CAs of the operating system, read once.
+    authorities: Arc<Authorities>,
     directories: Mutex<HashMap<Source, Directory>>,
     trusts: Mutex<HashMap<TrustSource, TrustInUse>>,
 }
@@ -143,6 +149,7 @@ impl Shared {
         Self {
             tickets: tickets::Rings::default(),
             staples: Arc::new(Staples::new(staples)),
+            authorities: Arc::default(),
             directories: Mutex::default(),
             trusts: Mutex::default(),
         }
@@ -168,6 +175,7 @@ impl Shared {
         let trusts = trusts.iter().map(|(source, it)| (source.clone(), it.trust.clone()));
         Known {
             staples: self.staples.clone(),
+            authorities: self.authorities.clone(),
             stores: stores.collect(),
             trusts: trusts.collect(),
             rings: self.tickets.known(),
@@ -252,6 +260,7 @@ impl Shared {
 #[derive(Clone)]
 pub struct Known {
     staples: Arc<Staples>,
+    authorities: Arc<Authorities>,
     stores: HashMap<Source, Arc<Store>>,
     trusts: HashMap<TrustSource, Arc<Trust>>,
     rings: HashMap<Option<PathBuf>, Arc<Ring>>,
@@ -259,7 +268,10 @@ pub struct Known {
 
 impl Known {
     fn store(&mut self, source: Source) -> Arc<Store> {
-        let new = || Arc::new(Store::new(source.clone(), self.staples.clone()));
+        let new = || {
+            let (staples, authorities) = (self.staples.clone(), self.authorities.clone());
+            Arc::new(Store::new(source.clone(), staples, authorities))
+        };
         self.stores.entry(source.clone()).or_insert_with(new).clone()
     }
 
@@ -304,7 +316,7 @@ fn source_beside(settings: &TlsSettings) -> Option<Source> {
 /// Checks the certificates, ticket keys and client CAs of a listener. Returns each error with the key of `tls` that
 /// names its file. Reads files, changes nothing.
 pub fn check(settings: &TlsSettings) -> Vec<(&'static str, String)> {
-    let store = Store::new(source_of(settings), Arc::new(Staples::new(None)));
+    let store = Store::new(source_of(settings), Arc::new(Staples::new(None)), Arc::default());
     store.set_default(&"".into(), settings.default.as_deref());
     store.scan(Removal::AtOnce);
     let of = |key: &'static str| move |fault: String| (key, fault);
@@ -322,7 +334,7 @@ pub fn check(settings: &TlsSettings) -> Vec<(&'static str, String)> {
 pub fn names(settings: &TlsSettings) -> Vec<Vec<String>> {
     let sources = [Some(source_of(settings)), source_beside(settings)];
     let stores = sources.into_iter().flatten().map(|source| {
-        let store = Store::new(source, Arc::new(Staples::new(None)));
+        let store = Store::new(source, Arc::new(Staples::new(None)), Arc::default());
         store.scan(Removal::AtOnce);
         store
     });
@@ -388,6 +400,12 @@ impl Terminator {
     pub fn stores(&self) -> impl Iterator<Item = &Arc<Store>> {
         [&self.certificates.store].into_iter().chain(&self.certificates.beside)
     }
+
+    /// Returns the issuers of the certificates in use.
+    pub fn issuers(&self) -> Vec<Issuer> {
+        let certificates = self.stores().flat_map(|store| store.report());
+        certificates.filter_map(|certificate| certificate.pair).map(|pair| pair.issuer()).collect()
+    }
 }
 
 /// Tells whether a listener asks for client certificates.
@@ -440,22 +458,35 @@ impl Certificates {
 
     /// Returns the certificate for a ClientHello, or the reason for an alert.
     fn choose(&self, hello: &ClientHello<'_>) -> Result<Arc<CertifiedKey>, Refusal> {
+        self.with_slot(hello.server_name(), |slot| {
+            let fits = |schemes: &[_]| slot.iter().find(|pair| pair.key.choose_scheme(schemes).is_some());
+            // In TLS 1.2 rustls has removed the signature schemes that fit no cipher suite of the client.
+            let twin = if slot.len() > 1 { fits(hello.signature_schemes()) } else { None };
+            twin.unwrap_or(&slot[0]).certified(SystemTime::now())
+        })
+    }
+
+    /// Returns whether the issuer of the certificates for a name is trusted. They may have changed since a handshake.
+    fn issuer(&self, name: Option<&str>) -> Issuer {
+        let trusted = self.with_slot(name, |slot| slot.iter().all(|pair| pair.issuer() == Issuer::Trusted));
+        if trusted == Ok(true) { Issuer::Trusted } else { Issuer::Unknown }
+    }
+
+    /// Gives `read` the certificates for a server name, or for a client that sends none.
+    fn with_slot<T>(&self, name: Option<&str>, read: impl FnOnce(&Slot) -> T) -> Result<T, Refusal> {
         let lookup = self.store.lookup();
         let before = if lookup.is_empty() { self.fallback.load_full() } else { None };
         let lookup = before.as_ref().map_or(lookup, |before| before.lookup());
         let beside = self.beside.as_ref().map(|store| store.lookup());
         let issued = |name| beside.as_ref()?.find(name);
         let default = || lookup.named(self.default.as_deref().unwrap_or(DEFAULT_NAME));
-        let slot = match hello.server_name() {
+        let slot = match name {
             Some(name) => {
                 lookup.find(name).or_else(|| issued(name)).or_else(default).ok_or(Refusal::UnknownName)?
             }
             None => default().or_else(|| lookup.only()).ok_or(Refusal::NoName)?,
         };
-        let fits = |schemes: &[_]| slot.iter().find(|pair| pair.key.choose_scheme(schemes).is_some());
-        // In TLS 1.2 rustls has removed the signature schemes that fit no cipher suite of the client.
-        let twin = if slot.len() > 1 { fits(hello.signature_schemes()) } else { None };
-        Ok(twin.unwrap_or(&slot[0]).certified(SystemTime::now()))
+        Ok(read(slot))
     }
 }
 
@@ -489,6 +520,7 @@ pub struct Handshake {
     pub version: &'static str,
     /// Protocol that client and server agreed on.
     pub spoken: ClientProtocol,
+    pub issuer: Issuer,
     /// TLS facts for backends. `None` if backends get none.
     pub session: Option<Rc<ClientFacts>>,
 }
@@ -531,8 +563,9 @@ pub async fn accept(
                 Some(H2) => ClientProtocol::Http2,
                 _ => ClientProtocol::Http1,
             };
+            let issuer = terminator.certificates.issuer(tls.get_ref().1.server_name());
             let session = ClientFacts::of(tls.get_ref().1, version, identity, telling).map(Rc::new);
-            Ok(Handshake { stream: Box::new(tls), version, spoken, session })
+            Ok(Handshake { stream: Box::new(tls), version, spoken, issuer, session })
         }
         Ok(Err(refused)) => Err(refused),
         Err(_) => Err(Refused { ending: Ending::TlsTimeout, certificate: None }),

@@ -13,8 +13,10 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
+use super::backend::Authorities;
 use super::facts::{self, Facts, MustStaple, Order};
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
+use super::issuer::Issuer;
 use super::key;
 use super::layout::Candidate;
 use super::ocsp::Staples;
@@ -28,6 +30,7 @@ pub struct Pair {
     /// Private key of `served`.
     pub(super) key: Arc<dyn SigningKey>,
     pub(super) facts: Facts,
+    issuer: Issuer,
     /// Source of OCSP responses. `None` if the certificate cannot have a staple.
     pub(super) stapling: Option<Arc<Stapling>>,
     pub(super) file: StapleFile,
@@ -57,6 +60,10 @@ pub(super) enum StapleFile {
 impl Pair {
     pub fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    pub fn issuer(&self) -> Issuer {
+        self.issuer
     }
 
     /// Returns what is sent to a client at `now`. The staple in it belongs to this certificate and is valid at `now`.
@@ -131,6 +138,7 @@ pub(super) fn load(
     candidate: &Candidate,
     passphrase_file: Option<&Path>,
     (staples, ocsp): (&Staples, Ocsp),
+    authorities: &Authorities,
     now: SystemTime,
 ) -> Result<Pair, CertificateFault> {
     let (path, key_path) = (&*candidate.certificate, &*candidate.key);
@@ -198,9 +206,10 @@ pub(super) fn load(
         (Some(path), Some(stapling)) => staple_file(path, stapling, now),
         (Some(path), None) => StapleFile::Refused(format!("{}: {NO_ISSUER}", path.display())),
     };
+    let issuer = Issuer::of(&chain, &facts, authorities, now);
     let certified = Arc::new(CertifiedKey::new(chain, signing.clone()));
     let served = ArcSwap::from_pointee(Served { certified, staple: None });
-    Ok(Pair { served, key: signing, facts, stapling, file, unstapled, notes })
+    Ok(Pair { served, key: signing, facts, issuer, stapling, file, unstapled, notes })
 }
 
 const NO_ISSUER: &str = "a staple cannot be checked without the issuer's certificate: add it to the chain";

@@ -14,6 +14,7 @@ use state::State;
 use state::events::{Level, timestamp};
 use state::lock::lock;
 
+use super::backend::Authorities;
 use super::facts::Validity;
 use super::fault::{CertificateFault, CertificateFaultKind as Kind};
 use super::layout::{self, Candidate, DEFAULT_NAME};
@@ -48,6 +49,7 @@ pub enum Filler {
 pub struct Store {
     source: Source,
     staples: Arc<Staples>,
+    authorities: Arc<Authorities>,
     lookup: ArcSwap<Lookup>,
     memory: Mutex<Memory>,
     /// Default certificate that each listener names.
@@ -91,10 +93,11 @@ const SETTLED: Duration = Duration::from_millis(300);
 
 impl Store {
     /// Makes a store that has read no file.
-    pub fn new(source: Source, staples: Arc<Staples>) -> Self {
+    pub fn new(source: Source, staples: Arc<Staples>, authorities: Arc<Authorities>) -> Self {
         Self {
             source,
             staples,
+            authorities,
             lookup: ArcSwap::default(),
             memory: Mutex::default(),
             defaults: Mutex::default(),
@@ -200,7 +203,8 @@ impl Store {
             {
                 return Read::Same;
             }
-            let pair = pair::load(candidate, passphrase_file, (&self.staples, self.source.ocsp), now);
+            let staples = (&*self.staples, self.source.ocsp);
+            let pair = pair::load(candidate, passphrase_file, staples, &self.authorities, now);
             let pair = pair.map(Arc::new).map_err(Box::new);
             Read::Fresh(stamp, pair)
         };

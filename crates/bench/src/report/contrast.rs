@@ -47,7 +47,8 @@ impl Contrast {
         let _ = writeln!(self.text, "{place}: {}", group.headline.title(&group.unit));
         for contestant in &group.contestants {
             let Some(again) = other.contestant(&contestant.name) else { continue };
-            let (first, second) = (contestant.values(&group.headline), again.values(&group.headline));
+            let (first, second) =
+                (contestant.values_by_round(&group.headline), again.values_by_round(&group.headline));
             let _ = match Comparison::of_runs(&second, &first, group.headline.better()) {
                 Some(comparison) => {
                     self.compared += 1;

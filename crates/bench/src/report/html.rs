@@ -220,7 +220,7 @@ fn table(page: &mut String, group: &GroupResult) {
             escape(&contestant.name)
         );
         for (index, metric) in metrics.iter().enumerate() {
-            let summary = Summary::of(&contestant.values(metric));
+            let summary = Summary::of(&contestant.values_by_round(metric));
             let value =
                 summary.as_ref().map_or_else(|| "-".to_owned(), |summary| metric.show(summary.median));
             let _ = write!(page, "<td>{}</td>", escape(&value));
@@ -274,7 +274,9 @@ fn verdicts(page: &mut String, group: &GroupResult) {
 const HOW_TO_READ: &str = "<details class=\"how\"><summary>How to read this</summary><p>Every contestant has one trial \
 in each round, in turns, so what disturbs the machine affects all of them. Bars are medians, dots are single rounds, the \
 line is an interval that holds the true median with the probability given (exact, from order statistics). Verdicts \
-come from the ratios within each round. CPU is user and system time of the whole process tree of what is measured, \
+come from the ratios within each round. Spread is half the distance between the quartiles, in percent of the median. The \
+probability is no round number because it depends on the number of rounds: five rounds lie on both sides of the true median \
+with 94 %, so their whole range is the interval; of more rounds it is the narrowest that reaches 90 %. CPU is user and system time of the whole process tree of what is measured, \
 divided by the work done: on a machine whose cores are not all busy it measures cost better than a rate. Rounds that \
 something else disturbed (other processes, the host, a change of the cores' speed) are repeated; if they stay disturbed, \
 the report says so.</p></details>\n";
@@ -294,13 +296,13 @@ pre{overflow-x:auto;background:var(--card);padding:.8rem;border-radius:6px}\
 article{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:1rem;margin:1rem 0}\
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}\
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--line)}\
-th[scope=row],.facts td{text-align:left}.facts th{white-space:nowrap;vertical-align:top}\
+th[scope=row],.facts td{text-align:left}.facts th{vertical-align:top}.facts td{overflow-wrap:anywhere}\
 .short th,.short td{text-align:left;vertical-align:top;font-weight:normal}.chip{white-space:nowrap;\
 border:1px solid currentColor;border-radius:1em;padding:0 .5em;font-size:.85em;display:inline-block;margin:.1em 0}\
 .even{color:var(--soft)}.verdicts{margin:.6rem 0 0;padding-left:1.1rem}.good{color:var(--good)}.bad{color:var(--bad)}.remark{color:var(--soft)}\
 .ratio{font-variant-numeric:tabular-nums}.warning{background:var(--warn);border-radius:6px;padding:.6rem 1rem}\
-details{margin:.6rem 0}summary{cursor:pointer}svg{width:100%;height:auto;display:block;margin:.4rem 0}\
-svg text{font:12px system-ui,sans-serif}svg{fill:var(--fg)}.dot{fill:var(--bg);stroke:var(--fg);stroke-width:1}\
+details{margin:.6rem 0}summary{cursor:pointer}svg{width:100%;max-width:46rem;height:auto;display:block;margin:.4rem 0}\
+svg text{font:13px system-ui,sans-serif}svg .tick{font-size:11px;fill:var(--soft)}svg{fill:var(--fg)}.dot{fill:var(--bg);stroke:var(--fg);stroke-width:1}\
 .whisker{stroke:var(--fg);stroke-width:1.5;fill:none}.grid{stroke:var(--line)}.line{fill:none;stroke-width:2}\
 .t0{fill:var(--c0)}.t1{fill:var(--c1)}.t2{fill:var(--c2)}.t3{fill:var(--c3)}.t4{fill:var(--c4)}\
 .t5{fill:var(--c5)}.t6{fill:var(--c6)}.c0{fill:var(--c0)}.c1{fill:var(--c1)}.c2{fill:var(--c2)}.c3{fill:var(--c3)}.c4{fill:var(--c4)}.c5{fill:var(--c5)}\

@@ -71,7 +71,7 @@ fn group(text: &mut String, group: &GroupResult) {
     let _ = writeln!(text, "|---|{}", "---:|".repeat(metrics.len() + 2));
     for contestant in &group.contestants {
         let cell = |metric: &&Metric| {
-            let summary = Summary::of(&contestant.values(metric));
+            let summary = Summary::of(&contestant.values_by_round(metric));
             summary.map_or_else(|| "-".to_owned(), |summary| metric.show(summary.median))
         };
         let cells: Vec<_> = metrics.iter().map(cell).collect();

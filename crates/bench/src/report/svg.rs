@@ -15,7 +15,7 @@ pub(super) fn bars(group: &GroupResult) -> String {
         .iter()
         .enumerate()
         .filter_map(|(index, contestant)| {
-            let values = contestant.values(&group.headline);
+            let values = contestant.values_by_round(&group.headline);
             Summary::of(&values).map(|summary| (index, contestant.name.as_str(), values, summary))
         })
         .collect();
@@ -24,8 +24,19 @@ pub(super) fn bars(group: &GroupResult) -> String {
         return String::new();
     }
     let x = |value: f64| LABEL + value / longest * BAR;
-    let height = rows.len() as f64 * ROW + 8.0;
-    let mut svg = open(WIDTH, height, &format!("{}: {}", group.title, group.headline.title(&group.unit)));
+    let bottom = rows.len() as f64 * ROW + 4.0;
+    let mut svg =
+        open(WIDTH, bottom + AXIS, &format!("{}: {}", group.title, group.headline.title(&group.unit)));
+    for tick in ticks(longest) {
+        let _ = write!(
+            svg,
+            "<path class=\"grid\" d=\"M{x:.1} 0V{bottom:.1}\"/>\
+             <text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            bottom + 14.0,
+            if tick == 0.0 { "0".to_owned() } else { escape(&group.headline.show(tick)) },
+            x = x(tick),
+        );
+    }
     for (place, (index, name, values, summary)) in rows.iter().enumerate() {
         let top = place as f64 * ROW + 6.0;
         let middle = top + THICK / 2.0;
@@ -149,6 +160,14 @@ pub(super) fn escape(text: &str) -> String {
     safe
 }
 
+/// Values of an axis from 0 to `longest`: at most five steps of 1, 2 or 5 times a power of ten.
+fn ticks(longest: f64) -> Vec<f64> {
+    let power = 10_f64.powf((longest / 5.0).log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
+    let step = steps.into_iter().find(|step| longest / step <= 5.0).unwrap_or(longest);
+    (0..=5).map(|count| f64::from(count) * step).filter(|tick| *tick <= longest * 1.0001).collect()
+}
+
 fn open(width: f64, height: f64, label: &str) -> String {
     format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">", escape(label))
 }
@@ -157,10 +176,29 @@ fn open(width: f64, height: f64, label: &str) -> String {
 pub(super) const COLOURS: usize = 7;
 
 const SHARES: [f64; 6] = [0.25, 0.5, 0.75, 0.9, 0.99, 0.999];
-const WIDTH: f64 = 760.0;
+/// Narrow enough that the text of 13 pixels can be read on a page of 420 pixels.
+const WIDTH: f64 = 480.0;
 const LABEL: f64 = 120.0;
-const BAR: f64 = 520.0;
+const BAR: f64 = 265.0;
+/// Height of the axis below bars.
+const AXIS: f64 = 20.0;
 const ROW: f64 = 28.0;
 const THICK: f64 = 18.0;
 const PLOT: f64 = 200.0;
 const PLOT_TOP: f64 = 10.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_begins_at_zero_and_has_round_steps() {
+        assert_eq!(ticks(11.7), [0.0, 5.0, 10.0]);
+        assert_eq!(ticks(1.0), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
+        assert_eq!(ticks(99_000.0), [0.0, 20_000.0, 40_000.0, 60_000.0, 80_000.0]);
+        for longest in [1e-9, 3.3e-6, 0.02, 7.0, 12_345.0, 9.9e9] {
+            let all = ticks(longest);
+            assert!((2..=6).contains(&all.len()) && all[all.len() - 1] > longest / 2.0, "{longest}: {all:?}");
+        }
+    }
+}

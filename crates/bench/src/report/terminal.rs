@@ -75,7 +75,7 @@ fn head(group: &GroupResult, metrics: &[&Metric]) -> Vec<String> {
 fn row(contestant: &ContestantResult, metrics: &[&Metric]) -> Vec<String> {
     let mut cells = vec![contestant.name.clone()];
     for (index, metric) in metrics.iter().enumerate() {
-        let summary = Summary::of(&contestant.values(metric));
+        let summary = Summary::of(&contestant.values_by_round(metric));
         cells.push(summary.as_ref().map_or_else(|| "-".to_owned(), |summary| metric.show(summary.median)));
         if index == 0 {
             let spread = summary.map(|summary| format!("+-{:.1} %", summary.spread() * 100.0));

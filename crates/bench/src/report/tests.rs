@@ -59,7 +59,7 @@ pub(crate) fn results(penstock: [f64; 5], rival: [f64; 5]) -> Results {
         trial_seconds: 0.3,
         extent: Extent::Quick,
         cores: Cores { target: vec![0], load: vec![1] },
-        machine: Machine::default(),
+        machine: Machine { smt: "notsupported".to_owned(), ..Machine::default() },
         scenarios: vec![scenario],
         interrupted: None,
         dropped: None,
@@ -176,12 +176,20 @@ fn the_page_needs_nothing_else_and_shows_foreign_text_as_text() {
     assert!(page.contains("work &lt;script&gt;") && page.contains("&lt;configuration&gt; &amp; more"));
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     assert_eq!(page.matches("class=\"dot\"").count(), 10);
+    assert!(page.contains(">0</text>") && page.contains("Spread is half the distance between the quartiles"));
+    assert!(!page.contains("notsupported") && page.contains("not supported by this processor"), "{page}");
 }
 
 #[test]
 fn a_disturbed_run_says_so_at_the_top_and_beside_every_verdict() {
     let calm = results(FAST, SLOW);
     let mut results = calm.clone();
+    results.scenarios[0].groups[0].repeated = vec![results.scenarios[0].groups[0].rounds[0].clone()];
+    assert!(
+        markdown::render(&results).contains("disturbed: only in 1 round, repeated"),
+        "{}",
+        markdown::render(&results)
+    );
     let group = &mut results.scenarios[0].groups[0];
     group.rounds[2].reasons = vec!["other processes used 20 % of the cores".to_owned()];
     group.mark();

@@ -111,7 +111,8 @@ impl Kind {
     }
 }
 
-/// A running server and the client of the load generator, which starts the server of a socketpair itself.
+/// A client of the load generator, and its server. `server` is `None` for a socketpair: the client makes it and starts a
+/// server at its other end.
 struct Pair {
     server: Option<Agent>,
     client: Client,

@@ -163,7 +163,11 @@ impl Parser<'_> {
         let near = nearest(&name.value, self.acme.names.iter().map(String::as_str));
         let hint = near.map(|near| format!("did you mean {}?", quote(near)));
         let shown = self.nodes.show(name.id, &name.value);
-        let draft = self.report.at(self.nodes, name.id, format!("no section [acme.NAME] is named {shown}"));
+        let draft = self.report.at(
+            self.nodes,
+            name.id,
+            format!("there is no section of this name: {shown} needs an [acme.NAME]"),
+        );
         drop(match hint {
             Some(hint) => draft.hint_from_value(hint),
             None => draft.hint("add [acme.NAME] with names and terms-agreed"),

@@ -4,17 +4,17 @@ use super::duration::{self, YEAR};
 use super::parser::Parser;
 use crate::raw::{RawConfig, RawListener};
 use crate::tree::NodeId;
-use crate::types::{Listener, Protocol, RedirectToHttps};
+use crate::types::{Hsts, Listener, Protocol, RedirectToHttps};
 
 impl Parser<'_> {
-    pub(super) fn hsts(&mut self, listener: NodeId, raw: &RawListener) -> Option<Option<Box<str>>> {
+    pub(super) fn hsts(&mut self, listener: NodeId, raw: &RawListener) -> Option<Hsts> {
         let Some(hsts) = &raw.hsts else {
-            return (!self.nodes.is_broken(listener, "hsts"))
-                .then(|| raw.tls.as_ref().map(|_| DEFAULT.into()));
+            let default = if raw.tls.is_some() { Hsts::IfIssuerTrusted } else { Hsts::Off };
+            return (!self.nodes.is_broken(listener, "hsts")).then_some(default);
         };
         let text = hsts.value.as_str();
         if text == "off" {
-            return Some(None);
+            return Some(Hsts::Off);
         }
         if raw.tls.is_none() && !self.nodes.is_broken(listener, "tls") {
             let message = "hsts is for listeners with tls: over plain HTTP clients ignore it";
@@ -22,7 +22,7 @@ impl Parser<'_> {
             return None;
         }
         if text == "preload" {
-            return Some(Some(PRELOAD.into()));
+            return Some(Hsts::Always(PRELOAD.into()));
         }
         if text.to_ascii_lowercase().contains("max-age") {
             let Some(policy) = Policy::of(text) else {
@@ -37,7 +37,7 @@ impl Parser<'_> {
                 let hint = "hsts = \"preload\" meets its rules";
                 drop(self.report.at(self.nodes, hsts.id, message).warning().hint(hint));
             }
-            return Some(Some(text.into()));
+            return Some(Hsts::Always(text.into()));
         }
         let age = match self.read(hsts, duration::parse) {
             Some(age) if age <= YEAR * 10 => age,
@@ -47,7 +47,7 @@ impl Parser<'_> {
             }
             None => return None,
         };
-        Some(Some(format!("max-age={}", age.as_secs()).into()))
+        Some(Hsts::Always(format!("max-age={}", age.as_secs()).into()))
     }
 
     /// Warns if a listener asks for preload while a plain HTTP listener does not redirect its clients to https.
@@ -130,9 +130,6 @@ impl Policy {
         }
     }
 }
-
-/// One year, which is enough for every test of a site.
-const DEFAULT: &str = "max-age=31536000";
 
 /// Two years, as the preload lists recommend.
 const PRELOAD: &str = "max-age=63072000; includeSubDomains; preload";

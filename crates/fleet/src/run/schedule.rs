@@ -21,7 +21,7 @@ use super::turn::{self, Finished};
 #[derive(Debug, Clone)]
 pub struct Limits {
     pub parallel: Parallel,
-    /// Most sessions at once for which this machine has descriptors and memory.
+    /// Maximum number of sessions at once for which this machine has descriptors and memory.
     pub sessions: usize,
     pub delay: Duration,
 }

@@ -118,7 +118,7 @@ impl Unsafe {
     fn advice(&self) -> &'static str {
         match self {
             Self::NoDirectory | Self::Owner(_) => {
-                "remove it (root can), or name a directory of your own: XDG_RUNTIME_DIR for control sockets, XDG_STATE_HOME for lists of tunnels"
+                "remove what is there (root can), or set a directory of your own in the environment: XDG_RUNTIME_DIR for control sockets, XDG_STATE_HOME for lists of tunnels"
             }
             Self::Mode(_) => "look at what is in it, then chmod 700 it",
         }

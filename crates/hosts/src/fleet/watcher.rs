@@ -299,8 +299,8 @@ fn held_by(rest: &[u8]) -> Option<Hold> {
     Some(CommandId::parse(text.strip_prefix(' ')?).map_or(Hold::Unproved, Hold::Watched))
 }
 
-/// Most bytes of the four numbers of a mark, which identify the command, with a blank before each: process, start time,
-/// process group and session.
+/// Maximum length, in bytes, of the text that identifies a command: process id, start time, process group and session,
+/// with a blank before each.
 const LONGEST_IDENTITY: usize = 64;
 
 const LOOKED_AT: usize = 64 * 1024;

@@ -41,7 +41,7 @@ pub(super) fn is_control(byte: u8) -> bool {
 pub(super) fn clean_len(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
-        let suspects = below_space_or_delete(u64::from_le_bytes(*word));
+        let suspects = find_controls(u64::from_le_bytes(*word));
         if suspects == 0 {
             at += 8;
             continue;
@@ -59,7 +59,7 @@ pub(super) fn clean_len(bytes: &[u8]) -> usize {
 
 /// Sets the highest bit of each byte that is below 0x20 or equal to 0x7f. Bits above the first one set may be wrong,
 /// because the subtraction borrows from higher bytes.
-fn below_space_or_delete(word: u64) -> u64 {
+fn find_controls(word: u64) -> u64 {
     const EACH: u64 = u64::MAX / 255;
     let delete = word ^ (0x7f * EACH);
     let below_space = word.wrapping_sub(0x20 * EACH) & !word;

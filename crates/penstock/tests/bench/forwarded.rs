@@ -19,7 +19,7 @@ fn bench(scratch: &Path, arguments: &[&str]) -> Command {
 
 /// Runs it and gives the contestants of each group that did not fail.
 fn measure(scratch: &Path, scenario: &str) -> Vec<(String, BTreeSet<String>)> {
-    let arguments = [scenario, "--quick", "--rounds", "1", "--duration", "20ms", "--json", "r.json"];
+    let arguments = [scenario, "--quick", "--rounds", "1", "--duration", "100ms", "--json", "r.json"];
     assert!(bench(scratch, &arguments).status().unwrap().success());
     let text = fs::read(scratch.join("r.json")).unwrap();
     let results: serde_json::Value = serde_json::from_slice(&text).unwrap();

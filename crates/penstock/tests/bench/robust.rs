@@ -22,7 +22,7 @@ fn said(mut command: Command) -> (Option<i32>, String) {
 
 /// The smallest run that there is.
 fn measure(scratch: &Path, group: &str, file: &str) {
-    let arguments = [group, "--rounds", "1", "--duration", "20ms", "--json", file];
+    let arguments = [group, "--rounds", "1", "--duration", "100ms", "--json", file];
     let (code, text) = said(bench(scratch, &arguments));
     assert_eq!(code, Some(0), "{text}");
 }
@@ -101,7 +101,7 @@ fn a_low_limit_of_descriptors_is_said_before_anything_is_started() {
     let words = "ulimit -n 256; exec \"$0\" bench \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", words, testing::binary(), "http/keep-alive-tcp", "sockets/kept-16"]);
-    command.args(["--rounds", "1", "--duration", "20ms", "--json", "r.json"]);
+    command.args(["--rounds", "1", "--duration", "100ms", "--json", "r.json"]);
     command.env("TMPDIR", scratch.path()).current_dir(scratch.path()).stdin(Stdio::null());
     let (code, text) = said(command);
     assert_eq!(code, Some(0), "{text}");
@@ -124,7 +124,7 @@ fn a_soft_limit_of_descriptors_is_raised() {
     let mut command = Command::new("sh");
     let words = "ulimit -S -n 256; exec \"$0\" bench \"$@\"";
     command.args(["-c", words, testing::binary(), "http/new-connection-unix"]);
-    command.args(["--rounds", "1", "--duration", "50ms", "--json", "r.json"]);
+    command.args(["--rounds", "1", "--duration", "100ms", "--json", "r.json"]);
     command.env("TMPDIR", scratch.path()).current_dir(scratch.path()).stdin(Stdio::null());
     let (code, text) = said(command);
     assert_eq!(code, Some(0), "{text}");

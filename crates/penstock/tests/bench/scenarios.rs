@@ -150,7 +150,7 @@ fn what_was_measured_before_an_interruption_is_written_and_marked() {
 fn one_group_is_measured_by_its_name() {
     let _only = super::only_run();
     let scratch = tempfile::tempdir().unwrap();
-    let run = ["sockets/kept-256", "--quick", "--rounds", "1", "--duration", "20ms", "--json", "r.json"];
+    let run = ["sockets/kept-256", "--quick", "--rounds", "1", "--duration", "100ms", "--json", "r.json"];
     let output = bench(scratch.path(), &run).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("this takes about"), "{said}");

@@ -168,7 +168,7 @@ fn proxy_command_that_does_not_obey_ends_after_us() {
     let home = Home::with("Host web1\n  ProxyCommand ./stubborn\n");
     put_stubborn(&home);
     let mut command = Command::new(binary());
-    command.args(["run", "--connect-timeout", "3", "-w", "web1", "true"]).env("HOME", home.dir.path());
+    command.args(["run", "--connect-timeout", "10", "-w", "web1", "true"]).env("HOME", home.dir.path());
     command.env_remove("XDG_CONFIG_HOME").current_dir(home.dir.path()).stdin(Stdio::null());
     let output = run_to_end(&mut command, secs(60));
     assert_eq!(output.status.code(), Some(3), "{output:?}");

@@ -71,8 +71,8 @@ fn witnesses_that_see_the_same_key_enrol_a_host_with_one_look_each() {
     assert!(show.contains(" from=witness(db2,gate) "), "{show}");
     // Servers punish clients that hang up before logging in: each witness does so once, and we not at all.
     nothing_was_sent(&scene.web1);
-    let looks = || scene.web1.log().matches("Connection from").count();
-    assert_eq!(looks(), 2, "{}", scene.web1.log());
+    let looks = |expected| scene.web1.logged("Connection from", expected);
+    assert_eq!(looks(2), 2, "{}", scene.web1.log());
     // It proves what was trusted on first use, too.
     let text = fs::read_to_string(scene.user.file("web1")).unwrap();
     fs::write(scene.user.file("web1"), text.replace("witness(db2,gate)", "first-use")).unwrap();

@@ -91,8 +91,11 @@ impl Times {
         }
     }
 
-    fn are_short_beside(&self, quiet: u128) -> bool {
-        self.p99 <= (2 * quiet).max(quiet + 50) && self.healthz < 100 && self.status < 100
+    /// Whether they are short, compared with those of a server that is not attacked.
+    fn are_short_beside(&self, quiet: &Self) -> bool {
+        self.p99 <= (2 * quiet.p99).max(quiet.p99 + 50)
+            && self.healthz < quiet.healthz + 100
+            && self.status < quiet.status + 100
     }
 }
 
@@ -101,8 +104,9 @@ fn measure_under_attack(limit: u32, kind: Kind, from: From, elsewhere: &str) {
     let (good, bad) = (Scripted::answering("ok"), attack::backend());
     let server = start(limit, &config(&good.address, &bad.address, ""));
     let address = server.address("web");
-    let quiet = attack::ask(&address, elsewhere, 200);
-    assert_eq!(quiet.failures, [] as [String; 0]);
+    let calm = start(limit, &config(&good.address, &bad.address, ""));
+    let warm = attack::ask(&address, elsewhere, 200);
+    assert_eq!(warm.failures, [] as [String; 0]);
     let (before, open_before) = (resident(&server), open(&server));
     let attack = match from {
         From::One(source) => Attack::begin(&address, source, kind, 300),
@@ -120,16 +124,18 @@ fn measure_under_attack(limit: u32, kind: Kind, from: From, elsewhere: &str) {
     });
     // A machine with two cores on which others work is slow now and then; a server that holds clients up is slow each time.
     let mut times = Vec::new();
-    let is_short = (0..3).any(|_| {
-        times.push(Times::taken(&server, &address, elsewhere));
-        times.last().unwrap().are_short_beside(quiet.p99)
+    let is_short = (0..5).any(|_| {
+        let quiet = Times::taken(&calm, &calm.address("web"), elsewhere);
+        let attacked = Times::taken(&server, &address, elsewhere);
+        let is_short = attacked.are_short_beside(&quiet);
+        times.push((quiet, attacked));
+        is_short
     });
     let (grown, account) = (resident(&server).saturating_sub(before), descriptors(&server));
     println!(
-        "limit {limit}, {kind:?} from {from:?}: quiet p99 {} ms; {times:?}; {most} descriptors, {grown} KiB more; {account}",
-        quiet.p99
+        "limit {limit}, {kind:?} from {from:?}: {times:?}; {most} descriptors, {grown} KiB more; {account}"
     );
-    assert!(is_short, "{times:?}, p99 {} ms before", quiet.p99);
+    assert!(is_short, "without an attack, and attacked: {times:?}");
     assert!(count(&account["open"]) <= count(&account["reserve"]) + count(&account["used"]), "{account:#}");
     assert!(grown <= 300 * 1024 + 32 * 1024, "{grown} KiB");
     drop(attack);
@@ -179,10 +185,20 @@ fn traffic_that_fills_the_account_takes_no_descriptor_of_admin_control_checks_or
     });
     let admin = silent(&server.admin(), 80);
     let control = silent(server.control_socket().to_str().unwrap(), 80);
-    let healthz = middle(|| assert_eq!(Client::connect(&server.admin()).get("/healthz", &[]).status, 200));
-    let status = middle(|| assert!(server.ctl(&["status"]).status.success()));
-    println!("/healthz {healthz} ms, ctl status {status} ms, {} open", open(&server));
-    assert!(healthz < 200 && status < 200, "/healthz {healthz} ms, ctl status {status} ms");
+    let calm = start(1024, &text);
+    let mut times = Vec::new();
+    let is_short = (0..5).any(|_| {
+        let healthz = |server: &Server| {
+            middle(|| assert_eq!(Client::connect(&server.admin()).get("/healthz", &[]).status, 200))
+        };
+        let status = |server: &Server| middle(|| assert!(server.ctl(&["status"]).status.success()));
+        let quiet = (healthz(&calm), status(&calm));
+        let full = (healthz(&server), status(&server));
+        times.push((quiet, full));
+        full.0 < quiet.0 + 200 && full.1 < quiet.1 + 200
+    });
+    assert!(is_short, "/healthz and ctl status without clients, and with all: {times:?}");
+    drop(calm);
     assert!(open(&server) <= 1024);
     // Checks go on: the end of a backend is noticed.
     let gone = good.address.clone();
@@ -220,7 +236,10 @@ fn idle_backend_connections_are_closed_before_a_client_is_refused_or_closed() {
     const IDLE: usize = 24;
     // Until as many requests have come as there are to be connections.
     let (backend, gate) = Scripted::gated();
-    let server = start(256, &config(&backend.address, &backend.address, ""));
+    // They expire only long after the test.
+    let text = config(&backend.address, &backend.address, "")
+        .replace("[pool.app]\n", "[pool.app]\ntimeouts = { keep-alive = \"600s\" }\n");
+    let server = start(256, &text);
     let address = server.address("web");
     let get = request("GET", "/", &[], b"");
     let client = |number: usize| {
@@ -339,7 +358,7 @@ fn a_closed_window_stops_the_backend_until_it_opens() {
     while read < LENGTH {
         read += client.wait_for("more", |frame| frame.kind == testing::http2::DATA).payload.len();
     }
-    assert_eq!(written.load(SeqCst), LENGTH);
+    eventually("the backend has counted all", secs(10), || (written.load(SeqCst) == LENGTH).then_some(()));
     drop(client);
     everything_is_given_back(&server);
 }
@@ -642,9 +661,10 @@ fn a_renewal_without_descriptors_leaves_the_old_certificate_and_is_made_up_for()
     }
     let wanted = fs::read(aside.join("a.crt")).unwrap();
     let server = setup.start();
+    let before = open(&server);
     let old = serial(&server);
     assert_eq!(old, serial_of(&certs.join("a.crt")));
-    let before = open(&server);
+    eventually("the connection is closed", secs(10), || (open(&server) <= before).then_some(()));
     leave(&server, 0);
     for name in ["a.key", "a.crt"] {
         fs::rename(aside.join(name), certs.join(name)).unwrap();

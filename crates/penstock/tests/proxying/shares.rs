@@ -496,7 +496,8 @@ fn requests_beyond_the_connections_that_a_client_may_open_to_an_http2_backend_wa
 fn a_request_that_a_full_pool_of_http2_refuses_closes_no_idle_backend_connection() {
     let (good, full) = (Scripted::answering("ok"), one_at_a_time(|_| false));
     let text = config(&good.address, &full.address, "workers = 1", "")
-        .replace("[pool.held]\n", "[pool.held]\nhttp2 = \"on\"\nretries = 0\nqueue = 0\n");
+        .replace("[pool.held]\n", "[pool.held]\nhttp2 = \"on\"\nretries = 0\nqueue = 0\n")
+        .replace("[pool.app]\n", "[pool.app]\ntimeouts = { keep-alive = \"600s\" }\n");
     let server = start(256, &text);
     let mut client = server.client("web");
     assert_eq!(client.get("/", &[]).status, 200);
@@ -669,11 +670,11 @@ fn late_and_one_at_a_time(late: Duration) -> Scripted {
 fn a_backend_of_http2_whose_connections_other_requests_fill_has_not_failed() {
     let good = Scripted::answering("ok");
     // Connections are opened one after the other: the last requests wait for longer than a connect may take.
-    let slow = late_and_one_at_a_time(millis(300));
+    let slow = late_and_one_at_a_time(secs(1));
     let text = config(&good.address, &slow.address, "workers = 1", "").replace(
         "[pool.held]\n",
         "[pool.held]\nhttp2 = \"on\"\nretries = 0\nqueue = 0\npassive = { failures = 1 }\n\
-         timeouts = { connect = \"1s\" }\n",
+         timeouts = { connect = \"4s\" }\n",
     );
     let server = Server::start(&text);
     let mut clients: Vec<_> = (0..9)
@@ -683,9 +684,10 @@ fn a_backend_of_http2_whose_connections_other_requests_fill_has_not_failed() {
             client
         })
         .collect();
-    let mut refused = 0;
+    let (mut refused, until) = (0, Instant::now() + secs(10));
     for client in &mut clients {
-        if let Ok(answer) = client.try_response(secs(2)) {
+        let left = until.saturating_duration_since(Instant::now()).max(millis(200));
+        if let Ok(answer) = client.try_response(left) {
             assert_eq!((answer.status, answer.header("retry-after")), (503, Some("5")), "{answer:?}");
             refused += 1;
         }

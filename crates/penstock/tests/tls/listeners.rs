@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use testing::client::get;
-use testing::pki::{Time, self_signed};
+use testing::pki::{Pki, Time, self_signed};
 use testing::server::{Setup, penstock};
 use testing::{Client, Scripted, Server, eventually, secs, tools};
 
@@ -120,35 +120,58 @@ fn openssl_sees_a_whole_chain_and_http2() {
 }
 
 #[test]
-fn hsts_is_sent_over_tls_and_only_there() {
-    let dir = tempfile::tempdir().unwrap();
-    self_signed(dir.path(), "a", &["a.example"], Time::Now);
+fn hsts_is_sent_over_tls_and_by_default_only_with_a_certificate_that_the_system_trusts() {
+    let (dir, authority) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pki = Pki::new(authority.path());
+    pki.issue("a", &["a.example"], Time::Now);
+    for file in ["a.crt", "a.key"] {
+        fs::copy(authority.path().join(file), dir.path().join(file)).unwrap();
+    }
+    self_signed(dir.path(), "own", &["own.example"], Time::Now);
     let backend = Scripted::answering("served");
-    let authority = dir.path().join("a.crt");
+    let start = |more: &str| {
+        let config = config(dir.path(), &backend.address, more);
+        Setup::new(&config).env("SSL_CERT_FILE", pki.authority().to_str().unwrap()).start()
+    };
+    let sent = |server: &Server, name: &str, authority: &Path| {
+        let headers = fetch(server, name, authority, &["-D", "-", "-o", "/dev/null"]).unwrap();
+        let mut lines = headers.lines().filter_map(|line| line.split_once(": "));
+        lines
+            .find(|(name, _)| name.eq_ignore_ascii_case("strict-transport-security"))
+            .map(|(_, value)| value.to_owned())
+    };
+    let own = dir.path().join("own.crt");
+
     let plain = "[listener.plain]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"";
-    let server = Server::start(&config(dir.path(), &backend.address, plain));
-    let headers = fetch(&server, "a.example", &authority, &["-D", "-", "-o", "/dev/null"])
-        .unwrap()
-        .to_ascii_lowercase();
-    let line = headers
-        .lines()
-        .find(|line| line.starts_with("strict-transport-security:"))
-        .unwrap_or_else(|| panic!("{headers}"));
-    let age: u64 = line
-        .split("max-age=")
-        .nth(1)
-        .unwrap()
-        .split(|c: char| !c.is_ascii_digit())
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap();
-    assert!(age >= 180 * 86_400, "{line}");
+    let server = start(plain);
+    assert_eq!(sent(&server, "a.example", &pki.authority()).as_deref(), Some("max-age=31536000"));
+    assert_eq!(sent(&server, "own.example", &own), None, "its user could no longer pass the warning");
     assert_eq!(get(&server.address("plain"), "/").header("strict-transport-security"), None);
-    let off = Server::start(&config(dir.path(), &backend.address, "hsts = \"off\""));
-    let headers =
-        fetch(&off, "a.example", &authority, &["-D", "-", "-o", "/dev/null"]).unwrap().to_ascii_lowercase();
-    assert!(!headers.contains("strict-transport-security"), "{headers}");
+    let words = "sends Strict-Transport-Security: max-age=31536000 with 1 of 2 certificates: \
+                 this system does not trust the issuer of the others";
+    assert_eq!(server.stderr.count(words), 1, "{:#?}", server.stderr.all());
+    let status = String::from_utf8(server.ctl(&["status"]).stdout).unwrap();
+    assert!(status.contains(&format!("  secure: {words}\n")), "{status}");
+    let listeners = server.ctl_json(&["status"])["listeners"].clone();
+    let hsts = |name: &str| {
+        listeners.as_array().unwrap().iter().find(|it| it["name"] == name).unwrap()["hsts"].clone()
+    };
+    assert_eq!(
+        hsts("secure"),
+        serde_json::json!({ "value": "max-age=31536000", "certificates": 1, "of": 2 })
+    );
+    assert!(hsts("plain").is_null());
+    let certificates = server.ctl_json(&["certs"])[0]["certificates"].clone();
+    let trusted = |name: &str| {
+        certificates.as_array().unwrap().iter().find(|it| it["name"] == name).unwrap()["issuer_trusted"]
+            .clone()
+    };
+    assert_eq!((trusted("a"), trusted("own")), (true.into(), false.into()));
+
+    let always = start("hsts = \"180d\"");
+    assert_eq!(sent(&always, "own.example", &own).as_deref(), Some("max-age=15552000"));
+    let off = start("hsts = \"off\"");
+    assert_eq!(sent(&off, "a.example", &pki.authority()), None);
 }
 
 #[test]

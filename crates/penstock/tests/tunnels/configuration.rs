@@ -105,7 +105,7 @@ fn a_file_that_is_missing_is_told_with_what_goes_into_it() {
 #[test]
 fn of_two_tunnels_that_listen_at_one_place_either_can_be_up() {
     let place = Place::new();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = format!("127.0.0.1:{}", testing::port::free());
     let forward = "connect = \"127.0.0.1:1\"\ncheck = \"none\"\n";
     let text = format!(
         "[tunnel.old]\nhost = \"far\"\n[tunnel.old.forward.tcp]\nlisten = \"{free}\"\n{forward}\

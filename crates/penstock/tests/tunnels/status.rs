@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -49,13 +49,17 @@ impl Forger {
         Self(child, says)
     }
 
-    /// Ends it; what it heard.
-    fn heard(mut self) -> String {
+    /// Waits for so many connections, and ends it; what it heard.
+    fn heard(mut self, connections: usize) -> String {
+        let mut first = String::new();
+        for _ in 0..connections {
+            self.1.read_line(&mut first).unwrap();
+        }
         self.0.kill().unwrap();
         self.0.wait().unwrap();
         let mut heard = String::new();
         self.1.read_to_string(&mut heard).unwrap();
-        heard
+        first + &heard
     }
 }
 
@@ -84,7 +88,7 @@ fn the_socket_of_another_user_gets_no_word_and_is_not_believed() {
         ran.code(1).says("tunnel nas was not asked").says("uid 65534").says("tunnel-nas.sock");
         assert!(!format!("{}{}", ran.out, ran.err).contains("forged"), "{}{}", ran.out, ran.err);
     }
-    let heard = forger.heard();
+    let heard = forger.heard(4);
     assert!(heard.lines().count() == 4 && heard.lines().all(|line| line == "heard b''"), "{heard}");
 }
 
@@ -118,7 +122,7 @@ fn a_runtime_directory_that_others_made_or_can_write_to_is_named_and_not_used() 
     fs::rename(&directory, place.path("elsewhere")).unwrap();
     std::os::unix::fs::symlink(place.path("elsewhere"), &directory).unwrap();
     refused("is not a directory");
-    assert_eq!(forger.heard(), "");
+    assert_eq!(forger.heard(0), "");
 }
 
 #[test]
@@ -163,9 +167,7 @@ fn status(place: &Place) -> serde_json::Value {
 #[test]
 fn what_went_wrong_is_dated_and_marked_once_it_is_mended() {
     let place = Place::new();
-    let service = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = service.local_addr().unwrap();
-    drop(service);
+    let address = SocketAddr::from(([127, 0, 0, 1], testing::port::free()));
     let config = format!(
         "[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nlisten = \"unix:$D/db.sock\"\nconnect = \"{address}\"\ncheck = \"none\"\n"
     );
@@ -223,9 +225,7 @@ fn a_tunnel_that_goes_to_the_background_tells_each_step_until_it_is_up() {
 #[test]
 fn a_tunnel_is_not_called_up_before_its_services_answer_nor_without_a_connection() {
     let place = Place::new();
-    let service = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = service.local_addr().unwrap();
-    drop(service);
+    let address = SocketAddr::from(([127, 0, 0, 1], testing::port::free()));
     place.configure(&format!("[tunnel.t]\nhost = \"far\"\n[tunnel.t.forward.db]\nconnect = \"{address}\"\n"));
     let up = place.start(&["up", "t"]);
     up.wait_for("does not answer");
@@ -486,6 +486,7 @@ fn what_a_run_that_was_killed_has_left_is_named_and_how_it_was_undone() {
     let with = place.start(&["with", "t", "--", "sh", "-c", "echo works >&2; exec sleep 300"]);
     with.wait_for("works");
     eventually("the job is in the list", secs(20), || place.list("t").contains("+ job").then_some(()));
+    eventually("the run knows its job", secs(20), || place.noted().contains("job ").then_some(()));
     with.kill();
     let steps = format!("has leftovers: its command, its forwards (socket {})", place.shown("db.sock"));
     place.run(&["status"]).code(0).says(&format!("t: does not run, and {steps}: `penstock tunnel unwind t`"));

@@ -294,12 +294,7 @@ fn without_proc_nothing_is_undone_and_the_list_stays() {
     );
     let running = place.start(&["with", "t", "--", "sleep", "600"]);
     eventually("the job", secs(20), || place.list("t").contains("+ job").then_some(()));
-    // A job that is not noted yet cannot be proved to be one.
-    eventually("its note", secs(20), || {
-        let entries = fs::read_dir(place.path("run/penstock")).unwrap().flatten();
-        let mut notes = entries.filter_map(|entry| fs::read_to_string(entry.path().join("processes")).ok());
-        notes.any(|notes| notes.contains("job ")).then_some(())
-    });
+    eventually("its note", secs(20), || place.noted().contains("job ").then_some(()));
     running.kill();
     let text = place.list("t");
     let command = place.command(&[]);

@@ -3,14 +3,16 @@
 use std::cell::Cell;
 use std::time::{Duration, SystemTime};
 
-use config::types::HttpSettings;
+use config::types::{Hsts, HttpSettings};
 use logic::http1::error_page;
 use logic::http1::request::{MethodKind, Persistence};
 use state::ending::Received;
 use state::events::http_date;
+use tls::Issuer;
 
 use super::session::{After, Client, RequestContext, persistence};
 use super::{RequestId, body};
+use crate::arrival::Arrival;
 use crate::outcome::Outcome;
 
 /// Contents of an error page.
@@ -40,7 +42,15 @@ pub(super) async fn refuse(
     let page = Page { status, detail, persistence, extra };
     let received = Some(&*session.received);
     // Boxed: a forwarded request does not hold the state of an error page.
-    Box::pin(write_page(session.settings, client, &page, received, hsts(session), outcome)).await
+    Box::pin(write_page(
+        session.settings,
+        client,
+        &page,
+        received,
+        hsts(session.settings, session.arrival),
+        outcome,
+    ))
+    .await
 }
 
 /// Writes an error page; `received` is `None` if the request could not be read.
@@ -97,7 +107,7 @@ pub(super) async fn redirect(
             persistence,
             method: received.request.kind(&received.head).method,
             extra: &[(&session.settings.request_id_header, outcome.request_id.as_str()), (DATE, &date)],
-            hsts: hsts(session),
+            hsts: hsts(session.settings, session.arrival),
         },
     );
     outcome.status = status;
@@ -146,9 +156,12 @@ async fn send(
     }
 }
 
-/// Value of Strict-Transport-Security for this session.
-pub(super) fn hsts<'a>(session: &RequestContext<'a>) -> Option<&'a str> {
-    session.plan.tls.as_ref().and(session.settings.hsts.as_deref())
+/// Value of Strict-Transport-Security for a client.
+pub(super) fn hsts<'a>(settings: &'a HttpSettings, client: &Arrival) -> Option<&'a str> {
+    match (&settings.hsts, client.tls, client.issuer) {
+        (_, None, _) | (Hsts::IfIssuerTrusted, Some(_), Issuer::Unknown) => None,
+        (hsts, Some(_), _) => hsts.value(),
+    }
 }
 
 /// Keeps the connection after an own response only if no request body is left unread.

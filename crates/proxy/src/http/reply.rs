@@ -501,7 +501,7 @@ impl Attempt<'_, '_> {
             persistence,
             client: self.session.received.request.version,
             framing,
-            hsts: answer::hsts(self.session),
+            hsts: answer::hsts(self.session.settings, self.session.arrival),
             request_id: Some((&self.session.settings.request_id_header, self.request_id)),
         };
         forward::write_response(out, head, response, &answer, self.edits);

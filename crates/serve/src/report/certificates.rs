@@ -13,7 +13,7 @@ use state::events::timestamp;
 use text::table::Table;
 use text::terminal;
 use text::units::count;
-use tls::{Certificate, CertificateState, Store};
+use tls::{Certificate, CertificateState, Issuer, Store};
 
 use super::tables::push_line;
 
@@ -63,6 +63,8 @@ pub struct CertificateReport {
     pub key: Option<String>,
     /// Distinguished name of the issuer.
     pub issuer: Option<String>,
+    /// Whether this system trusts the issuer: without that, the default of `hsts` sends no header.
+    pub issuer_trusted: Option<bool>,
     /// Serial number in hexadecimal.
     pub serial: Option<String>,
     /// Start of the validity.
@@ -181,6 +183,7 @@ fn one(certificate: &Certificate, now: SystemTime) -> CertificateReport {
         names: facts.map(|facts| facts.names.clone()).unwrap_or_default(),
         key: facts.map(|facts| facts.key.clone()),
         issuer: facts.map(|facts| facts.issuer.clone()),
+        issuer_trusted: pair.map(|pair| pair.issuer() == Issuer::Trusted),
         serial: facts.map(|facts| facts.serial.iter().map(|byte| format!("{byte:02x}")).collect()),
         not_before: facts.map(|facts| timestamp(facts.not_before)),
         not_after: facts.map(|facts| timestamp(facts.not_after)),

@@ -134,6 +134,10 @@ fn listeners(out: &mut String, listeners: &[ListenerReport]) {
         ]);
     }
     out.push_str(&table.render());
+    for listener in listeners {
+        let Some(hsts) = &listener.hsts else { continue };
+        push_line(out, &format!("  {}: {}", line(&listener.name), line(&hsts.words())));
+    }
     for listener in listeners.iter().filter(|listener| !listener.endings.is_empty()) {
         let endings: Vec<_> =
             listener.endings.iter().map(|(reason, count)| format!("{reason} {count}")).collect();

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::{Pinned, target};
 use hosts::fleet::ending::{Failure, Phase, Reason};
@@ -117,7 +118,7 @@ async fn rsa_signs_with_sha_512_where_the_server_takes_it() {
     for plan in [KeyPlan::of_file(path), of_agent] {
         login(&sshd, plan).await.unwrap_or_else(|failure| panic!("{failure:?} {}", sshd.log()));
     }
-    assert_eq!(sshd.log().matches("attempting public key rsa-sha2-512").count(), 2, "{}", sshd.log());
+    assert_eq!(sshd.logged("attempting public key rsa-sha2-512", 2), 2, "{}", sshd.log());
 }
 
 #[tokio::test]
@@ -370,7 +371,9 @@ async fn a_key_of_the_agent_that_is_restricted_to_a_host_signs_for_it_and_for_no
     std::fs::write(&known, format!("web1 {}\n", sshd.host_key())).unwrap();
     agent.add(&["-q", "-h", "web1", "-H", known.to_str().unwrap(), sshd.client_key.to_str().unwrap()]);
     let plan = KeyPlan { agent: Some(agent.socket()), ..KeyPlan::none() };
-    let keys = keys(NoPrompt);
+    // An agent that takes longer than that asks its user, and a refusal is taken for the user's.
+    let limits = AgentLimits { person: Duration::from_secs(60), ..AgentLimits::default() };
+    let keys = Arc::new(Keys::asking(Arc::new(NoPrompt), limits));
     for _ in 0..2 {
         login_with(&sshd, plan.clone(), &keys).await.unwrap();
     }

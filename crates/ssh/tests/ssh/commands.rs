@@ -93,7 +93,7 @@ async fn ends_everything(sshd: &Sshd, seconds: u32) {
         let mut process = session.exec(&sent, &Exec::default()).await.unwrap();
         let known = identity(&mut process).await;
         crate::support::eventually("it runs", running).await;
-        let (remote, _) = process.end(Duration::from_secs(3), known).await;
+        let (remote, _) = process.end(Duration::from_secs(20), known).await;
         assert_eq!(remote, Remote::Ended, "{script}\n{}", sshd.log());
         crate::support::eventually("its processes are gone", || !running()).await;
     }
@@ -110,7 +110,7 @@ async fn ending_one_command_of_a_connection_leaves_the_other_alone() {
             watcher::wrap("trap '' TERM; echo ready; sleep 8131; sleep 8131", watcher::Input::Sent, "a1");
         let mut process = session.exec(&sent, &Exec::default()).await.unwrap();
         let known = identity(&mut process).await;
-        assert_eq!(process.end(Duration::from_secs(3), known).await.0, Remote::Ended);
+        assert_eq!(process.end(Duration::from_secs(20), known).await.0, Remote::Ended);
         other.write(b"go on\n").await.unwrap();
         let said = gather(&mut other).await;
         assert_eq!((said.stdout.as_slice(), said.ending), (b"lives\n".as_slice(), Some(Ending::Exited(7))));
@@ -123,7 +123,7 @@ async fn what_a_command_leaves_behind_may_clean_up_after_it() {
     let session = session(&sshd).await;
     let clean = sshd.directory.path().join("clean");
     let script = format!(
-        "(trap 'sleep 0.3; echo clean >{}; exit' TERM; echo ready; while :; do sleep 0.1; done) & wait",
+        "(trap 'sleep 0.05; echo clean >{}; exit' TERM; echo ready; while :; do sleep 0.1; done) & wait",
         clean.display()
     );
     let mut process =
@@ -193,8 +193,12 @@ async fn a_forced_command_that_cannot_be_signalled_is_unknown_and_not_run_again(
     }
 }
 
+/// For tests whose own memory counts: those of one binary share a process.
+static MEMORY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[tokio::test]
 async fn a_flood_is_held_back_by_a_slow_reader_and_arrives_whole() {
+    let _alone = MEMORY.lock().await;
     let sshd = Sshd::start();
     let session = session(&sshd).await;
     let script = "head -c 40000000 /dev/zero | tr '\\0' 'x' | cat; echo done >&2";
@@ -225,6 +229,7 @@ async fn a_flood_is_held_back_by_a_slow_reader_and_arrives_whole() {
 
 #[tokio::test]
 async fn a_reader_that_stops_stops_the_sender() {
+    let _alone = MEMORY.lock().await;
     let sshd = Sshd::start();
     let session = session(&sshd).await;
     let stalled = sshd.directory.path().join("stalled");
@@ -332,8 +337,11 @@ async fn a_writer_is_told_when_the_command_ends_without_reading() {
 async fn a_connection_lost_while_running_is_lost_and_the_command_unknown() {
     let sshd = Sshd::start();
     let session = session(&sshd).await;
-    let script = "echo ready; kill -9 $PPID; sleep 1";
-    let said = run(&session, script).await;
+    let script = "echo ready; read x; kill -9 $PPID; sleep 1";
+    let mut process = session.exec(script, &Exec::default()).await.unwrap();
+    while !matches!(process.next().await.unwrap(), Event::Stdout(_)) {}
+    process.write(b"go on\n").await.unwrap();
+    let said = gather(&mut process).await;
     let Some(Ending::Failed(failure)) = said.ending else { panic!("{:?}", said.ending) };
     assert_eq!(
         (failure.phase, failure.reason, failure.remote),

@@ -1,6 +1,7 @@
 //! Many hosts behind one jump host, a real OpenSSH server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::support::{Pinned, client, run};
 use hosts::fleet::ending::{Ending, Failure, Reason};
@@ -29,12 +30,15 @@ impl Behind {
         judge.keys.extend(lab.names().map(|name| lab.key(name).unwrap().clone()));
         let mut hop = crate::support::target(&gate);
         hop.name = "gate".to_owned();
+        // Two hundred key exchanges at once end together.
+        hop.connect_timeout = Duration::from_secs(120);
         let targets = lab.names().map(|name| {
             let mut target = Target::new(name, "root");
             let address = lab.address(name).unwrap();
             target.host = address.ip().to_string();
             target.port = address.port();
             target.keys = KeyPlan::of_file(directory.path().join("client_key"));
+            target.connect_timeout = hop.connect_timeout;
             target.proxy = Proxy::Jump(vec![hop.clone()]);
             target
         });
@@ -56,8 +60,9 @@ impl Behind {
         results
     }
 
-    fn log_ins(&self) -> usize {
-        self.gate.log().matches("Accepted publickey").count()
+    /// Number of log-ins at the gate; waits until its log has `expected`.
+    fn log_ins(&self, expected: usize) -> usize {
+        self.gate.logged("Accepted publickey", expected)
     }
 }
 
@@ -69,11 +74,11 @@ async fn hosts_behind_one_gate_share_one_log_in_there() {
         assert_eq!(run(session, "exit 3").await.ending, Some(Ending::Exited(3)), "{}", session.name());
     }
     assert_eq!((sessions.len(), behind.lab.names().count()), (200, 200));
-    assert_eq!(behind.log_ins(), 1, "{}", behind.gate.log());
+    assert_eq!(behind.log_ins(1), 1, "{}", behind.gate.log());
     // More than one session has room for.
     let more = behind.all().await;
     assert!(more.iter().all(Result::is_ok));
-    assert_eq!(behind.log_ins(), 2, "{}", behind.gate.log());
+    assert_eq!(behind.log_ins(2), 2, "{}", behind.gate.log());
 }
 
 #[tokio::test]
@@ -88,7 +93,7 @@ async fn connection_to_a_gate_that_was_lost_is_opened_anew_for_the_next() {
     assert_eq!(first.closed().await.reason, Reason::ConnectionLost);
     assert!(second.is_open());
     behind.client.connect(&behind.targets[2], &|_| {}).await.unwrap();
-    assert_eq!(behind.log_ins(), 2, "{}", behind.gate.log());
+    assert_eq!(behind.log_ins(2), 2, "{}", behind.gate.log());
 }
 
 #[tokio::test]
@@ -98,7 +103,7 @@ async fn those_who_wait_for_a_log_in_that_fails_do_not_try_it_again() {
     let behind = Behind::new(gate, 30).await;
     let reasons: Vec<_> = behind.all().await.into_iter().map(|result| result.err().unwrap().reason).collect();
     assert_eq!(reasons, [Reason::PermissionDenied; 30]);
-    assert_eq!(behind.gate.log().matches("Connection from").count(), 1, "{}", behind.gate.log());
+    assert_eq!(behind.gate.logged("Connection from", 1), 1, "{}", behind.gate.log());
 }
 
 #[tokio::test]
@@ -110,5 +115,5 @@ async fn host_that_the_gate_cannot_reach_leaves_the_others_their_connection() {
     // In the words of the gate.
     assert_eq!(failure.reason, Reason::ConnectionRefused);
     assert_eq!(run(&session, "true").await.ending, Some(Ending::Exited(0)));
-    assert_eq!(behind.log_ins(), 1);
+    assert_eq!(behind.log_ins(1), 1);
 }

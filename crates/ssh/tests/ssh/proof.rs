@@ -171,7 +171,11 @@ fn process_with_the_nonce_of_another_command_is_not_signalled() {
         let script = format!("{VARIABLE}=a2 sleep 600 & echo; sleep 600; true");
         let mut command = Running::start(Begins::WithSession, Some("a1"), &script);
         let group = command.0.id().cast_signed();
-        assert_eq!(signal(shell, &command.started(), EndSignal::Kill), Proved::Yes, "{shell}");
+        let started = command.started();
+        // Until the child has executed its program, it has the environment of the command.
+        let is_other = |process: &i32| process::has_variable(*process, VARIABLE, "a2");
+        eventually(|| members(group).iter().any(is_other).then_some(()));
+        assert_eq!(signal(shell, &started, EndSignal::Kill), Proved::Yes, "{shell}");
         command.0.wait().unwrap();
         let left = eventually(|| {
             let left: Vec<_> = members(group);
@@ -362,7 +366,7 @@ fn host_with_thirty_thousand_processes_takes_seconds() {
     assert!(status.success());
     command.until_silent();
     // A second or two where nothing else runs: the bound is for what grows faster than the number of processes.
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(300), "{:?}", begun.elapsed());
 }
 
 #[track_caller]

@@ -144,7 +144,7 @@ async fn rsa_key_of_a_host_that_is_too_short_is_refused_though_it_is_pinned() {
     let failure = client(&judge).connect(&target, &|_| {}).await.err().unwrap();
     let words = "web1 showed an RSA key of 2048 bits, and RequiredRSASize asks for 3072; nothing was sent";
     assert_is(&failure, Phase::Identity, Reason::KeyRefused, words);
-    assert_eq!(sshd.log().matches("Accepted publickey").count(), 1, "{}", sshd.log());
+    assert_eq!(sshd.logged("Accepted publickey", 1), 1, "{}", sshd.log());
 }
 
 #[tokio::test]

@@ -40,8 +40,8 @@ fn hexadecimal(word: &[u8]) -> Option<u32> {
     u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()
 }
 
-/// Flag `__SO_ACCEPTCON` in /proc/net/unix: the socket listens. Such entries do not count here: the caller connects to find
-/// out whether a process listens.
+/// Flag `__SO_ACCEPTCON` in /proc/net/unix: the socket listens. Such lines are left out, because the caller itself connects
+/// to the path and so finds out whether a process listens there.
 const LISTENS: u32 = 1 << 16;
 /// `SS_UNCONNECTED`. A connection that a listener accepted has the path of the listener, and state 03 (`SS_CONNECTED`).
 const UNCONNECTED: &[u8] = b"01";

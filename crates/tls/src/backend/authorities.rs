@@ -18,12 +18,13 @@ use super::super::fault::{CertificateFault, CertificateFaultKind as Kind};
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
 /// Sets of trusted CAs. Each set is read once, however many pools use it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Authorities {
     system: OnceLock<Result<Arc<Trusted>, String>>,
     files: Mutex<HashMap<PathBuf, Result<Arc<Trusted>, String>>>,
 }
 
+#[derive(Debug)]
 pub struct Trusted {
     pub roots: Arc<RootCertStore>,
     /// Certificates that are trusted without a CA's signature, because the operator put them into the file.

@@ -46,6 +46,7 @@ fn store(directory: &Path) -> Store {
             filler: Filler::People,
         },
         Arc::new(Staples::new(None)),
+        Arc::default(),
     )
 }
 

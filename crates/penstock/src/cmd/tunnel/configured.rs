@@ -119,7 +119,8 @@ fn nowhere(searched: &[PathBuf], name: &str) -> Failure {
     ))
 }
 
-/// Reports that the named file is missing. The hint differs from that of other commands, whose example has no tunnels.
+/// Reports that the named file is missing. Other commands have another hint: the configuration that it shows
+/// has no tunnel.
 fn missing(file: &Path) -> Failure {
     Failure::usage(format!(
         "there is no {}\n  hint: check the path, or write that file. {}",
