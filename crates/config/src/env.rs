@@ -1,11 +1,11 @@
 //! Environment variables in the configuration: `${NAME}` inside texts, and `PENSTOCK_<PATH>` for single values. Callers
 //! pass the environment as a map; nothing here reads it from the process.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value as Json;
 
+use crate::environment::{Environment, VariableFile};
 use crate::error::Report;
+use crate::quick;
 use crate::quote::quote;
 use crate::schema::{branch, named, properties};
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
@@ -41,25 +41,58 @@ const PREFIX: &str = "PENSTOCK_";
 /// Unknown variables that get a warning each; the others get one together.
 const MOST_WARNINGS: usize = 10;
 
-/// Inserts the values of `PENSTOCK_<PATH>` into the tree. PATH is in capitals, with `_` for other characters. Returns
-/// the variables that name no key: other programs may have set them.
+/// Ending of variables whose value is the path of a file with the value.
+const FILE: &str = "_FILE";
+
+/// Variables that were laid over a file.
+pub(crate) struct Overlay {
+    /// Variables that name no key: other programs may have set them.
+    pub(crate) unknown: Vec<String>,
+    pub(crate) files: Vec<VariableFile>,
+}
+
+/// Inserts the values of `PENSTOCK_<PATH>` into the tree, and those in the files that `PENSTOCK_<PATH>_FILE` name. PATH
+/// is in capitals, with `_` for other characters.
 pub(crate) fn lay_over(
     root: &mut Table,
     nodes: &mut Nodes,
     schema: &Json,
-    env: &BTreeMap<String, String>,
+    env: &Environment,
     report: &mut Report,
-) -> Vec<String> {
-    let mut unknown = Vec::new();
-    for (name, text) in env.range(PREFIX.to_owned()..) {
+) -> Overlay {
+    let (mut unknown, mut files) = (Vec::new(), Vec::new());
+    for (name, text) in env.variables.range(PREFIX.to_owned()..) {
         let Some(rest) = name.strip_prefix(PREFIX) else {
             break;
         };
-        if NOT_CONFIGURATION.contains(&name.as_str()) || is_of_kubernetes(rest) {
+        let known = |name: &&str| **name == *rest;
+        if NOT_CONFIGURATION.contains(&name.as_str())
+            || quick::VARIABLES.iter().any(known)
+            || is_of_kubernetes(rest)
+        {
             continue;
         }
         let mut targets = Vec::new();
-        find(rest, schema, Some(root), &mut Vec::new(), &mut targets);
+        find(rest, schema, Some(Inner::Table(root)), &mut Vec::new(), &mut targets);
+        let mut text = std::borrow::Cow::Borrowed(text.as_str());
+        if let (true, Some(rest)) = (targets.is_empty(), rest.strip_suffix(FILE)) {
+            find(rest, schema, Some(Inner::Table(root)), &mut Vec::new(), &mut targets);
+            if !targets.is_empty() {
+                let plain = format!("{PREFIX}{rest}");
+                let content = match env.get(&plain) {
+                    Some(_) => Err(format!("and {plain} are both set: remove one of them")),
+                    None => env.content(&text),
+                };
+                files.push(VariableFile { variable: name.clone(), path: text.as_ref().into() });
+                match content {
+                    Ok(content) => text = content.into(),
+                    Err(why) => {
+                        drop(report.outside(format!("environment {name}"), why));
+                        continue;
+                    }
+                }
+            }
+        }
         match targets.as_slice() {
             [] => {
                 if unknown.len() < MOST_WARNINGS {
@@ -70,7 +103,7 @@ pub(crate) fn lay_over(
                 unknown.push(name.clone());
             }
             [(path, schema)] => {
-                if let Err(at) = set(root, nodes, path, name, text, schema) {
+                if let Err(at) = set(root, nodes, path, name, &text, schema) {
                     let message =
                         format!("{at} is not a table in the file: this variable cannot set a key in it");
                     drop(report.outside(format!("environment {name}"), message));
@@ -89,11 +122,11 @@ pub(crate) fn lay_over(
         let message = format!("{more} more variables that begin with {PREFIX} name no key");
         drop(report.outside("environment".to_owned(), message).warning());
     }
-    unknown
+    Overlay { unknown, files }
 }
 
 /// Uses the first directory of StateDirectory= (systemd.exec(5)), unless the file names a state directory.
-pub(crate) fn take_state_directory(root: &mut Table, nodes: &mut Nodes, env: &BTreeMap<String, String>) {
+pub(crate) fn take_state_directory(root: &mut Table, nodes: &mut Nodes, env: &Environment) {
     const NAME: &str = "STATE_DIRECTORY";
     let path = ["process".to_owned(), "state-directory".to_owned()];
     let is_given = match root.get(&path[0]).map(|node| &node.value) {
@@ -109,14 +142,17 @@ pub(crate) fn take_state_directory(root: &mut Table, nodes: &mut Nodes, env: &BT
     }
 }
 
-/// Replaces `${NAME}` and `${NAME:-default}` in every text of the file; `$${` is an escaped `${`.
+/// Replaces `${NAME}` and `${NAME:-default}` in every text of the file; `$${` is an escaped `${`. Returns the files that
+/// variables named.
 pub(crate) fn substitute(
     root: &mut Table,
     nodes: &mut Nodes,
-    env: &BTreeMap<String, String>,
+    env: &Environment,
     report: &mut Report,
-) {
-    Substitution { nodes, env, report }.table(root, Nodes::ROOT);
+) -> Vec<VariableFile> {
+    let mut substitution = Substitution { nodes, env, report, files: Vec::new() };
+    substitution.table(root, Nodes::ROOT);
+    substitution.files
 }
 
 /// Converts the text of a variable to the type in the schema.
@@ -139,26 +175,44 @@ pub(crate) fn convert(text: &str, schema: &Json) -> Value {
 fn find<'s>(
     rest: &str,
     schema: &'s Json,
-    table: Option<&Table>,
+    inner: Option<Inner<'_>>,
     path: &mut Vec<String>,
     targets: &mut Vec<(Vec<String>, &'s Json)>,
 ) {
-    let mut step = |key: &str, inner: &'s Json, targets: &mut Vec<_>| {
+    if let Some(Inner::List(list)) = inner {
+        for (place, node) in (1..).zip(list) {
+            let number = format!("{place}_");
+            if let (Some(after), Value::Table(entry)) = (rest.strip_prefix(&number), &node.value) {
+                path.push(place.to_string());
+                find(after, schema, Some(Inner::Table(entry)), path, targets);
+                path.pop();
+            }
+        }
+        return;
+    }
+    let table = match inner {
+        Some(Inner::Table(table)) => Some(table),
+        _ => None,
+    };
+    let mut step = |key: &str, inner_schema: &'s Json, targets: &mut Vec<_>| {
         let Some(after) = rest.strip_prefix(capitals(key).as_str()) else {
             return;
         };
         let node = table.and_then(|table| table.get(key));
         path.push(key.to_owned());
-        if after.is_empty() && is_settable(inner) {
-            targets.push((path.clone(), inner));
+        if after.is_empty() && is_settable(inner_schema) {
+            targets.push((path.clone(), inner_schema));
         } else if let Some(after) = after.strip_prefix('_')
-            && let Some(object) = branch(inner, "object")
+            && let Some(object) = branch(inner_schema, "object").or_else(|| tables(inner_schema))
         {
-            let table = match node.map(|node| &node.value) {
-                Some(Value::Table(table)) => Some(table),
+            let inner = match node.map(|node| &node.value) {
+                Some(Value::Table(table)) => Some(Inner::Table(table)),
+                Some(Value::List(list)) => Some(Inner::List(list)),
                 _ => None,
             };
-            find(after, object, table, path, targets);
+            if inner.is_some() || tables(inner_schema).is_none() {
+                find(after, object, inner, path, targets);
+            }
         }
         path.pop();
     };
@@ -170,6 +224,18 @@ fn find<'s>(
             step(key, inner, targets);
         }
     }
+}
+
+/// What a variable can reach into: a table, or a list whose tables have the numbers 1, 2 and so on.
+#[derive(Clone, Copy)]
+enum Inner<'a> {
+    Table(&'a Table),
+    List(&'a [Node]),
+}
+
+/// Schema of the tables of a list, such as `route`.
+fn tables(schema: &Json) -> Option<&Json> {
+    branch(branch(schema, "array")?.get("items")?, "object")
 }
 
 /// Accepts keys whose whole value fits into one text: no tables and no lists of tables.
@@ -196,18 +262,25 @@ fn set(
     let Some((last, tables)) = path.split_last() else {
         return Ok(());
     };
-    for key in tables {
+    let mut tables = tables.iter();
+    while let Some(key) = tables.next() {
         if table.get(key).is_none() {
             let id = nodes.add(Some(parent), Step::Key(key.clone()), Spans::default(), origin());
             table.push(key.clone(), Node { id, value: Value::Table(Table::default()) });
         }
-        match table.get_mut(key) {
-            Some(Node { id, value: Value::Table(inner) }) => {
+        let Some(mut node) = table.get_mut(key) else { return Ok(()) };
+        if matches!(node.value, Value::List(_)) {
+            let place = tables.next().and_then(|number| number.parse::<usize>().ok()).unwrap_or(0);
+            let at = nodes.path(node.id);
+            let Value::List(list) = &mut node.value else { return Ok(()) };
+            node = place.checked_sub(1).and_then(|place| list.get_mut(place)).ok_or(at)?;
+        }
+        match node {
+            Node { id, value: Value::Table(inner) } => {
                 parent = *id;
                 table = inner;
             }
-            Some(Node { id, .. }) => return Err(nodes.path(*id)),
-            None => return Ok(()),
+            Node { id, .. } => return Err(nodes.path(*id)),
         }
     }
     let id = nodes.add(Some(parent), Step::Key(last.clone()), Spans::default(), origin());
@@ -275,8 +348,9 @@ fn collect_names(schema: &Json, table: Option<&Table>, prefix: &mut String, name
 
 struct Substitution<'a> {
     nodes: &'a mut Nodes,
-    env: &'a BTreeMap<String, String>,
+    env: &'a Environment,
     report: &'a mut Report,
+    files: Vec<VariableFile>,
 }
 
 impl Substitution<'_> {
@@ -306,7 +380,7 @@ impl Substitution<'_> {
                 true
             }
             Value::Text(text) if text.contains("${") && *self.nodes.origin(node.id) == Origin::File => {
-                match expand(text, self.env) {
+                match expand(text, self.env, &mut self.files) {
                     Ok(Expanded { text: expanded, variables }) => {
                         if variables == Variables::Some {
                             self.nodes.set_origin(node.id, Origin::Substituted(std::mem::take(text)));
@@ -339,6 +413,8 @@ enum Variables {
 
 enum Unusable {
     Unset(String),
+    /// The variable that names a file, and why that file is not used.
+    File(String, String),
     Unclosed,
     Name(String),
 }
@@ -348,7 +424,11 @@ impl Unusable {
         match self {
             Unusable::Unset(name) => (
                 format!("the environment variable {name} is not set"),
-                format!("set it, or give a default: ${{{name}:-...}}"),
+                format!("set it or {name}{FILE}, or give a default: ${{{name}:-...}}"),
+            ),
+            Unusable::File(name, why) => (
+                format!("the environment variable {name} {why}"),
+                "name a file that this user may read".into(),
             ),
             Unusable::Unclosed => {
                 ("the } of a variable is missing".into(), "write ${NAME}; for a plain ${ write $${".into())
@@ -361,7 +441,7 @@ impl Unusable {
     }
 }
 
-fn expand(text: &str, env: &BTreeMap<String, String>) -> Result<Expanded, Unusable> {
+fn expand(text: &str, env: &Environment, files: &mut Vec<VariableFile>) -> Result<Expanded, Unusable> {
     let mut out = String::with_capacity(text.len());
     let mut variables = Variables::None;
     let mut rest = text;
@@ -388,10 +468,16 @@ fn expand(text: &str, env: &BTreeMap<String, String>) -> Result<Expanded, Unusab
         }
         // As in a shell, the default after `:-` also replaces an empty variable.
         let value = match (env.get(name), default) {
-            (Some(value), Some(default)) if value.is_empty() => default,
+            (Some(""), Some(default)) => default,
             (Some(value), _) => value,
             (None, Some(default)) => default,
-            (None, None) => return Err(Unusable::Unset(name.to_owned())),
+            (None, None) => {
+                let of_file = format!("{name}{FILE}");
+                let path = env.get(&of_file).ok_or_else(|| Unusable::Unset(name.to_owned()))?;
+                out.push_str(&env.content(path).map_err(|why| Unusable::File(of_file.clone(), why))?);
+                files.push(VariableFile { variable: of_file, path: path.into() });
+                ""
+            }
         };
         out.push_str(value);
         variables = Variables::Some;

@@ -17,12 +17,12 @@
 //! 5. `crates/serve/src/reload.rs` opens new sockets, sends the snapshot to every worker, and closes removed sockets
 //!    after their queues were served. An error before that point changes nothing.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 mod de;
 mod env;
+mod environment;
 pub mod error;
 mod parse;
 mod print;
@@ -36,8 +36,9 @@ mod tree;
 pub mod types;
 mod url;
 
+pub use environment::{Environment, MAX_VARIABLE_FILE, VariableFile};
 pub use error::{Fault, Faults, Position, Severity};
-pub use quick::Quick;
+pub use quick::{Quick, VARIABLES as QUICK_VARIABLES};
 pub use types::Config;
 
 use error::Report;
@@ -99,8 +100,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     parse::duration_of(text)
 }
 
-/// Loads a configuration file. `env` is the environment of the process, which this function does not read itself.
-pub fn load(source: &Source, env: &BTreeMap<String, String>) -> Result<Loaded, Faults> {
+/// Loads a configuration file. `env` is the environment of the process, which this function reads only through its `read`.
+pub fn load(source: &Source, env: &Environment) -> Result<Loaded, Faults> {
     let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
     if text.len() > MAX_TEXT {
         return Err(syntax::too_long(&source.name, text.len()));
@@ -119,7 +120,7 @@ pub fn load(source: &Source, env: &BTreeMap<String, String>) -> Result<Loaded, F
 ///
 /// # Errors
 /// The faults of `[control]`, or those of the text if they may affect that section.
-pub fn control_socket(source: &Source, env: &BTreeMap<String, String>) -> Result<Option<PathBuf>, Faults> {
+pub fn control_socket(source: &Source, env: &Environment) -> Result<Option<PathBuf>, Faults> {
     const SECTION: &str = "control";
     let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
     if text.len() > MAX_TEXT {
@@ -134,8 +135,9 @@ pub fn control_socket(source: &Source, env: &BTreeMap<String, String>) -> Result
     // Variables of other sections would be reported as unknown keys: remove them.
     let of_other_sections =
         |name: &str| name.starts_with("PENSTOCK_") && !name.starts_with("PENSTOCK_CONTROL_");
-    let own = env.iter().filter(|(name, _)| !of_other_sections(name));
+    let own = env.variables.iter().filter(|(name, _)| !of_other_sections(name));
     let own = own.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let own = Environment { variables: own, read: env.read };
     let schema = schema::root();
     env::lay_over(&mut root, &mut nodes, schema, &own, &mut report);
     env::substitute(&mut root, &mut nodes, env, &mut report);
@@ -147,7 +149,7 @@ pub fn control_socket(source: &Source, env: &BTreeMap<String, String>) -> Result
 }
 
 /// Makes the configuration from flags: one listener `main`, one pool `main`. Faults name the flag instead of a line.
-pub fn quick(quick: &Quick, env: &BTreeMap<String, String>) -> Result<Loaded, Faults> {
+pub fn quick(quick: &Quick, env: &Environment) -> Result<Loaded, Faults> {
     let mut report = Report::new("command line", "");
     let mut nodes = Nodes::default();
     let root = quick.document(&mut nodes, &mut report);
@@ -159,18 +161,20 @@ fn finish(
     mut root: Table,
     mut nodes: Nodes,
     mut report: Report,
-    env: &BTreeMap<String, String>,
+    env: &Environment,
 ) -> Result<Loaded, Faults> {
     let schema = schema::root();
-    let unknown_variables = env::lay_over(&mut root, &mut nodes, schema, env, &mut report);
+    let env::Overlay { unknown: unknown_variables, mut files } =
+        env::lay_over(&mut root, &mut nodes, schema, env, &mut report);
     env::take_state_directory(&mut root, &mut nodes, env);
-    env::substitute(&mut root, &mut nodes, env, &mut report);
+    files.extend(env::substitute(&mut root, &mut nodes, env, &mut report));
     shape::check(&mut root, &mut nodes, schema, &mut report);
     url::resolve(&mut root, &mut nodes, &mut report);
     shape::fill_defaults(&mut root, &mut nodes, schema);
     report.mask(shape::secrets(&root, &nodes));
     let raw = de::read::<RawConfig>(&root, &mut report);
     let config = raw.and_then(|raw| parse::parse(&raw, &nodes, &mut report));
+    let config = config.map(|config| Config { variable_files: files, ..config });
     let text = report.text().to_owned();
     let faults = report.into_faults();
     match config {

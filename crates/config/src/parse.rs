@@ -72,6 +72,7 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
         pools: pools?,
         acme: acme?,
         tunnels: tunnels?,
+        variable_files: Vec::new(),
     })
 }
 

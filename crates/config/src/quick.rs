@@ -4,6 +4,20 @@ use crate::error::Report;
 use crate::quote::quote;
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
 
+/// Variables of the flags below, after `PENSTOCK_`: a flag that is not given has the value of its variable.
+pub const VARIABLES: [&str; 10] = [
+    "LISTEN",
+    "BACKEND",
+    "PROTOCOL",
+    "BALANCE",
+    "HEALTH",
+    "CONTROL",
+    "ADMIN",
+    "CERTIFICATES",
+    "WORKERS",
+    "ACCESS_LOG",
+];
+
 /// Flags of `penstock serve` that replace a file.
 #[derive(Clone, Debug, Default)]
 pub struct Quick {

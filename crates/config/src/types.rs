@@ -17,6 +17,8 @@ use logic::proxy_header;
 use logic::route::{HeaderEdits, PoolId, Route};
 use rustls_pki_types::ServerName;
 
+use crate::environment::VariableFile;
+
 mod acme;
 mod tls;
 
@@ -46,6 +48,8 @@ pub struct Config {
     pub acme: Vec<Acme>,
     /// Tunnels, for `penstock tunnel`.
     pub tunnels: Vec<Tunnel>,
+    /// Files that variables of the environment name, and that hold values of this configuration.
+    pub variable_files: Vec<VariableFile>,
 }
 
 /// `[process]`

@@ -3,10 +3,9 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "this test reads and writes its files")]
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use config::{Source, load};
+use config::{Environment, Source, load};
 
 #[test]
 fn every_class_of_fault_has_its_message() {
@@ -30,12 +29,13 @@ fn every_class_of_fault_has_its_message() {
 }
 
 fn message(text: &str) -> String {
-    let env: BTreeMap<String, String> = text
+    let variables = text
         .lines()
         .filter_map(|line| line.strip_prefix("# env "))
         .filter_map(|line| line.split_once('='))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
+    let env = Environment { variables, ..Environment::default() };
     let source = Source { name: "penstock.toml".into(), text: text.to_owned() };
     match load(&source, &env) {
         Ok(loaded) => loaded.warnings.render(),

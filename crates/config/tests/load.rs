@@ -1,13 +1,15 @@
 //! What a good configuration becomes, from a file, the environment, and flags.
 
-use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use config::types::{
     AllDown, BackendAddress, BindAddress, Hsts, LogTarget, MaxConnections, Protocol, RedirectToHttps, Workers,
 };
-use config::{Faults, Loaded, Quick, Severity, Source, control_socket, load, quick};
+use config::{
+    Environment, Faults, Loaded, MAX_VARIABLE_FILE, Quick, Severity, Source, control_socket, load, quick,
+};
 use logic::balance::{HashKey, Policy};
 use logic::health::Check;
 use logic::route::{Action, HostPattern, PoolId};
@@ -129,8 +131,20 @@ fn source(text: &str) -> Source {
     Source { name: "penstock.toml".into(), text: text.to_owned() }
 }
 
-fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+/// The files that variables name.
+fn file(path: &Path) -> io::Result<Vec<u8>> {
+    match path.to_str() {
+        Some("/bind") => Ok(b":8080\n".to_vec()),
+        Some("/backend") => Ok(b"10.0.0.11:8000\r\n".to_vec()),
+        Some("/binary") => Ok(b"\xff".to_vec()),
+        Some("/long") => Ok(vec![b'x'; MAX_VARIABLE_FILE + 1]),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+fn env(pairs: &[(&str, &str)]) -> Environment {
+    let variables = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Environment { variables, read: file }
 }
 
 fn good(text: &str, pairs: &[(&str, &str)]) -> Loaded {
@@ -250,6 +264,76 @@ fn each_printed_line_says_where_its_value_came_from() {
 }
 
 #[test]
+fn a_value_may_come_from_a_file_that_a_variable_names() {
+    let text = "[listener.web]\nbind = \":80\"\npool = \"app\"\n[pool.app]\nbackends = [\"${BACKEND}\"]\n";
+    let (bind, backend) = ("/bind", "/backend");
+    let loaded = good(text, &[("PENSTOCK_LISTENER_WEB_BIND_FILE", bind), ("BACKEND_FILE", backend)]);
+    assert_eq!(loaded.config.listeners[0].binds, [BindAddress::AnyIp(8080)]);
+    assert_eq!(loaded.config.pools[0].backends[0].address.to_string(), "10.0.0.11:8000");
+    let files: Vec<_> = loaded.config.variable_files.iter().map(|file| &*file.variable).collect();
+    assert_eq!(files, ["PENSTOCK_LISTENER_WEB_BIND_FILE", "BACKEND_FILE"]);
+    assert!(loaded.print().contains("# environment PENSTOCK_LISTENER_WEB_BIND_FILE"), "{}", loaded.print());
+    // A key whose own name ends so is that key.
+    let tls = "[listener.web]\nbind = \":443\"\npool = \"app\"\ntls = { certificates = \"/c\" }\n[pool.app]\nbackends = [\"10.0.0.1:80\"]\n";
+    let key = good(tls, &[("PENSTOCK_LISTENER_WEB_TLS_KEY_PASSPHRASE_FILE", "/run/none")]).config;
+    let passphrase = key.listeners[0].tls.as_ref().unwrap().key_passphrase_file.clone();
+    assert_eq!((passphrase, key.variable_files.len()), (Some("/run/none".into()), 0));
+
+    for (path, why) in [
+        ("/binary", "which is not UTF-8"),
+        ("/long", "which is longer than 64 KiB"),
+        ("/gone", "which cannot be read: entity not found"),
+        ("relative", "its path must be absolute"),
+    ] {
+        let faults =
+            bad(text, &[("PENSTOCK_LISTENER_WEB_BIND_FILE", path), ("BACKEND_FILE", backend)]).render();
+        assert!(
+            faults.contains("environment PENSTOCK_LISTENER_WEB_BIND_FILE: names ") && faults.contains(why),
+            "{faults}"
+        );
+        let faults = bad(text, &[("BACKEND_FILE", path)]).render();
+        assert!(
+            faults.contains("the environment variable BACKEND_FILE names ") && faults.contains(why),
+            "{faults}"
+        );
+    }
+    let both = [
+        ("PENSTOCK_LISTENER_WEB_BIND_FILE", bind),
+        ("PENSTOCK_LISTENER_WEB_BIND", ":1"),
+        ("BACKEND", "10.0.0.1:1"),
+    ];
+    let faults = bad(text, &both).render();
+    assert!(faults.contains("and PENSTOCK_LISTENER_WEB_BIND are both set"), "{faults}");
+    // A variable with another meaning is no file while the one that is asked for has a value or a default.
+    let config =
+        good(&text.replace("${BACKEND}", "${BACKEND:-10.0.0.9:1}"), &[("BACKEND_FILE", "/gone")]).config;
+    assert_eq!(config.pools[0].backends[0].address.to_string(), "10.0.0.9:1");
+}
+
+#[test]
+fn a_variable_changes_a_route_by_its_number() {
+    let text = "[listener.web]\nbind = \":80\"\npool = \"app\"\nroute = [{ path = \"/a\", pool = \"app\" }]\n\
+                [listener.api]\nbind = \":81\"\npool = \"app\"\n[[listener.api.route]]\npath = \"/a\"\npool = \"app\"\n\
+                [[listener.api.route]]\npath = \"/b\"\npool = \"app\"\n\
+                [pool.app]\nbackends = [\"10.0.0.1:80\"]\n[pool.other]\nbackends = [\"10.0.0.2:80\"]\n";
+    let pairs =
+        [("PENSTOCK_LISTENER_API_ROUTE_2_POOL", "other"), ("PENSTOCK_LISTENER_WEB_ROUTE_1_PATH", "/new")];
+    let loaded = good(text, &pairs);
+    let Protocol::Http(api) = &loaded.config.listeners[1].protocol else { panic!("http") };
+    let pools: Vec<_> = api.routes.iter().map(|route| route.action.clone()).collect();
+    assert_eq!(pools, [Action::Pool(PoolId(0)), Action::Pool(PoolId(1))]);
+    assert!(loaded.print().contains("/new"), "{}", loaded.print());
+    // A route that is not in the file is no key.
+    for name in [
+        "PENSTOCK_LISTENER_API_ROUTE_3_POOL",
+        "PENSTOCK_LISTENER_API_ROUTE_0_POOL",
+        "PENSTOCK_LISTENER_API_ROUTE_POOL",
+    ] {
+        assert_eq!(good(text, &[(name, "other")]).unknown_variables, [name]);
+    }
+}
+
+#[test]
 fn the_environment_lies_over_the_file_and_takes_the_type_of_the_key() {
     let loaded = good(
         DESIGN,
@@ -350,7 +434,7 @@ fn the_form_without_a_file_is_the_same_configuration() {
         workers: Some("2".into()),
         ..Quick::default()
     };
-    let loaded = quick(&flags, &BTreeMap::new()).unwrap_or_else(|faults| panic!("{faults}"));
+    let loaded = quick(&flags, &Environment::default()).unwrap_or_else(|faults| panic!("{faults}"));
     let config = &loaded.config;
     assert_eq!(&*config.listeners[0].name, "main");
     assert_eq!(&*config.pools[0].name, "main");
@@ -371,7 +455,7 @@ fn faults_of_flags_name_the_flag() {
         protocol: Some("udp".into()),
         ..Quick::default()
     };
-    let faults = quick(&flags, &BTreeMap::new()).unwrap_err();
+    let faults = quick(&flags, &Environment::default()).unwrap_err();
     assert_eq!(
         faults.render(),
         "\
@@ -387,7 +471,7 @@ error: --backend: pool.main.backends[1]: \"app\" has no port
 5 errors
 "
     );
-    let faults = quick(&Quick::default(), &BTreeMap::new()).unwrap_err();
+    let faults = quick(&Quick::default(), &Environment::default()).unwrap_err();
     assert_eq!(faults.iter().filter(|fault| fault.severity == Severity::Error).count(), 2, "{faults}");
 }
 
@@ -400,7 +484,7 @@ fn flags_in_the_words_of_other_programs_get_a_hint_in_flags() {
         health: Some("healthz".into()),
         ..Quick::default()
     };
-    let rendered = quick(&flags, &BTreeMap::new()).unwrap_err().render();
+    let rendered = quick(&flags, &Environment::default()).unwrap_err().render();
     for hint in [
         "hint: write \"unix:/run/q.sock\"\n",
         "hint: write --backend 127.0.0.1:8000,weight=5\n",
@@ -477,7 +561,7 @@ fn a_file_that_is_no_text_says_where_and_a_byte_order_mark_is_no_fault() {
     assert!(faults.render().contains("at most 4 MiB"), "{faults}");
     let with_mark = format!("\u{feff}{DESIGN}");
     let source = Source::from_bytes("x.toml", with_mark.into_bytes()).unwrap();
-    assert!(load(&source, &BTreeMap::new()).is_ok());
+    assert!(load(&source, &Environment::default()).is_ok());
     let crlf = DESIGN.replace('\n', "\r\n");
     good(&crlf, &[]);
 }
@@ -601,7 +685,7 @@ proptest! {
     #[test]
     fn any_bytes_give_a_configuration_or_faults_that_can_be_shown(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         if let Ok(source) = Source::from_bytes("x", bytes) {
-            match load(&source, &BTreeMap::new()) {
+            match load(&source, &Environment::default()) {
                 Ok(loaded) => drop(loaded.print()),
                 Err(faults) => {
                     drop(faults.to_json());
@@ -620,7 +704,7 @@ proptest! {
         let env = env(&[("A", &value), ("PENSTOCK_LISTENER_WEB_UNIX_MODE", "0600")]);
         match load(&source(&text), &env) {
             Ok(loaded) => {
-                let again = load(&source(&loaded.print()), &BTreeMap::new());
+                let again = load(&source(&loaded.print()), &Environment::default());
                 let again = again.map_err(|faults| TestCaseError::fail(format!("{faults}\n{}", loaded.print())))?;
                 prop_assert_eq!(format!("{:?}", loaded.config), format!("{:?}", again.config));
             }

@@ -2,10 +2,9 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "this test reads and writes its files")]
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use config::{Source, load, schema};
+use config::{Environment, Source, load, schema};
 
 #[test]
 fn the_page_and_the_schema_are_what_the_types_say() {
@@ -36,7 +35,7 @@ fn every_example_of_the_page_loads_without_a_warning() {
             text.push_str("\n[pool.app]\nbackends = [\"10.0.0.11:8000\"]\n");
         }
         let source = Source { name: "example".into(), text };
-        match load(&source, &BTreeMap::new()) {
+        match load(&source, &Environment::default()) {
             Ok(loaded) => assert!(loaded.warnings.is_empty(), "{example}\n{}", loaded.warnings),
             Err(faults) => panic!("{example}\n{faults}"),
         }

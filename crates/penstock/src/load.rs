@@ -5,15 +5,27 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use config::{Loaded, Source};
+use config::{Environment, Loaded, MAX_VARIABLE_FILE, Source};
 
 use crate::output::{Failure, plain};
 
-/// Returns the environment of this process. A value that is not UTF-8 is converted, and refused where it is used.
-pub(crate) fn environment() -> BTreeMap<String, String> {
-    std::env::vars_os()
+/// Returns the environment of this process. A value that is not UTF-8 is converted, and refused where it is used. A
+/// credential of systemd (systemd.exec(5), `LoadCredential=`) is a file of the variable that it is named like.
+pub(crate) fn environment() -> Environment {
+    let mut variables: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
-        .collect()
+        .collect();
+    let credentials = variables.get("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+    // A directory that cannot be read has no credentials for this process.
+    let files = credentials.and_then(|directory| std::fs::read_dir(directory).ok()).into_iter().flatten();
+    for file in files.flatten() {
+        let Ok(name) = file.file_name().into_string() else { continue };
+        let path = file.path().to_string_lossy().into_owned();
+        if !variables.contains_key(&name) {
+            variables.entry(format!("{name}_FILE")).or_insert(path);
+        }
+    }
+    Environment { variables, read: |path| sys::file::read(path, MAX_VARIABLE_FILE as u64) }
 }
 
 /// Reads the text of a configuration file; `-` is standard input.
@@ -28,7 +40,7 @@ pub(crate) fn source(path: &Path) -> Result<Source, Failure> {
 }
 
 /// Reads and parses a configuration file. Faults are returned as formatted text.
-pub(crate) fn file(path: &Path, environment: &BTreeMap<String, String>) -> Result<Loaded, Failure> {
+pub(crate) fn file(path: &Path, environment: &Environment) -> Result<Loaded, Failure> {
     let name = path.display().to_string();
     // `check` may read a pipe once; a server reads the file again at each reload: accept only regular files.
     let bytes = sys::file::read(path, config::MAX_TEXT as u64).map_err(|error| unreadable(&name, &error))?;

@@ -120,7 +120,6 @@ pub(crate) fn backend_slots(config: &Config) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use config::Source;
 
@@ -131,7 +130,9 @@ mod tests {
 
     fn config(text: &str) -> Config {
         let source = Source { name: "test".to_owned(), text: text.to_owned() };
-        config::load(&source, &BTreeMap::new()).unwrap_or_else(|faults| panic!("{faults:?}")).config
+        config::load(&source, &config::Environment::default())
+            .unwrap_or_else(|faults| panic!("{faults:?}"))
+            .config
     }
 
     fn own(text: &str) -> ProcessNeeds {

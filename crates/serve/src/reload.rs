@@ -239,8 +239,17 @@ impl Supervisor {
     /// Records a warning about settings that a reload cannot change, and returns it.
     pub fn warn_of_fixed(&self, new: &Config) -> Option<String> {
         // Name every key, so that a new key does not compile before its author decides when it takes effect.
-        let Config { process, control, admin, access_log: _, listeners: _, pools: _, acme: _, tunnels: _ } =
-            new;
+        let Config {
+            process,
+            control,
+            admin,
+            access_log: _,
+            listeners: _,
+            pools: _,
+            acme: _,
+            tunnels: _,
+            variable_files: _,
+        } = new;
         let Process {
             workers,
             user,

@@ -1,6 +1,6 @@
 //! Start, main loop and end of the front door: binds sockets, drops privileges, starts workers, waits for signals.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use config::types::Workers;
-use config::{Config, Loaded, Quick, Source};
+use config::{Config, Environment, Loaded, Quick, Source};
 use fleet::tunnel::{Asking, Native};
 use logic::account::TooFew;
 use proxy::front::{Front, Request};
@@ -81,8 +81,7 @@ pub enum Strictness {
 
 pub struct Options {
     pub source: ConfigSource,
-    /// Environment variables for the configuration.
-    pub environment: BTreeMap<String, String>,
+    pub environment: Environment,
     pub config: Loaded,
     pub strict: Strictness,
     pub sandbox: Sandbox,

@@ -211,7 +211,17 @@ A value that comes from the environment is never shown in a message.
 
 A variable named after a key lies over the file: `PENSTOCK_` and the path in capitals, with `_` for everything but letters
 and digits. `PENSTOCK_LISTENER_WEB_BIND=:8080` gives `bind` of `[listener.web]`. Entries of a list are separated by commas.
-Listeners and pools must be in the file; routes cannot be changed in this way. A variable that begins with `PENSTOCK_` and names no key is a
+Listeners, pools and routes must be in the file; a route has its number, from 1: `PENSTOCK_LISTENER_WEB_ROUTE_2_POOL=other`.
+
+A value may also come from a file, so that it stands in no environment: `PENSTOCK_LISTENER_WEB_BIND_FILE=/run/secrets/bind`, and
+`NAME_FILE=/path` for a `${NAME}` without a default that is not set itself. The path is absolute; the file has at most 64 KiB of UTF-8, and the
+line break at its end does not count. A reload reads it again. A credential of systemd (`LoadCredential=`, systemd.exec(5)) that has
+the name of a variable, such as `PENSTOCK_LISTENER_WEB_BIND`, is such a file.
+
+Without a file, each flag of `penstock serve` has a variable: `PENSTOCK_LISTEN` and `PENSTOCK_BACKEND` (several are separated by
+blanks), `PENSTOCK_PROTOCOL`, `PENSTOCK_ACCESS_LOG` and so on. A flag wins over its variable. Where a file is named, these variables are not used.
+
+A variable that begins with `PENSTOCK_` and names no key is a
 warning with the nearest name, and with `--strict` an error. Nothing is said of `PENSTOCK_CONFIG`, `PENSTOCK_LOG` and others that are
 no keys but known to Penstock, nor of what Kubernetes sets beside a Service named `penstock`: `PENSTOCK_SERVICE_HOST`,
 `PENSTOCK_SERVICE_PORT`, `PENSTOCK_SERVICE_PORT_*`, `PENSTOCK_PORT`, `PENSTOCK_PORT_<n>_TCP` and `PENSTOCK_PORT_<n>_TCP_*`.

@@ -1,6 +1,5 @@
 //! `penstock serve`: reads the configuration, starts the log and runs `serve::run`.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{self, Path, PathBuf};
@@ -8,7 +7,7 @@ use text::shell;
 
 use clap::Args;
 use config::types::ProtocolName;
-use config::{Loaded, Quick};
+use config::{Environment, Loaded, Quick};
 use logic::balance::Policy;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -41,42 +40,42 @@ pub(crate) struct Arguments {
     #[arg(long)]
     no_sandbox: bool,
     /// Address to listen on, such as :8080, 127.0.0.1:8080 or unix:/run/web.sock; may be repeated
-    #[arg(long, short, value_name = "ADDRESS", requires = "backend", help_heading = QUICK)]
+    #[arg(long, short, value_name = "ADDRESS", help_heading = QUICK)]
     listen: Vec<String>,
     /// Backend, such as 10.0.0.11:8000, app.internal:8000, unix:/run/app.sock or ssh:HOST/127.0.0.1:8000 (through that SSH host); may be
     /// repeated, and followed by its own settings: 10.0.0.11:8000,weight=2,max-connections=100
-    #[arg(long, short, value_name = "ADDRESS", requires = "listen", help_heading = QUICK)]
+    #[arg(long, short, value_name = "ADDRESS", help_heading = QUICK)]
     backend: Vec<String>,
-    #[arg(long, value_name = "PROTOCOL", requires = "listen", help_heading = QUICK,
+    #[arg(long, value_name = "PROTOCOL", help_heading = QUICK,
         help = format!("What clients speak: {}", alternatives(ProtocolName::WORDS)))]
     protocol: Option<String>,
-    #[arg(long, value_name = "POLICY", requires = "listen", help_heading = QUICK,
+    #[arg(long, value_name = "POLICY", help_heading = QUICK,
         help = format!("How a backend is chosen: {}", Policy::choices()))]
     balance: Option<String>,
     /// Worker threads: a number, or auto for one per core
-    #[arg(long, value_name = "N", requires = "listen", help_heading = QUICK)]
+    #[arg(long, value_name = "N", help_heading = QUICK)]
     workers: Option<String>,
     /// Health check of backends: tcp, off, or the path of an HTTP check such as /healthz
-    #[arg(long, value_name = "CHECK", requires = "listen", help_heading = QUICK)]
+    #[arg(long, value_name = "CHECK", help_heading = QUICK)]
     health: Option<String>,
     /// Serve TLS with the certificates in this directory: NAME.pem, or NAME.crt and NAME.key
-    #[arg(long, value_name = "DIR", requires = "listen", help_heading = QUICK)]
+    #[arg(long, value_name = "DIR", help_heading = QUICK)]
     certificates: Option<String>,
     /// Make a control socket here, for `penstock ctl --socket PATH`
     #[arg(long, value_name = "PATH", help_heading = QUICK)]
     control: Option<String>,
     /// Serve metrics, health and status here, such as 127.0.0.1:9900
-    #[arg(long, value_name = "ADDRESS", requires = "listen", help_heading = QUICK)]
+    #[arg(long, value_name = "ADDRESS", help_heading = QUICK)]
     admin: Option<String>,
     /// Destination of the access log: stdout, stderr, off or a path
-    #[arg(long, value_name = "TARGET", requires = "listen", help_heading = QUICK)]
+    #[arg(long, value_name = "TARGET", help_heading = QUICK)]
     access_log: Option<String>,
     /// End when the parent process ends; for programs that run a server as a part of themselves
     #[arg(long, hide = true)]
     end_with_parent: bool,
 }
 
-const QUICK: &str = "Without a file";
+const QUICK: &str = "Without a file (or as variables: PENSTOCK_LISTEN, PENSTOCK_BACKEND and so on)";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -117,12 +116,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn configuration(
     arguments: &Arguments,
     named_by_environment: Option<OsString>,
-    environment: &BTreeMap<String, String>,
+    environment: &Environment,
 ) -> Result<(ConfigSource, Loaded), Failure> {
-    if !arguments.listen.is_empty() {
-        let quick = quick(arguments);
-        let loaded = config::quick(&quick, environment).map_err(|faults| Failure::Usage(faults.render()))?;
-        return Ok((ConfigSource::Quick(quick), loaded));
+    let named_by_environment = named_by_environment.filter(|name| !name.is_empty()).map(PathBuf::from);
+    let file = arguments.file.clone().or(arguments.config.clone());
+    let is_quick = !arguments.listen.is_empty() || !arguments.backend.is_empty();
+    if is_quick || (file.is_none() && named_by_environment.is_none()) {
+        let quick = quick(arguments, environment);
+        match (quick.listen.is_empty(), quick.backends.is_empty()) {
+            (true, true) => {}
+            (false, true) => {
+                return Err(Failure::usage(missing("--listen", "--backend", "PENSTOCK_BACKEND")));
+            }
+            (true, false) => return Err(Failure::usage(missing("--backend", "--listen", "PENSTOCK_LISTEN"))),
+            (false, false) => {
+                let loaded = config::quick(&quick, environment);
+                let loaded = loaded.map_err(|faults| Failure::Usage(faults.render()))?;
+                return Ok((ConfigSource::Quick(quick), loaded));
+            }
+        }
+    }
+    if let Some(flag) = of_quick(arguments) {
+        return Err(Failure::usage(format_args!(
+            "{flag} goes with --listen and --backend: a configuration file says this itself"
+        )));
     }
     if let Some(socket) = &arguments.control {
         let socket = plain(&absolute(socket));
@@ -133,8 +150,7 @@ fn configuration(
             shell::path(Path::new(&socket))
         )));
     }
-    let named_by_environment = named_by_environment.filter(|name| !name.is_empty()).map(PathBuf::from);
-    match arguments.file.clone().or(arguments.config.clone()).or(named_by_environment) {
+    match file.or(named_by_environment) {
         Some(file) if file.as_os_str() == "-" => Err(Failure::usage(
             "serve needs a file that it can read again at a reload\n  hint: write standard input to a file first; \
              `penstock check -` reads it as it is",
@@ -150,18 +166,52 @@ fn configuration(
     }
 }
 
-fn quick(arguments: &Arguments) -> Quick {
+fn missing(given: &str, flag: &str, variable: &str) -> String {
+    format!(
+        "{given} needs {flag}, or the variable {variable}\n  hint: penstock serve --listen :8080 --backend 10.0.0.11:8000"
+    )
+}
+
+/// Returns a flag that was given and has a meaning only without a file. For --control there is a better message.
+fn of_quick(arguments: &Arguments) -> Option<&'static str> {
+    let Arguments { protocol, balance, workers, health, certificates, admin, access_log, .. } = arguments;
+    let given = [
+        ("--protocol", protocol),
+        ("--balance", balance),
+        ("--workers", workers),
+        ("--health", health),
+        ("--certificates", certificates),
+        ("--admin", admin),
+        ("--access-log", access_log),
+    ];
+    given.into_iter().find(|(_, value)| value.is_some()).map(|(flag, _)| flag)
+}
+
+/// Returns the flags. A flag that is not given has the value of its variable, if that is not empty.
+fn quick(arguments: &Arguments, environment: &Environment) -> Quick {
+    let variable = |name: &str| {
+        let value = environment.get(&format!("PENSTOCK_{name}"));
+        value.filter(|value| !value.is_empty()).map(str::to_owned)
+    };
+    let one = |given: &Option<String>, name: &str| given.clone().or_else(|| variable(name));
+    let path = |given: &Option<String>, name: &str| one(given, name).as_deref().map(absolute);
+    let list = |given: &[String], name: &str| match given {
+        [] => variable(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect(),
+        given => given.to_vec(),
+    };
+    let Arguments { listen, backend, protocol, balance, workers, health, .. } = arguments;
+    let Arguments { certificates, control, admin, access_log, .. } = arguments;
     Quick {
-        listen: arguments.listen.clone(),
-        backends: arguments.backend.clone(),
-        protocol: arguments.protocol.clone(),
-        balance: arguments.balance.clone(),
-        health: arguments.health.clone(),
-        certificates: arguments.certificates.as_deref().map(absolute),
-        control: arguments.control.as_deref().map(absolute),
-        admin: arguments.admin.clone(),
-        access_log: arguments.access_log.clone(),
-        workers: arguments.workers.clone(),
+        listen: list(listen, "LISTEN"),
+        backends: list(backend, "BACKEND"),
+        protocol: one(protocol, "PROTOCOL"),
+        balance: one(balance, "BALANCE"),
+        health: one(health, "HEALTH"),
+        certificates: path(certificates, "CERTIFICATES"),
+        control: path(control, "CONTROL"),
+        admin: one(admin, "ADMIN"),
+        access_log: one(access_log, "ACCESS_LOG"),
+        workers: one(workers, "WORKERS"),
     }
 }
 
@@ -200,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_file_is_named_with_or_without_an_option_and_only_once() {
-        let environment = BTreeMap::new();
+        let environment = Environment::default();
         for words in [&["/none.toml"][..], &["--config", "/none.toml"], &["-c", "/none.toml"]] {
             let Err(Failure::Usage(text)) = configuration(&parse(words).unwrap(), None, &environment) else {
                 panic!("{words:?} was read")
@@ -218,7 +268,8 @@ mod tests {
             &["-c", "/none.toml", "--control", "/c"],
             &["--control", "/c"],
         ] {
-            let Err(Failure::Usage(text)) = configuration(&parse(words).unwrap(), None, &BTreeMap::new())
+            let Err(Failure::Usage(text)) =
+                configuration(&parse(words).unwrap(), None, &Environment::default())
             else {
                 panic!("{words:?} was taken")
             };
@@ -233,9 +284,51 @@ mod tests {
         let here = std::env::current_dir().unwrap();
         let words =
             ["--listen", ":80", "--backend", "127.0.0.1:1", "--certificates", "certs", "--control", "/c"];
-        let quick = quick(&parse(&words).unwrap());
+        let quick = quick(&parse(&words).unwrap(), &Environment::default());
         assert_eq!(quick.certificates.as_deref(), here.join("certs").to_str());
         assert_eq!(quick.control.as_deref(), Some("/c"));
         assert_eq!(absolute(""), "");
+    }
+
+    #[test]
+    fn every_flag_without_a_file_has_its_variable_and_wins_over_it() {
+        let command = Line::command();
+        let flags = command.get_arguments().filter(|flag| flag.get_help_heading() == Some(QUICK));
+        let mut flags: Vec<_> =
+            flags.map(|flag| flag.get_long().unwrap().to_uppercase().replace('-', "_")).collect();
+        let mut variables: Vec<_> = config::QUICK_VARIABLES.map(str::to_owned).into();
+        flags.sort();
+        variables.sort();
+        assert_eq!(flags, variables);
+
+        let set = |name: &&str| (format!("PENSTOCK_{name}"), format!("/{}", name.to_lowercase()));
+        let variables = config::QUICK_VARIABLES.iter().map(set).collect();
+        let environment = Environment { variables, ..Environment::default() };
+        let of_variables = format!("{:?}", quick(&parse(&[]).unwrap(), &environment));
+        for name in config::QUICK_VARIABLES {
+            assert!(
+                of_variables.contains(&format!("\"/{}\"", name.to_lowercase())),
+                "{name}: {of_variables}"
+            );
+        }
+        let given = parse(&["--listen", ":80", "--backend", "127.0.0.1:1", "--health", "tcp"]).unwrap();
+        let quick = quick(&given, &environment);
+        assert_eq!((&*quick.listen, quick.health.as_deref()), (&[":80".to_owned()][..], Some("tcp")));
+        assert_eq!(quick.balance.as_deref(), Some("/balance"));
+    }
+
+    #[test]
+    fn flags_that_say_nothing_without_listeners_and_backends_are_refused() {
+        for (words, expected) in [
+            (&["--listen", ":80"][..], "--listen needs --backend, or the variable PENSTOCK_BACKEND"),
+            (&["--backend", "127.0.0.1:1"], "--backend needs --listen, or the variable PENSTOCK_LISTEN"),
+            (&["/none.toml", "--health", "tcp"], "--health goes with --listen and --backend"),
+        ] {
+            let environment = Environment::default();
+            let Err(Failure::Usage(text)) = configuration(&parse(words).unwrap(), None, &environment) else {
+                panic!("{words:?} was taken")
+            };
+            assert!(text.contains(expected), "{text}");
+        }
     }
 }

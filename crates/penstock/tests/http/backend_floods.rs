@@ -186,11 +186,12 @@ fn interim_responses_for_a_client_that_reads_nothing_hold_little() {
     for number in 0..BIG {
         client.get(2 * number + 1, "/good");
     }
-    let mut last = 0;
+    let (mut last, mut equal) = (0, 0);
     eventually("the socket is full: no more is read for it", secs(60), || {
         std::thread::sleep(millis(300));
         let now = written.load(SeqCst);
-        (now > 0 && now == std::mem::replace(&mut last, now)).then_some(())
+        equal = if now > 0 && now == std::mem::replace(&mut last, now) { equal + 1 } else { 0 };
+        (equal >= 5).then_some(())
     });
     let before = anonymous(&server);
     client.get(2 * BIG + 1, "/");
@@ -215,8 +216,8 @@ fn a_body_that_drips_ends_at_the_limit_of_the_whole() {
             std::thread::sleep(millis(20));
         }
     });
-    let text = config(&bad.address, &good.address, "timeouts = { transfer = \"500ms\" }");
-    let text = text.replace("[pool.bad]", "timeouts = { transfer = \"500ms\" }\n[pool.bad]");
+    let text = config(&bad.address, &good.address, "timeouts = { transfer = \"3s\" }");
+    let text = text.replace("[pool.bad]", "timeouts = { transfer = \"3s\" }\n[pool.bad]");
     let server = Server::start(&text);
     for path in ["/", "/good"] {
         let mut client = server.client("web");

@@ -178,7 +178,8 @@ fn an_answer_before_the_end_of_the_body_is_passed_on_though_the_backend_closes_a
     let server = Server::start(&config(&[&backend.address], "passive = \"off\""));
     for _ in 0..20 {
         let mut client = server.client("web");
-        client.send(request("POST", "/", &[], &[b'x'; 300_000]));
+        // It may be told to stop before it has sent all.
+        let _ = client.try_send(request("POST", "/", &[], &[b'x'; 300_000]));
         let answer = client.try_response(secs(20)).unwrap();
         assert_eq!((answer.status, answer.text().as_str()), (413, "too large"));
     }
@@ -188,7 +189,7 @@ fn an_answer_before_the_end_of_the_body_is_passed_on_though_the_backend_closes_a
 fn a_silent_grpc_stream_outlives_the_time_for_bodies_and_another_request_does_not() {
     let backend = backend(&[], |talk, _, stream| {
         talk.send(frame(HEADERS, END_HEADERS, stream, &block(&[(":status", "200")])));
-        std::thread::sleep(secs(1));
+        std::thread::sleep(secs(5));
         talk.send(frame(DATA, 0, stream, b"message"));
         talk.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&[("grpc-status", "0")])));
     });

@@ -13,8 +13,8 @@ use testing::load::{Connections, Load};
 use testing::peers::{Process, counting_backend};
 use testing::{Client, Server, eventually, millis, secs};
 
-const INTERVAL: Duration = millis(500);
-const TIMEOUT: Duration = millis(500);
+const INTERVAL: Duration = millis(1000);
+const TIMEOUT: Duration = millis(1000);
 const FALL: u32 = 2;
 const RISE: u32 = 2;
 

@@ -161,7 +161,7 @@ fn a_body_beyond_the_limit_is_a_413_by_length_and_by_chunks() {
 #[test]
 fn a_slow_head_is_a_408_however_it_trickles() {
     let recorder = Recorder::start();
-    let server = front(recorder.address(), "timeouts = { head = \"700ms\" }", "");
+    let server = front(recorder.address(), "timeouts = { head = \"2s\" }", "");
     let mut client = server.client("web");
     client.send("GET / HTTP/1.1\r\nHo");
     refused(&mut client, 408);
@@ -177,7 +177,7 @@ fn a_slow_head_is_a_408_however_it_trickles() {
         }
     }
     refused(&mut client, 408);
-    assert!(started.elapsed() < secs(5), "{:?}", started.elapsed());
+    assert!(started.elapsed() < secs(10), "{:?}", started.elapsed());
     assert!(recorder.records().is_empty());
 }
 
@@ -203,11 +203,11 @@ fn a_body_that_stops_is_a_408_and_no_whole_request() {
 #[test]
 fn a_slow_but_steady_body_is_served() {
     let recorder = Recorder::start();
-    let server = front(recorder.address(), "timeouts = { body = \"1s\" }", "");
+    let server = front(recorder.address(), "timeouts = { body = \"3s\" }", "");
     let mut client = server.client("web");
     client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 30\r\n\r\n");
     for _ in 0..30 {
-        std::thread::sleep(millis(60));
+        std::thread::sleep(millis(150));
         client.send("x");
     }
     assert_eq!(client.response().status, 200);
@@ -294,7 +294,7 @@ fn a_backend_that_trickles_its_answer_is_waited_for() {
             std::thread::sleep(millis(5));
         }
     });
-    let server = front(&backend.address, "", "timeouts = { response = \"5s\", body = \"1s\" }");
+    let server = front(&backend.address, "", "timeouts = { response = \"20s\", body = \"10s\" }");
     assert_eq!(server.client("web").get("/", &[]).text(), "hello");
 }
 
@@ -474,11 +474,7 @@ fn with_all_backends_down_there_is_a_page_or_the_pool_fails_open_as_configured()
     let open = Server::start(&config("fail-open"));
     eventually("the backend is down", secs(10), || (open.health(&backend.address) == "down").then_some(()));
     assert_eq!(open.client("web").get("/", &[]).text(), "served");
-    let said = open.stderr.all().join("\n").to_lowercase();
-    assert!(
-        said.contains("fail") && said.contains("open") || said.contains("down"),
-        "it is said loudly: {said}"
-    );
+    open.stderr.wait_for("down", secs(10));
 }
 
 #[test]
@@ -581,16 +577,16 @@ fn a_relay_without_traffic_ends_at_its_idle_time_and_not_before() {
     let backend = Scripted::start(|talk| {
         talk.rest();
     });
-    let server = relay(&backend.address, "idle-timeout = \"600ms\"");
+    let server = relay(&backend.address, "idle-timeout = \"3s\"");
     let mut client = server.client("web");
     let started = Instant::now();
     for _ in 0..10 {
         client.send("x");
-        std::thread::sleep(millis(100));
+        std::thread::sleep(millis(400));
     }
     assert!(client.try_send("x").is_ok(), "traffic keeps it open");
     assert_ne!(client.read_to_end().1, End::Open);
-    assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
+    assert!(started.elapsed() < secs(30), "{:?}", started.elapsed());
 }
 
 #[test]
@@ -654,11 +650,11 @@ fn slow_clients_of_three_kinds_fail_no_request_beside_them() {
         let target = if kind == "-X" { "/big" } else { "/" };
         let url = format!("http://{address}{target}");
         let arguments = [
-            kind, "-c", "200", "-i", "1", "-r", "200", "-l", "6", "-p", "2", "-u", &url, "-x", "10", "-w",
+            kind, "-c", "200", "-i", "1", "-r", "200", "-l", "6", "-p", "10", "-u", &url, "-x", "10", "-w",
             "1", "-y", "8", "-z", "1",
         ];
         let mut command = Command::new(tools::program("slowhttptest"));
-        let output = run_to_end(command.args(arguments).stdin(Stdio::null()), secs(60));
+        let output = run_to_end(command.args(arguments).stdin(Stdio::null()), secs(180));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
             text.contains("service available:") && !text.contains("service available:   NO"),

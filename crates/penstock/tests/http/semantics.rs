@@ -375,7 +375,7 @@ asyncio.run(main())
 #[test]
 fn a_websocket_outlives_the_idle_time_of_requests_and_ends_at_the_tunnel_time() {
     let echo = peers::websocket_echo();
-    let server = front(&echo.address, "timeouts = { idle = \"200ms\" }", "timeouts = { tunnel = \"1s\" }");
+    let server = front(&echo.address, "timeouts = { idle = \"200ms\" }", "timeouts = { tunnel = \"5s\" }");
     let mut socket = WebSocket::open(&server.address("web"), "/");
     for number in 0..10 {
         // Each pause is longer than half the idle time; together they are far beyond it.

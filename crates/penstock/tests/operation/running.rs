@@ -528,6 +528,53 @@ fn an_unknown_variable_is_warned_of_and_stops_only_a_strict_start() {
 }
 
 #[test]
+fn the_variables_of_the_flags_are_enough_to_serve() {
+    let (a, b) = (Scripted::answering("a"), Scripted::answering("b"));
+    let backends = format!("{} {}", a.address, b.address);
+    let start = |backends: &str| {
+        let setup = Setup::new("").arguments(&["serve"]).env("PENSTOCK_LISTEN", "127.0.0.1:0");
+        setup.env("PENSTOCK_BACKEND", backends).env("PENSTOCK_BALANCE", "round-robin")
+    };
+    let server = start(&backends).start();
+    let mut seen: Vec<String> = (0..2).map(|_| get(&server.address("main"), "/").text()).collect();
+    seen.sort();
+    assert_eq!(seen, ["a", "b"]);
+    let refused = start("").output();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("--listen needs --backend, or the variable PENSTOCK_BACKEND"), "{said}");
+}
+
+#[test]
+fn credentials_of_systemd_are_values_and_a_reload_reads_them_again() {
+    let (first, second) = (Scripted::answering("first"), Scripted::answering("second"));
+    let credentials = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(credentials.path().join(name), text).unwrap();
+    write("PENSTOCK_POOL_APP_BACKENDS", &first.address);
+    write("ADMIN", "127.0.0.1:0\n");
+    write("another-name", "is for another program");
+    let config =
+        config("127.0.0.1:9", "[control]\nsocket = \"@DIR@/control.sock\"\n[admin]\nbind = \"${ADMIN}\"");
+    let setup = Setup::new(&config).env("CREDENTIALS_DIRECTORY", credentials.path().to_str().unwrap());
+    let server = setup.start();
+    assert_eq!(get(&server.address("web"), "/").text(), "first");
+    assert_eq!(get(&server.admin(), "/healthz").status, 200);
+    write("PENSTOCK_POOL_APP_BACKENDS", &second.address);
+    let reloaded = server.ctl(&["reload"]);
+    assert!(reloaded.status.success(), "{reloaded:?}");
+    assert_eq!(get(&server.address("web"), "/").text(), "second");
+    // What cannot be read any more leaves the configuration as it is.
+    fs::remove_file(credentials.path().join("PENSTOCK_POOL_APP_BACKENDS")).unwrap();
+    let refused = server.ctl(&["reload"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("PENSTOCK_POOL_APP_BACKENDS_FILE: names "),
+        "{refused:?}"
+    );
+    assert_eq!(get(&server.address("web"), "/").text(), "second");
+}
+
+#[test]
 fn version_and_help_are_there() {
     for arguments in [&["--version"][..], &["--help"], &["serve", "--help"], &["ctl", "--help"]] {
         let output = penstock(arguments);

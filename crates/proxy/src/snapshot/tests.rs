@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,7 +8,8 @@ use super::*;
 
 fn config(text: &str) -> Arc<Config> {
     let source = config::Source { name: "test".to_owned(), text: text.to_owned() };
-    let loaded = config::load(&source, &BTreeMap::new()).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let loaded =
+        config::load(&source, &config::Environment::default()).unwrap_or_else(|faults| panic!("{faults:?}"));
     Arc::new(loaded.config)
 }
 

@@ -1,6 +1,5 @@
 //! A front door without sockets, for tests.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -29,7 +28,8 @@ pub(crate) fn snapshot(state: &State, pool: &str) -> Snapshot {
         "[listener.web]\nbind = '127.0.0.1:0'\nprotocol = 'http'\npool = 'app'\n[pool.app]\n{pool}\n"
     );
     let source = config::Source { name: "test".to_owned(), text };
-    let loaded = config::load(&source, &BTreeMap::new()).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let loaded =
+        config::load(&source, &config::Environment::default()).unwrap_or_else(|faults| panic!("{faults:?}"));
     let snapshot = crate::reload::build(Arc::new(loaded.config), state, &tls::Shared::default(), None);
     state.generation.store(snapshot.generation, Relaxed);
     snapshot

@@ -40,7 +40,8 @@ def fail_late(request, context):
 
 def hang(request, context):
     gone = []
-    context.add_callback(lambda: gone.append(True))
+    if not context.add_callback(lambda: gone.append(True)):
+        gone.append(True)
     print("hanging", flush=True)
     while not gone:
         time.sleep(0.01)
