@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::audit::{self, Audited, Reading};
-use crate::client::{Client, Stream};
+use crate::client::{Client, Stream, request};
 use crate::server::{Lines, clear_environment};
 use crate::shown::show;
 use crate::tools;
@@ -406,6 +406,12 @@ fn gunicorn(dir: &Path, bind: &str) -> Process {
     let line = process.stderr.wait_for("Listening at: ", secs(30));
     let address = line.split("Listening at: ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
     process.address = address.strip_prefix("http://").unwrap_or(&address).to_owned();
+    // It listens before its worker has loaded the application.
+    eventually("gunicorn answers", secs(30), || {
+        let mut client = Client::connect(&process.address);
+        client.try_send(request("GET", "/", &[], b"")).ok()?;
+        client.try_response(secs(20)).is_ok_and(|answer| answer.status == 200).then_some(())
+    });
     process
 }
 

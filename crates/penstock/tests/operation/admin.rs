@@ -96,7 +96,7 @@ fn watched(server: &Server, address: &str, crowd: Crowd, paths: &[&str]) {
 
 /// A bound that the machine's other work does not break: before there was no answer within 20 s, and now it takes some 60 ms beside
 /// silent clients, and up to a second beside those that ask without end.
-const SOON: Duration = Duration::from_secs(4);
+const SOON: Duration = Duration::from_secs(10);
 
 fn beside_silent_and_returning_clients(bind: &str) {
     let (server, _backend) = start(bind, 0);

@@ -268,7 +268,7 @@ fn an_operator_is_served_beside_silent_clients_and_followers() {
         let started = Instant::now();
         let output = server.ctl(&["status"]);
         assert!(output.status.success(), "{output:?}");
-        assert!(started.elapsed() < secs(2), "{:?}", started.elapsed());
+        assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
     }
     for follower in &mut followers {
         follower.read_until(b"ready");

@@ -151,7 +151,9 @@ fn start_tools(url: &str, done: Arc<AtomicU32>) -> std::thread::JoinHandle<u64> 
             requests += counted.succeeded;
             let mut command = Command::new(tools::program("wrk"));
             let output = run_to_end(
-                command.args(["-t", "1", "-c", "10", "-d", "2s", &url]).stdin(Stdio::null()),
+                command
+                    .args(["-t", "1", "-c", "10", "-d", "2s", "--timeout", "30s", &url])
+                    .stdin(Stdio::null()),
                 secs(60),
             );
             let text = String::from_utf8_lossy(&output.stdout).into_owned();

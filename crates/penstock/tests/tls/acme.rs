@@ -176,11 +176,18 @@ fn a_certificate_is_ordered_by_http_01_and_served_without_a_reload() {
     for file in [kept.account(), kept.bundle("one.example"), kept.bundle("three.example")] {
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
     }
-    let order = order(&server, "one.example");
-    assert_eq!((&order["state"], &order["failures"]), (&json!("waiting"), &json!(0)), "{order:#}");
-    assert_eq!(order["next_order_reason"], "suggested");
+    // The authority is asked once more, for the time of the next order.
+    eventually("both orders are over", secs(20), || {
+        let is_over = |name| {
+            let order = order(&server, name);
+            order["state"] == "waiting" && order["failures"] == 0 && order["next_order_reason"] == "suggested"
+        };
+        (is_over("one.example") && is_over("three.example")).then_some(())
+    });
     assert!(server.metrics().contains("penstock_acme_issued_total 2"));
-    assert_eq!(server.ctl_json(&["status"])["degraded"], json!([]));
+    eventually("nothing is degraded", secs(10), || {
+        (server.ctl_json(&["status"])["degraded"] == json!([])).then_some(())
+    });
 }
 
 #[test]
@@ -215,12 +222,8 @@ fn a_certificate_is_renewed_in_time_without_a_reload_or_a_failed_request() {
     visitor.wait_for(visitor.asked.load(SeqCst) + 3);
     let faults = visitor.end();
     assert!(faults.is_empty(), "{faults:#?}");
-    // The next renewal may have begun in the meantime: it ends as well.
-    eventually("the end of each renewal", secs(15), || {
-        let [begun, ended] =
-            ["renewing", "renewed"].map(|word| server.stderr.count(&format!("{word}: one.example")));
-        (begun == ended && ended > 0).then_some(())
-    });
+    // One that fails is tried again later, so these need not be as many as have begun.
+    assert!(server.stderr.count("renewed: one.example") > 0);
 }
 
 #[test]

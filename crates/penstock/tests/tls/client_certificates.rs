@@ -264,11 +264,12 @@ fn who_is_not_let_in_gets_the_alert_that_says_why_and_the_log_and_a_counter_say_
         let lines = fs::read_to_string(&log).unwrap();
         let line = lines.lines().rfind(|line| line.contains(word)).unwrap();
         assert_eq!(line.contains(" refused_certificate=\"CN="), identity.is_some(), "{line}");
-        let metrics = server.metrics();
-        let counted =
-            metrics.lines().find(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {metrics}"));
         let times = VERSIONS.len() * refused[..=at].iter().filter(|(_, _, other)| *other == word).count();
-        assert!(counted.ends_with(&format!(" {times}")), "{counted}");
+        // The session ends only after the server has waited for the client to close.
+        eventually(&format!("{word}: {times} are counted"), secs(10), || {
+            let metrics = server.metrics();
+            metrics.lines().find(|line| line.contains(word))?.ends_with(&format!(" {times}")).then_some(())
+        });
     }
     assert_eq!(bench.recorder.requests().len(), 2, "no other client came through");
 }

@@ -154,13 +154,13 @@ fn a_responder_that_hangs_delays_no_handshake() {
     authority.issue(&place.certs(), "a", "a.example", &[&responder.extension()]);
     let server = place.start();
     eventually("the responder is asked", secs(10), || (responder.asked.load(SeqCst) > 0).then_some(()));
+    assert_eq!(responder.scripted.open.load(SeqCst), 1, "it still has the question");
+    let reason = staple(&server, "a")["reason"].clone();
+    assert!(reason.as_str().unwrap().contains("has not answered yet"), "{reason}");
     for _ in 0..3 {
         let seen = s_client(&server, "a.example", &authority);
         assert!(seen.contains(NONE) && seen.contains("Verify return code: 0"), "{seen}");
     }
-    assert_eq!(responder.scripted.open.load(SeqCst), 1, "it still has the question");
-    let reason = staple(&server, "a")["reason"].clone();
-    assert!(reason.as_str().unwrap().contains("has not answered yet"), "{reason}");
     let events = server.ctl_json(&["events"]).to_string();
     assert!(!events.contains("degraded"), "operators need not know: {events}");
 }
