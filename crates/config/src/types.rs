@@ -23,7 +23,7 @@ mod acme;
 mod tls;
 
 pub(crate) use acme::certificates_directory;
-pub use acme::{Acme, AcmeCertificate, AcmeChallenge, ExternalAccount};
+pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsUpdates, ExternalAccount};
 pub use tls::{
     AcmeSource, BackendTls, Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader,
     Group, Identity, MinVersion, Ocsp, TlsPolicy, TlsSettings, UnknownRevocation, Verify,

@@ -19,3 +19,4 @@ pub mod peers;
 pub mod proxy_header;
 pub mod retry;
 pub mod route;
+pub mod tsig_key;

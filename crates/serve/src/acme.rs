@@ -25,6 +25,7 @@ use tokio::task::AbortHandle;
 
 mod account;
 mod client;
+mod dns;
 mod fault;
 mod kept;
 mod order;
@@ -32,7 +33,7 @@ mod order;
 use client::Client;
 use fault::Fault;
 use kept::{Files, on_disk};
-use order::{Limits, Wanted};
+use order::{Answers, Limits, Wanted};
 
 /// Longest time between two reads of clock and disk: another process may have renewed, or the clock may have jumped.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
@@ -345,7 +346,7 @@ impl Job {
         let settings = &self.section.settings;
         let wanted = Wanted {
             certificate: &self.certificate,
-            challenge: settings.challenge,
+            challenge: &settings.challenge,
             profile: settings.profile.as_deref(),
             replaces: before.and_then(identifier),
             limits: Limits::USUAL,
@@ -356,7 +357,11 @@ impl Job {
         };
         let names = self.certificate.names.join(", ");
         self.state.events.record(Level::Info, &self.subject, format!("{words}: {names}"));
-        let text = order::order(&account, &wanted, &self.state.acme.challenges).await;
+        let answers = Answers {
+            challenges: self.state.acme.challenges.clone(),
+            descriptors: self.section.turns.clone(),
+        };
+        let text = order::order(&account, &wanted, &answers).await;
         let text = text.map_err(|fault| (fault, client.take_retry_after()))?;
         let files = self.files.clone();
         let until = on_disk(move || {

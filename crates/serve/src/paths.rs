@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{self, Path, PathBuf};
 
 use config::Config;
-use config::types::{BackendAddress, BindAddress, LogTarget, Verify};
+use config::types::{AcmeChallenge, BackendAddress, BindAddress, LogTarget, Verify};
 
 /// A path, and the key that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +89,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
         let name = &acme.name;
         add(format!("acme.{name}.state"), &acme.state, Access::Change);
         acme.ca.iter().for_each(|path| add(format!("acme.{name}.ca"), path, Access::Read));
+        if let AcmeChallenge::Dns01(dns) = &acme.challenge {
+            add(format!("acme.{name}.dns.key-file"), &dns.key_file, Access::Read);
+        }
         let account = acme.external_account.iter();
         account
             .for_each(|it| add(format!("acme.{name}.external-account.key-file"), &it.key_file, Access::Read));

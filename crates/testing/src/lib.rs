@@ -8,6 +8,7 @@ pub mod attack;
 pub mod audit;
 pub mod client;
 pub mod dns;
+pub mod dns_updates;
 pub mod fleet;
 pub mod hello;
 pub mod http2;

@@ -23,11 +23,13 @@ pub struct PebbleSetup {
     pub refused_nonces: u8,
     /// Key ID and HMAC key that it requires of new accounts.
     pub external_account: Option<(String, String)>,
+    /// Name server that it asks, instead of one that resolves every name to this machine.
+    pub name_server: Option<SocketAddr>,
 }
 
 impl Default for PebbleSetup {
     fn default() -> Self {
-        Self { validity: 7_776_000, refused_nonces: 0, external_account: None }
+        Self { validity: 7_776_000, refused_nonces: 0, external_account: None, name_server: None }
     }
 }
 
@@ -101,11 +103,13 @@ impl Pebble {
             "profiles": { "default": { "description": "usual", "validityPeriod": self.setup.validity } },
         }});
         fs::write(at("config.json"), config.to_string()).unwrap();
+        let own = SocketAddr::from(([127, 0, 0, 1], self.names_port));
+        let names = self.setup.name_server.unwrap_or(own);
         let mut command = Command::new(tools::built("pebble"));
         command
             .arg("-config")
             .arg(at("config.json"))
-            .args(["-dnsserver", &format!("127.0.0.1:{}", self.names_port)])
+            .args(["-dnsserver", &names.to_string()])
             .env("PEBBLE_VA_NOSLEEP", "1")
             .env("PEBBLE_AUTHZREUSE", "0")
             .env("PEBBLE_WFE_NONCEREJECT", self.setup.refused_nonces.to_string());

@@ -1,18 +1,19 @@
 //! `[acme.NAME]`.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::parser::Parser;
+use super::parser::{Parser, Zero};
 use super::refused::Refused;
 use crate::de::At;
 use crate::quote::quote;
 use crate::raw::{OneOrMany, RawAcme, RawConfig};
 use crate::tree::{NodeId, Nodes};
 use crate::types::{
-    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, BindAddress, ExternalAccount, Listener, TlsSettings,
-    certificates_directory,
+    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, BindAddress, DnsUpdates, ExternalAccount, Listener,
+    TlsSettings, certificates_directory,
 };
 use text::nearest::nearest;
 
@@ -53,10 +54,7 @@ impl Parser<'_> {
             None => Some(Vec::new()),
             Some(contact) => self.texts(contact, mailbox),
         };
-        let challenge = raw.challenge.as_ref().map(|challenge| match challenge.value.as_str() {
-            "tls-alpn-01" => AcmeChallenge::TlsAlpn01,
-            _ => AcmeChallenge::Http01,
-        });
+        let challenge = self.challenge(at.id, raw);
         let ca = match &raw.ca {
             Some(path) => self.file(path).map(Some),
             None => Some(None),
@@ -73,7 +71,11 @@ impl Parser<'_> {
             }
             None => Some(None),
         };
-        let certificates = raw.names.as_ref().and_then(|list| self.acme_certificates(list));
+        let wildcards = match raw.challenge.as_ref().map(|challenge| challenge.value.as_str()) {
+            Some("dns-01") => Wildcards::Allowed,
+            _ => Wildcards::Refused,
+        };
+        let certificates = raw.names.as_ref().and_then(|list| self.acme_certificates(list, wildcards));
         valid?;
         agreed?;
         Some(Acme {
@@ -89,14 +91,47 @@ impl Parser<'_> {
         })
     }
 
-    fn acme_certificates(&mut self, list: &At<Vec<At<OneOrMany<String>>>>) -> Option<Vec<AcmeCertificate>> {
+    fn challenge(&mut self, section: NodeId, raw: &RawAcme) -> Option<AcmeChallenge> {
+        let word = raw.challenge.as_ref()?;
+        match (word.value.as_str(), &raw.dns) {
+            ("dns-01", Some(dns)) => {
+                let server = dns.value.server.as_ref().and_then(|server| self.read(server, dns_server));
+                let key_file = dns.value.key_file.as_ref().and_then(|path| self.file(path));
+                let wait = self.time(&dns.value.wait, Zero::Allowed, LONGEST_WAIT);
+                Some(AcmeChallenge::Dns01(DnsUpdates { server: server?, key_file: key_file?, wait: wait? }))
+            }
+            ("dns-01", None) => {
+                if !self.nodes.is_broken(section, "dns") {
+                    let hint = "dns = { server = \"192.0.2.53\", key-file = \"/etc/penstock/acme.key\" }";
+                    let message = "dns-01 needs a name server that takes updates";
+                    drop(self.report.at(self.nodes, word.id, message).hint(hint));
+                }
+                None
+            }
+            (other, dns) => {
+                if let Some(dns) = dns {
+                    let message = "is for challenge = \"dns-01\" only";
+                    drop(self.report.at_key(self.nodes, dns.id, message));
+                    return None;
+                }
+                let is_alpn = other == "tls-alpn-01";
+                Some(if is_alpn { AcmeChallenge::TlsAlpn01 } else { AcmeChallenge::Http01 })
+            }
+        }
+    }
+
+    fn acme_certificates(
+        &mut self,
+        list: &At<Vec<At<OneOrMany<String>>>>,
+        wildcards: Wildcards,
+    ) -> Option<Vec<AcmeCertificate>> {
         if list.value.is_empty() {
             if !self.nodes.is_incomplete(list.id) {
                 drop(self.report.at(self.nodes, list.id, "this list is empty: nothing would be ordered"));
             }
             return None;
         }
-        let all: Vec<_> = list.value.iter().map(|entry| self.acme_certificate(entry)).collect();
+        let all: Vec<_> = list.value.iter().map(|entry| self.acme_certificate(entry, wildcards)).collect();
         let all: Vec<AcmeCertificate> = all.into_iter().collect::<Option<_>>()?;
         let mut seen: HashMap<Arc<str>, NodeId> = HashMap::new();
         for (entry, certificate) in list.value.iter().zip(&all) {
@@ -113,8 +148,12 @@ impl Parser<'_> {
         Some(all)
     }
 
-    fn acme_certificate(&mut self, entry: &At<OneOrMany<String>>) -> Option<AcmeCertificate> {
-        let names = self.texts(entry, host_name)?;
+    fn acme_certificate(
+        &mut self,
+        entry: &At<OneOrMany<String>>,
+        wildcards: Wildcards,
+    ) -> Option<AcmeCertificate> {
+        let names = self.texts(entry, |text| host_name(text, wildcards))?;
         if names.len() > MOST_NAMES {
             let message = format!("{} names: authorities put at most {MOST_NAMES} into one", names.len());
             drop(self.report.at(self.nodes, entry.id, message).hint("make several certificates of them"));
@@ -130,7 +169,8 @@ impl Parser<'_> {
             drop(self.report.at(self.nodes, entry.id, "this certificate has no name"));
             return None;
         };
-        Some(AcmeCertificate { name: first.as_str().into(), names: unique })
+        // An asterisk in the name of a file is trouble for every shell.
+        Some(AcmeCertificate { name: first.replacen('*', "_wildcard", 1).into(), names: unique })
     }
 
     /// Reads a list of texts or a single text.
@@ -189,11 +229,12 @@ impl Parser<'_> {
                 drop(self.report.at_key(self.nodes, at.id, message).warning().hint(hint));
                 continue;
             }
-            let (port, what, fits): (u16, _, fn(&Listener) -> bool) = match section.challenge {
+            let (port, what, fits): (u16, _, fn(&Listener) -> bool) = match &section.challenge {
                 AcmeChallenge::Http01 => (80, "without tls and with protocol = \"http\"", |listener| {
                     listener.tls.is_none() && listener.protocol.is_http()
                 }),
                 AcmeChallenge::TlsAlpn01 => (443, "with tls", |listener| listener.tls.is_some()),
+                AcmeChallenge::Dns01(_) => continue,
             };
             let word = section.challenge.word();
             let mut able = listeners.iter().filter(|listener| fits(listener)).peekable();
@@ -263,13 +304,45 @@ fn word(text: &str) -> Result<Box<str>, Refused> {
     }
 }
 
+/// Longest time between an update and the look at it.
+const LONGEST_WAIT: Duration = Duration::from_secs(10 * 60);
+
+/// Whether the challenge of a section allows wildcards (RFC 8555 section 7.1.3).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wildcards {
+    Allowed,
+    Refused,
+}
+
+/// Reads an address with or without a port.
+fn dns_server(text: &str) -> Result<SocketAddr, Refused> {
+    const PORT: u16 = 53;
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let address = bare.parse().map(|address: IpAddr| SocketAddr::new(address, PORT));
+    let address = address.or_else(|_| text.parse());
+    match address {
+        Ok(address) if address.port() != 0 => Ok(address),
+        _ => Err(Refused::new("is not the address of a name server")
+            .in_general("such as \"192.0.2.53\" or \"[2001:db8::53]:5353\"")),
+    }
+}
+
 /// Checks that a public authority could connect to a name for its validation (RFC 1123 section 2.1).
-fn host_name(text: &str) -> Result<String, Refused> {
-    if text.starts_with("*.") || text.contains('*') {
-        let hint = "name the hosts one by one, or get it by other means into a directory of certificates";
-        return Err(
-            Refused::new("is a wildcard, which can only be validated by DNS (dns-01)").in_general(hint)
-        );
+fn host_name(text: &str, wildcards: Wildcards) -> Result<String, Refused> {
+    if let (Some(parent), Wildcards::Allowed) = (text.strip_prefix("*."), wildcards) {
+        return host_name(parent, Wildcards::Refused).map(|parent| format!("*.{parent}"));
+    }
+    if text.contains('*') {
+        let (reason, hint) = match wildcards {
+            Wildcards::Allowed => {
+                ("has an asterisk in another place than the first label", "write \"*.example.org\"")
+            }
+            Wildcards::Refused => (
+                "is a wildcard, which can only be validated by DNS (dns-01)",
+                "set challenge = \"dns-01\" and dns, or name the hosts one by one",
+            ),
+        };
+        return Err(Refused::new(reason).in_general(hint));
     }
     if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
         return Err(Refused::new("is an address: certificates are ordered for names only"));

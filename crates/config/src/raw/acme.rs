@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{OneOrMany, PathText};
+use super::{DurationText, OneOrMany, PathText};
 use crate::de::{At, Key};
 
 /// `[acme.NAME]`
@@ -11,7 +11,7 @@ use crate::de::{At, Key};
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawAcme {
     /// Certificates to order: one for each entry, which is a host name or a list of them. Files and messages use its
-    /// first name. Wildcards are not possible: they need a validation by DNS.
+    /// first name; those of a wildcard `*.example.org` are called `_wildcard.example.org`. Wildcards need `dns-01`.
     #[schemars(extend("x-required" = true, "x-list-example" = "[[\"example.org\", \"www.example.org\"]]"))]
     pub(crate) names: Key<Vec<At<OneOrMany<String>>>>,
     /// `true` means that you have read the terms of service of the authority, and agree to them.
@@ -25,9 +25,13 @@ pub(crate) struct RawAcme {
     pub(crate) directory: Key<String>,
     /// Validation that the names are yours: with `"http-01"` the authority asks port 80 of each name, and any listener
     /// here that speaks plain HTTP answers; with `"tls-alpn-01"` it asks port 443, and any listener here with `tls`
-    /// answers.
-    #[schemars(extend("default" = "http-01", "enum" = ["http-01", "tls-alpn-01"]))]
+    /// answers; with `"dns-01"` it asks the DNS for a record, which penstock adds for that time with an update.
+    #[schemars(extend("default" = "http-01", "enum" = ["http-01", "tls-alpn-01", "dns-01"]))]
     pub(crate) challenge: Key<String>,
+    /// Name server that takes updates of the zones (RFC 2136), for `dns-01`. A name whose `_acme-challenge` is a CNAME there
+    /// has its record at the target. Programs cannot be called for it: `penstock serve` may not start any.
+    #[schemars(extend("x-default" = "needed with `dns-01`"))]
+    pub(crate) dns: Key<RawDnsUpdates>,
     /// File with the CA certificates that may sign the authority's own HTTPS certificate.
     #[schemars(extend("x-default" = "those that the system trusts"))]
     pub(crate) ca: Key<PathText>,
@@ -48,4 +52,20 @@ pub(crate) struct RawExternalAccount {
     /// File with the HMAC key from the authority, in base64url.
     #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/eab.key"]))]
     pub(crate) key_file: Key<PathText>,
+}
+
+/// `dns`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawDnsUpdates {
+    /// Address of the zone's primary server; the port is 53 if none is given.
+    #[schemars(extend("x-required" = true, "examples" = ["192.0.2.53"]))]
+    pub(crate) server: Key<String>,
+    /// File with the key that signs the updates (TSIG, RFC 8945), as `tsig-keygen` writes it: `key "NAME" { algorithm
+    /// hmac-sha256; secret "..."; };`
+    #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/acme.key"]))]
+    pub(crate) key_file: Key<PathText>,
+    /// Time from an update until the authority is told to look: the zone's other servers get the record a moment later.
+    #[schemars(extend("default" = "5s"))]
+    pub(crate) wait: Key<DurationText>,
 }

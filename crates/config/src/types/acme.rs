@@ -1,7 +1,9 @@
 //! `[acme.NAME]`: certificates that an authority issues automatically.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// `[acme.NAME]`
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,20 +50,34 @@ pub struct AcmeCertificate {
 }
 
 /// Validation that a name is ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcmeChallenge {
     /// RFC 8555 section 8.3: a file on port 80.
     Http01,
     /// RFC 8737: a handshake on port 443.
     TlsAlpn01,
+    /// RFC 8555 section 8.4: a record in the DNS. The only one for wildcards.
+    Dns01(DnsUpdates),
+}
+
+/// Name server that takes signed updates of a zone (RFC 2136, RFC 8945).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsUpdates {
+    /// Primary server of the zone.
+    pub server: SocketAddr,
+    /// File with the TSIG key.
+    pub key_file: PathBuf,
+    /// Time from an update until the authority is told: the zone's other servers get it later.
+    pub wait: Duration,
 }
 
 impl AcmeChallenge {
     /// Word in the configuration.
-    pub const fn word(self) -> &'static str {
+    pub const fn word(&self) -> &'static str {
         match self {
             Self::Http01 => "http-01",
             Self::TlsAlpn01 => "tls-alpn-01",
+            Self::Dns01(_) => "dns-01",
         }
     }
 }

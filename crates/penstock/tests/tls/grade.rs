@@ -13,7 +13,7 @@ use std::time::Instant;
 use serde_json::Value;
 use tempfile::TempDir;
 use testing::peers::{self, Process};
-use testing::server::penstock;
+use testing::server::{Setup, penstock};
 use testing::{Scripted, Server, secs, tools};
 
 /// An authority with an intermediate, and what it issues. All files are PEM.
@@ -146,7 +146,8 @@ impl Authority {
             certs.display(),
             backend.address
         );
-        (Server::start(&config), backend)
+        // As on a machine that trusts this authority: only then HSTS is sent without being asked for.
+        (Setup::new(&config).env("SSL_CERT_FILE", &self.text("root.crt")).start(), backend)
     }
 
     /// Grades with this authority trusted.

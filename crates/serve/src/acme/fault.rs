@@ -1,6 +1,7 @@
 //! Reasons why a certificate was not issued: the failed step, its result, and who must act.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +17,9 @@ pub(super) enum Fault {
     Validation { name: String, challenge: &'static str, why: String },
     #[error("the authority does not offer {challenge} for {name}: choose another challenge")]
     NoChallenge { name: String, challenge: &'static str },
+    /// The name server did not do what dns-01 needs.
+    #[error("the name server {server} does not {doing}: {}", short(why))]
+    Dns { server: SocketAddr, doing: &'static str, why: String },
     /// The authority did not finish within the limit.
     #[error("the authority did not {what} within {} s", limit.as_secs())]
     Late {

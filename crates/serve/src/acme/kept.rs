@@ -47,7 +47,8 @@ struct Noted {
 impl Files {
     pub(super) fn new(settings: &Acme, certificate: &AcmeCertificate) -> Self {
         let name = &certificate.name;
-        let wish = format!("{:?}", (&settings.directory, settings.challenge, &settings.profile, certificate));
+        let wish =
+            format!("{:?}", (&settings.directory, &settings.challenge, &settings.profile, certificate));
         let profile = settings.profile.as_deref().map_or(String::new(), |profile| format!(" {profile}"));
         Self {
             origin: format!("# issued by {}{profile}\n", settings.directory),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::types::{AcmeCertificate, AcmeChallenge};
+use config::types::{AcmeCertificate, AcmeChallenge, DnsUpdates};
 use instant_acme::{
     Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier, NewOrder, Order,
     OrderStatus, RetryPolicy,
@@ -13,16 +13,24 @@ use tls::Bundle;
 
 use state::acme::{Challenges, Offer};
 
+use super::dns::DnsRecords;
 use super::fault::Fault;
 
 /// The certificate to order, and the challenge that proves control of its names.
 pub(super) struct Wanted<'a> {
     pub(super) certificate: &'a AcmeCertificate,
-    pub(super) challenge: AcmeChallenge,
+    pub(super) challenge: &'a AcmeChallenge,
     pub(super) profile: Option<&'a str>,
     /// Identifier of the certificate that the new one replaces (RFC 9773 section 5).
     pub(super) replaces: Option<CertificateIdentifier<'static>>,
     pub(super) limits: Limits,
+}
+
+/// Where the answers to challenges go.
+pub(super) struct Answers {
+    pub(super) challenges: Arc<Challenges>,
+    /// Account of descriptors, for connections to name servers.
+    pub(super) descriptors: Arc<state::account::Account>,
 }
 
 /// Time limits of the authority's two slow steps.
@@ -42,15 +50,29 @@ impl Limits {
 pub(super) async fn order(
     account: &Account,
     wanted: &Wanted<'_>,
-    challenges: &Arc<Challenges>,
+    answers: &Answers,
 ) -> Result<String, Fault> {
     let names = &wanted.certificate.names;
     let mut order = begin(account, wanted).await?;
-    let offers = prove(&mut order, wanted.challenge, challenges).await?;
-    if !offers.is_empty() {
-        await_validation(&mut order, wanted).await?;
+    match wanted.challenge {
+        AcmeChallenge::Dns01(settings) => {
+            let mut records = DnsRecords::open(settings, answers.descriptors.clone()).await?;
+            let proved = match prove_in_dns(&mut order, wanted, settings, &mut records).await {
+                Ok(Proved::Already) => Ok(()),
+                Ok(Proved::Ready) => await_validation(&mut order, wanted).await,
+                Err(fault) => Err(fault),
+            };
+            if let Err(fault) = records.remove().await {
+                tracing::warn!(
+                    certificate = &*wanted.certificate.name,
+                    "{fault}; the record stays in the zone"
+                );
+            }
+            proved?;
+        }
+        AcmeChallenge::Http01 => prove_here(&mut order, wanted, Answer::Path, answers).await?,
+        AcmeChallenge::TlsAlpn01 => prove_here(&mut order, wanted, Answer::Handshake, answers).await?,
     }
-    drop(offers);
     let crypto = |error: rcgen::Error| Fault::Crypto(error.to_string());
     let mut request = CertificateParams::new(names.clone()).map_err(crypto)?;
     request.distinguished_name = DistinguishedName::new();
@@ -106,17 +128,29 @@ async fn begin(account: &Account, wanted: &Wanted<'_>) -> Result<Order, Fault> {
     account.new_order(&plain()).await.map_err(of("place the order"))
 }
 
-/// Publishes the challenge answer for each name that is not yet validated, then asks the authority to validate it.
-async fn prove(
+/// What a listener here answers an authority with.
+#[derive(Clone, Copy)]
+enum Answer {
+    /// http-01
+    Path,
+    /// tls-alpn-01
+    Handshake,
+}
+
+/// Publishes the challenge answer for each name that is not yet validated, asks the authority to validate it, and waits for
+/// that.
+async fn prove_here(
     order: &mut Order,
-    challenge: AcmeChallenge,
-    challenges: &Arc<Challenges>,
-) -> Result<Vec<Offer>, Fault> {
-    let kind = match challenge {
-        AcmeChallenge::Http01 => ChallengeType::Http01,
-        AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
+    wanted: &Wanted<'_>,
+    answer: Answer,
+    answers: &Answers,
+) -> Result<(), Fault> {
+    let challenges = &answers.challenges;
+    let kind = match answer {
+        Answer::Path => ChallengeType::Http01,
+        Answer::Handshake => ChallengeType::TlsAlpn01,
     };
-    let mut offers = Vec::new();
+    let mut offers: Vec<Offer> = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization.map_err(of("read what is to be proved"))?;
@@ -124,18 +158,67 @@ async fn prove(
             continue;
         }
         let name = authorization.identifier().to_string();
-        let no_challenge = Fault::NoChallenge { name: name.clone(), challenge: challenge.word() };
+        let no_challenge = Fault::NoChallenge { name: name.clone(), challenge: wanted.challenge.word() };
         let Some(mut handle) = authorization.challenge(kind.clone()) else { return Err(no_challenge) };
         let proof = handle.key_authorization();
-        offers.push(match challenge {
-            AcmeChallenge::Http01 => challenges.offer_answer(&handle.token, proof.as_str()),
-            AcmeChallenge::TlsAlpn01 => {
+        offers.push(match answer {
+            Answer::Path => challenges.offer_answer(&handle.token, proof.as_str()),
+            Answer::Handshake => {
                 challenges.offer_handshake(&name, proof.digest().as_ref()).map_err(Fault::Crypto)?
             }
         });
         handle.set_ready().await.map_err(of("say that a name can be looked at"))?;
     }
-    Ok(offers)
+    if offers.is_empty() { Ok(()) } else { await_validation(order, wanted).await }
+}
+
+/// Whether anything is left to be validated.
+enum Proved {
+    Already,
+    Ready,
+}
+
+/// Adds the records of all names that are not yet validated, waits until the zone's servers have them, then asks the
+/// authority to validate the names.
+async fn prove_in_dns(
+    order: &mut Order,
+    wanted: &Wanted<'_>,
+    settings: &DnsUpdates,
+    records: &mut DnsRecords,
+) -> Result<Proved, Fault> {
+    let mut proved = Proved::Already;
+    for step in [DnsStep::Add, DnsStep::Tell] {
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization.map_err(of("read what is to be proved"))?;
+            if authorization.status == AuthorizationStatus::Valid {
+                continue;
+            }
+            proved = Proved::Ready;
+            let name = authorization.identifier().to_string();
+            let no_challenge = Fault::NoChallenge { name: name.clone(), challenge: wanted.challenge.word() };
+            let Some(mut handle) = authorization.challenge(ChallengeType::Dns01) else {
+                return Err(no_challenge);
+            };
+            match step {
+                DnsStep::Add => records.add(&name, handle.key_authorization().dns_value()).await?,
+                DnsStep::Tell => {
+                    handle.set_ready().await.map_err(of("say that a name can be looked at"))?;
+                }
+            }
+        }
+        if let (DnsStep::Add, Proved::Ready) = (step, &proved) {
+            tokio::time::sleep(settings.wait).await;
+        }
+    }
+    Ok(proved)
+}
+
+#[derive(Clone, Copy)]
+enum DnsStep {
+    Add,
+    /// Tell the authority that it can look.
+    Tell,
 }
 
 async fn await_validation(order: &mut Order, wanted: &Wanted<'_>) -> Result<(), Fault> {

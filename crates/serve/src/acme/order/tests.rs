@@ -71,6 +71,10 @@ impl HttpClient for Authority {
     }
 }
 
+fn answers() -> Answers {
+    Answers { challenges: Arc::default(), descriptors: state::account::Account::new(1) }
+}
+
 fn an_order(status: &str) -> Value {
     json!({
         "status": status, "authorizations": ["https://authority.test/authorization"],
@@ -91,12 +95,12 @@ async fn outcome(script: Script, replaces: Option<CertificateIdentifier<'static>
     let limit = Duration::from_secs(1);
     let wanted = Wanted {
         certificate: &certificate,
-        challenge: AcmeChallenge::Http01,
+        challenge: &AcmeChallenge::Http01,
         profile: None,
         replaces,
         limits: Limits { validation: limit, issuance: limit },
     };
-    let fault = order(&account, &wanted, &Arc::default()).await.unwrap_err();
+    let fault = order(&account, &wanted, &answers()).await.unwrap_err();
     let asked = asked.lock().unwrap().clone();
     (fault, asked)
 }
