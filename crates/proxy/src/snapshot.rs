@@ -1,10 +1,10 @@
-//! The compiled configuration. A snapshot is immutable, and one atomic store replaces it. Its references into
-//! `crates/state/src/lib.rs` are to objects that live on across snapshots.
+//! The compiled configuration. A snapshot is immutable, and one atomic store replaces it. Backends, listeners and
+//! queues that it refers to are objects of `crates/state/src/lib.rs`, which live on when the next snapshot comes.
 //!
 //! 1. `crates/proxy/src/snapshot/facts.rs` reads what a snapshot depends on besides the configuration.
 //! 2. `crates/proxy/src/snapshot/compile.rs` builds a snapshot from configuration and facts, without side effects.
-//! 3. `crates/proxy/src/snapshot/adopt.rs` prepares the state for the snapshot before it is served: keeps its new
-//!    objects, gives the health of backends its new rules, reads the certificates of listeners, and reports faults.
+//! 3. `crates/proxy/src/snapshot/adopt.rs` prepares the state before the snapshot is served: it stores the new objects
+//!    in the state, sets the new health rules of backends, reads the certificates of listeners, and reports faults.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -166,7 +166,11 @@ impl Parser<'_> {
             }
         }
         let Some(first) = unique.first() else {
-            drop(self.report.at(self.nodes, entry.id, "this certificate has no name"));
+            drop(self.report.at(
+                self.nodes,
+                entry.id,
+                "this list of host names is empty: a certificate is for one name at least",
+            ));
             return None;
         };
         // An asterisk in the name of a file is trouble for every shell.

@@ -119,8 +119,8 @@ fn nowhere(searched: &[PathBuf], name: &str) -> Failure {
     ))
 }
 
-/// Reports that the named file is missing. Other commands have another hint: the configuration that it shows
-/// has no tunnel.
+/// Reports that the named file is missing. The hint of other commands would not help: it shows a
+/// configuration without a tunnel.
 fn missing(file: &Path) -> Failure {
     Failure::usage(format!(
         "there is no {}\n  hint: check the path, or write that file. {}",
