@@ -1,10 +1,12 @@
-//! The compiled configuration. A snapshot is immutable, and one atomic store replaces it. Backends, listeners and
-//! queues that it refers to are objects of `crates/state/src/lib.rs`, which live on when the next snapshot comes.
+//! The compiled configuration. A snapshot is immutable: a reload builds a new one and replaces the old one at once.
+//! Snapshots refer to backends, listeners and queues, which stay when a snapshot is replaced. They are defined in
+//! `crates/state/src/lib.rs`.
 //!
-//! 1. `crates/proxy/src/snapshot/facts.rs` reads what a snapshot depends on besides the configuration.
+//! 1. `crates/proxy/src/snapshot/facts.rs` reads what a snapshot needs besides the configuration: the time, the state
+//!    of the running process, and the TLS files.
 //! 2. `crates/proxy/src/snapshot/compile.rs` builds a snapshot from configuration and facts, without side effects.
-//! 3. `crates/proxy/src/snapshot/adopt.rs` prepares the state before the snapshot is served: it stores the new objects
-//!    in the state, sets the new health rules of backends, reads the certificates of listeners, and reports faults.
+//! 3. `crates/proxy/src/snapshot/adopt.rs` prepares the state before the snapshot is served: it adds new backends,
+//!    listeners and queues, gives backends their new health rules, and reads the certificates of listeners.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -169,7 +169,7 @@ impl Parser<'_> {
             drop(self.report.at(
                 self.nodes,
                 entry.id,
-                "this list of host names is empty: a certificate is for one name at least",
+                "this list of host names is empty: a certificate needs at least one name",
             ));
             return None;
         };

@@ -119,8 +119,7 @@ fn nowhere(searched: &[PathBuf], name: &str) -> Failure {
     ))
 }
 
-/// Reports that the named file is missing. The hint of other commands would not help: it shows a
-/// configuration without a tunnel.
+/// Reports that the file named by `--config` is missing, with an example of a tunnel to write into it.
 fn missing(file: &Path) -> Failure {
     Failure::usage(format!(
         "there is no {}\n  hint: check the path, or write that file. {}",
