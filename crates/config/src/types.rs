@@ -364,6 +364,8 @@ pub struct Pool {
     pub send_proxy: Option<proxy_header::Version>,
     /// Largest number of further backends tried for a request that is safe to retry.
     pub retries: u32,
+    /// When a slow request is sent to a second backend as well, if ever.
+    pub hedge: Option<logic::hedge::Rule>,
     /// Largest number of idle connections per backend and worker.
     pub keep_alive: usize,
     /// Timeouts.

@@ -34,6 +34,8 @@ pub struct Entry<'a> {
     pub attempts: u32,
     /// How often the request left a backend that was judged down.
     pub moved: u32,
+    /// Copies of the request that were sent to another backend because the first was slow.
+    pub hedged: u32,
     pub bytes_in: u64,
     pub bytes_out: u64,
     /// From the start of the session to its end.
@@ -162,6 +164,9 @@ fn each_field<'a>(entry: &Entry<'a>, mut put: impl FnMut(&'static str, Value<'a>
     put("attempts", Value::Number(entry.attempts.into()));
     if entry.moved > 0 {
         put("moved", Value::Number(entry.moved.into()));
+    }
+    if entry.hedged > 0 {
+        put("hedged", Value::Number(entry.hedged.into()));
     }
     put("bytes_in", Value::Number(entry.bytes_in));
     put("bytes_out", Value::Number(entry.bytes_out));

@@ -11,6 +11,7 @@ pub mod client_name;
 pub mod client_slots;
 pub mod grpc;
 pub mod health;
+pub mod hedge;
 pub mod http1;
 pub mod http2;
 pub mod ocsp;

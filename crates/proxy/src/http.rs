@@ -27,6 +27,7 @@ mod exchange;
 mod heads;
 mod hold;
 mod moving;
+mod race;
 mod reply;
 mod request_id;
 mod session;

@@ -44,6 +44,8 @@ pub struct Outcome {
     pub attempts: u32,
     /// How often the request left a backend that was judged down.
     pub moved: u32,
+    /// Copies of the request that were sent to another backend because the first was slow.
+    pub hedged: u32,
     /// In a box: few sessions have one, and every open session has an outcome.
     pub tls_detail: Option<Box<TlsDetail>>,
     pub bytes_in: u64,
@@ -86,6 +88,7 @@ impl Outcome {
             answered_by: None,
             attempts: 0,
             moved: 0,
+            hedged: 0,
             tls_detail: None,
             bytes_in: 0,
             bytes_out: 0,
@@ -215,6 +218,7 @@ impl Outcome {
                 .map(|(pool, backend)| &*pool.backends[backend].state.name),
             attempts: self.attempts,
             moved: self.moved,
+            hedged: self.hedged,
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
             duration: took,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use config::types::LogFormat;
 use logic::balance::Balancer;
+use logic::hedge::Hedging;
 use logic::route::PoolId;
 use state::access_log::{AccessLog, Batch};
 use state::account::{Account, RefusalLog, Share, SlotCache};
@@ -20,7 +21,7 @@ use crate::http2::backend::Lines;
 use crate::idle::IdlePool;
 use crate::idle_sessions::IdleSessions;
 use crate::pipes::Pipes;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{PoolPlan, Snapshot};
 use crate::waits::Waits;
 
 mod eviction;
@@ -60,8 +61,8 @@ pub struct Worker {
     /// Requests that wait for a response.
     pub waits: Waits,
     current: RefCell<Current>,
-    /// Indexed by [`PoolId`], with the generation of the snapshot that each balancer was made for.
-    balancers: RefCell<Vec<Option<(u64, Balancer)>>>,
+    balancers: PerPool<Balancer>,
+    hedging: PerPool<Hedging>,
     connections: RefCell<Connections>,
     idle_clients: IdleClients,
     /// Notified when a client connection of this worker has ended.
@@ -75,6 +76,37 @@ pub struct Worker {
     batch: RefCell<Batch>,
     swept: Cell<Instant>,
     refusal_log: RefusalLog,
+}
+
+/// What a worker keeps for each pool, until the next snapshot: the entries are indexed by [`PoolId`], and each has the
+/// generation of the snapshot that it was made for.
+struct PerPool<T>(RefCell<Vec<Option<(u64, T)>>>);
+
+impl<T> Default for PerPool<T> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<T> PerPool<T> {
+    fn with<R>(
+        &self,
+        snapshot: &Snapshot,
+        pool: PoolId,
+        make: impl FnOnce(&PoolPlan) -> T,
+        act: impl FnOnce(&mut T) -> R,
+    ) -> R {
+        let mut entries = self.0.borrow_mut();
+        if entries.len() < snapshot.pools.len() {
+            entries.resize_with(snapshot.pools.len(), || None);
+        }
+        let entry = &mut entries[pool.0];
+        if entry.as_ref().is_some_and(|(generation, _)| *generation != snapshot.generation) {
+            *entry = None;
+        }
+        let (_, kept) = entry.get_or_insert_with(|| (snapshot.generation, make(snapshot.pool(pool))));
+        act(kept)
+    }
 }
 
 /// The open client connections of a worker, indexed by their numbers.
@@ -167,7 +199,8 @@ impl Worker {
             waits: Waits::default(),
             slot_cache,
             current: RefCell::new(Rc::new(snapshot)),
-            balancers: RefCell::default(),
+            balancers: PerPool::default(),
+            hedging: PerPool::default(),
             connections: RefCell::default(),
             idle_clients: IdleClients::default(),
             place_freed: Notify::new(),
@@ -216,20 +249,19 @@ impl Worker {
         pool: PoolId,
         choose: impl FnOnce(&mut Balancer) -> T,
     ) -> T {
-        let mut balancers = self.balancers.borrow_mut();
-        if balancers.len() < snapshot.pools.len() {
-            balancers.resize_with(snapshot.pools.len(), || None);
-        }
-        let entry = &mut balancers[pool.0];
-        if entry.as_ref().is_some_and(|(generation, _)| *generation != snapshot.generation) {
-            *entry = None;
-        }
-        let (_, balancer) = entry.get_or_insert_with(|| {
-            let plan = snapshot.pool(pool);
-            let balancer = Balancer::with_phase(plan.settings.balance, plan.backends.len(), self.index);
-            (snapshot.generation, balancer)
-        });
-        choose(balancer)
+        let make =
+            |plan: &PoolPlan| Balancer::with_phase(plan.settings.balance, plan.backends.len(), self.index);
+        self.balancers.with(snapshot, pool, make, choose)
+    }
+
+    /// Gives `act` what this worker knows of the latencies of a pool.
+    pub fn with_hedging<T>(
+        &self,
+        snapshot: &Snapshot,
+        pool: PoolId,
+        act: impl FnOnce(&mut Hedging) -> T,
+    ) -> T {
+        self.hedging.with(snapshot, pool, |_| Hedging::default(), act)
     }
 
     /// Format of access-log lines; `None` if the access log is off.

@@ -255,7 +255,7 @@ fn backend_counters(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan
     let each = |value: fn(&BackendPlan) -> u64| {
         backends.iter().map(move |(pool, backend)| (backend_labels(pool, backend), value(backend)))
     };
-    let counters: [BackendCounter; 10] = [
+    let counters: [BackendCounter; 12] = [
         ("backend_sessions", "Sessions given to it", |backend| {
             backend.state.counters.sum(|block| &block.sessions)
         }),
@@ -279,6 +279,12 @@ fn backend_counters(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan
         }),
         ("backend_moved", "Requests that went elsewhere when it was judged down", |backend| {
             backend.state.counters.sum(|block| &block.moved)
+        }),
+        ("backend_hedges", "Copies of requests to slower backends that it was sent", |backend| {
+            backend.state.counters.sum(|block| &block.hedges)
+        }),
+        ("backend_hedge_wins", "Copies whose response it began first", |backend| {
+            backend.state.counters.sum(|block| &block.hedge_wins)
         }),
         ("backend_sent_bytes", "Bytes sent to it", |backend| {
             backend.state.counters.sum(|block| &block.bytes_in)

@@ -192,6 +192,10 @@ pub struct BackendReport {
     pub retries: u64,
     /// Requests that went elsewhere when the backend was judged down.
     pub moved: u64,
+    /// Copies of requests to slower backends that it was sent.
+    pub hedges: u64,
+    /// Copies whose response it began first.
+    pub hedge_wins: u64,
     /// Current number of consecutive failures.
     pub consecutive_failures: u32,
     pub bytes_in: u64,
@@ -386,6 +390,8 @@ impl BackendReport {
             failures: counters.sum(|block| &block.failures),
             retries: counters.sum(|block| &block.retries),
             moved: counters.sum(|block| &block.moved),
+            hedges: counters.sum(|block| &block.hedges),
+            hedge_wins: counters.sum(|block| &block.hedge_wins),
             consecutive_failures: state.failures.load(Relaxed),
             bytes_in: counters.sum(|block| &block.bytes_in),
             bytes_out: counters.sum(|block| &block.bytes_out),

@@ -105,6 +105,10 @@ pub struct BackendCounters {
     pub retries: Counter,
     /// Requests that left this backend for another one when it was judged down or ejected.
     pub moved: Counter,
+    /// Copies of requests to slower backends that were sent to this one.
+    pub hedges: Counter,
+    /// Copies among [`Self::hedges`] whose response began first.
+    pub hedge_wins: Counter,
     pub failures: Counter,
     /// Connections whose TLS handshake failed.
     pub tls_failures: Counter,

@@ -1,13 +1,15 @@
 //! `[pool.NAME]`: equal backends and the settings for their use.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use logic::balance::{ChoosesBy, HashKey, Policy};
 use logic::health::{Check, CheckMethod, PassiveRule, Rule, StatusRange};
+use logic::hedge::{self, After};
 use logic::proxy_header;
 
 use super::address;
-use super::duration::{DAY, YEAR};
+use super::duration::{self, DAY, YEAR};
 use super::parser::{Parser, Zero, count, small};
 use crate::de::At;
 use crate::quote::quote;
@@ -61,6 +63,7 @@ impl Parser<'_> {
                 _ => proxy_header::Version::V2,
             })),
         };
+        let hedge = self.hedge(raw);
         let http = self.backend_http(raw);
         let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.pool_timeouts(&timeouts.value));
         let resolve_interval = self.time(&raw.resolve_interval, Zero::Refused, DAY);
@@ -82,6 +85,7 @@ impl Parser<'_> {
             http2,
             send_proxy: send_proxy?,
             retries: small(raw.retries.as_ref()?.value),
+            hedge: hedge?,
             keep_alive: count(raw.keep_alive.as_ref()?.value),
             timeouts: timeouts?,
             resolve_interval: resolve_interval?,
@@ -297,6 +301,52 @@ impl Parser<'_> {
                 Some(PassiveRule { failures: small(raw.failures.as_ref()?.value), ejection: ejection? })
             }
         }
+    }
+
+    /// `hedge` and `hedge-budget`
+    fn hedge(&mut self, raw: &RawPool) -> Option<Option<hedge::Rule>> {
+        let key = raw.hedge.as_ref()?;
+        let after =
+            match &*key.value {
+                "off" => return Some(None),
+                text => match text.strip_prefix('p') {
+                    Some(percent) => match percent.parse() {
+                        Ok(percent) if After::PERCENTILES.contains(&percent) => After::Percentile(percent),
+                        _ => {
+                            let (least, most) = (After::PERCENTILES.start(), After::PERCENTILES.end());
+                            drop(self.refuse(
+                                key,
+                                &format!("is not a percentile from \"p{least}\" to \"p{most}\""),
+                            ));
+                            return None;
+                        }
+                    },
+                    None => After::Fixed(self.hedge_time(key)?),
+                },
+            };
+        if raw.balance.as_ref()?.value == Policy::Sticky.as_str() {
+            let message =
+                "a hedged request goes to a second backend, and `balance = \"sticky\"` keeps a client at one";
+            drop(self.report.at_key(self.nodes, key.id, message).hint("another `balance`, or no `hedge`"));
+            return None;
+        }
+        Some(Some(hedge::Rule { after, budget: u8::try_from(raw.hedge_budget.as_ref()?.value).ok()? }))
+    }
+
+    fn hedge_time(&mut self, key: &At<String>) -> Option<Duration> {
+        let is_number = key.value.starts_with(|first: char| first.is_ascii_digit());
+        if !is_number || key.value.ends_with('%') {
+            let hint =
+                "\"p95\" waits for the time in which 95 % of the responses began; or write a time: \"200ms\"";
+            drop(self.refuse(key, "is neither \"off\" nor a percentile nor a duration").hint(hint));
+            return None;
+        }
+        let after = self.read(key, duration::parse)?;
+        if (Duration::from_millis(1)..=DAY).contains(&after) {
+            return Some(after);
+        }
+        drop(self.refuse(key, "is out of range: from \"1ms\" to \"1d\""));
+        None
     }
 
     fn pool_timeouts(&mut self, raw: &RawPoolTimeouts) -> Option<PoolTimeouts> {

@@ -18,6 +18,7 @@ fn entry<'a>() -> Entry<'a> {
         backend: Some("unix:/run/app.sock"),
         attempts: 2,
         moved: 1,
+        hedged: 1,
         bytes_in: 120,
         bytes_out: 5120,
         duration: Duration::from_micros(12_345),
@@ -54,7 +55,7 @@ fn a_request_reads_well_as_text() {
     assert_eq!(
         as_text(&entry()),
         "2026-03-01T12:00:00.123Z web 192.0.2.1:4711 http 200 ok id=0f3a method=GET host=app.example.com \
-         target=/search?q=1&p=2 version=HTTP/1.1 tls=TLSv1.3 sni=a.example pool=app backend=unix:/run/app.sock attempts=2 moved=1 \
+         target=/search?q=1&p=2 version=HTTP/1.1 tls=TLSv1.3 sni=a.example pool=app backend=unix:/run/app.sock attempts=2 moved=1 hedged=1 \
          bytes_in=120 bytes_out=5120 duration_ms=12.345 connect_ms=0.007 first_byte_ms=1000.000 \
          user_agent=curl/8.5.0\n"
     );
@@ -67,7 +68,7 @@ fn a_request_reads_well_as_json() {
         "at": "2026-03-01T12:00:00.123Z", "listener": "web", "client": "192.0.2.1:4711", "kind": "http",
         "status": 200, "outcome": "ok", "id": "0f3a", "method": "GET", "host": "app.example.com",
         "target": "/search?q=1&p=2", "version": "HTTP/1.1", "tls": "TLSv1.3", "sni": "a.example", "pool": "app",
-        "backend": "unix:/run/app.sock", "attempts": 2, "moved": 1, "bytes_in": 120, "bytes_out": 5120,
+        "backend": "unix:/run/app.sock", "attempts": 2, "moved": 1, "hedged": 1, "bytes_in": 120, "bytes_out": 5120,
         "duration_ms": 12.345, "connect_ms": 0.007, "first_byte_ms": 1000.0, "user_agent": "curl/8.5.0",
     });
     assert_eq!(value, expected);
@@ -95,7 +96,7 @@ fn a_connection_leaves_out_what_it_does_not_have() {
     };
     assert_eq!(
         as_text(&connection),
-        "2026-03-01T12:00:00.123Z web unix tcp - \"no-backend: all down\" pool=app attempts=2 moved=1 bytes_in=120 \
+        "2026-03-01T12:00:00.123Z web unix tcp - \"no-backend: all down\" pool=app attempts=2 moved=1 hedged=1 bytes_in=120 \
          bytes_out=5120 duration_ms=12.345\n"
     );
     assert!(as_json(&connection).1.get("status").is_none());

@@ -7,69 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use testing::client::request;
 use testing::http2::{block, frame};
-use testing::peers::Latch;
 use testing::{Client, Scripted, Server, eventually, secs};
 
-/// A backend that answers until [`Self::fall_silent`]. Then it holds requests, except that its checks still pass until
-/// [`Self::fail_checks`].
-struct Freezing {
-    backend: Scripted,
-    state: Arc<State>,
-}
-
-#[derive(Default)]
-struct State {
-    is_silent: AtomicBool,
-    checks_fail: AtomicBool,
-    /// Requests that were held.
-    held: AtomicUsize,
-    /// Requests that it answers late, once this is open.
-    late: Latch,
-}
-
-impl Freezing {
-    fn start(name: &'static str) -> Self {
-        let state = Arc::new(State::default());
-        let seen = state.clone();
-        let backend = Scripted::start(move |talk| {
-            while let Some(request) = talk.request() {
-                let is_check = request.target == "/healthz";
-                if is_check && seen.checks_fail.load(SeqCst) {
-                    return;
-                }
-                if !is_check && seen.is_silent.load(SeqCst) {
-                    seen.held.fetch_add(1, SeqCst);
-                    seen.late.wait();
-                }
-                if talk.answer(200, &[], name.as_bytes()).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { backend, state }
-    }
-
-    fn address(&self) -> &str {
-        &self.backend.address
-    }
-
-    fn fall_silent(&self) {
-        self.state.is_silent.store(true, SeqCst);
-    }
-
-    fn fail_checks(&self) {
-        self.state.checks_fail.store(true, SeqCst);
-    }
-
-    fn held(&self) -> usize {
-        self.state.held.load(SeqCst)
-    }
-
-    #[track_caller]
-    fn until_it_holds(&self, count: usize) {
-        eventually(&format!("{count} requests are held"), secs(20), || (self.held() == count).then_some(()));
-    }
-}
+use crate::freezing::Freezing;
 
 fn front(backends: &[&str], pool: &str) -> Server {
     Server::start(&format!(
@@ -129,7 +69,7 @@ fn what_may_be_repeated_leaves_a_backend_that_falls_silent_and_its_late_answer_i
         (server.stdout.count(" moved=1 ") as u64 == held).then_some(())
     });
     // The late answers belong to requests that have had another answer.
-    silent.state.late.open();
+    silent.answer_late();
     for client in &mut clients {
         assert_eq!(client.get("/again", &[]).text(), "good");
     }
@@ -147,7 +87,7 @@ fn a_post_stays_and_gets_the_late_answer_or_504_at_its_own_limit() {
     eventually("some are held", secs(20), || (silent.held() >= 2).then_some(()));
     silent.fail_checks();
     eventually("it is down", secs(20), || (server.health(silent.address()) == "down").then_some(()));
-    silent.state.late.open();
+    silent.answer_late();
     let late =
         bodies(&mut clients).iter().filter(|(status, body)| *status == 200 && body == "silent").count();
     assert_eq!(late, silent.held(), "each answer of the silent one arrived");
@@ -192,7 +132,7 @@ fn requests_wait_for_room_elsewhere_as_the_queue_allows_and_none_is_refused() {
         let pools = server.ctl_json(&["backends"]);
         (pools[0]["queued"].as_u64() >= Some(2)).then_some(())
     });
-    good.state.late.open();
+    good.answer_late();
     let answers = bodies(&mut clients);
     assert_eq!(answers, vec![(200, "good".to_owned()); 202]);
 }

@@ -9,6 +9,7 @@ use config::types::{BackendHttp, RedirectToHttps};
 use logic::account::Refusal;
 use logic::balance::{HashKey, Tried, client_key, hash_bytes};
 use logic::health::Cause;
+use logic::hedge;
 use logic::http1::forward::{self, Scheme, Trust, Via};
 use logic::http1::request::BodyLength;
 use logic::retry::{self, Idempotence, Progress};
@@ -19,17 +20,17 @@ use state::events::Level;
 use super::heads::HeadBuffer;
 use super::hold::Hold;
 use super::moving::{Lost, Moving};
+use super::race::{Leg, Race, Raced};
 use super::reply::{Attempt, Failure, Finished};
-use super::session::{After, Client, RequestContext};
+use super::session::{After, Client, RequestContext, width};
 use super::{RequestId, answer, body, reply};
-use crate::arrival::Arrival;
 use crate::connect::{ConnectFault, Freshness, Shortage};
 use crate::http2::backend::{Asked, Asker, Asking};
-use crate::http2::rules::{Rules, Width};
+use crate::http2::rules::Rules;
 use crate::outcome::Outcome;
 use crate::snapshot::{BackendPlan, PoolPlan};
 use crate::stream::Stream;
-use crate::tcp::{no_backend, proxy_header};
+use crate::tcp::no_backend;
 use crate::upstream::{self, Chosen, NoBackend, Wanted};
 
 pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outcome: &mut Outcome) -> After {
@@ -280,7 +281,7 @@ impl Forwarding<'_> {
                 Some(chosen) => Some(chosen),
                 None => Box::pin(self.wait_for_backend(client, &wanted)).await,
             };
-            let chosen = match chosen {
+            let mut chosen = match chosen {
                 Some(Ok(chosen)) => chosen,
                 Some(Err(none)) => return self.answer_no_backend(client, outcome, none, last).await,
                 None => {
@@ -294,7 +295,7 @@ impl Forwarding<'_> {
             }
             outcome.attempts += 1;
             outcome.backend = Some(chosen.index);
-            let (failure, freshness) = match self.attempt(client, outcome, &chosen, &before, now).await {
+            let (failure, freshness) = match self.attempt(client, outcome, &mut chosen, &before, now).await {
                 AttemptEnd::Done(after) => return after,
                 AttemptEnd::Failed(failure, freshness) => (failure, freshness),
             };
@@ -304,9 +305,8 @@ impl Forwarding<'_> {
             // The failure of a kept connection that the backend had closed says nothing about the backend and is no
             // attempt: the request is sent again on a new connection. With HTTP/2 the next one may be kept, too: then
             // the failure counts as an attempt.
-            let is_stale = freshness == Some(Freshness::Kept)
-                && before.reuse == Reuse::Allowed
-                && matches!(failure, Failure::Closed { answered: reply::Answered::Nothing, .. });
+            let is_stale =
+                before.reuse == Reuse::Allowed && freshness.is_some_and(|fresh| is_stale(&failure, fresh));
             if !is_stale {
                 before.failed += 1;
                 self.blame(chosen.index, &failure);
@@ -403,13 +403,12 @@ impl Forwarding<'_> {
         &self,
         client: &mut Client,
         outcome: &mut Outcome,
-        chosen: &Chosen,
+        chosen: &mut Chosen,
         before: &EarlierAttempts,
         now: Instant,
     ) -> AttemptEnd {
         let worker = self.session.worker;
         let request = &self.session.received.request;
-        let counters = chosen.backend.counters.of(worker.index);
         let has_body = !matches!(request.body, BodyLength::None | BodyLength::Length(0));
         let idempotence = match has_body {
             // A body cannot be sent twice, so the connection is checked twice.
@@ -423,10 +422,11 @@ impl Forwarding<'_> {
             }
             Reuse::Forbidden => None,
         };
-        let moving =
-            Moving::new(worker, self.pool, chosen.index, &before.tried, before.failed + 1, self.idempotence);
+        let number = before.failed + 1;
+        let mut moving =
+            Moving::new(worker, self.pool, chosen.index, &before.tried, number, self.idempotence);
         let mut began = now;
-        let (backend, freshness) = match kept {
+        let (mut backend, mut freshness) = match kept {
             Some(stream) => (stream, Freshness::Kept),
             None => match Box::pin(self.connect(client, outcome, &moving)).await {
                 Ok(connected) => {
@@ -436,14 +436,51 @@ impl Forwarding<'_> {
                 Err(end) => return end,
             },
         };
+        // A new connection accepts a head at once: the write need not wait for the runtime.
+        let mut written = match freshness {
+            Freshness::Fresh(_) => backend.write_now(&self.message),
+            Freshness::Kept => 0,
+        };
+        let mut early = Vec::new();
+        // Descriptors of the second connection, while it is used.
+        let mut _second_hold = None;
+        if let Some(rule) = &self.pool.settings.hedge
+            && !has_body
+            && request.upgrade.is_none()
+            && outcome.hedged == 0
+            && hedge::may_hedge(request.method(&self.session.received.head))
+        {
+            let race = Race { session: self.session, pool: self.pool, message: &self.message, key: self.key };
+            let first = Leg { stream: backend, freshness, began, sent: written };
+            match Box::pin(race.run(rule, client, outcome, first, &moving)).await {
+                Raced::First(leg, read) => {
+                    (backend, written, early) = (leg.stream, leg.sent, read);
+                }
+                Raced::Second { chosen: second, leg, read, hold, first_failed } => {
+                    if let Some(failure) = first_failed
+                        && !is_stale(&failure, freshness)
+                    {
+                        self.blame(chosen.index, &failure);
+                    }
+                    chosen.backend.counters.of(worker.index).sessions.add(1);
+                    moving =
+                        Moving::new(worker, self.pool, second.index, &before.tried, number, self.idempotence);
+                    *chosen = second;
+                    outcome.backend = Some(chosen.index);
+                    (backend, freshness, began, written, early) =
+                        (leg.stream, leg.freshness, leg.began, leg.sent, read);
+                    _second_hold = hold;
+                }
+                Raced::Failed(failure) => return AttemptEnd::Failed(failure, Some(freshness)),
+                Raced::ClientGone => {
+                    outcome.end(Ending::ClientClosed);
+                    return AttemptEnd::Done(After::Drop);
+                }
+            }
+        }
         outcome.connect = match freshness {
             Freshness::Fresh(took) => Some(took),
             Freshness::Kept => None,
-        };
-        // A new connection accepts a head at once: the write need not wait for the runtime.
-        let written = match freshness {
-            Freshness::Fresh(_) => backend.write_now(&self.message),
-            Freshness::Kept => 0,
         };
         let attempt = Attempt {
             session: self.session,
@@ -456,10 +493,11 @@ impl Forwarding<'_> {
             started: outcome.started(),
             began,
             sent: Cell::new(written as u64),
+            early: Cell::new(early),
         };
         let result = attempt.run(&client.stream, &mut client.buffer, &backend, outcome).await;
         if result.is_ok() || freshness != Freshness::Kept {
-            counters.sessions.add(1);
+            chosen.backend.counters.of(worker.index).sessions.add(1);
         }
         match result {
             Err(failure) => AttemptEnd::Failed(failure, Some(freshness)),
@@ -479,14 +517,7 @@ impl Forwarding<'_> {
         if let Some(rules) = plan.http2 {
             return self.connect_http2(client, outcome, moving, rules).await;
         }
-        let header = match self.pool.settings.send_proxy {
-            Some(version) => {
-                let arrival = self.session.arrival;
-                let arrival = Arrival { local: arrival.local_of(&client.stream), ..arrival.clone() };
-                proxy_header(version, &arrival)
-            }
-            None => Vec::new(),
-        };
+        let header = self.session.proxy_header(self.pool, &client.stream);
         let opening = sys::socket::Opening::WeSpeak;
         let connecting = upstream::connect(worker, plan, None, opening, &header, limit);
         connected(moving.until(&client.timer, connecting).await)
@@ -557,7 +588,7 @@ impl Forwarding<'_> {
 
     /// Returns the client that asks for a place on an HTTP/2 backend connection.
     fn asker(&self, client: &Client, plan: &BackendPlan) -> Asker<'_> {
-        Asker { client: self.session.handle, width: width(client, plan) }
+        Asker { client: self.session.handle, width: width(&client.stream, plan) }
     }
 
     /// Completes the exchange after the response was sent, whole or in part.
@@ -665,6 +696,12 @@ enum AttemptEnd {
     Failed(Failure, Option<Freshness>),
 }
 
+/// Tests whether the backend may have closed a kept connection before the request was sent.
+fn is_stale(failure: &Failure, freshness: Freshness) -> bool {
+    freshness == Freshness::Kept
+        && matches!(failure, Failure::Closed { answered: reply::Answered::Nothing, .. })
+}
+
 /// Says how an attempt ended that got no connection.
 fn connected<T>(result: Result<Result<T, ConnectFault>, Lost>) -> Result<T, AttemptEnd> {
     let failure = match result {
@@ -673,14 +710,6 @@ fn connected<T>(result: Result<Result<T, ConnectFault>, Lost>) -> Result<T, Atte
         Err(lost) => Failure::Lost { lost, progress: Progress::NothingSent },
     };
     Err(AttemptEnd::Failed(failure, None))
-}
-
-/// Width of the backend's connection, if it is HTTP/2.
-fn width(client: &Client, plan: &BackendPlan) -> Width {
-    match plan.http2 {
-        Some(_) => client.stream.width(),
-        None => Width::Wide,
-    }
 }
 
 /// Converts to a string: hosts and paths are visible ASCII once parsed.

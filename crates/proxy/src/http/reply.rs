@@ -159,6 +159,8 @@ pub(super) struct Attempt<'a, 'm> {
     pub(super) began: Instant,
     /// Bytes sent to the backend, including those sent before the attempt started.
     pub(super) sent: Cell<u64>,
+    /// First bytes of the response, if some were read before the attempt started.
+    pub(super) early: Cell<Vec<u8>>,
 }
 
 /// A backend's response: its parsed head, and the bytes of the head with the bytes read after it.
@@ -299,8 +301,11 @@ impl Attempt<'_, '_> {
         backend: &Stream,
         shared: &Shared,
     ) -> Result<Finished, Failure> {
-        let mut bytes = Vec::new();
+        let mut bytes = self.early.take();
         let (mut interim, mut interim_bytes) = (0, 0);
+        if !bytes.is_empty() {
+            shared.first_byte.set(Some(self.started.elapsed()));
+        }
         loop {
             let response = self.read_head(&mut bytes, client, backend, shared).await?;
             if response.is_interim() {

@@ -8,8 +8,10 @@ use logic::http1::request::Persistence;
 use state::ending::Received;
 
 use crate::arrival::Arrival;
-use crate::snapshot::ListenerPlan;
+use crate::http2::rules::Width;
+use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use crate::stream::Stream;
+use crate::tcp::proxy_header;
 use crate::timer::Timer;
 use crate::worker::{ConnectionHandle, Current, Worker};
 
@@ -50,6 +52,15 @@ pub(super) struct RequestContext<'a> {
     pub(super) turn: MoreRequests,
 }
 
+impl RequestContext<'_> {
+    /// Returns the PROXY header for the backends of `pool`; empty if they get none.
+    pub(super) fn proxy_header(&self, pool: &PoolPlan, client: &Stream) -> Vec<u8> {
+        let Some(version) = pool.settings.send_proxy else { return Vec::new() };
+        let arrival = Arrival { local: self.arrival.local_of(client), ..self.arrival.clone() };
+        proxy_header(version, &arrival)
+    }
+}
+
 /// Whether more requests may follow on this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MoreRequests {
@@ -67,5 +78,13 @@ pub(super) fn persistence(session: &RequestContext<'_>, behind: &[u8]) -> Persis
         _ if is_upgrade_data || session.worker.is_draining() => Persistence::Close,
         MoreRequests::Last => Persistence::Close,
         MoreRequests::More => request.persistence,
+    }
+}
+
+/// Width of the backend's connection for this client, if it is HTTP/2.
+pub(super) fn width(client: &Stream, plan: &BackendPlan) -> Width {
+    match plan.http2 {
+        Some(_) => client.width(),
+        None => Width::Wide,
     }
 }
