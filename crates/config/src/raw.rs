@@ -281,8 +281,13 @@ pool = "app"
     /// headers from other clients are removed.
     #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) trusted_proxies: Key<Vec<At<NetworkText>>>,
-    /// Header that contains the request id, sent to the backend and back to the client.
-    #[schemars(extend("default" = "X-Request-Id", "x-only" = json!({ "protocol": ["http"] })))]
+    /// Whether backends are told about the client: `X-Forwarded-For`, `X-Forwarded-Proto`, `X-Forwarded-Host` and
+    /// `Forwarded`. `"off"` sends none of them, and removes those that clients and trusted proxies send.
+    #[schemars(extend("default" = "on", "enum" = ["on", "off"], "x-only" = json!({ "protocol": ["http"] })))]
+    pub(crate) forwarded_headers: Key<String>,
+    /// Header that contains the request id, sent to the backend and back to the client. With `"off"` only the access log
+    /// has the id, and a header of the client is sent on like any other.
+    #[schemars(extend("default" = "X-Request-Id", "x-also" = ["off"], "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) request_id_header: Key<String>,
     /// Whether clients may use HTTP/2: with `tls` by ALPN, without it by prior knowledge. For connections to backends,
     /// `http2` of the pool decides. A table means `"on"`, and limits the memory of one client connection.

@@ -10,6 +10,7 @@ use hosts::tunnel::plan::{Endpoint, Tunnel};
 use logic::account::Shares;
 use logic::balance::{HashKey, Policy};
 use logic::health::{Check, PassiveRule, Rule};
+use logic::http1::forward::ForwardedHeaders;
 use logic::http1::request::Limits;
 use logic::http2::flood::Allowances;
 use logic::peers::PeerSet;
@@ -293,8 +294,10 @@ pub struct HttpSettings {
     pub hsts: Hsts,
     /// Peers whose X-Forwarded-*, Forwarded and request id are trusted.
     pub trusted_proxies: PeerSet,
-    /// Name of the header that contains the request id, as written in the file.
-    pub request_id_header: Box<str>,
+    /// Whether backends get `X-Forwarded-*` and `Forwarded`.
+    pub forwarded_headers: ForwardedHeaders,
+    /// Name of the header that contains the request id, as written in the file; `None`: it is sent to nobody.
+    pub request_id_header: Option<Box<str>>,
     /// HTTP/2 settings.
     pub http2: Http2,
     /// Header changes for every request and response of this listener.

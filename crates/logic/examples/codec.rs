@@ -3,7 +3,8 @@
 
 use logic::http1::chunked::{ChunkLimits, Decoder, Step, write_chunk_header, write_end};
 use logic::http1::forward::{
-    Answer, Scheme, Trust, Via, response_framing, write_request as forward, write_response as answer,
+    Answer, ForwardedHeaders, Scheme, Trust, Via, response_framing, write_request as forward,
+    write_response as answer,
 };
 use logic::http1::request::{self, Limits, MethodKind, Parse, RequestKind, UpgradeWish, Version};
 use logic::http1::response;
@@ -51,9 +52,9 @@ fn write_requests(times: u32) -> Option<()> {
         local: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443)),
         scheme: Scheme::Https,
         trust: Trust::Stranger,
-        request_id: REQUEST_ID.as_bytes(),
+        request_id: Some((REQUEST_ID_HEADER, REQUEST_ID.as_bytes())),
+        forwarded: ForwardedHeaders::Sent,
         client_certificate: &[],
-        request_id_header: REQUEST_ID_HEADER,
     };
     let mut out = Vec::new();
     for _ in 0..times {

@@ -55,8 +55,8 @@ impl Scenario for Http {
              X-Forwarded-Host and a random X-Request-ID to each request, and the latter to the response. penstock \
              adds Forwarded (RFC 7239) too. The limits count against these."
                 .to_owned(),
-            "`haproxy-bare` and `nginx-bare` pass requests on with nothing added. That is less work than penstock \
-             does, so no limit counts against them; they show what the headers cost."
+            "`penstock-bare`, `haproxy-bare` and `nginx-bare` add none of these; penstock-bare adds `CDN-Loop` as \
+             always, by which it detects request loops. They show what the headers cost, and have no limit."
                 .to_owned(),
             "In groups with a backlog a spinning process shares the proxy's core, so that the proxy always finds \
              work when it runs, as under full load. CPU per request is then comparable; the rate says how much was measured, not how \
@@ -87,7 +87,7 @@ struct Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExtraContestants {
     None,
-    /// Rivals that add no headers.
+    /// Programs that add no headers.
     Bare,
 }
 
@@ -201,9 +201,10 @@ impl Work {
         // pen connects to its backends over TCP only.
         let suits = |program: &Program| *program != Program::Pen || self.backend == Socket::Tcp;
         let equals = [Program::Penstock].into_iter().chain(rivals.iter().copied().filter(suits));
-        let bare = rivals.iter().copied().filter(|program| {
-            self.guests == ExtraContestants::Bare && matches!(program, Program::Haproxy | Program::Nginx)
-        });
+        let bare = [Program::Penstock]
+            .into_iter()
+            .chain(rivals.iter().copied())
+            .filter(|program| self.guests == ExtraContestants::Bare && *program != Program::Pen);
         let equals = equals.map(|program| (program.name().to_owned(), program, Headers::Added));
         let bare = bare.map(|program| (format!("{}-bare", program.name()), program, Headers::Untouched));
         for (name, program, headers) in equals.chain(bare) {

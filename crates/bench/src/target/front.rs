@@ -30,9 +30,9 @@ pub struct Front {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headers {
     /// Typical headers of a load balancer: client address, protocol, host, and a request id that the client also
-    /// receives. penstock always adds these.
+    /// receives.
     Added,
-    /// Only the program's defaults.
+    /// None of these.
     Untouched,
 }
 

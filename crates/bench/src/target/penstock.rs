@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::front::{Front, Protocol, Tls};
+use super::front::{Front, Headers, Protocol, Tls};
 use super::prepared::{Prepared, unsupported};
 use crate::address::Address;
 use crate::context::Context;
@@ -24,6 +24,10 @@ fn configuration(front: &Front) -> Result<String, Error> {
     };
     // penstock offers both TLS versions and always allows resumption: the client decides.
     let tls = front.tls.as_ref().map(|tls| tls_line(front, tls)).unwrap_or_default();
+    let headers = match (front.protocol, front.headers) {
+        (Protocol::Http, Headers::Untouched) => "forwarded-headers = \"off\"\nrequest-id-header = \"off\"\n",
+        _ => "",
+    };
     let connections = front.connections;
     Ok(format!(
         "\
@@ -41,7 +45,7 @@ bind = \"{}\"
 protocol = \"{protocol}\"
 pool = \"bench\"
 max-connections = {connections}
-{tls}
+{headers}{tls}
 [pool.bench]
 backends = [\"{}\"]
 keep-alive = 1024

@@ -134,8 +134,8 @@ impl Parser<'_> {
         conditions.into_iter().collect()
     }
 
-    /// Reads the name of the header field with the request id.
-    pub(super) fn request_id_header(&mut self, key: &Key<String>) -> Option<Box<str>> {
+    /// Reads the name of the header field with the request id; `Some(None)` if there is to be none.
+    pub(super) fn request_id_header(&mut self, key: &Key<String>) -> Option<Option<Box<str>>> {
         let name = key.as_ref()?;
         // `HeaderEdit` refuses fields that frame the message or name the host; these are also reserved.
         let ours = [
@@ -147,6 +147,9 @@ impl Parser<'_> {
             "authorization",
         ];
         let text = &name.value;
+        if text == "off" {
+            return Some(None);
+        }
         if !is_token(text) || text.len() > 64 {
             drop(self.refuse(name, "is not a valid header name"));
             return None;
@@ -158,7 +161,7 @@ impl Parser<'_> {
             drop(self.refuse(name, "is reserved: it has a fixed meaning").hint("\"X-Request-Id\" is usual"));
             return None;
         }
-        Some(text.as_str().into())
+        Some(Some(text.as_str().into()))
     }
 }
 

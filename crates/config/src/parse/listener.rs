@@ -1,5 +1,6 @@
 //! `[listener.NAME]`: addresses and protocols for clients.
 
+use logic::http1::forward::ForwardedHeaders;
 use logic::http1::request::{Limits, MAX_HEAD};
 
 use super::address;
@@ -236,6 +237,10 @@ impl Parser<'_> {
         }
         let hsts = self.hsts(at.id, raw);
         let trusted_proxies = self.peers(&raw.trusted_proxies);
+        let forwarded_headers = raw.forwarded_headers.as_ref().map(|word| match word.value.as_str() {
+            "off" => ForwardedHeaders::Removed,
+            _ => ForwardedHeaders::Sent,
+        });
         let request_id_header = self.request_id_header(&raw.request_id_header);
         let edits = self.edits(&raw.request_headers, &raw.response_headers);
         let limits = raw.limits.as_ref().and_then(|limits| self.limits(&limits.value));
@@ -248,6 +253,7 @@ impl Parser<'_> {
             redirect_to_https: redirect?,
             hsts: hsts?,
             trusted_proxies: trusted_proxies?,
+            forwarded_headers: forwarded_headers?,
             request_id_header: request_id_header?,
             http2: http2?,
             edits: edits?,

@@ -23,9 +23,9 @@ pub struct Via<'a> {
     pub scheme: Scheme,
     /// Whether the client's forwarding headers are trusted.
     pub trust: Trust,
-    /// Id of this request, without control bytes.
-    pub request_id: &'a [u8],
-    pub request_id_header: &'a str,
+    /// Name and value of the request id header, without control bytes. `None`: the client's header is not special.
+    pub request_id: Option<(&'a str, &'a [u8])>,
+    pub forwarded: ForwardedHeaders,
     /// Header fields from a verified client certificate: names that are never forwarded from clients, values without
     /// control bytes.
     pub client_certificate: &'a [(&'static str, Box<str>)],
@@ -44,6 +44,14 @@ impl Scheme {
             Self::Https => "https",
         }
     }
+}
+
+/// Whether backends are told about the client in `X-Forwarded-*` and `Forwarded` (RFC 7239).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardedHeaders {
+    Sent,
+    /// They are not sent, and those of clients are removed, from trusted proxies as well.
+    Removed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +99,15 @@ pub fn write_request(
     out.reserve(request.len + RESERVE);
     write_request_line(out, head, request);
     write_host(out, head, request, via, &changes);
+    let id_header = via.request_id.map(|(name, _)| name.as_bytes());
+    let told_by_us = via.forwarded == ForwardedHeaders::Sent;
     let mut lines = KeptLines::new(head);
     for line in &request.headers {
         let name = line.name.of(head);
         let kept = match line.field {
-            Field::Other => spelling(name, via.request_id_header.as_bytes()) == Spelling::Different,
+            Field::Other => id_header.is_none_or(|ours| spelling(name, ours) == Spelling::Different),
             Field::Trailer => request.body == BodyLength::Chunked,
-            Field::ForwardedOther => via.trust == Trust::TrustedProxy,
+            Field::ForwardedOther => told_by_us && via.trust == Trust::TrustedProxy,
             _ => false,
         };
         if kept && !is_listed(head, &request.listed, name) && !changes.touch_alike(name) {
@@ -114,10 +124,12 @@ pub fn write_request(
         out.extend_from_slice(b"Expect: 100-continue\r\n");
     }
     write_connection_of_request(out, head, request);
-    write_forwarding(out, head, request, via, &changes);
+    if told_by_us {
+        write_forwarding(out, head, request, via, &changes);
+    }
     hops::write(out, head, &request.headers, request.hops);
-    if !changes.touch(via.request_id_header.as_bytes()) {
-        push_clean_line(out, via.request_id_header.as_bytes(), via.request_id);
+    if let Some((name, id)) = via.request_id.filter(|(name, _)| !changes.touch(name.as_bytes())) {
+        push_clean_line(out, name.as_bytes(), id);
     }
     for (name, value) in via.client_certificate {
         if !changes.touch(name.as_bytes()) {
@@ -208,11 +220,9 @@ pub fn trusted_request_id<'h>(
     head: &'h [u8],
     request: &RequestHead,
     trust: Trust,
-    name: &str,
+    name: Option<&str>,
 ) -> Option<&'h str> {
-    if trust != Trust::TrustedProxy {
-        return None;
-    }
+    let name = name.filter(|_| trust == Trust::TrustedProxy)?;
     let mut lines =
         request.headers.iter().filter(|line| line.name.of(head).eq_ignore_ascii_case(name.as_bytes()));
     let value = lines.next()?.value.of(head);

@@ -1,7 +1,7 @@
 //! What HTTP/2 requests become in HTTP/1.1: each vector goes the whole way, through the downgrade, the request parser and the
 //! writer of the backend's head. What is ambiguous must not come out at the end.
 
-use logic::http1::forward::{Scheme, Trust, Via, write_request};
+use logic::http1::forward::{ForwardedHeaders, Scheme, Trust, Via, write_request};
 use logic::http1::request::{self, Limits, Parse};
 use logic::http2::downgrade::{self, Body, Upload};
 use logic::peers::Peer;
@@ -228,8 +228,8 @@ fn travel(fields: Fields<'_>, body: Body) -> Result<(Upload, Vec<u8>), Fate> {
         local: None,
         scheme: Scheme::Https,
         trust: Trust::Stranger,
-        request_id: b"id",
-        request_id_header: "X-Request-Id",
+        request_id: Some(("X-Request-Id", b"id")),
+        forwarded: ForwardedHeaders::Sent,
         client_certificate: &[],
     };
     let mut out = Vec::new();

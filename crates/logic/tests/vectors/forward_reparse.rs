@@ -1,6 +1,6 @@
 //! What is written for a backend is itself a request that our own parser reads the same way.
 
-use logic::http1::forward::{Scheme, Trust, Via, write_request};
+use logic::http1::forward::{ForwardedHeaders, Scheme, Trust, Via, write_request};
 use logic::http1::request::{self, BodyLength, Limits, Parse, RequestHead, Version};
 use logic::peers::Peer;
 use logic::route::{HeaderEdit, HeaderEdits};
@@ -20,8 +20,8 @@ fn via(trust: Trust) -> Via<'static> {
         local: Some(SocketAddr::from(([192, 0, 2, 1], 80))),
         scheme: Scheme::Http,
         trust,
-        request_id: b"0123456789abcdef",
-        request_id_header: "X-Request-Id",
+        request_id: Some(("X-Request-Id", b"0123456789abcdef")),
+        forwarded: ForwardedHeaders::Sent,
         client_certificate: &[],
     }
 }

@@ -8,7 +8,7 @@ use testing::peers::{self, Pattern};
 use testing::server::run_to_end;
 use testing::tools::{self, curl_text};
 use testing::websocket::WebSocket;
-use testing::{Client, Recorder, Scripted, Server, secs, show};
+use testing::{Client, Recorder, Scripted, Server, eventually, secs, show};
 
 /// One listener `web` and one pool `app`; `listener` and `pool` are further lines of each.
 fn front(backend: &str, listener: &str, pool: &str) -> Server {
@@ -402,6 +402,32 @@ fn bytes_that_follow_a_101_at_once_are_not_lost() {
     assert_eq!(client.read_exactly(11), b"first words");
     client.send("hello");
     assert_eq!(client.read_to_end(), (b"hello".to_vec(), End::Closed));
+}
+
+#[test]
+fn forwarding_headers_and_the_request_id_can_be_left_out() {
+    let recorder = Recorder::start();
+    let off = "forwarded-headers = \"off\"\nrequest-id-header = \"off\"\ntrusted-proxies = [\"127.0.0.1\"]";
+    let server = front(&recorder.address(), off, "");
+    let sent = [
+        ("X-Forwarded-For", "6.6.6.6"),
+        ("Forwarded", "for=6.6.6.6"),
+        ("X-Real-IP", "6.6.6.6"),
+        ("X-Request-Id", "of-the-client"),
+    ];
+    let answer = server.client("web").get("/", &sent);
+    assert_eq!((answer.status, answer.header("x-request-id")), (200, None));
+    let seen = &recorder.requests()[0];
+    assert_eq!(seen.lines("x-request-id"), ["of-the-client"]);
+    for name in ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-real-ip", "forwarded"] {
+        assert!(seen.lines(name).is_empty(), "{name}: {seen:?}");
+    }
+    // The log has an id all the same, and so has the error page: not as a header.
+    let refused = server.client("web").request("GET", "/a b", &[], b"");
+    assert_eq!((refused.status, refused.header("x-request-id")), (400, None));
+    eventually("both requests are logged with ids", secs(20), || {
+        (server.stdout.count(" id=") == 2).then_some(())
+    });
 }
 
 #[test]

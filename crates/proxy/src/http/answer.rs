@@ -65,10 +65,9 @@ pub(super) async fn write_page(
     if outcome.request_id.is_none() {
         outcome.request_id = RequestId::new();
     }
-    let mut extra = vec![(&*settings.request_id_header, outcome.request_id.as_str())];
-    extra.extend_from_slice(page.extra);
     let date = date();
-    extra.push((DATE, &date));
+    let mut extra = page.extra.to_vec();
+    extra.extend(own_fields(settings, outcome, &date));
     let mut out = Vec::with_capacity(1024);
     error_page::write(
         &mut out,
@@ -99,6 +98,7 @@ pub(super) async fn redirect(
     let mut out = Vec::with_capacity(512);
     let received = &session.received;
     let date = date();
+    let extra: Vec<_> = own_fields(session.settings, outcome, &date).collect();
     error_page::write_redirect(
         &mut out,
         &error_page::Redirect {
@@ -106,7 +106,7 @@ pub(super) async fn redirect(
             location,
             persistence,
             method: received.request.kind(&received.head).method,
-            extra: &[(&session.settings.request_id_header, outcome.request_id.as_str()), (DATE, &date)],
+            extra: &extra,
             hsts: hsts(session.settings, session.arrival),
         },
     );
@@ -126,10 +126,20 @@ pub(super) async fn give(
     let received = &session.received;
     let method = received.request.kind(&received.head).method;
     let date = date();
-    let extra = [(&*session.settings.request_id_header, outcome.request_id.as_str()), (DATE, &date)];
+    let extra: Vec<_> = own_fields(session.settings, outcome, &date).collect();
     error_page::write_text(&mut out, text, persistence, method, &extra);
     outcome.status = 200;
     send(client, &out, persistence, session.settings.timeouts.write, outcome).await
+}
+
+/// Fields of every response of penstock's own.
+fn own_fields<'a>(
+    settings: &'a HttpSettings,
+    outcome: &'a Outcome,
+    date: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let id = settings.request_id_header.as_deref().map(|name| (name, outcome.request_id.as_str()));
+    id.into_iter().chain([(DATE, date)])
 }
 
 /// Value of the field `Date`, which a server with a clock must send (RFC 9110 section 6.6.1).

@@ -66,7 +66,7 @@ fn prepare_forwarding<'a>(
         true => Trust::TrustedProxy,
         false => Trust::Stranger,
     };
-    let id_header = &session.settings.request_id_header;
+    let id_header = session.settings.request_id_header.as_deref();
     let request_id = match forward::trusted_request_id(head, request, trust, id_header) {
         Some(id) => RequestId::Trusted(id.into()),
         None => RequestId::new(),
@@ -99,8 +99,8 @@ fn prepare_forwarding<'a>(
         local,
         scheme,
         trust,
-        request_id: request_id.as_bytes(),
-        request_id_header: id_header,
+        request_id: id_header.map(|name| (name, request_id.as_bytes())),
+        forwarded: session.settings.forwarded_headers,
         client_certificate: identity.map_or(&[], |identity| &identity.fields),
     };
     forward::write_request(&mut message, head, request, &via, &edits);

@@ -280,7 +280,7 @@ impl Attempt<'_, '_> {
             framing: if chunked { Framing::Chunked } else { Framing::Raw },
             prefix: None,
             limit: settings.limits.body,
-            withheld: Some(&settings.request_id_header),
+            withheld: settings.request_id_header.as_deref(),
             read_timeout: self.idle_of_rpc().unwrap_or(settings.timeouts.body),
             whole_by: None,
             write_timeout: self.pool.settings.timeouts.body,
@@ -507,7 +507,12 @@ impl Attempt<'_, '_> {
             client: self.session.received.request.version,
             framing,
             hsts: answer::hsts(self.session.settings, self.session.arrival),
-            request_id: Some((&self.session.settings.request_id_header, self.request_id)),
+            request_id: self
+                .session
+                .settings
+                .request_id_header
+                .as_deref()
+                .map(|name| (name, self.request_id)),
         };
         forward::write_response(out, head, response, &answer, self.edits);
     }

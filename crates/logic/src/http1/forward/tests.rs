@@ -10,8 +10,8 @@ fn via(trust: Trust) -> Via<'static> {
         local: Some("198.51.100.1:80".parse().unwrap()),
         scheme: Scheme::Https,
         trust,
-        request_id: b"id-1",
-        request_id_header: "X-Request-Id",
+        request_id: Some(("X-Request-Id", b"id-1")),
+        forwarded: ForwardedHeaders::Sent,
         client_certificate: &[],
     }
 }
@@ -73,6 +73,19 @@ fn hop_by_hop_fields_end_here_and_what_a_stranger_says_of_itself_is_dropped() {
          Forwarded: for=192.0.2.7;host=\"Example.com:81\";proto=https\r\nCDN-Loop: penstock\r\n\
          X-Request-Id: id-1\r\n\r\n"
     );
+}
+
+#[test]
+fn backends_are_told_nothing_of_the_client_if_that_is_off_and_the_id_of_the_client_passes() {
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Port: 81\r\nX-Real-IP: 1.1.1.1\r\n\
+                Forwarded: for=1.1.1.1\r\nx_forwarded_proto: x\r\nX-Request-Id: 6\r\n\r\n";
+    for trust in [Trust::Stranger, Trust::TrustedProxy] {
+        let via = Via { forwarded: ForwardedHeaders::Removed, request_id: None, ..via(trust) };
+        assert_eq!(
+            forwarded(head, &via, &[]),
+            "GET / HTTP/1.1\r\nHost: a\r\nX-Request-Id: 6\r\nCDN-Loop: penstock\r\n\r\n"
+        );
+    }
 }
 
 #[test]
@@ -270,7 +283,7 @@ fn interim_responses_pass_without_framing() {
 #[test]
 fn only_a_trusted_proxy_may_name_a_request_and_only_plainly() {
     let id = |head: &str, trust| {
-        trusted_request_id(head.as_bytes(), &parsed(head.as_bytes()), trust, "x-request-id")
+        trusted_request_id(head.as_bytes(), &parsed(head.as_bytes()), trust, Some("x-request-id"))
             .map(str::to_owned)
     };
     let one = "GET / HTTP/1.1\r\nHost: a\r\nX-Request-ID: abc-1\r\n\r\n";
