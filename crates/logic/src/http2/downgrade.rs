@@ -46,6 +46,8 @@ pub fn request<'f>(
         match name {
             [b':', ..] if regular.seen => return Err(Malformed::PseudoLate),
             [b':', ..] => pseudo.read(name, value)?,
+            // `:protocol` takes its place (RFC 8441 section 5): the backend gets `key` only.
+            b"sec-websocket-key" if pseudo.protocol.is_some() => regular.leave_out(value)?,
             _ => regular.read(name, value)?,
         }
     }
@@ -169,6 +171,12 @@ impl<'f> Regular<'f> {
             _ => push_line(&mut self.lines, name, value),
         }
         Ok(())
+    }
+
+    /// Checks a field that is not forwarded.
+    fn leave_out(&mut self, value: &[u8]) -> Result<(), Malformed> {
+        self.seen = true;
+        check_value(value)
     }
 
     /// Returns the authority: `:authority` and `host` may both be present, but must be equal.

@@ -89,6 +89,8 @@ fn vectors() -> Vec<Vector> {
             begun(b"POST", b"/", &[(b"content-length", b"1"), (b"expect", b"100-continue")]);
         "websocket", Forwarded(Upload::Tunnel, "GET /chat HTTP/1.1\r\nHost: a\r\nsec-websocket-key: KEY\r\nsec-websocket-version: 13\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"), Follows,
             [(&b":method"[..], &b"CONNECT"[..]), (b":protocol", b"websocket"), (b":scheme", b"https"), (b":authority", b"a"), (b":path", b"/chat"), (b"sec-websocket-version", b"13")];
+        "a websocket with a key of the client", Forwarded(Upload::Tunnel, "GET /chat HTTP/1.1\r\nHost: a\r\nsec-websocket-key: KEY\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"), Follows,
+            [(&b":method"[..], &b"CONNECT"[..]), (b":protocol", b"websocket"), (b":scheme", b"https"), (b":authority", b"a"), (b":path", b"/chat"), (b"sec-websocket-key", b"x")];
         "an imitation of a forwarding field is left out", Forwarded(Upload::None, "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For"), None, get(&[(b"x_forwarded_for", b"1.2.3.4")]);
         "a stranger's forwarding field is left out", Forwarded(Upload::None, "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.9\r\n"), None, get(&[(b"x-forwarded-for", b"1.2.3.4")]);
         "the proxy variable of CGI is left out", Forwarded(Upload::None, "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For"), None, get(&[(b"proxy", b"evil:80")]);
