@@ -38,7 +38,8 @@
 //!    (`crates/state/src/queue.rs`), and reuses an idle connection or opens one (`crates/proxy/src/connect.rs`), with
 //!    TLS if configured (`crates/tls/src/backend.rs`). Requests of a pool with `http2 = "on"` share connections
 //!    (`crates/proxy/src/http2/backend.rs`); the transport of each `Stream` is then
-//!    `crates/proxy/src/http2/backend/call.rs`, and `crates/logic/src/http2/upgrade.rs` converts heads.
+//!    `crates/proxy/src/http2/backend/call.rs`, and `crates/logic/src/http2/upgrade.rs` converts heads, those of
+//!    WebSockets with `crates/logic/src/http2/web_socket.rs`.
 //! 7. `crates/proxy/src/http/reply.rs` sends the request and forwards the response, both concurrently. Bodies pass
 //!    through `crates/proxy/src/http/body.rs`, which reads chunks with `crates/logic/src/http1/chunked.rs`.
 //!    `crates/logic/src/retry.rs` decides whether a failed request is retried. `crates/proxy/src/relay.rs` relays TCP

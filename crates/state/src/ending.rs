@@ -53,6 +53,8 @@ pub enum Ending {
     BackendTimeout,
     /// The backend was judged down or ejected while it had the request, and did not respond in time.
     BackendDown,
+    /// The backend does not take WebSockets over HTTP/2.
+    NoWebSockets,
     /// The backend's response was not valid HTTP.
     BadResponse,
     /// The backend closed the connection in the middle of its response.
@@ -106,6 +108,7 @@ impl Ending {
             Self::BackendClosed => "backend-closed",
             Self::BackendTimeout => "backend-timeout",
             Self::BackendDown => "backend-down",
+            Self::NoWebSockets => "backend-no-websockets",
             Self::BadResponse => "backend-bad-response",
             Self::BackendAborted => "backend-aborted",
             Self::IdleTimeout => "idle-timeout",

@@ -79,7 +79,7 @@ pub(super) fn trim(mut bytes: &[u8]) -> &[u8] {
 }
 
 /// Elements of a comma-separated list (RFC 9110 section 5.6.1) without blanks; empty elements are skipped.
-pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(trim).filter(|element| !element.is_empty())
 }
 

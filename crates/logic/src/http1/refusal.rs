@@ -72,6 +72,7 @@ refusals! {
     ConnectionNamesFraming, 400, "connection-names-framing", "Connection lists a header that decides framing or routing";
     ExpectationUnknown, 417, "expectation-unknown", "only the expectation 100-continue can be met";
     BodyInTrace, 400, "body-in-trace", "TRACE with a body";
+    WebSocketKey, 400, "websocket-key", "not exactly one Sec-WebSocket-Key of 16 bytes in base64";
     BodyTooLarge, 413, "body-too-large", "body is larger than allowed";
 }
 

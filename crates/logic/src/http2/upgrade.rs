@@ -37,6 +37,8 @@ pub enum Download {
     None,
     Length(u64),
     Chunked,
+    /// Bytes of a WebSocket, up to the end of the stream.
+    Tunnel,
 }
 
 /// Response that may be forwarded.
@@ -126,7 +128,7 @@ fn status_line(status: u16, reason: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status} {reason}\r\n").into_bytes()
 }
 
-fn check(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
+pub(super) fn check(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
     check_name(name)?;
     check_value(value)?;
     match is_of_connection(name) || name == b"te" {

@@ -313,7 +313,7 @@ impl Forwarding<'_> {
             }
             let retries = self.pool.settings.retries;
             let attempts = if is_stale { 0 } else { before.failed };
-            if matches!(failure, Failure::Fault { .. } | Failure::Unrepresentable)
+            if matches!(failure, Failure::Fault { .. } | Failure::Unrepresentable(_))
                 || retry::decide(self.idempotence, failure.progress(), attempts, retries)
                     == retry::Decision::GiveUp
             {

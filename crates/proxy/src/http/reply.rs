@@ -69,15 +69,17 @@ pub(super) enum Failure {
     },
     /// The client's request body could not be read to its end, and there is no response yet.
     Client(Broken),
-    /// The client's request cannot be expressed in HTTP/2.
-    Unrepresentable,
+    /// The client's request cannot be expressed in HTTP/2, for this reason.
+    Unrepresentable(Refusal),
+    /// The client asked for a WebSocket, which the backend does not take over HTTP/2.
+    NoWebSockets,
 }
 
 impl Failure {
     /// Returns how far the attempt had come.
     pub(super) fn progress(&self) -> Progress {
         match self {
-            Self::Connect(_) | Self::Unrepresentable => Progress::NothingSent,
+            Self::Connect(_) | Self::Unrepresentable(_) | Self::NoWebSockets => Progress::NothingSent,
             Self::Closed { progress, .. }
             | Self::TimedOut { progress, .. }
             | Self::Lost { progress, .. }
@@ -93,7 +95,8 @@ impl Failure {
             Self::Connect(ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))
             | Self::Client(_)
             | Self::Lost { .. }
-            | Self::Unrepresentable => None,
+            | Self::Unrepresentable(_)
+            | Self::NoWebSockets => None,
             Self::Closed { .. } => Some(Cause::ClosedEarly),
             Self::TimedOut { after, .. } => Some(Cause::NoAnswer { after: *after }),
             Self::Fault { fault, .. } => Some(Cause::BadResponse(fault.to_string())),
@@ -126,10 +129,11 @@ impl Failure {
                 Ending::BadResponse,
             ),
             Self::Client(_) => (400, "The request was cut short.", Ending::ClientClosed),
-            Self::Unrepresentable => (
-                400,
-                "The target of the request holds characters that are not allowed in a URL: write them as %XX.",
-                Ending::Refused(Refusal::TargetSyntax),
+            Self::Unrepresentable(refusal) => (refusal.status(), unfit(*refusal), Ending::Refused(*refusal)),
+            Self::NoWebSockets => (
+                502,
+                "The server behind this address does not take WebSockets over HTTP/2.",
+                Ending::NoWebSockets,
             ),
         }
     }
@@ -366,7 +370,10 @@ impl Attempt<'_, '_> {
                     let answered = if buffer.is_empty() { Answered::Nothing } else { Answered::Started };
                     let has_body = Reader::new(self.session.received.request.body).is_some();
                     let progress = match backend.processing() {
-                        Processing::Unrepresentable => return Err(Failure::Unrepresentable),
+                        Processing::Unrepresentable(refusal) => {
+                            return Err(Failure::Unrepresentable(refusal));
+                        }
+                        Processing::NoWebSockets => return Err(Failure::NoWebSockets),
                         Processing::Refused if !has_body => Progress::NothingSent,
                         _ => self.progress(shared),
                     };
@@ -555,6 +562,16 @@ impl Attempt<'_, '_> {
             (_, _, 0) => Progress::NothingSent,
             _ => Progress::RequestSent,
         }
+    }
+}
+
+/// Tells the client why its request cannot be sent over HTTP/2.
+fn unfit(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::WebSocketKey => {
+            "The request for a WebSocket needs exactly one Sec-WebSocket-Key: 16 bytes in base64."
+        }
+        _ => "The target of the request holds characters that are not allowed in a URL: write them as %XX.",
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use config::types::{BackendHttp2, Pool};
+use logic::http1::refusal::Refusal;
 
 /// Size of the flow-control window for each response of a backend. All requests of a connection have the same width, as
 /// the streams of an HTTP/2 connection share one initial window size (RFC 9113 section 6.9.2).
@@ -45,6 +46,8 @@ pub enum Processing {
     Unknown,
     /// The request was not processed and may be sent again (RFC 9113 section 8.7).
     Refused,
-    /// The request cannot be expressed in HTTP/2 and was not sent.
-    Unrepresentable,
+    /// The request cannot be expressed in HTTP/2, for this reason, and was not sent.
+    Unrepresentable(Refusal),
+    /// The request asks for a WebSocket, which the backend does not take over HTTP/2 (RFC 8441 section 3): not sent.
+    NoWebSockets,
 }

@@ -1,31 +1,46 @@
 //! One request to an HTTP/2 backend. The exchange uses it like a connection to an HTTP/1.1 backend, as `side.rs` does
 //! for a client. The exchange writes an HTTP/1.1 request, whose head becomes HEADERS and whose body becomes DATA, and
-//! reads an HTTP/1.1 response. Both directions run concurrently, so both bodies may be streamed.
+//! reads an HTTP/1.1 response. Both directions run concurrently, so both bodies may be streamed. A request for a
+//! WebSocket becomes an extended CONNECT (RFC 8441), whose success is a switch of protocols in HTTP/1.1.
 
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use h2::client::ResponseFuture;
+use h2::ext::Protocol;
 use h2::{Reason, RecvStream};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, Method, Request, Response};
 use logic::http1::chunked::write_end;
+use logic::http1::refusal::Refusal;
 use logic::http1::request::{self, BodyLength, MethodKind, Parse, Progress, RequestHead};
 use logic::http2::downgrade::{self, Body};
 use logic::http2::upgrade::{self, Download};
+use logic::http2::web_socket::{self, Accept};
 use tokio::io::ReadBuf;
+use tokio::time::{Instant, Sleep};
 
 use super::super::convert::{OUR_OWN, append, broken, chunk};
 use super::super::outflow::{BodySender, Ended};
 use super::super::rules::Processing;
 use super::line::StreamPermit;
 
+/// Time that the backend of a WebSocket has for more data or its end after the client has ended its direction. A
+/// WebSocket has no use for a half of a connection, and some backends do not react to the end of a stream.
+const HALF_OPEN: Duration = Duration::from_secs(5);
+
 pub struct Call {
     place: StreamPermit,
     upload: Writing,
     download: Reading,
     method: MethodKind,
+    /// `Some` if the request asks for a WebSocket.
+    accept: Option<Accept>,
+    /// The end of [`HALF_OPEN`].
+    half_open: Option<Pin<Box<Sleep>>>,
     /// Bytes of the response that were received and not yet read by the exchange.
     piece: Bytes,
     /// Bytes of `piece` that count in the flow-control windows, released when the exchange has read all of `piece`.
@@ -45,6 +60,7 @@ enum Reading {
     Waiting(ResponseFuture),
     Length(RecvStream, u64),
     Chunked(RecvStream),
+    Tunnel(RecvStream),
     Ended,
 }
 
@@ -55,6 +71,8 @@ impl Call {
             upload: Writing::Head { bytes: Vec::new(), progress: Progress::default() },
             download: Reading::Unasked(None),
             method: MethodKind::Other,
+            accept: None,
+            half_open: None,
             piece: Bytes::new(),
             unreleased: 0,
             processing: Processing::Unknown,
@@ -80,21 +98,25 @@ impl Call {
                         self.take_interim(&interim)?;
                     }
                     _ => {
-                        let response = ready!(std::pin::Pin::new(response).poll(cx));
+                        let response = ready!(Pin::new(response).poll(cx));
                         let response = response.map_err(|error| self.failed(error))?;
                         self.take_head(response)?;
                     }
                 },
-                Reading::Length(body, _) | Reading::Chunked(body) => match ready!(body.poll_data(cx)) {
-                    Some(data) => {
-                        let data = data.map_err(|error| self.failed(error))?;
-                        self.take_data(data)?;
+                Reading::Length(body, _) | Reading::Chunked(body) | Reading::Tunnel(body) => {
+                    let Poll::Ready(data) = body.poll_data(cx) else { return self.poll_half_open(cx) };
+                    match data {
+                        Some(data) => {
+                            let data = data.map_err(|error| self.failed(error))?;
+                            self.take_data(data)?;
+                        }
+                        None => {
+                            let trailers =
+                                ready!(body.poll_trailers(cx)).map_err(|error| self.failed(error))?;
+                            self.end(trailers.as_ref())?;
+                        }
                     }
-                    None => {
-                        let trailers = ready!(body.poll_trailers(cx)).map_err(broken)?;
-                        self.end(trailers.as_ref())?;
-                    }
-                },
+                }
                 Reading::Ended => return Poll::Ready(Ok(())),
             }
         }
@@ -103,7 +125,9 @@ impl Call {
         self.piece.advance(count);
         if self.piece.is_empty() {
             self.piece = Bytes::new();
-            if let Reading::Length(body, _) | Reading::Chunked(body) = &mut self.download {
+            if let Reading::Length(body, _) | Reading::Chunked(body) | Reading::Tunnel(body) =
+                &mut self.download
+            {
                 // The call fails if the stream has ended, which has released the bytes.
                 let _ = body.flow_control().release_capacity(std::mem::take(&mut self.unreleased));
             }
@@ -114,13 +138,27 @@ impl Call {
         Poll::Ready(Ok(()))
     }
 
+    /// Ends a WebSocket whose client has ended its direction and whose backend has been silent since. Dropping the call
+    /// then resets the stream.
+    fn poll_half_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(limit) = &mut self.half_open else { return Poll::Pending };
+        ready!(limit.as_mut().poll(cx));
+        self.download = Reading::Ended;
+        Poll::Ready(Ok(()))
+    }
+
     fn failed(&mut self, error: h2::Error) -> io::Error {
         let refused = error.is_remote()
             && (error.is_go_away() || error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM));
         if refused {
             self.processing = Processing::Refused;
         }
-        broken(error)
+        let error = broken(error);
+        match (&self.download, error.kind()) {
+            // Only the end of the stream is an end of a tunnel: one whose connection ends was cut short.
+            (Reading::Tunnel(_), io::ErrorKind::UnexpectedEof) => io::ErrorKind::ConnectionAborted.into(),
+            _ => error,
+        }
     }
 
     fn take_interim(&mut self, response: &Response<()>) -> io::Result<()> {
@@ -133,21 +171,27 @@ impl Call {
     fn take_head(&mut self, response: Response<RecvStream>) -> io::Result<()> {
         let (parts, body) = response.into_parts();
         let follows = if body.is_end_stream() { Body::None } else { Body::Follows };
-        let headers = lines(&parts.headers);
-        let response =
-            upgrade::response(parts.status.as_u16(), reason(parts.status), headers, follows, self.method)
-                .map_err(invalid_data)?;
+        let (status, headers) = (parts.status, lines(&parts.headers));
+        let response = match &self.accept {
+            Some(accept) => web_socket::response(status.as_u16(), reason(status), headers, follows, accept),
+            None => upgrade::response(status.as_u16(), reason(status), headers, follows, self.method),
+        };
+        let response = response.map_err(invalid_data)?;
         self.piece = response.head.into();
         self.download = match response.body {
             Download::None => Reading::Ended,
             Download::Length(length) => Reading::Length(body, length),
             Download::Chunked => Reading::Chunked(body),
+            Download::Tunnel => Reading::Tunnel(body),
         };
         Ok(())
     }
 
     fn take_data(&mut self, data: Bytes) -> io::Result<()> {
         self.unreleased = data.len();
+        if let Some(limit) = &mut self.half_open {
+            limit.as_mut().reset(Instant::now() + HALF_OPEN);
+        }
         self.piece = match &mut self.download {
             Reading::Length(_, left) => {
                 *left = left.checked_sub(data.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
@@ -200,9 +244,17 @@ impl Call {
         Poll::Ready(Ok(()))
     }
 
-    /// Only flushes: the framing of an HTTP message marks its end.
+    /// Ends the request direction of a tunnel. Other requests end by their framing, so this only flushes.
     pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_flush(cx)
+        if let Writing::Body(body) = &mut self.upload {
+            let shut = ready!(body.poll_shutdown(cx));
+            self.end_upload();
+            shut?;
+            if let Reading::Tunnel(_) = &self.download {
+                self.half_open = Some(Box::pin(tokio::time::sleep(HALF_OPEN)));
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn end_upload(&mut self) {
@@ -237,15 +289,29 @@ impl Call {
 
     fn ask(&mut self, head: &RequestHead) -> io::Result<(Option<BodySender>, ResponseFuture)> {
         let Writing::Head { bytes, .. } = &self.upload else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let request = convert(bytes, head, self.place.scheme())
-            .inspect_err(|_| self.processing = Processing::Unrepresentable)?;
-        let ends = matches!(head.body, BodyLength::None | BodyLength::Length(0));
+        self.accept = web_socket::asked(bytes, head).map_err(|refusal| {
+            self.processing = Processing::Unrepresentable(refusal);
+            invalid_data(refusal)
+        })?;
+        if self.accept.is_some() && !self.place.takes_web_sockets() {
+            self.processing = Processing::NoWebSockets;
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let form = if self.accept.is_some() { Form::WebSocket } else { Form::Ordinary };
+        let request = convert(bytes, head, self.place.scheme(), form)
+            .inspect_err(|_| self.processing = Processing::Unrepresentable(Refusal::TargetSyntax))?;
+        let has_no_body = matches!(head.body, BodyLength::None | BodyLength::Length(0));
+        let ends = form == Form::Ordinary && has_no_body;
         let (response, send) = self.place.send(request, ends).map_err(|error| {
             // The frame layer did not send the request, so it may be sent again.
             self.processing = Processing::Refused;
             broken(error)
         })?;
-        Ok((BodySender::new(send, head.body), response))
+        let body = match form {
+            Form::WebSocket => Some(BodySender::tunnel(send)),
+            Form::Ordinary => BodySender::new(send, head.body),
+        };
+        Ok((body, response))
     }
 }
 
@@ -258,10 +324,26 @@ impl Drop for Call {
     }
 }
 
-fn convert(bytes: &[u8], head: &RequestHead, scheme: Scheme) -> io::Result<Request<()>> {
+/// What a request becomes in HTTP/2.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Ordinary,
+    /// An extended CONNECT.
+    WebSocket,
+}
+
+fn convert(bytes: &[u8], head: &RequestHead, scheme: Scheme, form: Form) -> io::Result<Request<()>> {
     let unfit = || io::Error::from(io::ErrorKind::InvalidData);
     let mut request = Request::new(());
-    *request.method_mut() = Method::from_bytes(head.method.of(bytes)).map_err(invalid_data)?;
+    match form {
+        Form::Ordinary => {
+            *request.method_mut() = Method::from_bytes(head.method.of(bytes)).map_err(invalid_data)?;
+        }
+        Form::WebSocket => {
+            *request.method_mut() = Method::CONNECT;
+            request.extensions_mut().insert(Protocol::from_static(web_socket::PROTOCOL));
+        }
+    }
     let mut uri = http::uri::Parts::default();
     uri.path_and_query = Some(PathAndQuery::try_from(head.target.of(bytes)).map_err(invalid_data)?);
     if !head.authority.is_empty() {
@@ -271,8 +353,10 @@ fn convert(bytes: &[u8], head: &RequestHead, scheme: Scheme) -> io::Result<Reque
     *request.uri_mut() = Uri::from_parts(uri).map_err(invalid_data)?;
     let headers = request.headers_mut();
     headers.try_reserve(head.headers.len()).map_err(invalid_data)?;
-    for (name, value) in upgrade::fields(bytes, head) {
-        append(headers, name, value).ok_or_else(unfit)?;
+    let mut add = |(name, value)| append(headers, name, value).ok_or_else(unfit);
+    match form {
+        Form::Ordinary => upgrade::fields(bytes, head).try_for_each(&mut add)?,
+        Form::WebSocket => web_socket::fields(bytes, head).try_for_each(&mut add)?,
     }
     Ok(request)
 }

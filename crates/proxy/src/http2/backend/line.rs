@@ -174,6 +174,12 @@ impl StreamPermit {
         self.line.scheme.clone()
     }
 
+    /// Whether the backend takes WebSockets over HTTP/2 (RFC 8441 section 3): its SETTINGS, which were received before
+    /// the connection took its first request, say so.
+    pub(super) fn takes_web_sockets(&self) -> bool {
+        self.line.requests.borrow().is_extended_connect_protocol_enabled()
+    }
+
     pub(super) fn send(
         &self,
         request: Request<()>,
