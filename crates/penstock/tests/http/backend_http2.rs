@@ -33,7 +33,7 @@ pub(crate) fn backend(
 }
 
 /// The same where `settings` gives them for each connection, once it is to begin, and `on_request` gets the fields as well.
-fn gated_backend(
+pub(crate) fn gated_backend(
     settings: impl Fn(usize) -> Vec<u8> + Send + Sync + 'static,
     on_request: impl Fn(&mut BackendConnection, usize, u32, &[u8]) + Send + Sync + 'static,
 ) -> Scripted {

@@ -3,6 +3,7 @@
 
 mod backend_floods;
 mod backend_http2;
+mod backend_websockets;
 mod failover;
 mod faults;
 mod framing;
