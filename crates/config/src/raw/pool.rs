@@ -66,8 +66,8 @@ tls = { ca = "/etc/penstock/internal-ca.pem" }
 "#))]
     pub(crate) tls: Key<TextOr<String, RawBackendTls>>,
     /// Use HTTP/2 to the backends, as gRPC needs it: with `tls` by ALPN, without it by prior knowledge. Many requests
-    /// share one connection. For `http` listeners only. A table means `"on"`, and limits what a backend may send and what
-    /// is held of it.
+    /// share one connection. WebSockets go to backends that offer them over HTTP/2 (RFC 8441). For `http` listeners only.
+    /// A table means `"on"`, and limits what a backend may send and what is held of it.
     #[schemars(extend("default" = "off", "x-words" = ["on", "off"], "x-example" = r#"[pool.app]
 backends = ["10.0.0.21:50051", "10.0.0.22:50051"]
 http2 = "on"
