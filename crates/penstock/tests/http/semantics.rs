@@ -408,7 +408,7 @@ fn bytes_that_follow_a_101_at_once_are_not_lost() {
 fn forwarding_headers_and_the_request_id_can_be_left_out() {
     let recorder = Recorder::start();
     let off = "forwarded-headers = \"off\"\nrequest-id-header = \"off\"\ntrusted-proxies = [\"127.0.0.1\"]";
-    let server = front(&recorder.address(), off, "");
+    let server = front(recorder.address(), off, "");
     let sent = [
         ("X-Forwarded-For", "6.6.6.6"),
         ("Forwarded", "for=6.6.6.6"),

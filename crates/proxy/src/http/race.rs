@@ -17,7 +17,6 @@ use super::reply::{self, Answered, Failure};
 use super::session::{Client, RequestContext, width};
 use crate::connect::{ConnectFault, Freshness};
 use crate::http2::backend::{Asked, Asker};
-use crate::http2::rules::Processing;
 use crate::outcome::Outcome;
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
@@ -309,10 +308,5 @@ impl<'a> Race<'a> {
 
 /// The failure of a backend that closed without a byte of its response.
 fn closed(stream: &Stream) -> Failure {
-    let progress = match stream.processing() {
-        Processing::Unrepresentable => return Failure::Unrepresentable,
-        Processing::Refused => Progress::NothingSent,
-        Processing::Unknown => Progress::RequestSent,
-    };
-    Failure::Closed { answered: Answered::Nothing, progress }
+    Failure::closed(stream.processing(), Answered::Nothing, Progress::RequestSent)
 }

@@ -76,6 +76,16 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// The failure of a backend that ended before its response head was complete.
+    pub(super) fn closed(processing: Processing, answered: Answered, progress: Progress) -> Self {
+        match processing {
+            Processing::Unrepresentable(refusal) => Self::Unrepresentable(refusal),
+            Processing::NoWebSockets => Self::NoWebSockets,
+            Processing::Refused => Self::Closed { answered, progress: Progress::NothingSent },
+            Processing::Unknown => Self::Closed { answered, progress },
+        }
+    }
+
     /// Returns how far the attempt had come.
     pub(super) fn progress(&self) -> Progress {
         match self {
@@ -369,15 +379,12 @@ impl Attempt<'_, '_> {
                 Ok(_) => {
                     let answered = if buffer.is_empty() { Answered::Nothing } else { Answered::Started };
                     let has_body = Reader::new(self.session.received.request.body).is_some();
-                    let progress = match backend.processing() {
-                        Processing::Unrepresentable(refusal) => {
-                            return Err(Failure::Unrepresentable(refusal));
-                        }
-                        Processing::NoWebSockets => return Err(Failure::NoWebSockets),
-                        Processing::Refused if !has_body => Progress::NothingSent,
-                        _ => self.progress(shared),
+                    let progress = self.progress(shared);
+                    let processing = match backend.processing() {
+                        Processing::Refused if has_body => Processing::Unknown,
+                        other => other,
                     };
-                    return Err(Failure::Closed { answered, progress });
+                    return Err(Failure::closed(processing, answered, progress));
                 }
                 // The time limit of a response starts at the request's end; until then the client's limits apply.
                 Err(_) if !was_sent && whole_by.is_none() => wait_from = Instant::now(),
