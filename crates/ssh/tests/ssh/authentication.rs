@@ -1,5 +1,8 @@
 //! Logging in to real OpenSSH servers: with files, agents, certificates and passphrases.
 
+use std::fs::{File, Permissions};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -345,6 +348,42 @@ async fn certificates_log_in_and_those_that_cannot_are_explained() {
     std::fs::write(directory.path().join("bad-cert.pub"), "ssh-ed25519-cert-v01@openssh.com AAAA").unwrap();
     let (failure, text) = refused(&sshd, KeyPlan::of_file(path)).await;
     assert!(text.contains("it is not an SSH certificate"), "{failure:?}");
+}
+
+/// Makes a key on P-256 whose number begins with zeros, as one of 512 does. They are not stored.
+fn short_ecdsa_key(directory: &Path) -> PathBuf {
+    let mut number = [0; 32];
+    File::open("/dev/urandom").unwrap().read_exact(&mut number[2..]).unwrap();
+    // ECPrivateKey (RFC 5915 section 3) without the public key.
+    let curve = [0xa0, 0x0a, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
+    let der = [&[0x30, 0x31, 2, 1, 1, 4, 0x20][..], &number, &curve].concat();
+    let (path, input) = (directory.join("short"), directory.join("short.der"));
+    std::fs::write(&input, der).unwrap();
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    run(Command::new(program("openssl"))
+        .args(["pkey", "-inform", "DER", "-in"])
+        .arg(input)
+        .arg("-out")
+        .arg(&path));
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    // Writes the key in the form of OpenSSH.
+    run(Command::new(program("ssh-keygen")).args(["-p", "-P", "", "-N", "", "-f"]).arg(&path));
+    let public = run(Command::new(program("ssh-keygen")).args(["-y", "-f"]).arg(&path));
+    std::fs::write(path.with_extension("pub"), public).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn an_ecdsa_key_that_begins_with_zeros_is_read() {
+    let sshd = Sshd::start();
+    let key = short_ecdsa_key(sshd.directory.path());
+    assert!(std::fs::read_to_string(&key).unwrap().contains("BEGIN OPENSSH PRIVATE KEY"));
+    authorize(&sshd, &[&key]);
+    login(&sshd, KeyPlan::of_file(key)).await.unwrap();
 }
 
 #[tokio::test]
