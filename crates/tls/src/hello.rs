@@ -37,18 +37,21 @@ pub(crate) fn alert(error: &Error, mut own: AcceptedAlert) -> Vec<u8> {
     bytes
 }
 
+/// Alert for a message that cannot be read (RFC 8446 section 6.2).
+pub(crate) const DECODE_ERROR: u8 = 50;
+
 /// Alert of RFC 8446 section 6.2.
 fn description(error: &Error) -> Option<u8> {
     const UNEXPECTED_MESSAGE: u8 = 10;
     const RECORD_OVERFLOW: u8 = 22;
-    const DECODE_ERROR: u8 = 50;
     match error {
         Error::InappropriateMessage { got_type: ContentType::Alert, .. } => None,
         Error::InvalidMessage(InvalidMessage::MessageTooLarge) => Some(RECORD_OVERFLOW),
         Error::InvalidMessage(_) => Some(DECODE_ERROR),
-        Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
-            Some(UNEXPECTED_MESSAGE)
-        }
+        // rustls has no alert for another record between the parts of a message, or for too many empty records.
+        Error::InappropriateMessage { .. }
+        | Error::InappropriateHandshakeMessage { .. }
+        | Error::PeerMisbehaved(_) => Some(UNEXPECTED_MESSAGE),
         _ => None,
     }
 }

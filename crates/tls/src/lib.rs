@@ -587,10 +587,18 @@ async fn shake_hands(
         refuse(&mut start.io, INAPPROPRIATE_FALLBACK).await;
         return Err(TlsFault::Incompatible.into());
     }
-    if let Err(refusal) = terminator.certificates.choose(&start.client_hello()) {
+    match terminator.certificates.choose(&start.client_hello()) {
         // rustls has only the alert access_denied here; clients know more precise alerts.
-        refuse(&mut start.io, refusal.alert()).await;
-        return Err(TlsFault::NoCertificate.into());
+        Err(refusal) => {
+            refuse(&mut start.io, refusal.alert()).await;
+            return Err(TlsFault::NoCertificate.into());
+        }
+        // rustls has no alert here.
+        Ok(chosen) if !can_sign(&chosen, &start.client_hello()) => {
+            refuse(&mut start.io, HANDSHAKE_FAILURE).await;
+            return Err(TlsFault::Incompatible.into());
+        }
+        Ok(_) => {}
     }
     let (config, asked): (_, Option<(&Clients, Arc<Ready>)>) = match &terminator.mode {
         Mode::NoClientCertificate(config) => (config.clone(), None),
@@ -638,6 +646,13 @@ impl From<TlsFault> for Refused {
     }
 }
 
+/// Returns whether the key of a certificate has a signature scheme that the client accepts. A client of TLS 1.2 may have
+/// no list: rustls decides then.
+fn can_sign(chosen: &CertifiedKey, hello: &ClientHello<'_>) -> bool {
+    let accepted = hello.signature_schemes();
+    accepted.is_empty() || chosen.key.choose_scheme(accepted).is_some()
+}
+
 async fn refuse(plain: &mut Plain, alert: u8) {
     // The client may have closed the connection; nothing depends on the alert.
     let _ = plain.write_all(&client_hello::fatal_alert(alert)).await;
@@ -657,8 +672,15 @@ async fn read_client_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartH
             true => poll_fn(|cx| hello::poll_read(&mut acceptor, &mut plain, cx)).await,
             false => acceptor.read_tls(early),
         };
-        if !matches!(read, Ok(1..)) {
-            return Err(TlsFault::Closed);
+        match read {
+            Ok(1..) => {}
+            // Not from the kernel: rustls takes no message that is so long.
+            Err(error) if error.raw_os_error().is_none() => {
+                let _ = plain.write_all(&client_hello::fatal_alert(hello::DECODE_ERROR)).await;
+                linger(plain).await;
+                return Err(TlsFault::NotTls);
+            }
+            _ => return Err(TlsFault::Closed),
         }
         match acceptor.accept() {
             Ok(Some(accepted)) => return Ok(StartHandshake::from_parts(accepted, plain)),
@@ -673,6 +695,9 @@ async fn read_client_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartH
         }
     }
 }
+
+/// Alert handshake_failure (RFC 8446 section 6.2).
+const HANDSHAKE_FAILURE: u8 = 40;
 
 /// Alert inappropriate_fallback (RFC 7507 section 2).
 const INAPPROPRIATE_FALLBACK: u8 = 86;

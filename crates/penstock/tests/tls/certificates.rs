@@ -433,6 +433,19 @@ fn unknown_names_get_the_alert_that_says_so_unless_a_default_is_named() {
 }
 
 #[test]
+fn a_client_that_accepts_no_signature_of_the_key_gets_an_alert() {
+    let certs = Certs::new();
+    certs.renew("a", "a.example");
+    let server = Server::start(&config(&certs.dir(), ""));
+    for version in ["-tls1_2", "-tls1_3"] {
+        // The key is on P-256, for which TLS 1.3 has SHA-256 only, and so has rustls for TLS 1.2.
+        let refused =
+            s_client(&server, &["-servername", "a.example", version, "-sigalgs", "ECDSA+SHA384:RSA+SHA256"]);
+        assert!(refused.contains("alert number 40"), "{version}: {refused}");
+    }
+}
+
+#[test]
 fn the_policy_decides_versions_ciphers_order_and_groups() {
     let certs = Certs::new();
     certs.renew("a", "a.example");

@@ -323,6 +323,7 @@ fn a_first_message_that_is_no_client_hello_gets_one_alert_and_an_alert_gets_none
         record(22, [3, 1], &[&[kind], &length[1..], body].concat())
     };
     let (ccs, data) = (record(20, [3, 1], &[1]), record(23, [3, 3], b"hello"));
+    let interrupted = [record(22, [3, 1], &[1, 0, 0, 40, 3, 3]), ccs.clone()].concat();
     let server_hello = message(2, &[&[3, 3][..], &[7; 32], &[0, 0x13, 1, 0]].concat());
     let cases = [
         ("ServerHello", server_hello, Some(UNEXPECTED_MESSAGE)),
@@ -330,6 +331,7 @@ fn a_first_message_that_is_no_client_hello_gets_one_alert_and_an_alert_gets_none
         ("HelloRequest", message(0, b""), Some(UNEXPECTED_MESSAGE)),
         ("ChangeCipherSpec", ccs, Some(UNEXPECTED_MESSAGE)),
         ("application data", data, Some(UNEXPECTED_MESSAGE)),
+        ("a part of a ClientHello, then another record", interrupted, Some(UNEXPECTED_MESSAGE)),
         ("ClientHello of nothing", message(1, b""), Some(DECODE_ERROR)),
         ("longer than any handshake", record(22, [3, 1], &[1, 255, 255, 255, 0]), Some(DECODE_ERROR)),
         ("heartbeat", record(24, [3, 1], &[1, 0, 1, 7]), Some(DECODE_ERROR)),
@@ -360,6 +362,24 @@ fn a_first_message_that_is_no_client_hello_gets_one_alert_and_an_alert_gets_none
             assert_eq!(answer, expected, "{name} in pieces of {size}");
         }
     }
+}
+
+#[test]
+fn a_client_hello_that_is_too_long_is_read_on_until_its_sender_has_the_alert() {
+    let dir = tempfile::tempdir().unwrap();
+    self_signed(dir.path(), "a", &["a.example"], Time::Now);
+    let server = Server::start(&config(dir.path(), "127.0.0.1:1", ""));
+    // The longest message that TLS libraries take, in records whose headers make it longer than the space for it.
+    let records: Vec<u8> = std::iter::once([22, 3, 1, 0, 4, 1, 0, 0xff, 0xff].to_vec())
+        .chain((0..0xffff / 64).map(|_| [&[22, 3, 1, 0, 64][..], &[7; 64]].concat()))
+        .flatten()
+        .collect();
+    let mut client = TcpStream::connect(server.address("secure")).unwrap();
+    client.set_read_timeout(Some(secs(20))).unwrap();
+    client.write_all(&records).unwrap();
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, [21, 3, 3, 0, 2, 2, 50]);
 }
 
 #[test]
